@@ -1,0 +1,190 @@
+"""What servers say to each other. Plain tuples: the wire layer turns them into bytes and back.
+
+Every message travels in an `Envelope` that names the cluster, the sender and the addressee by (id,
+incarnation); whatever comes from or for another incarnation counts for nothing (R27).
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple, TypeAlias
+
+from .entries import Entry
+from .members import Identity
+from .ranks import Rank
+
+
+class Canvass(IntEnum):
+    """Answers to a canvass (R2)."""
+
+    YES = 1
+    TERM = 2
+    LEADER = 3
+    OUTRANKED = 4
+    RIVAL = 5
+
+
+class Vote(IntEnum):
+    """Answers to a vote request (R4). STALE: the request's term is lower (R1)."""
+
+    GRANTED = 1
+    OUTRANKED = 2
+    HELD = 3
+    LEADER = 4
+    STALE = 5
+
+
+class Defer(IntEnum):
+    """Answers to a defer request (R6). STALE: the request's term is lower (R1)."""
+
+    LEADER = 1
+    DEFERRED = 2
+    OUTRANKED = 3
+    STALE = 4
+
+
+class StartStatus(IntEnum):
+    """How far a server's first start is (R29); durable."""
+
+    EMPTY = 1
+    STARTING = 2
+    STARTED = 3
+
+
+class CanvassRequest(NamedTuple):
+    """R2. ``term`` is the one the sender *would* use; it moves nobody's term."""
+
+    term: int
+    round: int
+    rank: Rank
+    again: bool
+
+
+class CanvassAnswer(NamedTuple):
+    """``term`` is the answerer's current term; ``round`` echoes the request's."""
+
+    term: int
+    round: int
+    answer: Canvass
+
+
+class VoteRequest(NamedTuple):
+    """R3; ``handed_over``: the leader itself told the sender to stand (R28)."""
+
+    term: int
+    rank: Rank
+    handed_over: bool
+
+
+class VoteAnswer(NamedTuple):
+    """R4. ``holder`` (id, 0 for none) and ``holder_rank`` (None if unknown) go with HELD. ``wall_ms``: the voter's clock."""
+
+    term: int
+    request_term: int
+    answer: Vote
+    holder: int
+    holder_rank: Rank | None
+    wall_ms: int
+
+
+class DeferRequest(NamedTuple):
+    """R6, to the holder of a refused vote."""
+
+    term: int
+    rank: Rank
+
+
+class DeferAnswer(NamedTuple):
+    """R6."""
+
+    term: int
+    request_term: int
+    answer: Defer
+
+
+class AppendRequest(NamedTuple):
+    """R12, R16, R17, R25; without entries a heartbeat. ``round``: the newest read round, echoed by the answer."""
+
+    term: int
+    prev_id: int
+    prev_term: int
+    guaranteed_id: int
+    fully_replicated_id: int
+    round: int
+    entries: list[Entry]
+
+
+class AppendAnswer(NamedTuple):
+    """R12, R14. ``ok``: everything up to ``match_id`` is accepted, durably, and equal to the leader's.
+
+    Refused: ``last_id`` is the refuser's last, and (``conflict_term``, ``conflict_id``) the term and first id of
+    its run at ``prev_id`` (0, 0 when its log is shorter); ``prev_id`` names the request refused.
+    ``wall_ms`` is the answerer's clock, ``stopping`` says that it is about to leave (R28).
+    """
+
+    term: int
+    ok: bool
+    match_id: int
+    prev_id: int
+    last_id: int
+    conflict_term: int
+    conflict_id: int
+    round: int
+    wall_ms: int
+    stopping: bool
+
+
+class HandOver(NamedTuple):
+    """R28: stand for election at once, in term + 1."""
+
+    term: int
+
+
+class WrongIncarnation(NamedTuple):
+    """R27: you addressed another incarnation than mine. The envelope's sender says which is mine."""
+
+    asked: bytes
+
+
+class StartQuestion(NamedTuple):
+    """R29. ``number`` is echoed; ``digest`` is `configured_digest` of the asker."""
+
+    number: int
+    digest: bytes
+
+
+class StartAnswer(NamedTuple):
+    """R29: the answerer's durable state. ``incarnations``: its map (id, incarnation) when STARTING.
+
+    STARTED: ``cluster`` and ``first_list`` (plain form, JSON text) are given; ``settings`` (JSON text) too.
+    """
+
+    number: int
+    status: StartStatus
+    digest: bytes
+    incarnations: tuple[Identity, ...]
+    cluster: bytes
+    first_list: str
+    settings: str
+
+
+Message: TypeAlias = (
+    CanvassRequest | CanvassAnswer | VoteRequest | VoteAnswer | DeferRequest | DeferAnswer
+    | AppendRequest | AppendAnswer | HandOver | WrongIncarnation | StartQuestion | StartAnswer
+)
+
+#: Sent by whoever opens the exchange, over the connection that it dialled; everything else answers on the
+#: connection that the request came in on.
+REQUESTS = (CanvassRequest, VoteRequest, DeferRequest, AppendRequest, HandOver, StartQuestion)
+
+#: All that an unstarted server, or one that does not know its addressee's incarnation, may exchange (R27).
+START_ONLY = (StartQuestion, StartAnswer, WrongIncarnation)
+
+
+class Envelope(NamedTuple):
+    """A message with its addresses. ``cluster`` is 16 bytes, b"" before the first start."""
+
+    cluster: bytes
+    sender: Identity
+    target: Identity
+    message: Message
