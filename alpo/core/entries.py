@@ -18,10 +18,14 @@ import struct
 import zlib
 from collections.abc import Sequence
 from enum import IntEnum
+from itertools import chain
+from operator import add
 from typing import Any, NamedTuple
 
 DIGEST_BYTES = 16
+INT_MAX = 2**63 - 1
 _HEADER = struct.Struct("<QQQQQQQQ")
+_HEADER_AND_DIGEST = struct.Struct(f"<QQQQQQQQ{DIGEST_BYTES}s")
 _LENGTH = struct.Struct("<I")
 
 
@@ -35,6 +39,9 @@ class Kind(IntEnum):
     TRIM = 5
     CURSOR = 6
     SETTINGS = 7
+
+
+_KINDS = frozenset(map(int, Kind))
 
 
 class Entry(NamedTuple):
@@ -55,7 +62,7 @@ class Entry(NamedTuple):
     serial: int
     epoch: int
     lsn: int
-    count: int
+    count: int  # type: ignore[assignment]  # tuple.count is of no use here
     digest: bytes
     body: bytes
     check: int
@@ -105,6 +112,45 @@ def verify_header(entry: Entry) -> None:
         raise DamagedEntry(f"not an entry: {error}") from error
     if check != entry[11] or type(entry[10]) is not bytes:
         raise DamagedEntry(f"entry {entry[0]} does not match its checksum")
+
+
+def _counts_fit(kinds: Sequence[int], counts: Sequence[int]) -> bool:
+    """DATA entries have payloads, others none."""
+    if set(kinds) == {Kind.DATA}:
+        return min(counts) > 0
+    return all((kind == Kind.DATA) == (count > 0) for kind, count in zip(kinds, counts, strict=True))
+
+
+def verify_headers(entries: Sequence[Entry]) -> None:
+    """`verify_header` for a run of entries with consecutive ids, and stricter: every field of exactly its type and
+    within its range, so that all of it can be stored. Column by column: a pass in C, not a step in Python an entry.
+
+    Raises `DamagedEntry`.
+    """
+    if not entries:
+        return
+    try:
+        ids, terms, kinds, times, clients, serials, epochs, lsns, counts, digests, bodies, checks = zip(
+            *entries, strict=True
+        )
+        integers = (ids, terms, kinds, times, serials, epochs, lsns, counts, checks)
+        packed = map(_HEADER_AND_DIGEST.pack, ids, terms, kinds, times, serials, epochs, lsns, counts, digests)
+        sound = (
+            tuple(map(zlib.crc32, map(add, packed, map(str.encode, clients)))) == checks
+            and ids == tuple(range(ids[0], ids[0] + len(ids)))
+            and set(map(type, chain.from_iterable(integers))) == {int}
+            and max(map(max, integers)) <= INT_MAX
+            and set(map(type, bodies)) == {bytes}
+            and set(map(len, digests)) == {DIGEST_BYTES}
+            and _KINDS.issuperset(kinds)
+            and _counts_fit(kinds, counts)
+        )
+    except (struct.error, TypeError, ValueError) as error:
+        raise DamagedEntry(f"not entries: {error}") from error
+    if not sound:
+        for entry in entries:
+            verify_header(entry)
+        raise DamagedEntry(f"entries from {ids[0]} on are no run of sound entries")
 
 
 def verify(entry: Entry) -> None:

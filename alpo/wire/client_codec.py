@@ -1,0 +1,157 @@
+"""Hellos, what clients ask and what servers answer: `alpo.wire.requests` as bytes and back.
+
+Laws:
+
+* A body is a msgpack array: type number, then the fields of the type in their order. Numbers are never used again.
+* Sizes of payloads are no matter of shape: whoever listens compares `largest` with its limits and refuses.
+"""
+
+from __future__ import annotations
+
+from itertools import repeat
+from typing import Any, NamedTuple
+
+from alpo.core.entries import DamagedEntry, split_payloads
+from alpo.core.ready import Code
+
+from . import requests as r
+from . import shapes as s
+from .framing import frame
+from .shapes import Shape, WireError, WrongVersion
+
+#: Items of one `Append`, so also LSNs of one `Appended`; a client with more under way sends several.
+ITEMS_MAX = 65_536
+#: Rows of one `Page` or `SessionTable`; a page ends early rather than hold more.
+ROWS_MAX = 1 << 20
+
+_address = s.text(s.ADDRESS_BYTES_MAX)
+_detail = s.text(s.TEXT_BYTES_MAX)
+_code = s.one_of(Code)
+
+
+def _items(value: Any) -> list[tuple[int, bytes]]:
+    """(count, body) pairs, one at least, each batch split to see that it is one."""
+    items = s.unpack_list(value, ITEMS_MAX, 2)
+    if not items:
+        s.refuse("no items")
+    if set(map(type, items)) == {bytes}:
+        return list(zip(repeat(1), items))
+    return [(1, item) if type(item) is bytes else _batch(item) for item in items]
+
+
+def _batch(item: Any) -> tuple[int, bytes]:
+    if type(item) is not tuple or len(item) != 2 or type(item[1]) is not bytes:
+        s.refuse("an item is neither bytes nor a count and bytes")
+    count, body = s.positive(item[0]), item[1]
+    try:
+        split_payloads(count, body)
+    except DamagedEntry as error:
+        raise WireError(str(error)) from error
+    return count, body
+
+
+_HELLOS = (
+    Shape(1, r.PeerHello, (
+        s.number, s.cluster, s.number, s.octets(s.ID_BYTES), _address, s.number, s.incarnation, s.number, s.number,
+        s.fixed(s.number, s.number, s.number),
+    )),
+    Shape(2, r.ClientHello, (s.number, s.cluster, s.text(s.CLIENT_ID_BYTES_MAX))),
+    Shape(3, r.ServerHello, (
+        s.number, s.cluster, s.number, s.number, s.number, s.number, s.number, s.number, s.number,
+        s.each(s.fixed(s.number, _address)),
+    )),
+)
+_PROBLEM = Shape(4, r.Problem, (_code, _detail))
+_REQUESTS = (
+    Shape(16, r.Append, (s.client_id, s.number, s.positive, s.flag, s.flag, _items), packed=(5,)),
+    Shape(17, r.Open, (s.number, s.client_id, s.number, s.octets(s.ID_BYTES))),
+    Shape(18, r.Drop, (s.number, s.client_id, s.number)),
+    Shape(19, r.ListSessions, (s.number,)),
+    Shape(20, r.Init, (s.number,)),
+    Shape(21, r.Read, (
+        s.number, s.number, s.number, s.number, s.number, s.number, s.flag, s.number, s.client_id_or_none,
+    )),
+    Shape(22, r.Status, (s.number,)),
+)
+_REPLIES = (
+    Shape(32, r.Appended, (s.client_id, s.positive, s.numbers(ITEMS_MAX), s.flag), packed=(2,)),
+    Shape(33, r.AppendRefused, (s.client_id, s.number, s.number, _code, s.number, s.number, _address, _detail)),
+    Shape(34, r.Opened, (s.number, s.number, s.number)),
+    Shape(35, r.SessionTable, (s.number, s.rows(ROWS_MAX, str, int, int, int, int), s.number), packed=(1,)),
+    Shape(36, r.Done, (s.number, s.number)),
+    Shape(37, r.Page, (
+        s.number, s.rows(ROWS_MAX, int, int, int, str, int, int, int, bytes), s.number, s.number, s.number,
+    ), packed=(1,)),
+    Shape(38, r.StatusAnswer, (s.number, s.fields_by_name)),
+    Shape(39, r.RequestRefused, (s.number, _code, s.number, s.number, _address, _detail)),
+)
+
+#: Every type that travels outside an envelope, for documentation and tests.
+SHAPES = (*_HELLOS, _PROBLEM, *_REQUESTS, *_REPLIES)
+
+_BY_CLASS = {shape.cls: shape for shape in SHAPES}
+_BY_NUMBER_HELLO = {shape.number: shape for shape in (*_HELLOS, _PROBLEM)}
+_VERSIONED = frozenset(shape.number for shape in _HELLOS)
+_BY_NUMBER_REQUEST = {shape.number: shape for shape in _REQUESTS}
+_BY_NUMBER_REPLY = {shape.number: shape for shape in (*_REPLIES, _PROBLEM)}
+
+
+def encode(message: r.Hello | r.Problem | r.ClientRequest | r.ServerReply) -> bytes:
+    """The message as a frame. Raises `WireError` for a value that cannot travel; shapes are checked on arrival."""
+    return frame(s.pack(s.plain_fields(_BY_CLASS[type(message)], message)))
+
+
+def encode_problem(code: Code, text: str) -> bytes:
+    """A `Problem` as a frame, ``text`` cut to what the other side takes."""
+    short = text.encode(errors="replace")[:s.TEXT_BYTES_MAX].decode(errors="ignore")
+    return encode(r.Problem(code, short))
+
+
+def decode_hello(body: bytes | memoryview) -> r.Hello | r.Problem:
+    """A connection's first message, from either side. Raises `WrongVersion`, which is a `WireError`, or `WireError`."""
+    fields = s.unpack_message(body)
+    # Before anything else: another version may well have other fields.
+    if fields[0] in _VERSIONED and len(fields) > 1 and s.number(fields[1]) != r.VERSION:
+        raise WrongVersion(fields[1], r.VERSION)
+    return _decode(fields, _BY_NUMBER_HELLO, "a hello")  # type: ignore[no-any-return]
+
+
+def decode_client(body: bytes | memoryview) -> r.ClientRequest:
+    """What a client asks; `Append.items` come as (count, body) pairs throughout. Raises `WireError`."""
+    request = _decode(s.unpack_message(body), _BY_NUMBER_REQUEST, "a request")
+    if type(request) is r.Append and request.serial + len(request.items) - 1 > s.INT_MAX:
+        raise WireError("Append.serial: the serials run past 2**63 - 1")
+    return request  # type: ignore[no-any-return]
+
+
+def decode_server(body: bytes | memoryview) -> r.ServerReply | r.Problem:
+    """What a server answers a client, or its last word. Raises `WireError`."""
+    return _decode(s.unpack_message(body), _BY_NUMBER_REPLY, "an answer")  # type: ignore[no-any-return]
+
+
+def _decode(fields: tuple[Any, ...], known: dict[int, Shape], what: str) -> Any:
+    shape = known.get(fields[0])
+    if shape is None:
+        raise WireError(f"message type {fields[0]} is not {what}")
+    return s.build(shape, fields[1:])
+
+
+class Largest(NamedTuple):
+    """Bytes of the largest payload, and of the largest batch's body with its lengths (0: no batch)."""
+
+    payload_bytes: int
+    batch_bytes: int
+
+
+def largest(items: list[tuple[int, bytes]]) -> Largest:
+    """How large a decoded Append's items are, to be held against the limits.
+
+    A frame whose body is no longer than both limits needs no look.
+    """
+    payload_bytes = max((len(body) for count, body in items if count == 1), default=0)
+    batch_bytes = 0
+    for count, body in items:
+        if count > 1:
+            batch_bytes = max(batch_bytes, len(body))
+            payload_bytes = max(payload_bytes, *map(len, split_payloads(count, body)))
+    return Largest(payload_bytes, batch_bytes)

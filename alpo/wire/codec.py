@@ -1,0 +1,27 @@
+"""The wire's public face: messages to frames, frame bodies to messages. See docs/wire-format.md.
+
+`encode`, `encode_envelope` and `encode_problem` make whole frames; the `decode_*` take a body as `FrameReader` cuts
+it. Whatever a body holds, decoding gives a message of the right shape or raises `WireError`, never anything else.
+"""
+
+from __future__ import annotations
+
+from .client_codec import (
+    ITEMS_MAX,
+    ROWS_MAX,
+    Largest,
+    decode_client,
+    decode_hello,
+    decode_server,
+    encode,
+    encode_problem,
+    largest,
+)
+from .peer_codec import ENTRIES_MAX, ToldProblem, decode_envelope, encode_entries, encode_envelope
+from .shapes import ADDRESS_BYTES_MAX, CLIENT_ID_BYTES_MAX, WireError, WrongVersion
+
+__all__ = [
+    "ADDRESS_BYTES_MAX", "CLIENT_ID_BYTES_MAX", "ENTRIES_MAX", "ITEMS_MAX", "ROWS_MAX", "Largest", "ToldProblem",
+    "WireError", "WrongVersion", "decode_client", "decode_envelope", "decode_hello", "decode_server", "encode",
+    "encode_entries", "encode_envelope", "encode_problem", "largest",
+]

@@ -1,0 +1,137 @@
+"""Frames: how messages are cut out of a stream of bytes.
+
+A frame is the body's length (u32, little endian), the body's CRC-32 (u32, little endian), and the body.
+
+Laws:
+
+* A length over the cap is refused as soon as the header is there: nothing of such a body is kept.
+* A reader keeps at most one unfinished frame, so at most its cap and a header, whatever the stream brings.
+* Every byte is copied at most once on the way in, however large the frame and however small the pieces.
+* After a `FrameError` the stream is lost: nobody can tell where the next frame begins.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+
+HEADER_BYTES = 8
+#: The cap of a connection's first frame, before it is known who speaks.
+HELLO_BYTES_MAX = 64 * 1024
+#: What a frame may hold beside the largest batch: gathered small appends, gathered entries, a page.
+GATHERED_BYTES_MAX = 8 << 20
+
+_HEADER = struct.Struct("<II")
+
+
+class FrameError(ValueError):
+    """The stream cannot be cut into frames any more: the connection must be closed."""
+
+
+class Oversized(FrameError):
+    """A frame says that it is longer than the reader takes."""
+
+
+class Damaged(FrameError):
+    """A frame's body does not match its checksum."""
+
+
+def frame_bytes_max(batch_bytes_max: int) -> int:
+    """The longest body, in bytes, that two sides with this limit on a batch may send each other after the hello.
+
+    Whoever gathers (appends, entries, a page) sends at most `GATHERED_BYTES_MAX` // 2 of payloads, or a single larger
+    entry: the other half covers what is around them.
+    """
+    return batch_bytes_max + GATHERED_BYTES_MAX
+
+
+def frame(*parts: bytes) -> bytes:
+    """One frame whose body is the ``parts`` joined. Raises `Oversized` above the 4 GiB that a length can say."""
+    length = 0
+    check = 0
+    for part in parts:
+        length += len(part)
+        check = zlib.crc32(part, check)
+    if length >= 1 << 32:
+        raise Oversized(f"a frame of {length} bytes cannot be sent")
+    return b"".join((_HEADER.pack(length, check), *parts))
+
+
+class FrameReader:
+    """Cuts what a connection receives into frame bodies of at most ``bytes_max`` bytes each."""
+
+    def __init__(self, bytes_max: int) -> None:
+        #: May be raised or lowered between two frames: a hello has a cap of its own.
+        self.bytes_max = bytes_max
+        self._partial = bytearray()
+        self._lost: FrameError | None = None
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes of an unfinished frame kept so far."""
+        return len(self._partial)
+
+    def feed(self, data: bytes) -> list[bytes | memoryview]:
+        """Every body that ``data`` completes, in order. A memoryview points into ``data``.
+
+        Raises `Oversized` or `Damaged`, then and at every later call; bodies before the bad one in the same ``data``
+        go with it, as they would had the connection closed a moment earlier.
+        """
+        if self._lost is not None:
+            raise self._lost
+        bodies: list[bytes | memoryview] = []
+        try:
+            at = self._finish(data, bodies) if self._partial else 0
+            if at < len(data):
+                self._cut(data, at, bodies)
+        except FrameError as error:
+            self._lost = error
+            self._partial = bytearray()
+            raise
+        return bodies
+
+    def _finish(self, data: bytes, bodies: list[bytes | memoryview]) -> int:
+        """Complete the unfinished frame from ``data``; where to go on."""
+        partial = self._partial
+        at = 0
+        if len(partial) < HEADER_BYTES:
+            at = HEADER_BYTES - len(partial)
+            partial += data[:at]
+            if len(partial) < HEADER_BYTES:
+                return len(data)
+        length: int
+        length, check = _HEADER.unpack_from(partial)
+        self._refuse_oversized(length)
+        end = at + HEADER_BYTES + length - len(partial)
+        partial += memoryview(data)[at:end]
+        if end <= len(data):
+            body = memoryview(partial)[HEADER_BYTES:]
+            _refuse_damaged(body, check)
+            bodies.append(body)
+            self._partial = bytearray()
+        return end
+
+    def _cut(self, data: bytes, at: int, bodies: list[bytes | memoryview]) -> None:
+        """Cut whole frames out of ``data`` from ``at`` on; keep what is left over."""
+        view = memoryview(data)
+        size = len(data)
+        while size - at >= HEADER_BYTES:
+            length, check = _HEADER.unpack_from(data, at)
+            self._refuse_oversized(length)
+            end = at + HEADER_BYTES + length
+            if end > size:
+                break
+            body = view[at + HEADER_BYTES : end]
+            _refuse_damaged(body, check)
+            bodies.append(body)
+            at = end
+        self._partial += view[at:]
+
+    def _refuse_oversized(self, length: int) -> None:
+        if length > self.bytes_max:
+            raise Oversized(f"a frame of {length} bytes, where {self.bytes_max} is the most")
+
+
+def _refuse_damaged(body: memoryview, check: int) -> None:
+    if zlib.crc32(body) != check:
+        raise Damaged(f"a frame of {len(body)} bytes does not match its checksum")

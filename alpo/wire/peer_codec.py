@@ -1,0 +1,124 @@
+"""What servers say to each other: `alpo.core.messages` as bytes and back.
+
+Laws:
+
+* A body is a flat msgpack array: type number, cluster, sender's id and incarnation, target's id and incarnation, then
+  the message's fields in their order. Numbers are never used again.
+* The entries of an `AppendRequest` are packed once, whoever they go to; the bytes are the frame's tail.
+* Entries that come out are a run of consecutive ids, each of which matches its own checksum (R31).
+"""
+
+from __future__ import annotations
+
+import struct
+from itertools import repeat
+from operator import attrgetter
+from typing import Any
+
+from alpo.core import messages as m
+from alpo.core.entries import DamagedEntry, Entry, verify_headers
+from alpo.core.members import Identity
+
+from . import requests as r
+from . import shapes as s
+from .client_codec import SHAPES as CLIENT_SHAPES
+from .framing import frame
+from .shapes import Shape, WireError
+
+#: Entries of one `AppendRequest`.
+ENTRIES_MAX = 1 << 20
+
+_json = s.text(s.TEXT_BYTES_MAX)
+_digest = s.octets(0, s.ID_BYTES)
+_BIN32 = struct.Struct(">BI")
+_EMPTY_BIN = b"\xc4\x00"
+_PREFIX = 6
+_client_of = attrgetter("client")
+_PROBLEM = next(shape for shape in CLIENT_SHAPES if shape.cls is r.Problem)
+
+
+class ToldProblem(WireError):
+    """The other server's last word before it closes: what it found wrong."""
+
+    def __init__(self, problem: r.Problem) -> None:
+        super().__init__(f"the other server says: {problem.text}")
+        self.problem = problem
+
+
+def _entries(value: Any) -> list[Entry]:
+    items = s.unpack_list(value, ENTRIES_MAX, len(Entry._fields))
+    if not items:
+        return []
+    if set(map(type, items)) != {tuple}:
+        s.refuse("a list with something else than entries")
+    entries = list(map(tuple.__new__, repeat(Entry), items))
+    try:
+        verify_headers(entries)
+    except DamagedEntry as error:
+        raise WireError(str(error)) from error
+    s.check_column(list(map(_client_of, entries)), str)
+    return entries
+
+
+_MESSAGES = (
+    Shape(64, m.CanvassRequest, (s.number, s.number, s.rank, s.flag)),
+    Shape(65, m.CanvassAnswer, (s.number, s.number, s.one_of(m.Canvass))),
+    Shape(66, m.VoteRequest, (s.number, s.rank, s.flag)),
+    Shape(67, m.VoteAnswer, (s.number, s.number, s.one_of(m.Vote), s.number, s.optional(s.rank), s.number)),
+    Shape(68, m.DeferRequest, (s.number, s.rank)),
+    Shape(69, m.DeferAnswer, (s.number, s.number, s.one_of(m.Defer))),
+    Shape(70, m.AppendRequest, (s.number, s.number, s.number, s.number, s.number, s.number, _entries), packed=(6,)),
+    Shape(71, m.AppendAnswer, (
+        s.number, s.flag, s.number, s.number, s.number, s.number, s.number, s.number, s.number, s.flag,
+    )),
+    Shape(72, m.HandOver, (s.number,)),
+    Shape(73, m.WrongIncarnation, (s.incarnation,)),
+    Shape(74, m.StartQuestion, (s.number, _digest)),
+    Shape(75, m.StartAnswer, (s.number, s.one_of(m.StartStatus), _digest, s.each(s.identity), s.cluster, _json, _json)),
+)
+
+#: Every type that travels in an envelope, for documentation and tests.
+SHAPES = _MESSAGES
+
+_BY_CLASS = {shape.cls: shape for shape in _MESSAGES}
+_BY_NUMBER = {shape.number: shape for shape in _MESSAGES}
+
+
+def encode_entries(entries: list[Entry]) -> bytes:
+    """Entries as they travel, to be made once and given to `encode_envelope` for each peer. Raises `WireError`."""
+    return s.pack(entries)
+
+
+def encode_envelope(envelope: m.Envelope, entries_blob: bytes | None = None) -> bytes:
+    """The envelope as a frame. ``entries_blob``: `encode_entries` of an AppendRequest's entries, when already made.
+
+    Raises `WireError` for a value that cannot travel; shapes are checked on arrival.
+    """
+    sender, target, message = envelope.sender, envelope.target, envelope.message
+    shape = _BY_CLASS[type(message)]
+    prefix = [shape.number, envelope.cluster, sender.id, sender.incarnation, target.id, target.incarnation]
+    if type(message) is not m.AppendRequest:
+        return frame(s.pack(prefix + s.plain_fields(shape, message)[1:]))
+    blob = encode_entries(message.entries) if entries_blob is None else entries_blob
+    # Pack with no bytes in the blob's place, then put the blob there: so it is copied once only, into the frame.
+    head = s.pack([*prefix, *message[:-1], b""]).removesuffix(_EMPTY_BIN)
+    return frame(head, _BIN32.pack(0xC6, len(blob)), blob)
+
+
+def decode_envelope(body: bytes | memoryview) -> m.Envelope:
+    """The inverse. Raises `WireError`; `ToldProblem`, which is one, when the other side says what was wrong with us."""
+    fields = s.unpack_message(body)
+    if fields[0] == _PROBLEM.number:
+        raise ToldProblem(s.build(_PROBLEM, fields[1:]))
+    shape = _BY_NUMBER.get(fields[0])
+    if shape is None:
+        raise WireError(f"message type {fields[0]} is nothing that servers say to each other")
+    if len(fields) < _PREFIX:
+        raise WireError("an envelope without addresses")
+    try:
+        of = s.cluster(fields[1])
+        sender = Identity(s.number(fields[2]), s.incarnation(fields[3]))
+        target = Identity(s.number(fields[4]), s.incarnation(fields[5]))
+    except WireError as error:
+        raise WireError(f"an envelope's addresses: {error}") from error
+    return m.Envelope(of, sender, target, s.build(shape, fields[_PREFIX:]))
