@@ -1,0 +1,46 @@
+"""Payloads into what the wire carries, measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from alpo.core.entries import join_payloads
+
+from .handle import Item
+
+
+class Parcel(NamedTuple):
+    """One append's content: ``size`` in bytes of its body, ``largest`` of its payloads, both held against limits."""
+
+    item: Item
+    count: int
+    size: int
+    largest: int
+
+
+def single(payload: bytes) -> Parcel:
+    """One payload. Raises TypeError for anything but bytes-like."""
+    if type(payload) is not bytes:
+        payload = _to_bytes(payload)
+    size = len(payload)
+    return Parcel(payload, 1, size, size)
+
+
+def batch(payloads: Iterable[bytes]) -> Parcel:
+    """Several payloads that go together; a batch of one is a payload. Raises ValueError for none, TypeError."""
+    if isinstance(payloads, (bytes, str)):
+        raise TypeError("a batch is several payloads, not one")
+    parts = [p if type(p) is bytes else _to_bytes(p) for p in payloads]
+    if not parts:
+        raise ValueError("a batch holds at least one payload")
+    if len(parts) == 1:
+        return single(parts[0])
+    body = join_payloads(parts)
+    return Parcel((len(parts), body), len(parts), len(body), max(map(len, parts)))
+
+
+def _to_bytes(payload: object) -> bytes:
+    if isinstance(payload, (bytearray, memoryview, bytes)):
+        return bytes(payload)
+    raise TypeError(f"a payload is bytes, not {type(payload).__name__}")

@@ -1,0 +1,132 @@
+"""The handle of one append: what `Log.append_nowait` returns.
+
+Laws:
+
+* A handle is done once: with an LSN or with an error, and stays so. An error says what was known then; what
+  becomes of an unknown outcome later is for `Log.settle` to say.
+* Nothing is created for a handle that nobody waits on: no task, no event.
+* Whoever awaits it, asks for `error` or gives a callback has been told; closing the log raises only
+  what nobody was told.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator
+from typing import Any, TypeAlias
+
+import anyio
+
+from alpo.errors import AlpoError
+
+logger = logging.getLogger("alpo")
+
+#: What a request carries on the wire: one payload, or (count, joined body) for a batch of more.
+Item: TypeAlias = "bytes | tuple[int, bytes]"
+
+#: Flags of `Handle.state`; written by the `Session` alone, on rare paths.
+MAYBE = 1  # an earlier transmission may have been taken, its outcome is not known (R24)
+REFUSED = 2  # the latest transmission was answered, and not with a success
+RESOLVED = 4  # the cluster's last word is known: nothing of it needs to be sent again
+REPORTED = 8  # its deadline came first: NotGuaranteed was told, the request stays in line
+
+
+class Handle:
+    """One append under way. Await it for the LSN (of the first payload), or give it a callback.
+
+    It belongs to the event loop that its `Log` runs in: not for use from other threads.
+    """
+
+    __slots__ = (
+        "_callbacks", "_error", "_event", "_flush", "_told", "client", "count", "deadline_s", "done", "duplicate",
+        "epoch", "item", "lsn", "serial", "size", "sparse", "state", "wanted",
+    )
+
+    def __init__(self, item: Item, count: int, size: int, deadline_s: float, flush: Callable[[], None]) -> None:
+        self.item: Item | None = item
+        self.count = count
+        self.size = size
+        self.deadline_s = deadline_s
+        self.state = 0
+        #: The serial asked for by the caller (0: the next), and whether it may skip some (R21).
+        self.wanted = 0
+        self.sparse = False
+        #: Who it was sent as; serial 0 until it is first sent.
+        self.client = ""
+        self.serial = 0
+        self.epoch = 0
+        self.done = False
+        #: LSN of the first payload. None until done, after an error, and when the request had been appended
+        #: before this session was opened, where the LSN cannot be told (`Log.append`).
+        self.lsn: int | None = None
+        self.duplicate = False
+        self._error: AlpoError | None = None
+        self._told = False
+        self._event: anyio.Event | None = None
+        self._callbacks: list[Callable[[Handle], object]] | None = None
+        self._flush = flush
+
+    @property
+    def error(self) -> AlpoError | None:
+        """The error, once done with one; None before that and after success."""
+        self._told = True
+        return self._error
+
+    @property
+    def lsns(self) -> range:
+        """The LSNs of all payloads of this append; empty while `lsn` is None."""
+        return range(0) if self.lsn is None else range(self.lsn, self.lsn + self.count)
+
+    @property
+    def unheard(self) -> bool:
+        """Failed, and nobody was told."""
+        return self._error is not None and not self._told
+
+    def add_done_callback(self, function: Callable[[Handle], object]) -> None:
+        """Call ``function(handle)`` in the event loop once done (at once if it is). It must not block."""
+        self._told = True
+        if self.done:
+            _call(function, self)
+        elif self._callbacks is None:
+            self._callbacks = [function]
+        else:
+            self._callbacks.append(function)
+
+    def __await__(self) -> Generator[Any, Any, int | None]:
+        self._told = True
+        if not self.done:
+            if self._event is None:
+                self._event = anyio.Event()
+            self._flush()
+            if not self.done:
+                yield from self._event.wait().__await__()
+        if self._error is not None:
+            raise self._error
+        return self.lsn
+
+    def finish(self, lsn: int | None, duplicate: bool) -> None:
+        """Done with success. For the library."""
+        self.lsn = lsn
+        self.duplicate = duplicate
+        self._end()
+
+    def fail(self, error: AlpoError) -> None:
+        """Done with an error. For the library."""
+        self._error = error
+        self._end()
+
+    def _end(self) -> None:
+        self.done = True
+        if self._event is not None:
+            self._event.set()
+        if self._callbacks is not None:
+            callbacks, self._callbacks = self._callbacks, None
+            for function in callbacks:
+                _call(function, self)
+
+
+def _call(function: Callable[[Handle], object], handle: Handle) -> None:
+    try:
+        function(handle)
+    except Exception:  # a user's callback must not take the connection down with it
+        logger.exception("a callback of an append failed")

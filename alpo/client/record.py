@@ -1,0 +1,53 @@
+"""What a reader gets: one payload of the log with its place in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+from alpo.core.entries import DamagedEntry, split_payloads
+from alpo.errors import ProtocolError
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+#: A DATA entry as a page carries it: (id, term, time_ms, client, serial, lsn, count, body).
+PageEntry = tuple[int, int, int, str, int, int, int, bytes]
+
+
+class Record(NamedTuple):
+    """One guaranteed payload.
+
+    ``lsn`` counts payloads, ``id`` entries; the payloads of one batch share ``id``, ``term``, ``time``,
+    ``client`` and ``serial``. ``time`` is the log's own clock, UTC, in whole milliseconds.
+    """
+
+    lsn: int
+    id: int
+    term: int
+    time: datetime
+    client: str
+    serial: int
+    payload: bytes
+
+
+def records_of(entries: Iterable[PageEntry], first_lsn: int, last_lsn: int) -> list[Record]:
+    """The payloads of whole entries, those outside ``first_lsn`` … ``last_lsn`` left out.
+
+    Raises `ProtocolError` when a batch is not what it says it is.
+    """
+    records: list[Record] = []
+    for id, term, time_ms, client, serial, lsn, count, body in entries:
+        time = _EPOCH + timedelta(milliseconds=time_ms)
+        if count == 1:
+            if first_lsn <= lsn <= last_lsn:
+                records.append(Record(lsn, id, term, time, client, serial, body))
+            continue
+        try:
+            payloads = split_payloads(count, body)
+        except DamagedEntry as error:
+            raise ProtocolError(f"entry {id} of a page is damaged: {error}") from error
+        for at, payload in enumerate(payloads, lsn):
+            if first_lsn <= at <= last_lsn:
+                records.append(Record(at, id, term, time, client, serial, payload))
+    return records
