@@ -103,7 +103,11 @@ class DeferAnswer(NamedTuple):
 
 
 class AppendRequest(NamedTuple):
-    """R12, R16, R17, R25; without entries a heartbeat. ``round``: the newest read round, echoed by the answer."""
+    """R12, R16, R17, R25; without entries a heartbeat.
+
+    ``round``: the newest read round, echoed by the answer; 0: only carries the marks (R16), and is answered
+    only if it is refused.
+    """
 
     term: int
     prev_id: int

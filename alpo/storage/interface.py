@@ -64,6 +64,8 @@ class Boot:
     members: list[list[Any]] | None = None
     members_id: int = 0
     settings: dict[str, int] | None = None
+    #: ``time_ms`` of the last entry (0: none): entry time never decreases.
+    last_time_ms: int = 0
 
 
 class Store(Protocol):

@@ -1,0 +1,29 @@
+"""What a replica is started with: this server's place and the timers (protocol, section 3)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from .members import Configured, Identity, Settings
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaConfig:
+    """``address`` is where others reach us; ``configured`` the list for a first start (R29).
+
+    Timers are equal on all members: T >= 5h; ``stagger_s`` defaults to T/20. ``rng`` is the shell's.
+    """
+
+    me: Identity
+    address: str
+    configured: tuple[Configured, ...]
+    settings: Settings = field(default_factory=Settings)
+    auto_init: bool = True
+    priority: int = 0
+    heartbeat_s: float = 0.1
+    election_timeout_s: float = 0.5
+    stagger_s: float = 0.025
+    tail_bytes_max: int = 16 << 20
+    peer_inflight_bytes_max: int = 8 << 20
+    #: Bodies in one append request, at most (one entry may be larger).
+    request_bytes_max: int = 1 << 20

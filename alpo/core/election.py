@@ -1,0 +1,330 @@
+"""Elections: canvass first, rank settles collisions, deferral instead of waiting (R1-R10).
+
+Laws:
+
+* A term moves only by R1 or R3, a vote is given once a term, and neither leaves before it is on disk
+  (the outbox sees to that).
+* Answers count only from voters of our own latest list, under the incarnation listed there (R27).
+* Only an electable candidate ever asks anybody to defer (R5).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .members import Identity
+from .messages import (
+    Canvass, CanvassAnswer, CanvassRequest, Defer, DeferAnswer, DeferRequest, HandOver, Vote, VoteAnswer, VoteRequest,
+)
+from .ranks import Rank
+from .state import State
+
+if TYPE_CHECKING:
+    from .replica import Replica
+
+NEVER_S = float("inf")
+
+
+class Round:
+    """One canvass (R2)."""
+
+    def __init__(self, number: int, again: bool, ends_s: float) -> None:
+        self.number = number
+        self.again = again
+        self.ends_s = ends_s
+        self.yes: dict[int, bool] = {}
+        self.rival = False
+
+
+class Cycle:
+    """One candidacy in one term (R3)."""
+
+    def __init__(self, ends_s: float, handed_over: bool) -> None:
+        self.ends_s = ends_s
+        self.handed_over = handed_over
+        self.ask_again_s = 0.0
+        self.granted: dict[int, bool] = {}
+        self.outranked: dict[int, bool] = {}
+        self.held: dict[int, tuple[int, Rank | None]] = {}  # voter -> (holder, its rank)
+        self.deferred: dict[int, bool] = {}  # holders that made way
+
+    def answered(self, voter: int) -> bool:
+        return voter in self.granted or voter in self.held or voter in self.outranked
+
+
+class Election:
+    """The passive and candidate side of a replica."""
+
+    def __init__(self, replica: Replica) -> None:
+        self._r = replica
+        self.timer_s = NEVER_S
+        self.round: Round | None = None
+        self.cycle: Cycle | None = None
+        self._round_number = 0
+        self._known_ranks: dict[int, Rank] = {}  # of candidates of the present term
+
+    # -- time -------------------------------------------------------------------------------------------
+
+    def restart_timer(self) -> None:
+        """T + k·d: k voters of higher (priority, id), the leader last heard left out (section 3)."""
+        r = self._r
+        me = r.members.latest.get(r.me.id)
+        mine = (me.priority if me else r.cfg.priority, r.me.id)
+        last_leader = r.last_leader_id
+        k = sum(1 for m in r.members.latest.voters if (m.priority, m.id) > mine and m.id != last_leader)
+        self.timer_s = r.now_s + r.cfg.election_timeout_s + k * r.cfg.stagger_s
+
+    def canvass_within_h(self) -> None:
+        """R2 after TERM, R9: soon, but not all at the same moment."""
+        self.timer_s = self._r.now_s + self._r.cfg.heartbeat_s * self._r.rng.random()
+        self.round = None
+
+    def live_leader(self) -> bool:
+        """Heard a leader of the current term less than T - h ago, or being it."""
+        r = self._r
+        if r.state is State.LEADER:
+            return True
+        return r.heard_s is not None and r.now_s - r.heard_s < r.cfg.election_timeout_s - r.cfg.heartbeat_s
+
+    def deadline_s(self) -> float:
+        if self.cycle is not None:
+            return min(self.cycle.ends_s, self.cycle.ask_again_s)
+        if not self._r.members.may_stand:
+            return NEVER_S
+        return self.round.ends_s if self.round is not None else self.timer_s
+
+    def tick(self) -> None:
+        """Whatever time alone brings about."""
+        r = self._r
+        if self.cycle is not None:
+            if r.now_s >= self.cycle.ends_s:
+                r.out.event("election_cycle_ended", term=r.term, granted=sorted(self.cycle.granted))
+                r.become_passive()
+                self.canvass_within_h()
+            elif r.now_s >= self.cycle.ask_again_s:
+                self._ask()
+        elif r.state is State.PASSIVE and r.members.may_stand and r.now_s >= self.deadline_s():
+            self.canvass()
+
+    # -- canvass (R2) -----------------------------------------------------------------------------------
+
+    def canvass(self) -> None:
+        """Ask all voters whether they would vote for us in the next term."""
+        r = self._r
+        again = self.round is not None and self.round.rival
+        self._round_number += 1
+        ends_s = r.now_s + r.cfg.heartbeat_s * (0.5 + r.rng.random())
+        self.round = Round(self._round_number, again, ends_s)
+        self.timer_s = r.now_s
+        r.out.event("canvass", term=r.term + 1, round=self._round_number, again=again)
+        request = CanvassRequest(r.term + 1, self._round_number, r.rank, again)
+        for voter in r.members.other_voters():
+            r.out.send(voter.identity, request)
+        if r.members.i_vote:
+            self.round.yes[r.me.id] = True
+        self._settle_round()
+
+    def _settle_round(self) -> None:
+        round = self.round
+        if round is not None and len(round.yes) >= self._r.members.latest.majority and not round.rival:
+            self.stand(handed_over=False)
+
+    def on_canvass_request(self, sender: Identity, request: CanvassRequest) -> None:
+        """Canvass requests move no receiver's term (R1)."""
+        r = self._r
+        answer = self._canvass_answer(sender, request)
+        r.out.send(sender, CanvassAnswer(r.term, request.round, answer))
+        if answer is Canvass.OUTRANKED:
+            self._fresher_stands()
+
+    def _canvass_answer(self, sender: Identity, request: CanvassRequest) -> Canvass:
+        r = self._r
+        if r.term > request.term or (r.term == request.term and r.vote not in (0, sender.id)):
+            return Canvass.TERM
+        if self.live_leader():
+            return Canvass.LEADER
+        if r.rank.log > request.rank.log:
+            return Canvass.OUTRANKED
+        if not request.again and (self.round is not None or self.cycle is not None) and r.rank > request.rank:
+            return Canvass.RIVAL
+        return Canvass.YES
+
+    def on_canvass_answer(self, sender: Identity, answer: CanvassAnswer) -> None:
+        r = self._r
+        # The one exception by which a canvasser's term moves: else the freshest log, behind in terms, never wins.
+        if answer.term > r.term:
+            r.adopt_term(answer.term)
+            return
+        round = self.round
+        if round is None or answer.round != round.number or not r.members.latest.is_voter(sender):
+            return
+        if answer.answer is Canvass.YES:
+            round.yes[sender.id] = True
+        elif answer.answer is Canvass.RIVAL:
+            round.rival = True
+        elif answer.answer is Canvass.TERM:
+            self.canvass_within_h()
+            return
+        self._settle_round()
+
+    def _fresher_stands(self) -> None:
+        """R8: whoever answers OUTRANKED and knows no live leader need not wait."""
+        r = self._r
+        if r.state is State.PASSIVE and self.round is None and r.members.may_stand and not self.live_leader():
+            self.canvass()
+
+    # -- candidacy (R3, R9, R10) ------------------------------------------------------------------------
+
+    def stand(self, *, handed_over: bool) -> None:
+        """R3: a new term, our own vote, and everybody else's asked for."""
+        r = self._r
+        r.set_term(r.term + 1, vote=r.me.id)
+        r.state = State.CANDIDATE
+        r.leader = None
+        r.clocks.clear()
+        self.round = None
+        spread_s = r.cfg.election_timeout_s * (0.5 + 0.5 * r.rng.random())
+        self.cycle = Cycle(r.now_s + spread_s, handed_over)
+        r.out.event("candidate", term=r.term, rank=list(r.rank))
+        self._ask()
+
+    def _ask(self) -> None:
+        """Ask for the votes of the silent, and the holders of refused votes to defer."""
+        r, cycle = self._r, self.cycle
+        assert cycle is not None
+        cycle.ask_again_s = r.now_s + r.cfg.heartbeat_s
+        request = VoteRequest(r.term, r.rank, cycle.handed_over)
+        for voter in r.members.other_voters():
+            if not cycle.answered(voter.id):
+                r.out.send(voter.identity, request)
+        self._ask_to_defer(again=True)
+
+    def own_vote_durable(self) -> None:
+        """Our own vote counts once it is on disk, as anybody's (R14)."""
+        if self.cycle is not None and self._r.members.i_vote and self._r.me.id not in self.cycle.granted:
+            self.cycle.granted[self._r.me.id] = True
+            self._settle_cycle()
+
+    def on_vote_request(self, sender: Identity, request: VoteRequest) -> None:
+        r = self._r
+        if request.term < r.term:
+            return self._answer_vote(sender, request, Vote.STALE)
+        if self.live_leader() and not request.handed_over:
+            return self._answer_vote(sender, request, Vote.LEADER)
+        if request.term > r.term:
+            r.adopt_term(request.term)
+        self._known_ranks[sender.id] = request.rank
+        mine = r.rank
+        if mine.log > request.rank.log:
+            self._answer_vote(sender, request, Vote.OUTRANKED)
+            self._fresher_stands()
+        elif r.vote in (0, sender.id):
+            if r.vote == 0:
+                r.set_term(r.term, vote=sender.id)
+                self.restart_timer()
+                self.round = None
+            self._answer_vote(sender, request, Vote.GRANTED)
+        else:
+            self._answer_vote(sender, request, Vote.HELD)
+
+    def _answer_vote(self, sender: Identity, request: VoteRequest, answer: Vote) -> None:
+        r = self._r
+        holder, rank = 0, None
+        if answer is Vote.HELD:
+            holder = r.vote
+            rank = r.rank if holder == r.me.id else self._known_ranks.get(holder)
+        r.out.send(sender, VoteAnswer(r.term, request.term, answer, holder, rank, r.wall_ms))
+
+    def on_vote_answer(self, sender: Identity, answer: VoteAnswer) -> None:
+        r, cycle = self._r, self.cycle
+        if answer.answer is not Vote.LEADER and answer.term > r.term:
+            r.adopt_term(answer.term)
+            return
+        if cycle is None or answer.request_term != r.term or not r.members.latest.is_voter(sender):
+            return
+        r.note_clock(sender.id, answer.wall_ms)
+        if answer.answer is Vote.GRANTED:
+            cycle.granted[sender.id] = True
+            cycle.held.pop(sender.id, None)
+        elif answer.answer is Vote.HELD:
+            cycle.held[sender.id] = (answer.holder, answer.holder_rank)
+        elif answer.answer is Vote.OUTRANKED:
+            cycle.outranked[sender.id] = True
+        self._settle_cycle()
+
+    def _settle_cycle(self) -> None:
+        r, cycle = self._r, self.cycle
+        assert cycle is not None
+        majority = r.members.latest.majority
+        if len(cycle.granted) >= majority:  # R10
+            r.become_leader()
+        elif len(r.members.latest.voters) - len(cycle.outranked) < majority:  # R8
+            r.become_passive()
+        else:
+            self._ask_to_defer(again=False)
+
+    # -- deferral (R5-R7) -------------------------------------------------------------------------------
+
+    def _ask_to_defer(self, *, again: bool) -> None:
+        """R6, by an electable candidate alone (R5); ``again``: also those asked before who have not answered."""
+        r, cycle = self._r, self.cycle
+        assert cycle is not None
+        if len(cycle.granted) + len(cycle.held) < r.members.latest.majority:
+            return
+        for holder, rank in sorted(cycle.held.values(), key=lambda held: held[0]):
+            asked = cycle.deferred.get(holder)
+            if asked is True or (asked is False and not again):
+                continue
+            member = r.members.latest.get(holder)
+            if member is not None and (rank is None or r.rank > rank):
+                cycle.deferred[holder] = False
+                r.out.send(member.identity, DeferRequest(r.term, r.rank))
+
+    def on_defer_request(self, sender: Identity, request: DeferRequest) -> None:
+        r = self._r
+        if request.term > r.term:
+            r.adopt_term(request.term)
+        if request.term < r.term:
+            answer = Defer.STALE
+        elif r.state is State.LEADER:
+            answer = Defer.LEADER
+        elif r.state is State.CANDIDATE and r.rank > request.rank:
+            answer = Defer.OUTRANKED
+        else:
+            answer = Defer.DEFERRED
+            r.become_passive()
+        r.out.send(sender, DeferAnswer(r.term, request.term, answer))
+
+    def on_defer_answer(self, sender: Identity, answer: DeferAnswer) -> None:
+        r, cycle = self._r, self.cycle
+        if answer.term > r.term:
+            r.adopt_term(answer.term)
+            return
+        if cycle is None or answer.request_term != r.term:
+            return
+        if answer.answer is Defer.DEFERRED:
+            cycle.deferred[sender.id] = True
+            made_way = sum(1 for holder, _ in cycle.held.values() if cycle.deferred.get(holder))
+            if len(cycle.granted) + made_way >= r.members.latest.majority:  # R7
+                self.stand(handed_over=cycle.handed_over)
+        elif answer.answer in (Defer.LEADER, Defer.OUTRANKED):
+            r.become_passive()
+
+    # -- handed over (R28) ------------------------------------------------------------------------------
+
+    def on_hand_over(self, sender: Identity, message: HandOver) -> None:
+        """The leader of our term is leaving: stand at once."""
+        r = self._r
+        if message.term == r.term and r.state is State.PASSIVE and r.leader == sender and r.members.may_stand:
+            self.stand(handed_over=True)
+
+    def leave(self) -> None:
+        """No longer passive-canvassing or candidate: a leader was heard, or won."""
+        self.round = None
+        self.cycle = None
+
+    def new_term(self) -> None:
+        """What was known of candidates belonged to the term before, and so did a canvass under way."""
+        self._known_ranks.clear()
+        if self.round is not None:
+            self.canvass_within_h()

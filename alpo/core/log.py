@@ -1,0 +1,166 @@
+"""The log as the core sees it: where every term's run begins, a bounded tail of entries, what is on disk.
+
+Laws:
+
+* ``runs`` is every (term, first id) since the base, terms and ids ascending, so the term of any id is found
+  without the disk, and matching (R12) never waits for it.
+* ``stable_id``: up to here *these* entries are on our disk. An expunge clips writes that are still under way,
+  so a late completion never vouches for entries that replaced others (the A-B-A case).
+* The tail always holds what is not yet stable; beyond that at most ``tail_bytes_max`` (bodies and a fixed cost an entry).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Sequence
+
+from .entries import Entry
+
+SLICE_ENTRIES_MAX = 8192
+ENTRY_OVERHEAD_BYTES = 400  # a tuple of twelve, its integers and bytes objects, roughly
+
+
+class Log:
+    """Ids from ``base_id + 1`` to ``last_id``; the base stands for what was cleaned."""
+
+    def __init__(self, tail_bytes_max: int, base_id: int = 0, base_term: int = 0) -> None:
+        self.tail_bytes_max = tail_bytes_max
+        self.base_id = base_id
+        self.base_term = base_term
+        self.last_id = base_id
+        self.last_term = base_term
+        self.last_time_ms = 0
+        self.next_lsn = 1
+        self.stable_id = base_id
+        self.runs: list[tuple[int, int]] = []
+        self._run_ids: list[int] = []
+        self.generation = 0
+        self._tail: list[Entry] = []
+        self._tail_first = base_id + 1
+        self._tail_bytes = 0
+        self._writes: deque[list[int]] = deque()  # [number, last id written or 0]
+        self._slices: dict[int, tuple[list[Entry], int]] = {}
+
+    def restore(
+        self, runs: Sequence[tuple[int, int]], last_id: int, last_term: int, last_time_ms: int, next_lsn: int
+    ) -> None:
+        """Take up what a disk holds; all of it is stable, none of it is in the tail."""
+        self.runs = list(runs)
+        self._run_ids = [first for _, first in runs]
+        self.last_id = self.stable_id = last_id
+        self.last_term, self.last_time_ms, self.next_lsn = last_term, last_time_ms, next_lsn
+        self._tail_first = last_id + 1
+
+    def term_at(self, id: int) -> int | None:
+        """The term of entry ``id``; None beyond the end, or below the base where nobody knows any more."""
+        if id > self.last_id or id < self.base_id:
+            return None
+        if id == self.base_id:
+            return self.base_term
+        return self.runs[bisect_right(self._run_ids, id) - 1][0]
+
+    def run_at(self, id: int) -> tuple[int, int]:
+        """(term, first id) of the run that holds ``id``, which must be in the log."""
+        return self.runs[bisect_right(self._run_ids, id) - 1]
+
+    def last_id_of_term(self, term: int) -> int | None:
+        """The last id of ``term``, None if the log has no entry of it."""
+        at = bisect_right(self.runs, (term, self.last_id + 1)) - 1
+        if at < 0 or self.runs[at][0] != term:
+            return None
+        return self.runs[at + 1][1] - 1 if at + 1 < len(self.runs) else self.last_id
+
+    def append(self, entries: Sequence[Entry]) -> list[tuple[int, int]]:
+        """Add entries at the end; returns the runs that begin among them. ids must follow on."""
+        new_runs = []
+        first, last = entries[0], entries[-1]
+        if first.term == last.term:
+            if first.term != self.last_term or not self.runs:
+                new_runs.append((first.term, first.id))
+        else:
+            term = self.last_term if self.runs else -1
+            for entry in entries:
+                if entry.term != term:
+                    term = entry.term
+                    new_runs.append((term, entry.id))
+        for run in new_runs:
+            self.runs.append(run)
+            self._run_ids.append(run[1])
+        self._tail.extend(entries)
+        self._tail_bytes += sum([len(e[10]) for e in entries]) + ENTRY_OVERHEAD_BYTES * len(entries)
+        self.last_id, self.last_term, self.last_time_ms = last.id, last.term, last.time_ms
+        self.next_lsn = last.lsn + last.count
+        if self._slices:
+            self._slices.clear()
+        if self._tail_bytes > self.tail_bytes_max + self.tail_bytes_max // 4:
+            self._trim()
+        return new_runs
+
+    def expunge(self, from_id: int) -> None:
+        """Delete every id >= ``from_id``. An append follows at once: it brings the LSN and time to go on from."""
+        self.generation += 1
+        while self._run_ids and self._run_ids[-1] >= from_id:
+            self._run_ids.pop()
+            self.runs.pop()
+        keep = max(0, from_id - self._tail_first)
+        self._tail_bytes -= sum(len(e.body) + ENTRY_OVERHEAD_BYTES for e in self._tail[keep:])
+        del self._tail[keep:]
+        self._tail_first = min(self._tail_first, from_id)
+        self._slices.clear()
+        self.last_id = from_id - 1
+        self.last_term = self.runs[-1][0] if self.runs else self.base_term
+        self.stable_id = min(self.stable_id, self.last_id)
+        for write in self._writes:
+            write[1] = min(write[1], self.last_id)
+
+    def entry(self, id: int) -> Entry | None:
+        """Entry ``id`` if it is in the tail."""
+        at = id - self._tail_first
+        return self._tail[at] if 0 <= at < len(self._tail) else None
+
+    def slice(self, first_id: int, bytes_max: int) -> list[Entry] | None:
+        """Entries from ``first_id`` on, one at least, up to ``bytes_max``; None if the tail does not reach so far back.
+
+        Peers at the same place get the same list object, so that the shell encodes it once.
+        """
+        cached = self._slices.get(first_id)
+        if cached is not None and cached[1] <= bytes_max:
+            return cached[0]
+        at = first_id - self._tail_first
+        if at < 0:
+            return None
+        chosen = self._tail[at : at + SLICE_ENTRIES_MAX]
+        size = sum([len(e[10]) for e in chosen])
+        if size > bytes_max:
+            size = 0
+            for count, entry in enumerate(chosen):
+                size += len(entry.body)
+                if size > bytes_max and count:
+                    del chosen[count:]
+                    size -= len(entry.body)
+                    break
+        self._slices[first_id] = (chosen, size)
+        return chosen
+
+    def handed_to_disk(self, number: int) -> None:
+        """Write ``number`` has been handed out and holds everything up to the present end."""
+        self._writes.append([number, self.last_id])
+
+    def persisted(self, number: int) -> None:
+        """Every write up to ``number`` is on disk."""
+        while self._writes and self._writes[0][0] <= number:
+            self.stable_id = max(self.stable_id, self._writes.popleft()[1])
+
+    def _trim(self) -> None:
+        """Drop the front of the tail down to the bound, in one go, sparing what is not yet stable."""
+        drop, size = 0, self._tail_bytes
+        spare = self.stable_id - self._tail_first + 1
+        for entry in self._tail:
+            if size <= self.tail_bytes_max or drop >= spare:
+                break
+            size -= len(entry.body) + ENTRY_OVERHEAD_BYTES
+            drop += 1
+        del self._tail[:drop]
+        self._tail_first += drop
+        self._tail_bytes = size

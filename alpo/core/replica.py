@@ -1,0 +1,448 @@
+"""One server's protocol state: `step(inputs) -> Ready`. No clock, no sockets, no randomness of its own.
+
+Laws:
+
+* The same inputs at the same times, with the same random source, give the same outputs.
+* A step takes a group of inputs; the `Ready` that it returns says what must be on disk before what may leave.
+* ``term`` and ``guaranteed_id`` never go down; ``vote`` changes only with ``term`` or from 0.
+* An invariant that breaks makes the step raise an alarm: nothing of it may be acted on, the server stops.
+
+The parts: `election` (R1-R10), `replication` and `acceptance` (R11-R18), `serving` and `sessions` (R21-R24), `reads`
+(R25), `membership` (R27), `handover` (R28), `start` (R29). This module holds what they share and hands inputs to them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from . import messages as m
+from .acceptance import Acceptance, InvariantBroken
+from .config import ReplicaConfig
+from .election import Election
+from .entries import DamagedEntry, Entry, Kind, json_body, seal
+from .handover import Handing
+from .inputs import (
+    AppendRun, Connected, Disconnected, DropSession, Initialise, Input, ListSessions, Loaded, OpenSession, PeerAddress,
+    Persisted, ReadIndex, Received, Stop, Tick,
+)
+from .invariants import Watch, check_cheap
+from .log import Log
+from .members import Identity, MemberList, Settings
+from .membership import Members, members_body
+from .outbox import Outbox
+from .ranks import Rank
+from .reads import Reads
+from .ready import Ready, Reply, StartState, TableSave
+from .replication import Replication
+from .serving import Serving
+from .sessions import SessionTable
+from .start import FirstStart
+from .state import State
+
+TABLE_SAVE_ENTRIES = 50_000  # so many entries are replayed at a start, at most
+
+
+class Replica:
+    """The protocol of one server. The attributes without underscore may be read by the shell, never set.
+
+    ``boot`` is the store's `Boot` (any object with its attributes). Then `replay` every entry above
+    ``boot.applied_id``, then `start`, then `step` for ever.
+    """
+
+    def __init__(self, cfg: ReplicaConfig, boot: Any, rng: random.Random) -> None:
+        self.cfg, self.me, self.rng = cfg, cfg.me, rng
+        self.now_s, self.wall_ms = 0.0, 0
+        self.term: int = boot.term
+        self.vote: int = boot.vote
+        self.state = State.PASSIVE
+        self.leader: Identity | None = None
+        self.last_leader_id = 0
+        self.heard_s: float | None = None
+        self.connected: dict[int, bool] = {}
+        self.seen_addresses: dict[Identity, str] = {}  # as hellos say
+        self.clocks: dict[int, tuple[int, float]] = {}
+        self.wrong_incarnations: dict[int, bytes] = {}
+        self.log = Log(cfg.tail_bytes_max)
+        self.log.restore(boot.runs, boot.last_id, boot.last_term, boot.last_time_ms, boot.next_lsn)
+        self.guaranteed_id: int = min(boot.guaranteed_id, boot.last_id)
+        self.fully_replicated_id: int = min(boot.fully_replicated_id, self.guaranteed_id)
+        self.applied_id: int = boot.applied_id
+        self.settings = Settings.from_plain(boot.settings or boot.start.settings or cfg.settings.to_plain())
+        self.sessions = SessionTable(self.settings)
+        self.sessions.load(boot.sessions, boot.horizon_ms, self.settings, boot.applied_id)
+        self.members = Members(self.me)
+        first = boot.members if boot.members is not None else boot.start.first_list
+        if first is not None:
+            self.members.restore(MemberList.from_plain(first), boot.members_id)
+        self.out = Outbox(self.me)
+        self.out.cluster = boot.start.cluster
+        self.election = Election(self)
+        self.acceptance = Acceptance(self)
+        self.serving = Serving(self)
+        self.reads = Reads(self)
+        self.leadership: Replication | None = None
+        self.handing: Handing | None = None
+        self.first_start = FirstStart(self, boot.start)
+        self._durable_replies: list[Reply] = []
+        self.watch = Watch()
+
+    # -- what the shell may ask -------------------------------------------------------------------------
+
+    @property
+    def cluster(self) -> bytes:
+        return self.out.cluster
+
+    @property
+    def leader_id(self) -> int:
+        """0 while none is known."""
+        if self.state is State.LEADER:
+            return self.me.id
+        return self.leader.id if self.leader is not None else 0
+
+    @property
+    def readable_id(self) -> int:
+        """What a local reader may see (R26)."""
+        return min(self.guaranteed_id, self.log.stable_id) if self.members.i_vote else 0
+
+    @property
+    def last_id(self) -> int:
+        return self.log.last_id
+
+    @property
+    def horizon_ms(self) -> int:
+        return self.sessions.horizon_ms
+
+    @property
+    def inflight_bytes(self) -> int:
+        """Bytes of appends that are not yet guaranteed."""
+        return self.serving.inflight_bytes
+
+    @property
+    def stopping(self) -> bool:
+        return self.handing is not None
+
+    @property
+    def status_text(self) -> str:
+        """EMPTY, STARTING, VOTING, LEARNER or GONE (section 8)."""
+        if not self.first_start.started:
+            return self.first_start.state.status.name
+        mine = self.members.latest.get(self.me.id)
+        if mine is None or mine.incarnation != self.me.incarnation:
+            return "GONE"
+        return {"VOTER": "VOTING"}.get(mine.role.name, mine.role.name)
+
+    @property
+    def rank(self) -> Rank:
+        mine = self.members.latest.get(self.me.id)
+        return Rank(self.log.last_term, self.log.last_id, mine.priority if mine else self.cfg.priority, self.me.id)
+
+    def address_of(self, id: int) -> str:
+        """Where ``id`` was last said to be; "" if unknown. Addresses are hints (R27)."""
+        if id == self.me.id:
+            return self.cfg.address
+        member = self.members.latest.get(id)
+        if member is None:
+            return next((c.address for c in self.cfg.configured if c.id == id), "")
+        return self.seen_addresses.get(member.identity, member.address)
+
+    # -- starting and stepping --------------------------------------------------------------------------
+
+    def replay(self, entries: Iterable[Entry]) -> None:
+        """Bring the replicated state from ``applied_id`` to the head of what is on disk."""
+        for entry in entries:
+            self.sessions.apply(entry)
+            if entry.kind != Kind.DATA:
+                self._take_effect(entry)
+        self.sessions.settle(self.guaranteed_id)
+        self.members.guaranteed(self.guaranteed_id)
+
+    def start(self, now_s: float, wall_ms: int) -> Ready:
+        """The first step. A fresh start counts as having heard a leader (section 3)."""
+        self.now_s, self.wall_ms = now_s, wall_ms
+        self.out.begin()
+        self.heard_s = now_s
+        self.election.restart_timer()
+        self.first_start.boot()
+        return self._finish()
+
+    def step(self, inputs: Sequence[Input], now_s: float, wall_ms: int) -> Ready:
+        """Take a group of inputs, all at one time."""
+        self.now_s, self.wall_ms = max(now_s, self.now_s), wall_ms
+        self.out.begin()
+        try:
+            for each in inputs:
+                _INPUTS[type(each)](self, each)
+            return self._finish()
+        except InvariantBroken as broken:
+            return Ready(alarm=str(broken))
+
+    def _finish(self) -> Ready:
+        """What time and the whole group bring about, then the step's one write."""
+        self.first_start.tick()
+        if self.first_start.started:
+            if self.leadership is not None:
+                self.leadership.tick()
+            else:
+                self.election.tick()
+        may_stop = self.handing is not None and self.handing.advance()
+        if self.leadership is not None:
+            self._append_address_change()
+            self.reads.advance()
+            self.leadership.flush()
+        if self._durable_replies and self.out.hard_durable:
+            for reply in self._durable_replies:
+                self.out.reply(reply)
+            self._durable_replies.clear()
+        table = self._table_save() if self.out.has_write else None
+        ready = self.out.finish(self.term, self.vote, self.guaranteed_id, self.fully_replicated_id, table)
+        if ready.write is not None:
+            self.log.handed_to_disk(ready.write.number)
+        ready.may_stop = may_stop
+        ready.deadline_s = self._deadline_s()
+        check_cheap(self)
+        return ready
+
+    def _deadline_s(self) -> float:
+        deadlines = [self.first_start.deadline_s()]
+        if self.first_start.started:
+            part = self.leadership if self.leadership is not None else self.election
+            deadlines.append(part.deadline_s())
+        if self.handing is not None:
+            deadlines.append(self.handing.deadline_s())
+        return min(deadlines)
+
+    # -- what the parts share ---------------------------------------------------------------------------
+
+    def set_term(self, term: int, *, vote: int) -> None:
+        if term != self.term:
+            self.heard_s = None
+            self.leader = None
+            self.acceptance.new_term()
+        self.term, self.vote = term, vote
+        self.out.hard_changed()
+
+    def adopt_term(self, term: int) -> None:
+        """R1: a higher term, no vote in it yet, passive."""
+        self.set_term(term, vote=0)
+        self.become_passive()
+        self.election.new_term()
+
+    def become_passive(self) -> None:
+        """From candidate or leader; nothing if passive already."""
+        if self.state is State.PASSIVE:
+            return
+        was_leader = self.state is State.LEADER
+        self.state = State.PASSIVE
+        self.election.leave()
+        self.election.restart_timer()
+        if was_leader:
+            self.leadership = None
+            self.out.event("passive", term=self.term)
+            self.serving.lose()
+            self.reads.lose()
+
+    def become_leader(self) -> None:
+        """R10, R11: the first entry of the reign comes before any other."""
+        self.election.leave()
+        self.state = State.LEADER
+        self.leader = self.me
+        self.last_leader_id = self.me.id
+        self.leadership = Replication(self)
+        self.out.event("leader", term=self.term, first_id=self.leadership.first_id)
+        self.append_special(Kind.LEADER, json_body(leader=self.me.id))
+
+    def hear_leader(self, sender: Identity) -> None:
+        """The leader of our term speaks."""
+        if self.state is State.CANDIDATE:
+            self.become_passive()
+        if self.leader != sender:
+            self.leader = sender
+            self.last_leader_id = sender.id
+            self.out.event("following", term=self.term, leader=sender.id)
+        self.heard_s = self.now_s
+        self.election.leave()
+        self.election.restart_timer()
+
+    def note_clock(self, id: int, wall_ms: int) -> None:
+        self.clocks[id] = (wall_ms, self.now_s)
+
+    def entry_time_ms(self) -> int:
+        """Section 2: never decreases, and no single wrong clock moves it."""
+        assert self.leadership is not None
+        return max(self.log.last_time_ms, self.leadership.now_ms(self.wall_ms, self.clocks))
+
+    def append_entries(self, entries: list[Entry]) -> None:
+        """Into our log, in force at once (R27), on its way to our disk."""
+        runs = self.log.append(entries)
+        self.sessions.apply_all(entries)
+        self.out.append(entries, runs)
+        for entry in entries:
+            if entry[2] != Kind.DATA:
+                self._take_effect(entry)
+
+    def append_special(self, kind: Kind, body: bytes, client: str = "") -> Entry:
+        """The leader's own entries, and those without payloads."""
+        entry = seal(self.log.last_id + 1, self.term, kind, self.entry_time_ms(), self.log.next_lsn, body, client)
+        self.append_entries([entry])
+        return entry
+
+    def expunge(self, from_id: int) -> None:
+        self.log.expunge(from_id)
+        self.sessions.expunge(from_id)
+        self.members.expunge(from_id)
+        self.settings = self.sessions.settings
+        self.out.expunge(from_id)
+
+    def set_guaranteed(self, id: int) -> None:
+        """The mark moves up, never down."""
+        if id <= self.guaranteed_id:
+            return
+        self.guaranteed_id = id
+        self.sessions.settle(id)
+        self.members.guaranteed(id)
+        self.serving.release(id)
+
+    def reply_when_durable(self, reply: Reply) -> None:
+        self._durable_replies.append(reply)
+
+    def started(self, cluster: bytes, first: MemberList, settings: Settings) -> None:
+        """R29: the first list is in force, for ever the root of this cluster."""
+        self.out.cluster = cluster
+        self.settings = settings
+        self.sessions.load([], 0, settings, 0)
+        self.members.restore(first, 0)
+        self.heard_s = self.now_s
+        self.election.restart_timer()
+        self.out.event("started", cluster=cluster.hex(), members=[who.id for who in first.members])
+
+    def _take_effect(self, entry: Entry) -> None:
+        if entry.kind == Kind.MEMBERS:
+            try:
+                self.members.accept(entry)
+            except (DamagedEntry, ValueError) as error:
+                raise InvariantBroken(f"entry {entry.id} is no member list: {error}") from error
+            if self.leadership is not None:
+                self.leadership.sync_members()
+        elif entry.kind == Kind.SETTINGS:
+            self.settings = self.sessions.settings
+
+    def _append_address_change(self) -> None:
+        """R27: addresses are hints; the leader writes down where it sees a member, one change at a time."""
+        leadership = self.leadership
+        assert leadership is not None
+        if self.guaranteed_id < leadership.first_id or self.members.latest_id > self.guaranteed_id:
+            return
+        for member in self.members.latest.replicas:
+            address = self.cfg.address if member.id == self.me.id else self.seen_addresses.get(member.identity, "")
+            if address and address != member.address:
+                self.out.event("address_change", member=member.id, old=member.address, new=address)
+                changed = self.members.latest.with_member(member._replace(address=address))
+                self.append_special(Kind.MEMBERS, members_body(changed))
+                return
+
+    def _table_save(self) -> TableSave | None:
+        """Now and then the replicated state goes to disk, as of the guaranteed mark (section 2)."""
+        if self.guaranteed_id - self.applied_id < TABLE_SAVE_ENTRIES:
+            return None
+        changed, ended, horizon_ms = self.sessions.rows_at(self.guaranteed_id)
+        self.sessions.saved(self.guaranteed_id)
+        self.applied_id = self.guaranteed_id
+        members_id, members = self.members.at(self.guaranteed_id)
+        return TableSave(
+            self.applied_id, horizon_ms, changed, ended, members.to_plain(), members_id, self.settings.to_plain()
+        )
+
+    # -- inputs -----------------------------------------------------------------------------------------
+
+    def _on_received(self, received: Received) -> None:
+        """R27: what comes from or for another incarnation, or of another cluster, counts for nothing."""
+        envelope = received.envelope
+        message = envelope.message
+        kind = type(message)
+        if envelope.target.id != self.me.id:
+            return
+        if envelope.target.incarnation != self.me.incarnation:
+            if envelope.target.incarnation or kind not in m.START_ONLY:
+                if kind is not m.WrongIncarnation:
+                    self.out.send(envelope.sender, m.WrongIncarnation(envelope.target.incarnation))
+                return
+        if kind not in m.START_ONLY and (not self.first_start.started or envelope.cluster != self.cluster):
+            return
+        _MESSAGES[kind](self, envelope.sender, message)
+
+    def _on_wrong_incarnation(self, sender: Identity, message: m.WrongIncarnation) -> None:
+        """The member that we address has another disk than the one that is listed."""
+        listed = self.members.latest.get(sender.id)
+        if listed is not None and listed.incarnation != sender.incarnation:
+            if self.wrong_incarnations.get(sender.id) != sender.incarnation:
+                self.wrong_incarnations[sender.id] = sender.incarnation
+                self.out.event("wrong_incarnation", member=sender.id, answers_as=sender.incarnation.hex())
+
+    def _on_append_answer(self, sender: Identity, answer: m.AppendAnswer) -> None:
+        if answer.term > self.term:
+            self.adopt_term(answer.term)
+        elif self.leadership is not None:
+            self.leadership.on_answer(sender, answer)
+
+    def _on_connected(self, each: Connected) -> None:
+        self.connected[each.peer] = True
+        if self.leadership is not None:
+            self.leadership.connected(each.peer)
+
+    def _on_disconnected(self, each: Disconnected) -> None:
+        self.connected.pop(each.peer, None)
+
+    def _on_peer_address(self, each: PeerAddress) -> None:
+        self.seen_addresses[Identity(each.peer, each.incarnation)] = each.address
+
+    def _on_persisted(self, each: Persisted) -> None:
+        self.out.persisted = max(self.out.persisted, each.number)
+        self.log.persisted(each.number)
+        self.first_start.persisted(each.number)
+        if self.out.hard_durable and self.state is State.CANDIDATE:
+            self.election.own_vote_durable()
+        if self.leadership is not None:
+            self.leadership.count()
+
+    def _on_loaded(self, each: Loaded) -> None:
+        if self.leadership is not None:
+            self.leadership.on_loaded(each.peer, each.generation, each.entries)
+
+    def _on_stop(self, each: Stop) -> None:
+        if self.handing is None:
+            self.handing = Handing(self)
+
+
+_MESSAGES: dict[type, Callable[[Replica, Identity, Any], None]] = {
+    m.CanvassRequest: lambda r, sender, message: r.election.on_canvass_request(sender, message),
+    m.CanvassAnswer: lambda r, sender, message: r.election.on_canvass_answer(sender, message),
+    m.VoteRequest: lambda r, sender, message: r.election.on_vote_request(sender, message),
+    m.VoteAnswer: lambda r, sender, message: r.election.on_vote_answer(sender, message),
+    m.DeferRequest: lambda r, sender, message: r.election.on_defer_request(sender, message),
+    m.DeferAnswer: lambda r, sender, message: r.election.on_defer_answer(sender, message),
+    m.HandOver: lambda r, sender, message: r.election.on_hand_over(sender, message),
+    m.AppendRequest: lambda r, sender, message: r.acceptance.on_request(sender, message),
+    m.AppendAnswer: Replica._on_append_answer,
+    m.WrongIncarnation: Replica._on_wrong_incarnation,
+    m.StartQuestion: lambda r, sender, message: r.first_start.on_question(sender, message),
+    m.StartAnswer: lambda r, sender, message: r.first_start.on_answer(sender, message),
+}
+
+_INPUTS: dict[type, Callable[[Replica, Any], None]] = {
+    AppendRun: lambda r, each: r.serving.append_run(each),
+    Received: Replica._on_received,
+    Persisted: Replica._on_persisted,
+    Loaded: Replica._on_loaded,
+    Connected: Replica._on_connected,
+    Disconnected: Replica._on_disconnected,
+    PeerAddress: Replica._on_peer_address,
+    OpenSession: lambda r, each: r.serving.open_session(each),
+    DropSession: lambda r, each: r.serving.drop_session(each),
+    ListSessions: lambda r, each: r.serving.list_sessions(each),
+    ReadIndex: lambda r, each: r.reads.ask(each.origin),
+    Initialise: lambda r, each: r.first_start.initialise(each.origin),
+    Stop: Replica._on_stop,
+    Tick: lambda r, each: None,
+}

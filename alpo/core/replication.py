@@ -1,0 +1,272 @@
+"""The leader's side of the log: what each peer holds, what is under way to it, what is guaranteed (R11-R18).
+
+Laws:
+
+* A peer's ``match_id`` only comes from its own durable acceptances of this reign.
+* Nothing is guaranteed but by an entry of our own term (R13); our own copy counts once it is on disk.
+* What is in flight to a peer is bounded in bytes and requests; what a slow peer misses is read from disk.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from .entries import Entry
+from .members import Identity
+from .messages import AppendAnswer, AppendRequest
+from .quorum import lower_median, majority_mark
+from .ready import Load
+
+if TYPE_CHECKING:
+    from .replica import Replica
+
+REQUESTS_MAX = 32  # append requests in flight to one peer
+NEVER_S = float("-inf")
+
+
+class Progress:
+    """What the leader knows of one peer."""
+
+    def __init__(self, who: Identity, next_id: int, now_s: float) -> None:
+        self.who = who
+        self.match_id = 0  # accepted, durably, in this reign
+        self.base_id = next_id - 1  # where we believe that its log equals ours
+        self.next_id = next_id  # the next entry to send
+        self.probing = False  # base_id is being asked about: nothing else leaves
+        self.matched = False  # base_id has been confirmed in this reign
+        self.in_flight: deque[tuple[int, int]] = deque()  # (last id, bytes) a request
+        self.in_flight_bytes = 0
+        self.waiting_since_s = now_s  # the oldest moment since which something is unanswered
+        self.heard_s = now_s
+        self.really_heard = False
+        self.sent_s = NEVER_S
+        self.sent_guaranteed_id = -1
+        self.sent_fully_id = -1
+        self.round = 0
+        self.loading: int | None = None  # generation of the load under way
+        self.loaded: list[Entry] | None = None
+        self.stopping = False
+
+    def rewind(self) -> None:
+        """Forget what is in flight: go on from what is known to be accepted (R17)."""
+        self.next_id = self.base_id + 1
+        self.in_flight.clear()
+        self.in_flight_bytes = 0
+        self.loading = None
+        self.loaded = None
+
+    def took(self, match_id: int) -> None:
+        """It holds everything up to ``match_id``."""
+        self.matched = True
+        self.probing = False
+        if match_id > self.match_id:
+            self.match_id = match_id
+        self.base_id = self.match_id
+        if self.next_id <= self.match_id:
+            self.next_id = self.match_id + 1
+        while self.in_flight and self.in_flight[0][0] <= self.match_id:
+            self.in_flight_bytes -= self.in_flight.popleft()[1]
+
+
+class Replication:
+    """One reign's view of the peers. A new one is made for every reign."""
+
+    def __init__(self, replica: Replica) -> None:
+        self._r = replica
+        self.began_s = replica.now_s
+        self.first_id = replica.log.last_id + 1  # of the LEADER entry: our term begins here
+        self.peers: dict[int, Progress] = {}
+        self.sync_members()
+
+    def sync_members(self) -> None:
+        """Follow the latest member list; another incarnation is another member."""
+        r = self._r
+        wanted = {m.id: m for m in r.members.other_replicas()}
+        for id in [id for id, p in self.peers.items() if id not in wanted or wanted[id].identity != p.who]:
+            del self.peers[id]
+        for id, member in wanted.items():
+            if id not in self.peers:
+                self.peers[id] = Progress(member.identity, r.log.last_id + 1, r.now_s)
+
+    def progress(self, who: Identity) -> Progress | None:
+        found = self.peers.get(who.id)
+        return found if found is not None and found.who == who else None
+
+    # -- sending ----------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Send every peer what has gathered; a mark that moved leaves by itself if nothing else does (R16)."""
+        for peer in self.peers.values():
+            if peer.who.id in self._r.connected:
+                self._flush_peer(peer)
+
+    def _flush_peer(self, peer: Progress) -> None:
+        r = self._r
+        while not peer.probing and peer.next_id <= r.log.last_id and self._room(peer):
+            entries = self._entries_for(peer)
+            if not entries:
+                break
+            self._send(peer, peer.next_id - 1, entries, r.reads.round)
+            size = sum([len(e[10]) for e in entries])
+            if not peer.in_flight:
+                peer.waiting_since_s = r.now_s
+            peer.next_id = entries[-1].id + 1
+            peer.in_flight.append((peer.next_id - 1, size))
+            peer.in_flight_bytes += size
+        if peer.sent_guaranteed_id < r.guaranteed_id and peer.matched:
+            self._send(peer, peer.base_id, [], 0)
+
+    def _room(self, peer: Progress) -> bool:
+        return (
+            len(peer.in_flight) < REQUESTS_MAX and peer.in_flight_bytes < self._r.cfg.peer_inflight_bytes_max
+        )
+
+    def _entries_for(self, peer: Progress) -> list[Entry] | None:
+        """From the tail, or from what was loaded; asks for a load if neither has it."""
+        r = self._r
+        entries = r.log.slice(peer.next_id, r.cfg.request_bytes_max)
+        if entries is not None:
+            return entries
+        loaded, peer.loaded = peer.loaded, None
+        if loaded and loaded[0].id == peer.next_id:
+            return loaded
+        if peer.loading is None:
+            peer.loading = r.log.generation
+            r.out.load(Load(peer.who.id, peer.next_id, r.cfg.request_bytes_max, r.log.generation))
+        return None
+
+    def on_loaded(self, peer_id: int, generation: int, entries: list[Entry]) -> None:
+        peer = self.peers.get(peer_id)
+        if peer is None or peer.loading is None:
+            return
+        peer.loading = None
+        if generation == self._r.log.generation and entries and entries[0].id == peer.next_id:
+            peer.loaded = entries
+
+    def _send(self, peer: Progress, prev_id: int, entries: list[Entry], round: int) -> None:
+        r = self._r
+        prev_term = r.log.term_at(prev_id)
+        assert prev_term is not None
+        peer.sent_s = r.now_s
+        peer.sent_guaranteed_id = r.guaranteed_id
+        peer.sent_fully_id = r.fully_replicated_id
+        r.out.send(
+            peer.who,
+            AppendRequest(
+                r.term, prev_id, prev_term, r.guaranteed_id, r.fully_replicated_id, round, entries
+            ),
+        )
+
+    def heartbeat(self, peer: Progress) -> None:
+        """Also the probe, and what carries a read round."""
+        self._send(peer, peer.base_id, [], self._r.reads.round)
+
+    def ask_all(self) -> None:
+        """A heartbeat to every voter now: a read round has begun (R25)."""
+        for member in self._r.members.other_voters():
+            peer = self.peers.get(member.id)
+            if peer is not None and member.id in self._r.connected:
+                self.heartbeat(peer)
+
+    # -- time -------------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        r, cfg = self._r, self._r.cfg
+        for peer in self.peers.values():
+            if peer.in_flight and r.now_s - max(peer.waiting_since_s, peer.heard_s) >= cfg.election_timeout_s:
+                self._probe(peer)
+            if r.now_s - peer.sent_s >= cfg.heartbeat_s:
+                self.heartbeat(peer)
+        if not self.heard_majority():
+            r.out.event("leader_lost_majority", term=r.term)
+            r.become_passive()
+
+    def deadline_s(self) -> float:
+        """The next heartbeat, or the end of patience with a silent majority (R15)."""
+        due = min((p.sent_s for p in self.peers.values()), default=float("inf")) + self._r.cfg.heartbeat_s
+        return max(due, self._r.now_s) if self.peers else float("inf")
+
+    def heard_majority(self) -> bool:
+        """R15: by voters alone, ourselves included, within T."""
+        r = self._r
+        since_s = r.now_s - r.cfg.election_timeout_s
+        heard = sum(1 for m in r.members.other_voters() if self.peers[m.id].heard_s > since_s)
+        return heard + r.members.i_vote >= r.members.latest.majority
+
+    def connected(self, id: int) -> None:
+        """A new connection: whatever was in flight is lost (R17)."""
+        peer = self.peers.get(id)
+        if peer is not None:
+            self._probe(peer)
+            self.heartbeat(peer)
+
+    def _probe(self, peer: Progress) -> None:
+        peer.rewind()
+        peer.probing = True
+        peer.waiting_since_s = self._r.now_s
+
+    # -- answers ----------------------------------------------------------------------------------------
+
+    def on_answer(self, sender: Identity, answer: AppendAnswer) -> None:
+        r = self._r
+        peer = self.progress(sender)
+        if peer is None or answer.term != r.term:
+            return
+        peer.heard_s = r.now_s
+        peer.really_heard = True
+        peer.stopping = answer.stopping
+        peer.round = max(peer.round, answer.round)
+        r.note_clock(sender.id, answer.wall_ms)
+        if answer.ok:
+            if answer.match_id <= r.log.last_id:
+                peer.took(answer.match_id)
+                self.count()
+        elif not peer.matched or answer.prev_id > peer.match_id:
+            self._step_back(peer, answer)
+
+    def _step_back(self, peer: Progress, answer: AppendAnswer) -> None:
+        """R12: by whole terms; R17: once a refusal, not once a duplicate of it."""
+        r = self._r
+        if peer.probing and answer.prev_id != peer.base_id:
+            return
+        if answer.prev_id > r.log.last_id:
+            return
+        next_id = answer.last_id + 1
+        if answer.conflict_term:
+            ours = r.log.last_id_of_term(answer.conflict_term)
+            next_id = answer.conflict_id if ours is None else min(ours + 1, answer.prev_id)
+        peer.base_id = max(peer.match_id, min(next_id, answer.prev_id) - 1, 0)
+        self._probe(peer)
+        self.heartbeat(peer)
+
+    # -- marks ------------------------------------------------------------------------------------------
+
+    def count(self) -> None:
+        """R13 and R18, after anybody's acceptance."""
+        r = self._r
+        marks = [self.peers[m.id].match_id for m in r.members.other_voters()]
+        if r.members.i_vote:
+            marks.append(r.log.stable_id)
+        mark = majority_mark(marks)
+        if mark > r.guaranteed_id and mark >= self.first_id:
+            r.set_guaranteed(mark)
+        if r.members.latest_id <= r.guaranteed_id:
+            low = min([r.log.stable_id, *[p.match_id for p in self.peers.values()]])
+            r.fully_replicated_id = max(r.fully_replicated_id, min(low, r.guaranteed_id))
+
+    def now_ms(self, own_wall_ms: int, clocks: dict[int, tuple[int, float]]) -> int:
+        """Entry time: the lower median of the clocks of the voters heard in this reign, ours included."""
+        r = self._r
+        walls = [own_wall_ms]
+        for member in r.members.other_voters():
+            clock = clocks.get(member.id)
+            if clock is not None:
+                walls.append(clock[0] + int((r.now_s - clock[1]) * 1000))
+        return lower_median(walls)
+
+    def heard_within(self, seconds: float) -> list[Progress]:
+        """Voters that really answered in this reign, within ``seconds``."""
+        r = self._r
+        found = [self.peers[m.id] for m in r.members.other_voters()]
+        return [p for p in found if p.really_heard and r.now_s - p.heard_s <= seconds]
