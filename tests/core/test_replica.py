@@ -1,0 +1,211 @@
+"""Whole replicas against each other: elections, replication, crashes, partitions (rules named in each test)."""
+
+from __future__ import annotations
+
+import random
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+
+from alpo.core.inputs import Initialise, ReadIndex, Stop
+from alpo.core.messages import StartStatus
+from alpo.core.ready import Appended, Code, Initialised, ReadAt, Refused
+from alpo.core.state import State
+
+sys.path.insert(0, str(Path(__file__).parent))
+from mini import Cluster  # noqa: E402
+
+
+def random_client(seed: int = 0) -> str:
+    value = (1_700_000_200_000 << 80) | (7 << 76) | (random.Random(seed).getrandbits(12) << 64) | (2 << 62) | seed
+    return f"~{uuid.UUID(int=value)}"
+
+
+def test_first_start_elects_a_leader_and_appends() -> None:
+    cluster = Cluster(3)
+    cluster.elect()
+    origin = cluster.append(random_client(), 1, b"a", b"b", b"c")
+    cluster.run_until(lambda: cluster.reply_to(origin) is not None)
+    reply = cluster.reply_to(origin)
+    assert isinstance(reply, Appended) and reply.lsns == [1, 2, 3] and not reply.duplicate
+    cluster.run(1)
+    assert cluster.log_of(1) == cluster.log_of(2) == cluster.log_of(3)
+    assert len({h.replica.cluster for h in cluster.hosts.values() if h.replica}) == 1
+
+
+def test_the_retry_of_an_append_gets_the_same_lsns_from_the_next_leader() -> None:
+    cluster = Cluster(3)
+    old = cluster.elect().me.id
+    client = random_client()
+    first = cluster.append(client, 1, b"a", b"b")
+    cluster.run_until(lambda: cluster.reply_to(first) is not None)
+    cluster.crash(old)
+    cluster.run_until(lambda: cluster.leader is not None and cluster.leader.me.id != old)
+    again = cluster.append(client, 1, b"a", b"b")
+    cluster.run_until(lambda: cluster.reply_to(again) is not None)
+    reply = cluster.reply_to(again)
+    assert isinstance(reply, Appended) and reply.lsns == [1, 2] and reply.duplicate
+
+
+def test_a_deposed_leader_says_that_the_outcome_is_unknown() -> None:
+    """R21: never NOT_LEADER for what it had appended; R15; the entry is expunged later (R12)."""
+    cluster = Cluster(3)
+    old = cluster.elect().me.id
+    cluster.isolate(old)
+    origin = cluster.append(random_client(), 1, b"lost", to=old)
+    cluster.run_until(lambda: cluster.reply_to(origin) is not None)
+    reply = cluster.reply_to(origin)
+    assert isinstance(reply, Refused) and reply.code is Code.LOST_LEADERSHIP
+    cluster.run_until(lambda: cluster.leader is not None and cluster.leader.me.id != old)
+    new = cluster.append(random_client(1), 1, b"kept")
+    cluster.run_until(lambda: cluster.reply_to(new) is not None)
+    cluster.heal()
+    cluster.run(2)
+    assert [e.body for e in cluster.log_of(old) if e.count] == [b"kept"]
+    assert any(name == "expunge" and id == old for _, id, name, _ in cluster.events)
+
+
+def test_a_server_back_from_a_partition_deposes_nobody() -> None:
+    """R2."""
+    cluster = Cluster(5)
+    leader = cluster.elect()
+    away = next(id for id in cluster.hosts if id != leader.me.id)
+    cluster.isolate(away)
+    cluster.run(20)
+    cluster.heal()
+    cluster.run(5)
+    assert cluster.leader is leader and cluster.hosts[away].replica.term == leader.term
+
+
+def test_a_zombie_answers_no_linearizable_read() -> None:
+    """R25."""
+    cluster = Cluster(3)
+    old = cluster.elect()
+    cluster.isolate(old.me.id)
+    cluster.give(old.me.id, ReadIndex("stale"))
+    cluster.run_until(lambda: cluster.reply_to("stale") is not None)
+    assert isinstance(cluster.reply_to("stale"), Refused)
+    cluster.heal()
+    cluster.elect()
+    cluster.give(cluster.leader.me.id, ReadIndex("fresh"))
+    cluster.run_until(lambda: cluster.reply_to("fresh") is not None)
+    reply = cluster.reply_to("fresh")
+    assert isinstance(reply, ReadAt) and reply.id >= 1
+
+
+def test_handover_is_faster_than_any_timeout() -> None:
+    """R28."""
+    cluster = Cluster(3)
+    old = cluster.elect()
+    before_s = cluster.now_s
+    cluster.give(old.me.id, Stop())
+    cluster.run_until(lambda: cluster.leader is not None and cluster.leader is not old and cluster.leader.guaranteed_id >= cluster.leader.leadership.first_id)
+    assert cluster.now_s - before_s < 0.1
+    ready = old.step([], cluster.now_s + 0.3, cluster.wall_ms())
+    assert old.state is State.PASSIVE
+    assert ready.may_stop or old.guaranteed_id < cluster.leader.leadership.first_id
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_no_auto_init_waits_for_the_command(size: int) -> None:
+    """R29."""
+    cluster = Cluster(size, auto_init=False)
+    cluster.run(5)
+    assert all(h.replica.first_start.state.status is StartStatus.EMPTY for h in cluster.hosts.values())
+    cluster.give(1, Initialise("init"))
+    cluster.elect()
+    cluster.run_until(lambda: isinstance(cluster.reply_to("init"), Initialised))
+
+
+def test_a_wiped_server_waits_and_says_so() -> None:
+    """R27, R29: it neither votes nor accepts, and it founds nothing."""
+    cluster = Cluster(3)
+    leader = cluster.elect()
+    wiped = next(id for id in cluster.hosts if id != leader.me.id)
+    cluster.wipe(wiped)
+    cluster.boot(wiped)
+    cluster.run(3)
+    replica = cluster.hosts[wiped].replica
+    assert replica.status_text == "EMPTY" and replica.last_id == 0 and replica.vote == 0
+    assert any("lost or wiped" in why for why in replica.first_start.waits_for.values())
+    origin = cluster.append(random_client(), 1, b"two of three")
+    cluster.run_until(lambda: isinstance(cluster.reply_to(origin), Appended))
+
+
+def test_members_move_to_other_addresses() -> None:
+    """R27: a MEMBERS entry that changes only the address."""
+    from alpo.core.inputs import PeerAddress
+
+    cluster = Cluster(3)
+    leader = cluster.elect()
+    other = next(id for id in cluster.hosts if id != leader.me.id)
+    cluster.give(leader.me.id, PeerAddress(other, bytes([other]) * 16, "10.9.9.9:1"))
+    cluster.run(1)
+    assert all(h.replica.members.latest.get(other).address == "10.9.9.9:1" for h in cluster.hosts.values())
+
+
+def test_a_far_behind_server_is_brought_up_from_disk() -> None:
+    """R12, R17: what the tail no longer holds is loaded."""
+    cluster = Cluster(3)
+    leader = cluster.elect()
+    leader.log.tail_bytes_max = 2000
+    away = next(id for id in cluster.hosts if id != leader.me.id)
+    cluster.crash(away)
+    client = random_client()
+    for at in range(40):
+        origin = cluster.append(client, 1 + at * 10, *[b"x" * 100] * 10)
+        cluster.run_until(lambda: isinstance(cluster.reply_to(origin), Appended))
+    cluster.boot(away)
+    cluster.run_until(lambda: cluster.hosts[away].replica.last_id == leader.last_id)
+    cluster.run(1)
+    assert cluster.log_of(away) == cluster.log_of(leader.me.id)
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_random_schedules(seed: int) -> None:
+    """Crashes, cuts, loss and duplication: safety as it goes (mini.watch), then liveness and exactly-once at the end."""
+    rng = random.Random(seed)
+    size = rng.choice([3, 3, 5])
+    cluster = Cluster(size, seed, loss=rng.choice([0, 0.05]), duplication=rng.choice([0, 0.1]))
+    cluster.elect()
+    clients = [random_client(i) for i in range(3)]
+    serial = dict.fromkeys(clients, 1)
+    done: dict[tuple[str, int], int] = {}
+    for _ in range(60):
+        action = rng.random()
+        id = rng.choice(list(cluster.hosts))
+        if action < 0.15:
+            if cluster.hosts[id].replica is not None:
+                cluster.crash(id)
+            else:
+                cluster.boot(id)
+        elif action < 0.25:
+            cluster.cut.add((id, rng.choice(list(cluster.hosts))))
+        elif action < 0.35:
+            cluster.heal()
+        elif cluster.leader is not None:
+            client = rng.choice(clients)
+            cluster.append(client, serial[client], b"%d" % serial[client])
+        cluster.run(rng.uniform(0, 0.3))
+        for reply in cluster.replies:
+            if isinstance(reply, Appended):
+                done[reply.client, reply.serial] = reply.lsns[0]
+                serial[reply.client] = max(serial[reply.client], reply.serial + 1)
+    for id, host in cluster.hosts.items():
+        if host.replica is None:
+            cluster.boot(id)
+    cluster.loss = 0
+    cluster.heal()
+    cluster.run(3)
+    leader = cluster.elect()
+    cluster.run_until(lambda: all(h.replica.guaranteed_id == leader.last_id for h in cluster.hosts.values()))
+    cluster.run(0.5)
+    logs = [cluster.log_of(id) for id in cluster.hosts]
+    assert all(log == logs[0] for log in logs)
+    found = {(e.client, e.serial): e.lsn for e in logs[0] if e.count}
+    assert len(found) == sum(1 for e in logs[0] if e.count), "doubled"
+    assert {key: found.get(key) for key in done} == done, "lost"
+    tables = [h.replica.sessions.state() for h in cluster.hosts.values()]
+    assert all(table == tables[0] for table in tables)

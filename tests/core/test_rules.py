@@ -1,0 +1,255 @@
+"""Single rules, on one replica, at the level of its `Ready`: what may leave when, and what is answered."""
+
+from __future__ import annotations
+
+import random
+
+from alpo.core.config import ReplicaConfig
+from alpo.core.entries import Entry, Kind, json_body, seal
+from alpo.core.inputs import Connected, Persisted, Received, Tick
+from alpo.core.members import Configured, Identity, Member, MemberList, Role, Settings
+from alpo.core.messages import (
+    AppendAnswer, AppendRequest, Canvass, CanvassAnswer, CanvassRequest, DeferRequest, Envelope, Message, StartStatus,
+    Vote, VoteAnswer, VoteRequest, WrongIncarnation,
+)
+from alpo.core.ranks import Rank
+from alpo.core.ready import Ready, StartState
+from alpo.core.replica import Replica
+from alpo.core.state import State
+from alpo.storage.interface import Boot
+
+WALL_MS = 1_700_000_000_000
+FIRST = MemberList.of(Member(i, f"h{i}:1", 0, bytes([i]) * 16, Role.VOTER) for i in (1, 2, 3, 4, 5))
+CLUSTER = FIRST.digest()
+
+
+def who(id: int) -> Identity:
+    return Identity(id, bytes([id]) * 16)
+
+
+class One:
+    """Server 3 of five, started, at ``term``, its log one entry for each of ``terms``."""
+
+    def __init__(self, term: int = 0, terms: tuple[int, ...] = (), guaranteed_id: int = 0, id: int = 3) -> None:
+        runs: list[tuple[int, int]] = []
+        for at, each in enumerate(terms, 1):
+            if not runs or runs[-1][0] != each:
+                runs.append((each, at))
+        start = StartState(
+            StartStatus.STARTED, (), b"d" * 16, CLUSTER, FIRST.to_plain(), Settings().to_plain()
+        )
+        boot = Boot(who(id), term, 0, start, guaranteed_id, 0, len(terms), terms[-1] if terms else 0, 1, runs)
+        configured = tuple(Configured(m.id, m.address) for m in FIRST.members)
+        self.replica = Replica(ReplicaConfig(who(id), f"h{id}:1", configured), boot, random.Random(1))
+        self.replica.replay(entry(i, t) for i, t in enumerate(terms, 1))
+        self.now_s = 10.0
+        self.replica.start(self.now_s, WALL_MS)
+
+    def hear(self, sender: int, message: Message, target: Identity | None = None) -> Ready:
+        envelope = Envelope(CLUSTER, who(sender), target or self.replica.me, message)
+        return self.step(Received(envelope))
+
+    def step(self, *inputs: object) -> Ready:
+        return self.replica.step(inputs, self.now_s, WALL_MS)  # type: ignore[arg-type]
+
+    def persist(self, ready: Ready) -> Ready:
+        assert ready.write is not None
+        return self.step(Persisted(ready.write.number))
+
+    def wait(self, seconds: float) -> Ready:
+        self.now_s += seconds
+        return self.step(Tick())
+
+    def stand(self) -> Ready:
+        """Until it has become a candidate and its vote is on disk; returns the last Ready."""
+        self.wait(5.0)
+        round = self.replica.election.round
+        assert round is not None
+        for voter in (1, 2):
+            ready = self.hear(voter, CanvassAnswer(self.replica.term, round.number, Canvass.YES))
+        assert self.replica.state is State.CANDIDATE
+        self.persist(ready)
+        return ready
+
+    def lead(self) -> Ready:
+        self.step(*[Connected(i) for i in (1, 2, 4, 5)])
+        self.stand()
+        for voter in (1, 2):
+            ready = self.hear(voter, VoteAnswer(self.replica.term, self.replica.term, Vote.GRANTED, 0, None, WALL_MS))
+        assert self.replica.state is State.LEADER
+        return ready
+
+
+def entry(id: int, term: int, body: bytes = b"") -> Entry:
+    return seal(id, term, Kind.LEADER, WALL_MS, 1, body or json_body(leader=1))
+
+
+def answers(ready: Ready, kind: type) -> list[Message]:
+    return [e.message for e in [*ready.send, *ready.send_after_write] if type(e.message) is kind]
+
+
+def test_a_vote_leaves_only_after_the_write_that_holds_it() -> None:
+    """R4, R14; M4."""
+    one = One(term=3)
+    one.now_s += 5
+    ready = one.hear(1, VoteRequest(4, Rank(0, 0, 0, 1), False))
+    assert ready.send == [] and ready.write is not None and (ready.write.term, ready.write.vote) == (4, 1)
+    (answer,) = answers(ready, VoteAnswer)
+    assert isinstance(answer, VoteAnswer) and answer.answer is Vote.GRANTED
+    # Asked again before that write is done: still nothing may leave at once.
+    again = one.hear(1, VoteRequest(4, Rank(0, 0, 0, 1), False))
+    assert again.send == [] and again.write is not None and len(again.send_after_write) == 1
+
+
+def test_a_vote_is_given_once_a_term() -> None:
+    """R4: HELD names the holder."""
+    one = One(term=3)
+    one.now_s += 5
+    one.hear(1, VoteRequest(4, Rank(0, 0, 0, 1), False))
+    (answer,) = answers(one.hear(2, VoteRequest(4, Rank(0, 0, 0, 2), False)), VoteAnswer)
+    assert isinstance(answer, VoteAnswer)
+    assert (answer.answer, answer.holder, answer.holder_rank) == (Vote.HELD, 1, Rank(0, 0, 0, 1))
+
+
+def test_a_longer_log_of_an_older_term_is_outranked() -> None:
+    """R4, section 1; M1."""
+    one = One(term=5, terms=(1, 5))
+    one.now_s += 5
+    (answer,) = answers(one.hear(1, VoteRequest(6, Rank(4, 100, 9, 1), False)), VoteAnswer)
+    assert isinstance(answer, VoteAnswer) and answer.answer is Vote.OUTRANKED and one.replica.vote == 0
+
+
+def test_a_live_leader_shields_the_term() -> None:
+    """R4: refused without adopting the term, unless the leader itself handed over (R28)."""
+    one = One(term=3)
+    one.hear(1, AppendRequest(3, 0, 0, 0, 0, 1, []))
+    (answer,) = answers(one.hear(2, VoteRequest(9, Rank(3, 9, 0, 2), False)), VoteAnswer)
+    assert isinstance(answer, VoteAnswer) and answer.answer is Vote.LEADER and one.replica.term == 3
+    (answer,) = answers(one.hear(2, VoteRequest(9, Rank(3, 9, 0, 2), True)), VoteAnswer)
+    assert isinstance(answer, VoteAnswer) and answer.answer is Vote.GRANTED and one.replica.term == 9
+
+
+def test_an_entry_of_an_earlier_term_is_guaranteed_only_by_one_of_our_own() -> None:
+    """R13; M2."""
+    one = One(term=2, terms=(1, 2, 2))
+    ready = one.lead()
+    term = one.replica.term
+    one.persist(ready)
+    for peer in (1, 2):
+        one.hear(peer, AppendAnswer(term, True, 3, 3, 3, 0, 0, 0, WALL_MS, False))
+    assert one.replica.guaranteed_id == 0
+    for peer in (1, 2):
+        one.hear(peer, AppendAnswer(term, True, 4, 3, 4, 0, 0, 0, WALL_MS, False))
+    assert one.replica.guaranteed_id == 4
+
+
+def test_the_leaders_own_copy_counts_once_it_is_on_disk() -> None:
+    """R13, R14."""
+    one = One()
+    ready = one.lead()
+    term = one.replica.term
+    assert any(type(e.message) is AppendRequest and e.message.entries for e in ready.send)
+    one.hear(1, AppendAnswer(term, True, 1, 0, 1, 0, 0, 0, WALL_MS, False))
+    assert one.replica.guaranteed_id == 0
+    assert ready.write is not None
+    one.hear(2, AppendAnswer(term, True, 1, 0, 1, 0, 0, 0, WALL_MS, False))
+    assert one.replica.guaranteed_id == 0
+    one.persist(ready)
+    assert one.replica.guaranteed_id == 1
+
+
+def test_an_acceptance_leaves_only_after_its_write() -> None:
+    """R14; M5."""
+    one = One(term=1)
+    ready = one.hear(1, AppendRequest(1, 0, 0, 0, 0, 1, [entry(1, 1)]))
+    assert answers(ready, AppendAnswer) and not [e for e in ready.send if type(e.message) is AppendAnswer]
+    # A heartbeat meanwhile vouches only for what is on disk.
+    (beat,) = answers(one.hear(1, AppendRequest(1, 1, 1, 0, 0, 1, [])), AppendAnswer)
+    assert isinstance(beat, AppendAnswer) and beat.ok and beat.match_id == 0
+    one.persist(ready)
+    (beat,) = answers(one.hear(1, AppendRequest(1, 1, 1, 0, 0, 1, [])), AppendAnswer)
+    assert isinstance(beat, AppendAnswer) and beat.match_id == 1
+
+
+def test_a_late_completion_does_not_vouch_for_what_replaced_it() -> None:
+    """The A-B-A case (architecture, Contracts)."""
+    one = One(term=1)
+    first = one.hear(1, AppendRequest(1, 0, 0, 0, 0, 1, [entry(1, 1), entry(2, 1), entry(3, 1)]))
+    second = one.hear(2, AppendRequest(2, 0, 0, 0, 0, 1, [entry(1, 2), entry(2, 2)]))
+    assert second.write is not None and second.write.expunge_from == 1
+    one.persist(first)
+    assert one.replica.log.stable_id == 0
+    one.persist(second)
+    assert one.replica.log.stable_id == 2
+
+
+def test_the_carried_mark_is_clipped_to_what_matched_in_this_term() -> None:
+    """R16; M6."""
+    one = One(term=1, terms=(1, 1, 1))
+    one.hear(2, AppendRequest(2, 1, 1, 3, 3, 1, []))
+    assert one.replica.guaranteed_id == 1
+
+
+def test_a_refusal_names_the_conflicting_run() -> None:
+    """R12."""
+    one = One(term=4, terms=(1, 2, 2, 2))
+    (answer,) = answers(one.hear(1, AppendRequest(5, 3, 3, 0, 0, 1, [])), AppendAnswer)
+    assert isinstance(answer, AppendAnswer)
+    assert (answer.ok, answer.last_id, answer.conflict_term, answer.conflict_id) == (False, 4, 2, 2)
+
+
+def test_expunging_what_is_guaranteed_raises_the_alarm() -> None:
+    """R12."""
+    one = One(term=4, terms=(1, 2), guaranteed_id=2)
+    ready = one.hear(1, AppendRequest(5, 1, 1, 2, 0, 1, [entry(2, 5)]))
+    assert ready.alarm is not None and "guaranteed" in ready.alarm and ready.write is None
+
+
+def test_another_incarnation_counts_for_nothing() -> None:
+    """R27; M12: neither as sender of a vote nor as addressee."""
+    one = One()
+    one.stand()
+    term = one.replica.term
+    for voter in (1, 2):
+        envelope = Envelope(
+            CLUSTER, Identity(voter, b"x" * 16), one.replica.me, VoteAnswer(term, term, Vote.GRANTED, 0, None, WALL_MS)
+        )
+        one.step(Received(envelope))
+    assert one.replica.state is State.CANDIDATE
+    ready = one.hear(1, CanvassRequest(99, 1, Rank(9, 9, 9, 1), False), target=Identity(3, b"y" * 16))
+    (answer,) = [*ready.send, *ready.send_after_write]
+    assert answer.message == WrongIncarnation(b"y" * 16) and answer.sender == one.replica.me
+
+
+def test_only_an_electable_candidate_asks_to_defer() -> None:
+    """R5, R6; M14."""
+    one = One(id=5)
+    one.stand()
+    term = one.replica.term
+    held = VoteAnswer(term, term, Vote.HELD, 1, Rank(0, 0, 0, 1), WALL_MS)
+    assert not answers(one.hear(1, held), DeferRequest)
+    assert answers(one.hear(2, held), DeferRequest)
+
+
+def test_a_canvass_moves_no_term_and_is_answered_by_rank() -> None:
+    """R1, R2."""
+    one = One(term=3, terms=(1, 3))
+    one.now_s += 0.45
+    (answer,) = answers(one.hear(1, CanvassRequest(50, 7, Rank(3, 1, 0, 1), False)), CanvassAnswer)
+    assert answer == CanvassAnswer(3, 7, Canvass.OUTRANKED) and one.replica.term == 3
+    assert one.replica.election.round is not None, "R8: the fresher canvasses at once"
+    (answer,) = answers(one.hear(1, CanvassRequest(4, 8, Rank(3, 2, 0, 1), False)), CanvassAnswer)
+    assert answer == CanvassAnswer(3, 8, Canvass.RIVAL)
+    (answer,) = answers(one.hear(1, CanvassRequest(4, 9, Rank(3, 2, 0, 1), True)), CanvassAnswer)
+    assert answer == CanvassAnswer(3, 9, Canvass.YES)
+
+
+def test_the_refused_leader_steps_back_by_whole_terms_once_a_refusal() -> None:
+    """R12, R17."""
+    one = One(term=3, terms=(1, 1, 2, 2, 2, 3))
+    one.lead()
+    term = one.replica.term
+    refusal = AppendAnswer(term, False, 0, 6, 6, 2, 3, 0, WALL_MS, False)
+    (probe,) = answers(one.hear(1, refusal), AppendRequest)
+    assert isinstance(probe, AppendRequest) and probe.prev_id == 5 and probe.entries == []
+    assert not [p for p in answers(one.hear(1, refusal), AppendRequest) if p.prev_id < 5], "a duplicate moved it"  # type: ignore[union-attr]
