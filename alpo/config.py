@@ -1,0 +1,367 @@
+"""alpod's configuration: a TOML file, over which the flags of the command line win.
+
+Laws:
+
+* What `load_config` returns is whole and consistent; whatever is wrong is one `ConfigError` of one line that
+  names the file (or the command line), the key, the value given and what is accepted.
+* A key that is not known is an error, never ignored.
+* Units stand last in names: ``_s`` seconds, ``_bytes`` bytes. Every number has bounds.
+* ``member`` and ``settings`` only seed a first start (R29); afterwards what is in the log wins.
+
+config/alpod.example.toml shows every key with its default and its danger.
+"""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+import json
+import re
+import tomllib
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from alpo.core.members import Configured, Settings
+
+ID_MAX = 2**31 - 1
+MEMBERS_MAX = 31
+#: What a frame holds besides the largest batch: its entry's other fields, the envelope, msgpack's own bytes.
+FRAME_SLACK_BYTES = 1 << 20
+_MIB = 1 << 20
+_ADDRESS = "HOST:PORT with a port from 1 to 65535 (an IPv6 host in brackets: [::1]:7100)"
+_HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252})")
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]{1,80}")
+_SHOWN_CHARS_MAX = 80
+
+
+class ConfigError(ValueError):
+    """One line for the operator; alpod prints it and exits 2."""
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """(host, port) of "HOST:PORT"; an IPv6 host stands in brackets, and is returned without them.
+
+    Raises `ConfigError`.
+    """
+    host, colon, port = text.rpartition(":")
+    if not (colon and port.isascii() and port.isdigit() and len(port) <= 5 and 1 <= int(port) <= 65535):
+        raise ConfigError(f"{_show(text)}: must be {_ADDRESS}")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+        good = _is_ipv6(host)
+    else:
+        good = _HOST.fullmatch(host) is not None
+    if not good:
+        raise ConfigError(f"{_show(text)}: must be {_ADDRESS}")
+    return host, int(port)
+
+
+def _is_ipv6(host: str) -> bool:
+    try:
+        ipaddress.IPv6Address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
+
+
+def _is_loopback(host: str) -> bool:
+    """Names other than localhost are not looked up: what they mean may change while alpod runs."""
+    ip = _ip(host)
+    return host.lower() == "localhost" if ip is None else ip.is_loopback
+
+
+def _whole(default: int, low: int, high: int) -> Any:
+    return Field(default, ge=low, le=high, strict=True, description=f"a whole number from {low} to {high}")
+
+
+def _seconds(default: float | None, low: float, high: float) -> Any:
+    return Field(
+        default, ge=low, le=high, strict=True, allow_inf_nan=False, description=f"seconds, from {low:g} to {high:g}"
+    )
+
+
+def _switch(default: bool) -> Any:
+    return Field(default, strict=True, description="true or false")
+
+
+def _wrong(loc: tuple[int | str, ...], value: object, accepted: str) -> PydanticCustomError:
+    """What a type and a range cannot say; ``loc`` is relative to what is being checked, as pydantic counts (from 0)."""
+    return PydanticCustomError("wrong", "{accepted}", {"loc": loc, "value": value, "accepted": accepted})
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class MemberLine(_Table):
+    """One ``[[member]]`` (R27, R29). ``priority`` breaks ties between equal logs in elections: higher wins."""
+
+    id: int = Field(ge=1, le=ID_MAX, strict=True, description=f"a whole number from 1 to {ID_MAX}")
+    address: str = Field(strict=True, description=_ADDRESS)
+    priority: int = _whole(0, -1000, 1000)
+
+    @field_validator("address")
+    @classmethod
+    def _dialable(cls, text: str) -> str:
+        ip = _ip(parse_address(text)[0])
+        if ip is not None and ip.is_unspecified:
+            raise _wrong((), text, "must be an address that the other servers can dial")
+        return text
+
+
+class Timers(_Table):
+    """Section 3; equal on all members (peers compare and warn). ``stagger_s``: see `Config.stagger_s`."""
+
+    heartbeat_s: float = _seconds(0.1, 0.001, 60)
+    election_timeout_s: float = _seconds(0.5, 0.005, 300)
+    stagger_s: float | None = _seconds(None, 0.001, 60)
+
+    @model_validator(mode="after")
+    def _five_heartbeats(self) -> Self:
+        # In whole microseconds: 5 × 0.07 is above 0.35 in floating point.
+        if round(self.election_timeout_s * 1e6) < 5 * round(self.heartbeat_s * 1e6):
+            accepted = f"must be at least 5 × heartbeat_s = {5 * self.heartbeat_s:g}"
+            raise _wrong(("election_timeout_s",), self.election_timeout_s, accepted)
+        return self
+
+
+class ReplicatedSettings(_Table):
+    """Section 2: what every server must compute alike, so equal on all at the first start (R29)."""
+
+    session_ttl_s: float = _seconds(7 * 24 * 3600, 1, 10 * 366 * 24 * 3600)
+    window: int = _whole(1024, 1, 65536)
+    window_total: int = _whole(200_000, 1, 10_000_000)
+    sessions_max: int = _whole(100_000, 1, 10_000_000)
+    names_max: int = _whole(10_000, 1, 1_000_000)
+    payload_bytes_max: int = _whole(1 * _MIB, 1, 256 * _MIB)
+    batch_bytes_max: int = _whole(8 * _MIB, 1, 256 * _MIB)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.batch_bytes_max < self.payload_bytes_max:
+            accepted = f"must be at least payload_bytes_max = {self.payload_bytes_max}"
+            raise _wrong(("batch_bytes_max",), self.batch_bytes_max, accepted)
+        if self.window_total < self.window:
+            raise _wrong(("window_total",), self.window_total, f"must be at least window = {self.window}")
+        return self
+
+
+class LimitsTable(_Table):
+    """Bounds of this server's own; they may differ between servers, but for ``frame_bytes_max``."""
+
+    client_connections_max: int = _whole(1000, 1, 100_000)
+    hello_timeout_s: float = _seconds(5.0, 0.05, 300)
+    inflight_bytes_max: int = _whole(64 * _MIB, 1 * _MIB, 4096 * _MIB)
+    connection_inflight_max: int = _whole(4096, 1, 1_000_000)
+    tail_bytes_max: int = _whole(16 * _MIB, 64 * 1024, 4096 * _MIB)
+    peer_inflight_bytes_max: int = _whole(8 * _MIB, 64 * 1024, 1024 * _MIB)
+    frame_bytes_max: int = _whole(16 * _MIB, 2 * _MIB, 512 * _MIB)
+
+
+class Config(_Table):
+    """One alpod's configuration, checked. Raises nothing after `load_config` has returned it."""
+
+    id: int = Field(ge=1, le=ID_MAX, strict=True, description=f"a whole number from 1 to {ID_MAX}")
+    data: Path = Field(description="the path of a directory")
+    listen: str = Field(strict=True, description=_ADDRESS)
+    member: tuple[MemberLine, ...] = Field(
+        min_length=1, max_length=MEMBERS_MAX, description=f"1 to {MEMBERS_MAX} members, this server among them"
+    )
+    cluster: str | None = Field(
+        None, strict=True, pattern=r"^[0-9a-fA-F]{32}$", description="a cluster id of 32 hexadecimal digits"
+    )
+    auto_init: bool = _switch(True)
+    insecure: bool = _switch(False)
+    log_format: Literal["auto", "console", "json"] = Field("auto", description='"auto", "console" or "json"')
+    timers: Timers = Field(default=Timers(), description="a table: [timers]")
+    settings: ReplicatedSettings = Field(default=ReplicatedSettings(), description="a table: [settings]")
+    limits: LimitsTable = Field(default=LimitsTable(), description="a table: [limits]")
+
+    @field_validator("data", mode="before")
+    @classmethod
+    def _named(cls, value: object) -> object:
+        if not isinstance(value, str | Path) or not str(value) or "\0" in str(value):
+            raise ValueError("not a path")
+        return value
+
+    @field_validator("listen")
+    @classmethod
+    def _address(cls, text: str) -> str:
+        parse_address(text)
+        return text
+
+    @model_validator(mode="after")
+    def _members_differ(self) -> Self:
+        ids: dict[int, int] = {}
+        addresses: dict[tuple[str, int], int] = {}
+        for index, line in enumerate(self.member):
+            host, port = parse_address(line.address)
+            same_id = ids.setdefault(line.id, index)
+            same_address = addresses.setdefault((host.lower(), port), index)
+            if same_id != index:
+                accepted = f"must be an id of its own; number {same_id + 1} has this one"
+                raise _wrong(("member", index, "id"), line.id, accepted)
+            if same_address != index:
+                accepted = f"must be an address of its own; number {same_address + 1} has this one"
+                raise _wrong(("member", index, "address"), line.address, accepted)
+        if self.id not in ids:
+            listed = ", ".join(map(str, sorted(ids)))
+            raise _wrong(("id",), self.id, f"must be the id of a member; the members are {listed}")
+        return self
+
+    @model_validator(mode="after")
+    def _safe_to_listen(self) -> Self:
+        if not self.insecure and not _is_loopback(self.listen_address[0]):
+            accepted = (
+                "must be a loopback address (127.0.0.1, [::1], localhost), because without TLS anyone who reaches it "
+                "can read and append; insecure = true (--insecure) allows it all the same"
+            )
+            raise _wrong(("listen",), self.listen, accepted)
+        return self
+
+    @model_validator(mode="after")
+    def _batches_fit(self) -> Self:
+        batch, limits = self.settings.batch_bytes_max, self.limits
+        if limits.frame_bytes_max < batch + FRAME_SLACK_BYTES:
+            accepted = f"must be at least settings.batch_bytes_max + {FRAME_SLACK_BYTES} = {batch + FRAME_SLACK_BYTES}"
+            raise _wrong(("limits", "frame_bytes_max"), limits.frame_bytes_max, accepted)
+        if limits.inflight_bytes_max < batch:
+            accepted = f"must be at least settings.batch_bytes_max = {batch}"
+            raise _wrong(("limits", "inflight_bytes_max"), limits.inflight_bytes_max, accepted)
+        return self
+
+    @cached_property
+    def listen_address(self) -> tuple[str, int]:
+        """(host, port) to listen on; it may differ from the address that the others dial."""
+        return parse_address(self.listen)
+
+    @cached_property
+    def own_line(self) -> MemberLine:
+        """This server's line of the member list."""
+        return next(line for line in self.member if line.id == self.id)
+
+    @property
+    def cluster_id(self) -> bytes:
+        """16 bytes; b"" when any cluster will do."""
+        return bytes.fromhex(self.cluster or "")
+
+    @property
+    def stagger_s(self) -> float:
+        """Section 3: T/20 unless given."""
+        return self.timers.election_timeout_s / 20 if self.timers.stagger_s is None else self.timers.stagger_s
+
+    @property
+    def configured(self) -> tuple[Configured, ...]:
+        """The list for a first start, ordered by id (R29)."""
+        return tuple(sorted(Configured(line.id, line.address, line.priority) for line in self.member))
+
+    @property
+    def settings_core(self) -> Settings:
+        """The settings for a first start, as the core keeps them (R29)."""
+        plain = self.settings.model_dump()
+        ttl_s = plain.pop("session_ttl_s")
+        return Settings(session_ttl_ms=round(ttl_s * 1000), **plain)
+
+
+def load_config(path: Path | None, overrides: Mapping[str, Any]) -> Config:
+    """The configuration in the file ``path`` (None: flags alone), with ``overrides`` over it.
+
+    Keys of ``overrides`` are those of the file's top; None and [] mean "flag not given". ``member`` is a list of
+    "ID=HOST:PORT" and replaces the file's whole list. Raises `ConfigError`.
+    """
+    in_file = {} if path is None else _read(path)
+    flags = {key: value for key, value in overrides.items() if value is not None and value != []}
+    if "member" in flags:
+        flags["member"] = [_parse_member(text) for text in flags["member"]]
+    try:
+        return Config.model_validate({**in_file, **flags})
+    except ValidationError as error:
+        # A mistyped key is both unknown and missing: the first of the two is what was done.
+        first = min(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
+        raise ConfigError(_explain(first, path, flags)) from None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            return tomllib.load(file)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: is not TOML: byte {error.start} is not UTF-8") from None
+    except ValueError as error:  # TOMLDecodeError, or a number of more digits than int() takes
+        raise ConfigError(f"{path}: is not TOML: {error}") from None
+
+
+def _parse_member(text: str) -> dict[str, Any]:
+    id, equals, address = text.partition("=")
+    if not (equals and id.isascii() and id.isdigit() and len(id) <= 10):
+        raise ConfigError(f"command line: --member {_show(text)}: must be ID=HOST:PORT")
+    return {"id": int(id), "address": address}
+
+
+def _explain(error: ErrorDetails, path: Path | None, flags: Mapping[str, Any]) -> str:
+    """The one line: whose fault, which key, what it was, what is accepted."""
+    loc, value = error["loc"], error["input"]
+    if error["type"] == "wrong":
+        loc, value = loc + error["ctx"]["loc"], error["ctx"]["value"]
+    if path is None or loc[0] in flags:
+        key = "command line: --" + _dotted(loc).replace("_", "-")
+    else:
+        key = f"{path}: {_dotted(loc)}"
+    if error["type"] == "missing":
+        return f"{key} is missing: must be {_accepted(loc)}"
+    if error["type"] == "extra_forbidden":
+        return f"{key} = {_show(value)} is not a known key: {_nearest(loc)}"
+    accepted = error["ctx"]["accepted"] if error["type"] == "wrong" else f"must be {_accepted(loc)}"
+    return f"{key} = {_show(value)}: {accepted}"
+
+
+def _dotted(loc: tuple[int | str, ...]) -> str:
+    """A key as a reader of the file would name it; lines of the member list count from 1."""
+    parts = [f"number {part + 1}" if isinstance(part, int) else _bare(part) for part in loc]
+    return (" " if loc[0] == "member" else ".").join(parts)
+
+
+def _bare(key: str) -> str:
+    return key if _BARE_KEY.fullmatch(key) else _show(key)
+
+
+_TABLES: dict[str, type[_Table]] = {
+    "": Config, "member": MemberLine, "timers": Timers, "settings": ReplicatedSettings, "limits": LimitsTable,
+}
+
+
+def _accepted(loc: tuple[int | str, ...]) -> str:
+    if len(loc) == 2 and isinstance(loc[1], int):
+        return "a table: [[member]]"
+    table = _TABLES[str(loc[0]) if len(loc) > 1 else ""]
+    return str(table.model_fields[str(loc[-1])].description)
+
+
+def _nearest(loc: tuple[int | str, ...]) -> str:
+    """The known key that was meant, looked for in the same table first; else all keys of that table."""
+    own = str(loc[0]) if len(loc) > 1 else ""
+    for name in [own, *(name for name in _TABLES if name != own)]:
+        found = difflib.get_close_matches(str(loc[-1]), _TABLES[name].model_fields, n=1, cutoff=0.7)
+        if found:
+            place = "" if name == own else f" in [{name}]" if name else " at the top of the file"
+            return f"did you mean {found[0]}{place}?"
+    return f"must be one of {', '.join(_TABLES[own].model_fields)}"
+
+
+def _show(value: object) -> str:
+    shown = json.dumps(value, ensure_ascii=False, default=str)
+    return shown if len(shown) <= _SHOWN_CHARS_MAX else shown[: _SHOWN_CHARS_MAX - 1] + "…"

@@ -1,0 +1,268 @@
+"""alpod's configuration: what is right is taken whole, what is wrong is said in one line that helps."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from alpo.config import Config, ConfigError, load_config, parse_address
+from alpo.core.members import Configured, Settings
+
+EXAMPLE = Path(__file__).parent.parent / "config" / "alpod.example.toml"
+ADDRESS = "must be HOST:PORT with a port from 1 to 65535 (an IPv6 host in brackets: [::1]:7100)"
+MEMBERS = '[[member]]\nid = 1\naddress = "127.0.0.1:7100"\n[[member]]\nid = 2\naddress = "127.0.0.1:7101"\n'
+TOP = 'id = 1\ndata = "d"\nlisten = "127.0.0.1:7100"\n'
+FLAGS: dict[str, Any] = {
+    "id": 2, "data": Path("d"), "listen": "127.0.0.1:7101", "member": ["1=127.0.0.1:7100", "2=127.0.0.1:7101"],
+}
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Writes a.toml into the working directory, so that messages name a short path."""
+    monkeypatch.chdir(tmp_path)
+
+    def write(text: str | bytes) -> Path:
+        path = Path("a.toml")
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return path
+
+    return write
+
+
+def complaint(path: Path | None, overrides: dict[str, Any]) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, overrides)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+WRONG_FILES = {
+    "nothing in it": ("", "id is missing: must be a whole number from 1 to 2147483647"),
+    "no data": ('id = 1\nlisten = "[::1]:1"\n' + MEMBERS, "data is missing: must be the path of a directory"),
+    "no listen": ('id = 1\ndata = "d"\n' + MEMBERS, f"listen is missing: {ADDRESS}"),
+    "no members": (TOP, "member is missing: must be 1 to 31 members, this server among them"),
+    "empty members": ("member = []\n" + TOP, "member = []: must be 1 to 31 members, this server among them"),
+    "id of 0": (TOP.replace("1", "0", 1) + MEMBERS, "id = 0: must be a whole number from 1 to 2147483647"),
+    "id is text": (TOP.replace("1", '"1"', 1) + MEMBERS, 'id = "1": must be a whole number from 1 to 2147483647'),
+    "id is not a member": (
+        TOP.replace("1", "7", 1) + MEMBERS, "id = 7: must be the id of a member; the members are 1, 2",
+    ),
+    "data is empty": (TOP.replace('"d"', '""') + MEMBERS, 'data = "": must be the path of a directory'),
+    "data is a number": (TOP.replace('"d"', "5") + MEMBERS, "data = 5: must be the path of a directory"),
+    "no port": (TOP.replace(":7100", "") + MEMBERS, f'listen = "127.0.0.1": {ADDRESS}'),
+    "port too high": (TOP.replace("7100", "65536") + MEMBERS, f'listen = "127.0.0.1:65536": {ADDRESS}'),
+    "port 0": (TOP.replace("7100", "0") + MEMBERS, f'listen = "127.0.0.1:0": {ADDRESS}'),
+    "bare IPv6": (TOP.replace("127.0.0.1", "::1") + MEMBERS, f'listen = "::1:7100": {ADDRESS}'),
+    "not loopback": (
+        TOP.replace("127.0.0.1", "0.0.0.0") + MEMBERS,
+        'listen = "0.0.0.0:7100": must be a loopback address (127.0.0.1, [::1], localhost), because without TLS anyone '
+        "who reaches it can read and append; insecure = true (--insecure) allows it all the same",
+    ),
+    "same id twice": (
+        TOP + MEMBERS.replace("id = 2", "id = 1"),
+        "member number 2 id = 1: must be an id of its own; number 1 has this one",
+    ),
+    "same address twice": (
+        TOP + MEMBERS.replace("7101", "7100"),
+        'member number 2 address = "127.0.0.1:7100": must be an address of its own; number 1 has this one',
+    ),
+    "address of a member": (TOP + MEMBERS.replace("7101", "x"), f'member number 2 address = "127.0.0.1:x": {ADDRESS}'),
+    "nobody's address": (
+        TOP + MEMBERS.replace("127.0.0.1:7101", "0.0.0.0:7101"),
+        'member number 2 address = "0.0.0.0:7101": must be an address that the other servers can dial',
+    ),
+    "member without an address": (TOP + "[[member]]\nid = 1\n", f"member number 1 address is missing: {ADDRESS}"),
+    "member is no table": ("member = [1]\n" + TOP, "member number 1 = 1: must be a table: [[member]]"),
+    "unknown key of a member": (
+        TOP + MEMBERS + 'adress = "h:1"\n', 'member number 2 adress = "h:1" is not a known key: did you mean address?',
+    ),
+    "cluster id": (
+        f'cluster = "beef"\n{TOP}{MEMBERS}', 'cluster = "beef": must be a cluster id of 32 hexadecimal digits',
+    ),
+    "switch": (f"auto_init = 1\n{TOP}{MEMBERS}", "auto_init = 1: must be true or false"),
+    "log format": (f'log_format = "xml"\n{TOP}{MEMBERS}', 'log_format = "xml": must be "auto", "console" or "json"'),
+    "unknown key": (
+        TOP.replace("listen", "lisen") + MEMBERS, 'lisen = "127.0.0.1:7100" is not a known key: did you mean listen?',
+    ),
+    "key of a table at the top": (
+        f"heartbeat_s = 1\n{TOP}{MEMBERS}", "heartbeat_s = 1 is not a known key: did you mean heartbeat_s in [timers]?",
+    ),
+    "key of the top in a table": (
+        f"{TOP}{MEMBERS}[timers]\ninsecure = true\n",
+        "timers.insecure = true is not a known key: did you mean insecure at the top of the file?",
+    ),
+    "key like no other": (
+        f"{TOP}{MEMBERS}[timers]\n\"a\\nb\" = 1\n",
+        'timers."a\\nb" = 1 is not a known key: must be one of heartbeat_s, election_timeout_s, stagger_s',
+    ),
+    "table is none": (f"timers = 5\n{TOP}{MEMBERS}", "timers = 5: must be a table: [timers]"),
+    "timers too close": (
+        f"{TOP}{MEMBERS}[timers]\nheartbeat_s = 0.2\nelection_timeout_s = 0.9\n",
+        "timers.election_timeout_s = 0.9: must be at least 5 × heartbeat_s = 1",
+    ),
+    "timer below zero": (
+        f"{TOP}{MEMBERS}[timers]\nheartbeat_s = -1\n", "timers.heartbeat_s = -1: must be seconds, from 0.001 to 60",
+    ),
+    "timer is no number": (
+        f"{TOP}{MEMBERS}[timers]\nelection_timeout_s = nan\n",
+        "timers.election_timeout_s = NaN: must be seconds, from 0.005 to 300",
+    ),
+    "batch below payload": (
+        f"{TOP}{MEMBERS}[settings]\nbatch_bytes_max = 1000\n",
+        "settings.batch_bytes_max = 1000: must be at least payload_bytes_max = 1048576",
+    ),
+    "window above the total": (
+        f"{TOP}{MEMBERS}[settings]\nwindow_total = 1000\n",
+        "settings.window_total = 1000: must be at least window = 1024",
+    ),
+    "frame below batch": (
+        f"{TOP}{MEMBERS}[limits]\nframe_bytes_max = 9000000\n",
+        "limits.frame_bytes_max = 9000000: must be at least settings.batch_bytes_max + 1048576 = 9437184",
+    ),
+    "in flight below batch": (
+        f"{TOP}{MEMBERS}[limits]\ninflight_bytes_max = 8000000\n",
+        "limits.inflight_bytes_max = 8000000: must be at least settings.batch_bytes_max = 8388608",
+    ),
+    "limit is not whole": (
+        f"{TOP}{MEMBERS}[limits]\nclient_connections_max = 1.5\n",
+        "limits.client_connections_max = 1.5: must be a whole number from 1 to 100000",
+    ),
+    "not TOML": ("id = 1\nid : 2\n", "is not TOML: Expected '=' after a key in a key/value pair (at line 2, column 4)"),
+    "not text": (b"id = 1\n\xff", "is not TOML: byte 7 is not UTF-8"),
+    "a long value": (
+        f'listen = "{"x" * 200}"\nid = 1\ndata = "d"\n{MEMBERS}', f'listen = "{"x" * 78}…: {ADDRESS}',
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG_FILES)
+def test_a_wrong_file_is_named_with_key_value_and_what_is_accepted(write: Any, kind: str) -> None:
+    text, message = WRONG_FILES[kind]
+    said = complaint(write(text), {})
+    assert said.removeprefix("a.toml: ") == message
+    assert said.startswith("a.toml: ")
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"id": None}, "--id is missing: must be a whole number from 1 to 2147483647"),
+        ({"member": []}, "--member is missing: must be 1 to 31 members, this server among them"),
+        ({"member": ["127.0.0.1:7100"]}, '--member "127.0.0.1:7100": must be ID=HOST:PORT'),
+        ({"member": ["x=127.0.0.1:7100"]}, '--member "x=127.0.0.1:7100": must be ID=HOST:PORT'),
+        ({"member": ["2=here"]}, f'--member number 1 address = "here": {ADDRESS}'),
+        ({"member": ["0=h:1"]}, "--member number 1 id = 0: must be a whole number from 1 to 2147483647"),
+        (
+            {"member": ["2=h:1", "2=h:2"]},
+            "--member number 2 id = 2: must be an id of its own; number 1 has this one",
+        ),
+        ({"listen": "7101"}, f'--listen = "7101": {ADDRESS}'),
+        ({"log_format": "xml"}, '--log-format = "xml": must be "auto", "console" or "json"'),
+    ],
+)
+def test_wrong_flags(flags: dict[str, Any], message: str) -> None:
+    assert complaint(None, FLAGS | flags) == f"command line: {message}"
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    assert complaint(tmp_path / "no.toml", {}) == f"{tmp_path}/no.toml: cannot be read: No such file or directory"
+    assert complaint(tmp_path, {}) == f"{tmp_path}: cannot be read: Is a directory"
+
+
+def test_a_wrong_flag_over_a_good_file_is_the_command_lines_fault(write: Any) -> None:
+    path = write(TOP + MEMBERS)
+    assert complaint(path, {"id": 9}) == "command line: --id = 9: must be the id of a member; the members are 1, 2"
+
+
+def test_flags_win_over_the_file(write: Any) -> None:
+    path = write(f"insecure = false\n{TOP}{MEMBERS}[timers]\nheartbeat_s = 0.05\n")
+    overrides = {"id": 5, "listen": "0.0.0.0:9", "insecure": True, "member": ["5=far:9"], "data": None, "cluster": None}
+    config = load_config(path, overrides)
+    assert (config.id, config.listen_address, config.data) == (5, ("0.0.0.0", 9), Path("d"))
+    assert config.configured == (Configured(5, "far:9"),)
+    assert config.timers.heartbeat_s == 0.05
+
+
+def test_flags_alone_suffice() -> None:
+    config = load_config(None, FLAGS)
+    assert config.configured == (Configured(1, "127.0.0.1:7100"), Configured(2, "127.0.0.1:7101"))
+    assert config.own_line.address == "127.0.0.1:7101"
+    assert config.settings_core == Settings()
+    assert config.cluster_id == b""
+    assert config.stagger_s == 0.025
+
+
+def test_members_come_out_in_the_order_of_their_ids(write: Any) -> None:
+    lines = '[[member]]\nid = 9\naddress = "[::1]:7"\npriority = -3\n[[member]]\nid = 1\naddress = "a.b:1"\n'
+    config = load_config(write(TOP + lines), {})
+    assert config.configured == (Configured(1, "a.b:1"), Configured(9, "[::1]:7", -3))
+
+
+def test_what_the_core_gets(write: Any) -> None:
+    path = write(f'cluster = "{"aB" * 16}"\n{TOP}{MEMBERS}[settings]\nsession_ttl_s = 1.5\nwindow = 7\n')
+    config = load_config(path, {})
+    assert config.settings_core == Settings(session_ttl_ms=1500, window=7)
+    assert config.cluster_id == b"\xab" * 16
+
+
+def test_five_heartbeats_are_counted_exactly(write: Any) -> None:
+    """5 × 0.07 is 0.35000000000000003 in floating point, and yet 0.35 is enough."""
+    config = load_config(write(f"{TOP}{MEMBERS}[timers]\nheartbeat_s = 0.07\nelection_timeout_s = 0.35\n"), {})
+    assert config.timers.election_timeout_s == 0.35
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST", "127.9.9.9", "[::1]"])
+def test_loopback_needs_no_consent(host: str) -> None:
+    assert load_config(None, FLAGS | {"listen": f"{host}:7101"}).listen == f"{host}:7101"
+
+
+@pytest.mark.parametrize("host", ["10.0.0.1", "[::]", "example.org", "localhost.example.org"])
+def test_anything_else_does(host: str) -> None:
+    assert "insecure = true (--insecure)" in complaint(None, FLAGS | {"listen": f"{host}:7101"})
+    assert load_config(None, FLAGS | {"listen": f"{host}:7101", "insecure": True}).insecure
+
+
+def test_the_example_shows_every_key_with_its_default() -> None:
+    """In the example a line "#name = value" is a default: without the # it must change nothing."""
+    plain = load_config(EXAMPLE, {})
+    shown = tomllib.loads(re.sub(r"(?m)^#(?=[a-z_]+ = )", "", EXAMPLE.read_text()))
+
+    def compare(table: Any, keys: dict[str, Any], given: set[str]) -> None:
+        assert set(keys) == set(type(table).model_fields)
+        for key in set(keys) - given:
+            assert getattr(table, key) == keys[key], key
+
+    compare(plain.timers, shown.pop("timers"), {"stagger_s"})
+    compare(plain.settings, shown.pop("settings"), set())
+    compare(plain.limits, shown.pop("limits"), set())
+    compare(plain.member[0], shown["member"][0], set())
+    assert set(shown) == set(Config.model_fields) - {"timers", "settings", "limits"}
+    for key in ("auto_init", "insecure", "log_format"):
+        assert getattr(plain, key) == shown[key] == Config.model_fields[key].default
+
+
+def test_the_example_is_valid_with_every_default_spelt_out(write: Any) -> None:
+    spelt_out = load_config(write(re.sub(r"(?m)^#(?=[a-z_]+ = )", "", EXAMPLE.read_text())), {})
+    assert spelt_out.stagger_s == load_config(EXAMPLE, {}).stagger_s
+    assert spelt_out.settings_core == Settings()
+
+
+@given(st.text(max_size=30) | st.from_regex(r"\[?[0-9a-z:.]{0,12}\]?:[0-9]{0,6}", fullmatch=True))
+def test_any_text_is_an_address_or_a_clear_error(text: str) -> None:
+    try:
+        host, port = parse_address(text)
+    except ConfigError as error:
+        assert str(error).endswith(ADDRESS)
+        assert "\n" not in str(error)
+    else:
+        assert host and 1 <= port <= 65535
+        before, _, after = text.rpartition(":")
+        assert (host, port) == (before.removeprefix("[").removesuffix("]"), int(after))

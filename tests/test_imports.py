@@ -1,0 +1,161 @@
+"""Who may import whom. The core is pure: the same code runs in a server and in a simulator, with the same outcome."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+#: What the core may import of the standard library: nothing with a clock, a socket, a thread or randomness of its
+#: own. `random` is here for its type alone: a Random is handed in.
+PURE = {
+    "__future__", "abc", "bisect", "collections", "contextlib", "copy", "dataclasses", "enum", "functools", "hashlib",
+    "heapq", "itertools", "json", "math", "operator", "random", "re", "string", "struct", "types", "typing", "zlib",
+}
+
+#: Folder or file -> what it must not import, nor anything below it.
+FORBIDDEN = {
+    "alpo": {"alpo_cli", "alpo_sim"},
+    "alpo/wire": {"alpo.node", "alpo.client", "alpo.storage", "alpo.daemon", "alpo.config"},
+    "alpo/storage": {"alpo.node", "alpo.client", "alpo.wire", "alpo.daemon", "alpo.config"},
+    "alpo/client": {"alpo.node", "alpo.storage", "alpo.daemon"},
+    "alpo/node": {"alpo.client"},
+    "cli/alpo_cli": {"alpo.node", "alpo.core.replica"},
+    "sim/alpo_sim": {"alpo.node", "alpo.client", "trio", "asyncio"},
+}
+
+
+def sources(folder: str) -> list[Path]:
+    return sorted((ROOT / folder).rglob("*.py"))
+
+
+def module_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[1:] if parts[0] in ("cli", "sim") else parts).removesuffix(".__init__")
+
+
+def imports(tree: ast.AST, module: str, is_package: bool) -> Iterator[str]:
+    """Every module that the tree names in an import, relative ones resolved; ``from a import b`` gives a and a.b."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                up = module.split(".")[: None if is_package and node.level == 1 else is_package - node.level]
+                base = ".".join([*up, *filter(None, [base])])
+            yield base
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+def breaches(text: str, module: str, forbidden: set[str], is_package: bool = False) -> list[str]:
+    found = set(imports(ast.parse(text), module, is_package))
+    return sorted(name for name in found if any(name == f or name.startswith(f + ".") for f in forbidden))
+
+
+def impure(text: str, module: str, is_package: bool = False) -> list[str]:
+    found = set(imports(ast.parse(text), module, is_package))
+    return sorted(n for n in found if n.partition(".")[0] not in PURE and n not in ("alpo",) and not inside_core(n))
+
+
+def inside_core(name: str) -> bool:
+    return name == "alpo.core" or name.startswith("alpo.core.")
+
+
+def random_calls(text: str) -> list[int]:
+    """Lines that use `random` for more than the type: its functions share one hidden generator."""
+    return sorted(
+        node.lineno
+        for node in ast.walk(ast.parse(text))
+        if (
+            isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Name)
+            and node.value.id == "random"
+            and node.attr != "Random"
+        )
+        or (isinstance(node, ast.ImportFrom) and node.module == "random" and {a.name for a in node.names} != {"Random"})
+        or (isinstance(node, ast.Call) and ast.unparse(node.func) in ("random.Random", "Random"))
+    )
+
+
+def is_set(node: ast.expr) -> bool:
+    if isinstance(node, ast.BinOp):
+        return is_set(node.left) or is_set(node.right)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        if node.func.id in ("list", "tuple", "iter", "enumerate", "reversed") and node.args:
+            return is_set(node.args[0])
+        return node.func.id in ("set", "frozenset")
+    return isinstance(node, ast.Set | ast.SetComp)
+
+
+def set_loops(text: str) -> list[int]:
+    """Lines that loop over what is visibly a set: its order depends on the hash seed."""
+    loops = (n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.For | ast.comprehension))
+    return [loop.iter.lineno for loop in loops if is_set(loop.iter)]
+
+
+@pytest.mark.parametrize("folder", FORBIDDEN)
+def test_nobody_imports_what_is_not_theirs(folder: str) -> None:
+    wrong = {
+        str(path.relative_to(ROOT)): names
+        for path in sources(folder)
+        if (names := breaches(path.read_text(), module_of(path), FORBIDDEN[folder], path.name == "__init__.py"))
+    }
+    assert wrong == {}
+
+
+def test_core_is_pure() -> None:
+    files = sources("alpo/core")
+    assert len(files) > 5
+    wrong = {
+        path.name: names
+        for path in files
+        if (names := impure(path.read_text(), module_of(path), path.name == "__init__.py"))
+    }
+    assert wrong == {}
+
+
+def test_core_has_no_randomness_of_its_own() -> None:
+    assert {p.name: lines for p in sources("alpo/core") if (lines := random_calls(p.read_text()))} == {}
+
+
+def test_core_never_loops_over_a_set() -> None:
+    assert {p.name: lines for p in sources("alpo/core") if (lines := set_loops(p.read_text()))} == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("import time", ["time"]),
+        ("from os import path", ["os", "os.path"]),
+        ("def f():\n    import trio.lowlevel", ["trio.lowlevel"]),
+        ("from ..wire import codec", ["alpo.wire", "alpo.wire.codec"]),
+        ("from alpo import errors", ["alpo.errors"]),
+        ("from . import log\nfrom .entries import Entry\nimport random, json", []),
+    ],
+)
+def test_the_check_of_purity_can_fail(text: str, found: list[str]) -> None:
+    assert impure(text, "alpo.core.replica") == found
+
+
+@pytest.mark.parametrize(
+    ("text", "module", "is_package", "found"),
+    [
+        ("from alpo import node", "alpo.client.log", False, ["alpo.node"]),
+        ("from ..node.driver import Driver", "alpo.client.log", False, ["alpo.node.driver", "alpo.node.driver.Driver"]),
+        ("from .. import node", "alpo.client", True, ["alpo.node"]),
+        ("from .node import x", "alpo.client", True, []),
+        ("import alpo.nodes", "alpo.client.log", False, []),
+    ],
+)
+def test_the_check_of_imports_can_fail(text: str, module: str, is_package: bool, found: list[str]) -> None:
+    assert breaches(text, module, {"alpo.node"}, is_package) == found
+
+
+def test_the_checks_of_order_and_chance_can_fail() -> None:
+    assert set_loops("for x in {1, 2}: pass\nfor y in sorted({1}): pass\n[z for z in list(set(a) - b)]") == [1, 3]
+    assert random_calls("import random\nr: random.Random\nrandom.random()\nq = random.Random(1)") == [3, 4]
