@@ -6,7 +6,7 @@ Laws:
 
 * A length over the cap is refused as soon as the header is there: nothing of such a body is kept.
 * A reader keeps at most one unfinished frame, so at most its cap and a header, whatever the stream brings.
-* Every byte is copied at most once on the way in, however large the frame and however small the pieces.
+* Reading is linear in the bytes received, however large the frame and however small the pieces.
 * After a `FrameError` the stream is lost: nobody can tell where the next frame begins.
 """
 
@@ -72,7 +72,7 @@ class FrameReader:
         return len(self._partial)
 
     def feed(self, data: bytes) -> list[bytes | memoryview]:
-        """Every body that ``data`` completes, in order. A memoryview points into ``data``.
+        """Every body that ``data`` completes, in order. A memoryview may point into ``data``.
 
         Raises `Oversized` or `Damaged`, then and at every later call; bodies before the bad one in the same ``data``
         go with it, as they would had the connection closed a moment earlier.

@@ -56,7 +56,8 @@ def _entries(value: Any) -> list[Entry]:
         verify_headers(entries)
     except DamagedEntry as error:
         raise WireError(str(error)) from error
-    s.check_column(list(map(_client_of, entries)), str)
+    if any(len(name.encode()) > s.CLIENT_ID_BYTES_MAX for name in set(map(_client_of, entries))):
+        s.refuse(f"an entry's client id is over {s.CLIENT_ID_BYTES_MAX} bytes")
     return entries
 
 
@@ -121,4 +122,7 @@ def decode_envelope(body: bytes | memoryview) -> m.Envelope:
         target = Identity(s.number(fields[4]), s.incarnation(fields[5]))
     except WireError as error:
         raise WireError(f"an envelope's addresses: {error}") from error
-    return m.Envelope(of, sender, target, s.build(shape, fields[_PREFIX:]))
+    message = s.build(shape, fields[_PREFIX:])
+    if type(message) is m.AppendRequest and message.entries and message.entries[0].id != message.prev_id + 1:
+        raise WireError(f"entry {message.entries[0].id} does not follow entry {message.prev_id}")
+    return m.Envelope(of, sender, target, message)

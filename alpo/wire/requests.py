@@ -86,7 +86,7 @@ class AppendRefused(NamedTuple):
 
     client: str
     serial: int
-    count: int
+    count: int  # type: ignore[assignment]  # tuple.count is of no use here
     code: int
     number: int
     leader: int
@@ -141,8 +141,8 @@ class Done(NamedTuple):
 class Read(NamedTuple):
     """Asks for one page from LSN ``start`` on.
 
-    ``start`` 0: the first available. ``last`` > 0: instead the last so many payloads. ``since_ms`` > 0: instead from the
-    first entry at or after that time. ``linearizable``: fix the end by R25 (leader only); otherwise this server's
+    ``start`` 0: the first available. ``last`` > 0: instead the last so many payloads. ``since_ms`` > 0: instead from
+    the first entry at or after that time. ``linearizable``: fix the end by R25 (leader only); otherwise this server's
     own copy (R26), which first waits until it reaches ``end`` if that is given (> 0), for at most
     ``wait_ms``. ``wait_ms`` with ``end`` 0: long poll, answer when there is something at ``start`` or the time is up.
     ``client``: only this client's payloads ("" all).
