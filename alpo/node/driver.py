@@ -1,0 +1,211 @@
+"""The only owner of the replica: groups inputs into steps, and does what each Ready asks, in its order.
+
+Laws:
+
+* Nothing but `pump` calls `Replica.step`. A step takes everything that was posted: work is per group.
+* `Ready.send` leaves before the write is even handed to the writer; `Ready.send_after_write` leaves in the
+  very turn in which the write is reported durable, before the step that hears of it (R14).
+* A Ready with an alarm is never acted on: the driver fails, and the server with it.
+* `pump` runs where the inputs come in, without a task switch, while no write is under way; while one is,
+  inputs gather until the scheduler's next pass, so that a group forms.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol, cast
+
+import structlog
+import trio
+
+from alpo.core.inputs import Input, Persisted, Tick
+from alpo.core.messages import Envelope
+from alpo.core.ready import Load, Ready, Reply, Write
+from alpo.core.replica import Replica
+
+log = structlog.get_logger()
+
+
+class Alarm(Exception):
+    """The replica raised an alarm: the server stops rather than carry on."""
+
+
+class Asker(Protocol):
+    """What the shell uses as an `Origin`: it takes its own reply, and sends what it gathered when told."""
+
+    def answer(self, reply: Reply) -> None: ...
+
+    def flush(self) -> None: ...
+
+
+def wall_ms() -> int:
+    """The wall clock, ms since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
+class Driver:
+    """See the module's laws. All methods are for the Trio thread; `persisted` and `failed` say otherwise."""
+
+    def __init__(
+        self,
+        replica: Replica,
+        *,
+        submit: Callable[[Write], None],
+        send: Callable[[Sequence[Envelope]], None],
+        load: Callable[[Load], None],
+        inflight_bytes_max: int,
+    ) -> None:
+        self.replica = replica
+        self._submit = submit
+        self._send = send
+        self._load = load
+        self._inflight_bytes_max = inflight_bytes_max
+        self._inbox: list[Input] = []
+        self._inbox_bytes = 0
+        self._stepping = False
+        self._submitted = 0  # number of the last write handed to the writer
+        self._persisted = 0
+        self._held: deque[tuple[int, list[Envelope]]] = deque()
+        self._deadline_s = 0.0
+        self._armed_s = 0.0
+        self._rearm = trio.Event()
+        self._wake = trio.Event()
+        #: What broke, once something has; `on_failure` is called then.
+        self.failure: BaseException | None = None
+        self.on_failure: Callable[[], None] = lambda: None
+        #: Those who wait for `full` to end.
+        self.room = trio.lowlevel.ParkingLot()
+        #: Called after every group, when what others may see has changed (set by the node).
+        self.after_step: list[Callable[[], None]] = []
+        #: Set once the replica says that it may leave (R28).
+        self.may_stop = trio.Event()
+        self.steps = 0
+        self.inputs = 0
+
+    # -- taking inputs ----------------------------------------------------------------------------------
+
+    @property
+    def full(self) -> bool:
+        """Have so many bytes been taken and not yet guaranteed that no client is read from?"""
+        return self._inbox_bytes + self.replica.inflight_bytes > self._inflight_bytes_max
+
+    def post(self, item: Input, size_bytes: int = 0) -> None:
+        """Queue an input for the next step; follow with `kick` once all that came in together is posted."""
+        self._inbox.append(item)
+        self._inbox_bytes += size_bytes
+
+    def kick(self) -> None:
+        """See to it that what was posted is stepped: now if the disk is idle, else in the next pass."""
+        if self._persisted == self._submitted:
+            self.pump()
+        else:
+            self._wake.set()
+
+    def pump(self) -> None:
+        """Step until nothing is posted. Re-entrant: an inner call leaves it to the outer one."""
+        if self._stepping or self.failure is not None:
+            return
+        self._stepping = True
+        try:
+            while True:
+                self._release()
+                if not self._inbox:
+                    break
+                inputs, self._inbox, self._inbox_bytes = self._inbox, [], 0
+                self.steps += 1
+                self.inputs += len(inputs)
+                self._dispatch(self.replica.step(inputs, trio.current_time(), wall_ms()))
+        except Exception as error:  # the node raises it: here it would end the caller, who is not to blame
+            self.failed(error)
+        finally:
+            self._stepping = False
+
+    # -- doing what a Ready asks ------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """The replica's own first step. Before anything is posted."""
+        self._dispatch(self.replica.start(trio.current_time(), wall_ms()))
+
+    def _dispatch(self, ready: Ready) -> None:
+        if ready.alarm is not None:
+            raise Alarm(ready.alarm)
+        if ready.send:
+            self._send(ready.send)
+        if ready.write is not None:
+            self._submitted = ready.write.number
+            self._submit(ready.write)
+        if ready.send_after_write:
+            if self._persisted == self._submitted:
+                self._send(ready.send_after_write)
+            else:
+                self._held.append((self._submitted, ready.send_after_write))
+        if ready.replies:
+            self._answer(ready.replies)
+        for load in ready.loads:
+            self._load(load)
+        for event in ready.events:
+            log.info(event.name, **event.fields)
+        self._set_deadline(ready.deadline_s)
+        if ready.may_stop:
+            self.may_stop.set()
+        if self.room and not self.full:
+            self.room.unpark_all()
+        for notice in self.after_step:
+            notice()
+
+    def _answer(self, replies: list[Reply]) -> None:
+        touched: dict[Asker, None] = {}
+        for reply in replies:
+            asker = cast(Asker, reply.origin)
+            asker.answer(reply)
+            touched[asker] = None
+        for asker in touched:
+            asker.flush()
+
+    # -- the writer's reports ---------------------------------------------------------------------------
+
+    def persisted(self, number: int) -> None:
+        """Every write up to ``number`` is on disk: messages that waited leave, then the replica hears of it.
+
+        Runs in the Trio thread (by way of ``run_sync_soon``)."""
+        self._persisted = max(self._persisted, number)
+        self.post(Persisted(number))
+        self.pump()
+
+    def _release(self) -> None:
+        while self._held and self._held[0][0] <= self._persisted:
+            self._send(self._held.popleft()[1])
+
+    def failed(self, error: BaseException) -> None:
+        """Something without which the server cannot go on, the writer perhaps: no step is made any more."""
+        if self.failure is None:
+            self.failure = error
+            self.on_failure()
+
+    # -- time -------------------------------------------------------------------------------------------
+
+    def _set_deadline(self, deadline_s: float) -> None:
+        """Deadlines move with every step and mostly later: the timer is touched only when one comes earlier."""
+        self._deadline_s = deadline_s
+        if deadline_s < self._armed_s:
+            self._rearm.set()
+
+    async def run(self) -> None:
+        """Step what gathered while a write was under way. Run it in one task, `keep_time` in another."""
+        while True:
+            await self._wake.wait()
+            self._wake = trio.Event()
+            self.pump()
+
+    async def keep_time(self) -> None:
+        """Tick at the replica's deadlines."""
+        while True:
+            self._rearm = trio.Event()
+            self._armed_s = self._deadline_s
+            with trio.move_on_at(self._armed_s):
+                await self._rearm.wait()
+            if trio.current_time() >= self._deadline_s:
+                self.post(Tick())
+                self.pump()

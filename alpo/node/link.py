@@ -1,0 +1,183 @@
+"""One TCP connection: whole frames in, bytes out.
+
+Laws:
+
+* `push` tries the socket at once, so that an answer costs no task switch; only what the kernel would not
+  take is queued, and `drain` (one task) sends it, in order.
+* The queue is bounded: beyond ``queue_bytes_max`` the connection is closed, never grown.
+* Until `allow_frames` a frame may be no longer than a hello.
+* One task receives. Whoever closes, the receiver and the drainer both end with `LinkClosed`.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+from typing import TypeAlias
+
+import trio
+
+from alpo.wire.framing import HELLO_BYTES_MAX, FrameReader
+
+#: What `Link.receive` gives: one frame's body.
+Body: TypeAlias = bytes | memoryview
+
+_RECEIVE_BYTES = 1 << 18
+_LINGER_S = 1.0
+_LINGER_BYTES = 1 << 22
+
+
+class LinkClosed(Exception):
+    """The connection is no more; the message says why."""
+
+
+def prepare(sock: socket.socket) -> None:
+    """Options that every connection gets: no delay, and a dead host noticed in some 45 s."""
+    sock.setblocking(False)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if hasattr(socket, "TCP_KEEPIDLE"):  # Linux; elsewhere the system's defaults do
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+
+
+class Link:
+    """A connected, non-blocking socket (`prepare`d here). See the module's laws."""
+
+    def __init__(self, sock: socket.socket, queue_bytes_max: int) -> None:
+        prepare(sock)
+        self._sock = sock
+        self._reader = FrameReader(HELLO_BYTES_MAX)
+        self._queue: deque[memoryview] = deque()
+        self._queue_bytes_max = queue_bytes_max
+        self._wake = trio.Event()
+        self._sent = trio.lowlevel.ParkingLot()
+        #: Bytes that wait for the other side to read.
+        self.queued_bytes = 0
+        #: Why it was closed; "" while open.
+        self.closed = ""
+
+    @property
+    def remote(self) -> str:
+        """HOST:PORT of the other side, "?" once it cannot be told."""
+        try:
+            host, port = self._sock.getpeername()[:2]
+        except OSError:
+            return "?"
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    def allow_frames(self, bytes_max: int) -> None:
+        """The hello is through: frames may be this long from now on."""
+        self._reader.bytes_max = bytes_max
+
+    async def receive(self) -> list[Body]:
+        """The bodies of all frames that one receive completed, at least one. Raises `LinkClosed`, `FrameError`."""
+        while True:
+            data = await self._receive_some()
+            bodies = self._reader.feed(data)
+            if bodies:
+                return bodies
+
+    async def _receive_some(self) -> bytes:
+        while True:
+            if self.closed:
+                await trio.lowlevel.checkpoint_if_cancelled()
+                raise LinkClosed(self.closed)
+            try:
+                await trio.lowlevel.wait_readable(self._sock)
+                data = self._sock.recv(_RECEIVE_BYTES)
+            except (BlockingIOError, InterruptedError):
+                continue
+            except (OSError, trio.ClosedResourceError) as error:
+                self.close(self.closed or str(error))
+                raise LinkClosed(self.closed) from error
+            if not data:
+                self.close("closed by the other side")
+                raise LinkClosed(self.closed)
+            return data
+
+    def push(self, data: bytes | bytearray) -> None:
+        """Send ``data``, which the link owns from now on. Never blocks; a closed link drops it."""
+        if self.closed:
+            return
+        sent = 0
+        if not self._queue:
+            try:
+                sent = self._sock.send(data)
+            except (BlockingIOError, InterruptedError):
+                pass
+            except OSError as error:
+                self.close(str(error))
+                return
+            if sent == len(data):
+                return
+        self._queue.append(memoryview(data)[sent:])
+        self.queued_bytes += len(data) - sent
+        if self.queued_bytes > self._queue_bytes_max:
+            self.close(f"the other side does not read: {self.queued_bytes} bytes wait")
+            return
+        self._wake.set()
+
+    async def drain(self) -> None:
+        """Send what `push` had to queue, for as long as the link is open. Run it in one task."""
+        while True:
+            while self._queue:
+                await self._send_some()
+                if self.closed:
+                    return
+            if self.closed:
+                return
+            self._wake = trio.Event()
+            await self._wake.wait()
+
+    async def _send_some(self) -> None:
+        try:
+            await trio.lowlevel.wait_writable(self._sock)
+            if self.closed:
+                return
+            sent = self._sock.send(self._queue[0])
+        except (BlockingIOError, InterruptedError):
+            return
+        except (OSError, trio.ClosedResourceError) as error:
+            self.close(self.closed or str(error))
+            return
+        self.queued_bytes -= sent
+        if sent == len(self._queue[0]):
+            self._queue.popleft()
+        else:
+            self._queue[0] = self._queue[0][sent:]
+        self._sent.unpark_all()
+
+    async def wait_below(self, bytes_high: int) -> None:
+        """Wait until no more than ``bytes_high`` wait to be read by the other side, or the link is closed."""
+        while self.queued_bytes > bytes_high and not self.closed:
+            await self._sent.park()
+
+    def close(self, why: str) -> None:
+        """Close at once; what is queued is lost. Idempotent: the first reason stands."""
+        if self.closed:
+            return
+        self.closed = why or "closed"
+        trio.lowlevel.notify_closing(self._sock)
+        self._sock.close()
+        self._queue.clear()
+        self.queued_bytes = 0
+        self._wake.set()
+        self._sent.unpark_all()
+
+    async def part(self, last_words: bytes, why: str) -> None:
+        """Close so that ``last_words`` arrive: what still comes in is read and dropped for a moment, because
+        closing a socket with unread bytes resets the connection and would take the words back."""
+        self.push(last_words)
+        dropped = 0
+        with trio.move_on_after(_LINGER_S):
+            try:
+                await self.wait_below(0)
+                if not self.closed:
+                    self._sock.shutdown(socket.SHUT_WR)
+                while dropped < _LINGER_BYTES:
+                    dropped += len(await self._receive_some())
+            except (LinkClosed, OSError):
+                pass
+        self.close(why)

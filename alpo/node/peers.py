@@ -1,0 +1,248 @@
+"""The connections that we dial: one to every other member, kept up for as long as the server runs.
+
+Laws:
+
+* A peer is dialled at the list's address, the configured one, and the one its last hello gave, in turn (R27).
+* A full connection is `Connected` to the core, and `Disconnected` once it goes: in between nothing is lost
+  in silence (R17).
+* Nothing came in for a whole election timeout although we sent: the connection is half open, and dialled anew.
+* The pause between attempts is bounded by ``retry_s_max``, and ends early when the peer itself dials us.
+"""
+
+from __future__ import annotations
+
+import socket
+
+import structlog
+import trio
+
+from alpo.config import ConfigError, parse_address
+from alpo.core.inputs import Connected, Disconnected, PeerAddress, Received
+from alpo.core.members import Identity
+from alpo.core.messages import START_ONLY
+from alpo.wire.codec import WireError, decode_envelope, decode_hello, encode
+from alpo.wire.framing import FrameError
+from alpo.wire.requests import PeerHello, Problem
+
+from .driver import Driver
+from .hello import Ourselves, listed_incarnation, objection, our_hello, timers_differ
+from .limits import Limits
+from .link import Body, Link, LinkClosed
+from .routes import Route, Routes
+
+log = structlog.get_logger()
+
+_RETRY_S_MAX = 1.0
+_CONNECT_S_MAX = 1.0
+
+
+class Peer:
+    """One other member, and our connection to it."""
+
+    def __init__(self, id: int) -> None:
+        self.id = id
+        #: The address that its last hello gave, "" before.
+        self.said_address = ""
+        #: Why there is no full connection at present; "" while there is one.
+        self.trouble = "not tried yet"
+        self.route: Route | None = None
+        self.incarnation = b""
+        self._turn = 0
+        self._kick = trio.Event()
+
+    def kick(self) -> None:
+        """End the pause between attempts: there is reason to think that dialling would succeed now."""
+        self._kick.set()
+
+    async def pause(self, pause_s: float) -> bool:
+        """Wait for ``pause_s`` or a kick; True if it was the kick."""
+        self._kick = trio.Event()
+        with trio.move_on_after(pause_s):
+            await self._kick.wait()
+        return self._kick.is_set()
+
+    def next_address(self, addresses: list[str]) -> str:
+        self._turn += 1
+        return addresses[self._turn % len(addresses)]
+
+
+class Peers:
+    """All peers; one task each, in ``nursery`` (given to `start`)."""
+
+    def __init__(
+        self, us: Ourselves, driver: Driver, routes: Routes, limits: Limits, configured: dict[int, str],
+        outbox_bytes_max: int,
+    ) -> None:
+        self._us = us
+        self._driver = driver
+        self._replica = driver.replica
+        self._routes = routes
+        self._limits = limits
+        self._configured = configured
+        self._outbox_bytes_max = outbox_bytes_max
+        self._nursery: trio.Nursery | None = None
+        self._seen: tuple[object, object] = (None, None)
+        self.by_id: dict[int, Peer] = {}
+
+    def start(self, nursery: trio.Nursery) -> None:
+        """Begin to dial everyone."""
+        self._nursery = nursery
+        self.follow_members()
+        self._driver.after_step.append(self.follow_members)
+
+    def follow_members(self) -> None:
+        """Dial whoever has come into the list; restricted connections are tried anew when it has changed."""
+        latest, cluster = self._replica.members.latest, self._replica.cluster
+        if self._nursery is None or (latest is self._seen[0] and cluster is self._seen[1]):
+            return
+        self._seen = (latest, cluster)
+        ids = {*self._configured, *(member.id for member in latest.replicas)} - {self._us.me.id}
+        for id in sorted(ids):
+            if id not in self.by_id:
+                self.by_id[id] = Peer(id)
+                self._nursery.start_soon(self._keep_dialled, self.by_id[id])
+            else:
+                self._reopen(self.by_id[id])
+                self.by_id[id].kick()
+
+    def heard_from(self, who: Identity, address: str, open_for_all: bool) -> None:
+        """A peer has dialled us: it is up, at ``address``. ``open_for_all``: dialling it would open a full
+        connection now."""
+        peer = self.by_id.get(who.id)
+        if peer is not None:
+            peer.said_address = address
+            if open_for_all:
+                self._reopen(peer)
+            peer.kick()
+
+    def _reopen(self, peer: Peer) -> None:
+        if peer.route is not None and not peer.route.full:
+            peer.route.link.close("the first start is done: to be opened for everything")
+
+    def _addresses(self, peer: Peer) -> list[str]:
+        listed = self._replica.address_of(peer.id)
+        found = [listed, self._configured.get(peer.id, ""), peer.said_address]
+        return list(dict.fromkeys(address for address in found if address))
+
+    async def _keep_dialled(self, peer: Peer) -> None:
+        heartbeat_s = self._us.timers_ms[0] / 1000
+        pause_s = heartbeat_s / 2
+        while True:
+            was_up = False
+            addresses = self._addresses(peer)
+            if addresses:
+                try:
+                    was_up = await self._session(peer, peer.next_address(addresses))
+                except (LinkClosed, FrameError, WireError, OSError, trio.TooSlowError, ConfigError) as error:
+                    self._note_trouble(peer, str(error) or "no answer in time")
+            pause_s = heartbeat_s / 2 if was_up else min(pause_s * 2, _RETRY_S_MAX)
+            if await peer.pause(pause_s):
+                pause_s = heartbeat_s / 2
+
+    def _note_trouble(self, peer: Peer, trouble: str) -> None:
+        if peer.trouble != trouble:
+            log.info("peer_unreachable", peer=peer.id, why=trouble)
+        peer.trouble = trouble
+
+    async def _session(self, peer: Peer, address: str) -> bool:
+        """One connection from dialling to its end. True if it was full, however it ended."""
+        with trio.fail_after(_CONNECT_S_MAX):
+            sock = await _connect(address)
+        link = Link(sock, self._outbox_bytes_max)
+        try:
+            target = Identity(peer.id, listed_incarnation(self._replica, peer.id))
+            link.push(encode(our_hello(self._us, self._replica, target)))
+            with trio.fail_after(max(_CONNECT_S_MAX, self._us.timers_ms[1] / 1000)):
+                first, *rest = await link.receive()
+            link.allow_frames(self._limits.frame_bytes_max)
+            hello = self._judge_answer(peer, first, address)
+            full = bool(
+                self._replica.cluster and hello.cluster == self._replica.cluster
+                and target.incarnation and hello.incarnation == target.incarnation
+            )
+            return await self._converse(peer, link, Identity(hello.id, hello.incarnation), full, rest)
+        finally:
+            link.close("done with")
+
+    def _judge_answer(self, peer: Peer, body: Body, address: str) -> PeerHello:
+        hello = decode_hello(body)
+        if isinstance(hello, Problem):
+            raise LinkClosed(f"{address} says: {hello.text}")
+        if not isinstance(hello, PeerHello):
+            raise LinkClosed(f"{address} is no ALPO server's peer port")
+        problem = objection(self._us, self._replica, hello)
+        if not problem and hello.id != peer.id:
+            problem = f"is server {hello.id}, not {peer.id}"
+        if problem:
+            raise LinkClosed(f"{address}: {problem}")
+        if timers_differ(self._us, hello):
+            log.warning("timers_differ", peer=peer.id, theirs_ms=hello.timers_ms, ours_ms=self._us.timers_ms)
+        peer.said_address = hello.address
+        peer.incarnation = hello.incarnation
+        return hello
+
+    async def _converse(self, peer: Peer, link: Link, who: Identity, full: bool, bodies: list[Body]) -> bool:
+        route = peer.route = self._routes.dialled[peer.id] = Route(link, full)
+        self._driver.post(PeerAddress(who.id, who.incarnation, peer.said_address))
+        if full:
+            log.info("peer_connected", peer=peer.id, address=link.remote)
+            peer.trouble = ""
+            self._driver.post(Connected(peer.id))
+        else:
+            self._note_trouble(peer, self._why_restricted(peer, who))
+        self._driver.kick()
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(link.drain)
+                nursery.start_soon(self._watch_silence, route)
+                try:
+                    while True:
+                        take_messages(self._driver, route, who, bodies)
+                        bodies = await link.receive()
+                except (LinkClosed, FrameError, WireError) as error:
+                    self._note_trouble(peer, str(error))
+                nursery.cancel_scope.cancel()
+        finally:
+            if self._routes.dialled.get(peer.id) is route:
+                del self._routes.dialled[peer.id]
+            peer.route = None
+            if full:
+                self._driver.post(Disconnected(peer.id))
+                self._driver.kick()
+        return full
+
+    def _why_restricted(self, peer: Peer, who: Identity) -> str:
+        listed = listed_incarnation(self._replica, peer.id)
+        if listed and listed != who.incarnation:
+            return "its disk is not the one that the member list knows: it was lost or wiped"
+        return "first start under way"
+
+    async def _watch_silence(self, route: Route) -> None:
+        """Close a connection over which nothing came for an election timeout although we sent."""
+        timeout_s = self._us.timers_ms[1] / 1000
+        while True:
+            await trio.sleep(timeout_s / 4)
+            since_s = route.silent_since_s
+            if since_s is not None and trio.current_time() - since_s > timeout_s:
+                route.link.close("no answer for an election timeout")
+
+
+def take_messages(driver: Driver, route: Route, who: Identity, bodies: list[Body]) -> None:
+    """Post the messages of ``bodies``, which must be from ``who``. Raises `WireError` on anything else."""
+    route.silent_since_s = None
+    for body in bodies:
+        envelope = decode_envelope(body)
+        if envelope.sender != who:
+            raise WireError(f"a message of {envelope.sender.id} on the connection of {who.id}")
+        if not route.full and not isinstance(envelope.message, START_ONLY):
+            raise WireError("this connection is open for first-start messages only")
+        driver.post(Received(envelope))
+    if bodies:
+        driver.kick()
+
+
+async def _connect(address: str) -> socket.socket:
+    """A connected socket. Raises OSError, `ConfigError`."""
+    host, port = parse_address(address)
+    stream = await trio.open_tcp_stream(host, port)
+    return socket.socket(fileno=stream.socket.detach())

@@ -1,0 +1,197 @@
+"""Reads of the log: who waits for what, and which thread reads (R25, R26). `pages` says what a page holds.
+
+Laws:
+
+* A page shows nothing beyond what the core vouched for: the id of a `ReadAt`, or ``readable_id`` as it stands.
+* The store is read in a bounded number of threads, one page a connection at a time, and no page is made
+  for a client that has not read its earlier ones.
+* However many wait for the log to grow, a group costs one look at its end; whoever still has to wait sleeps on.
+"""
+
+from __future__ import annotations
+
+import structlog
+import trio
+
+from alpo.core.inputs import ReadIndex
+from alpo.core.ready import Code, ReadAt, Refused, Reply
+from alpo.storage.interface import Store, StoreError
+from alpo.wire import requests as w
+
+from .clients import ClientConnection
+from .driver import Driver
+from .limits import Limits
+from .pages import Extent, OutOfRange, build_page, extent
+
+log = structlog.get_logger()
+
+
+class _Wait:
+    """The origin of a `ReadIndex`, and whoever waits for its answer."""
+
+    def __init__(self) -> None:
+        self.reply: ReadAt | Refused | None = None
+        self._event = trio.Event()
+
+    def answer(self, reply: Reply) -> None:
+        assert isinstance(reply, ReadAt | Refused)
+        self.reply = reply
+        self._event.set()
+
+    def flush(self) -> None:
+        """Nothing is gathered."""
+
+    async def wait(self) -> ReadAt | Refused:
+        await self._event.wait()
+        assert self.reply is not None
+        return self.reply
+
+
+class Reads:
+    """The read path. A read runs in its client's nursery, and ends with the connection."""
+
+    def __init__(self, driver: Driver, store: Store, limits: Limits) -> None:
+        self._driver = driver
+        self._replica = driver.replica
+        self._store = store
+        self._limits = limits
+        self._threads = trio.CapacityLimiter(limits.read_threads)
+        self._nursery: trio.Nursery | None = None
+        self._pollers: dict[trio.Event, int] = {}  # event -> LSN that it waits for
+        self._looked_at = -1  # readable id that pollers were last told of
+        self._looking = False
+        self._known: Extent | None = None
+
+    def start(self, nursery: trio.Nursery) -> None:
+        """Begin to serve."""
+        self._nursery = nursery
+        self._driver.after_step.append(self._notice)
+
+    def begin(self, client: ClientConnection, ask: w.Read) -> None:
+        """Serve one read; its answer goes to ``client``."""
+        client.nursery.start_soon(self._serve, client, ask)
+
+    async def extent(self) -> Extent:
+        """What a local reader may see right now."""
+        return await self._extent(self._replica.readable_id)
+
+    # -- one read ---------------------------------------------------------------------------------------
+
+    async def _serve(self, client: ClientConnection, ask: w.Read) -> None:
+        try:
+            if ask.linearizable:
+                end_id = await self._read_index(client, ask)
+            else:
+                end_id = await self._local_end(client, ask)
+            if end_id is not None:
+                await self._send_page(client, ask, end_id)
+        except StoreError as error:
+            log.error("read_failed", why=str(error))
+            client.refuse(ask.request, Code.NOT_READY, detail=f"this server's store cannot be read: {error}")
+
+    async def _read_index(self, client: ClientConnection, ask: w.Read) -> int | None:
+        wait = _Wait()
+        self._driver.post(ReadIndex(wait))
+        self._driver.kick()
+        reply = await wait.wait()
+        if isinstance(reply, ReadAt):
+            return reply.id
+        client.refuse(ask.request, reply.code, number=reply.number, leader=reply.leader, detail=reply.detail)
+        return None
+
+    async def _local_end(self, client: ClientConnection, ask: w.Read) -> int | None:
+        """Up to where a local read may see, once there is what it waits for, or its time is up."""
+        status = self._replica.status_text
+        if status != "VOTING":
+            client.refuse(
+                ask.request, Code.NOT_READY, leader=self._replica.leader_id, detail=f"this server is {status}"
+            )
+            return None
+        if ask.wait_ms > 0:
+            wanted = ask.end or ask.start
+            if wanted > 0:
+                with trio.move_on_after(min(ask.wait_ms / 1000, self._limits.poll_s_max)):
+                    await self._wait_for_lsn(wanted)
+        return self._replica.readable_id
+
+    async def _send_page(self, client: ClientConnection, ask: w.Read, end_id: int) -> None:
+        async with client.paging:
+            await client.link.wait_below(self._limits.client_outbox_bytes_high)
+            if client.link.closed:
+                return
+            within = await self._extent(end_id)
+            bytes_max = min(max(1, ask.bytes_max), self._limits.page_bytes_max)
+            try:
+                page = await trio.to_thread.run_sync(
+                    build_page, self._store, ask, within, bytes_max, limiter=self._threads
+                )
+            except OutOfRange as error:
+                self._refuse_range(client, ask, error)
+                return
+            client.settle(page)
+
+    def _refuse_range(self, client: ClientConnection, ask: w.Read, error: OutOfRange) -> None:
+        """A server that is behind must not tell a reader, who has waited for it, that there is no such LSN."""
+        if not ask.linearizable and ask.wait_ms > 0 and ask.start > error.last_lsn:
+            client.settle(w.Page(ask.request, [], ask.start, error.last_lsn, error.first_lsn))
+        else:
+            client.refuse(ask.request, Code.OUT_OF_RANGE, detail=str(error))
+
+    # -- the end of the log -----------------------------------------------------------------------------
+
+    async def _extent(self, end_id: int) -> Extent:
+        """The extent up to ``end_id``; without a thread if the core still holds that entry."""
+        known = self._known
+        first_id = self._replica.log.base_id + 1
+        if known is not None and known.first_id == first_id and known.end_lsn >= known.first_lsn:
+            if known.end_id == end_id:
+                return known
+            entry = self._replica.log.entry(end_id)
+            if entry is not None:
+                self._known = Extent(first_id, end_id, known.first_lsn, entry.lsn + entry.count - 1)
+                return self._known
+        self._known = found = await trio.to_thread.run_sync(
+            extent, self._store, first_id, end_id, limiter=self._threads
+        )
+        return found
+
+    async def _wait_for_lsn(self, lsn: int) -> None:
+        """Until a local reader may see payload ``lsn``."""
+        while True:
+            seen_id = self._replica.readable_id
+            if (await self._extent(seen_id)).end_lsn >= lsn:
+                return
+            event = trio.Event()
+            self._pollers[event] = lsn
+            try:
+                if self._replica.readable_id == seen_id:
+                    await event.wait()
+            finally:
+                del self._pollers[event]
+
+    def _notice(self) -> None:
+        """After a group: is there more to see, and anybody who waits for it?"""
+        if self._pollers and self._replica.readable_id != self._looked_at and not self._looking:
+            assert self._nursery is not None
+            entry = self._replica.log.entry(self._replica.readable_id)
+            if entry is not None:
+                self._looked_at = entry.id
+                self._wake(entry.lsn + entry.count - 1)
+            else:
+                self._looking = True
+                self._nursery.start_soon(self._look)
+
+    async def _look(self) -> None:
+        """The end is not in memory (just after a start): look at the store."""
+        try:
+            found = await self._extent(self._replica.readable_id)
+        finally:
+            self._looking = False
+        self._looked_at = found.end_id
+        self._wake(found.end_lsn)
+        self._notice()
+
+    def _wake(self, end_lsn: int) -> None:
+        for event, lsn in self._pollers.items():
+            if lsn <= end_lsn:
+                event.set()

@@ -1,0 +1,66 @@
+"""Which connection a message to a peer leaves by (R27).
+
+Requests leave over the connection that we dialled, answers over the one that the request came in on. A
+connection whose hello left a cluster or an incarnation unknown carries START_ONLY messages and nothing else.
+What has no way is dropped: the core repeats what matters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from alpo.core.members import Identity
+from alpo.core.messages import REQUESTS, START_ONLY, AppendRequest, Envelope
+from alpo.wire.codec import encode_entries, encode_envelope
+
+from .link import Link
+
+
+class Route:
+    """A connection to one peer: open for everything, or for first-start messages only."""
+
+    def __init__(self, link: Link, full: bool) -> None:
+        self.link = link
+        self.full = full
+        #: When we first sent something after we last heard something; None: nothing is unanswered.
+        self.silent_since_s: float | None = None
+
+
+class Routes:
+    """All connections between servers, by peer."""
+
+    def __init__(self) -> None:
+        self.dialled: dict[int, Route] = {}
+        self.accepted: dict[Identity, Route] = {}
+
+    def send(self, envelopes: Sequence[Envelope], now_s: float) -> None:
+        """Encode and send. The same entries to several peers are encoded once."""
+        blobs: dict[tuple[int, int], bytes] = {}
+        frames: dict[Link, list[bytes]] = {}
+        for envelope in envelopes:
+            message = envelope.message
+            route = self._route(envelope)
+            if route is None:
+                continue
+            blob = None
+            if type(message) is AppendRequest and message.entries:
+                # Consecutive and immutable, so that the two ends stand for all between.
+                ends = (id(message.entries[0]), id(message.entries[-1]))
+                blob = blobs.get(ends)
+                if blob is None:
+                    blob = blobs[ends] = encode_entries(message.entries)
+            frames.setdefault(route.link, []).append(encode_envelope(envelope, blob))
+            if route.silent_since_s is None:
+                route.silent_since_s = now_s
+        for link, parts in frames.items():
+            link.push(parts[0] if len(parts) == 1 else b"".join(parts))
+
+    def _route(self, envelope: Envelope) -> Route | None:
+        message = envelope.message
+        if isinstance(message, REQUESTS):
+            route = self.dialled.get(envelope.target.id)
+        else:
+            route = self.accepted.get(envelope.target)
+        if route is None or not (route.full or isinstance(message, START_ONLY)):
+            return None
+        return route

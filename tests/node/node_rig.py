@@ -1,0 +1,224 @@
+"""Nodes on loopback in one Trio run: the whole shell and the real core, a store in memory, real sockets."""
+
+from __future__ import annotations
+
+import socket
+import time
+import uuid
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import wraps
+from typing import Any
+
+import trio
+
+from alpo.core.config import ReplicaConfig
+from alpo.core.members import Configured, Settings
+from alpo.core.ready import Write
+from alpo.node.lifecycle import Node
+from alpo.node.limits import Limits
+from alpo.storage.memory import MemoryStore
+from alpo.wire import requests as w
+from alpo.wire.codec import decode_hello, decode_server, encode
+from alpo.wire.framing import FrameReader
+
+FRAME_BYTES_MAX = 1 << 25
+WAIT_S = 20.0
+
+
+class HeldWriter:
+    """Commits at the scheduler's next pass; while `held` is set, not at all."""
+
+    def __init__(self, store: MemoryStore, done: Callable[[int], None]) -> None:
+        self._store = store
+        self._done = done
+        self._waiting: deque[Write] = deque()
+        self.held = False
+
+    def submit(self, write: Write) -> None:
+        if self.held:
+            self._waiting.append(write)
+        else:
+            self._store.commit([write])
+            self._done(write.number)
+
+    def release(self) -> None:
+        self.held = False
+        while self._waiting:
+            self.submit(self._waiting.popleft())
+
+    def close(self) -> None:
+        """Nothing to join."""
+
+
+_open: list[trio.SocketStream] = []
+
+
+def in_trio(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """A test that is one Trio run."""
+
+    @wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        async def main() -> None:
+            with trio.fail_after(3 * WAIT_S):
+                try:
+                    await test(*args, **kwargs)
+                finally:
+                    while _open:
+                        await trio.aclose_forcefully(_open.pop())
+
+        trio.run(main)
+
+    return run
+
+
+def random_id(ms: int | None = None) -> str:
+    """A random client's id (R22)."""
+    data = bytearray((ms or time.time_ns() // 1_000_000).to_bytes(6, "big") + uuid.uuid4().bytes[:10])
+    data[6] = 0x70 | data[6] & 0x0F
+    data[8] = 0x80 | data[8] & 0x3F
+    return f"~{uuid.UUID(bytes=bytes(data))}"
+
+
+def listening_socket() -> socket.socket:
+    """On a free loopback port."""
+    sock = socket.socket()
+    sock.bind(("127.0.0.1", 0))
+    sock.listen(1024)
+    sock.setblocking(False)
+    return sock
+
+
+def address_of(sock: socket.socket) -> str:
+    host, port = sock.getsockname()[:2]
+    return f"{host}:{port}"
+
+
+class Rig:
+    """Servers 1 … n. ``nodes[i]`` is server i + 1."""
+
+    def __init__(self, nodes: list[Node], addresses: list[str]) -> None:
+        self.nodes = nodes
+        self.addresses = addresses
+
+    async def leader(self) -> Node:
+        """The server that leads, once all follow it and it has guaranteed something."""
+        found: list[Node] = []
+
+        def settled() -> bool:
+            found[:] = [n for n in self.nodes if n.replica.state.value == "leader" and n.replica.guaranteed_id > 0]
+            return len(found) == 1 and all(n.replica.leader_id == found[0].us.me.id for n in self.nodes)
+
+        await until(settled)
+        return found[0]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for ``condition``, looking at every pass of the scheduler; fails after `WAIT_S`."""
+    with trio.fail_after(WAIT_S):
+        while not condition():
+            await trio.sleep(0.001)
+
+
+@asynccontextmanager
+async def rig(
+    size: int = 1, limits: Limits | None = None, settings: Settings | None = None, **config: Any
+) -> AsyncIterator[Rig]:
+    """So many servers, running. A list of one is started by command, so send `Init` first (`Client.init`)."""
+    timers = {"heartbeat_s": 0.01, "election_timeout_s": 0.05, "stagger_s": 0.005}
+    if size > 1:  # a stalled machine must not depose anybody
+        timers = {"heartbeat_s": 0.05, "election_timeout_s": 0.4, "stagger_s": 0.02}
+    config = timers | config
+    socks = [listening_socket() for _ in range(size)]
+    configured = tuple(Configured(i + 1, address_of(sock)) for i, sock in enumerate(socks))
+    nodes = []
+    for i in range(size):
+        store = MemoryStore(i + 1, bytes([i + 1]) * 16)
+        cfg = ReplicaConfig(
+            me=store.boot().me, address=configured[i].address, configured=configured, settings=settings or Settings(),
+            **config,
+        )
+        nodes.append(Node(cfg, limits or Limits(), store, lambda done, _failed, store=store: HeldWriter(store, done)))
+    async with trio.open_nursery() as nursery:
+        for node, sock in zip(nodes, socks, strict=True):
+            await nursery.start(node.run, sock)
+        try:
+            yield Rig(nodes, [c.address for c in configured])
+        finally:
+            nursery.cancel_scope.cancel()
+
+
+class Client:
+    """A connection that speaks frames by hand."""
+
+    def __init__(self, stream: trio.SocketStream) -> None:
+        self.stream = stream
+        self._reader = FrameReader(FRAME_BYTES_MAX)
+        self._bodies: deque[bytes | memoryview] = deque()
+        self.hello: w.ServerHello | None = None
+
+    async def send(self, *messages: Any) -> None:
+        await self.stream.send_all(b"".join(encode(message) for message in messages))
+
+    async def body(self) -> bytes | memoryview | None:
+        """The next frame's body; None at the end of the stream."""
+        while not self._bodies:
+            data = await self.stream.receive_some(1 << 18)
+            if not data:
+                return None
+            self._bodies.extend(self._reader.feed(bytes(data)))
+        return self._bodies.popleft()
+
+    async def receive(self) -> Any:
+        """The next reply; None at the end of the stream."""
+        with trio.fail_after(WAIT_S):
+            body = await self.body()
+        return None if body is None else decode_server(body)
+
+    async def ask(self, request: Any) -> Any:
+        await self.send(request)
+        return await self.receive()
+
+    async def greet(self, hello: Any) -> Any:
+        """Send a hello; the answer."""
+        await self.send(hello)
+        with trio.fail_after(WAIT_S):
+            body = await self.body()
+        return None if body is None else decode_hello(body)
+
+
+async def connect_raw(address: str) -> Client:
+    host, port = address.rsplit(":", 1)
+    stream = await trio.open_tcp_stream(host, int(port))
+    _open.append(stream)
+    return Client(stream)
+
+
+async def connect(address: str, cluster: bytes = b"") -> Client:
+    """A client that has said hello."""
+    client = await connect_raw(address)
+    client.hello = await client.greet(w.ClientHello(w.VERSION, cluster, "test"))
+    assert isinstance(client.hello, w.ServerHello), client.hello
+    return client
+
+
+def append(client: str, serial: int, *items: Any) -> w.Append:
+    return w.Append(client, 0, serial, False, False, list(items))
+
+
+async def founded(r: Rig) -> Client:
+    """A cluster of one, started by command; a client of it."""
+    client = await connect(r.addresses[0])
+    assert await client.ask(w.Init(1)) == w.Done(1, 0)
+    await r.leader()
+    return client
+
+
+def read(request: int = 1, **fields: Any) -> w.Read:
+    """A local read with everything else at its default."""
+    given = {
+        "start": 0, "end": 0, "last": 0, "since_ms": 0, "bytes_max": 1 << 20, "linearizable": False, "wait_ms": 0,
+        "client": "",
+    } | fields
+    return w.Read(request, **given)

@@ -1,0 +1,238 @@
+"""The driver's order duties, on a replica that does as it is told."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import trio
+from node_rig import in_trio, until
+
+from alpo.core.inputs import Persisted, Stop, Tick
+from alpo.core.members import Identity
+from alpo.core.messages import Envelope, HandOver
+from alpo.core.ready import Initialised, Load, Ready, Write
+from alpo.node.driver import Alarm, Driver
+
+FAR_S = 1e9
+
+
+def envelope(term: int) -> Envelope:
+    return Envelope(b"", Identity(1, b"a" * 16), Identity(2, b"b" * 16), HandOver(term))
+
+
+def write(number: int) -> Write:
+    return Write(number, 1, 0, None, [], [], 0, 0)
+
+
+class Told:
+    """A replica that answers every step with the next of ``script``, and records what it was given."""
+
+    def __init__(self, *script: Ready) -> None:
+        self.script = list(script)
+        self.steps: list[list[Any]] = []
+        self.inflight_bytes = 0
+
+    def start(self, _now_s: float, _wall_ms: int) -> Ready:
+        return Ready(deadline_s=FAR_S)
+
+    def step(self, inputs: Any, _now_s: float, _wall_ms: int) -> Ready:
+        self.steps.append(list(inputs))
+        ready = self.script.pop(0) if self.script else Ready(deadline_s=FAR_S)
+        ready.deadline_s = ready.deadline_s or FAR_S
+        return ready
+
+
+class Recorder:
+    """Everything that a driver does, in order."""
+
+    def __init__(self, replica: Told) -> None:
+        self.did: list[tuple[str, Any]] = []
+        self.driver = Driver(
+            replica,  # type: ignore[arg-type]
+            submit=lambda w: self.did.append(("write", w.number)),
+            send=lambda es: self.did.append(("send", [e.message.term for e in es])),  # type: ignore[union-attr]
+            load=lambda load: self.did.append(("load", load)),
+            inflight_bytes_max=100,
+        )
+        self.driver.start()
+
+
+@in_trio
+async def test_what_may_leave_at_once_leaves_before_the_write_and_the_rest_after_it() -> None:
+    replica = Told(Ready(send=[envelope(1)], write=write(1), send_after_write=[envelope(2)]))
+    rec = Recorder(replica)
+    rec.driver.post(Tick())
+    rec.driver.kick()
+    assert rec.did == [("send", [1]), ("write", 1)]
+    rec.driver.persisted(1)
+    assert rec.did == [("send", [1]), ("write", 1), ("send", [2])]
+    assert replica.steps == [[Tick()], [Persisted(1)]]
+
+
+@in_trio
+async def test_messages_wait_for_their_own_write_and_every_one_before_it() -> None:
+    replica = Told(
+        Ready(write=write(1), send_after_write=[envelope(1)]),
+        Ready(send_after_write=[envelope(2)]),
+        Ready(write=write(2), send_after_write=[envelope(3)]),
+    )
+    rec = Recorder(replica)
+    for _ in range(3):
+        rec.driver.post(Tick())
+        rec.driver.pump()
+    assert rec.did == [("write", 1), ("write", 2)]
+    rec.driver.persisted(1)
+    assert rec.did[2:] == [("send", [1]), ("send", [2])]
+    rec.driver.persisted(2)
+    assert rec.did[4:] == [("send", [3])]
+
+
+@in_trio
+async def test_one_report_for_several_writes_releases_them_all_before_the_step_that_hears_of_it() -> None:
+    replica = Told(
+        Ready(write=write(1), send_after_write=[envelope(1)]),
+        Ready(write=write(2), send_after_write=[envelope(2)]),
+        Ready(send=[envelope(3)]),
+    )
+    rec = Recorder(replica)
+    for _ in range(2):
+        rec.driver.post(Tick())
+        rec.driver.pump()
+    rec.driver.persisted(2)
+    assert rec.did[2:] == [("send", [1]), ("send", [2]), ("send", [3])]
+
+
+@in_trio
+async def test_an_alarm_is_never_acted_on() -> None:
+    load = Load(1, 1, 1, 1)
+    replica = Told(Ready(alarm="broken", send=[envelope(1)], write=write(1), loads=[load]))
+    rec = Recorder(replica)
+    ended = trio.Event()
+    rec.driver.on_failure = ended.set
+    rec.driver.post(Tick())
+    rec.driver.kick()
+    assert rec.did == [] and ended.is_set() and isinstance(rec.driver.failure, Alarm)
+    rec.driver.post(Stop())
+    rec.driver.kick()
+    assert len(replica.steps) == 1
+
+
+@in_trio
+async def test_inputs_gather_while_a_write_is_under_way() -> None:
+    replica = Told(Ready(write=write(1)))
+    rec = Recorder(replica)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(rec.driver.run)
+        rec.driver.post(Tick())
+        rec.driver.kick()
+        for _ in range(5):
+            rec.driver.post(Tick())
+            rec.driver.kick()
+        assert len(replica.steps) == 1
+        await until(lambda: len(replica.steps) == 2)
+        assert replica.steps[1] == [Tick()] * 5
+        nursery.cancel_scope.cancel()
+
+
+@in_trio
+async def test_what_is_posted_by_an_answer_is_stepped_by_the_one_who_steps() -> None:
+    """Re-entrant kicks make no nested step."""
+    depth: list[int] = []
+
+    class Asker:
+        def answer(self, _reply: Any) -> None:
+            depth.append(len(replica.steps))
+            rec.driver.post(Stop())
+            rec.driver.kick()
+            depth.append(len(replica.steps))
+
+        def flush(self) -> None:
+            depth.append(-1)
+
+    replica = Told(Ready(replies=[Initialised(Asker())]))
+    rec = Recorder(replica)
+    rec.driver.post(Tick())
+    rec.driver.kick()
+    assert depth == [1, 1, -1]
+    assert replica.steps == [[Tick()], [Stop()]]
+
+
+@in_trio
+async def test_deadlines_that_move_later_and_earlier_are_kept() -> None:
+    replica = Told()
+    rec = Recorder(replica)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(rec.driver.keep_time)
+        await trio.testing.wait_all_tasks_blocked()
+        replica.script = [Ready(deadline_s=trio.current_time() + 0.01)]
+        rec.driver.post(Stop())
+        rec.driver.kick()
+        await until(lambda: [Tick()] in replica.steps)
+        nursery.cancel_scope.cancel()
+
+
+@in_trio
+async def test_room_is_told_of_when_bytes_become_fewer() -> None:
+    replica = Told()
+    rec = Recorder(replica)
+    waited: list[bool] = []
+
+    async def wait() -> None:
+        while rec.driver.full:
+            await rec.driver.room.park()
+        waited.append(True)
+
+    replica.inflight_bytes = 90
+    rec.driver.post(Tick(), 20)
+    assert rec.driver.full
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait)
+        await trio.testing.wait_all_tasks_blocked()
+        assert not waited
+        rec.driver.pump()
+        await trio.testing.wait_all_tasks_blocked()
+        assert waited
+
+
+def test_order_holds_for_any_script() -> None:
+    """Random scripts: nothing held leaves before the write that it rides on is reported, and all of it does then."""
+
+    def run(seed: int) -> None:
+        rng = random.Random(seed)
+        number, held = 0, []
+        script = []
+        for term in range(30):
+            ready = Ready()
+            if rng.random() < 0.6:
+                number += 1
+                ready.write = write(number)
+            if rng.random() < 0.6:
+                ready.send_after_write = [envelope(term)]
+                held.append((number, term))
+            script.append(ready)
+        rec = Recorder(Told(*script))
+        persisted = 0
+
+        def sent() -> list[int]:
+            return [term for what, terms in rec.did if what == "send" for term in terms]
+
+        for _ in range(30):
+            rec.driver.post(Tick())
+            rec.driver.pump()
+            submitted = max((n for what, n in rec.did if what == "write"), default=0)
+            if submitted > persisted and rng.random() < 0.4:
+                persisted = rng.randint(persisted + 1, submitted)
+                rec.driver._persisted = persisted  # the report, without the step that it brings
+                rec.driver._release()
+            stepped = len(rec.driver.replica.steps)  # type: ignore[attr-defined]
+            assert sent() == [term for n, term in held if n <= persisted and term < stepped]
+
+    @in_trio
+    async def body() -> None:
+        for seed in range(200):
+            run(seed)
+
+    body()
+
+

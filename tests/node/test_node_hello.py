@@ -1,0 +1,151 @@
+"""Who may say what on which connection: every wrong beginning has its outcome, and harms nobody else."""
+
+from __future__ import annotations
+
+import msgpack
+import pytest
+from node_rig import Client, append, connect, connect_raw, founded, in_trio, random_id, rig, until
+
+from alpo.core import messages as m
+from alpo.core.members import Identity
+from alpo.core.ranks import Rank
+from alpo.core.ready import Code
+from alpo.node.limits import Limits
+from alpo.wire import requests as w
+from alpo.wire.codec import encode, encode_envelope
+from alpo.wire.framing import HELLO_BYTES_MAX, frame
+
+OTHER = b"o" * 16
+
+
+def peer_hello(cluster: bytes = b"", target: Identity | None = None, **fields: object) -> w.PeerHello:
+    target = target or Identity(1, b"")
+    hello = w.PeerHello(
+        w.VERSION, cluster, 2, b"p" * 16, "127.0.0.1:1", target.id, target.incarnation, 1, 0, (100, 500, 25)
+    )
+    return hello._replace(**fields)  # type: ignore[arg-type]
+
+
+async def told(client: Client) -> w.Problem:
+    """The last word, after which the connection ends."""
+    problem = await client.receive()
+    assert isinstance(problem, w.Problem), problem
+    assert await client.receive() is None
+    return problem
+
+
+async def still_serves(address: str) -> None:
+    client = await connect(address)
+    answer = await client.ask(append(random_id(), 1, b"x"))
+    assert isinstance(answer, w.Appended), answer
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (encode(w.ClientHello(w.VERSION, OTHER, "test")), "cluster 6f6f"),
+        (frame(msgpack.packb([2, 99, b"", "test"])), "version 99"),
+        (frame(msgpack.packb([1, 7, "what a later version may say"])), "version 7"),
+        (encode(peer_hello(OTHER)), "cluster 6f6f"),
+        (encode(peer_hello(id=1)), "two servers were given the same id"),
+        (encode(peer_hello(target_id=3)), "this is server 1"),
+        (encode(w.ServerHello(w.VERSION, b"", 1, 1, 0, 1, 1, 1, 0, ())), "begins with the hello"),
+        (encode(w.Status(1)), "is not a hello"),
+        (frame(b"\xc1"), ""),
+        (frame(msgpack.packb({"not": "a list"})), ""),
+        (frame(b""), ""),
+        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "bytes"),
+        ((HELLO_BYTES_MAX + 1).to_bytes(4, "little") + b"0000", "the most"),
+        (frame(b"x" * 20)[:-1] + b"y", "checksum"),
+    ],
+)
+def test_a_wrong_beginning_is_told_and_closed(data: bytes, words: str) -> None:
+    @in_trio
+    async def body() -> None:
+        async with rig() as r:
+            await founded(r)
+            client = await connect_raw(r.addresses[0])
+            await client.stream.send_all(data)
+            problem = await told(client)
+            assert problem.code == Code.INVALID
+            assert words in problem.text
+            await still_serves(r.addresses[0])
+
+    body()
+
+
+@in_trio
+async def test_silence_ends_after_the_hello_timeout() -> None:
+    async with rig(limits=Limits(hello_timeout_s=0.02)) as r:
+        client = await connect_raw(r.addresses[0])
+        assert "no hello in time" in (await told(client)).text
+
+
+@in_trio
+async def test_a_client_names_the_right_cluster_or_none() -> None:
+    async with rig() as r:
+        await founded(r)
+        cluster = r.nodes[0].replica.cluster
+        client = await connect(r.addresses[0], cluster)
+        assert client.hello is not None and client.hello.cluster == cluster
+        assert client.hello.leader == 1 and client.hello.members == ((1, r.addresses[0]),)
+
+
+@in_trio
+async def test_a_peer_without_cluster_gets_first_start_answers_and_nothing_else() -> None:
+    async with rig() as r:
+        await founded(r)
+        node = r.nodes[0]
+        peer = await connect_raw(r.addresses[0])
+        answer = await peer.greet(peer_hello())
+        assert isinstance(answer, w.PeerHello) and answer.cluster == node.replica.cluster
+        me = Identity(2, b"p" * 16)
+        question = m.Envelope(b"", me, Identity(1, b""), m.StartQuestion(7, b"d" * 16))
+        await peer.stream.send_all(encode_envelope(question))
+        from alpo.wire.codec import decode_envelope
+
+        body = await peer.body()
+        assert body is not None
+        envelope = decode_envelope(body)
+        assert envelope.target == me and isinstance(envelope.message, m.StartAnswer) and envelope.message.number == 7
+        canvass = m.CanvassRequest(1, 1, Rank(0, 0, 0, 2), False)
+        await peer.stream.send_all(encode_envelope(question._replace(message=canvass)))
+        assert "first-start messages only" in (await told(peer)).text
+        await still_serves(r.addresses[0])
+
+
+@in_trio
+async def test_a_peer_speaks_for_itself_only() -> None:
+    async with rig() as r:
+        await founded(r)
+        node = r.nodes[0]
+        peer = await connect_raw(r.addresses[0])
+        assert isinstance(await peer.greet(peer_hello(node.replica.cluster, node.us.me)), w.PeerHello)
+        forged = m.Envelope(node.replica.cluster, Identity(3, b"q" * 16), node.us.me, m.HandOver(1))
+        await peer.stream.send_all(encode_envelope(forged))
+        assert "a message of 3 on the connection of 2" in (await told(peer)).text
+        await still_serves(r.addresses[0])
+
+
+@in_trio
+async def test_of_two_connections_of_one_peer_the_newer_stands() -> None:
+    async with rig() as r:
+        await founded(r)
+        node = r.nodes[0]
+        first = await connect_raw(r.addresses[0])
+        await first.greet(peer_hello(node.replica.cluster, node.us.me))
+        second = await connect_raw(r.addresses[0])
+        await second.greet(peer_hello(node.replica.cluster, node.us.me))
+        assert await first.receive() is None
+        assert len(node.routes.accepted) == 1
+
+
+@in_trio
+async def test_those_turned_away_are_in_the_status() -> None:
+    async with rig() as r:
+        client = await founded(r)
+        peer = await connect_raw(r.addresses[0])
+        await peer.greet(peer_hello(OTHER))
+        await until(lambda: bool(r.nodes[0].listener.strangers))
+        fields = (await client.ask(w.Status(1))).fields
+        assert [p for p in fields["problems"] if "cluster 6f6f" in p]

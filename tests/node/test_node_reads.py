@@ -1,0 +1,107 @@
+"""Reads through the whole shell: what is waited for, what is refused, how far a page goes."""
+
+from __future__ import annotations
+
+import trio
+from node_rig import append, connect, founded, in_trio, random_id, read, rig, until
+
+from alpo.core.ready import Code
+from alpo.wire import requests as w
+
+
+@in_trio
+async def test_nothing_is_read_before_the_first_start() -> None:
+    async with rig() as r:
+        client = await connect(r.addresses[0])
+        refused = await client.ask(read())
+        assert refused.code == Code.NOT_READY and "EMPTY" in refused.detail
+        refused = await client.ask(read(linearizable=True))
+        assert refused.code == Code.NOT_LEADER
+
+
+@in_trio
+async def test_a_read_beyond_the_end_is_refused_with_the_extent() -> None:
+    async with rig() as r:
+        client = await founded(r)
+        await client.ask(append(random_id(), 1, b"a", b"b"))
+        for linearizable in (False, True):
+            refused = await client.ask(read(start=4, linearizable=linearizable))
+            assert (refused.code, refused.detail) == (Code.OUT_OF_RANGE, "1,2")
+            page = await client.ask(read(start=3, linearizable=linearizable))
+            assert (page.entries, page.next_lsn, page.end_lsn) == ([], 3, 2)
+
+
+@in_trio
+async def test_a_long_poll_is_answered_when_there_is_something() -> None:
+    async with rig() as r:
+        client = await founded(r)
+        pollers = [await connect(r.addresses[0]) for _ in range(20)]
+        for n, poller in enumerate(pollers):
+            await poller.send(read(n, start=2 if n % 2 else 1, wait_ms=30_000))
+        id = random_id()
+        await client.ask(append(id, 1, b"first"))
+        for n, poller in enumerate(pollers):
+            if n % 2 == 0:
+                page = await poller.receive()
+                assert [row[7] for row in page.entries] == [b"first"]
+        await client.ask(append(id, 2, b"second"))
+        for n, poller in enumerate(pollers):
+            if n % 2:
+                assert [row[7] for row in (await poller.receive()).entries] == [b"second"]
+        assert not r.nodes[0].reads._pollers
+
+
+@in_trio
+async def test_a_long_poll_ends_with_an_empty_page() -> None:
+    """Also one far beyond the end: a server that is behind does not say that there is no such LSN."""
+    async with rig() as r:
+        client = await founded(r)
+        page = await client.ask(read(start=1, wait_ms=10))
+        assert (page.entries, page.next_lsn, page.end_lsn) == ([], 1, 0)
+        page = await client.ask(read(start=9, wait_ms=10))
+        assert (page.entries, page.next_lsn, page.end_lsn) == ([], 9, 0)
+
+
+@in_trio
+async def test_a_poll_ends_with_its_connection() -> None:
+    async with rig() as r:
+        await founded(r)
+        poller = await connect(r.addresses[0])
+        await poller.send(read(start=1, wait_ms=60_000))
+        reads = r.nodes[0].reads
+        await until(lambda: len(reads._pollers) == 1)
+        await trio.aclose_forcefully(poller.stream)
+        await until(lambda: not reads._pollers)
+
+
+@in_trio
+async def test_a_page_shows_nothing_that_is_not_on_disk() -> None:
+    async with rig() as r:
+        client = await founded(r)
+        id = random_id()
+        await client.ask(append(id, 1, b"durable"))
+        r.nodes[0].writer.held = True
+        await client.send(append(id, 2, b"not yet"))
+        other = await connect(r.addresses[0])
+        page = await other.ask(read())
+        assert [row[7] for row in page.entries] == [b"durable"]
+        r.nodes[0].writer.release()
+        assert (await client.receive()).lsns == [2]
+        page = await other.ask(read(linearizable=True))
+        assert [row[7] for row in page.entries] == [b"durable", b"not yet"]
+
+
+@in_trio
+async def test_every_server_of_three_serves_what_was_answered() -> None:
+    async with rig(3) as r:
+        leader = await r.leader()
+        client = await connect(leader.us.address)
+        assert isinstance(await client.ask(append(random_id(), 1, b"x", b"y")), w.Appended)
+        for node in r.nodes:
+            reader = await connect(node.us.address)
+            page = await reader.ask(read(start=1, end=2, wait_ms=20_000))
+            assert [row[7] for row in page.entries] == [b"x", b"y"]
+            if node is not leader:
+                refused = await reader.ask(read(linearizable=True))
+                assert (refused.code, refused.leader) == (Code.NOT_LEADER, leader.us.me.id)
+                assert refused.leader_address == leader.us.address
