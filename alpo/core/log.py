@@ -39,6 +39,7 @@ class Log:
         self._tail: list[Entry] = []
         self._tail_first = base_id + 1
         self._tail_bytes = 0
+        self._groups: deque[tuple[int, int]] = deque()  # (last id, bytes) as appended: what is dropped together
         self._writes: deque[list[int]] = deque()  # [number, last id written or 0]
         self._slices: dict[int, tuple[list[Entry], int]] = {}
 
@@ -88,7 +89,9 @@ class Log:
             self.runs.append(run)
             self._run_ids.append(run[1])
         self._tail.extend(entries)
-        self._tail_bytes += sum([len(e[10]) for e in entries]) + ENTRY_OVERHEAD_BYTES * len(entries)
+        size = sum([len(e[10]) for e in entries]) + ENTRY_OVERHEAD_BYTES * len(entries)
+        self._tail_bytes += size
+        self._groups.append((last.id, size))
         self.last_id, self.last_term, self.last_time_ms = last.id, last.term, last.time_ms
         self.next_lsn = last.lsn + last.count
         if self._slices:
@@ -106,6 +109,7 @@ class Log:
         keep = max(0, from_id - self._tail_first)
         self._tail_bytes -= sum(len(e.body) + ENTRY_OVERHEAD_BYTES for e in self._tail[keep:])
         del self._tail[keep:]
+        self._groups = deque([(self._tail_first + keep - 1, self._tail_bytes)] if self._tail else [])
         self._tail_first = min(self._tail_first, from_id)
         self._slices.clear()
         self.last_id = from_id - 1
@@ -119,14 +123,15 @@ class Log:
         at = id - self._tail_first
         return self._tail[at] if 0 <= at < len(self._tail) else None
 
-    def slice(self, first_id: int, bytes_max: int) -> list[Entry] | None:
-        """Entries from ``first_id`` on, one at least, up to ``bytes_max``; None if the tail does not reach so far back.
+    def slice(self, first_id: int, bytes_max: int) -> tuple[list[Entry], int] | None:
+        """Entries from ``first_id`` on, one at least, up to ``bytes_max`` of bodies, and how many bytes those are; None
+        if the tail does not reach so far back.
 
         Peers at the same place get the same list object, so that the shell encodes it once.
         """
         cached = self._slices.get(first_id)
         if cached is not None and cached[1] <= bytes_max:
-            return cached[0]
+            return cached
         at = first_id - self._tail_first
         if at < 0:
             return None
@@ -141,7 +146,7 @@ class Log:
                     size -= len(entry.body)
                     break
         self._slices[first_id] = (chosen, size)
-        return chosen
+        return chosen, size
 
     def handed_to_disk(self, number: int) -> None:
         """Write ``number`` has been handed out and holds everything up to the present end."""
@@ -153,14 +158,12 @@ class Log:
             self.stable_id = max(self.stable_id, self._writes.popleft()[1])
 
     def _trim(self) -> None:
-        """Drop the front of the tail down to the bound, in one go, sparing what is not yet stable."""
-        drop, size = 0, self._tail_bytes
-        spare = self.stable_id - self._tail_first + 1
-        for entry in self._tail:
-            if size <= self.tail_bytes_max or drop >= spare:
-                break
-            size -= len(entry.body) + ENTRY_OVERHEAD_BYTES
-            drop += 1
-        del self._tail[:drop]
-        self._tail_first += drop
+        """Drop groups from the front of the tail down to the bound, sparing what is not yet stable."""
+        groups, size, first = self._groups, self._tail_bytes, self._tail_first
+        while size > self.tail_bytes_max and len(groups) > 1 and groups[0][0] <= self.stable_id:
+            last_id, group_bytes = groups.popleft()
+            size -= group_bytes
+            first = last_id + 1
+        del self._tail[: first - self._tail_first]
+        self._tail_first = first
         self._tail_bytes = size

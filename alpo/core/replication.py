@@ -104,11 +104,11 @@ class Replication:
     def _flush_peer(self, peer: Progress) -> None:
         r = self._r
         while not peer.probing and peer.next_id <= r.log.last_id and self._room(peer):
-            entries = self._entries_for(peer)
-            if not entries:
+            found = self._entries_for(peer)
+            if found is None:
                 break
+            entries, size = found
             self._send(peer, peer.next_id - 1, entries, r.reads.round)
-            size = sum([len(e[10]) for e in entries])
             if not peer.in_flight:
                 peer.waiting_since_s = r.now_s
             peer.next_id = entries[-1].id + 1
@@ -122,15 +122,15 @@ class Replication:
             len(peer.in_flight) < REQUESTS_MAX and peer.in_flight_bytes < self._r.cfg.peer_inflight_bytes_max
         )
 
-    def _entries_for(self, peer: Progress) -> list[Entry] | None:
+    def _entries_for(self, peer: Progress) -> tuple[list[Entry], int] | None:
         """From the tail, or from what was loaded; asks for a load if neither has it."""
         r = self._r
-        entries = r.log.slice(peer.next_id, r.cfg.request_bytes_max)
-        if entries is not None:
-            return entries
+        found = r.log.slice(peer.next_id, r.cfg.request_bytes_max)
+        if found is not None:
+            return found
         loaded, peer.loaded = peer.loaded, None
         if loaded and loaded[0].id == peer.next_id:
-            return loaded
+            return loaded, sum([len(e.body) for e in loaded])
         if peer.loading is None:
             peer.loading = r.log.generation
             r.out.load(Load(peer.who.id, peer.next_id, r.cfg.request_bytes_max, r.log.generation))
