@@ -1,0 +1,1 @@
+"""The `alpo` command: a thin, scriptable face over the client library."""

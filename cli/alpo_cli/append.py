@@ -1,0 +1,290 @@
+"""`alpo append`: payloads from words or a stream into the log, many in flight, results in order.
+
+Laws:
+
+* A stream is never held whole: at most IN_FLIGHT_MAX appends of BYTES_MAX payload bytes are under way, and no more
+  is read from stdin before there is room.
+* The first failure stops the reading. What is under way is seen through, and then the ending tells the first
+  append whose outcome is unknown, if there is one (exit 3), else the first failure.
+* Ctrl-C (and SIGTERM) ends at once and tells the same.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import trio
+
+import alpo
+from alpo.client.handle import Handle
+from alpo.errors import AlpoError, NotGuaranteed, SessionExpired
+
+from .exits import UsageProblem
+from .interrupts import unless_interrupted
+from .options import Target
+from .output import Sink, json_line, say
+from .payloads import Batcher, Splitter, Whole, from_stream, from_words
+
+IN_FLIGHT_MAX = 2_000
+BYTES_MAX = 16 << 20
+PROGRESS_AFTER_S = 2.0
+PROGRESS_EVERY_S = 0.25
+
+#: One append: its payloads; more than one go as an atomic batch.
+Append = list[bytes]
+
+
+class Appends(Protocol):
+    """What `Run` needs of a `Log`."""
+
+    def append_nowait(self, payload: bytes) -> Handle: ...
+
+    def append_batch_nowait(self, payloads: list[bytes]) -> Handle: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the command line asks for. ``batch``: payloads an append, 0: all in one."""
+
+    words: tuple[str, ...]
+    file: Path | None
+    separator: bytes
+    whole: bool
+    batch: int
+    client: str | None
+    serial: int | None
+    epoch: int | None
+
+    async def appends(self) -> AsyncIterator[list[Append]]:
+        """The appends in order, those that came together."""
+        batcher = Batcher(self.batch)
+        async with AsyncExitStack() as stack:
+            if self.words:
+                source = from_words(self.words)
+            else:
+                splitter = Whole() if self.whole else Splitter(self.separator)
+                source = from_stream(self._open(stack), splitter)
+            async for parts in source:
+                if full := list(batcher.feed(parts)):
+                    yield full
+        if rest := batcher.take():
+            yield [rest]
+
+    def _open(self, stack: AsyncExitStack) -> Any:
+        if self.file is None or str(self.file) == "-":
+            return sys.stdin.buffer
+        try:
+            return stack.enter_context(self.file.open("rb"))
+        except OSError as error:
+            raise UsageProblem(f"--file {self.file}: {error.strerror}") from error
+
+
+class Run:
+    """The appends under way and what became of those before. ``sink`` None: results are not printed."""
+
+    def __init__(self, log: Appends, sink: Sink | None, as_json: bool) -> None:
+        self._log = log
+        self._sink = sink
+        self._as_json = as_json
+        self._under_way: deque[tuple[Handle, int, int]] = deque()  # with payloads, bytes
+        self._bytes = 0
+        self._answered = trio.Event()
+        self._waiting = trio.lowlevel.ParkingLot()
+        self._feeding = trio.CancelScope()
+        self._failed: list[AlpoError] = []
+        #: What stopped the reading, if anything did.
+        self.problem: AlpoError | UsageProblem | OSError | None = None
+        self.payloads = 0
+        self.first_lsn: int | None = None
+        self.last_lsn: int | None = None
+
+    async def feed(self, source: Callable[[], AsyncIterator[list[Append]]]) -> None:
+        """Take appends from the source until it ends or something fails; then wait for what is under way."""
+        try:
+            with self._feeding:
+                async with aclosing(source()) as groups:  # type: ignore[type-var]
+                    async for group in groups:
+                        for payloads in group:
+                            await self._room()
+                            self._start(payloads)
+        except (AlpoError, UsageProblem, OSError) as error:
+            self.problem = error
+        while self._under_way:
+            await self._waiting.park()
+
+    async def _room(self) -> None:
+        while len(self._under_way) >= IN_FLIGHT_MAX or self._bytes >= BYTES_MAX:
+            await self._waiting.park()
+
+    def _start(self, payloads: Append) -> None:
+        single = len(payloads) == 1
+        handle = self._log.append_nowait(payloads[0]) if single else self._log.append_batch_nowait(payloads)
+        size = sum(map(len, payloads))
+        self._under_way.append((handle, len(payloads), size))
+        self._bytes += size
+        handle.add_done_callback(self._wake)
+
+    def _wake(self, _: Handle) -> None:
+        self._answered.set()
+
+    async def collect(self) -> None:
+        """Take what is done, in order, and print it; for ever."""
+        while True:
+            await self._answered.wait()
+            self._answered = trio.Event()
+            lines = self._take_done()
+            if lines and self._sink is not None:
+                try:
+                    await self._sink.write("".join(lines).encode())
+                except BrokenPipeError:
+                    self._sink = None  # nobody reads the results any more; the appends go on
+            if self._failed:
+                self._feeding.cancel()
+            self._waiting.unpark_all()
+
+    def _take_done(self) -> list[str]:
+        lines = []
+        while self._under_way and self._under_way[0][0].done:
+            handle, count, size = self._under_way.popleft()
+            self._bytes -= size
+            if handle.error is not None:
+                self._failed.append(handle.error)
+                continue
+            self.payloads += count
+            if handle.lsn is not None:
+                self.first_lsn = handle.lsn if self.first_lsn is None else self.first_lsn
+                self.last_lsn = handle.lsn + count - 1
+            lines.append(_line(handle.lsn, count, handle, handle.duplicate, self._as_json))
+        return lines
+
+    def failure(self) -> AlpoError | UsageProblem | OSError | None:
+        """What the ending tells, by the law above. After Ctrl-C what was sent and not answered counts as unknown."""
+        errors: list[AlpoError] = list(self._failed)
+        for handle, _, _ in self._under_way:
+            if handle.error is not None:
+                errors.append(handle.error)
+            elif not handle.done and handle.serial:
+                who = {"client": handle.client, "serial": handle.serial, "epoch": handle.epoch}
+                errors.append(NotGuaranteed("interrupted", **who))  # type: ignore[arg-type]
+        unknown = next((error for error in errors if isinstance(error, NotGuaranteed)), None)
+        return unknown or next(iter(errors), None) or self.problem
+
+    def summary(self) -> str:
+        """How much was appended, and where."""
+        if self.first_lsn is None:
+            return "nothing appended" if not self.payloads else f"{self.payloads:,} appended"
+        return f"{self.payloads:,} appended, LSN {self.first_lsn} to {self.last_lsn}"
+
+
+class _Sender(Protocol):
+    @property
+    def client(self) -> str: ...
+
+    @property
+    def serial(self) -> int: ...
+
+    @property
+    def epoch(self) -> int: ...
+
+
+def _line(lsn: int | None, count: int, sender: _Sender, duplicate: bool | None, as_json: bool) -> str:
+    if as_json:
+        named = {"client": sender.client, "serial": sender.serial, "epoch": sender.epoch}
+        return json_line({"lsn": lsn, "count": count, **named, "duplicate": duplicate}) + "\n"
+    return f"{lsn}\n" if count == 1 or lsn is None else f"{lsn}-{lsn + count - 1}\n"
+
+
+async def append_all(target: Target, plan: Plan) -> None:
+    """Append what the plan says. Raises by the laws above; KeyboardInterrupt when nothing is in doubt after Ctrl-C."""
+    show_results = target.json or bool(plan.words)
+    run: Run | None = None
+
+    async def body() -> None:
+        nonlocal run
+        async with alpo.connect(",".join(target.servers), client=plan.client, timeout_s=target.timeout_s) as log:
+            run = Run(log, Sink() if show_results else None, target.json)
+            async with trio.open_nursery() as beside:
+                beside.start_soon(run.collect)
+                beside.start_soon(_progress, run)
+                await run.feed(plan.appends)
+                beside.cancel_scope.cancel()
+            if run.failure() is not None:
+                # All is known that will be: leave without the library's wait for what is still in line.
+                with trio.CancelScope() as leaving:
+                    leaving.cancel()
+                    await trio.lowlevel.checkpoint()
+
+    interrupted = await unless_interrupted(body)
+    failure = run.failure() if run is not None else None
+    if failure is not None:
+        if run is not None and run.payloads:
+            say(f"{run.summary()} before that:")
+        if isinstance(failure, NotGuaranteed) and target.json:
+            await Sink().write(_line(None, 1, failure, None, as_json=True).encode())
+        raise failure
+    if interrupted:
+        raise KeyboardInterrupt
+    if run is not None and not show_results:
+        say(run.summary())
+
+
+async def append_by_hand(target: Target, plan: Plan) -> None:
+    """The retry across processes: each append under its own serial from ``plan.serial`` on, one after the other."""
+    assert plan.client is not None and plan.serial is not None
+    sent = _Named(plan.client, plan.serial, plan.epoch)
+
+    async def body() -> None:
+        async with alpo.connect(",".join(target.servers), timeout_s=target.timeout_s) as log:
+            async for group in plan.appends():
+                for payloads in group:
+                    sent.under_way = True
+                    try:
+                        done = await log.append_by_hand(
+                            payloads, client=sent.client, serial=sent.serial, epoch=sent.known_epoch
+                        )
+                    except SessionExpired as error:
+                        # Not the only transmission: an earlier process sent it, and nobody can tell any more (R22).
+                        raise sent.unknown(str(error)) from error
+                    sent.under_way, sent.known_epoch = False, done.epoch
+                    line = _line(done.lsn, len(payloads), sent, done.duplicate, target.json)
+                    await Sink().write(line.encode())
+                    sent.serial += 1
+
+    if await unless_interrupted(body):
+        raise sent.unknown("interrupted") if sent.under_way else KeyboardInterrupt
+
+
+@dataclass(slots=True)
+class _Named:
+    """Who a retry by hand is sent as. ``known_epoch`` None: the one on record."""
+
+    client: str
+    serial: int
+    known_epoch: int | None
+    under_way: bool = False
+
+    @property
+    def epoch(self) -> int:
+        return self.known_epoch or 0
+
+    def unknown(self, why: str) -> NotGuaranteed:
+        return NotGuaranteed(why, client=self.client, serial=self.serial, epoch=self.epoch)
+
+
+async def _progress(run: Run) -> None:
+    """A line on the terminal for what takes longer than two seconds."""
+    if not sys.stderr.isatty():
+        return
+    await trio.sleep(PROGRESS_AFTER_S)
+    try:
+        while True:
+            print(f"\r\x1b[K{run.summary()}", end="", file=sys.stderr, flush=True)
+            await trio.sleep(PROGRESS_EVERY_S)
+    finally:
+        print("\r\x1b[K", end="", file=sys.stderr, flush=True)

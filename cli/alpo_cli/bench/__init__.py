@@ -1,0 +1,1 @@
+"""Load and measurements: `alpo bench append`, `read`, `failover`."""

@@ -1,0 +1,134 @@
+"""`alpo bench append / read / failover`: the command lines."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Annotated
+
+import trio
+import typer
+
+from ..exits import UsageProblem
+from ..local_cluster import LocalCluster
+from ..options import Target, remember, with_target, without_servers
+from ..output import say
+from .failover import failover as measure_failover
+from .load import Load, Tally, append_load
+from .reads import fill_if_empty, read_load
+from .show import progress, show
+
+app = typer.Typer(
+    callback=remember, no_args_is_help=True, rich_markup_mode="rich",
+    help="Load a cluster and measure it: appends, reads, failovers.\n\n"
+         "Examples:\n\n    alpo bench append --outstanding 1000",
+)
+
+Payload = Annotated[int, typer.Option("--payload", metavar="BYTES", min=0, help="Size of each payload.")]
+Outstanding = Annotated[int, typer.Option("--outstanding", metavar="N", min=1, help="Appends in flight, in all.")]
+Connections = Annotated[int, typer.Option("--connections", metavar="C", min=1, max=900, help="Client connections.")]
+Batch = Annotated[int, typer.Option("--batch", metavar="N", min=1, help="Payloads an append (an atomic batch).")]
+Seconds = Annotated[float, typer.Option("--seconds", metavar="S", min=0.1, help="How long.")]
+Plot = Annotated[Path | None, typer.Option("--plot", metavar="FILE.svg", show_default=False,
+                                           help="Write the latency histogram as SVG.")]
+
+
+@app.command()
+@with_target
+def append(
+    target: Target, payload: Payload = 100, outstanding: Outstanding = 64, connections: Connections = 1,
+    batch: Batch = 1, seconds: Seconds = 10.0, plot: Plot = None,
+) -> None:
+    """Keep so many appends in flight and measure; an operation is one append (with --batch one batch).
+
+    Examples:
+
+        alpo bench append --outstanding 1000 --connections 10
+
+        alpo bench append --payload 1024 --batch 64 --seconds 30 --json --plot append.svg
+    """
+    if outstanding < connections:
+        raise UsageProblem(f"--outstanding {outstanding} is less than --connections {connections}")
+    load = Load(payload, outstanding, connections, batch, seconds)
+    with progress("appending", seconds, target.json) as (bar, task):
+        def on_progress(elapsed_s: float, tally: Tally) -> None:
+            bar.update(task, completed=elapsed_s, note=f"{tally.done / elapsed_s:,.0f}/s")
+
+        result, first_error = trio.run(append_load, ",".join(target.servers), load, target.timeout_s, on_progress)
+    title = f"append: {payload} B, {outstanding} outstanding, {connections} connections"
+    show(title + (f", batches of {batch}" if batch > 1 else ""), result, target.json, plot)
+    if first_error:
+        say(f"{result.errors} appends failed; the first: {first_error}")
+
+
+@app.command()
+@with_target
+def read(
+    target: Target, payload: Payload = 100, outstanding: Outstanding = 64, connections: Connections = 1,
+    batch: Batch = 64, seconds: Seconds = 10.0,
+    local: Annotated[bool, typer.Option("--local", show_default=False, help="Servers' own copies.")] = False,
+    plot: Plot = None,
+) -> None:
+    """Read the whole log again and again; an operation is one payload, a latency one page.
+
+    An empty log is filled first: 20,000 payloads of --payload bytes, appended as --outstanding and --batch say.
+
+    Examples:
+
+        alpo bench read --connections 4
+
+        alpo bench read --local --seconds 30 --json
+    """
+    servers = ",".join(target.servers)
+    if filled := trio.run(fill_if_empty, servers, payload, outstanding, batch, target.timeout_s):
+        say(f"the log was empty: {filled:,} payloads of {payload} B were appended")
+    with progress("reading", seconds, target.json) as (bar, task):
+        def on_progress(elapsed_s: float, records: int) -> None:
+            bar.update(task, completed=elapsed_s, note=f"{records / elapsed_s:,.0f}/s")
+
+        result = trio.run(read_load, servers, connections, seconds, local, target.timeout_s, on_progress)
+    show(f"read: {connections} connections, {'local' if local else 'linearizable'}", result, target.json, plot)
+
+
+@app.command()
+@without_servers
+def failover(
+    target: Target,
+    dir: Annotated[Path, typer.Option("--dir", metavar="DIR", show_default=False,
+                                      help="A running cluster of alpo cluster start --detach.")],
+    rounds: Annotated[int, typer.Option("--rounds", metavar="N", min=1, max=1000, help="How many leaders.")] = 10,
+    signal_name: Annotated[str, typer.Option("--signal", metavar="KILL|TERM", help="What they are sent.")] = "KILL",
+    payload: Payload = 100, outstanding: Outstanding = 1, connections: Connections = 1, batch: Batch = 1,
+    seconds: Annotated[float, typer.Option("--seconds", metavar="S", min=0.1,
+                                           help="Give up a round after so long.")] = 30.0,
+    plot: Plot = None,
+) -> None:
+    """Kill the leader again and again; measure from the signal to the next guaranteed append.
+
+    Each server is started again before the next round. With --outstanding above 1 the other appends are kept in
+    flight beside the one that is timed, over --connections.
+
+    Examples:
+
+        alpo bench failover --dir /tmp/demo
+
+        alpo bench failover --dir /tmp/demo --signal TERM --rounds 5 --json
+    """
+    if outstanding > 1 and outstanding - 1 < connections:
+        raise UsageProblem(f"--outstanding {outstanding}: one is timed, each of {connections} connections needs one")
+    signals = {"KILL": signal.SIGKILL, "TERM": signal.SIGTERM}
+    if signal_name.upper() not in signals:
+        raise UsageProblem(f"--signal {signal_name}: KILL or TERM")
+    cluster = LocalCluster.load(dir)
+    with progress("failing over", rounds, target.json) as (bar, task):
+        def on_round(number: int, wait_s: float) -> None:
+            bar.update(task, completed=number, note=f"{wait_s * 1000:.0f} ms")
+
+        result, measured = trio.run(
+            measure_failover, cluster, rounds, signals[signal_name.upper()],
+            Load(payload, outstanding - 1, connections, batch, seconds), on_round,
+        )
+    extra = {"rounds": rounds, "median_ms": measured.median_ms, "rounds_ms": [round(w * 1000, 1)
+                                                                              for w in measured.waits_s]}
+    show(f"failover: {rounds} leaders, SIG{signal_name.upper()}: from the signal to the next guaranteed append",
+         result, target.json, plot, extra)

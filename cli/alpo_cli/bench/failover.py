@@ -1,0 +1,98 @@
+"""`alpo bench failover`: kill the leader, time the next guaranteed append, bring the server back; several rounds.
+
+The time runs from the signal until an append that was begun right after it is guaranteed. A cluster without appends
+in flight meanwhile is the kindest case, so others may be kept in flight beside it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import trio
+
+import alpo
+
+from ..leaders import caught_up_within
+from ..local_cluster import LocalCluster
+from .load import Load, Tally, Window
+from .stats import Latencies, Result
+
+LEVEL_WITHIN_S = 30.0
+GONE_WITHIN_S = 15.0
+_SETTLE_S = 0.3
+
+
+@dataclass(slots=True)
+class Rounds:
+    """What the rounds measured: seconds without a guaranteed append, one a round."""
+
+    waits_s: list[float] = field(default_factory=list)
+
+    @property
+    def median_ms(self) -> float:
+        ordered = sorted(self.waits_s)
+        middle = len(ordered) // 2
+        median_s = ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+        return round(median_s * 1000, 1)
+
+    @property
+    def max_ms(self) -> float:
+        return round(max(self.waits_s) * 1000, 1)
+
+
+async def failover(
+    cluster: LocalCluster, rounds: int, signal_number: signal.Signals, load: Load,
+    on_round: Callable[[int, float], None],
+) -> tuple[Result, Rounds]:
+    """Measure, with ``load`` kept up beside the appends that are timed (``load.seconds``: the longest round).
+
+    Raises Failed when the cluster does not come back, NotGuaranteed when a round takes too long.
+    """
+    tally, measured = Tally(), Rounds()
+    payloads = [os.urandom(load.payload_bytes) for _ in range(load.batch)]
+    started_s = time.perf_counter()
+    async with alpo.connect(cluster.addresses, timeout_s=load.seconds) as log:
+        async with trio.open_nursery() as beside:
+            for share in load.shares():
+                beside.start_soon(_keep_up, cluster.addresses, load, payloads, share, tally)
+            for number in range(1, rounds + 1):
+                leader = await caught_up_within(cluster, LEVEL_WITHIN_S, steady=load.outstanding == 0)
+                await log.append_batch(payloads)
+                # A server that has just come back must be heard by all before it can count for anything.
+                await trio.sleep(_SETTLE_S)
+                measured.waits_s.append(await _one_round(cluster, leader, signal_number, log, payloads, tally))
+                on_round(number, measured.waits_s[-1])
+            beside.cancel_scope.cancel()
+    await caught_up_within(cluster, LEVEL_WITHIN_S)
+    elapsed_s = time.perf_counter() - started_s
+    latencies = Latencies()
+    for wait_s in measured.waits_s:
+        latencies.add(wait_s)
+    moved = tally.done * load.batch * load.payload_bytes
+    return Result(tally.done, moved, elapsed_s, latencies, tally.errors), measured
+
+
+async def _keep_up(servers: str, load: Load, payloads: list[bytes], share: int, tally: Tally) -> None:
+    async with alpo.connect(servers, timeout_s=load.seconds) as log:
+        await Window(log, payloads, share, tally).run(float("inf"))
+
+
+async def _one_round(
+    cluster: LocalCluster, leader: int, signal_number: signal.Signals, log: alpo.Log, payloads: list[bytes],
+    tally: Tally,
+) -> float:
+    server = cluster.get(leader)
+    signalled_s = time.perf_counter()
+    server.send(signal_number)
+    await log.append_batch(payloads)
+    wait_s = time.perf_counter() - signalled_s
+    tally.done += 1
+    with trio.fail_after(GONE_WITHIN_S):
+        while server.running():
+            await trio.sleep(0.01)
+    cluster.spawn([server])
+    return wait_s

@@ -1,0 +1,131 @@
+"""The append load: a window of appends kept open on each of several connections, latencies taken by callback.
+
+One wake-up serves all that one receive brought: the callbacks only count, the refill happens once for them all.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+import trio
+
+import alpo
+from alpo.client.handle import Handle
+
+from .stats import Latencies, Result
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """``outstanding`` appends are kept open in all, over ``connections``; each of ``batch`` payloads."""
+
+    payload_bytes: int
+    outstanding: int
+    connections: int
+    batch: int
+    seconds: float
+
+    def shares(self) -> list[int]:
+        """Appends in flight on each connection that has any."""
+        each, more = divmod(self.outstanding, self.connections)
+        return [share for n in range(self.connections) if (share := each + (n < more))]
+
+
+@dataclass(slots=True)
+class Tally:
+    """What all connections count together."""
+
+    latencies: Latencies = field(default_factory=Latencies)
+    done: int = 0
+    errors: int = 0
+    first_error: str = ""
+
+
+class Window:
+    """One connection's share: as many appends in flight as it has room for, until told to stop."""
+
+    def __init__(self, log: alpo.Log, payloads: list[bytes], room: int, tally: Tally) -> None:
+        self._log = log
+        self._payloads = payloads
+        self._room = room
+        self._tally = tally
+        self._in_flight = 0
+        self._answered = trio.Event()
+
+    async def run(self, until_s: float) -> None:
+        """Keep the window full until then, and see what is in flight through."""
+        clock = time.perf_counter
+        while clock() < until_s:
+            started_s = clock()
+            for _ in range(self._room - self._in_flight):
+                self._send().add_done_callback(partial(self._count, started_s))
+                self._in_flight += 1
+            await self._next_answers()
+        while self._in_flight:
+            await self._next_answers()
+
+    def _send(self) -> Handle:
+        if len(self._payloads) == 1:
+            return self._log.append_nowait(self._payloads[0])
+        return self._log.append_batch_nowait(self._payloads)
+
+    async def _next_answers(self) -> None:
+        await self._answered.wait()
+        self._answered = trio.Event()
+
+    def _count(self, started_s: float, handle: Handle) -> None:
+        self._in_flight -= 1
+        tally = self._tally
+        if handle.error is None:
+            tally.latencies.add(time.perf_counter() - started_s)
+            tally.done += 1
+        else:
+            tally.errors += 1
+            tally.first_error = tally.first_error or str(handle.error)
+        self._answered.set()
+
+
+async def append_load(
+    servers: str, load: Load, timeout_s: float, on_progress: Callable[[float, Tally], None]
+) -> tuple[Result, str]:
+    """Run the load. The clock starts once every connection has had its first append guaranteed.
+
+    Returns what was measured and the first error's text ("" without any). Raises what that first append raises.
+    """
+    tally = Tally()
+    payloads = [os.urandom(load.payload_bytes) for _ in range(load.batch)]
+    shares = load.shares()
+    ready = 0
+    all_ready = trio.Event()
+    started_s = 0.0
+
+    async def one(share: int) -> None:
+        nonlocal ready, started_s
+        async with alpo.connect(servers, timeout_s=timeout_s) as log:
+            await log.append(payloads[0])
+            ready += 1
+            if ready == len(shares):
+                started_s = time.perf_counter()
+                all_ready.set()
+            await all_ready.wait()
+            await Window(log, payloads, share, tally).run(started_s + load.seconds)
+
+    async def report() -> None:
+        await all_ready.wait()
+        while True:
+            await trio.sleep(0.2)
+            on_progress(time.perf_counter() - started_s, tally)
+
+    async with trio.open_nursery() as reporting:
+        reporting.start_soon(report)
+        async with trio.open_nursery() as connections:
+            for share in shares:
+                connections.start_soon(one, share)
+        elapsed_s = time.perf_counter() - started_s
+        reporting.cancel_scope.cancel()
+    moved = tally.done * load.batch * load.payload_bytes
+    return Result(tally.done, moved, elapsed_s, tally.latencies, tally.errors), tally.first_error

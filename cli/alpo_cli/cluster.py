@@ -1,0 +1,163 @@
+"""`alpo cluster`: real alpod processes on loopback for development."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import trio
+import typer
+
+import alpo
+
+from .exits import Failed, UsageProblem
+from .interrupts import unless_interrupted
+from .leaders import leader_within
+from .local_cluster import LocalCluster, LocalServer
+from .options import Target, local, remember, with_target
+from .output import say, table
+
+SIZE_DEFAULT = 3
+BASE_PORT_DEFAULT = 7100
+LEADER_WITHIN_S = 30.0
+
+app = typer.Typer(
+    callback=remember, no_args_is_help=True, rich_markup_mode="rich",
+    help="A cluster of real alpod processes on this machine, for development; and the first start of any cluster.\n\n"
+         "Examples:\n\n    alpo cluster start --dir /tmp/demo",
+)
+
+Dir = Annotated[
+    Path,
+    typer.Option("--dir", metavar="DIR", show_default=False,
+                 help="Where the cluster lives: data directories, logs, cluster.json."),
+]
+
+
+@app.command()
+@local
+def start(
+    dir: Dir,
+    size: Annotated[int | None, typer.Option("--size", metavar="N", show_default=str(SIZE_DEFAULT),
+                                             help="How many servers.")] = None,
+    base_port: Annotated[int | None, typer.Option("--base-port", metavar="PORT", show_default=str(BASE_PORT_DEFAULT),
+                                                  help="The first server's port; the others take the next.")] = None,
+    detach: Annotated[bool, typer.Option("--detach", show_default=False,
+                                         help="Return when a leader exists; the servers go on.")] = False,
+) -> None:
+    """Start a cluster, or start the servers of one again; prints the --servers string on stdout.
+
+    Without --detach it stays in the foreground and stops the servers on Ctrl-C.
+
+    Examples:
+
+        alpo cluster start --dir /tmp/demo --size 5
+
+        export ALPO_SERVERS=$(alpo cluster start --dir /tmp/demo --detach)
+    """
+    cluster = lay_out(dir, size, base_port)
+    fresh = [server for server in cluster.servers if not server.running()]
+    if not fresh and not detach:
+        raise Failed(f"the cluster in {dir} is running already (stop it: alpo cluster stop --dir {dir})")
+    keep = False
+    try:
+        cluster.spawn(fresh)
+        interrupted = trio.run(_serve, cluster, fresh, detach)
+        keep = detach and not interrupted
+    finally:
+        if not keep:
+            _stop(LocalCluster(cluster.directory, fresh))
+    if interrupted and detach:
+        raise KeyboardInterrupt
+
+
+async def _serve(cluster: LocalCluster, fresh: list[LocalServer], detach: bool) -> bool:
+    """Wait for a leader, print the addresses, and unless detached stay until Ctrl-C; whether that came."""
+    async def body() -> None:
+        await leader_within(cluster, LEADER_WITHIN_S)
+        print(cluster.addresses, flush=True)
+        if not detach:
+            say(f"{len(cluster.servers)} servers run; Ctrl-C stops them. Logs: {cluster.directory}/server-N.log")
+            await _say_who_ends(fresh)
+
+    return await unless_interrupted(body)
+
+
+def lay_out(dir: Path, size: int | None, base_port: int | None) -> LocalCluster:
+    """The cluster of an existing directory, or a new one. Raises UsageProblem if the flags contradict what is there."""
+    if not LocalCluster.exists(dir):
+        return LocalCluster.create(
+            dir, SIZE_DEFAULT if size is None else size, BASE_PORT_DEFAULT if base_port is None else base_port
+        )
+    cluster = LocalCluster.load(dir)
+    if size not in (None, len(cluster.servers)):
+        raise UsageProblem(f"--size {size}: the cluster in {dir} has {len(cluster.servers)} servers")
+    if base_port not in (None, cluster.servers[0].port):
+        raise UsageProblem(f"--base-port {base_port}: the cluster in {dir} begins at {cluster.servers[0].port}")
+    return cluster
+
+
+async def _say_who_ends(servers: list[LocalServer]) -> None:
+    """Say it when a server ends by itself; for ever."""
+    known = list(servers)
+    while True:
+        for server in [server for server in known if not server.running()]:
+            known.remove(server)
+            say(f"server {server.id} has ended; its log ends:\n{server.log_tail(4)}")
+        await trio.sleep(0.5)
+
+
+def _stop(cluster: LocalCluster) -> None:
+    for id in cluster.stop():
+        say(f"server {id} did not stop within 10 s and was killed")
+
+
+@app.command()
+@local
+def stop(dir: Dir) -> None:
+    """Stop the servers of a cluster: SIGTERM, and SIGKILL to what is still there after 10 s.
+
+    Examples:
+
+        alpo cluster stop --dir /tmp/demo
+    """
+    cluster = LocalCluster.load(dir)
+    running = [server.id for server in cluster.servers if server.running()]
+    _stop(cluster)
+    say(f"stopped {len(running)} servers" if running else "no server was running")
+
+
+@app.command("list")
+@local
+def list_(dir: Dir) -> None:
+    """List the servers of a cluster: address, process, data, log.
+
+    Examples:
+
+        alpo cluster list --dir /tmp/demo
+    """
+    cluster = LocalCluster.load(dir)
+    rows = [
+        [str(s.id), s.address, str(s.pid) if s.running() else "not running", str(s.data), str(s.log)]
+        for s in cluster.servers
+    ]
+    table("", ["id", "address", "pid", "data", "log"], rows)
+
+
+@app.command()
+@with_target
+def init(target: Target) -> None:
+    """Found the cluster: the first start of a list of one, or of servers started with --no-auto-init (R29).
+
+    Once in a cluster's life, told to any one of its servers.
+
+    Examples:
+
+        alpo cluster init --servers 127.0.0.1:7100
+    """
+    async def found() -> None:
+        async with alpo.connect(",".join(target.servers), timeout_s=target.timeout_s) as log:
+            await log.init()
+
+    trio.run(found)
+    say("the cluster is founded")

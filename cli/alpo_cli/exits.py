@@ -1,0 +1,99 @@
+"""What a command's end means to the shell that ran it: the one place where errors become exit codes.
+
+Laws:
+
+* 0 done; 1 the cluster said no, could not be reached, or the outcome is a known failure; 2 wrong usage or input;
+  3 the outcome of an append is unknown. Nothing else, and reads never end 3.
+* Every ending but 0 says why on stderr, in one message, control characters escaped.
+* A reader that went away (`alpo read | head`) is no error: quiet, 0.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from shlex import quote
+
+from alpo.errors import AlpoError, NotGuaranteed, SessionExpired, TooLarge
+
+from .output import say
+
+DONE = 0
+FAILED = 1
+USAGE = 2
+UNKNOWN = 3
+
+
+class UsageProblem(Exception):
+    """The command line or its input cannot be right (exit 2)."""
+
+
+class Failed(Exception):
+    """The command could not do its work, and nothing is left in doubt (exit 1)."""
+
+
+def code_of(error: BaseException) -> int:
+    """The exit code for one error that is no group. Errors that are nobody's plan (bugs) are not for here."""
+    if isinstance(error, NotGuaranteed | SessionExpired):
+        return UNKNOWN
+    if isinstance(error, UsageProblem | TooLarge):
+        return USAGE
+    return FAILED
+
+
+def message_of(error: BaseException) -> str:
+    """What stderr says of it."""
+    if isinstance(error, NotGuaranteed):
+        return f"{error}\noutcome unknown; retry with {retry_flags(error)}"
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
+    return str(error) or type(error).__name__
+
+
+def retry_flags(error: NotGuaranteed) -> str:
+    """The flags of `alpo append` that name the append whose outcome is unknown, fit for a shell.
+
+    A named client's epoch is left out when it is not known: the one on record will do.
+    """
+    epoch = "" if error.epoch == 0 and not error.client.startswith("~") else f" --epoch {error.epoch}"
+    return f"--client {quote(error.client)} --serial {error.serial}{epoch}"
+
+
+def leaves(error: BaseException) -> list[BaseException]:
+    """The errors inside groups, however deep; a plain error stands for itself."""
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for inner in error.exceptions for leaf in leaves(inner)]
+    return [error]
+
+
+def worst(error: BaseException) -> BaseException:
+    """Of a group, the error that decides the ending: a bug first, then the unknown outcome, then the rest."""
+    planned = (AlpoError, UsageProblem, Failed, OSError, KeyboardInterrupt)
+    found = leaves(error)
+    unplanned = [e for e in found if not isinstance(e, planned)]
+    return unplanned[0] if unplanned else max(found, key=code_of)
+
+
+def guarded(body: Callable[[], None]) -> int:
+    """Run a command's body; say what went wrong; return its exit code. Bugs pass through with their traceback."""
+    try:
+        body()
+        sys.stdout.flush()
+        return DONE
+    except (AlpoError, UsageProblem, Failed, OSError, KeyboardInterrupt, BaseExceptionGroup) as raised:
+        error = worst(raised)
+        if isinstance(error, BrokenPipeError):
+            _close_stdout()
+            return DONE
+        if not isinstance(error, AlpoError | UsageProblem | Failed | OSError | KeyboardInterrupt):
+            raise
+        say(f"alpo: {message_of(error)}")
+        return code_of(error)
+
+
+def _close_stdout() -> None:
+    """The interpreter flushes stdout once more as it ends: let it do so into nothing."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)

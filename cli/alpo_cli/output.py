@@ -1,0 +1,106 @@
+"""What commands print: results on stdout, messages for people on stderr.
+
+Laws:
+
+* stdout carries results alone, one a line or one JSON object a line; nothing else is ever printed there.
+* What comes from outside (payloads, names, details) reaches a terminal with its control characters escaped.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import sys
+from datetime import UTC, datetime
+from typing import Any
+
+import trio
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+#: Cc of Unicode: C0, DEL, C1. Line feeds count: a payload is one line on a terminal.
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
+_NAMED = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\x1b": "\\e"}
+
+
+def _escaped_character(match: re.Match[str]) -> str:
+    character = match[0]
+    return _NAMED.get(character) or f"\\x{ord(character):02x}"
+
+
+def escape(text: str) -> str:
+    """``text`` with every control character made visible."""
+    return _CONTROL.sub(_escaped_character, text)
+
+
+def escape_bytes(payload: bytes) -> str:
+    """A payload for a terminal: UTF-8 where it is that, ``\\xNN`` for every other byte and control character."""
+    return escape(payload.decode("utf-8", "backslashreplace"))
+
+
+def say(text: str) -> None:
+    """One message for people, on stderr. Its own line breaks stay; nothing else of the kind does."""
+    print("\n".join(escape(line) for line in text.split("\n")), file=sys.stderr, flush=True)
+
+
+def json_line(fields: dict[str, Any]) -> str:
+    """One JSON object on one line, without its line end. Plain ASCII on a terminal, so that nothing acts up there."""
+    return json.dumps(fields, ensure_ascii=sys.stdout.isatty(), separators=(", ", ": "))
+
+
+def print_json(fields: dict[str, Any]) -> None:
+    """`json_line` to stdout, at once: whoever reads it need not wait for the next."""
+    print(json_line(fields), flush=True)
+
+
+def rfc3339(time: datetime) -> str:
+    """RFC 3339, UTC, milliseconds: ``2026-01-31T08:00:00.000Z``."""
+    return time.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def rfc3339_ms(time_ms: int) -> str:
+    """The same from milliseconds since 1970."""
+    return rfc3339(datetime.fromtimestamp(time_ms / 1000, UTC))
+
+
+def payload_fields(payload: bytes) -> dict[str, str]:
+    """``payload`` if it is UTF-8 text, else ``payload_base64`` (standard alphabet, padded)."""
+    try:
+        return {"payload": payload.decode("utf-8")}
+    except UnicodeDecodeError:
+        return {"payload_base64": base64.b64encode(payload).decode("ascii")}
+
+
+def table(title: str, columns: list[str], rows: list[list[str]]) -> None:
+    """A table on stdout, as wide as it needs when stdout is no terminal."""
+    drawn = Table(title=title or None, title_justify="left", header_style="bold")
+    for column in columns:
+        drawn.add_column(column, no_wrap=True)
+    for row in rows:
+        drawn.add_row(*(Text(escape(cell)) for cell in row))
+    console = Console() if sys.stdout.isatty() else Console(width=200)
+    console.print(drawn)
+
+
+class Sink:
+    """stdout for much output: whole chunks straight to the file descriptor, from a thread.
+
+    So a reader that stops for a while (a pager) stops neither the heartbeat of the connections nor Ctrl-C.
+    """
+
+    def __init__(self) -> None:
+        sys.stdout.flush()
+        self._fd = sys.stdout.fileno()
+        self.terminal = sys.stdout.isatty()
+
+    async def write(self, chunk: bytes) -> None:
+        """Write all of it. Raises BrokenPipeError when nobody reads any more."""
+        await trio.to_thread.run_sync(self._write_all, chunk, abandon_on_cancel=True)
+
+    def _write_all(self, chunk: bytes) -> None:
+        rest = memoryview(chunk)
+        while rest:
+            rest = rest[os.write(self._fd, rest) :]

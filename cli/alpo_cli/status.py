@@ -1,0 +1,84 @@
+"""`alpo status`: every member's own account of itself, and nulls for those that do not answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import alpo
+
+from .exits import Failed
+from .options import Target
+from .output import escape, print_json, table
+
+KEYS = (
+    "id", "address", "state", "status", "term", "leader", "last_id", "guaranteed_id", "fully_replicated_id",
+    "first_lsn", "last_lsn", "reachable",
+)
+_COLUMNS = [
+    "id", "address", "state", "term", "leader", "last", "guaranteed", "fully replicated", "first LSN", "last LSN",
+    "lag", "status", "disk", "version",
+]
+
+Fields = Mapping[str, Any]
+
+
+async def members(target: Target) -> list[dict[str, Any]]:
+    """What each member said, ordered by id; only ``id``, ``address`` and ``reachable`` of those that did not."""
+    async with alpo.connect(",".join(target.servers), timeout_s=target.timeout_s) as log:
+        found = await log.status()
+    return sorted(found, key=lambda member: (member.get("id") or 1 << 31, member.get("address") or ""))
+
+
+def as_json(found: list[dict[str, Any]]) -> dict[str, Any]:
+    """The fixed keys of every member, all there, then what else it said."""
+    def whole(member: Fields) -> dict[str, Any]:
+        fixed = {key: member.get(key) for key in KEYS}
+        fixed["reachable"] = bool(member.get("reachable"))
+        return {**fixed, **{key: value for key, value in member.items() if key not in fixed}}
+
+    return {"members": [whole(member) for member in found]}
+
+
+def lag(member: Fields, found: list[dict[str, Any]]) -> int | None:
+    """By how many entries its guaranteed mark is behind the highest one."""
+    own = member.get("guaranteed_id")
+    marks = [m["guaranteed_id"] for m in found if m.get("guaranteed_id") is not None]
+    return None if own is None or not marks else max(marks) - int(own)
+
+
+def row(member: Fields, found: list[dict[str, Any]]) -> list[str]:
+    """One line of the table; a dash for what is not known."""
+    def text(key: str) -> str:
+        value = member.get(key)
+        return "-" if value is None or value == "" else str(value)
+
+    behind, disk = lag(member, found), member.get("disk_bytes")
+    leader = "-" if not member.get("leader") else str(member["leader"])
+    return [
+        text("id"), text("address"), text("state") if member.get("reachable") else "unreachable", text("term"),
+        leader, text("last_id"), text("guaranteed_id"), text("fully_replicated_id"), text("first_lsn"),
+        text("last_lsn"), "-" if behind is None else str(behind), text("status"),
+        "-" if disk is None else size(int(disk)), text("version"),
+    ]
+
+
+def size(count: int) -> str:
+    """Bytes with the unit that suits."""
+    for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= factor:
+            return f"{count / factor:.1f} {unit}"
+    return f"{count} B"
+
+
+def show(target: Target, found: list[dict[str, Any]]) -> None:
+    """Print it. Raises Failed, after printing, when no member at all could be reached."""
+    if target.json:
+        print_json(as_json(found))
+    else:
+        table("", _COLUMNS, [row(member, found) for member in found])
+        for member in found:
+            for remark in [*(member.get("waiting") or ()), *(member.get("problems") or ())]:
+                print(escape(f"server {member.get('id')}: {remark}"))
+    if not any(member.get("reachable") for member in found):
+        raise Failed(f"none of {', '.join(target.servers)} could be reached")

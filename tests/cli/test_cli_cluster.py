@@ -1,0 +1,115 @@
+"""Local clusters: what is on disk, which processes count as running, which are sent signals."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from alpo_cli import local_cluster
+from alpo_cli.cluster import lay_out
+from alpo_cli.exits import Failed, UsageProblem
+from alpo_cli.local_cluster import LocalCluster, command_line, free_base_port, port_free
+
+STUBBORN = "import signal, sys; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); sys.stdin.read()"
+OBEDIENT = "print(flush=True); import sys; sys.stdin.read()"
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> LocalCluster:
+    return LocalCluster.create(tmp_path / "c", 2, free_base_port(2))
+
+
+@pytest.fixture
+def processes() -> Iterator[list[subprocess.Popen[bytes]]]:
+    started: list[subprocess.Popen[bytes]] = []
+    yield started
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def start(processes: list[subprocess.Popen[bytes]], code: str, *words: str) -> int:
+    process = subprocess.Popen([sys.executable, "-c", code, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    processes.append(process)
+    assert process.stdout is not None
+    process.stdout.readline()
+    return process.pid
+
+
+def test_what_is_created_can_be_loaded(cluster: LocalCluster) -> None:
+    assert LocalCluster.load(cluster.directory) == cluster
+    port = cluster.servers[0].port
+    assert cluster.addresses == f"127.0.0.1:{port},127.0.0.1:{port + 1}"
+    assert json.loads((cluster.directory / "cluster.json").read_text())["servers"][1]["id"] == 2
+
+
+@pytest.mark.parametrize("content", [None, "", "{}", '{"servers": [{"id": 1}]}', "[]"])
+def test_no_cluster_there(content: str | None, tmp_path: Path) -> None:
+    if content is not None:
+        (tmp_path / "cluster.json").write_text(content)
+    with pytest.raises(Failed):
+        LocalCluster.load(tmp_path)
+
+
+def test_starting_again_keeps_size_and_ports(cluster: LocalCluster) -> None:
+    assert lay_out(cluster.directory, None, None) == cluster
+    assert lay_out(cluster.directory, 2, cluster.servers[0].port) == cluster
+    with pytest.raises(UsageProblem, match="has 2 servers"):
+        lay_out(cluster.directory, 3, None)
+    with pytest.raises(UsageProblem, match="begins at"):
+        lay_out(cluster.directory, None, cluster.servers[0].port + 1)
+
+
+def test_only_a_process_that_names_the_data_directory_is_ours(
+    cluster: LocalCluster, processes: list[subprocess.Popen[bytes]]
+) -> None:
+    ours, stranger = cluster.servers
+    ours.pid = start(processes, OBEDIENT, "--data", str(ours.data))
+    stranger.pid = start(processes, OBEDIENT, "--data", str(stranger.data) + "0")
+    assert ours.running() and not stranger.running()
+    assert str(ours.data) in command_line(ours.pid)
+    cluster.stop(grace_s=5)
+    assert processes[0].wait(5) == -signal.SIGTERM
+    assert processes[1].poll() is None, "a stranger was sent a signal"
+    assert not stranger.send(signal.SIGKILL) and processes[1].poll() is None
+
+
+def test_who_does_not_stop_is_killed(cluster: LocalCluster, processes: list[subprocess.Popen[bytes]]) -> None:
+    for server, code in zip(cluster.servers, (STUBBORN, OBEDIENT), strict=True):
+        server.pid = start(processes, code, str(server.data))
+    assert cluster.stop(grace_s=0.3) == [1]
+    assert [process.wait(5) for process in processes] == [-signal.SIGKILL, -signal.SIGTERM]
+    assert cluster.stop() == []
+
+
+def test_a_port_in_use_is_said(cluster: LocalCluster) -> None:
+    port = cluster.servers[1].port
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", port))
+        taken.listen()
+        assert not port_free(port)
+        with pytest.raises(Failed, match=f"port {port} .*server 2.* in use"):
+            cluster.spawn(cluster.servers)
+    assert port_free(port) and not any(server.pid for server in cluster.servers)
+
+
+def test_the_tail_of_a_log(cluster: LocalCluster) -> None:
+    server = cluster.servers[0]
+    assert server.log_tail() == ""
+    server.log.write_text("".join(f"line {n}\n" for n in range(5_000)))
+    assert server.log_tail(2) == "line 4998\nline 4999"
+
+
+def test_free_ports_are_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
+    base = free_base_port(3)
+    assert all(port_free(base + n) for n in range(3))
+    monkeypatch.setattr(local_cluster, "port_free", lambda port: False)
+    with pytest.raises(Failed, match="no free ports"):
+        free_base_port(3)

@@ -1,0 +1,81 @@
+"""docs/cli.md names every command and option that there is, and every command's help has an example."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from alpo_cli.main import app
+
+DOCS = (Path(__file__).parents[2] / "docs" / "cli.md").read_text("utf-8")
+SHARED = {"--servers", "--config", "--timeout", "--json"}
+#: Typer's own, of the root.
+TYPERS = {"--help", "--install-completion", "--show-completion"}
+
+
+def commands(group: Any, path: str) -> Iterator[tuple[str, Any]]:
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, f"{path} {name}")
+        else:
+            yield f"{path} {name}", command
+
+
+ROOT: Any = typer.main.get_command(app)
+ALL = dict(commands(ROOT, "alpo"))
+
+
+def flags(command: Any) -> set[str]:
+    return {flag for parameter in command.params for flag in parameter.opts if flag.startswith("--")} - TYPERS
+
+
+def section_of(path: str) -> str:
+    """The chapter of a command: `alpo session list` is in that of `alpo session`."""
+    title = " ".join(path.split()[:2])
+    found = re.search(rf"^## {title}\n(.*?)(?=^## |\Z)", DOCS, re.MULTILINE | re.DOTALL)
+    assert found, f"docs/cli.md has no chapter {title!r}"
+    return found[1]
+
+
+def test_the_commands_are_those_of_the_contract() -> None:
+    assert sorted(ALL) == sorted([
+        "alpo append", "alpo read", "alpo status", "alpo session list", "alpo session drop", "alpo cluster start",
+        "alpo cluster stop", "alpo cluster list", "alpo cluster init", "alpo bench append", "alpo bench read",
+        "alpo bench failover",
+    ])
+
+
+@pytest.mark.parametrize("path", ALL)
+def test_every_command_is_documented_with_its_options(path: str) -> None:
+    section = section_of(path)
+    assert re.search(rf"^    {path}\b", section, re.MULTILINE), f"{path} is not in its chapter"
+    missing = {flag for flag in flags(ALL[path]) - SHARED if not re.search(rf"{flag}\b", section)}
+    assert not missing
+
+
+@pytest.mark.parametrize("path", ALL)
+def test_every_command_takes_the_shared_options(path: str) -> None:
+    assert flags(ALL[path]) >= SHARED
+
+
+def test_the_shared_options_are_documented() -> None:
+    assert all(re.search(rf"`(alpo )?{flag}\b", DOCS) for flag in SHARED | {"--version"})
+
+
+@pytest.mark.parametrize("path", ALL)
+def test_every_help_has_an_example_of_that_very_command(path: str) -> None:
+    text = ALL[path].help
+    assert "Examples:" in text
+    assert path in text.partition("Examples:")[2]
+
+
+@pytest.mark.parametrize("path", ALL)
+def test_no_option_of_the_docs_is_unknown(path: str) -> None:
+    known = set().union(*(flags(command) for command in ALL.values())) | {"--version", "--no-auto-init"} | TYPERS
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", section_of(path)))
+    assert named <= known

@@ -1,0 +1,94 @@
+"""The shared options: before the command, after it, in a group; flags before the file before the environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from alpo_cli.exits import UsageProblem
+from alpo_cli.main import app as alpo_app
+from alpo_cli.options import Target, local, remember, split_servers, with_target
+
+app = typer.Typer(callback=remember)
+group = typer.Typer(callback=remember)
+app.add_typer(group, name="group")
+seen: list[Target] = []
+
+
+@group.command()
+@with_target
+def leaf(target: Target, word: str, count: Annotated[int, typer.Option("--count")] = 1) -> None:
+    """A command. Examples: none."""
+    seen.append(target)
+    print(word * count)
+
+
+@group.command()
+@local
+def alone() -> None:
+    print("alone")
+
+
+def run(*words: str, **env: str) -> Target:
+    seen.clear()
+    result = CliRunner().invoke(app, list(words), env=env)
+    assert result.exit_code == 0, result.output
+    assert result.stdout == "aa\n"
+    return seen[0]
+
+
+A = ("a:1",)
+
+
+@pytest.mark.parametrize("words", [
+    ("--servers", "a:1", "--json", "--timeout", "3", "group", "leaf", "a", "--count", "2"),
+    ("group", "--servers", "a:1", "--json", "--timeout", "3", "leaf", "a", "--count", "2"),
+    ("group", "leaf", "--servers", "a:1", "a", "--json", "--count", "2", "--timeout", "3"),
+    ("--servers", "b:2", "--json", "group", "--timeout", "3", "leaf", "a", "--count", "2", "--servers", "a:1"),
+])
+def test_options_may_stand_anywhere_and_the_innermost_wins(words: tuple[str, ...]) -> None:
+    assert run(*words) == Target(A, 3.0, True)
+
+
+def test_flags_beat_the_file_and_the_file_the_environment(tmp_path: Path) -> None:
+    file = tmp_path / "alpod.toml"
+    file.write_text('[[member]]\nid = 1\naddress = "f:1"\n[[member]]\nid = 2\naddress = "f:2"\n')
+    base = ("group", "leaf", "a", "--count", "2")
+    assert run(*base, ALPO_SERVERS="e:1").servers == ("e:1",)
+    assert run(*base, "--config", str(file), ALPO_SERVERS="e:1").servers == ("f:1", "f:2")
+    assert run(*base, "--config", str(file), "--servers", "a:1", ALPO_SERVERS="e:1").servers == A
+    assert run(*base, ALPO_SERVERS="e:1") == Target(("e:1",), 10.0, False)
+
+
+@pytest.mark.parametrize(
+    "content", ["", "member = 3", "[[member]]\nid = 1\n", "no toml", '[[member]]\naddress = "x"\n']
+)
+def test_a_file_without_servers(content: str, tmp_path: Path) -> None:
+    file = tmp_path / "alpod.toml"
+    file.write_text(content)
+    result = CliRunner().invoke(app, ["--config", str(file), "group", "leaf", "a"])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert str(file) in result.stderr
+
+
+def test_local_commands_take_the_options_and_ignore_them() -> None:
+    result = CliRunner().invoke(app, ["--json", "group", "alone", "--servers", "no address", "--timeout", "-1"])
+    assert (result.exit_code, result.stdout) == (0, "alone\n")
+
+
+def test_servers() -> None:
+    assert split_servers("a:1, [::1]:2,", "x") == ("a:1", "[::1]:2")
+    for wrong in ("a", ":1", "a:", "a:0", "a:65536", "a:x", "::1:7", "a:１"):
+        with pytest.raises(UsageProblem, match="where"):
+            split_servers(wrong, "where")
+
+
+def test_version_and_completion_need_no_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ALPO_SERVERS", raising=False)
+    result = CliRunner().invoke(alpo_app, ["--version"])
+    assert result.exit_code == 0 and result.stdout.startswith("alpo ")
+    assert CliRunner().invoke(alpo_app, [], prog_name="alpo", env={"_ALPO_COMPLETE": "source_bash"}).exit_code == 0

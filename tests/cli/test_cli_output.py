@@ -1,0 +1,85 @@
+"""What is printed: escaping, JSON, times."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from alpo import Record
+from alpo_cli.exits import UsageProblem
+from alpo_cli.output import escape, escape_bytes, payload_fields, rfc3339
+from alpo_cli.read import clip, line_format, record_fields
+from alpo_cli.times import parse_since
+
+NOW = datetime(2026, 1, 31, 8, 0, 0, 123_000, UTC)
+
+
+def record(payload: bytes, lsn: int = 7) -> Record:
+    return Record(lsn, 9, 2, NOW, "web-1", 3, payload)
+
+
+def test_control_characters_are_escaped() -> None:
+    assert escape("a\x1b[31mb\n\t\x00\x7f\x9b") == "a\\e[31mb\\n\\t\\x00\\x7f\\x9b"
+    assert escape_bytes(b"gr\xc3\xbcn \xff\x07") == "grün \\xff\\x07"
+
+
+@given(st.binary())
+def test_nothing_escaped_holds_a_control_character(payload: bytes) -> None:
+    assert not re.search("[\x00-\x1f\x7f-\x9f]", escape_bytes(payload))
+
+
+def test_a_payload_is_text_or_base64() -> None:
+    assert payload_fields("grün\n".encode()) == {"payload": "grün\n"}
+    assert payload_fields(b"\xff\x00") == {"payload_base64": "/wA="}
+
+
+def test_the_keys_of_a_record_are_the_contract() -> None:
+    assert record_fields(record(b"hello")) == {
+        "lsn": 7, "id": 9, "term": 2, "time": "2026-01-31T08:00:00.123Z", "client": "web-1", "serial": 3,
+        "payload": "hello",
+    }
+
+
+def test_the_four_ways_to_write_a_record() -> None:
+    odd = record(b"a\x1b\xff")
+    assert line_format(False, False, False)(odd) == b"a\x1b\xff\n"
+    assert line_format(False, False, True)(odd) == b"a\\e\\xff\n"
+    assert line_format(False, True, True)(odd) == b"a\x1b\xff"
+    line = line_format(True, False, False)(odd)
+    assert line.endswith(b"\n") and json.loads(line)["payload_base64"] == "YRv/"
+
+
+def test_times_are_utc_with_milliseconds() -> None:
+    east = timezone(timedelta(hours=2))
+    assert rfc3339(datetime(2026, 1, 31, 10, 0, 0, 123_999, east)) == "2026-01-31T08:00:00.123Z"
+
+
+@pytest.mark.parametrize(("text", "moment"), [
+    ("10m", NOW - timedelta(minutes=10)), ("90s", NOW - timedelta(seconds=90)), ("3d", NOW - timedelta(days=3)),
+    ("2026-01-31T08:00:00Z", NOW.replace(microsecond=0)), ("2026-01-31t10:00:00.123+02:00", NOW),
+])
+def test_since(text: str, moment: datetime) -> None:
+    assert parse_since(text, NOW) == moment
+
+
+@pytest.mark.parametrize("text", [
+    "", "10", "ten minutes", "2026-01-31", "2026-01-31T08:00:00", "2026-13-31T08:00:00Z", "-5m", "999999999d",
+])
+def test_since_that_is_no_time(text: str) -> None:
+    with pytest.raises(UsageProblem, match="--since"):
+        parse_since(text, NOW)
+
+
+def test_clip_ends_at_the_lsn_or_the_count() -> None:
+    page = [record(b"", lsn) for lsn in range(5, 10)]
+    assert clip(page, None, None) == (page, False)
+    assert clip(page, 7, None) == (page[:3], True)
+    assert clip(page, 9, None) == (page, True)
+    assert clip(page, 10, None) == (page, False)
+    assert clip(page, None, 2) == (page[:2], True)
+    assert clip(page, 6, 4) == (page[:2], True)
