@@ -1,9 +1,70 @@
-"""The operator's requests: status, sessions, first start, and appends retried by hand."""
-from __future__ import annotations
-from datetime import datetime
-from typing import NamedTuple
+"""The operator's requests: status, sessions, first start, and appends retried by hand.
 
-class ByHand(NamedTuple):
+Laws: each request is repeated until it is answered or its time is up; one that changes something and may have been
+taken before is judged with that in mind, so that an outcome is only called known when it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple, TypeVar
+
+import anyio
+
+from alpo.core.ready import Code
+from alpo.errors import (
+    AlpoError,
+    Fenced,
+    NotGuaranteed,
+    Overloaded,
+    ProtocolError,
+    Refused,
+    SerialExpected,
+    SerialReused,
+    SessionExpired,
+    Skipped,
+    TooLarge,
+    Unavailable,
+)
+from alpo.wire.requests import (
+    Append,
+    Appended,
+    AppendRefused,
+    Drop,
+    Init,
+    ListSessions,
+    Opened,
+    Page,
+    Read,
+    RequestRefused,
+    ServerReply,
+    SessionTable,
+    Status,
+    StatusAnswer,
+)
+
+from .batches import Parcel, batch
+from .connection import Connection, Lost
+from .ids import NAME_BYTES_MAX, is_random
+from .opening import Opening
+from .servers import PAUSE_FIRST_S, PAUSE_MAX_S, Servers
+
+T = TypeVar("T")
+
+#: Keys of `status` that an unreachable member has as None.
+STATUS_KEYS = (
+    "id", "address", "state", "status", "term", "leader", "last_id", "guaranteed_id", "fully_replicated_id",
+    "first_lsn", "last_lsn", "reachable",
+)
+STATUS_S = 2.0
+ATTEMPT_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ByHand:
     """How a retry by hand ended: appended at ``lsn`` …, now or (``duplicate``) before."""
 
     lsn: int
@@ -22,3 +83,250 @@ class SessionInfo(NamedTuple):
     last_serial: int
     last_id: int
     last_time: datetime
+
+
+class _Again(Exception):
+    """This try was of no use; another may be."""
+
+    def __init__(self, reason: AlpoError) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
+
+
+async def status(servers: Servers, timeout_s: float) -> list[dict[str, Any]]:
+    """Every member's own account of itself, ordered by id: see `STATUS_KEYS`; ``reachable`` False and None for all
+    that is not known of those that do not answer. Members are those that any reachable server lists; if none is
+    reachable, one row (id None) for each address configured.
+    """
+    with anyio.move_on_after(min(timeout_s, STATUS_S)):
+        with suppress(Lost):
+            servers.give_back(await servers.any(None))
+    members: list[tuple[int | None, str]] = [*sorted(servers.members.items())]
+    if not members:
+        members = [(None, address) for address in servers.candidates]
+    rows: list[dict[str, Any]] = [dict.fromkeys(STATUS_KEYS) for _ in members]
+    async with anyio.create_task_group() as tasks:
+        for (id, address), row in zip(members, rows, strict=True):
+            row.update(id=id, address=address, reachable=False)
+            tasks.start_soon(_status_of, servers, address, row, min(timeout_s, STATUS_S))
+    return rows
+
+
+async def _status_of(servers: Servers, address: str, row: dict[str, Any], timeout_s: float) -> None:
+    connection: Connection | None = None
+    with anyio.move_on_after(timeout_s):
+        try:
+            connection = await servers.dial(address, timeout_s)
+            answer = await connection.ask(Status)
+            if isinstance(answer, StatusAnswer):
+                row.update(answer.fields)
+                row["reachable"] = True
+        except Lost as lost:
+            row["problem"] = str(lost)
+    if connection is not None:
+        servers.drop(connection)
+
+
+async def sessions(servers: Servers, timeout_s: float) -> list[SessionInfo]:
+    """All sessions of the cluster, as the log has them. Raises `Unavailable`."""
+    async def attempt(connection: Connection) -> list[SessionInfo]:
+        answer = await connection.ask(ListSessions)
+        if isinstance(answer, SessionTable):
+            start = datetime(1970, 1, 1, tzinfo=UTC)
+            return [SessionInfo(c, e, s, i, start + timedelta(milliseconds=ms)) for c, e, s, i, ms in answer.rows]
+        raise _unwelcome(servers, answer)
+
+    return await _at_leader(servers, attempt, timeout_s)
+
+
+async def drop_session(servers: Servers, name: str, epoch: int | None, timeout_s: float) -> int:
+    """Forget the named session, if ``epoch`` is its current one (None: whatever it is); returns that epoch.
+
+    Raises `Refused` when there is no such session or its epoch is another, `Unavailable` when no answer came.
+    """
+    tries = 0
+
+    async def attempt(connection: Connection) -> int:
+        nonlocal tries
+        tries += 1
+        answer = await connection.ask(lambda number: Drop(number, name, epoch or 0))
+        if isinstance(answer, RequestRefused) and answer.code == Code.EPOCH:
+            if answer.number:
+                raise Refused(f"the session {name} has epoch {answer.number}")
+            if tries > 1 and epoch:
+                return epoch  # an earlier try was taken, its answer lost
+            raise Refused(f"there is no session {name}")
+        if isinstance(answer, RequestRefused):
+            raise _unwelcome(servers, answer)
+        return int(getattr(answer, "number", 0))
+
+    return await _at_leader(servers, attempt, timeout_s)
+
+
+async def init(servers: Servers, timeout_s: float) -> None:
+    """Found the cluster (R29), by any one of its servers. Raises `Refused` (why it cannot), `Unavailable`."""
+    async def attempt(connection: Connection) -> None:
+        answer = await connection.ask(Init)
+        if isinstance(answer, RequestRefused):
+            raise _unwelcome(servers, answer)
+
+    await _until_answered(lambda: servers.any(None), servers, attempt, timeout_s)
+
+
+async def append_by_hand(
+    servers: Servers, payloads: Sequence[bytes], client: str, serial: int, epoch: int | None, timeout_s: float
+) -> ByHand:
+    """Send, once more, what may have been sent as (``client``, ``serial``, ``epoch``); several payloads as one batch.
+
+    ``epoch`` None: the one on record; none on record: the name is opened first (R22). Random ids have none. Raises
+    as `Log.append`; `NotGuaranteed` names the epoch to retry with.
+    """
+    if serial < 1 or not 1 <= len(client.encode()) <= NAME_BYTES_MAX:
+        raise ValueError("a serial is 1 or more, a client id 1 to 128 bytes")
+    retry = _ByHand(servers, batch(payloads), client, serial, 0 if is_random(client) else epoch)
+    try:
+        return await _at_leader(servers, retry.attempt, timeout_s)
+    except (Unavailable, Overloaded) as error:
+        if retry.maybe:
+            raise retry.unknown(str(error)) from error
+        raise
+
+
+class _ByHand:
+    """One retry by hand, over as many connections as it takes."""
+
+    def __init__(self, servers: Servers, parcel: Parcel, client: str, serial: int, epoch: int | None) -> None:
+        self.maybe = False
+        self._servers = servers
+        self._parcel = parcel
+        self._client = client
+        self._serial = serial
+        self._epoch = epoch
+        self._opening = Opening(client)
+
+    def unknown(self, text: str, too_old: bool = False) -> NotGuaranteed:
+        return NotGuaranteed(
+            f"{text} (client {self._client}, serial {self._serial}, epoch {self._epoch or 0})",
+            client=self._client, serial=self._serial, epoch=self._epoch or 0, too_old=too_old,
+        )
+
+    async def attempt(self, connection: Connection) -> ByHand:
+        hello, parcel = connection.hello, self._parcel
+        if parcel.largest > hello.payload_bytes_max or parcel.size > max(hello.batch_bytes_max, parcel.largest):
+            raise TooLarge(f"{parcel.size} bytes are over the limit of the cluster")
+        if self._epoch is None:
+            self._epoch = await self._find_epoch(connection)
+        answer = await self._send(connection)
+        if isinstance(answer, AppendRefused) and answer.code == Code.SERIAL_EXPECTED:
+            # No verdict, and a leader that was deposed without noticing may say it: is this one still the leader?
+            if isinstance(await connection.ask(_probe_read), Page):
+                answer = await self._send(connection)
+            if isinstance(answer, AppendRefused) and answer.code == Code.SERIAL_EXPECTED and not self.maybe:
+                text = f"serial {self._serial} is above the next, {answer.number}"
+                raise SerialExpected(text, expected=answer.number)
+        if isinstance(answer, Appended):
+            return ByHand(
+                answer.lsns[0], parcel.number, self._client, self._serial, self._epoch or 0, answer.duplicate
+            )
+        raise self._refused(answer)
+
+    async def _find_epoch(self, connection: Connection) -> int:
+        answer = await connection.ask(self._opening.ask)
+        if isinstance(answer, Opened):
+            return answer.epoch
+        if isinstance(answer, RequestRefused) and answer.code == Code.EPOCH:
+            return answer.number
+        raise _unwelcome(self._servers, answer)
+
+    async def _send(self, connection: Connection) -> Appended | AppendRefused:
+        request = Append(self._client, self._epoch or 0, self._serial, False, True, [self._parcel.item])
+        before, self.maybe = self.maybe, True
+        connection.send(request)
+        await connection.drain()
+        while True:
+            for message in await connection.receive():
+                if isinstance(message, Appended | AppendRefused) and message.client == self._client:
+                    taken = isinstance(message, AppendRefused) and message.code == Code.LOST_LEADERSHIP
+                    self.maybe = before or taken
+                    return message
+
+    def _refused(self, answer: AppendRefused) -> Exception:
+        code = answer.code
+        if code in (Code.NOT_LEADER, Code.LOST_LEADERSHIP, Code.SERIAL_EXPECTED, Code.OVERLOADED, Code.NOT_READY):
+            return _Again(_reason(self._servers, answer))
+        if code == Code.TOO_OLD or self.maybe:
+            text = "too old to tell" if code == Code.TOO_OLD else f"refused ({Code(code).name}) after an earlier try"
+            return self.unknown(text, too_old=True)
+        if code == Code.FENCED:
+            return Fenced(f"epoch {self._epoch} of {self._client} is over", epoch=answer.number)
+        if code == Code.SERIAL_REUSED:
+            return SerialReused(f"serial {self._serial} of {self._client} has another payload or epoch in the log")
+        if code == Code.SKIPPED:
+            return Skipped(f"serial {self._serial} of {self._client} was skipped")
+        if code == Code.SESSION_EXPIRED:
+            return SessionExpired(f"the client id {self._client} has ended")
+        return Refused(answer.detail or Code(code).name)
+
+
+def _probe_read(number: int) -> Read:
+    return Read(number, 0, 0, 1, 0, 1, True, 0, "")
+
+
+async def _at_leader(
+    servers: Servers, attempt: Callable[[Connection], Awaitable[T]], timeout_s: float
+) -> T:
+    return await _until_answered(lambda: servers.leader(fresh=False), servers, attempt, timeout_s)
+
+
+async def _until_answered(
+    connect: Callable[[], Awaitable[Connection]], servers: Servers, attempt: Callable[[Connection], Awaitable[T]],
+    timeout_s: float,
+) -> T:
+    """Try until ``attempt`` returns. Raises `Unavailable` (or `Overloaded`) at the deadline, and what it raises."""
+    pause_s = 0.0
+    attempt_s = ATTEMPT_S
+    try:
+        with anyio.fail_after(timeout_s):
+            while True:
+                connection: Connection | None = None
+                whole = False
+                try:
+                    connection = await connect()
+                    with anyio.move_on_after(attempt_s):
+                        result = await attempt(connection)
+                        whole = True
+                        return result
+                    servers.hint = None
+                except Lost as lost:
+                    servers.reason = lost.reason
+                except _Again as again:
+                    servers.reason = again.reason
+                finally:
+                    if connection is not None:
+                        (servers.give_back if whole else servers.drop)(connection)
+                attempt_s *= 2
+                await anyio.sleep(pause_s)
+                pause_s = min(max(pause_s * 2, PAUSE_FIRST_S), PAUSE_MAX_S)
+    except TimeoutError as error:
+        kind = Overloaded if isinstance(servers.reason, Overloaded) else Unavailable
+        why = f": {servers.reason}" if servers.reason is not None else ""
+        raise kind(f"no answer within {timeout_s:g} s{why}") from error
+
+
+def _unwelcome(servers: Servers, answer: ServerReply) -> Exception:
+    """What to do about an answer that is not the one hoped for."""
+    if not isinstance(answer, RequestRefused):
+        return ProtocolError(f"an answer of the wrong kind: {type(answer).__name__}")
+    if answer.code in (Code.NOT_LEADER, Code.LOST_LEADERSHIP, Code.NOT_READY, Code.OVERLOADED):
+        return _Again(_reason(servers, answer))
+    return Refused(answer.detail or Code(answer.code).name)
+
+
+def _reason(servers: Servers, answer: RequestRefused | AppendRefused) -> AlpoError:
+    """Why a server would not do, as a user may read it; its hint is taken."""
+    if answer.code in (Code.NOT_LEADER, Code.LOST_LEADERSHIP):
+        servers.hint = answer.leader_address or None
+        return Unavailable(answer.detail or "the server does not lead")
+    if answer.code == Code.OVERLOADED:
+        return Overloaded(answer.detail or "the server is overloaded")
+    return Unavailable(answer.detail or f"the server is not ready: {Code(answer.code).name}")

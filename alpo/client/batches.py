@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from alpo.core.entries import join_payloads
 
-from .handle import Item
+#: One payload, or (count, joined body) for a batch of more.
+Item: TypeAlias = bytes | tuple[int, bytes]
 
 
 class Parcel(NamedTuple):
-    """One append's content: ``size`` in bytes of its body, ``largest`` of its payloads, both held against limits."""
+    """One append: ``number`` payloads, ``size`` bytes of body, ``largest`` bytes of one payload."""
 
     item: Item
-    count: int
+    number: int
     size: int
     largest: int
 

@@ -13,16 +13,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator
-from typing import Any, TypeAlias
+from typing import Any
 
 import anyio
 
 from alpo.errors import AlpoError
 
-logger = logging.getLogger("alpo")
+from .batches import Parcel
 
-#: What a request carries on the wire: one payload, or (count, joined body) for a batch of more.
-Item: TypeAlias = "bytes | tuple[int, bytes]"
+logger = logging.getLogger("alpo")
 
 #: Flags of `Handle.state`; written by the `Session` alone, on rare paths.
 MAYBE = 1  # an earlier transmission may have been taken, its outcome is not known (R24)
@@ -38,19 +37,19 @@ class Handle:
     """
 
     __slots__ = (
-        "_callbacks", "_error", "_event", "_flush", "_told", "client", "count", "deadline_s", "done", "duplicate",
-        "epoch", "item", "lsn", "serial", "size", "sparse", "state", "wanted",
+        "_callbacks", "_error", "_event", "_flush", "_told", "client", "deadline_s", "done", "duplicate", "epoch",
+        "lsn", "parcel", "serial", "sparse", "state", "wanted",
     )
 
-    def __init__(self, item: Item, count: int, size: int, deadline_s: float, flush: Callable[[], None]) -> None:
-        self.item: Item | None = item
-        self.count = count
-        self.size = size
+    def __init__(
+        self, parcel: Parcel, wanted: int, sparse: bool, deadline_s: float, flush: Callable[[], None]
+    ) -> None:
+        self.parcel = parcel
+        #: The serial asked for by the caller (0: the next), and whether it may skip some (R21).
+        self.wanted = wanted
+        self.sparse = sparse
         self.deadline_s = deadline_s
         self.state = 0
-        #: The serial asked for by the caller (0: the next), and whether it may skip some (R21).
-        self.wanted = 0
-        self.sparse = False
         #: Who it was sent as; serial 0 until it is first sent.
         self.client = ""
         self.serial = 0
@@ -75,7 +74,7 @@ class Handle:
     @property
     def lsns(self) -> range:
         """The LSNs of all payloads of this append; empty while `lsn` is None."""
-        return range(0) if self.lsn is None else range(self.lsn, self.lsn + self.count)
+        return range(0) if self.lsn is None else range(self.lsn, self.lsn + self.parcel.number)
 
     @property
     def unheard(self) -> bool:
@@ -101,7 +100,7 @@ class Handle:
             if not self.done:
                 yield from self._event.wait().__await__()
         if self._error is not None:
-            raise self._error
+            raise self._error.with_traceback(None)
         return self.lsn
 
     def finish(self, lsn: int | None, duplicate: bool) -> None:

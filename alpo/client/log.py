@@ -139,7 +139,7 @@ class Log:
         `Unavailable` (not in the log, repeating is safe), `Fenced`, `SerialReused`, `Skipped`,
         `SerialExpected`, `SessionExpired`, `Refused`, `Overloaded`, `TooLarge`.
         """
-        return await self._append(single(payload), serial or 0, False, timeout_s)
+        return await self._append(single(payload), serial, False, timeout_s)
 
     @overload
     async def append_batch(
@@ -161,19 +161,22 @@ class Log:
         opened, else `Skipped`.
         """
         parcel = batch(payloads)
-        lsn = await self._append(parcel, serial or 0, bool(serial), timeout_s)
-        return None if lsn is None else range(lsn, lsn + parcel.count)
+        lsn = await self._append(parcel, serial, True, timeout_s)
+        return None if lsn is None else range(lsn, lsn + parcel.number)
 
-    async def _append(self, parcel: Parcel, serial: int, sparse: bool, timeout_s: float | None) -> int | None:
-        appender = self._appender
-        deadline_s = appender.deadline_s(timeout_s)
-        await appender.wait_room(deadline_s)
-        handle = appender.append(parcel, serial, sparse, deadline_s)
+    async def _append(self, parcel: Parcel, serial: int | None, sparse: bool, timeout_s: float | None) -> int | None:
+        handle = await self.enter(parcel, serial, sparse, timeout_s)
         try:
             return await handle
         except anyio.get_cancelled_exc_class():
-            appender.withdraw(handle)
+            self._appender.withdraw(handle)
             raise
+
+    async def enter(self, parcel: Parcel, serial: int | None, sparse: bool, timeout_s: float | None) -> Handle:
+        """Queue an append as soon as there is room. For the library."""
+        deadline_s = self._appender.deadline_s(timeout_s)
+        await self._appender.wait_room(parcel.size, deadline_s)
+        return self._appender.append(parcel, serial, sparse, deadline_s)
 
     def append_nowait(self, payload: bytes, *, serial: int | None = None, timeout_s: float | None = None) -> Handle:
         """The fast path: queue one payload and return its `Handle` at once.
@@ -181,18 +184,18 @@ class Log:
         Raises `TooLarge`, `Overloaded` (the local queue is full: `await log.wait_room()`), `Fenced`.
         """
         appender = self._appender
-        return appender.append(single(payload), serial or 0, False, appender.deadline_s(timeout_s))
+        return appender.append(single(payload), serial, False, appender.deadline_s(timeout_s))
 
     def append_batch_nowait(
         self, payloads: Iterable[bytes], *, serial: int | None = None, timeout_s: float | None = None
     ) -> Handle:
         """As `append_nowait`, for a batch; the handle's `lsns` are those of all payloads."""
         appender = self._appender
-        return appender.append(batch(payloads), serial or 0, bool(serial), appender.deadline_s(timeout_s))
+        return appender.append(batch(payloads), serial, True, appender.deadline_s(timeout_s))
 
     async def wait_room(self) -> None:
         """Wait until `append_nowait` has room for a payload in the local queue. Raises nothing of its own."""
-        await self._appender.wait_room(None)
+        await self._appender.wait_room(1, None)
 
     async def settle(self, timeout_s: float | None = None) -> dict[int, int | None | AlpoError]:
         """Wait until nothing told as `NotGuaranteed` is unresolved any more.

@@ -1,0 +1,383 @@
+"""The tasks behind a `Log`'s appends: one finds the leader and hears its answers, one writes, one watches the time.
+
+Laws:
+
+* What is sent, and what an answer means, `session` decides; here is only where and when.
+* Everything that queued goes into one frame; everything that one receive brought is heard before anything is sent.
+* No task, event or timer per append: deadlines are looked at every `TICK_S`.
+* A server that is silent while appends are unanswered is suspected: the others are asked who leads, and the connection
+  is given up only for a better one.
+"""
+
+from __future__ import annotations
+
+import anyio
+from anyio.abc import TaskGroup
+
+from alpo.core.ready import Code
+from alpo.errors import AlpoError, Refused, Unavailable
+from alpo.wire.codec import encode
+from alpo.wire.requests import Appended, AppendRefused, Opened, RequestRefused, ServerReply
+
+from .batches import Parcel
+from .connection import Connection, Lost
+from .handle import Handle
+from .ids import check_name, random_id
+from .opening import Opening
+from .servers import Servers
+from .session import Session
+from .waking import Bell, News
+
+TICK_S = 0.05
+#: Silent for so long with appends unanswered: ask the others; and for so long: even this leader's own new
+#: connection is better than the old one.
+SUSPECT_S, STUCK_S = 0.3, 2.0
+PROBE_EVERY_S, PROBE_S = 0.2, 1.0
+#: How long the answers still under way are awaited from a server that does not lead any more.
+PARTING_S = 0.02
+#: The pause before the same is sent again; the first time none.
+AGAIN_FIRST_S, AGAIN_MAX_S = 0.01, 0.25
+
+_AWAY = frozenset({Code.NOT_LEADER, Code.LOST_LEADERSHIP})
+
+
+class Appender:
+    """One client's appends on their way. `start` it in a task group; everything else from the same event loop."""
+
+    def __init__(
+        self, servers: Servers, client: str | None, timeout_s: float, queue_max: int, queue_bytes_max: int
+    ) -> None:
+        self.named = client is not None
+        self._servers = servers
+        self._timeout_s = timeout_s
+        self._queue_low = queue_max // 2
+        self._queue_bytes_low = queue_bytes_max // 2
+        self._session = Session(
+            None if client is None else check_name(client), queue_max, queue_bytes_max, self._flush_idle
+        )
+        self._opening = None if client is None else Opening(client)
+        self._open_refused: AlpoError | None = None
+        self._horizon_ms = 0
+        self._tasks: TaskGroup | None = None
+        self._connection: Connection | None = None
+        #: A better connection than the present one, found by the watch.
+        self._better: Connection | None = None
+        self._scope = anyio.CancelScope()
+        self._heard_s = 0.0
+        self._probed_s = 0.0
+        self._probing = False
+        #: Pause before the next try; 0 after any progress.
+        self._pause_s = 0.0
+        self._manager, self._writer, self._watch = Bell(), Bell(), Bell()
+        self._news, self._room = News(), News()
+
+    # -- the caller's side ------------------------------------------------------------------------------------
+
+    @property
+    def client(self) -> str | None:
+        return self._session.client
+
+    @property
+    def epoch(self) -> int:
+        """Raises `Unavailable` while the named session is not open."""
+        self._require_open()
+        return self._session.epoch
+
+    @property
+    def last_serial(self) -> int:
+        """Raises `Unavailable` while the named session is not open."""
+        self._require_open()
+        return self._session.opened_last
+
+    def _require_open(self) -> None:
+        if self.named and not self._session.ready:
+            raise self.unavailable("the session is not open yet: await opened()")
+
+    def start(self, tasks: TaskGroup) -> None:
+        """Begin to work."""
+        self._tasks = tasks
+        tasks.start_soon(self._run_manager)
+        tasks.start_soon(self._run_writer)
+        tasks.start_soon(self._run_watch)
+
+    def deadline_s(self, timeout_s: float | None) -> float:
+        """The loop's time by which an append of now wants to be told its outcome. Raises ValueError."""
+        if timeout_s is None:
+            return anyio.current_time() + self._timeout_s
+        if timeout_s <= 0:
+            raise ValueError("timeout_s must be positive")
+        return anyio.current_time() + timeout_s
+
+    def append(self, parcel: Parcel, serial: int | None, sparse: bool, deadline_s: float) -> Handle:
+        """Queue a request. Raises as `Session.append`, and ValueError for a serial that is none."""
+        if self._tasks is None:
+            raise RuntimeError("a Log is used within `async with`")
+        if serial is not None and serial < 1:
+            raise ValueError(f"serials begin at 1, not {serial}")
+        handle = self._session.append(parcel, serial or 0, sparse and serial is not None, deadline_s)
+        if self._writer.parked:
+            self._writer.ring()
+        if self._watch.parked:
+            self._watch.ring()
+        if self._manager.parked:
+            self._open_refused = None
+            self._manager.ring()
+        return handle
+
+    def withdraw(self, handle: Handle) -> None:
+        self._session.withdraw(handle)
+
+    def unavailable(self, what: str) -> AlpoError:
+        """The error for what was not done, with the last known reason."""
+        self._session.reason = self._servers.reason
+        return self._session.unavailable(what)
+
+    async def wait_room(self, size: int, deadline_s: float | None) -> None:
+        """Until ``size`` bytes may be queued, or the session has ended. Raises `Unavailable` at the deadline."""
+        session = self._session
+        if session.has_room(size) or session.ended is not None:
+            return
+        with anyio.CancelScope(deadline=float("inf") if deadline_s is None else deadline_s):
+            while not session.has_room(size) and session.ended is None:
+                await self._room.wait()
+            return
+        raise self.unavailable("there was no room in the local queue in time")
+
+    async def opened(self) -> None:
+        """Until the named session is open. Raises `Refused` if the cluster takes no more names."""
+        while self.named and not self._session.ready:
+            if self._open_refused is not None:
+                raise self._open_refused.with_traceback(None)
+            if self._session.ended is not None:
+                raise self._session.ended.with_traceback(None)
+            await self._news.wait()
+
+    async def settle(self) -> dict[int, int | None | AlpoError]:
+        """Until nothing told as unknown is unresolved."""
+        while self._session.unknown:
+            await self._news.wait()
+        return self._session.take_settled()
+
+    async def drain(self) -> None:
+        """Until everything has been told an outcome; the deadlines bound it."""
+        while not self._session.told:
+            await self._news.wait()
+
+    def close(self) -> AlpoError | None:
+        """End everything; the first error that nobody was told."""
+        error = self._session.close()
+        self._tell()
+        return error
+
+    # -- finding the leader, hearing it -----------------------------------------------------------------------
+
+    async def _run_manager(self) -> None:
+        while True:
+            while not self._wanted():
+                await self._manager.wait()
+            connection = self._better
+            self._better = None
+            try:
+                if connection is None:
+                    await anyio.sleep(self._pause_s)
+                    connection = await self._servers.leader()
+                self._pause_s = min(max(self._pause_s * 2, AGAIN_FIRST_S), AGAIN_MAX_S)
+                await self._serve(connection)
+            finally:
+                self._connection = None
+                if connection is not None:
+                    self._servers.drop(connection)
+                self._session.lost()
+                if self._opening is not None:
+                    self._opening.lost()
+
+    def _wanted(self) -> bool:
+        session = self._session
+        unopened = self.named and not session.ready and session.ended is None and self._open_refused is None
+        return unopened or not session.idle
+
+    async def _serve(self, connection: Connection) -> None:
+        """Work with this leader until it is lost, leads no more, or a better one is found."""
+        hello = connection.hello
+        self._servers.hint = connection.address
+        self._horizon_ms = max(self._horizon_ms, hello.horizon_ms)
+        self._session.limit(hello)
+        self._heard_s = anyio.current_time()
+        with anyio.CancelScope() as self._scope:
+            try:
+                self._begin(connection)
+                self._connection = connection
+                self._pump()
+                while not connection.closed and await self._go_on(connection):
+                    pass
+            except Lost as lost:
+                self._servers.reason = lost.reason
+                if self._servers.hint == connection.address:
+                    self._servers.hint = None
+
+    def _begin(self, connection: Connection) -> None:
+        session = self._session
+        if self._opening is None:
+            if not session.ready and session.ended is None:
+                session.begin(random_id(connection.hello.time_ms, self._horizon_ms), 0, 0)
+        elif not session.ready and session.ended is None:
+            connection.send(self._opening.ask(connection.next_request()))
+
+    async def _go_on(self, connection: Connection) -> bool:
+        """One turn: hear what one receive brings, then send. False: leave this server."""
+        session = self._session
+        stalled = session.stalled
+        if stalled is None:
+            messages = await connection.receive()
+        elif session.waits():
+            messages = []
+            with anyio.move_on_after(PARTING_S if stalled in _AWAY else None):
+                messages = await connection.receive()
+            if not messages:
+                return False
+        elif stalled in _AWAY:
+            return False
+        else:
+            await anyio.sleep(self._pause_s)
+            self._pause_s = min(max(self._pause_s * 2, AGAIN_FIRST_S), AGAIN_MAX_S)
+            session.rewind()
+            self._pump()
+            return True
+        stay = True
+        for message in messages:
+            stay = self._hear(connection, message) and stay
+        self._heard_s = anyio.current_time()
+        if session.client is None:
+            self._begin(connection)
+        self._pump()
+        self._tell()
+        return stay
+
+    def _hear(self, connection: Connection, message: ServerReply) -> bool:
+        session = self._session
+        if isinstance(message, Appended):
+            session.appended(message)
+            self._pause_s = 0.0
+        elif isinstance(message, AppendRefused):
+            session.refused(message)
+            if message.code in _AWAY:
+                self._servers.hint = message.leader_address or None
+                self._servers.reason = Unavailable(f"{connection.address} does not lead any more")
+            elif message.code == Code.SESSION_EXPIRED:
+                self._horizon_ms = max(self._horizon_ms, message.number)
+        elif self._opening is not None and getattr(message, "request", 0) == self._opening.request != 0:
+            return self._hear_opening(connection, self._opening, message)
+        return True
+
+    def _hear_opening(self, connection: Connection, opening: Opening, message: ServerReply) -> bool:
+        session = self._session
+        opening.lost()
+        if isinstance(message, Opened):
+            self._pause_s = 0.0
+            session.begin(session.client or "", message.epoch, message.last_serial)
+            return True
+        if not isinstance(message, RequestRefused):
+            return True
+        if message.code == Code.EPOCH:
+            opening.outdated(message.number)
+            connection.send(opening.ask(connection.next_request()))
+            return True
+        if message.code in _AWAY:
+            self._servers.hint = message.leader_address or None
+        elif message.code in (Code.TOO_MANY_NAMES, Code.INVALID):
+            self._open_refused = Refused(message.detail or "the cluster does not open this session")
+            session.refuse_all(self._open_refused)
+        return False
+
+    # -- sending ----------------------------------------------------------------------------------------------
+
+    async def _run_writer(self) -> None:
+        while True:
+            await self._writer.wait()
+            connection = self._connection
+            if connection is None:
+                continue
+            self._pump()
+            try:
+                while connection.backlog:
+                    await connection.drain()
+                    self._pump()
+            except Lost as lost:
+                self._give_up(connection, lost)
+
+    def _flush_idle(self) -> None:
+        """Somebody begins to wait: send at once if nothing is under way, else let a group gather."""
+        if not self._session.line:
+            self._pump()
+
+    def _pump(self) -> None:
+        """Send whatever may be sent now, as long as the kernel takes it."""
+        connection, session = self._connection, self._session
+        if connection is None or connection.backlog or connection.closed:
+            return
+        if not session.line:
+            self._heard_s = anyio.current_time()
+        try:
+            while (append := session.next_append()) is not None:
+                connection.send_now(encode(append))
+                if connection.backlog:
+                    self._writer.ring()
+                    return
+        except Lost as lost:
+            self._give_up(connection, lost)
+
+    def _give_up(self, connection: Connection, lost: Lost) -> None:
+        self._servers.reason = lost.reason
+        if self._connection is connection:
+            self._servers.hint = None
+            self._scope.cancel()
+
+    # -- time -------------------------------------------------------------------------------------------------
+
+    async def _run_watch(self) -> None:
+        while True:
+            while not self._wanted():
+                await self._watch.wait()
+            await anyio.sleep(TICK_S)
+            now_s = anyio.current_time()
+            self._session.reason = self._servers.reason
+            self._session.expire(now_s)
+            self._suspect(now_s)
+            self._tell()
+
+    def _suspect(self, now_s: float) -> None:
+        connection = self._connection
+        waits = self._session.line or (self._opening is not None and self._opening.request)
+        if connection is None or not waits or self._probing or now_s - self._heard_s < SUSPECT_S:
+            return
+        if now_s - self._probed_s >= PROBE_EVERY_S and self._tasks is not None:
+            self._probing = True
+            self._probed_s = now_s
+            self._tasks.start_soon(self._probe, connection)
+
+    async def _probe(self, connection: Connection) -> None:
+        """Is there a better connection than this silent one?"""
+        found: Connection | None = None
+        try:
+            with anyio.move_on_after(PROBE_S):
+                found = await self._servers.find_leader()
+            silent_s = anyio.current_time() - self._heard_s
+            if found is None or self._connection is not connection or silent_s < SUSPECT_S:
+                return
+            if found.hello.id != connection.hello.id or silent_s >= STUCK_S:
+                self._better, found = found, None
+                self._scope.cancel()
+        finally:
+            self._probing = False
+            if found is not None:
+                self._servers.drop(found)
+
+    def _tell(self) -> None:
+        """Wake those who wait for room, or for anything to be settled."""
+        session = self._session
+        if self._room.awaited and (
+            session.ended is not None
+            or (len(session.queue) <= self._queue_low and session.queue_bytes <= self._queue_bytes_low)
+        ):
+            self._room.tell()
+        self._news.tell()

@@ -1,0 +1,247 @@
+"""One connection to one server: dial, hello, frames out and messages in.
+
+Laws:
+
+* Whatever breaks it (the network, the server's last word, bytes that are no ALPO) comes out as `Lost`.
+* Sending never waits: what the kernel does not take at once is kept for `drain`, and whoever sends looks at
+  `backlog` first, so that at most one group of frames is kept.
+* One task receives at a time; closing wakes whoever waits.
+
+The sockets are used directly, without a stream class in between: a send from the task that has something to say spares
+a hop through another task, which at one append outstanding is what the client adds to its latency.
+"""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import os
+import socket
+from collections.abc import Callable
+
+import anyio
+
+from alpo import __version__
+from alpo.core.ready import Code
+from alpo.errors import AlpoError, Overloaded, ProtocolError, Unavailable
+from alpo.wire.codec import WireError, decode_hello, decode_server, encode
+from alpo.wire.framing import HELLO_BYTES_MAX, FrameError, FrameReader, frame_bytes_max
+from alpo.wire.requests import VERSION, ClientHello, ClientRequest, Problem, ServerHello, ServerReply
+
+RECEIVE_BYTES = 256 * 1024
+
+
+class Lost(Exception):
+    """This connection is of no more use; ``reason`` is what to tell a user."""
+
+    def __init__(self, reason: AlpoError) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """("HOST", port) of "HOST:PORT" or "[v6]:PORT". Raises ValueError."""
+    host, colon, port = address.strip().rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ValueError(f"{address!r} is not HOST:PORT")
+    return host, int(port)
+
+
+class Connection:
+    """An open connection, the hellos exchanged. Made by `Connection.open`."""
+
+    def __init__(self, sock: socket.socket, address: str) -> None:
+        self.address = address
+        self.hello = ServerHello(VERSION, b"", 0, 0, 0, 0, 0, 0, 0, ())
+        self.closed = False
+        #: Bytes that the kernel has not taken yet.
+        self.backlog = b""
+        self._sock = sock
+        self._frames = FrameReader(HELLO_BYTES_MAX)
+        self._more = False
+        self._request = 0
+
+    @staticmethod
+    async def open(address: str, cluster: bytes = b"", timeout_s: float = 1.0) -> Connection:
+        """Dial and exchange hellos. ``cluster``: the only one that will do (b"": any). Raises `Lost`."""
+        connection: Connection | None = None
+        try:
+            with anyio.fail_after(timeout_s):
+                connection = Connection(await _dial(address), address)
+                await connection._greet(cluster)
+        except BaseException as error:
+            if connection is not None:
+                connection.close()
+            if isinstance(error, TimeoutError):
+                raise Lost(Unavailable(f"{address} does not answer")) from error
+            if isinstance(error, OSError):
+                raise Lost(Unavailable(f"{address}: {error.strerror or error}")) from error
+            raise
+        return connection
+
+    async def _greet(self, cluster: bytes) -> None:
+        self.send_now(encode(ClientHello(VERSION, cluster, f"alpo-python {__version__}")))
+        bodies: list[bytes | memoryview] = []
+        while not bodies:
+            bodies = await self._receive_bodies()
+        try:
+            hello = decode_hello(bodies[0])
+        except WireError as error:
+            raise Lost(ProtocolError(f"{self.address}: {error}")) from error
+        if isinstance(hello, Problem):
+            raise _problem(self.address, hello)
+        if not isinstance(hello, ServerHello):
+            raise Lost(ProtocolError(f"{self.address} answered a client as a server answers another"))
+        if cluster and hello.cluster and hello.cluster != cluster:
+            raise Lost(ProtocolError(f"{self.address} belongs to another cluster, {hello.cluster.hex()}"))
+        self.hello = hello
+        self._frames.bytes_max = frame_bytes_max(hello.batch_bytes_max)
+
+    @property
+    def leads(self) -> bool:
+        """Did the server say, in its hello, that it is the leader?"""
+        return self.hello.leader == self.hello.id != 0
+
+    def next_request(self) -> int:
+        """A number for a request on this connection."""
+        self._request += 1
+        return self._request
+
+    def send(self, request: ClientRequest) -> None:
+        """Send one request; `drain` afterwards if that leaves a backlog. Raises `Lost`."""
+        self.send_now(encode(request))
+
+    def send_now(self, data: bytes) -> None:
+        """Give the kernel what it takes now, keep the rest. Raises `Lost`."""
+        if self.backlog:
+            self.backlog += data
+            return
+        try:
+            sent = self._sock.send(data)
+        except BlockingIOError:
+            sent = 0
+        except OSError as error:
+            raise self._lost(error) from error
+        if sent < len(data):
+            self.backlog = data[sent:]
+
+    async def drain(self) -> None:
+        """Wait until the backlog is with the kernel. Raises `Lost`."""
+        try:
+            while self.backlog:
+                await anyio.wait_writable(self._sock)
+                try:
+                    sent = self._sock.send(self.backlog)
+                except BlockingIOError:
+                    continue
+                self.backlog = self.backlog[sent:]
+        except (OSError, anyio.ClosedResourceError) as error:
+            raise self._lost(error) from error
+
+    async def receive(self) -> list[ServerReply]:
+        """All messages that one receive completes, one at least. Raises `Lost`."""
+        bodies: list[bytes | memoryview] = []
+        while not bodies:
+            bodies = await self._receive_bodies()
+        messages: list[ServerReply] = []
+        try:
+            for body in bodies:
+                message = decode_server(body)
+                if isinstance(message, Problem):
+                    if messages:
+                        break  # heard first what came before it; the connection ends by itself
+                    raise _problem(self.address, message)
+                messages.append(message)
+        except WireError as error:
+            raise Lost(ProtocolError(f"{self.address}: {error}")) from error
+        return messages
+
+    async def ask(self, make: Callable[[int], ClientRequest]) -> ServerReply:
+        """Send the request that ``make`` makes of a number, wait for its answer, drop all others. Raises `Lost`."""
+        number = self.next_request()
+        self.send(make(number))
+        await self.drain()
+        return await self.answer(number)
+
+    async def answer(self, number: int) -> ServerReply:
+        """Wait for the answer to request ``number``; any other is dropped. Raises `Lost`."""
+        while True:
+            for message in await self.receive():
+                if getattr(message, "request", None) == number:
+                    return message
+
+    async def _receive_bodies(self) -> list[bytes | memoryview]:
+        try:
+            while True:
+                if self._more:
+                    await anyio.lowlevel.checkpoint()
+                else:
+                    await anyio.wait_readable(self._sock)
+                try:
+                    data = self._sock.recv(RECEIVE_BYTES)
+                except BlockingIOError:
+                    self._more = False
+                    continue
+                break
+        except (OSError, anyio.ClosedResourceError) as error:
+            raise self._lost(error) from error
+        if not data:
+            raise Lost(Unavailable(f"{self.address} closed the connection"))
+        self._more = len(data) == RECEIVE_BYTES
+        try:
+            return self._frames.feed(data)
+        except FrameError as error:
+            raise Lost(ProtocolError(f"{self.address}: {error}")) from error
+
+    def close(self) -> None:
+        """Close; may be called twice. Whoever waits on the connection gets `Lost`."""
+        if not self.closed:
+            self.closed = True
+            anyio.notify_closing(self._sock)
+            self._sock.close()
+
+    def _lost(self, error: Exception) -> Lost:
+        text = (error.strerror or error) if isinstance(error, OSError) else "the connection was closed"
+        return Lost(Unavailable(f"{self.address}: {text}"))
+
+
+def _problem(address: str, problem: Problem) -> Lost:
+    text = f"{address}: {problem.text}"
+    return Lost(Overloaded(text) if problem.code == Code.OVERLOADED else ProtocolError(text))
+
+
+async def _dial(address: str) -> socket.socket:
+    """A connected, non-blocking socket. Raises OSError."""
+    host, port = split_address(address)
+    try:
+        family = socket.AF_INET6 if ipaddress.ip_address(host).version == 6 else socket.AF_INET
+        targets: list[tuple[socket.AddressFamily, tuple[object, ...]]] = [(family, (host, port))]
+    except ValueError:
+        found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        targets = [(info[0], info[4]) for info in found]
+    failure: OSError = OSError(f"no address for {host}")
+    for family, target in targets:
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await _connect(sock, target)
+        except OSError as error:
+            sock.close()
+            failure = error
+        except BaseException:
+            sock.close()
+            raise
+        else:
+            return sock
+    raise failure
+
+
+async def _connect(sock: socket.socket, target: tuple[object, ...]) -> None:
+    code = sock.connect_ex(target)
+    if code in (errno.EINPROGRESS, errno.EWOULDBLOCK):
+        await anyio.wait_writable(sock)
+        code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    if code:
+        raise OSError(code, os.strerror(code).lower())

@@ -1,0 +1,527 @@
+"""The bookkeeping of one client's appends: serials, what is unresolved, what every answer means. No I/O.
+
+Laws (R21-R24):
+
+* A request waits in the *queue* without a serial until it is first sent; then it stands in the *line* with one.
+  The line's serials have no gaps, and it is sent again from its head, in order, on every new connection.
+* A request leaves the line when the cluster's last word on it is known. A refusal settles the transmission
+  that it answers: one that was lost, or taken by a leader that fell, may still be in the log (MAYBE).
+* A serial is given back only when no transmission of it, nor of any later one, can still be taken: the clean tail
+  of the line goes back to the queue (`_recall`). So what expires in the queue is surely not in the log
+  (`Unavailable`), and what expires in the line is told as unknown and stays there.
+* A request that asks for another serial than the next goes *alone*: nothing is in the line with it.
+* Whatever is refused for good while MAYBE holds is told as unknown, never as "not in the log".
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+from copy import copy
+from itertools import islice
+
+from alpo.core.ready import Code
+from alpo.errors import (
+    AlpoError,
+    Fenced,
+    NotGuaranteed,
+    Overloaded,
+    Refused,
+    SerialExpected,
+    SerialReused,
+    SessionExpired,
+    Skipped,
+    TooLarge,
+    Unavailable,
+)
+from alpo.wire.requests import Append, Appended, AppendRefused, ServerHello
+
+from .batches import Item, Parcel
+from .handle import MAYBE, REFUSED, REPORTED, RESOLVED, Handle
+
+#: Payload bytes gathered into one frame, and in flight at once (a single larger append always goes).
+RUN_BYTES_MAX = 256 * 1024
+FLIGHT_BYTES_MAX = 4 << 20
+#: What holds until a server has said otherwise (`ServerHello`).
+WINDOW = 1024
+PAYLOAD_BYTES_MAX = 1 << 20
+BATCH_BYTES_MAX = 8 << 20
+#: Outcomes and errors kept for somebody to ask for, the newest.
+KEPT_MAX = 1024
+
+#: The transmission was not taken, and that says nothing about the next one.
+_UNSEEN = frozenset({Code.NOT_LEADER, Code.SERIAL_EXPECTED, Code.OVERLOADED, Code.NOT_READY})
+
+
+class Session:
+    """One client's appends. ``flush`` is given to every handle: called when somebody begins to wait for it."""
+
+    def __init__(
+        self, name: str | None, queue_max: int, queue_bytes_max: int, flush: Callable[[], None] = lambda: None
+    ) -> None:
+        self.named = name is not None
+        self.client = name
+        self.epoch = 0
+        #: The last serial as of the opening (R22); 0 for random clients.
+        self.opened_last = 0
+        self.next_serial = 1
+        #: May serials be given: a named session is open, or a random id was made.
+        self.ready = False
+        self.queue: deque[Handle] = deque()
+        self.line: deque[Handle] = deque()
+        self.queue_bytes = 0
+        self.line_bytes = 0
+        #: Set for good once the session cannot take appends any more: `Fenced`, or `Refused`.
+        self.ended: AlpoError | None = None
+        #: Code of the last refusal that asks for another try, until the line is sent again.
+        self.stalled: Code | None = None
+        #: Why a request that expires in the queue was never sent.
+        self.reason: AlpoError | None = None
+        #: No earlier than this does any request expire, seconds of the loop's clock.
+        self.soonest_s = math.inf
+        self.unknown = 0
+        self._settled: dict[int, int | None | AlpoError] = {}
+        self._unheard: deque[Handle] = deque(maxlen=KEPT_MAX)
+        self._queue_max = queue_max
+        self._queue_bytes_max = queue_bytes_max
+        self._flush = flush
+        self._window = WINDOW
+        self._payload_bytes_max = PAYLOAD_BYTES_MAX
+        self._batch_bytes_max = BATCH_BYTES_MAX
+        #: How many of the line, from its head, were sent on the present connection.
+        self._sent = 0
+        #: `next_serial` as it was before the request that goes alone; None while none does.
+        self._alone_before: int | None = None
+        #: Under this id something was appended, or may have been.
+        self._touched = False
+
+    # -- the caller's side ------------------------------------------------------------------------------------
+
+    def append(self, parcel: Parcel, wanted: int, sparse: bool, deadline_s: float) -> Handle:
+        """Queue a request. Raises `TooLarge`, `Overloaded` (no room), or what ended the session."""
+        if self.ended is not None:
+            raise copy(self.ended)
+        self._check_size(parcel)
+        if not self.has_room(parcel.size):
+            raise Overloaded("the local queue is full: wait_room() waits for room")
+        handle = Handle(parcel, wanted, sparse, deadline_s, self._flush)
+        self.queue.append(handle)
+        self.queue_bytes += parcel.size
+        if deadline_s < self.soonest_s:
+            self.soonest_s = deadline_s
+        return handle
+
+    def has_room(self, size: int = 1) -> bool:
+        """May a payload of ``size`` bytes be queued?"""
+        queue = self.queue
+        return not queue or (len(queue) < self._queue_max and self.queue_bytes + size <= self._queue_bytes_max)
+
+    def withdraw(self, handle: Handle) -> None:
+        """Nobody wants this request any more: forget it if it still waits in the queue."""
+        if not handle.done and handle.serial == 0:
+            self.queue.remove(handle)
+            self.queue_bytes -= handle.parcel.size
+            self._fail(handle, Unavailable("withdrawn before it was sent"))
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is queued and nothing unresolved."""
+        return not self.queue and not self.line
+
+    @property
+    def told(self) -> bool:
+        """Every request has been told an outcome, were it "unknown"."""
+        return not self.queue and all(h.done for h in self.line)
+
+    def take_settled(self) -> dict[int, int | None | AlpoError]:
+        settled, self._settled = self._settled, {}
+        return settled
+
+    def close(self) -> AlpoError | None:
+        """End everything; returns the first error that nobody was told."""
+        for handle in self.queue:
+            self._fail(handle, Unavailable("closed before it was sent"))
+        for handle in self.line:
+            if not handle.done:
+                self._fail(handle, self._unknown(handle, "closed before it was answered"))
+        self.queue.clear()
+        self.line.clear()
+        self.ended = Unavailable("this Log is closed")
+        return next((h.error for h in self._unheard if h.unheard), None)
+
+    def expire(self, now_s: float) -> None:
+        """Tell every request whose deadline has passed: `Unavailable` in the queue, `NotGuaranteed` in the line."""
+        if now_s < self.soonest_s:
+            return
+        if self.stalled is not None and not self.waits():
+            self._take_back()
+        late = [h for h in self.queue if h.deadline_s <= now_s]
+        if late:
+            self.queue = deque(h for h in self.queue if h.deadline_s > now_s)
+        for handle in late:
+            self.queue_bytes -= handle.parcel.size
+            self._fail(handle, self.unavailable("no server took the append in time"))
+        for handle in self.line:
+            if not handle.done and handle.deadline_s <= now_s:
+                handle.state |= REPORTED
+                self.unknown += 1
+                self._fail(handle, self._unknown(handle, "no answer in time: it may or may not be appended"))
+        waiting = [h.deadline_s for h in self.queue] + [h.deadline_s for h in self.line if not h.done]
+        self.soonest_s = min(waiting, default=math.inf)
+
+    def unavailable(self, what: str) -> AlpoError:
+        """The error for what was not done, with the last known reason."""
+        if self.reason is None:
+            return Unavailable(what)
+        kind = Overloaded if isinstance(self.reason, Overloaded) else Unavailable
+        return kind(f"{what}: {self.reason}")
+
+    # -- the session itself -----------------------------------------------------------------------------------
+
+    def limit(self, hello: ServerHello) -> None:
+        """Take a server's limits; what is queued over them fails."""
+        self._window = max(1, hello.window)
+        self._payload_bytes_max = hello.payload_bytes_max
+        self._batch_bytes_max = hello.batch_bytes_max
+        for handle in list(self.queue):
+            try:
+                self._check_size(handle.parcel)
+            except TooLarge as error:
+                self.queue.remove(handle)
+                self.queue_bytes -= handle.parcel.size
+                self._fail(handle, error)
+
+    def begin(self, client: str, epoch: int, last_serial: int) -> None:
+        """The session is open (R22): serials go on after ``last_serial``."""
+        self.client, self.epoch, self.opened_last = client, epoch, last_serial
+        self.next_serial = last_serial + 1
+        self._touched = False
+        self.ready = True
+
+    def refuse_all(self, error: AlpoError) -> None:
+        """The session could not be opened: what is queued fails, later appends try again."""
+        for handle in self.queue:
+            self._fail(handle, copy(error))
+        self.queue.clear()
+        self.queue_bytes = 0
+
+    # -- sending ----------------------------------------------------------------------------------------------
+
+    def next_append(self) -> Append | None:
+        """The next frame's worth to send on this connection, or None: nothing, or no room in the window."""
+        if self.stalled is not None:
+            return None
+        if self._sent < len(self.line):
+            again = self._next_again()
+            if again is not None:
+                return again
+        if not self.ready or self._alone_before is not None:
+            return None
+        while self.queue:
+            wanted = self.queue[0].wanted
+            if wanted == 0 or wanted == self.next_serial:
+                return self._next_run()
+            if self.line:
+                return None
+            alone = self._next_alone()
+            if alone is not None:
+                return alone
+        return None
+
+    def _next_again(self) -> Append | None:
+        """What was sent before on another connection, from the first not yet sent on this one."""
+        run: list[Handle] = []
+        size = passed = 0
+        for handle in islice(self.line, self._sent, None):
+            if handle.state & RESOLVED:
+                if run:
+                    break
+                passed += 1
+                continue
+            if run and size + handle.parcel.size > RUN_BYTES_MAX:
+                break
+            run.append(handle)
+            size += handle.parcel.size
+        self._sent += passed + len(run)
+        if not run:
+            return None
+        sparse = self.named and self._alone_before is not None and run[0].sparse
+        return self._frame(run[0].serial, sparse, [h.parcel.item for h in run])
+
+    def _next_run(self) -> Append | None:
+        """As many from the queue as the window has room for, with the next serials."""
+        queue, line = self.queue, self.line
+        client, epoch = self.client or "", self.epoch
+        room = self._window - len(line)
+        room_bytes = min(RUN_BYTES_MAX, FLIGHT_BYTES_MAX - self.line_bytes)
+        first = serial = self.next_serial
+        items: list[Item] = []
+        size = 0
+        while queue and len(items) < room:
+            handle = queue[0]
+            parcel = handle.parcel
+            if handle.wanted and handle.wanted != serial:
+                break
+            if size + parcel.size > room_bytes and (items or line):
+                break
+            queue.popleft()
+            handle.client, handle.serial, handle.epoch = client, serial, epoch
+            serial += 1
+            items.append(parcel.item)
+            size += parcel.size
+            line.append(handle)
+        if not items:
+            return None
+        self.next_serial = serial
+        self.queue_bytes -= size
+        self.line_bytes += size
+        self._sent = len(line)
+        return self._frame(first, False, items)
+
+    def _next_alone(self) -> Append | None:
+        """The queue's head, which wants another serial than the next; None if it needs no sending."""
+        handle = self.queue.popleft()
+        self.queue_bytes -= handle.parcel.size
+        wanted, expected = handle.wanted, self.next_serial
+        if wanted <= self.opened_last and not handle.sparse:
+            handle.finish(None, True)
+            return None
+        sparse = handle.sparse and self.named
+        if wanted > expected and not sparse:
+            self._fail(handle, SerialExpected(f"serial {wanted} is above the next, {expected}", expected=expected))
+            return None
+        self._alone_before = expected
+        self.next_serial = max(expected, wanted + 1)
+        handle.client, handle.serial, handle.epoch = self.client or "", wanted, self.epoch
+        self.line.append(handle)
+        self.line_bytes += handle.parcel.size
+        self._sent = 1
+        return self._frame(wanted, sparse, [handle.parcel.item])
+
+    def _frame(self, serial: int, sparse: bool, items: list[Item]) -> Append:
+        return Append(self.client or "", self.epoch, serial, sparse, False, items)
+
+    # -- answers ----------------------------------------------------------------------------------------------
+
+    def appended(self, answer: Appended) -> None:
+        """Success: settles every transmission of those serials."""
+        line = self.line
+        if answer.client != self.client or not line:
+            return
+        self._touched = True
+        duplicate = answer.duplicate
+        at = answer.serial - line[0].serial
+        if at != 0:
+            for handle, lsn in self._named(answer.serial, answer.lsns):
+                self._resolve(handle, lsn, duplicate)
+            self._pop_resolved()
+            return
+        for lsn in answer.lsns[: len(line)]:
+            handle = line.popleft()
+            self.line_bytes -= handle.parcel.size
+            if handle.state:
+                self._resolve(handle, lsn, duplicate)
+            else:
+                handle.finish(lsn, duplicate)
+            self._sent -= 1
+        self._after_pop()
+
+    def refused(self, answer: AppendRefused) -> None:
+        """A refusal: a verdict ends its requests, anything else has them sent again."""
+        if answer.client != self.client:
+            return
+        code = answer.code
+        named = self._named(answer.serial, [None] * min(answer.count, len(self.line)))
+        handles = [h for h, _ in named if not h.state & (RESOLVED | REFUSED)]
+        if code in _UNSEEN or code == Code.LOST_LEADERSHIP:
+            for handle in handles:
+                handle.state |= REFUSED
+                if code == Code.LOST_LEADERSHIP:
+                    handle.state |= MAYBE
+                    self._touched = True
+            self.stalled = Code(code)
+        elif code == Code.SESSION_EXPIRED and not self.named:
+            self._expired()
+        else:
+            for handle in handles:
+                if code == Code.SERIAL_REUSED and handle.serial <= self.opened_last:
+                    self._resolve(handle, None, True)  # asked about, and done before this session was opened
+                else:
+                    self._refuse(handle, self._verdict(answer, handle))
+            if code == Code.FENCED:
+                self._end(Fenced(_fenced_text(self.client, answer.number), epoch=answer.number))
+            elif code not in (Code.SERIAL_REUSED, Code.SKIPPED, Code.TOO_OLD):
+                self._hole(answer)
+        self._pop_resolved()
+
+    def waits(self) -> bool:
+        """Is any transmission on this connection unanswered?"""
+        return any(not h.state & (RESOLVED | REFUSED) for h in islice(self.line, self._sent))
+
+    def lost(self) -> None:
+        """The connection is gone: what was unanswered may have been taken; all is to be sent again."""
+        for handle in islice(self.line, self._sent):
+            if not handle.state & (RESOLVED | REFUSED):
+                handle.state |= MAYBE
+                self._touched = True
+        self.rewind()
+
+    def rewind(self) -> None:
+        """Send the line again from its head; only while no transmission is unanswered (`waits`)."""
+        self._take_back()
+        self.stalled = None
+
+    # -- inside -----------------------------------------------------------------------------------------------
+
+    def _check_size(self, parcel: Parcel) -> None:
+        if parcel.largest > self._payload_bytes_max:
+            raise TooLarge(f"a payload of {parcel.largest} bytes, where {self._payload_bytes_max} is the most")
+        if parcel.number > 1 and parcel.size > self._batch_bytes_max:
+            raise TooLarge(f"a batch of {parcel.size} bytes, where {self._batch_bytes_max} is the most")
+
+    def _named(self, serial: int, values: list[int] | list[None]) -> list[tuple[Handle, int | None]]:
+        """Those requests of the line that an answer from ``serial`` on speaks of, each with its value."""
+        if not self.line:
+            return []
+        at = serial - self.line[0].serial
+        if at < 0:
+            values, at = values[-at:], 0
+        return list(zip(islice(self.line, at, at + len(values)), values, strict=False))
+
+    def _take_back(self) -> None:
+        for handle in islice(self.line, self._sent):
+            handle.state &= ~REFUSED
+        self._sent = 0
+        self._recall()
+
+    def _recall(self) -> None:
+        """Give back the serials at the end of the line that nobody can have taken."""
+        line = self.line
+        while line and not line[-1].state:
+            handle = line.pop()
+            self.line_bytes -= handle.parcel.size
+            self.next_serial = handle.serial if self._alone_before is None else self._alone_before
+            self._alone_before = None
+            handle.serial = 0
+            if self.ended is not None:
+                self._fail(handle, copy(self.ended))
+                continue
+            self.queue.appendleft(handle)
+            self.queue_bytes += handle.parcel.size
+
+    def _expired(self) -> None:
+        """R22: the random id has ended. A new one is taken silently only if nothing else was sent under it."""
+        if not self._touched:
+            for handle in self.line:
+                handle.state &= ~REFUSED
+        else:
+            for handle in self.line:
+                if not handle.state & RESOLVED:
+                    self._refuse(handle, SessionExpired(f"the client id {self.client} has ended"))
+        self._sent = 0
+        self._start_over()
+
+    def _start_over(self) -> None:
+        """Later appends go under a new random id."""
+        self._pop_resolved()
+        # What is left was reported unknown yet never taken, or waits: nothing of it was appended.
+        for handle in self.line:
+            if handle.state & REPORTED:
+                self._refuse(handle, Unavailable("refused under a client id that has ended; it was not appended"))
+        self._pop_resolved()
+        self._recall()
+        self.ready = False
+        self.client = None
+        self.next_serial = 1
+        self.stalled = None
+
+    def _hole(self, answer: AppendRefused) -> None:
+        """A request that can never be right leaves a serial that nobody will fill: nothing may follow it."""
+        for handle in self.line:
+            if not handle.state & RESOLVED:
+                handle.state |= MAYBE
+                self._refuse(handle, self._verdict(answer, handle))
+        self._sent = 0
+        if self.named:
+            self._end(Refused(f"the session cannot go on after a request that was refused: {answer.detail}"))
+        else:
+            self._start_over()
+
+    def _end(self, error: AlpoError) -> None:
+        """The session takes nothing new; what is unresolved is still settled."""
+        self.ended = error
+        self.refuse_all(error)
+
+    def _verdict(self, answer: AppendRefused, handle: Handle) -> AlpoError:
+        serial, code, detail = handle.serial, answer.code, answer.detail
+        if code == Code.FENCED:
+            return Fenced(_fenced_text(self.client, answer.number), epoch=answer.number)
+        if code == Code.SERIAL_REUSED:
+            return SerialReused(f"serial {serial} of {self.client} is in the log with another payload or epoch")
+        if code == Code.SKIPPED:
+            return Skipped(f"serial {serial} of {self.client} was skipped")
+        if code == Code.TOO_OLD:
+            return self._unknown(handle, f"serial {serial} is too old to tell", too_old=True)
+        if code == Code.TOO_LARGE:
+            return TooLarge(detail or f"over the limit of {answer.number} bytes")
+        return Refused(detail or f"refused: {_code_name(code)}")
+
+    def _refuse(self, handle: Handle, error: AlpoError) -> None:
+        if handle.state & MAYBE and not isinstance(error, NotGuaranteed):
+            error = self._unknown(handle, f"{error}; an earlier try may have been appended", too_old=True)
+        self._resolve(handle, error, False)
+
+    def _resolve(self, handle: Handle, outcome: int | None | AlpoError, duplicate: bool) -> None:
+        if handle.state & RESOLVED:
+            return
+        handle.state |= RESOLVED
+        if handle.state & REPORTED:
+            self.unknown -= 1
+            self._settled[handle.serial] = outcome
+            if len(self._settled) > KEPT_MAX:
+                del self._settled[next(iter(self._settled))]
+        elif isinstance(outcome, AlpoError):
+            self._fail(handle, outcome)
+        else:
+            handle.finish(outcome, duplicate)
+
+    def _pop_resolved(self) -> None:
+        line = self.line
+        while line and line[0].state & RESOLVED:
+            self.line_bytes -= line.popleft().parcel.size
+            self._sent -= 1
+        self._after_pop()
+
+    def _after_pop(self) -> None:
+        if self._sent < 0:
+            self._sent = 0
+        if self.line:
+            if self.line[0].state & RESOLVED:
+                self._pop_resolved()
+        else:
+            self._alone_before = None
+
+    def _fail(self, handle: Handle, error: AlpoError) -> None:
+        handle.fail(error)
+        if handle.unheard:
+            self._unheard.append(handle)
+
+    def _unknown(self, handle: Handle, text: str, too_old: bool = False) -> NotGuaranteed:
+        return NotGuaranteed(
+            f"{text} (client {handle.client}, serial {handle.serial}, epoch {handle.epoch})",
+            client=handle.client, serial=handle.serial, epoch=handle.epoch, too_old=too_old,
+        )
+
+
+def _fenced_text(client: str | None, epoch: int) -> str:
+    if epoch == 0:
+        return f"the session {client} is not open any more: it was dropped"
+    return f"a newer process has opened the session {client} (epoch {epoch})"
+
+
+def _code_name(code: int) -> str:
+    try:
+        return Code(code).name
+    except ValueError:
+        return f"code {code}"

@@ -1,0 +1,344 @@
+"""A cluster in one process that speaks the wire and does what a test says: one shared log, several front doors.
+
+It keeps R21 and R22 as a client sees them (serials, remembered serials, epochs) and nothing of the protocol between
+servers. A test changes `leader`, kills and revives servers, and puts a `script` in front of appends.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import anyio
+from anyio.abc import SocketAttribute, SocketStream, TaskGroup, TaskStatus
+
+from alpo.core.ready import Code
+from alpo.wire import requests as r
+from alpo.wire.codec import decode_client, decode_hello, encode
+from alpo.wire.framing import HELLO_BYTES_MAX, FrameReader, frame_bytes_max
+
+#: What a script may say of an append: take it as the log does, or …
+TAKE = "take"
+SWALLOW = "swallow"  # never taken, never answered
+TAKE_MUTE = "take mute"  # taken, never answered
+CUT = "cut"  # the connection goes before it is taken
+TAKE_CUT = "take cut"  # taken, the connection goes before the answer
+
+Verdict = str | Code
+Script = Callable[["FakeServer", r.Append], Verdict]
+
+
+@dataclass
+class FakeSession:
+    epoch: int = 0
+    nonce: bytes = b""
+    opened_last: int = 0
+    last: int = 0
+    #: serial -> (lsn, epoch, count, body)
+    slots: dict[int, tuple[int, int, int, bytes]] = field(default_factory=dict)
+
+
+class FakeCluster:
+    """Its servers have the ids 1 …; ``leader`` is 0 while there is none."""
+
+    def __init__(self, tasks: TaskGroup) -> None:
+        self.tasks = tasks
+        self.servers: dict[int, FakeServer] = {}
+        self.leader = 1
+        self.cluster = b"c" * 16
+        self.window = 1024
+        self.payload_bytes_max = 1 << 20
+        self.batch_bytes_max = 8 << 20
+        self.time_ms = 1_700_000_000_000
+        self.horizon_ms = 0
+        self.entries: list[tuple[int, int, int, str, int, int, int, bytes]] = []
+        self.next_id = 1
+        self.next_lsn = 1
+        self.first_lsn = 1
+        self.sessions: dict[str, FakeSession] = {}
+        self.script: Script = lambda server, append: TAKE
+        #: Every append and open that reached a server, in order: (server id, request).
+        self.appends: list[tuple[int, r.Append]] = []
+        self.opens: list[tuple[int, r.Open]] = []
+        self.reads: list[tuple[int, r.Read]] = []
+        self.page_entries_max = 1000
+        #: Told when anything was appended.
+        self.grown = anyio.Event()
+
+    @property
+    def addresses(self) -> str:
+        return ",".join(s.address for s in self.servers.values())
+
+    @property
+    def payloads(self) -> list[bytes]:
+        return [row[7] for row in self.entries]
+
+    @property
+    def last_lsn(self) -> int:
+        return self.next_lsn - 1
+
+    def lead(self, id: int) -> None:
+        self.leader = id
+
+    def append(self, client: str, serial: int, epoch: int, count: int, body: bytes) -> int:
+        lsn = self.next_lsn
+        self.entries.append((self.next_id, 1, self.time_ms, client, serial, lsn, count, body))
+        self.next_id += 1
+        self.next_lsn += count
+        if client in self.sessions:
+            session = self.sessions[client]
+            session.last = max(session.last, serial)
+            session.slots[serial] = (lsn, epoch, count, body)
+        self.grown.set()
+        self.grown = anyio.Event()
+        return lsn
+
+    def judge(self, append: r.Append, serial: int, count: int, body: bytes) -> r.Appended | r.AppendRefused:
+        """R21 for one item."""
+        random = append.client.startswith("~")
+        if random:
+            if append.client not in self.sessions and self.expired(append.client):
+                return refusal(append, serial, Code.SESSION_EXPIRED, self.horizon_ms)
+            self.sessions.setdefault(append.client, FakeSession())
+        session = self.sessions.get(append.client)
+        if session is None:
+            return refusal(append, serial, Code.FENCED, 0)
+        slot = session.slots.get(serial)
+        if slot is not None:
+            if slot[1:] == (append.epoch, count, body):
+                return r.Appended(append.client, serial, [slot[0]], True)
+            return refusal(append, serial, Code.SERIAL_REUSED, 0)
+        if append.epoch != session.epoch:
+            return refusal(append, serial, Code.FENCED, session.epoch)
+        if serial <= session.last:
+            oldest = min(session.slots, default=serial + 1)
+            return refusal(append, serial, Code.SKIPPED if serial > oldest else Code.TOO_OLD, 0)
+        if serial != session.last + 1 and not append.sparse:
+            return refusal(append, serial, Code.SERIAL_EXPECTED, session.last + 1)
+        return r.Appended(append.client, serial, [self.append(append.client, serial, append.epoch, count, body)], False)
+
+    def expired(self, client: str) -> bool:
+        return int(client[1:].replace("-", "")[:12], 16) <= self.horizon_ms
+
+    def open(self, ask: r.Open) -> r.Opened | r.RequestRefused:
+        """R22."""
+        session = self.sessions.get(ask.name)
+        epoch = session.epoch if session is not None else 0
+        if session is not None and session.nonce == ask.nonce:
+            return r.Opened(ask.request, epoch, session.opened_last)
+        if ask.replaces != epoch:
+            return r.RequestRefused(ask.request, Code.EPOCH, epoch, 0, "", "")
+        session = self.sessions.setdefault(ask.name, FakeSession())
+        session.epoch, session.nonce, session.opened_last = self.next_id, ask.nonce, session.last
+        self.next_id += 1
+        return r.Opened(ask.request, session.epoch, session.last)
+
+
+class FakeServer:
+    """One front door. ``address`` stays the same over `kill` and `revive`."""
+
+    def __init__(self, cluster: FakeCluster, id: int, port: int) -> None:
+        self.cluster = cluster
+        self.id = id
+        self.address = f"127.0.0.1:{port}"
+        self.connections = 0
+        self.script: Script | None = None
+        #: Problem frame to greet with, instead of a hello.
+        self.problem: r.Problem | None = None
+        self.frozen = False
+        #: What this server's own copy holds, None: everything.
+        self.local_lsn: int | None = None
+        self._scope = anyio.CancelScope()
+
+    async def run(self, listener: Any, *, task_status: TaskStatus[None]) -> None:
+        with anyio.CancelScope() as self._scope:
+            task_status.started()
+            async with listener:
+                await listener.serve(self._serve)
+
+    def kill(self) -> None:
+        """Every connection is cut, and new ones are refused."""
+        self._scope.cancel()
+
+    async def revive(self) -> None:
+        listener = await anyio.create_tcp_listener(
+            local_host="127.0.0.1", local_port=int(self.address.rpartition(":")[2]), reuse_port=True
+        )
+        await self.cluster.tasks.start(self.run, listener)
+
+    async def _serve(self, stream: SocketStream) -> None:
+        self.connections += 1
+        try:
+            with suppress(anyio.EndOfStream, anyio.BrokenResourceError):
+                await self._talk(stream)
+        finally:
+            # A cut is abrupt: what was sent and not read is gone.
+            raw = stream.extra(SocketAttribute.raw_socket)
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            with anyio.CancelScope(shield=True):
+                await stream.aclose()
+
+    async def _talk(self, stream: SocketStream) -> None:
+        c = self.cluster
+        frames = FrameReader(HELLO_BYTES_MAX)
+        bodies = []
+        while not bodies:
+            bodies = frames.feed(await stream.receive())
+        hello = decode_hello(bodies[0])
+        assert isinstance(hello, r.ClientHello)
+        await self._thaw()
+        if self.problem is not None:
+            await stream.send(encode(self.problem))
+            await stream.send_eof()
+            await stream.receive()
+            return
+        members = tuple((s.id, s.address) for s in c.servers.values())
+        await stream.send(encode(r.ServerHello(
+            r.VERSION, c.cluster, self.id, c.time_ms, c.horizon_ms, c.payload_bytes_max, c.batch_bytes_max, c.window,
+            c.leader, members,
+        )))
+        frames.bytes_max = frame_bytes_max(c.batch_bytes_max)
+        todo = list(bodies[1:])
+        async with anyio.create_task_group() as tasks:
+            while True:
+                await self._thaw()
+                try:
+                    for body in todo:
+                        request = decode_client(body)
+                        if isinstance(request, r.Read):
+                            tasks.start_soon(self._read, stream, request)
+                        else:
+                            for reply in self._answers(request):
+                                await stream.send(encode(reply))
+                    todo = list(frames.feed(await stream.receive()))
+                except (anyio.EndOfStream, anyio.BrokenResourceError, _Cut):
+                    tasks.cancel_scope.cancel()
+                    return
+
+    async def _thaw(self) -> None:
+        while self.frozen:
+            await anyio.sleep(0.005)
+
+    def _answers(self, request: r.ClientRequest) -> list[Any]:
+        c = self.cluster
+        if isinstance(request, r.Append):
+            return self._append(request)
+        leads = c.leader == self.id
+        if isinstance(request, r.Status):
+            return [r.StatusAnswer(request.request, {"id": self.id, "state": "leader" if leads else "passive"})]
+        if isinstance(request, r.Init):
+            return [r.Done(request.request, 0)]
+        if isinstance(request, r.Open):
+            c.opens.append((self.id, request))
+        if not leads:
+            return [r.RequestRefused(request.request, Code.NOT_LEADER, 0, c.leader, self._address(c.leader), "")]
+        if isinstance(request, r.Open):
+            verdict = (self.script or c.script)(self, request)  # type: ignore[arg-type]
+            if verdict == CUT:
+                raise _Cut
+            answer = c.open(request)
+            if verdict == TAKE_CUT:
+                raise _Cut
+            return [answer]
+        if isinstance(request, r.ListSessions):
+            rows = [(name, s.epoch, s.last, 0, c.time_ms) for name, s in c.sessions.items()]
+            return [r.SessionTable(request.request, rows, c.horizon_ms)]
+        assert isinstance(request, r.Drop)
+        session = c.sessions.get(request.name)
+        epoch = session.epoch if session is not None else 0
+        if session is None or request.epoch not in (0, epoch):
+            return [r.RequestRefused(request.request, Code.EPOCH, epoch, 0, "", "")]
+        del c.sessions[request.name]
+        return [r.Done(request.request, epoch)]
+
+    def _address(self, id: int) -> str:
+        return self.cluster.servers[id].address if id else ""
+
+    def _append(self, request: r.Append) -> list[Any]:
+        c = self.cluster
+        c.appends.append((self.id, request))
+        verdict = (self.script or c.script)(self, request)
+        if c.leader != self.id and verdict == TAKE:
+            verdict = Code.NOT_LEADER
+        if isinstance(verdict, Code):
+            leader = c.leader if verdict in (Code.NOT_LEADER, Code.LOST_LEADERSHIP) else 0
+            return [r.AppendRefused(
+                request.client, request.serial, len(request.items), verdict, 0, leader, self._address(leader), ""
+            )]
+        if verdict == CUT:
+            raise _Cut
+        if verdict == SWALLOW:
+            return []
+        answers = [c.judge(request, request.serial + n, *item) for n, item in enumerate(request.items)]
+        if verdict == TAKE_CUT:
+            raise _Cut
+        return [] if verdict == TAKE_MUTE else answers
+
+    async def _read(self, stream: SocketStream, ask: r.Read) -> None:
+        c = self.cluster
+        c.reads.append((self.id, ask))
+        if ask.linearizable and c.leader != self.id:
+            await stream.send(encode(r.RequestRefused(
+                ask.request, Code.NOT_LEADER, 0, c.leader, self._address(c.leader), ""
+            )))
+            return
+        if ask.wait_ms and not ask.linearizable:
+            with anyio.move_on_after(ask.wait_ms / 1000):
+                while self._end() < (ask.end or ask.start):
+                    await c.grown.wait()
+        with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+            await stream.send(encode(self._page(ask)))
+
+    def _end(self) -> int:
+        return self.cluster.last_lsn if self.local_lsn is None else min(self.local_lsn, self.cluster.last_lsn)
+
+    def _page(self, ask: r.Read) -> r.Page | r.RequestRefused:
+        c, end = self.cluster, self._end()
+        start = ask.start or c.first_lsn
+        if ask.last:
+            start = max(c.first_lsn, end - ask.last + 1)
+        if not c.first_lsn <= start <= end + 1:
+            if start > end and ask.wait_ms:
+                return r.Page(ask.request, [], start, end, c.first_lsn)
+            return r.RequestRefused(ask.request, Code.OUT_OF_RANGE, 0, 0, "", f"{c.first_lsn},{end}")
+        upto = min(end, ask.end) if ask.end else end
+        rows = [e for e in c.entries if e[5] + e[6] > start and e[5] <= upto][: c.page_entries_max]
+        next_lsn = rows[-1][5] + rows[-1][6] if rows else start
+        mine = [e for e in rows if not ask.client or e[3] == ask.client]
+        return r.Page(ask.request, mine, next_lsn, end, c.first_lsn)
+
+
+class _Cut(Exception):
+    """The test wants this connection gone."""
+
+
+def refusal(append: r.Append, serial: int, code: Code, number: int) -> r.AppendRefused:
+    return r.AppendRefused(append.client, serial, 1, code, number, 0, "", "")
+
+
+@asynccontextmanager
+async def fake_cluster(size: int = 3) -> AsyncIterator[FakeCluster]:
+    """A cluster of ``size`` servers on loopback, server 1 leading."""
+    async with anyio.create_task_group() as tasks:
+        cluster = FakeCluster(tasks)
+        listeners = []
+        for id in range(1, size + 1):
+            listener = await anyio.create_tcp_listener(local_host="127.0.0.1", reuse_port=True)
+            cluster.servers[id] = FakeServer(cluster, id, listener.extra(SocketAttribute.local_port))
+            listeners.append(listener)
+        for server, listener in zip(cluster.servers.values(), listeners, strict=True):
+            await tasks.start(server.run, listener)
+        try:
+            yield cluster
+        finally:
+            tasks.cancel_scope.cancel()
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait for a condition, however long; the test's own limit ends what never comes."""
+    while not condition():
+        await anyio.sleep(0.001)
