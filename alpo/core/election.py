@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING
 
 from .members import Identity
 from .messages import (
-    Canvass, CanvassAnswer, CanvassRequest, Defer, DeferAnswer, DeferRequest, HandOver, Vote, VoteAnswer, VoteRequest,
+    Canvass,
+    CanvassAnswer,
+    CanvassRequest,
+    Defer,
+    DeferAnswer,
+    DeferRequest,
+    HandOver,
+    Vote,
+    VoteAnswer,
+    VoteRequest,
 )
 from .ranks import Rank
 from .state import State

@@ -6,7 +6,8 @@ Laws:
   without the disk, and matching (R12) never waits for it.
 * ``stable_id``: up to here *these* entries are on our disk. An expunge clips writes that are still under way,
   so a late completion never vouches for entries that replaced others (the A-B-A case).
-* The tail always holds what is not yet stable; beyond that at most ``tail_bytes_max`` (bodies and a fixed cost an entry).
+* The tail always holds what is not yet stable; beyond that at most ``tail_bytes_max`` (bodies, and a fixed cost
+  an entry).
 """
 
 from __future__ import annotations

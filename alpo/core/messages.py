@@ -77,7 +77,10 @@ class VoteRequest(NamedTuple):
 
 
 class VoteAnswer(NamedTuple):
-    """R4. ``holder`` (id, 0 for none) and ``holder_rank`` (None if unknown) go with HELD. ``wall_ms``: the voter's clock."""
+    """R4. ``holder`` (id, 0 for none) and ``holder_rank`` (None if unknown) go with HELD.
+
+    ``wall_ms``: the voter's clock.
+    """
 
     term: int
     request_term: int

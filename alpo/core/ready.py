@@ -130,7 +130,7 @@ class Refused(NamedTuple):
     origin: Origin
     client: str
     serial: int
-    count: int
+    count: int  # type: ignore[assignment]
     code: Code
     number: int = 0
     leader: int = 0

@@ -24,8 +24,21 @@ from .election import Election
 from .entries import DamagedEntry, Entry, Kind, json_body, seal
 from .handover import Handing
 from .inputs import (
-    AppendRun, Connected, Disconnected, DropSession, Initialise, Input, ListSessions, Loaded, OpenSession, PeerAddress,
-    Persisted, ReadIndex, Received, Stop, Tick,
+    AppendRun,
+    Connected,
+    Disconnected,
+    DropSession,
+    Initialise,
+    Input,
+    ListSessions,
+    Loaded,
+    OpenSession,
+    PeerAddress,
+    Persisted,
+    ReadIndex,
+    Received,
+    Stop,
+    Tick,
 )
 from .invariants import Watch, check_cheap
 from .log import Log
@@ -34,7 +47,7 @@ from .membership import Members, members_body
 from .outbox import Outbox
 from .ranks import Rank
 from .reads import Reads
-from .ready import Ready, Reply, StartState, TableSave
+from .ready import Ready, Reply, TableSave
 from .replication import Replication
 from .serving import Serving
 from .sessions import SessionTable

@@ -52,7 +52,7 @@ class FirstStart:
         if self.state.status is StartStatus.STARTING and self.state.configured_digest != self.digest:
             self._move(StartState(StartStatus.EMPTY))
             self._r.out.event("start_map_dropped", reason="the configured list or the settings changed")
-        self._say_waiting({id: "has not answered" for id in self.others})
+        self._say_waiting(dict.fromkeys(self.others, "has not answered"))
 
     def deadline_s(self) -> float:
         return float("inf") if self.started else self._ask_again_s

@@ -46,7 +46,9 @@ class Cluster:
         self.auto_init = auto_init
         self.loss, self.duplication = loss, duplication
         self.now_s = 100.0
-        self.configured = tuple(Configured(i, f"10.0.0.{i}:7100", (priorities or {}).get(i, 0)) for i in range(1, size + 1))
+        self.configured = tuple(
+            Configured(i, f"10.0.0.{i}:7100", (priorities or {}).get(i, 0)) for i in range(1, size + 1)
+        )
         self.hosts = {c.id: Host(c.id, bytes([c.id]) * 16) for c in self.configured}
         self.queue: list[tuple[float, int, Callable[[], None]]] = []
         self.count = 0

@@ -9,8 +9,19 @@ from alpo.core.entries import Entry, Kind, json_body, seal
 from alpo.core.inputs import Connected, Persisted, Received, Tick
 from alpo.core.members import Configured, Identity, Member, MemberList, Role, Settings
 from alpo.core.messages import (
-    AppendAnswer, AppendRequest, Canvass, CanvassAnswer, CanvassRequest, DeferRequest, Envelope, Message, StartStatus,
-    Vote, VoteAnswer, VoteRequest, WrongIncarnation,
+    AppendAnswer,
+    AppendRequest,
+    Canvass,
+    CanvassAnswer,
+    CanvassRequest,
+    DeferRequest,
+    Envelope,
+    Message,
+    StartStatus,
+    Vote,
+    VoteAnswer,
+    VoteRequest,
+    WrongIncarnation,
 )
 from alpo.core.ranks import Rank
 from alpo.core.ready import Ready, StartState
