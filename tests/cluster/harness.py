@@ -1,0 +1,291 @@
+"""Clusters of real alpod processes for tests: started, stopped, killed, paused, and seen through.
+
+Laws:
+
+* Every server listens on a port of its own choice, which nobody is told: the member list names the `Network`'s
+  addresses, so that nothing goes around the faults. (``proxied=False``: the real ports are in the list.)
+* Nothing outlives the test: servers are killed on leaving, and by the kernel if this process dies first.
+* Nothing waits for a time: everything polls a condition, with a deadline that says what it waited for.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import trio
+from probe import status
+from proxy import HOST, Network
+
+from alpo.core.entries import Entry
+
+WITHIN_S = 60.0
+_POLL_S = 0.03
+_TAIL_LINES = 40
+#: Killed by the kernel when the process that started it dies, however that happens.
+_ALPOD = "import ctypes; ctypes.CDLL(None).prctl(1, 9); from alpo.daemon import main; main()"
+_ALPO = "from alpo_cli.main import main; main()"
+
+
+def in_trio(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """A test, or any function, as an async one."""
+    @functools.wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        trio.run(functools.partial(test, *args, **kwargs))
+    return run
+
+
+def free_port() -> int:
+    """A port that nobody listens on, below those that the system hands out by itself."""
+    while True:
+        port = random.randrange(15_000, 32_000)
+        with socket.socket() as sock:
+            try:
+                sock.bind((HOST, port))
+            except OSError:
+                continue
+        return port
+
+
+class Server:
+    """One alpod: its directory, its configuration, its process."""
+
+    def __init__(self, id: int, home: Path, members: Mapping[int, str], options: Mapping[str, Any]) -> None:
+        self.id = id
+        self.home = home
+        self.data = home / f"server-{id}"
+        self.log = home / f"server-{id}.log"
+        self.port = 0
+        self.members = dict(members)
+        self.options = dict(options)
+        self.process: subprocess.Popen[bytes] | None = None
+        self.paused = False
+
+    @property
+    def address(self) -> str:
+        """Where it really listens."""
+        return f"{HOST}:{self.port}"
+
+    @property
+    def running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def spawn(self, port: int) -> None:
+        """Start the process, which logs to `log`."""
+        assert not self.running
+        self.port = port
+        config = self.home / f"server-{self.id}.toml"
+        config.write_text(self._toml(), "utf-8")
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", _ALPOD, "--config", str(config)], stdin=subprocess.DEVNULL, stdout=log,
+                stderr=log,
+            )
+
+    def _toml(self) -> str:
+        tables = {name: table for name, table in self.options.items() if isinstance(table, dict)}
+        lines = [f"id = {self.id}", f'data = "{self.data}"', f'listen = "{self.address}"', 'log_format = "json"']
+        lines += [f"{key} = {_literal(value)}" for key, value in self.options.items() if key not in tables]
+        for id, address in self.members.items():
+            lines += ["[[member]]", f"id = {id}", f'address = "{address}"']
+        for name, table in tables.items():
+            lines += [f"[{name}]", *(f"{key} = {_literal(value)}" for key, value in table.items())]
+        return "\n".join(lines) + "\n"
+
+    def kill(self) -> None:
+        """kill -9, and gone."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+        self.paused = False
+
+    def pause(self) -> None:
+        """SIGSTOP."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+        self.paused = True
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        if self.process is not None:
+            self.process.send_signal(signal.SIGCONT)
+        self.paused = False
+
+    async def ended(self, within_s: float = WITHIN_S) -> int:
+        """Wait for the process to end; its exit code."""
+        assert self.process is not None
+        with trio.move_on_after(within_s):
+            while self.process.poll() is None:
+                await trio.sleep(_POLL_S)
+            return self.process.returncode
+        raise AssertionError(f"server {self.id} has not ended within {within_s:g} s\n{self.tail()}")
+
+    async def terminate(self) -> int:
+        """SIGTERM; its exit code."""
+        assert self.process is not None
+        self.process.terminate()
+        return await self.ended()
+
+    def tail(self, lines: int = _TAIL_LINES) -> str:
+        """The end of its log."""
+        text = self.log.read_text("utf-8", "replace") if self.log.exists() else ""
+        return f"--- server {self.id}, {self.log}\n" + "\n".join(text.splitlines()[-lines:])
+
+    def entries(self) -> list[Entry]:
+        """Its log as it stands on disk; for a server that is stopped."""
+        assert not self.running
+        columns = ", ".join(f'"{name}"' for name in Entry._fields)
+        db = sqlite3.connect(f"file:{self.data / 'alpo.db'}?mode=ro", uri=True)
+        try:
+            return [Entry(*row) for row in db.execute(f"SELECT {columns} FROM log ORDER BY id")]
+        finally:
+            db.close()
+
+
+def _literal(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else f'"{value}"' if isinstance(value, str) else str(value)
+
+
+class Cluster:
+    """Several servers and the network between them. Made by `cluster`."""
+
+    def __init__(self, home: Path, network: Network | None, members: Mapping[int, str], options: Mapping[str, Any]):
+        self.home = home
+        self.members = dict(members)
+        self._network = network
+        self.servers = {id: Server(id, home, members, options) for id in members}
+
+    @property
+    def network(self) -> Network:
+        assert self._network is not None, "a cluster without proxies"
+        return self._network
+
+    @property
+    def addresses(self) -> str:
+        """The ``--servers`` string."""
+        return ",".join(self.members.values())
+
+    def start(self, *ids: int) -> None:
+        """Start these servers, all by default."""
+        for id in ids or self.servers:
+            if self._network is None:
+                self.servers[id].spawn(int(self.members[id].rpartition(":")[2]))
+            else:
+                port = self._network.ports[id] = free_port()
+                self.servers[id].spawn(port)
+
+    async def stop(self, *ids: int) -> dict[int, int]:
+        """SIGTERM to these, all by default, at once; their exit codes."""
+        wanted = [self.servers[id] for id in ids or self.servers]
+        for server in wanted:
+            assert server.process is not None
+            server.process.terminate()
+        return {server.id: await server.ended() for server in wanted}
+
+    def others(self, *ids: int) -> list[int]:
+        """All ids but these."""
+        return [id for id in self.servers if id not in ids]
+
+    async def status(self, id: int) -> dict[str, Any] | None:
+        """What a server says of itself; None if it does not answer."""
+        server = self.servers[id]
+        return await status(server.address) if server.running and not server.paused else None
+
+    async def statuses(self) -> dict[int, dict[str, Any]]:
+        """Of all that answer."""
+        found: dict[int, dict[str, Any]] = {}
+
+        async def ask(id: int) -> None:
+            fields = await self.status(id)
+            if fields is not None:
+                found[id] = fields
+
+        async with trio.open_nursery() as nursery:
+            for id in self.servers:
+                nursery.start_soon(ask, id)
+        return found
+
+    async def until(
+        self, what: str, condition: Callable[[dict[int, dict[str, Any]]], bool], within_s: float = WITHIN_S
+    ) -> dict[int, dict[str, Any]]:
+        """Wait until the statuses are so; returns them."""
+        found: dict[int, dict[str, Any]] = {}
+        with trio.move_on_after(within_s):
+            while True:
+                found = await self.statuses()
+                if condition(found):
+                    return found
+                await trio.sleep(_POLL_S)
+        raise AssertionError(f"not within {within_s:g} s: {what}; the servers say: {found}")
+
+    async def leader(self, among: Iterable[int] | None = None, within_s: float = WITHIN_S) -> int:
+        """Wait until one of these leads (all by default), with a majority that follows it; its id."""
+        wanted = set(self.servers if among is None else among)
+        leads: list[int] = []
+
+        def led(found: dict[int, dict[str, Any]]) -> bool:
+            terms = [fields["term"] for fields in found.values()]
+            leads[:] = [
+                id for id, fields in found.items()
+                if id in wanted and fields["state"] == "leader" and fields["term"] == max(terms)
+                and 2 * sum(other["leader"] == id for other in found.values()) > len(self.servers)
+            ]
+            return bool(leads)
+
+        await self.until(f"a leader among {sorted(wanted)}", led, within_s)
+        return leads[0]
+
+    async def level(self, within_s: float = WITHIN_S) -> int:
+        """Wait until all servers answer, one leads and all hold and know the same end; the last LSN."""
+        def same(found: dict[int, dict[str, Any]]) -> bool:
+            ends = {(f["last_id"], f["guaranteed_id"], f["last_lsn"]) for f in found.values()}
+            leads = [id for id, f in found.items() if f["state"] == "leader"]
+            return len(found) == len(self.servers) and len(ends) == 1 and len(leads) == 1
+
+        found = await self.until("all servers level", same, within_s)
+        return int(next(iter(found.values()))["last_lsn"])
+
+
+@asynccontextmanager
+async def cluster(
+    home: Path, size: int = 3, *, proxied: bool = True, start: bool = True, **options: Any
+) -> AsyncIterator[Cluster]:
+    """A cluster under ``home``; ``options`` are keys and tables of every server's configuration.
+
+    On a failure the ends of the servers' logs go to stderr.
+    """
+    async with trio.open_nursery() as nursery:
+        network = Network(nursery) if proxied else None
+        members = {
+            id: await network.open(id) if network is not None else f"{HOST}:{free_port()}"
+            for id in range(1, size + 1)
+        }
+        made = Cluster(home, network, members, options)
+        try:
+            if start:
+                made.start()
+            yield made
+        except BaseException:
+            for server in made.servers.values():
+                print(server.tail(), file=sys.stderr)
+            raise
+        finally:
+            for server in made.servers.values():
+                server.kill()
+        nursery.cancel_scope.cancel()
+
+
+async def alpo(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    """The alpo command in a process of its own."""
+    return await trio.run_process(
+        [sys.executable, "-c", _ALPO, *arguments], stdin=stdin, capture_stdout=True, capture_stderr=True, check=False
+    )

@@ -1,0 +1,67 @@
+"""Plain requests to one server at one address, without the client library: what the harness sees the servers with."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import trio
+
+from alpo.wire import requests as w
+from alpo.wire.codec import decode_hello, decode_server, encode
+from alpo.wire.framing import FrameReader, frame_bytes_max
+
+ANSWER_S = 5.0
+
+
+class Probe:
+    """One connection, hello done. Raises `trio.BrokenResourceError` once the server has closed it."""
+
+    def __init__(self, stream: trio.SocketStream) -> None:
+        self.stream = stream
+        self.hello: w.ServerHello | w.Problem | w.PeerHello | None = None
+        self._frames = FrameReader(frame_bytes_max(8 << 20))
+        self._bodies: list[Any] = []
+
+    async def body(self) -> bytes | memoryview:
+        """The next frame's body."""
+        while not self._bodies:
+            data = await self.stream.receive_some(1 << 16)
+            if not data:
+                raise trio.BrokenResourceError("closed by the server")
+            self._bodies.extend(self._frames.feed(bytes(data)))
+        body: bytes | memoryview = self._bodies.pop(0)
+        return body
+
+    async def answer(self) -> w.ServerReply | w.Problem:
+        """The next answer, whatever it is to."""
+        return decode_server(await self.body())
+
+    async def ask(self, request: w.ClientRequest) -> w.ServerReply | w.Problem:
+        """Send and take the next answer."""
+        await self.stream.send_all(encode(request))
+        return await self.answer()
+
+
+@asynccontextmanager
+async def probe(address: str, hello: w.Hello | None = None) -> AsyncIterator[Probe]:
+    """Connect and exchange hellos; ``hello`` (a client's by default) is sent as given."""
+    host, _, port = address.rpartition(":")
+    async with await trio.open_tcp_stream(host, int(port)) as stream:
+        connection = Probe(stream)
+        await stream.send_all(encode(hello or w.ClientHello(w.VERSION, b"", "probe")))
+        connection.hello = decode_hello(await connection.body())
+        yield connection
+
+
+async def status(address: str) -> dict[str, Any] | None:
+    """What the server says of itself; None if it does not answer."""
+    with trio.move_on_after(ANSWER_S):
+        try:
+            async with probe(address) as server:
+                answer = await server.ask(w.Status(1))
+        except (OSError, trio.BrokenResourceError):
+            return None
+        return answer.fields if isinstance(answer, w.StatusAnswer) else None
+    return None

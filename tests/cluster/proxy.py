@@ -1,0 +1,213 @@
+"""The network between the servers, and between them and their clients: loopback TCP with faults.
+
+Laws:
+
+* One listening port for each server; the dialler's first frame says who it is (`CLIENT` for all that are no server).
+* A fault is of a *flow*, one direction between two ends, whichever of them dialled: so one way can be cut alone.
+* A byte stream never gets a gap: a flow that lost bytes (`drop`) stays silent on that connection for good, as a real
+  one does whose packets no longer arrive. What is held (`hold`) arrives when the flow heals, as after a retransmission.
+* A connection buffers one chunk a direction; whoever sends more is slowed down by TCP itself.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import trio
+
+from alpo.wire.codec import WireError, decode_hello
+from alpo.wire.framing import HELLO_BYTES_MAX, FrameError, FrameReader
+from alpo.wire.requests import PeerHello
+
+CLIENT = 0
+HOST = "127.0.0.1"
+_CHUNK_BYTES = 1 << 16
+_RESET = struct.pack("ii", 1, 0)
+
+
+@dataclass(slots=True, eq=False)
+class Flow:
+    """All bytes from one end to another. Change it through `Network` only: whoever waits must be woken."""
+
+    held: bool = False
+    dropping: bool = False
+    delay_s: float = 0.0
+    refused: bool = False
+    changed: trio.lowlevel.ParkingLot = field(default_factory=trio.lowlevel.ParkingLot)
+
+    async def pass_through(self) -> None:
+        """Wait for as long as a chunk takes."""
+        while self.held:
+            await self.changed.park()
+        with trio.move_on_after(self.delay_s):
+            while self.delay_s:
+                await self.changed.park()
+        while self.held:
+            await self.changed.park()
+
+
+@dataclass(slots=True, eq=False)
+class _Connection:
+    dialler: int
+    target: int
+    near: trio.SocketStream
+    far: trio.SocketStream
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+
+    def reset(self) -> None:
+        """Close both ends with a RST."""
+        _reset_on_close(self.near)
+        _reset_on_close(self.far)
+        self.scope.cancel()
+
+
+class Network:
+    """The proxies of all servers. Serve with `open`; ``ports`` says where each server really listens."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self.ports: dict[int, int] = {}
+        self._nursery = nursery
+        self._flows: dict[tuple[int, int], Flow] = {}
+        self._connections: dict[_Connection, None] = {}
+
+    async def open(self, target: int) -> str:
+        """Begin to listen for server ``target``; the address that everyone dials."""
+        (listener,) = await trio.open_tcp_listeners(0, host=HOST)
+        self._nursery.start_soon(self._accept, target, listener)
+        return f"{HOST}:{listener.socket.getsockname()[1]}"
+
+    async def _accept(self, target: int, listener: trio.SocketListener) -> None:
+        async with listener, trio.open_nursery() as nursery:
+            while True:
+                stream = await listener.accept()
+                nursery.start_soon(self._serve, target, stream)
+
+    # -- faults ---------------------------------------------------------------------------------------------
+
+    def hold(self, sender: int, receiver: int) -> None:
+        """Nothing gets through until healed; then it does."""
+        self._flow(sender, receiver).held = True
+
+    def drop(self, sender: int, receiver: int) -> None:
+        """What is sent is lost; connections that lose something are half open for good, healed or not."""
+        self._flow(sender, receiver).dropping = True
+
+    def delay(self, sender: int, receiver: int, delay_s: float) -> None:
+        """Every chunk takes so much longer, until healed."""
+        self._flow(sender, receiver).delay_s = delay_s
+
+    def reset(self, one: int, other: int) -> None:
+        """RST every connection between the two."""
+        for connection in list(self._connections):
+            if {connection.dialler, connection.target} == {one, other}:
+                connection.reset()
+
+    def cut(self, one: int, other: int) -> None:
+        """RST every connection between the two, and every new one until healed."""
+        self._flow(one, other).refused = self._flow(other, one).refused = True
+        self.reset(one, other)
+
+    def isolate(self, server: int, ends: Iterable[int]) -> None:
+        """Hold everything between ``server`` and ``ends``, both ways."""
+        for end in ends:
+            self.hold(server, end)
+            self.hold(end, server)
+
+    def heal(self, sender: int, receiver: int) -> None:
+        """End every fault of this flow."""
+        flow = self._flow(sender, receiver)
+        flow.held = flow.dropping = flow.refused = False
+        flow.delay_s = 0.0
+        flow.changed.unpark_all()
+
+    def heal_all(self) -> None:
+        """End every fault."""
+        for sender, receiver in list(self._flows):
+            self.heal(sender, receiver)
+
+    def _flow(self, sender: int, receiver: int) -> Flow:
+        return self._flows.setdefault((sender, receiver), Flow())
+
+    # -- connections ----------------------------------------------------------------------------------------
+
+    async def _serve(self, target: int, near: trio.SocketStream) -> None:
+        async with near:
+            try:
+                dialler, first = await _who(near)
+                out, back = self._flow(dialler, target), self._flow(target, dialler)
+                await out.pass_through()
+                if out.refused:
+                    raise ConnectionRefusedError
+                far = await trio.open_tcp_stream(HOST, self.ports[target])
+            except (OSError, trio.BrokenResourceError, KeyError):
+                _reset_on_close(near)
+                return
+            async with far:
+                connection = _Connection(dialler, target, near, far)
+                self._connections[connection] = None
+                try:
+                    with connection.scope:
+                        async with trio.open_nursery() as both:
+                            both.start_soon(self._pump, connection, near, far, out, first)
+                            both.start_soon(self._pump, connection, far, near, back, b"")
+                finally:
+                    del self._connections[connection]
+
+    async def _pump(
+        self, connection: _Connection, source: trio.SocketStream, sink: trio.SocketStream, flow: Flow, first: bytes
+    ) -> None:
+        """One direction, until it ends or the connection is reset."""
+        silent = False
+        data: bytes | None = first or await _receive(source)
+        while True:
+            await flow.pass_through()
+            silent = silent or flow.dropping
+            if silent:
+                if not data:
+                    return  # its end is not heard of either
+            elif data is None:
+                connection.reset()
+                return
+            else:
+                try:
+                    if not data:
+                        await sink.send_eof()
+                        return
+                    await sink.send_all(data)
+                except (trio.BrokenResourceError, trio.ClosedResourceError):
+                    connection.reset()
+                    return
+            data = await _receive(source)
+
+
+async def _receive(stream: trio.SocketStream) -> bytes | None:
+    """What comes; b"" at its end, None if it was reset."""
+    try:
+        return bytes(await stream.receive_some(_CHUNK_BYTES))
+    except (trio.BrokenResourceError, trio.ClosedResourceError):
+        return None
+
+
+async def _who(stream: trio.SocketStream) -> tuple[int, bytes]:
+    """Who dialled, by the first frame, and all bytes read for it. What is no frame is a client."""
+    reader = FrameReader(HELLO_BYTES_MAX)
+    read = b""
+    try:
+        while data := await stream.receive_some(_CHUNK_BYTES):
+            read += data
+            for body in reader.feed(bytes(data)):
+                hello = decode_hello(body)
+                return hello.id if isinstance(hello, PeerHello) else CLIENT, read
+    except (FrameError, WireError):
+        pass
+    return CLIENT, read
+
+
+def _reset_on_close(stream: trio.SocketStream) -> None:
+    with suppress(OSError, trio.ClosedResourceError):
+        stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+

@@ -1,0 +1,190 @@
+"""Writers and readers that go on whatever happens to the cluster, and write down what they were told.
+
+Laws:
+
+* Every payload is one of its own: "NAME/NUMBER", the numbers of a name going up.
+* What is not known is written down as unknown: an append under way when its `Log` is abandoned, `NotGuaranteed` until
+  `settle` says more.
+* A name is opened again and again: after an orderly close, after the "process" was gone in the middle of
+  everything, and while the one before still writes, which is then fenced.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+
+import trio
+from checkers import Append, Outcome, Read
+
+import alpo
+from alpo.client.handle import Handle
+from alpo.errors import AlpoError, NotGuaranteed
+
+LIFE_S = (2.0, 12.0)
+TIMEOUT_S = (0.5, 6.0)
+IN_FLIGHT_MAX = 16
+#: Appends of one writer a second, at most.
+PACE = 60.0
+READ_BACK = 20
+SETTLE_S = 5.0
+
+
+class History:
+    """What everybody was told. ``problems``: what must not happen whatever the log says."""
+
+    def __init__(self) -> None:
+        self.appends: list[Append] = []
+        self.reads: list[Read] = []
+        self.problems: list[str] = []
+        self.errors: Counter[str] = Counter()
+        self.fenced = 0
+        self.followed: list[bytes] = []
+
+    def count(self, outcome: Outcome) -> int:
+        return sum(append.outcome is outcome for append in self.appends)
+
+
+class Writer:
+    """Everything that is ever appended under one name."""
+
+    def __init__(self, servers: str, name: str, seed: int, history: History) -> None:
+        self._servers = servers
+        self._name = name
+        self._rng = random.Random(f"{seed}/{name}")
+        self._history = history
+        self._number = 0
+        self._over = False
+
+    def finish(self) -> None:
+        """Begin nothing new."""
+        self._over = True
+
+    async def run(self) -> None:
+        """One session after another until `finish`."""
+        while not self._over:
+            with trio.CancelScope() as process:
+                async with AsyncExitStack() as stack:
+                    log, by_serial = await self._session(stack)
+                    how = "close" if self._over else self._rng.choice(("close", "abandon", "take over", "take over"))
+                    if how == "abandon":
+                        process.cancel()  # as a process that is killed: nothing is waited for
+                        await trio.lowlevel.checkpoint()
+                    elif how == "close":
+                        await self._settle(log, by_serial)
+                    else:
+                        await self._take_over(stack, log)
+
+    async def _session(self, stack: AsyncExitStack) -> tuple[alpo.Log, dict[int, Append]]:
+        """Open the name and append for a while. The appends by serial, once they have one."""
+        rng = self._rng
+        log = await stack.enter_async_context(
+            alpo.connect(self._servers, client=self._name, timeout_s=rng.uniform(*TIMEOUT_S))
+        )
+        by_serial: dict[int, Append] = {}
+        under_way: set[Append] = set()
+        until_s = trio.current_time() + rng.uniform(*LIFE_S)
+        in_flight_max = rng.choice((1, 4, IN_FLIGHT_MAX))
+        while trio.current_time() < until_s and not self._over:
+            if len(under_way) < in_flight_max and not self._append(log, by_serial, under_way):
+                break
+            await trio.sleep(rng.expovariate(PACE))
+        return log, by_serial
+
+    def _append(self, log: alpo.Log, by_serial: dict[int, Append], under_way: set[Append]) -> bool:
+        """Start one append, the newest of the history. False: the session takes no more."""
+        self._number += 1
+        append = Append(self._name, self._number, f"{self._name}/{self._number}".encode(), trio.current_time())
+        self._history.appends.append(append)
+        try:
+            handle = log.append_nowait(append.payload)
+        except AlpoError as error:
+            self._refuse(append, error)
+            return False
+        under_way.add(append)
+
+        def note(handle: Handle) -> None:
+            under_way.discard(append)
+            if handle.serial:
+                by_serial[handle.serial] = append
+            self._note(append, handle.lsn, handle.error)
+
+        handle.add_done_callback(note)
+        return True
+
+    def _note(self, append: Append, lsn: int | None, error: AlpoError | None) -> None:
+        """What became of it, as far as is known now."""
+        if isinstance(error, NotGuaranteed):
+            self._history.errors["NotGuaranteed"] += 1
+        elif error is not None:
+            self._refuse(append, error)
+        else:
+            append.outcome, append.lsn, append.ended_s = Outcome.ACKNOWLEDGED, lsn or 0, trio.current_time()
+
+    def _refuse(self, append: Append, error: AlpoError) -> None:
+        self._history.errors[type(error).__name__] += 1
+        append.outcome, append.error = Outcome.REFUSED, type(error).__name__
+
+    async def _settle(self, log: alpo.Log, by_serial: dict[int, Append]) -> None:
+        try:
+            settled = await log.settle(SETTLE_S)
+        except AlpoError:
+            return
+        for serial, what in settled.items():
+            append = by_serial.get(serial)
+            if append is not None and append.outcome is Outcome.UNKNOWN:
+                error = what if isinstance(what, AlpoError) else None
+                self._note(append, None if error is not None else what, error)  # type: ignore[arg-type]
+
+    async def _take_over(self, stack: AsyncExitStack, older: alpo.Log) -> None:
+        """A second process of the name appends; the first one's later appends must be refused."""
+        try:
+            newer = await stack.enter_async_context(alpo.connect(self._servers, client=self._name))
+            await newer.opened()
+        except AlpoError:
+            return
+        under_way: set[Append] = set()
+        self._append(newer, {}, under_way)
+        self._append(older, {}, under_way)
+        late = self._history.appends[-1]
+        while under_way:
+            await trio.sleep(0.01)
+        if late.outcome is Outcome.ACKNOWLEDGED:
+            self._history.problems.append(f"{late.payload!r} was appended by a fenced session")
+        self._history.fenced += late.error == "Fenced"
+
+
+async def read_on(servers: str, history: History, over: Callable[[], bool], seed: int) -> None:
+    """Linearizable reads of the end of the log, one after another."""
+    rng = random.Random(seed)
+    while not over():
+        async with alpo.connect(servers) as log:
+            for _ in range(rng.randint(1, 100)):
+                if over():
+                    return
+                began_s = trio.current_time()
+                try:
+                    records = [record async for record in log.read(last=READ_BACK, timeout_s=rng.uniform(*TIMEOUT_S))]
+                except AlpoError as error:
+                    history.errors[f"read: {type(error).__name__}"] += 1
+                else:
+                    end_lsn = records[-1].lsn if records else 0
+                    payloads = {record.lsn: record.payload for record in records}
+                    history.reads.append(Read(began_s, trio.current_time(), end_lsn, payloads))
+                await trio.sleep(rng.expovariate(20))
+
+
+async def follow_on(servers: str, history: History) -> None:
+    """One follower from the first LSN on, for ever: no gap, no repeat, whatever server answers."""
+    async with alpo.connect(servers) as log:
+        while True:
+            try:
+                async for record in log.follow(start=len(history.followed) + 1):
+                    if record.lsn != len(history.followed) + 1:
+                        history.problems.append(f"follow: LSN {record.lsn} after {len(history.followed)}")
+                        return
+                    history.followed.append(record.payload)
+            except AlpoError as error:
+                history.errors[f"follow: {type(error).__name__}"] += 1
