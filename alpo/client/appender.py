@@ -62,7 +62,7 @@ class Appender:
         self._connection: Connection | None = None
         #: A better connection than the present one, found by the watch.
         self._better: Connection | None = None
-        self._scope = anyio.CancelScope()
+        self._scope: anyio.CancelScope | None = None
         self._heard_s = 0.0
         self._probed_s = 0.0
         self._probing = False
@@ -120,7 +120,6 @@ class Appender:
         if self._watch.parked:
             self._watch.ring()
         if self._manager.parked:
-            self._open_refused = None
             self._manager.ring()
         return handle
 
@@ -221,6 +220,7 @@ class Appender:
             if not session.ready and session.ended is None:
                 session.begin(random_id(connection.hello.time_ms, self._horizon_ms), 0, 0)
         elif not session.ready and session.ended is None:
+            self._open_refused = None
             connection.send(self._opening.ask(connection.next_request()))
 
     async def _go_on(self, connection: Connection) -> bool:
@@ -326,11 +326,16 @@ class Appender:
         except Lost as lost:
             self._give_up(connection, lost)
 
+    def _leave(self) -> None:
+        """Have the manager leave the present connection."""
+        if self._scope is not None:
+            self._scope.cancel()
+
     def _give_up(self, connection: Connection, lost: Lost) -> None:
         self._servers.reason = lost.reason
         if self._connection is connection:
             self._servers.hint = None
-            self._scope.cancel()
+            self._leave()
 
     # -- time -------------------------------------------------------------------------------------------------
 
@@ -366,7 +371,7 @@ class Appender:
                 return
             if found.hello.id != connection.hello.id or silent_s >= STUCK_S:
                 self._better, found = found, None
-                self._scope.cancel()
+                self._leave()
         finally:
             self._probing = False
             if found is not None:

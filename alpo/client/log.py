@@ -12,6 +12,7 @@ Laws:
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, overload
@@ -71,26 +72,35 @@ class Log:
         self._tasks = anyio.create_task_group()
         await self._tasks.__aenter__()
         self._appender.start(self._tasks)
-        if self._appender.named:
-            with anyio.move_on_after(min(OPEN_WAIT_S, self._timeout_s)):
+        try:
+            # An open that is refused is told by the first append.
+            with suppress(AlpoError), anyio.move_on_after(min(OPEN_WAIT_S, self._timeout_s)):
                 await self._appender.opened()
+        except BaseException:
+            await self._end()
+            raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._tasks is not None
         try:
             if error is None or isinstance(error, Exception):
                 await self._appender.drain()
         finally:
-            # The task group is not shown the body's error: it would come back wrapped in an ExceptionGroup.
-            unheard = self._appender.close()
-            self._servers.close()
-            self._tasks.cancel_scope.cancel()
-            await self._tasks.__aexit__(None, None, None)
+            unheard = await self._end()
         if error is None and unheard is not None:
             raise unheard
+
+    async def _end(self) -> AlpoError | None:
+        """End every task and connection; the first error that nobody was told."""
+        assert self._tasks is not None
+        unheard = self._appender.close()
+        self._servers.close()
+        self._tasks.cancel_scope.cancel()
+        # The task group is not shown the body's error: it would come back wrapped in an ExceptionGroup.
+        await self._tasks.__aexit__(None, None, None)
+        return unheard
 
     # -- who we are -----------------------------------------------------------------------------------------
 

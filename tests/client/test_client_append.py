@@ -186,7 +186,6 @@ async def test_the_local_queue_is_bounded() -> None:
             handles.append(log.append_nowait(b"x"))
             c.lead(2)
             await handles[-1]
-            await anyio.sleep(0)
             assert [h.lsn for h in handles] == list(range(1, 12))
 
 

@@ -1,0 +1,74 @@
+"""The blocking facade, used from several threads, against the same fake cluster in a thread of its own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import pytest
+from anyio.from_thread import start_blocking_portal
+from fake_cluster import FakeCluster, fake_cluster
+
+import alpo
+
+
+@contextmanager
+def cluster_in_a_thread() -> Iterator[FakeCluster]:
+    with start_blocking_portal("trio") as portal, portal.wrap_async_context_manager(fake_cluster()) as cluster:
+        yield cluster
+
+
+def test_the_same_calls_blocking() -> None:
+    with cluster_in_a_thread() as c, alpo.connect_sync(c.addresses, client="n") as log:
+        assert log.append(b"a") == 1
+        assert log.append_batch([b"b", b"c"]) == range(2, 4)
+        futures = [log.append_nowait(b"%d" % n) for n in range(100)]
+        assert [f.result().lsn for f in futures] == list(range(4, 104))
+        assert [r.payload for r in log.read(stop=3)] == [b"a", b"b", b"c"]
+        assert (log.client, log.last_serial) == ("n", 0)
+        assert log.epoch > 0
+        for record in log.follow(start=100):
+            if record.lsn == 103:
+                break
+        assert log.append_by_hand([b"h"], client="m", serial=1).lsn == 104
+        assert len(log.status()) == 3
+        assert {s.client for s in log.sessions()} == {"n", "m"}
+        log.drop_session("m")
+        log.init()
+        assert log.settle() == {}
+        with pytest.raises(alpo.TooLarge):
+            log.append(bytes(2 << 20))
+        with pytest.raises(alpo.OutOfRange):
+            list(log.read(start=1000))
+    with pytest.raises(alpo.Unavailable):
+        log.append(b"late")
+
+
+def test_several_threads() -> None:
+    with cluster_in_a_thread() as c, alpo.connect_sync(c.addresses, queue_max=20) as log:
+        def work(thread: int) -> list[int]:
+            return [log.append(b"%d %d" % (thread, n)) for n in range(50)]
+
+        with ThreadPoolExecutor(8) as pool:
+            lsns = list(pool.map(work, range(8)))
+        assert all(one == sorted(one) for one in lsns)
+        assert sorted(sum(lsns, [])) == list(range(1, 401))
+        places = {p: n for n, p in enumerate(c.payloads, 1)}
+        assert all(places[b"%d %d" % (t, n)] == lsns[t][n] for t in range(8) for n in range(50))
+
+
+def test_closing_waits_for_what_was_queued() -> None:
+    with cluster_in_a_thread() as c:
+        with alpo.connect_sync(c.addresses) as log:
+            futures = [log.append_nowait(b"%d" % n) for n in range(1000)]
+        assert [f.result(0).lsn for f in futures] == list(range(1, 1001))
+
+
+def test_no_thread_is_left() -> None:
+    with cluster_in_a_thread() as c:
+        before = threading.active_count()
+        with alpo.connect_sync(c.addresses) as log:
+            log.append(b"a")
+        assert threading.active_count() <= before
