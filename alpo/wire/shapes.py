@@ -6,7 +6,7 @@ Laws:
 * Memory follows the bytes received, never the lengths they claim: a msgpack array header makes the unpacker set
   room aside for all that it announces, a thousand levels deep, so plain arrays are capped low (`ARRAY_MAX`), and a
   list that may be long travels *packed*: as bytes that hold the msgpack array, unpacked item by item.
-* bool is not int; integers are 0 … 2**63 - 1, which is what a column of the store holds.
+* bool is not int; integers are 0 … 2**63 - 1, which is what a column of the store holds; a priority may be negative.
 """
 
 from __future__ import annotations
@@ -159,6 +159,12 @@ def positive(value: Any) -> int:
     return value
 
 
+def signed(value: Any) -> int:
+    if type(value) is not int or not -INT_MAX <= value <= INT_MAX:
+        refuse("not an integer of 63 bits and a sign")
+    return value
+
+
 def flag(value: Any) -> bool:
     if type(value) is not bool:
         refuse("not true or false")
@@ -248,7 +254,7 @@ client_id = text(CLIENT_ID_BYTES_MAX, 1)
 client_id_or_none = text(CLIENT_ID_BYTES_MAX)
 incarnation = octets(0, ID_BYTES)
 cluster = octets(0, ID_BYTES)
-rank = fixed(number, number, number, number, make=Rank._make)
+rank = fixed(number, number, signed, number, make=Rank._make)
 identity = fixed(number, incarnation, make=Identity._make)
 
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from alpo.core import messages as m
 from alpo.core.entries import Entry, Kind, join_payloads, seal
 from alpo.core.members import Identity
+from alpo.core.ranks import Rank
 from alpo.core.ready import Code
 from alpo.wire import client_codec, codec, peer_codec
 from alpo.wire import requests as r
@@ -58,6 +59,7 @@ FIELDS: dict[tuple[type, str], st.SearchStrategy[Any]] = {
     (r.SessionTable, "rows"): st.lists(st.tuples(texts, ints, ints, ints, ints), max_size=4),
     (r.Page, "entries"): st.lists(st.tuples(ints, ints, ints, texts, ints, ints, ints, payloads), max_size=4),
     (r.StatusAnswer, "fields"): st.dictionaries(texts, plain, max_size=4),
+    (Rank, "priority"): st.integers(-1000, 1000),
     (m.StartAnswer, "incarnations"): st.lists(st.builds(Identity, ints, maybe16), max_size=4).map(tuple),
 }
 

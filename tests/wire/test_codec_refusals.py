@@ -234,6 +234,8 @@ def test_verifying_a_run_finds_what_verifying_each_finds() -> None:
         (body_of(72, b"", 1, b"", 2, b""), "HandOver has 1 fields, not 0"),
         (body_of(66, b"", 1, b"", 2, b"", 3, [1, 2, 3], False), "VoteRequest.rank: not an array of 4"),
         (body_of(66, b"", 1, b"", 2, b"", 3, None, False), "VoteRequest.rank"),
+        (body_of(66, b"", 1, b"", 2, b"", 3, [1, 2, -(2**63), 3], False), "VoteRequest.rank: not an integer of 63"),
+        (body_of(66, b"", 1, b"", 2, b"", 3, [1, -2, 0, 3], False), "VoteRequest.rank: not an integer from 0"),
         (body_of(67, b"", 1, b"", 2, b"", 3, 3, 9, 0, None, 0), "VoteAnswer.answer: no Vote"),
         (body_of(67, b"", 1, b"", 2, b"", 3, 3, True, 0, None, 0), "VoteAnswer.answer: no Vote"),
         (body_of(73, b"", 1, b"", 2, b"", b"x"), "WrongIncarnation.asked"),
