@@ -25,6 +25,7 @@ from alpo.core.messages import Envelope
 from alpo.core.ready import Code, Load, Write
 from alpo.core.replica import Replica
 from alpo.storage.interface import Store, StoreError
+from alpo.storage.writer import WriterStats
 from alpo.wire import requests as w
 
 from .clients import ClientConnection
@@ -44,6 +45,8 @@ STOP_S_MAX = 5.0
 
 class WriterLike(Protocol):
     """What the node needs of `alpo.storage.writer.Writer`."""
+
+    stats: WriterStats
 
     def submit(self, write: Write) -> None: ...
 
@@ -115,7 +118,7 @@ class Node:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             if heed_signals:
-                nursery.start_soon(self._stop_on_signals)
+                await nursery.start(self._stop_on_signals)
             self.driver.start()
             nursery.start_soon(self.driver.run)
             nursery.start_soon(self.driver.keep_time)
@@ -132,8 +135,9 @@ class Node:
                 await self._leave()
             nursery.cancel_scope.cancel()
 
-    async def _stop_on_signals(self) -> None:
+    async def _stop_on_signals(self, task_status: trio.TaskStatus[None]) -> None:
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            task_status.started()
             async for _ in signals:
                 self.stop()
 
@@ -191,4 +195,10 @@ class Node:
         client.settle(w.StatusAnswer(ask.request, fields))
 
     def _storage_fields(self) -> dict[str, Any]:
-        return {"disk_bytes": self._store.size_bytes()}
+        stats = self.writer.stats
+        return {
+            "disk_bytes": self._store.size_bytes(),
+            "commits": stats.commits,
+            "commit_ms": round(stats.mean_commit_ms, 3),
+            "clients": len(self.listener.clients),
+        }

@@ -19,6 +19,7 @@ from alpo.core.ready import Write
 from alpo.node.lifecycle import Node
 from alpo.node.limits import Limits
 from alpo.storage.memory import MemoryStore
+from alpo.storage.writer import WriterStats
 from alpo.wire import requests as w
 from alpo.wire.codec import decode_hello, decode_server, encode
 from alpo.wire.framing import FrameReader
@@ -35,6 +36,7 @@ class HeldWriter:
         self._done = done
         self._waiting: deque[Write] = deque()
         self.held = False
+        self.stats = WriterStats()
 
     def submit(self, write: Write) -> None:
         if self.held:

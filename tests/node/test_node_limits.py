@@ -170,6 +170,7 @@ async def test_two_thousand_idle_connections_keep_nobody_out() -> None:
                 newcomer = await connect(r.addresses[0])
                 assert isinstance(await newcomer.ask(w.Status(1)), w.StatusAnswer)
         assert isinstance(await client.ask(append(id, 1, b"x")), w.Appended)
+        assert len(r.nodes[0].listener._silent) <= 100
 
 
 @in_trio

@@ -1,0 +1,126 @@
+"""One connection by itself: order, bounds, and last words that arrive."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+import trio
+from node_rig import in_trio, until
+
+from alpo.node.link import Link, LinkClosed
+from alpo.wire.framing import HELLO_BYTES_MAX, FrameError, FrameReader, frame
+
+
+def pair(queue_bytes_max: int = 1 << 20) -> tuple[Link, socket.socket]:
+    """A link and the plain socket at its other end."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        other = socket.create_connection(listening.getsockname())
+        mine, _ = listening.accept()
+    other.setblocking(False)
+    return Link(mine, queue_bytes_max), other
+
+
+async def read_all(sock: socket.socket) -> bytes:
+    data = bytearray()
+    while True:
+        await trio.lowlevel.wait_readable(sock)
+        part = sock.recv(1 << 16)
+        if not part:
+            return bytes(data)
+        data += part
+
+
+@in_trio
+async def test_what_the_kernel_does_not_take_follows_in_order() -> None:
+    link, other = pair(1 << 26)
+    with other:
+        frames = [frame(bytes([n]) * (1 << 20)) for n in range(20)]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(link.drain)
+            for each in frames:
+                link.push(each)
+            assert link.queued_bytes > 0
+            got: list[bytes] = []
+
+            async def read() -> None:
+                got.append(await read_all(other))
+
+            nursery.start_soon(read)
+            await link.wait_below(0)
+            link.close("done")
+        assert got[0] == b"".join(frames)
+
+
+@in_trio
+async def test_a_queue_over_its_bound_closes_the_connection() -> None:
+    link, other = pair(1 << 20)
+    with other:
+        while not link.closed:
+            link.push(b"x" * (1 << 19))
+            assert link.queued_bytes <= 1 << 20
+        assert "does not read" in link.closed and link.queued_bytes == 0
+        with pytest.raises(LinkClosed):
+            await link.receive()
+
+
+@in_trio
+async def test_closing_wakes_receiver_drainer_and_whoever_waits() -> None:
+    link, other = pair(1 << 26)
+    ended: list[str] = []
+
+    async def receive() -> None:
+        with pytest.raises(LinkClosed, match="by the test"):
+            await link.receive()
+        ended.append("receive")
+
+    async def wait() -> None:
+        await link.wait_below(0)
+        ended.append("wait")
+
+    with other:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(link.drain)
+            link.push(b"x" * (1 << 24))
+            nursery.start_soon(receive)
+            nursery.start_soon(wait)
+            await trio.testing.wait_all_tasks_blocked()
+            link.close("by the test")
+        assert sorted(ended) == ["receive", "wait"]
+
+
+@in_trio
+async def test_frames_are_short_until_the_hello_is_through() -> None:
+    for allowed in (False, True):
+        link, other = pair()
+        with other:
+            if allowed:
+                link.allow_frames(1 << 20)
+            other.send(frame(b"x" * (HELLO_BYTES_MAX + 1)))
+            if allowed:
+                assert len((await link.receive())[0]) == HELLO_BYTES_MAX + 1
+            else:
+                with pytest.raises(FrameError):
+                    await link.receive()
+            link.close("done")
+
+
+@in_trio
+async def test_last_words_arrive_although_bytes_are_unread() -> None:
+    link, other = pair()
+    with other:
+        other.send(b"y" * 100_000)
+        words: list[bytes] = []
+
+        async def listen() -> None:
+            words.append(await read_all(other))
+            other.shutdown(socket.SHUT_WR)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(link.drain)
+            nursery.start_soon(listen)
+            await link.part(frame(b"why"), "told")
+        assert FrameReader(100).feed(words[0]) == [b"why"]
+        await until(lambda: bool(link.closed))

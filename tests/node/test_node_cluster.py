@@ -1,0 +1,145 @@
+"""Three whole nodes in one run: connections that break, a server whose disk was wiped, leaving."""
+
+from __future__ import annotations
+
+import trio
+from node_rig import HeldWriter, append, connect, in_trio, listening_socket, random_id, rig, until
+
+from alpo.core.members import Identity
+from alpo.node.driver import Alarm
+from alpo.node.lifecycle import Node
+from alpo.storage.memory import MemoryStore
+from alpo.wire import requests as w
+
+
+@in_trio
+async def test_the_same_entries_are_encoded_once_for_all_peers(monkeypatch) -> None:
+    import alpo.node.routes as routes
+
+    async with rig(3) as r:
+        leader = await r.leader()
+        client = await connect(leader.us.address)
+        encoded: list[int] = []
+        plain = routes.encode_entries
+
+        def counted(entries):
+            encoded.append(len(entries))
+            return plain(entries)
+
+        monkeypatch.setattr(routes, "encode_entries", counted)
+        id = random_id()
+        reply = await client.ask(append(id, 1, *[b"x"] * 50))
+        assert isinstance(reply, w.Appended)
+        await until(lambda: all(n.replica.guaranteed_id == leader.replica.guaranteed_id for n in r.nodes))
+        assert encoded == [50]
+
+
+@in_trio
+async def test_a_lost_connection_is_dialled_anew_and_nothing_is_missing() -> None:
+    async with rig(3) as r:
+        leader = await r.leader()
+        client = await connect(leader.us.address)
+        id = random_id()
+        for serial in range(1, 21):
+            for route in leader.routes.dialled.values():
+                if serial % 5 == 0:
+                    route.link.close("cut by the test")
+            assert isinstance(await client.ask(append(id, serial, b"x")), w.Appended)
+        await until(lambda: all(n.replica.guaranteed_id == leader.replica.last_id for n in r.nodes))
+        assert [n.replica.log.next_lsn for n in r.nodes] == [21] * 3
+
+
+@in_trio
+async def test_a_half_open_connection_is_found_out() -> None:
+    """The other side takes what we send and never answers: after an election timeout it is dialled anew."""
+    async with rig(3) as r:
+        leader = await r.leader()
+        follower = next(n for n in r.nodes if n is not leader)
+        old = leader.routes.dialled[follower.us.me.id]
+        follower.driver.replica.step = _deaf(follower)  # type: ignore[method-assign]
+        await until(lambda: bool(old.link.closed))
+        assert old.link.closed == "no answer for an election timeout"
+
+
+def _deaf(node: Node):
+    """A replica that hears nothing any more."""
+    step = node.replica.step
+
+    def deaf(_inputs, now_s, wall_ms):
+        ready = step([], now_s, wall_ms)
+        ready.send, ready.send_after_write = [], []
+        return ready
+
+    return deaf
+
+
+@in_trio
+async def test_a_leader_that_stops_hands_over_and_what_was_sent_is_answered() -> None:
+    async with rig(3) as r:
+        leader = await r.leader()
+        client = await connect(leader.us.address)
+        id = random_id()
+        for serial in range(1, 101):
+            await client.send(append(id, serial, b"x"))
+        leader.stop()
+        done: list[int] = []
+        while (reply := await client.receive()) is not None:
+            if isinstance(reply, w.Appended):
+                done += reply.lsns
+            else:
+                assert isinstance(reply, w.AppendRefused), reply
+        assert done == list(range(1, len(done) + 1))
+        others = [n for n in r.nodes if n is not leader]
+        await until(lambda: sum(n.replica.state.value == "leader" for n in others) == 1)
+        heir = next(n for n in others if n.replica.state.value == "leader")
+        assert heir.replica.log.next_lsn > len(done)
+
+
+@in_trio
+async def test_a_wiped_server_waits_and_says_so_and_the_others_go_on() -> None:
+    async with rig(3) as r:
+        leader = await r.leader()
+        victim = next(n for n in r.nodes if n is not leader)
+        id = victim.us.me.id
+        victim.stop()
+        await until(lambda: bool(victim.routes.dialled == {}))
+        fresh = MemoryStore(id, b"w" * 16)
+        cfg = victim._cfg.__class__(
+            **{f: getattr(victim._cfg, f) for f in victim._cfg.__slots__} | {"me": Identity(id, b"w" * 16)}
+        )
+        node = Node(cfg, victim.limits, fresh, lambda done, _failed: HeldWriter(fresh, done))
+        sock = listening_socket()
+        async with trio.open_nursery() as nursery:
+            await nursery.start(node.run, sock)
+            await until(lambda: any("lost or wiped" in why for why in node.replica.first_start.waits_for.values()))
+            fields = (await (await connect(f"127.0.0.1:{sock.getsockname()[1]}")).ask(w.Status(1))).fields
+            assert fields["status"] == "EMPTY" and any("lost or wiped" in line for line in fields["waiting"])
+            client = await connect(leader.us.address)
+            assert isinstance(await client.ask(append(random_id(), 1, b"x")), w.Appended)
+            nursery.cancel_scope.cancel()
+
+
+@in_trio
+async def test_a_broken_invariant_stops_the_node() -> None:
+    async with rig(1) as r:
+        node = r.nodes[0]
+
+        def broken(_inputs, _now_s, _wall_ms):
+            from alpo.core.ready import Ready
+
+            return Ready(alarm="told so by the test")
+
+        store = MemoryStore(1, b"i" * 16)
+        other = Node(node._cfg, node.limits, store, lambda done, _failed: HeldWriter(store, done))
+        caught: list[Alarm] = []
+
+        async def run(task_status=trio.TASK_STATUS_IGNORED) -> None:
+            try:
+                await other.run(listening_socket(), task_status=task_status)
+            except Alarm as error:
+                caught.append(error)
+
+        async with trio.open_nursery() as nursery:
+            await nursery.start(run)
+            other.replica.step = broken  # type: ignore[method-assign]
+        assert str(caught[0]) == "told so by the test"
