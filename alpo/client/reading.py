@@ -135,7 +135,10 @@ class Batches:
         if not query.follow and self._next_lsn > self._end_lsn:
             self._over = True
         elif self._connection is not None:
-            self._send(self._connection)
+            try:
+                self._send(self._connection)
+            except Lost:
+                self._drop()  # the next page is asked for elsewhere
         records = records_of(page.entries, first_lsn, _NO_LSN if query.follow else self._end_lsn)
         return self._last_of(records) if query.last and query.client and not query.follow else records
 
@@ -190,20 +193,17 @@ class Batches:
         query = self._query
         begun = self._next_lsn > 0
         self._asked = connection.next_request()
-        try:
-            connection.send(Read(
-                self._asked,
-                self._next_lsn if begun else query.start,
-                self._end_lsn if begun else query.stop,
-                0 if begun else query.last,
-                0 if begun else query.since_ms,
-                PAGE_BYTES_MAX,
-                not query.local and (not begun or self._doubt),
-                POLL_MS if begun else 0,
-                query.client,
-            ))
-        except Lost:
-            self._drop()
+        connection.send(Read(
+            self._asked,
+            self._next_lsn if begun else query.start,
+            self._end_lsn if begun else query.stop,
+            0 if begun else query.last,
+            0 if begun else query.since_ms,
+            PAGE_BYTES_MAX,
+            not query.local and (not begun or self._doubt),
+            POLL_MS if begun else 0,
+            query.client,
+        ))
 
     def _failed(self, reply: ServerReply | None) -> AlpoError | None:
         """Another server, or the same after a while; why. Raises what no other server could better."""
