@@ -49,6 +49,7 @@ class Boot:
     term: int
     vote: int
     start: StartState
+    #: The marks may stand up to some thousand ids behind the last write's, never behind its ``table``'s.
     guaranteed_id: int
     fully_replicated_id: int
     #: Last entry on disk: 0, 0 and the next LSN 1 when the log is empty.
@@ -79,9 +80,14 @@ class Store(Protocol):
     def commit(self, writes: Sequence[Write]) -> None:
         """One transaction, one fsync. Raises `StoreFull` (nothing was written) or `StoreError`."""
 
+    def checkpoint(self, idle: bool) -> bool:
+        """Housekeeping after a commit, when it is due; ``idle``: nothing else waits. True: nothing is left to do.
+        Raises as `commit` does."""
+
     def read_entries(self, first_id: int, last_id: int, bytes_max: int) -> list[Entry]:
         """Entries ``first_id`` … ``last_id`` in order, verified, as many as fit in ``bytes_max`` of bodies, one at
-        least if there is any; [] when ``first_id`` is past the end. Raises `DamagedStore` on a gap or a bad checksum."""
+        least if there is any; fewer if it would take long; [] when ``first_id`` is past the end.
+        Raises `DamagedStore` on a gap or a bad checksum."""
 
     def entry_head(self, id: int) -> tuple[int, int, int] | None:
         """(time_ms, lsn, count) of entry ``id``, or None."""
@@ -91,7 +97,8 @@ class Store(Protocol):
         ``last_id + 1`` if it lies beyond."""
 
     def find_time(self, time_ms: int, last_id: int) -> int:
-        """The first id whose ``time_ms`` >= the one given, looking no further than ``last_id``; ``last_id + 1`` if none."""
+        """The first id whose ``time_ms`` >= the one given, looking no further than ``last_id``;
+        ``last_id + 1`` if none."""
 
     def size_bytes(self) -> int:
         """Bytes on disk, the WAL included."""

@@ -1,0 +1,102 @@
+"""SQLite connections as ALPO wants them, and its errors in the store's words.
+
+Laws:
+
+* A connection that writes has ``synchronous=FULL`` and WAL, seen to be so, and never checkpoints by itself.
+* A connection that reads is opened read-only, and holds a snapshot only inside `ReadPool.snapshot`.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from .interface import DamagedStore, StoreError, StoreFull
+
+BUSY_S = 5.0
+_IDLE_READERS_MAX = 8
+_SYNCHRONOUS_FULL = 2
+#: Room for every length of INSERT (see `sqlite`), so that none is compiled twice.
+_CACHED_STATEMENTS = 160
+
+
+def translate(error: sqlite3.Error, path: Path) -> StoreError:
+    """An error of SQLite's as the store's: full, damaged, or out of use."""
+    code = getattr(error, "sqlite_errorcode", None)
+    primary = None if code is None else code & 0xFF
+    text = f"{path}: {error}"
+    if primary == sqlite3.SQLITE_FULL:
+        return StoreFull(text)
+    # The sqlite3 module itself, not SQLite, finds text that is not UTF-8, and then gives no code.
+    if primary in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or (code is None and "decode" in str(error)):
+        return DamagedStore(text)
+    return StoreError(f"{text} ({getattr(error, 'sqlite_errorname', 'no code')})")
+
+
+def connect_writer(path: Path) -> sqlite3.Connection:
+    """The connection that writes. Raises `StoreError` if the file or the system does not allow what it must be."""
+    db = sqlite3.connect(
+        path.absolute().as_uri() + "?mode=rw", uri=True, isolation_level=None, check_same_thread=False,
+        timeout=BUSY_S, cached_statements=_CACHED_STATEMENTS,
+    )
+    try:
+        db.execute("PRAGMA synchronous=FULL")
+        db.execute("PRAGMA wal_autocheckpoint=0")
+        (mode,) = db.execute("PRAGMA journal_mode").fetchone()
+        (synchronous,) = db.execute("PRAGMA synchronous").fetchone()
+        if mode != "wal" or synchronous != _SYNCHRONOUS_FULL:
+            raise StoreError(f"{path}: journal mode {mode}, synchronous {synchronous}; it must be wal and 2 (FULL)")
+    except (sqlite3.Error, StoreError):
+        db.close()
+        raise
+    return db
+
+
+def connect_reader(path: Path, *, immutable: bool = False) -> sqlite3.Connection:
+    """A connection that cannot write; ``immutable``: nobody else does either, so no lock and no file is made."""
+    uri = path.absolute().as_uri() + ("?immutable=1" if immutable else "?mode=ro")
+    return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=BUSY_S)
+
+
+class ReadPool:
+    """Read-only connections for any thread: one each while it reads, a few kept open between."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._idle: deque[sqlite3.Connection] = deque()
+        self._closed = False
+
+    @contextmanager
+    def snapshot(self) -> Iterator[sqlite3.Connection]:
+        """A connection inside one read transaction. Raises `StoreError` and its kinds for SQLite's errors."""
+        if self._closed:
+            raise StoreError(f"{self._path} is closed")
+        try:
+            try:
+                db = self._idle.pop()
+            except IndexError:
+                db = connect_reader(self._path)
+            try:
+                db.execute("BEGIN")
+                yield db
+            finally:
+                self._give_back(db)
+        except sqlite3.Error as error:
+            raise translate(error, self._path) from error
+
+    def _give_back(self, db: sqlite3.Connection) -> None:
+        if db.in_transaction:
+            db.rollback()
+        if self._closed or len(self._idle) >= _IDLE_READERS_MAX:
+            db.close()
+        else:
+            self._idle.append(db)
+
+    def close(self) -> None:
+        """Close the idle ones now, the others when they come back."""
+        self._closed = True
+        while self._idle:
+            self._idle.pop().close()

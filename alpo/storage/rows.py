@@ -1,0 +1,157 @@
+"""What is stored, as bytes: hard state, runs, sessions and the applied state, each with its own checksum.
+
+Log entries are not here: they carry their checksum from birth and a field is a column.
+Every decoder raises `DamagedRow` on anything that was not encoded here.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from typing import Any, NamedTuple
+
+import msgpack  # type: ignore[import-untyped]
+
+from alpo.core.members import Identity
+from alpo.core.messages import StartStatus
+from alpo.core.ready import SessionRow, StartState, TableSave, Write
+
+#: Marks reach the disk with whatever else rewrites the hard row, or once one has moved this many ids: rewriting
+#: that row in every commit doubles what a commit of one entry writes, and they are lazy.
+MARKS_LAG_MAX = 1024
+
+_HARD = struct.Struct("<QQQQQ")
+_RUN = struct.Struct("<QQ")
+_CRC = struct.Struct("<I")
+
+
+class DamagedRow(ValueError):
+    """A stored row that is not what was written."""
+
+
+class Hard(NamedTuple):
+    """The hard row; ``start`` as JSON text, so that its checksum is over what is stored."""
+
+    server_id: int
+    incarnation: bytes
+    term: int
+    vote: int
+    guaranteed_id: int
+    fully_replicated_id: int
+    cluster: bytes
+    start: str
+
+    def checksum(self) -> int:
+        """CRC-32 of everything. Raises `DamagedRow` if a column is not of its type."""
+        try:
+            numbers = _HARD.pack(
+                self.server_id, self.term, self.vote, self.guaranteed_id, self.fully_replicated_id
+            )
+            return zlib.crc32(numbers + self.incarnation + self.cluster + self.start.encode())
+        except (struct.error, TypeError, AttributeError, UnicodeEncodeError) as error:
+            raise DamagedRow(f"the hard state is not of its types: {error}") from error
+
+    def after(self, write: Write, start: StartState | None) -> Hard:
+        """The row as ``write`` would have it; ``start``: None leaves it as it is."""
+        cluster, text = (self.cluster, self.start) if start is None else (start.cluster, start_to_json(start))
+        return Hard(
+            self.server_id, self.incarnation, write.term, write.vote, write.guaranteed_id, write.fully_replicated_id,
+            cluster, text,
+        )
+
+    def is_due(self, new: Hard) -> bool:
+        """Must ``new`` replace this row, or have only marks moved, and not far?"""
+        return (
+            self.term != new.term
+            or self.vote != new.vote
+            or self.start != new.start
+            or new.guaranteed_id - self.guaranteed_id >= MARKS_LAG_MAX
+            or new.fully_replicated_id - self.fully_replicated_id >= MARKS_LAG_MAX
+        )
+
+
+EMPTY_START = StartState(StartStatus.EMPTY)
+
+
+def start_to_json(start: StartState) -> str:
+    """`StartState` as JSON, bytes as hex."""
+    fields = {
+        "status": int(start.status),
+        "incarnations": [[who.id, who.incarnation.hex()] for who in start.incarnations],
+        "configured_digest": start.configured_digest.hex(),
+        "cluster": start.cluster.hex(),
+        "first_list": start.first_list,
+        "settings": start.settings,
+    }
+    return json.dumps(fields, sort_keys=True, separators=(",", ":"))
+
+
+def start_from_json(text: str) -> StartState:
+    """The inverse of `start_to_json`."""
+    try:
+        fields = json.loads(text)
+        return StartState(
+            StartStatus(fields["status"]),
+            tuple(Identity(id, bytes.fromhex(incarnation)) for id, incarnation in fields["incarnations"]),
+            bytes.fromhex(fields["configured_digest"]),
+            bytes.fromhex(fields["cluster"]),
+            fields["first_list"],
+            fields["settings"],
+        )
+    except (ValueError, TypeError, KeyError) as error:
+        raise DamagedRow(f"the start state cannot be read: {error}") from error
+
+
+def text_checksum(text: str) -> int:
+    """CRC-32 of a text."""
+    return zlib.crc32(text.encode())
+
+
+def run_checksum(term: int, first_id: int) -> int:
+    """CRC-32 of a run."""
+    try:
+        return zlib.crc32(_RUN.pack(term, first_id))
+    except struct.error as error:
+        raise DamagedRow(f"a run is not of its types: {error}") from error
+
+
+def session_to_blob(row: SessionRow) -> bytes:
+    """CRC-32 (u32, little endian) and msgpack of every field, the client too."""
+    packed: bytes = msgpack.packb(tuple(row), use_bin_type=True)
+    return _CRC.pack(zlib.crc32(packed)) + packed
+
+
+def session_from_blob(client: str, blob: bytes) -> SessionRow:
+    """The inverse of `session_to_blob`; ``client`` is the key that it was found under."""
+    if type(blob) is not bytes or len(blob) < _CRC.size or _CRC.unpack_from(blob)[0] != zlib.crc32(blob[_CRC.size :]):
+        raise DamagedRow(f"the session of {client!r} does not match its checksum")
+    try:
+        *fields, slots = msgpack.unpackb(blob[_CRC.size :], raw=False)
+        row = SessionRow._make([*fields, [(s, i, lsn, e, d) for s, i, lsn, e, d in slots]])
+    except (ValueError, TypeError) as error:
+        raise DamagedRow(f"the session of {client!r} cannot be read: {error}") from error
+    if row.client != client:
+        raise DamagedRow(f"the session of {row.client!r} stands under {client!r}")
+    return row
+
+
+def applied_to_json(table: TableSave, sessions: int) -> str:
+    """All of a `TableSave` but its rows, with their number, so that a row that goes missing is noticed."""
+    fields = {
+        "applied_id": table.applied_id,
+        "horizon_ms": table.horizon_ms,
+        "members": table.members,
+        "members_id": table.members_id,
+        "settings": table.settings,
+        "sessions": sessions,
+    }
+    return json.dumps(fields, sort_keys=True, separators=(",", ":"))
+
+
+def applied_from_json(text: str, checksum: int) -> dict[str, Any]:
+    """The fields of `applied_to_json`."""
+    if type(text) is not str or text_checksum(text) != checksum:
+        raise DamagedRow("the applied state does not match its checksum")
+    fields: dict[str, Any] = json.loads(text)
+    return fields

@@ -1,0 +1,70 @@
+"""Keeping the WAL small: when to checkpoint, and how hard.
+
+Laws:
+
+* The WAL is copied back (PASSIVE, which waits for nobody) when the writer is idle and past `CHECKPOINT_BYTES` of
+  frames; the next commit then begins it anew, over blocks that exist, which syncs faster than a growing file.
+* A file past `TRUNCATE_BYTES` is cut to nothing, which waits up to `TRUNCATE_WAIT_S` for readers.
+* A reader that is in the way costs another try only after as much has been written again as `RETRY_BYTES`.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+
+from alpo.core.entries import Entry
+
+from .connections import BUSY_S
+from .schema import wal_bytes
+
+CHECKPOINT_BYTES = 16 << 20
+TRUNCATE_BYTES = 64 << 20
+RETRY_BYTES = 8 << 20
+TRUNCATE_WAIT_S = 0.2
+
+_FRAME_BYTES = 4096 + 24
+#: What a row takes beside its body.
+_ROW_BYTES = 100
+#: Pages that a commit rewrites: the last leaf; once it adds pages the header, the map and an inner node too.
+_REWRITTEN_MAX = 5
+
+
+class WalKeeper:
+    """Counts roughly what is in the WAL (SQLite tells only when it checkpoints) and checkpoints when it is due."""
+
+    def __init__(self, db: sqlite3.Connection, path: Path) -> None:
+        self._db = db
+        self._path = path
+        self._frames_bytes = wal_bytes(path)
+        self._checkpoint_at = CHECKPOINT_BYTES
+        self._truncate_at = TRUNCATE_BYTES
+
+    def grew(self, entries: Sequence[Entry], other: bool) -> None:
+        """A commit of ``entries`` was made; ``other``: it did more than append."""
+        bodies = sum([len(entry[10]) for entry in entries])
+        rows = bodies + bodies // 8 + len(entries) * _ROW_BYTES
+        rewritten = 2 * _REWRITTEN_MAX if other else min(_REWRITTEN_MAX, 1 + rows // _FRAME_BYTES)
+        self._frames_bytes += rows + rewritten * _FRAME_BYTES
+
+    def checkpoint(self, idle: bool) -> bool:
+        """Checkpoint if it is due. True when there is nothing left to copy back. Raises sqlite3.Error."""
+        size = wal_bytes(self._path)
+        if size >= self._truncate_at:
+            self._db.execute(f"PRAGMA busy_timeout={int(TRUNCATE_WAIT_S * 1000)}")
+            try:
+                self._run("TRUNCATE")
+            finally:
+                self._db.execute(f"PRAGMA busy_timeout={int(BUSY_S * 1000)}")
+            size = wal_bytes(self._path)
+            self._truncate_at = max(TRUNCATE_BYTES, size + RETRY_BYTES)
+        elif self._frames_bytes >= self._checkpoint_at or (idle and self._frames_bytes):
+            self._run("PASSIVE")
+        return not self._frames_bytes
+
+    def _run(self, mode: str) -> None:
+        _, frames, copied = self._db.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
+        if frames >= 0:  # else another connection is at it
+            self._frames_bytes = (frames - copied) and frames * _FRAME_BYTES
+        self._checkpoint_at = max(CHECKPOINT_BYTES, self._frames_bytes + RETRY_BYTES)

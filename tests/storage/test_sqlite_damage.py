@@ -1,0 +1,153 @@
+"""Bytes on disk that are not what was written are reported, never read as absent or as something else (R31)."""
+
+from __future__ import annotations
+
+import random
+import shutil
+
+import pytest
+from store_kit import SERVER, LogBuilder, row, table, write
+
+from alpo.storage.interface import DamagedStore, StoreError
+from alpo.storage.sqlite import SqliteStore
+
+HEADERS = ("term", "kind", "time_ms", "serial", "epoch", "lsn", "count", '"check"')
+
+
+def _filled(sqlite):
+    log = LogBuilder()
+    entries = [log.leader(), *log.datas(20), log.data(payloads=(b"a", b"b"))]
+    sqlite.store.commit([write(entries)])
+    return entries
+
+
+@pytest.mark.parametrize("column", HEADERS)
+def test_a_header_changed(sqlite, column):
+    _filled(sqlite)
+    sqlite.tamper(f"UPDATE log SET {column} = {column} + 1 WHERE id = 7")
+    with pytest.raises(DamagedStore, match=r"entry 7\b"):
+        sqlite.store.read_entries(5, 9, 10_000)
+    with pytest.raises(DamagedStore, match=r"entry 7\b"):
+        sqlite.store.entry_head(7)
+    with pytest.raises(DamagedStore, match=r"entry 7\b"):
+        list(sqlite.store.replay(1))
+    assert len(sqlite.store.read_entries(1, 6, 10_000)) == 6
+    assert len(sqlite.store.read_entries(8, 22, 10_000)) == 15
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "body = x'00'", "body = 'payload 7'", "body = 7", "digest = x'00'", "digest = ''", "client = 'other'",
+        "client = CAST(x'ff' AS TEXT)", "client = x'00'", "term = 'x'", "term = 1.5", "term = -1", "serial = x''",
+    ],
+)
+def test_a_column_of_another_value_or_type(sqlite, change):
+    _filled(sqlite)
+    sqlite.tamper(f"UPDATE log SET {change} WHERE id = 7")
+    with pytest.raises(DamagedStore, match=r"entry 7\b"):
+        sqlite.store.read_entries(5, 9, 10_000)
+
+
+def test_an_entry_missing(sqlite):
+    _filled(sqlite)
+    sqlite.tamper("DELETE FROM log WHERE id BETWEEN 7 AND 8")
+    for first, last in ((1, 22), (7, 22), (6, 7), (7, 8), (8, 8), (1, 8), (8, 100)):
+        with pytest.raises(DamagedStore, match=r"entry [78] is missing"):
+            sqlite.store.read_entries(first, last, 10_000)
+    with pytest.raises(DamagedStore):
+        sqlite.store.entry_head(7)
+    with pytest.raises(DamagedStore):
+        list(sqlite.store.replay(1))
+    assert len(sqlite.store.read_entries(9, 22, 10_000)) == 14
+
+
+def test_the_searches_notice(sqlite):
+    entries = _filled(sqlite)
+    sqlite.tamper("UPDATE log SET lsn = 1, time_ms = 1")
+    with pytest.raises(DamagedStore):
+        sqlite.store.find_lsn(5, 22)
+    with pytest.raises(DamagedStore):
+        sqlite.store.find_time(entries[3].time_ms, 22)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "UPDATE hard SET term = term + 1", "UPDATE hard SET vote = 2", "UPDATE hard SET guaranteed_id = 1",
+        "UPDATE hard SET incarnation = x'00'", "UPDATE hard SET cluster = x'00'", "UPDATE hard SET checksum = 1",
+        "UPDATE hard SET server_id = 4", "UPDATE hard SET start = replace(start, '1', '2')",
+        "UPDATE hard SET term = 'x'", "UPDATE hard SET start = x'00'", "DELETE FROM hard",
+    ],
+)
+def test_hard_state_damaged(sqlite, sql):
+    _filled(sqlite)
+    sqlite.tamper(sql)
+    with pytest.raises(DamagedStore, match="hard state"):
+        sqlite.store.boot()
+    with pytest.raises(DamagedStore, match="hard state"):
+        sqlite.reopen()
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "UPDATE sessions SET state = zeroblob(9) WHERE client = 'a'",
+        "UPDATE sessions SET client = 'x' WHERE client = 'a'",
+        "UPDATE sessions SET state = 'text' WHERE client = 'a'", "UPDATE sessions SET state = x'' WHERE client = 'a'",
+        "UPDATE sessions SET state = (SELECT state FROM sessions WHERE client = 'b') WHERE client = 'a'",
+        "DELETE FROM sessions WHERE client = 'a'", "DELETE FROM applied", "UPDATE applied SET state = '{}'",
+        "UPDATE applied SET state = x'00'", "UPDATE runs SET term = 9",
+        "UPDATE runs SET first_id = 4 WHERE first_id = 3",
+        "DELETE FROM runs WHERE first_id = 1", "DELETE FROM runs WHERE first_id = 3", "DELETE FROM runs",
+        "DELETE FROM log WHERE id >= 3", "DELETE FROM log",
+    ],
+)
+def test_what_a_replica_starts_from_damaged(sqlite, sql):
+    log = LogBuilder()
+    entries = [*log.datas(2, 1), *log.datas(2, 2)]
+    sqlite.store.commit([write(entries, guaranteed_id=3, table=table(3, [row("a"), row("b")]))])
+    sqlite.reopen().boot()
+    sqlite.tamper(sql)
+    with pytest.raises(DamagedStore):
+        sqlite.reopen().boot()
+
+
+def test_a_flipped_byte_anywhere_is_reported_or_changes_nothing(sqlite, tmp_path):
+    log = LogBuilder()
+    entries = [log.leader(), *log.datas(60, size=200), log.data(payloads=(bytes(9000), b"b")), log.data()]
+    last = entries[-1].id
+    sqlite.store.commit([write(entries, guaranteed_id=last, table=table(last, [row("a", 9, 5), row("b")]))])
+    boot = sqlite.store.boot()
+    sqlite.store.close()
+    whole = sqlite.path.read_bytes()
+    rng = random.Random(1)
+    reported = 0
+    for at in [*range(0, 200), *rng.sample(range(200, len(whole)), 300)]:
+        damaged = bytearray(whole)
+        damaged[at] ^= 1 << rng.randrange(8)
+        directory = tmp_path / "damaged"
+        directory.mkdir()
+        (directory / "alpo.db").write_bytes(damaged)
+        try:
+            store = SqliteStore.open(directory, SERVER)
+            try:
+                same = store.boot() == boot and list(store.replay(1)) == entries
+            finally:
+                store.close()
+            assert same, f"byte {at}"
+        except StoreError:
+            reported += 1
+        shutil.rmtree(directory)
+    assert reported > 100
+
+
+def test_a_commit_of_what_cannot_be_stored_is_undone(sqlite):
+    entries = _filled(sqlite)
+    log = LogBuilder(23)
+    with pytest.raises(StoreError):
+        sqlite.store.commit([write([log.data(), log.data()._replace(serial=2**63)], runs=[])])
+    assert list(sqlite.store.replay(1)) == entries
+    with pytest.raises(StoreError, match="out of use"):
+        sqlite.store.commit([write(vote=2)])
+    assert list(sqlite.reopen().replay(1)) == entries

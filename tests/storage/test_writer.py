@@ -1,0 +1,176 @@
+"""The writer thread: order, groups, what is reported, failure, idleness."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import pytest
+from store_kit import SERVER, LogBuilder, write
+
+from alpo.core.ready import Write
+from alpo.storage import writer as writer_module
+from alpo.storage.interface import StoreFull
+from alpo.storage.memory import MemoryStore
+from alpo.storage.writer import Writer
+
+WAIT_S = 30
+
+
+class GatedStore(MemoryStore):
+    """Each commit waits to be let through; notes its groups and checkpoints."""
+
+    def __init__(self) -> None:
+        super().__init__(SERVER)
+        self.began = threading.Semaphore(0)
+        self.gate = threading.Semaphore(0)
+        self.groups: list[list[int]] = []
+        self.idle = threading.Event()
+        self.checkpoints: list[bool] = []
+        self.tidy_after = 1
+        self.error: Exception | None = None
+
+    def commit(self, writes: Sequence[Write]) -> None:
+        self.began.release()
+        assert self.gate.acquire(timeout=WAIT_S)
+        if self.error is not None:
+            raise self.error
+        super().commit(writes)
+        self.groups.append([w.number for w in writes])
+
+    def checkpoint(self, idle: bool) -> bool:
+        self.checkpoints.append(idle)
+        if self.checkpoints.count(True) >= self.tidy_after:
+            self.idle.set()
+            return True
+        return False
+
+
+class Rig:
+    def __init__(self, store: MemoryStore) -> None:
+        self.done: list[tuple[int, int]] = []
+        self.failures: list[BaseException] = []
+        self.failed = threading.Event()
+        self.store = store
+        self.writer = Writer(store, self._note, self._fail)
+
+    def _note(self, number: int) -> None:
+        self.done.append((number, self.store.boot().last_id))
+
+    def _fail(self, error: BaseException) -> None:
+        self.failures.append(error)
+        self.failed.set()
+
+
+def _writes(count: int, entries: int = 1, size: int | None = None) -> list[Write]:
+    log = LogBuilder()
+    return [write(log.datas(entries, size=size), runs=[] if n else [(1, 1)]) for n in range(count)]
+
+
+def test_what_gathers_during_a_commit_is_one_commit_and_done_means_committed():
+    store = GatedStore()
+    rig = Rig(store)
+    writes = _writes(50)
+    rig.writer.submit(writes[0])
+    assert store.began.acquire(timeout=WAIT_S)
+    for one in writes[1:]:
+        rig.writer.submit(one)
+    assert rig.done == []
+    for _ in range(2):
+        store.gate.release()
+    rig.writer.close()
+    assert store.groups == [[writes[0].number], [w.number for w in writes[1:]]]
+    assert rig.done == [(writes[0].number, 1), (writes[-1].number, 50)]
+    assert (rig.writer.stats.commits, rig.writer.stats.fsyncs, rig.writer.stats.entries) == (2, 2, 50)
+    assert rig.writer.stats.bytes == sum(len(w.entries[0].body) for w in writes)
+    assert rig.writer.stats.last_commit_ms > 0 < rig.writer.stats.mean_commit_ms
+
+
+@pytest.mark.parametrize("bound", ["COMMIT_ENTRIES_MAX", "COMMIT_BYTES_MAX"])
+def test_a_commit_is_bounded(monkeypatch, bound):
+    monkeypatch.setattr(writer_module, bound, 30 if bound == "COMMIT_ENTRIES_MAX" else 3000)
+    store = GatedStore()
+    rig = Rig(store)
+    writes = _writes(25, entries=10, size=100)
+    rig.writer.submit(writes[0])
+    assert store.began.acquire(timeout=WAIT_S)
+    for one in writes[1:]:
+        rig.writer.submit(one)
+    for _ in range(25):
+        store.gate.release()
+    rig.writer.close()
+    assert [n for group in store.groups for n in group] == [w.number for w in writes]
+    assert [len(group) for group in store.groups] == [1, *[3] * 8]
+    assert store.boot().last_id == 250
+
+
+def test_a_failure_is_told_once_and_ends_all_writing():
+    store = GatedStore()
+    rig = Rig(store)
+    writes = _writes(5)
+    store.error = StoreFull("full")
+    rig.writer.submit(writes[0])
+    store.gate.release()
+    assert rig.failed.wait(WAIT_S)
+    store.error = None
+    for one in writes:
+        rig.writer.submit(one)
+    for _ in range(5):
+        store.gate.release()
+    rig.writer.close()
+    rig.writer.close()
+    assert [type(f) for f in rig.failures] == [StoreFull]
+    assert rig.done == [] == store.groups
+
+
+def test_an_unforeseen_error_is_told_too():
+    store = GatedStore()
+    rig = Rig(store)
+    store.error = ZeroDivisionError()
+    rig.writer.submit(_writes(1)[0])
+    store.gate.release()
+    assert rig.failed.wait(WAIT_S)
+    rig.writer.close()
+    assert [type(f) for f in rig.failures] == [ZeroDivisionError]
+
+
+def test_a_failing_checkpoint_is_a_failure():
+    class Full(MemoryStore):
+        def checkpoint(self, idle: bool) -> bool:
+            raise StoreFull("full")
+
+    rig = Rig(Full(SERVER))
+    rig.writer.submit(_writes(1)[0])
+    assert rig.failed.wait(WAIT_S)
+    rig.writer.close()
+    assert len(rig.done) == 1
+
+
+def test_idle_it_tidies_up_until_nothing_is_left(monkeypatch):
+    monkeypatch.setattr(writer_module, "IDLE_S", 0.001)
+    store = GatedStore()
+    store.tidy_after = 3
+    rig = Rig(store)
+    assert store.idle.wait(WAIT_S)
+    store.idle.clear()
+    store.tidy_after = 5
+    store.gate.release()
+    rig.writer.submit(_writes(1)[0])
+    assert store.idle.wait(WAIT_S)
+    rig.writer.close()
+    assert store.checkpoints == [True, True, True, False, True, True]
+
+
+@pytest.mark.parametrize("round", range(20))
+def test_on_disk_with_submitters_racing(sqlite, round):
+    """Everything submitted is there, in order, whatever the groups were."""
+    entries = LogBuilder().datas(400)
+    done: list[int] = []
+    writer = Writer(sqlite.store, done.append, pytest.fail)
+    writes = [write(entries[at : at + 4], runs=[] if at else [(1, 1)]) for at in range(0, 400, 4)]
+    thread = threading.Thread(target=lambda: [writer.submit(w) for w in writes])
+    thread.start()
+    thread.join()
+    writer.close()
+    assert done == sorted(done) and done[-1] == writes[-1].number
+    assert list(sqlite.reopen().replay(1)) == entries
