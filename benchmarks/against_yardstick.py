@@ -1,7 +1,7 @@
 """ALPO's appends against the yardstick's, in turns on the same machine: medians of three, and their ratios.
 
-The yardstick is three bare servers and a load on loopback that do what such a system must (fsync on three disks) and
-check nothing; its ``run.py --payload B --outstanding N --seconds S`` prints one JSON line with ``ops_per_s`` and ``p50_ms``.
+The yardstick is three bare servers and a load on loopback that do what such a system must (three disks fsynced) and
+check nothing; its ``run.py --payload B --outstanding N --seconds S`` prints a JSON line with ``ops_per_s``, ``p50_ms``.
 
     python benchmarks/against_yardstick.py [--yardstick run.py] [--seconds 5] [--rounds 3]
 
@@ -75,7 +75,7 @@ def ours(case: Case, seconds: float) -> dict[str, Any]:
             ])
         finally:
             if LocalCluster.exists(Path(directory)):
-                LocalCluster.load(Path(directory)).stop()
+                LocalCluster.load(Path(directory)).stop(grace_s=0.0)
 
 
 def compare(run: Path, case: Case, seconds: float, rounds: int) -> dict[str, Any]:

@@ -11,13 +11,14 @@ Laws:
 
 from __future__ import annotations
 
+import io
 import sys
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import trio
 
@@ -76,11 +77,11 @@ class Plan:
         if rest := batcher.take():
             yield [rest]
 
-    def _open(self, stack: AsyncExitStack) -> Any:
+    def _open(self, stack: AsyncExitStack) -> io.RawIOBase:
         if self.file is None or str(self.file) == "-":
-            return sys.stdin.buffer
+            return io.FileIO(sys.stdin.fileno(), closefd=False)
         try:
-            return stack.enter_context(self.file.open("rb"))
+            return stack.enter_context(io.FileIO(self.file))
         except OSError as error:
             raise UsageProblem(f"--file {self.file}: {error.strerror}") from error
 
@@ -179,7 +180,8 @@ class Run:
         """How much was appended, and where."""
         if self.first_lsn is None:
             return "nothing appended" if not self.payloads else f"{self.payloads:,} appended"
-        return f"{self.payloads:,} appended, LSN {self.first_lsn} to {self.last_lsn}"
+        span = f"{self.first_lsn}" if self.first_lsn == self.last_lsn else f"{self.first_lsn} to {self.last_lsn}"
+        return f"{self.payloads:,} appended, LSN {span}"
 
 
 class _Sender(Protocol):

@@ -38,6 +38,9 @@ IN_FLIGHT_MAX = 64
 PACE = 1_200.0
 #: How long the dead server stays away once the others go on.
 AWAY_S = 0.5
+NEXT = """  [bold]Next[/bold]  [cyan]export ALPO_SERVERS=$(alpo cluster start --dir /tmp/alpo --detach)[/cyan]
+        [cyan]alpo append hello; alpo read; alpo status; alpo bench append[/cyan]
+        docs/cli.md for every command, docs/client.md for Python"""
 
 
 @dataclass(slots=True)
@@ -153,8 +156,8 @@ async def tell(console: Console, cluster: LocalCluster, name: str, content: byte
     begun_s = time.perf_counter()
     cluster.spawn(cluster.servers)
     story = Story(await leader_within(cluster, WITHIN_S))
-    console.print(f"  [green]✓[/green] {SIZE} servers on {cluster.addresses}, a leader ({story.killed}) "
-                  f"after {time.perf_counter() - begun_s:.1f} s")
+    up_s = time.perf_counter() - begun_s
+    console.print(f"  [green]✓[/green] {SIZE} servers; after {up_s:.1f} s server {story.killed} leads")
     console.print(f"  [green]✓[/green] {name}: {len(lines):,} lines, each one append, fsynced by a majority")
     await append_all(console, cluster, lines, story)
     await caught_up_within(cluster, WITHIN_S)
@@ -163,11 +166,9 @@ async def tell(console: Console, cluster: LocalCluster, name: str, content: byte
     show_copies(console, copies, digest)
     if not all(copy.whole(digest) for copy in copies):
         raise Failed("the copies are not what was appended")
-    console.print(f"\n[bold green]Nothing lost, nothing doubled[/bold green]: {len(lines):,} appends in "
-                  f"{story.elapsed_s:.1f} s, {story.leaderless_s * 1000:.0f} ms of them without a leader.\n")
-    console.print("[bold]Next[/bold]  [cyan]export ALPO_SERVERS=$(alpo cluster start --dir /tmp/alpo --detach)[/cyan]\n"
-                  "      [cyan]alpo append hello; alpo read; alpo status; alpo bench append[/cyan]\n"
-                  "      docs/cli.md for every command, docs/client.md for Python", highlight=False, soft_wrap=True)
+    console.print(f"\n  [bold green]Nothing lost, nothing doubled[/bold green] in {len(lines):,} appends; "
+                  f"[bold]{story.leaderless_s * 1000:.0f} ms[/bold] without a leader.\n")
+    console.print(NEXT, highlight=False, soft_wrap=True)
 
 
 def run(text: Path) -> None:
@@ -192,7 +193,7 @@ def run(text: Path) -> None:
             if not done:
                 for server in cluster.servers:
                     print(f"--- the log of server {server.id} ends:\n{server.log_tail(5)}", file=sys.stderr)
-            cluster.stop()
+            cluster.stop(grace_s=0.0)  # the directory goes as well: nothing to hand over to anyone
 
 
 def main() -> None:

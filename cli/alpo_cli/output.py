@@ -17,9 +17,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import trio
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 #: Cc of Unicode: C0, DEL, C1. Line feeds count: a payload is one line on a terminal.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
@@ -76,6 +73,10 @@ def payload_fields(payload: bytes) -> dict[str, str]:
 
 def table(title: str, columns: list[str], rows: list[list[str]]) -> None:
     """A table on stdout, as wide as it needs when stdout is no terminal."""
+    from rich.console import Console  # not at the top: most commands draw nothing and should begin at once
+    from rich.table import Table
+    from rich.text import Text
+
     drawn = Table(title=title or None, title_justify="left", header_style="bold")
     for column in columns:
         drawn.add_column(column, no_wrap=True)

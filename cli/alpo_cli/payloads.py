@@ -6,8 +6,8 @@ Memory is bounded: a part that does not end within PART_BYTES_MAX is refused, wh
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from typing import BinaryIO
+from collections.abc import AsyncIterator, Iterable, Iterator
+from typing import Protocol
 
 import trio
 
@@ -68,12 +68,17 @@ async def from_words(words: Iterable[str]) -> AsyncIterator[list[bytes]]:
     yield [os.fsencode(word) for word in words]
 
 
-async def from_stream(stream: BinaryIO, splitter: Splitter | Whole) -> AsyncIterator[list[bytes]]:
+class Stream(Protocol):
+    """An unbuffered stream: a read returns what is there. (A buffered one is locked while it is read: see below.)"""
+
+    def read(self, size: int, /) -> bytes | None: ...
+
+
+async def from_stream(stream: Stream, splitter: Splitter | Whole) -> AsyncIterator[list[bytes]]:
     """The parts as they come, those of one read together: a slow producer's lines do not wait for more."""
-    read: Callable[[int], bytes] = getattr(stream, "read1", stream.read)
     while True:
-        # The thread may hang in a terminal's read for ever; Ctrl-C must not wait for it.
-        chunk = await trio.to_thread.run_sync(read, CHUNK_BYTES, abandon_on_cancel=True)
+        # The thread may hang in a terminal's read for ever: Ctrl-C must not wait for it, nor the interpreter's end.
+        chunk = await trio.to_thread.run_sync(stream.read, CHUNK_BYTES, abandon_on_cancel=True)
         parts = splitter.feed(chunk) if chunk else splitter.end()
         if parts:
             yield parts

@@ -1,4 +1,7 @@
-"""`alpo bench append / read / failover`: the command lines."""
+"""`alpo bench append / read / failover`: the command lines.
+
+What draws (`show`) is imported when it is needed: every command of `alpo` imports this module.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,6 @@ from ..output import say
 from .failover import failover as measure_failover
 from .load import Load, Tally, append_load
 from .reads import fill_if_empty, read_load
-from .show import progress, show
 
 app = typer.Typer(
     callback=remember, no_args_is_help=True, rich_markup_mode="rich",
@@ -49,6 +51,8 @@ def append(
     """
     if outstanding < connections:
         raise UsageProblem(f"--outstanding {outstanding} is less than --connections {connections}")
+    from .show import progress, show
+
     load = Load(payload, outstanding, connections, batch, seconds)
     with progress("appending", seconds, target.json) as (bar, task):
         def on_progress(elapsed_s: float, tally: Tally) -> None:
@@ -79,6 +83,8 @@ def read(
 
         alpo bench read --local --seconds 30 --json
     """
+    from .show import progress, show
+
     servers = ",".join(target.servers)
     if filled := trio.run(fill_if_empty, servers, payload, outstanding, batch, target.timeout_s):
         say(f"the log was empty: {filled:,} payloads of {payload} B were appended")
@@ -103,7 +109,7 @@ def failover(
                                            help="Give up a round after so long.")] = 30.0,
     plot: Plot = None,
 ) -> None:
-    """Kill the leader again and again; measure from the signal to the next guaranteed append.
+    """Kill the leader again and again; measure how long appends wait for the next one.
 
     Each server is started again before the next round. With --outstanding above 1 the other appends are kept in
     flight beside the one that is timed, over --connections.
@@ -116,6 +122,8 @@ def failover(
     """
     if outstanding > 1 and outstanding - 1 < connections:
         raise UsageProblem(f"--outstanding {outstanding}: one is timed, each of {connections} connections needs one")
+    from .show import progress, show, write_plot
+
     signals = {"KILL": signal.SIGKILL, "TERM": signal.SIGTERM}
     if signal_name.upper() not in signals:
         raise UsageProblem(f"--signal {signal_name}: KILL or TERM")
@@ -128,7 +136,13 @@ def failover(
             measure_failover, cluster, rounds, signals[signal_name.upper()],
             Load(payload, outstanding - 1, connections, batch, seconds), on_round,
         )
-    extra = {"rounds": rounds, "median_ms": measured.median_ms, "rounds_ms": [round(w * 1000, 1)
-                                                                              for w in measured.waits_s]}
-    show(f"failover: {rounds} leaders, SIG{signal_name.upper()}: from the signal to the next guaranteed append",
-         result, target.json, plot, extra)
+    rounds_ms = [round(wait_s * 1000, 1) for wait_s in measured.waits_s]
+    extra = {"rounds": rounds, "median_ms": measured.median_ms, "rounds_ms": rounds_ms}
+    title = f"failover: SIG{signal_name.upper()}, {rounds} rounds, longest append of each"
+    if target.json:
+        show(title, result, True, plot, extra)
+        return
+    if plot is not None:
+        write_plot(plot, title, result)
+    print(f"{title}\n  median {measured.median_ms:g} ms, max {measured.max_ms:g} ms, {result.errors} errors beside it")
+    print("  " + "  ".join(f"{wait_ms:g}" for wait_ms in rounds_ms))

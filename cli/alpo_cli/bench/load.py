@@ -56,11 +56,10 @@ class Window:
         self._in_flight = 0
         self._answered = trio.Event()
 
-    async def run(self, until_s: float) -> None:
-        """Keep the window full until then, and see what is in flight through."""
-        clock = time.perf_counter
-        while clock() < until_s:
-            started_s = clock()
+    async def run(self, over: Callable[[], bool]) -> None:
+        """Keep the window full until it is over, and see what is in flight through."""
+        while not over():
+            started_s = time.perf_counter()
             for _ in range(self._room - self._in_flight):
                 self._send().add_done_callback(partial(self._count, started_s))
                 self._in_flight += 1
@@ -112,7 +111,7 @@ async def append_load(
                 started_s = time.perf_counter()
                 all_ready.set()
             await all_ready.wait()
-            await Window(log, payloads, share, tally).run(started_s + load.seconds)
+            await Window(log, payloads, share, tally).run(lambda: time.perf_counter() >= started_s + load.seconds)
 
     async def report() -> None:
         await all_ready.wait()

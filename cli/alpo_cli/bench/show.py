@@ -22,7 +22,7 @@ def show(title: str, result: Result, as_json: bool, plot: Path | None, extra: di
     """Print a result the way that was asked for; ``extra`` keys come after the fixed ones."""
     fields = {**result.fields(), **(extra or {})}
     if plot is not None:
-        plot.write_text(svg(title, result), "utf-8")
+        write_plot(plot, title, result)
     if as_json:
         print_json(fields)
         return
@@ -33,6 +33,11 @@ def show(title: str, result: Result, as_json: bool, plot: Path | None, extra: di
         ("median", "p50_ms"), ("99 %", "p99_ms"), ("99.9 %", "p999_ms"), ("max", "max_ms"))))
     for line in histogram(result.latencies):
         console.print(line)
+
+
+def write_plot(file: Path, title: str, result: Result) -> None:
+    """Write the SVG. Raises OSError."""
+    file.write_text(svg(title, result), "utf-8")
 
 
 def histogram(latencies: Latencies) -> list[str]:

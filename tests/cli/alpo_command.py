@@ -1,0 +1,68 @@
+"""Running the real `alpo` command, for the end-to-end tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+COMMAND = [sys.executable, "-m", "alpo_cli.main"]
+#: Far longer than anything takes; what hangs is killed and fails the test.
+ENDS_WITHIN_S = 60.0
+
+
+def environment(servers: str) -> dict[str, str]:
+    return {**os.environ, "ALPO_SERVERS": servers}
+
+
+class Alpo:
+    """The command with a cluster's addresses in its environment."""
+
+    def __init__(self, servers: str = "") -> None:
+        self.servers = servers
+
+    def run(self, *words: str | Path, stdin: bytes = b"", code: int | None = 0) -> subprocess.CompletedProcess[bytes]:
+        """Run it to its end; it must end with ``code`` (None: however)."""
+        done = subprocess.run([*COMMAND, *map(str, words)], input=stdin, capture_output=True,
+                              env=environment(self.servers), timeout=ENDS_WITHIN_S, check=False)
+        if code is not None:
+            assert done.returncode == code, f"{words} ended with {done.returncode}: {done.stderr.decode()}"
+        return done
+
+    def out(self, *words: str | Path, stdin: bytes = b"", code: int = 0) -> str:
+        return self.run(*words, stdin=stdin, code=code).stdout.decode()
+
+    def lines(self, *words: str | Path, stdin: bytes = b"", code: int = 0) -> list[dict[str, Any]]:
+        """What it prints with --json."""
+        return [json.loads(line) for line in self.out(*words, "--json", stdin=stdin, code=code).splitlines()]
+
+    def says(self, *words: str | Path, code: int, stdin: bytes = b"") -> str:
+        """What it says on stderr."""
+        return self.run(*words, stdin=stdin, code=code).stderr.decode()
+
+    @contextmanager
+    def under_way(self, *words: str | Path) -> Iterator[subprocess.Popen[bytes]]:
+        """It, running, with its three streams as pipes; killed at the end if need be."""
+        process = subprocess.Popen([*COMMAND, *map(str, words)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, env=environment(self.servers))
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.communicate()
+
+
+def write(process: subprocess.Popen[bytes], data: bytes) -> None:
+    assert process.stdin is not None
+    process.stdin.write(data)
+    process.stdin.flush()
+
+
+def read_line(process: subprocess.Popen[bytes]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().decode()
