@@ -11,6 +11,7 @@ Laws:
 from __future__ import annotations
 
 import functools
+import json
 import random
 import signal
 import socket
@@ -284,8 +285,63 @@ async def cluster(
         nursery.cancel_scope.cancel()
 
 
-async def alpo(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    """The alpo command in a process of its own."""
-    return await trio.run_process(
+class Command:
+    """The alpo command as a process that is talked to. Made by `alpo_process`."""
+
+    def __init__(self, process: trio.Process) -> None:
+        self._process = process
+        self._read = b""
+
+    async def write(self, data: bytes) -> None:
+        """To its stdin."""
+        assert self._process.stdin is not None
+        await self._process.stdin.send_all(data)
+
+    async def line(self) -> dict[str, Any]:
+        """The next line of JSON on its stdout."""
+        assert self._process.stdout is not None
+        with trio.fail_after(WITHIN_S):
+            while b"\n" not in self._read:
+                data = await self._process.stdout.receive_some()
+                assert data, "stdout has ended"
+                self._read += data
+        line, _, self._read = self._read.partition(b"\n")
+        fields: dict[str, Any] = json.loads(line)
+        return fields
+
+    async def end(self) -> tuple[int, str]:
+        """Close its stdin and wait for it to end; its exit code and all of its stderr."""
+        assert self._process.stdin is not None and self._process.stderr is not None
+        await self._process.stdin.aclose()
+        text = b""
+        with trio.fail_after(WITHIN_S):
+            async for data in self._process.stderr:
+                text += data
+            return await self._process.wait(), text.decode()
+
+
+@asynccontextmanager
+async def alpo_process(*arguments: str) -> AsyncIterator[Command]:
+    """The alpo command, its stdin open; killed on leaving if it still runs."""
+    pipe = subprocess.PIPE
+    process = await trio.lowlevel.open_process(
+        [sys.executable, "-c", _ALPO, *arguments], stdin=pipe, stdout=pipe, stderr=pipe
+    )
+    try:
+        yield Command(process)
+    finally:
+        if process.returncode is None:
+            process.kill()
+        with trio.CancelScope(shield=True):
+            await process.wait()
+        for stream in (process.stdin, process.stdout, process.stderr):
+            if stream is not None:
+                await stream.aclose()
+
+
+async def alpo(*arguments: str, stdin: bytes = b"") -> tuple[int, str, str]:
+    """The alpo command in a process of its own: exit code, stdout, stderr."""
+    done = await trio.run_process(
         [sys.executable, "-c", _ALPO, *arguments], stdin=stdin, capture_stdout=True, capture_stderr=True, check=False
     )
+    return done.returncode, done.stdout.decode(), done.stderr.decode()

@@ -1,0 +1,33 @@
+"""A passive server's reader sees what the leader has answered for within a message, not a heartbeat (R16)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import trio
+from harness import cluster, in_trio
+
+import alpo
+
+HEARTBEAT_S = 1.0
+APPENDS = 12
+
+
+@in_trio
+async def test_a_passive_servers_reader_does_not_wait_for_heartbeats(tmp_path: Path) -> None:
+    timers = {"heartbeat_s": HEARTBEAT_S, "election_timeout_s": 5 * HEARTBEAT_S}
+    async with cluster(tmp_path, timers=timers) as running:
+        leader = await running.leader()
+        async with alpo.connect(running.addresses) as log:
+            readers = [log.follow(start=1, local=True, server=id) for id in running.others(leader)]
+            await log.append(b"the first")
+            for reader in readers:
+                assert (await anext(reader)).payload == b"the first"
+            # One after the other, each only when both readers have the one before: were it heartbeats that told
+            # them, this would take one of them for every append.
+            with trio.fail_after(APPENDS * HEARTBEAT_S / 2):
+                for number in range(APPENDS):
+                    lsn = await log.append(b"%d" % number)
+                    for reader in readers:
+                        record = await anext(reader)
+                        assert (record.lsn, record.payload) == (lsn, b"%d" % number)
