@@ -1,0 +1,250 @@
+"""Verdicts on what clients ask, taken at the head of the log, and the sealing of what is accepted (R21, R22).
+
+Laws:
+
+* A run of serials is split into `Accept`, `Duplicate` and `Refuse`, in serial order, no serial twice. At most one
+  part is an `Accept`; it is to be sealed and applied before anything else is judged.
+* Every verdict names what it rests on: the highest entry id without which it could have been another.
+  It may leave only once that id is guaranteed; the epoch that the client claims is always among it.
+  ``rests_on`` 0: no verdict, it may leave at once.
+* "Not in the log" is said only when it is certain: where the table has forgotten too much, the answer is TOO_OLD.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from hashlib import blake2b
+from typing import NamedTuple, TypeAlias
+from zlib import crc32
+
+from .client_ids import created_ms, valid_name
+from .entries import _HEADER, DIGEST_BYTES, Entry, Kind, body_digest, json_body
+from .inputs import AppendRun, DropSession, OpenSession
+from .ready import Code
+from .session_table import Session, SessionState, Slot
+
+#: Serials stay below what SQLite and the entry's header can hold, whatever a sparse client asks for.
+SERIAL_MAX = 1 << 62
+NONCE_BYTES = 16
+_DATA = int(Kind.DATA)
+
+
+class Accept(NamedTuple):
+    """Append these: serials ``serial``, ``serial + 1``, …, an entry each."""
+
+    serial: int
+    bodies: list[tuple[int, bytes]]
+
+
+class Duplicate(NamedTuple):
+    """Done before: serials ``serial``, ``serial + 1``, … are at ``lsns``."""
+
+    serial: int
+    lsns: list[int]
+    rests_on: int
+
+
+class Refuse(NamedTuple):
+    """``count`` serials from ``serial`` on are refused (both 0 for an open or a drop); ``number`` as `Code` says."""
+
+    serial: int
+    count: int  # type: ignore[assignment]
+    code: Code
+    number: int
+    rests_on: int
+
+
+class OpenNew(NamedTuple):
+    """Append a SESSION entry of that name with this body; its id is the epoch."""
+
+    body: bytes
+
+
+class OpenAgain(NamedTuple):
+    """This very open was taken before: the epoch, and the last serial as of its SESSION entry."""
+
+    epoch: int
+    last_serial: int
+    rests_on: int
+
+
+class DropNow(NamedTuple):
+    """Append a SESSION entry of that name with this body: it ends ``epoch``."""
+
+    epoch: int
+    body: bytes
+
+
+Judgement: TypeAlias = Accept | Duplicate | Refuse
+
+
+def open_body(nonce: bytes, replaces: int) -> bytes:
+    """The body of the SESSION entry that opens a name."""
+    return json_body(op="open", nonce=nonce.hex(), replaces=replaces)
+
+
+def drop_body(epoch: int) -> bytes:
+    """The body of the SESSION entry that drops a name."""
+    return json_body(op="drop", epoch=epoch)
+
+
+def seal_run(
+    part: Accept, client: str, epoch: int, first_id: int, term: int, time_ms: int, first_lsn: int
+) -> list[Entry]:
+    """The sealed DATA entries of an accepted part: what `entries.seal` makes, for a group at a time."""
+    pack, new, name = _HEADER.pack, tuple.__new__, client.encode()
+    id, serial, lsn = first_id, part.serial, first_lsn
+    entries: list[Entry] = []
+    add = entries.append
+    for count, body in part.bodies:
+        digest = blake2b(body, digest_size=DIGEST_BYTES).digest() if count == 1 else body_digest(count, body)
+        check = crc32(pack(id, term, _DATA, time_ms, serial, epoch, lsn, count) + digest + name)
+        add(new(Entry, (id, term, _DATA, time_ms, client, serial, epoch, lsn, count, digest, body, check)))
+        id += 1
+        serial += 1
+        lsn += count
+    return entries
+
+
+class SessionTable(SessionState):
+    """The session table with its verdicts: what a leader asks before it appends."""
+
+    def judge(self, run: AppendRun, next_id: int, guaranteed_id: int) -> list[Judgement]:
+        """The parts of ``run`` (R21), with the table standing at ``next_id`` - 1."""
+        session = self._sessions.get(run.client)
+        serial, count = run.serial, len(run.bodies)
+        if (
+            session is not None
+            and serial == session.last[0] + 1
+            and run.epoch == session.opened[0]
+            and self._room(session, count, next_id, guaranteed_id) >= count > 0
+        ):
+            return [Accept(serial, run.bodies)]
+        if not 0 < serial <= SERIAL_MAX or not count or run.epoch < 0:
+            return [Refuse(serial, count, Code.INVALID, 0, 0)]
+        if session is None:
+            return self._judge_unknown(run, next_id, guaranteed_id)
+        return self._judge_known(session, run, next_id, guaranteed_id)
+
+    def _room(self, session: Session | None, wanted: int, next_id: int, guaranteed_id: int) -> int:
+        """How many of ``wanted`` new entries may be in flight at once: what is in flight must stay remembered."""
+        room = self.settings.window_total - (next_id - 1 - guaranteed_id)
+        window = self.settings.window
+        slots = session.slots if session is not None else []
+        spare = window - len(slots)
+        if wanted > spare and (wanted > window or slots[wanted - spare - 1][1] > guaranteed_id):
+            in_flight = len(slots) - bisect_left(slots, guaranteed_id + 1, key=_id_of)
+            room = min(room, window - in_flight)
+        return max(0, min(room, wanted))
+
+    def _judge_unknown(self, run: AppendRun, next_id: int, guaranteed_id: int) -> list[Judgement]:
+        serial, count, head_id = run.serial, len(run.bodies), next_id - 1
+        if valid_name(run.client):
+            if run.epoch > guaranteed_id:
+                return [Refuse(serial, count, Code.NOT_LEADER, 0, 0)]
+            return [Refuse(serial, count, Code.FENCED, 0, head_id)]
+        made_ms = created_ms(run.client)
+        if made_ms < 0 or run.epoch:
+            return [Refuse(serial, count, Code.INVALID, 0, 0)]
+        if made_ms <= self.horizon_ms:
+            return [Refuse(serial, count, Code.SESSION_EXPIRED, self.horizon_ms, head_id)]
+        return self._judge_new(None, run, 0, next_id, guaranteed_id)
+
+    def _judge_known(self, session: Session, run: AppendRun, next_id: int, guaranteed_id: int) -> list[Judgement]:
+        epoch, count = session.opened[0], len(run.bodies)
+        if run.epoch != epoch and session.random:
+            return [Refuse(run.serial, count, Code.INVALID, 0, 0)]
+        if run.epoch > epoch and run.epoch > guaranteed_id:
+            return [Refuse(run.serial, count, Code.NOT_LEADER, 0, 0)]
+        known = min(count, max(0, session.last[0] + 1 - run.serial))
+        parts = _joined(self._judge_old(session, run, at, next_id - 1) for at in range(known))
+        if known == count:
+            return parts
+        if run.epoch != epoch:
+            fenced = Refuse(run.serial + known, count - known, Code.FENCED, epoch, max(epoch, run.epoch))
+            return _joined([*parts, fenced])
+        return parts + self._judge_new(session, run, known, next_id, guaranteed_id)
+
+    def _judge_old(self, session: Session, run: AppendRun, at: int, head_id: int) -> Judgement:
+        """The verdict on the serial of ``run.bodies[at]``, which is not above the last."""
+        serial, slots = run.serial + at, session.slots
+        place = bisect_left(slots, (serial,))
+        if place < len(slots) and slots[place][0] == serial:
+            _, id, lsn, epoch, digest = slots[place]
+            if epoch == run.epoch and digest == body_digest(*run.bodies[at]):
+                return Duplicate(serial, [lsn], id)
+            return Refuse(serial, 1, Code.SERIAL_REUSED, 0, max(id, run.epoch))
+        current, _, opened_last_serial = session.opened
+        # What the table has forgotten may be in the log under an older epoch, but only up to where this one began.
+        if run.epoch != current and (place > 0 or serial > opened_last_serial or run.epoch > current):
+            return Refuse(serial, 1, Code.FENCED, current, max(current, run.epoch))
+        if place == 0:
+            return Refuse(serial, 1, Code.TOO_OLD, 0, head_id)
+        return Refuse(serial, 1, Code.SKIPPED, 0, max(slots[place][1], run.epoch))
+
+    def _judge_new(
+        self, session: Session | None, run: AppendRun, done: int, next_id: int, guaranteed_id: int
+    ) -> list[Judgement]:
+        """The verdict on all but the first ``done`` of a run: serials above the last, of the current epoch."""
+        serial, bodies = run.serial + done, run.bodies[done:]
+        expected = session.last[0] + 1 if session is not None else 1
+        sparse = run.sparse and not run.by_hand and len(run.bodies) == 1
+        if serial != expected and not sparse:
+            return [Refuse(serial, len(bodies), Code.SERIAL_EXPECTED, expected, 0)]
+        room = self._room(session, len(bodies), next_id, guaranteed_id)
+        parts: list[Judgement] = [Accept(serial, bodies[:room])] if room else []
+        if room < len(bodies):
+            parts.append(Refuse(serial + room, len(bodies) - room, Code.SERIAL_EXPECTED, serial + room, 0))
+        return parts
+
+    def judge_open(self, request: OpenSession, next_id: int, guaranteed_id: int) -> OpenNew | OpenAgain | Refuse:
+        """R22: opened if the epoch that it replaces is the current one, answered again if its nonce is."""
+        if not valid_name(request.name) or len(request.nonce) != NONCE_BYTES or request.replaces < 0:
+            return Refuse(0, 0, Code.INVALID, 0, 0)
+        session = self._sessions.get(request.name)
+        epoch, nonce, last_serial = session.opened if session is not None else (0, b"", 0)
+        if nonce == request.nonce:
+            return OpenAgain(epoch, last_serial, epoch)
+        if request.replaces != epoch:
+            return self._other_epoch(request.replaces, epoch, next_id, guaranteed_id)
+        if session is None and self.names >= self.settings.names_max:
+            return Refuse(0, 0, Code.TOO_MANY_NAMES, 0, next_id - 1)
+        return OpenNew(open_body(request.nonce, request.replaces))
+
+    def judge_drop(self, request: DropSession, next_id: int, guaranteed_id: int) -> DropNow | Refuse:
+        """R22: dropped if the epoch that the operator names is the current one (0: whichever is)."""
+        if not valid_name(request.name) or request.epoch < 0:
+            return Refuse(0, 0, Code.INVALID, 0, 0)
+        session = self._sessions.get(request.name)
+        epoch = session.opened[0] if session is not None else 0
+        if session is None or request.epoch not in (0, epoch):
+            return self._other_epoch(request.epoch, epoch, next_id, guaranteed_id)
+        return DropNow(epoch, drop_body(epoch))
+
+    @staticmethod
+    def _other_epoch(claimed: int, epoch: int, next_id: int, guaranteed_id: int) -> Refuse:
+        """``claimed`` is not the current ``epoch`` (0: the name is not open), unless we are behind."""
+        if claimed > epoch and claimed > guaranteed_id:
+            return Refuse(0, 0, Code.NOT_LEADER, 0, 0)
+        return Refuse(0, 0, Code.EPOCH, epoch, max(epoch, claimed) if epoch else next_id - 1)
+
+
+def _id_of(slot: Slot) -> int:
+    return slot[1]
+
+
+def _joined(parts: Iterable[Judgement]) -> list[Judgement]:
+    """Neighbours of one kind made one."""
+    joined: list[Judgement] = []
+    for part in parts:
+        before = joined[-1] if joined else None
+        if isinstance(part, Duplicate) and isinstance(before, Duplicate):
+            lsns = before.lsns + part.lsns
+            joined[-1] = Duplicate(before.serial, lsns, max(before.rests_on, part.rests_on))
+        elif isinstance(part, Refuse) and isinstance(before, Refuse) and before[2:4] == part[2:4]:
+            count, rests_on = before.count + part.count, max(before.rests_on, part.rests_on)
+            joined[-1] = Refuse(before.serial, count, before.code, before.number, rests_on)
+        else:
+            joined.append(part)
+    return joined

@@ -1,0 +1,206 @@
+"""The table's state: what entries do, what ends when, and that nothing in a log can break it."""
+
+from __future__ import annotations
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+
+from alpo.core.entries import Entry, Kind, json_body, seal
+from alpo.core.members import Settings
+from alpo.core.ready import SessionRow
+from alpo.core.sessions import SessionTable, drop_body, open_body
+
+NONCE = bytes(16)
+R1, R2, R3 = (f"~0000000{n}-0000-7000-8000-000000000000" for n in (1, 2, 3))
+MS = 1 << 16
+SMALL = Settings(session_ttl_ms=100, window=2, window_total=4, sessions_max=2, names_max=2)
+
+
+def data(id: int, client: str, serial: int, time_ms: int = 0, epoch: int = 0) -> Entry:
+    return seal(id, 1, Kind.DATA, time_ms, id, b"x", client, serial, epoch, 1)
+
+
+def opened(id: int, client: str, time_ms: int = 0) -> Entry:
+    return seal(id, 1, Kind.SESSION, time_ms, id, open_body(NONCE, 0), client)
+
+
+def table(*entries: Entry) -> SessionTable:
+    made = SessionTable(SMALL)
+    made.apply_all(entries)
+    return made
+
+
+def clients(made: SessionTable) -> list[str]:
+    return [row.client for row in made.snapshot_rows()]
+
+
+def serials(made: SessionTable) -> dict[str, list[int]]:
+    return {row.client: [slot[0] for slot in row.slots] for row in made.state()[2]}
+
+
+def test_a_session_keeps_its_last_entry_and_its_window() -> None:
+    made = table(opened(1, "alice", 5), *(data(id, "alice", id - 1, 5 + id, 1) for id in (2, 3, 4)))
+    slots = [(serial, serial + 1, serial + 1, 1, data(1, "", 1).digest) for serial in (2, 3)]
+    assert made.state()[2] == [SessionRow("alice", 1, NONCE, 0, 3, 4, 9, slots)]
+    assert made.snapshot_rows() == [SessionRow("alice", 1, NONCE, 0, 3, 4, 9, [])]
+
+
+def test_the_oldest_by_entry_id_is_forgotten_first_whoever_owns_it() -> None:
+    made = table(data(1, R1, 1), opened(2, "alice"), data(3, "alice", 1, 0, 2), data(4, R1, 2), data(5, R2, 1))
+    assert serials(made) == {"alice": [1], R1: [1, 2], R2: [1]}
+    made.apply(data(6, R2, 2))
+    assert serials(made) == {"alice": [1], R1: [2], R2: [1, 2]}
+    made.apply_all([opened(7, "bob"), data(8, "bob", 1, 0, 7), data(9, "bob", 2, 0, 7)])
+    assert serials(made) == {"alice": [], "bob": [1, 2], R1: [], R2: [1, 2]}
+
+
+@pytest.mark.parametrize("kind", [Kind.LEADER, Kind.TRIM, Kind.MEMBERS, Kind.CURSOR, Kind.SESSION])
+def test_idle_random_sessions_end_at_entries_of_any_kind(kind: Kind) -> None:
+    made = table(data(1, R2, 1), data(2, R1, 1, 1), opened(3, "alice", 1))
+    made.apply(seal(4, 1, kind, 100, 1, b"{}"))
+    assert clients(made) == ["alice", R1, R2]
+    made.apply(seal(5, 1, kind, 101, 1, b"{}"))
+    assert (clients(made), made.horizon_ms) == (["alice", R1], 2 * MS)
+    made.apply(seal(6, 1, kind, 102, 1, b"{}"))
+    assert (clients(made), made.horizon_ms) == (["alice"], 2 * MS)
+
+
+def test_nobody_ends_at_his_own_entry() -> None:
+    made = table(data(1, R1, 1), data(2, R2, 1), data(3, R1, 2, 1000))
+    assert (clients(made), made.horizon_ms) == ([R1], 2 * MS)
+
+
+def test_above_sessions_max_the_longest_idle_ends() -> None:
+    made = table(data(1, R1, 1), data(2, R2, 1), data(3, R1, 2), data(4, R3, 1))
+    assert (clients(made), made.horizon_ms) == ([R1, R3], 2 * MS)
+
+
+def test_settings_take_effect_at_their_entry_and_are_undone_with_it() -> None:
+    made = table(data(1, R1, 1), data(2, R1, 2), data(3, R2, 1), data(4, R2, 2))
+    before = made.state()
+    less = Settings(session_ttl_ms=50, window=1, window_total=1, sessions_max=1, names_max=1)
+    made.apply(seal(5, 1, Kind.SETTINGS, 0, 1, json_body(**less.to_plain())))
+    assert (made.settings, serials(made), made.horizon_ms) == (less, {R2: [2]}, 1 * MS)
+    made.expunge(5)
+    assert made.state() == before
+
+
+def test_an_expunge_of_what_is_settled_is_an_error() -> None:
+    made = table(data(1, R1, 1), data(2, R1, 2))
+    made.settle(1)
+    with pytest.raises(ValueError, match="settled"):
+        made.expunge(1)
+    with pytest.raises(ValueError, match="settled"):
+        made.rows_at(0)
+    made.expunge(2)
+    assert made.same_as(table(data(1, R1, 1)))
+
+
+def test_the_journal_stays_bounded() -> None:
+    made = SessionTable(Settings())
+    for id in range(1, 10_000):
+        made.apply(data(id, R1, id))
+        made.settle(id - 10)
+        assert len(made._journal) <= 2048
+    made.expunge(9_990)
+    assert made.snapshot_rows() == [SessionRow(R1, 0, b"", 0, 9_989, 9_989, 0, [])]
+
+
+def test_a_save_holds_what_changed_as_of_its_id() -> None:
+    made = table(data(1, R1, 1), opened(2, "alice", 1), data(3, "alice", 1, 1, 2), data(4, R2, 1, 1))
+    assert [row.client for row in made.rows_at(2).changed] == ["alice", R1]
+    made.saved(2)
+    made.apply_all([data(5, "alice", 2, 2, 2), data(6, "alice", 3, 2, 2), seal(7, 1, Kind.LEADER, 102, 7, b"")])
+    digest = data(1, "", 1).digest
+    rows = [
+        SessionRow("alice", 2, NONCE, 0, 2, 5, 2, [(1, 3, 3, 2, digest), (2, 5, 5, 2, digest)]),
+        SessionRow(R2, 0, b"", 0, 1, 4, 1, [(1, 4, 4, 0, digest)]),
+    ]
+    # R1 changed (it ends) only after 5, so it is given as it stood: the same once more.
+    assert made.rows_at(5) == (sorted([*rows, SessionRow(R1, 0, b"", 0, 1, 1, 0, [(1, 1, 1, 0, digest)])]), [], 0)
+    made.saved(5)
+    changed, ended, horizon_ms = made.rows_at(7)
+    assert ([row[:5] for row in changed], ended, horizon_ms) == ([("alice", 2, NONCE, 0, 3)], [R1, R2], 2 * MS)
+
+
+def test_what_was_not_saved_is_given_again() -> None:
+    made = table(data(1, R1, 1))
+    first = made.rows_at(1)
+    assert made.rows_at(1) == first
+    made.saved(1)
+    assert made.rows_at(1).changed == []
+
+
+def test_a_loaded_table_forgets_what_it_was() -> None:
+    made = table(data(1, R1, 1), opened(2, "alice"))
+    made.load([], 7, SMALL, 3)
+    assert made.state() == (SMALL, 7, [])
+    assert (made.names, made.randoms) == (0, 0)
+
+
+WRONG = [
+    (data(2, "bob", 1), "not open"),
+    (data(2, "~x", 1), "not open"),
+    (data(2, "", 1), "not open"),
+    (data(2, "alice", 1, 0, 9), "epoch"),
+    (data(2, "alice", 0, 0, 1), "repeats"),
+    (data(2, R1, 0), "begins no session"),
+    (data(2, R1, 1, 0, 5), "begins no session"),
+    (seal(2, 1, Kind.SESSION, 0, 1, b"", "alice"), "no session"),
+    (seal(2, 1, Kind.SESSION, 0, 1, b"[" * 100_000, "alice"), "no session"),
+    (seal(2, 1, Kind.SESSION, 0, 1, b"\xff", "alice"), "no session"),
+    (seal(2, 1, Kind.SESSION, 0, 1, b'{"op":"open","nonce":"zz"}', "alice"), "no session"),
+    (seal(2, 1, Kind.SESSION, 0, 1, b'{"op":"open","nonce":7}', "alice"), "no session"),
+    (seal(2, 1, Kind.SESSION, 0, 1, b'{"op":"drop","epoch":"1"}', "alice"), "no session"),
+    (seal(2, 1, Kind.SESSION, 0, 1, open_body(NONCE, 0), R1), "no session"),
+    (seal(2, 1, Kind.SESSION, 0, 1, open_body(NONCE, 0), ""), "no session"),
+    (seal(2, 1, Kind.SESSION, 0, 1, drop_body(2), "alice"), "no session"),
+    (seal(2, 1, Kind.SESSION, 0, 1, drop_body(1), "bob"), "no session"),
+    (seal(2, 1, Kind.SESSION, 0, 1, drop_body(0), R1), "no session"),
+]
+
+
+@pytest.mark.parametrize(("entry", "why"), WRONG)
+def test_an_entry_that_no_right_leader_makes_is_named_and_does_no_harm(entry: Entry, why: str) -> None:
+    made = table(opened(1, "alice"))
+    assert why in (made.inconsistency(entry) or "")
+    before = made.state()
+    made.apply(entry)
+    made.expunge(2)
+    assert made.state() == before
+
+
+def test_a_data_entry_of_an_ended_session_is_named() -> None:
+    made = table(data(1, R2, 1), seal(2, 1, Kind.LEADER, 101, 1, b""))
+    assert "ended" in (made.inconsistency(data(3, R1, 1)) or "")
+
+
+KINDS = st.sampled_from([*Kind, Kind.DATA, Kind.DATA, Kind.SESSION])
+BODIES = st.sampled_from(
+    [
+        *(b"", b"{}", b"[]", b"null", open_body(NONCE, 0), drop_body(0), drop_body(1), drop_body(2)),
+        *(json_body(op="open", nonce=None), json_body(window=1), json_body(window=-1), json_body(sessions_max=1)),
+    ]
+)
+WILD = st.tuples(KINDS, st.sampled_from(["", "a", "b", "~", "~x", R1, R2, R3]), BODIES,
+                 st.integers(0, 5), st.integers(0, 9), st.integers(0, 150))  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None)
+@given(wild=st.lists(WILD, max_size=30), cut=st.integers(1, 30))
+def test_whatever_a_log_holds_it_is_applied_and_taken_back(
+    wild: list[tuple[Kind, str, bytes, int, int, int]], cut: int
+) -> None:
+    log, time_ms = [], 0
+    for kind, client, body, serial, epoch, more_ms in wild:
+        time_ms += more_ms
+        log.append(seal(len(log) + 1, 1, kind, time_ms, 1, body, client, serial, epoch))
+    made = table(*log)
+    for entry in log:
+        made.inconsistency(entry)
+    made.expunge(cut)
+    again = table(*log[: cut - 1])
+    assert made.same_as(again)
+    made.apply_all(log[cut - 1 :])
+    assert made.same_as(table(*log))

@@ -1,0 +1,435 @@
+"""Verdicts, one example a sentence of R21 and R22."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from alpo.core.client_ids import created_ms, valid_name
+from alpo.core.entries import Entry, Kind, join_payloads, seal, verify
+from alpo.core.inputs import AppendRun, DropSession, OpenSession
+from alpo.core.members import Settings
+from alpo.core.ready import Code
+from alpo.core.sessions import (
+    SERIAL_MAX,
+    Accept,
+    DropNow,
+    Duplicate,
+    OpenAgain,
+    OpenNew,
+    Refuse,
+    SessionTable,
+    drop_body,
+    open_body,
+    seal_run,
+)
+
+
+def random_id(made_ms: int) -> str:
+    digits = f"{made_ms:012x}"
+    return f"~{digits[:8]}-{digits[8:]}-7000-8000-000000000000"
+
+
+def nonce(n: int) -> bytes:
+    return n.to_bytes(16, "big")
+
+
+RANDOM = random_id(1000)
+A, B, C = (1, b"a"), (1, b"b"), (1, b"c")
+
+
+class Leader:
+    """A table with its log; everything is guaranteed unless a test says otherwise."""
+
+    def __init__(self, **settings: int) -> None:
+        self.table = SessionTable(Settings(**{"window": 4, "window_total": 100, **settings}))
+        self.log: list[Entry] = []
+        self.guaranteed: int | None = None
+
+    @property
+    def head(self) -> int:
+        return len(self.log)
+
+    def marks(self) -> tuple[int, int]:
+        return self.head + 1, self.head if self.guaranteed is None else self.guaranteed
+
+    def special(self, kind: Kind, body: bytes = b"", client: str = "", time_ms: int = 0) -> int:
+        lsn = self.log[-1].lsn + self.log[-1].count if self.log else 1
+        self.log.append(seal(self.head + 1, 1, kind, time_ms, lsn, body, client))
+        self.table.apply(self.log[-1])
+        return self.head
+
+    def open(self, name: str = "alice", n: int = 1) -> int:
+        return self.special(Kind.SESSION, open_body(nonce(n), 0), name)
+
+    def drop(self, name: str, epoch: int) -> int:
+        return self.special(Kind.SESSION, drop_body(epoch), name)
+
+    def ask(self, client: str, epoch: int, serial: int, *bodies: tuple[int, bytes], **flags: bool) -> list[Any]:
+        return self.table.judge(AppendRun(None, client, epoch, serial, list(bodies), **flags), *self.marks())
+
+    def append(self, client: str, epoch: int, serial: int, *bodies: tuple[int, bytes], **flags: bool) -> None:
+        assert self.ask(client, epoch, serial, *bodies, **flags) == [Accept(serial, list(bodies))]
+        lsn = self.log[-1].lsn + self.log[-1].count if self.log else 1
+        sealed = seal_run(Accept(serial, list(bodies)), client, epoch, self.head + 1, 1, 0, lsn)
+        self.table.apply_all(sealed)
+        self.log += sealed
+
+    def ask_open(self, name: str, replaces: int, n: int) -> Any:
+        return self.table.judge_open(OpenSession(None, name, replaces, nonce(n)), *self.marks())
+
+    def ask_drop(self, name: str, epoch: int) -> Any:
+        return self.table.judge_drop(DropSession(None, name, epoch), *self.marks())
+
+
+def refused(serial: int, count: int, code: Code, number: int, rests_on: int) -> list[Refuse]:
+    return [Refuse(serial, count, code, number, rests_on)]
+
+
+@pytest.fixture
+def leader() -> Leader:
+    return Leader()
+
+
+# Appends of the current epoch.
+
+
+def test_the_next_serial_is_accepted_and_a_whole_run_with_it(leader: Leader) -> None:
+    epoch = leader.open()
+    assert leader.ask("alice", epoch, 1, A, B, C) == [Accept(1, [A, B, C])]
+
+
+def test_a_serial_above_the_next_is_told_which_and_that_is_no_verdict(leader: Leader) -> None:
+    epoch = leader.open()
+    leader.append("alice", epoch, 1, A)
+    assert leader.ask("alice", epoch, 3, A, B) == refused(3, 2, Code.SERIAL_EXPECTED, 2, 0)
+
+
+def test_what_is_remembered_is_answered_with_its_lsn_and_rests_on_its_entry(leader: Leader) -> None:
+    epoch = leader.open()
+    leader.append("alice", epoch, 1, (2, join_payloads([b"x", b"y"])), B)
+    assert leader.ask("alice", epoch, 2, B) == [Duplicate(2, [3], 3)]
+    assert leader.ask("alice", epoch, 1, (2, join_payloads([b"x", b"y"]))) == [Duplicate(1, [1], 2)]
+
+
+def test_a_run_is_split_where_the_answers_differ(leader: Leader) -> None:
+    epoch = leader.open()
+    leader.append("alice", epoch, 1, A, B, C)
+    assert leader.ask("alice", epoch, 1, A, C, C, A, B) == [
+        Duplicate(1, [1], 2),
+        Refuse(2, 1, Code.SERIAL_REUSED, 0, 3),
+        Duplicate(3, [3], 4),
+        Accept(4, [A, B]),
+    ]
+
+
+def test_neighbours_of_one_answer_are_one_part_that_rests_on_the_last(leader: Leader) -> None:
+    epoch = leader.open()
+    leader.append("alice", epoch, 1, A, B, C)
+    assert leader.ask("alice", epoch, 1, A, B) == [Duplicate(1, [1, 2], 3)]
+    assert leader.ask("alice", epoch, 1, C, C) == refused(1, 2, Code.SERIAL_REUSED, 0, 3)
+
+
+def test_a_batch_is_not_the_single_payload_of_its_bytes(leader: Leader) -> None:
+    epoch = leader.open()
+    leader.append("alice", epoch, 1, (2, b"ab"))
+    assert leader.ask("alice", epoch, 1, (1, b"ab")) == refused(1, 1, Code.SERIAL_REUSED, 0, 2)
+
+
+def test_below_the_window_nobody_can_tell(leader: Leader) -> None:
+    epoch = leader.open()
+    leader.append("alice", epoch, 1, A, A)
+    leader.append("alice", epoch, 3, A, A, A, A)
+    assert leader.ask("alice", epoch, 1, A, A, A) == [Refuse(1, 2, Code.TOO_OLD, 0, leader.head), Duplicate(3, [3], 4)]
+
+
+def test_an_empty_window_remembers_nothing_and_goes_on() -> None:
+    leader = Leader(window_total=1)
+    epoch, other = leader.open(), leader.open("bob")
+    leader.append("alice", epoch, 1, A)
+    leader.append("bob", other, 1, A)
+    assert leader.ask("alice", epoch, 1, A, B) == [Refuse(1, 1, Code.TOO_OLD, 0, 4), Accept(2, [B])]
+
+
+# Sparse.
+
+
+def test_sparse_may_skip_and_what_it_skipped_is_refused_for_good(leader: Leader) -> None:
+    epoch = leader.open()
+    leader.append("alice", epoch, 1, A)
+    leader.append("alice", epoch, 5, B, sparse=True)
+    assert leader.ask("alice", epoch, 2, A, A, A) == refused(2, 3, Code.SKIPPED, 0, 3)
+    assert leader.ask("alice", epoch, 4, A, sparse=True) == refused(4, 1, Code.SKIPPED, 0, 3)
+    assert leader.ask("alice", epoch, 6, C) == [Accept(6, [C])]
+
+
+def test_below_the_first_remembered_a_skipped_serial_cannot_be_told(leader: Leader) -> None:
+    epoch = leader.open()
+    leader.append("alice", epoch, 5, A, sparse=True)
+    assert leader.ask("alice", epoch, 3, A) == refused(3, 1, Code.TOO_OLD, 0, 2)
+
+
+def test_a_retry_by_hand_never_skips(leader: Leader) -> None:
+    epoch = leader.open()
+    assert leader.ask("alice", epoch, 2, A, sparse=True, by_hand=True) == refused(2, 1, Code.SERIAL_EXPECTED, 1, 0)
+
+
+def test_a_run_of_more_than_one_is_never_sparse(leader: Leader) -> None:
+    epoch = leader.open()
+    assert leader.ask("alice", epoch, 2, A, B, sparse=True) == refused(2, 2, Code.SERIAL_EXPECTED, 1, 0)
+
+
+# Epochs.
+
+
+def test_an_older_epoch_is_fenced_and_that_rests_on_the_entry_that_opened_the_newer(leader: Leader) -> None:
+    old = leader.open()
+    leader.append("alice", old, 1, A)
+    new = leader.open(n=2)
+    assert leader.ask("alice", old, 2, A, B) == refused(2, 2, Code.FENCED, new, new)
+
+
+def test_what_an_older_epoch_did_and_is_remembered_is_done(leader: Leader) -> None:
+    old = leader.open()
+    leader.append("alice", old, 1, A)
+    new = leader.open(n=2)
+    assert leader.ask("alice", old, 1, A, B) == [Duplicate(1, [1], 2), Refuse(2, 1, Code.FENCED, new, new)]
+
+
+def test_a_remembered_serial_of_another_epoch_is_reused(leader: Leader) -> None:
+    old = leader.open()
+    leader.append("alice", old, 1, A)
+    new = leader.open(n=2)
+    leader.append("alice", new, 2, B)
+    assert leader.ask("alice", new, 1, A) == refused(1, 1, Code.SERIAL_REUSED, 0, new)
+    assert leader.ask("alice", old, 2, B) == refused(2, 1, Code.SERIAL_REUSED, 0, 4)
+
+
+def test_an_older_epoch_is_fenced_below_the_window_too_if_it_cannot_have_been_done(leader: Leader) -> None:
+    old = leader.open()
+    leader.append("alice", old, 1, A)
+    new = leader.open(n=2)
+    leader.append("alice", new, 2, A, A, A)
+    leader.append("alice", new, 5, A, A, A)
+    assert leader.ask("alice", old, 2, A) == refused(2, 1, Code.FENCED, new, new)
+
+
+def test_an_older_epoch_is_not_said_undone_where_it_may_have_been_done_and_forgotten(leader: Leader) -> None:
+    old = leader.open()
+    leader.append("alice", old, 1, A)
+    new = leader.open(n=2)
+    leader.append("alice", new, 2, A, A, A, A)
+    assert leader.ask("alice", old, 1, A) == refused(1, 1, Code.TOO_OLD, 0, leader.head)
+
+
+def test_a_serial_that_an_older_epoch_skipped_is_fenced_under_that_epoch(leader: Leader) -> None:
+    old = leader.open()
+    leader.append("alice", old, 1, A)
+    leader.append("alice", old, 3, A, sparse=True)
+    new = leader.open(n=2)
+    assert leader.ask("alice", old, 2, A) == refused(2, 1, Code.FENCED, new, new)
+    assert leader.ask("alice", new, 2, A) == refused(2, 1, Code.SKIPPED, 0, new)
+
+
+def test_a_retry_by_hand_under_its_own_epoch_gives_the_lsn_or_is_appended(leader: Leader) -> None:
+    epoch = leader.open()
+    assert leader.ask("alice", epoch, 1, A, by_hand=True) == [Accept(1, [A])]
+    leader.append("alice", epoch, 1, A)
+    assert leader.ask("alice", epoch, 1, A, by_hand=True) == [Duplicate(1, [1], 2)]
+    assert leader.ask("alice", epoch, 1, B, by_hand=True) == refused(1, 1, Code.SERIAL_REUSED, 0, 2)
+
+
+def test_an_epoch_that_we_do_not_know_yet_gets_no_verdict(leader: Leader) -> None:
+    epoch = leader.open()
+    leader.append("alice", epoch, 1, A)
+    assert leader.ask("alice", 99, 1, A) == refused(1, 1, Code.NOT_LEADER, 0, 0)
+    assert leader.ask("bob", 99, 1, A) == refused(1, 1, Code.NOT_LEADER, 0, 0)
+    leader.guaranteed = 0
+    assert leader.ask("bob", 1, 1, A) == refused(1, 1, Code.NOT_LEADER, 0, 0)
+
+
+def test_an_epoch_that_never_was_is_fenced(leader: Leader) -> None:
+    epoch = leader.open()
+    leader.append("alice", epoch, 1, A)
+    assert leader.ask("alice", 2, 2, A) == refused(2, 1, Code.FENCED, epoch, 2)
+
+
+def test_an_unknown_name_is_fenced_with_no_epoch(leader: Leader) -> None:
+    leader.special(Kind.LEADER)
+    assert leader.ask("alice", 0, 1, A) == refused(1, 1, Code.FENCED, 0, 1)
+
+
+def test_a_dropped_name_is_fenced(leader: Leader) -> None:
+    epoch = leader.open()
+    leader.append("alice", epoch, 1, A)
+    leader.drop("alice", epoch)
+    assert leader.ask("alice", epoch, 2, A) == refused(2, 1, Code.FENCED, 0, 3)
+
+
+# Random clients.
+
+
+def test_a_random_client_begins_at_one(leader: Leader) -> None:
+    assert leader.ask(RANDOM, 0, 2, A) == refused(2, 1, Code.SERIAL_EXPECTED, 1, 0)
+    assert leader.ask(RANDOM, 0, 2, A, sparse=True) == [Accept(2, [A])]
+    assert leader.ask(RANDOM, 0, 1, A, B) == [Accept(1, [A, B])]
+
+
+def test_an_ended_random_client_has_expired_whatever_its_serial() -> None:
+    leader = Leader(sessions_max=1)
+    leader.append(RANDOM, 0, 1, A)
+    leader.append(random_id(2000), 0, 1, A)
+    for serial in (1, 2, 9):
+        assert leader.ask(RANDOM, 0, serial, A) == refused(serial, 1, Code.SESSION_EXPIRED, 1000, 2)
+
+
+@pytest.mark.parametrize(("made_ms", "expired"), [(999, True), (1000, True), (1001, False)])
+def test_the_horizon_is_drawn_at_the_newest_that_ended(made_ms: int, expired: bool) -> None:
+    leader = Leader(sessions_max=1)
+    leader.append(RANDOM, 0, 1, A)
+    leader.append(random_id(2000), 0, 1, A)
+    stranger = random_id(made_ms)[:-1] + "1"
+    assert (leader.ask(stranger, 0, 1, A)[0] == Refuse(1, 1, Code.SESSION_EXPIRED, 1000, 2)) is expired
+
+
+def test_a_live_random_client_goes_on_below_the_horizon() -> None:
+    leader = Leader(sessions_max=2)
+    leader.append(RANDOM, 0, 1, A)
+    leader.append(random_id(3000), 0, 1, A)
+    leader.append(RANDOM, 0, 2, A)
+    leader.append(random_id(4000), 0, 1, A)
+    assert leader.table.horizon_ms == 3000
+    assert leader.ask(RANDOM, 0, 3, A) == [Accept(3, [A])]
+
+
+def test_a_random_client_has_no_epoch(leader: Leader) -> None:
+    leader.append(RANDOM, 0, 1, A)
+    assert leader.ask(RANDOM, 1, 2, A) == refused(2, 1, Code.INVALID, 0, 0)
+    assert leader.ask(random_id(1), 1, 1, A) == refused(1, 1, Code.INVALID, 0, 0)
+
+
+# What can never be right.
+
+GOOD_UUID = RANDOM[1:]
+BAD_IDS = ["", "x" * 129, "é" * 65, "\ud800", "~", "~" + GOOD_UUID.upper().replace("0", "A"), "~" + GOOD_UUID + "0"]
+BAD_IDS += ["~" + GOOD_UUID.replace("-7", "-4"), "~" + GOOD_UUID.replace("-8", "-c"), "~" + GOOD_UUID.replace("-", "0")]
+BAD_IDS += ["~" + GOOD_UUID[:7] + "-" + GOOD_UUID[7] + GOOD_UUID[9:], "~" + "g" + GOOD_UUID[1:], "~+" + GOOD_UUID[1:]]
+
+
+@pytest.mark.parametrize("client", BAD_IDS)
+def test_a_malformed_id_is_invalid(client: str, leader: Leader) -> None:
+    assert leader.ask(client, 0, 1, A) == refused(1, 1, Code.INVALID, 0, 0)
+    assert leader.ask_open(client, 0, 1) == Refuse(0, 0, Code.INVALID, 0, 0)
+    assert leader.ask_drop(client, 0) == Refuse(0, 0, Code.INVALID, 0, 0)
+
+
+def test_names_up_to_128_bytes_are_valid() -> None:
+    assert valid_name("é" * 64) and valid_name("x") and valid_name("a~")
+    assert created_ms(random_id(0x123456789ABC)) == 0x123456789ABC
+
+
+@pytest.mark.parametrize(("serial", "bodies"), [(0, [A]), (-1, [A]), (SERIAL_MAX + 1, [A]), (1, [])])
+def test_a_run_without_a_serial_or_a_body_is_invalid(serial: int, bodies: list[Any], leader: Leader) -> None:
+    epoch = leader.open()
+    assert leader.ask("alice", epoch, serial, *bodies, sparse=True)[0].code == Code.INVALID
+
+
+# No more in flight than is remembered.
+
+
+def test_more_than_a_window_of_one_client_in_flight_is_to_be_sent_again(leader: Leader) -> None:
+    epoch = leader.open()
+    leader.guaranteed = 1
+    leader.append("alice", epoch, 1, A, A)
+    assert leader.ask("alice", epoch, 3, A, A, A) == [Accept(3, [A, A]), Refuse(5, 1, Code.SERIAL_EXPECTED, 5, 0)]
+    leader.append("alice", epoch, 3, A, A)
+    assert leader.ask("alice", epoch, 5, A) == refused(5, 1, Code.SERIAL_EXPECTED, 5, 0)
+    leader.guaranteed = 2
+    assert leader.ask("alice", epoch, 5, A) == [Accept(5, [A])]
+
+
+def test_more_than_the_whole_window_in_flight_is_to_be_sent_again() -> None:
+    leader = Leader(window_total=5)
+    leader.guaranteed = 0
+    leader.append(RANDOM, 0, 1, A, A, A)
+    assert leader.ask(random_id(1), 0, 1, A, A, A) == [Accept(1, [A, A]), Refuse(3, 1, Code.SERIAL_EXPECTED, 3, 0)]
+
+
+# Opening and dropping.
+
+
+def test_an_unknown_name_opens_in_place_of_none(leader: Leader) -> None:
+    assert leader.ask_open("alice", 0, 1) == OpenNew(open_body(nonce(1), 0))
+
+
+def test_an_open_replaces_only_the_epoch_that_is_current(leader: Leader) -> None:
+    first = leader.open()
+    second = leader.open(n=2)
+    assert leader.ask_open("alice", 0, 3) == Refuse(0, 0, Code.EPOCH, second, second)
+    assert leader.ask_open("alice", first, 3) == Refuse(0, 0, Code.EPOCH, second, second)
+    assert leader.ask_open("alice", second, 3) == OpenNew(open_body(nonce(3), second))
+
+
+def test_the_same_open_is_answered_again_as_of_its_entry(leader: Leader) -> None:
+    first = leader.open()
+    leader.append("alice", first, 1, A, A)
+    second = leader.open(n=2)
+    leader.append("alice", second, 3, A)
+    assert leader.ask_open("alice", first, 2) == OpenAgain(second, 2, second)
+    assert leader.ask_open("alice", 0, 1) == Refuse(0, 0, Code.EPOCH, second, second)
+
+
+def test_serials_go_on_where_they_ended(leader: Leader) -> None:
+    leader.append("alice", leader.open(), 1, A, A)
+    second = leader.open(n=2)
+    assert leader.ask("alice", second, 3, A) == [Accept(3, [A])]
+    assert leader.ask("alice", second, 4, A) == refused(4, 1, Code.SERIAL_EXPECTED, 3, 0)
+
+
+def test_an_open_that_names_an_epoch_of_an_unknown_name(leader: Leader) -> None:
+    leader.special(Kind.LEADER)
+    assert leader.ask_open("alice", 1, 1) == Refuse(0, 0, Code.EPOCH, 0, 1)
+    assert leader.ask_open("alice", 2, 1) == Refuse(0, 0, Code.NOT_LEADER, 0, 0)
+
+
+def test_an_open_that_claims_more_than_we_know_gets_no_verdict(leader: Leader) -> None:
+    leader.open()
+    assert leader.ask_open("alice", 99, 2) == Refuse(0, 0, Code.NOT_LEADER, 0, 0)
+
+
+def test_names_are_bounded_and_a_drop_makes_room() -> None:
+    leader = Leader(names_max=1)
+    epoch = leader.open()
+    assert leader.ask_open("bob", 0, 1) == Refuse(0, 0, Code.TOO_MANY_NAMES, 0, 1)
+    assert leader.ask_open("alice", epoch, 2) == OpenNew(open_body(nonce(2), epoch))
+    leader.drop("alice", epoch)
+    assert isinstance(leader.ask_open("bob", 0, 1), OpenNew)
+
+
+def test_a_nonce_of_another_length_is_invalid(leader: Leader) -> None:
+    request = OpenSession(None, "alice", 0, b"")
+    assert leader.table.judge_open(request, 1, 0) == Refuse(0, 0, Code.INVALID, 0, 0)
+
+
+def test_a_drop_names_the_current_epoch_or_none(leader: Leader) -> None:
+    leader.open()
+    epoch = leader.open(n=2)
+    assert leader.ask_drop("alice", epoch) == DropNow(epoch, drop_body(epoch))
+    assert leader.ask_drop("alice", 0) == DropNow(epoch, drop_body(epoch))
+    assert leader.ask_drop("alice", 1) == Refuse(0, 0, Code.EPOCH, epoch, epoch)
+    assert leader.ask_drop("alice", 9) == Refuse(0, 0, Code.NOT_LEADER, 0, 0)
+    assert leader.ask_drop("bob", 0) == Refuse(0, 0, Code.EPOCH, 0, 2)
+
+
+# Sealing.
+
+
+def test_what_is_sealed_is_sound_and_numbered_on(leader: Leader) -> None:
+    part = Accept(7, [A, (2, join_payloads([b"x", b"y"])), B])
+    sealed = seal_run(part, "é", 3, 10, 2, 99, 20)
+    for entry in sealed:
+        verify(entry)
+    assert [(e.id, e.serial, e.lsn, e.count) for e in sealed] == [(10, 7, 20, 1), (11, 8, 21, 2), (12, 9, 23, 1)]
+    assert sealed[1] == seal(11, 2, Kind.DATA, 99, 21, sealed[1].body, "é", 8, 3, 2)
+    assert type(sealed[0].kind) is int
