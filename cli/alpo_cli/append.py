@@ -99,7 +99,7 @@ class Run:
         self._waiting = trio.lowlevel.ParkingLot()
         self._feeding = trio.CancelScope()
         self._failed: list[AlpoError] = []
-        #: What stopped the reading, if anything did.
+        #: Bad input, which stopped the reading, or results that could not be written.
         self.problem: AlpoError | UsageProblem | OSError | None = None
         self.payloads = 0
         self.first_lsn: int | None = None
@@ -145,6 +145,8 @@ class Run:
                     await self._sink.write("".join(lines).encode())
                 except BrokenPipeError:
                     self._sink = None  # nobody reads the results any more; the appends go on
+                except OSError as error:
+                    self._sink, self.problem = None, error
             if self._failed:
                 self._feeding.cancel()
             self._waiting.unpark_all()

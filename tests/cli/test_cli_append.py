@@ -53,14 +53,14 @@ class FakeLog:
 class FakeSink:
     terminal = False
 
-    def __init__(self, broken: bool = False) -> None:
+    def __init__(self, broken: OSError | None = None) -> None:
         self.text = ""
         self.broken = broken
 
     async def write(self, chunk: bytes) -> None:
         await trio.lowlevel.checkpoint()
-        if self.broken:
-            raise BrokenPipeError
+        if self.broken is not None:
+            raise self.broken
         self.text += chunk.decode()
 
     @property
@@ -226,9 +226,10 @@ def test_what_was_never_sent_is_not_in_doubt() -> None:
     trio.run(main)
 
 
-def test_appends_go_on_when_nobody_reads_the_results() -> None:
+@pytest.mark.parametrize(("broken", "failure"), [(BrokenPipeError(), None), (OSError(28, "full"), OSError)])
+def test_appends_go_on_when_the_results_cannot_be_written(broken: OSError, failure: type[OSError] | None) -> None:
     async def main() -> None:
-        async with Stage(FakeSink(broken=True)) as stage:
+        async with Stage(FakeSink(broken)) as stage:
             stage.give.send_nowait([[b"a"], [b"b"]])
             await stage.settle()
             stage.log.sent[0][1].end(lsn=1)
@@ -237,5 +238,7 @@ def test_appends_go_on_when_nobody_reads_the_results() -> None:
             stage.give.close()
             await stage.settle()
             assert stage.finished and stage.run.payloads == 2
+            told = stage.run.failure()
+            assert told is None if failure is None else isinstance(told, failure)
 
     trio.run(main)
