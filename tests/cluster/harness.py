@@ -27,6 +27,7 @@ import trio
 from probe import status
 from proxy import HOST, Network
 
+from alpo import connect
 from alpo.core.entries import Entry
 
 WITHIN_S = 60.0
@@ -283,6 +284,30 @@ async def cluster(
             for server in made.servers.values():
                 server.kill()
         nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def serving(running: Cluster) -> AsyncIterator[None]:
+    """Appends go on all the while, every one of them succeeds and all can be read afterwards."""
+    appended: list[int] = []
+
+    async def append_on() -> None:
+        async with connect(running.addresses, timeout_s=30) as log:
+            while True:
+                appended.append(await log.append(b"%d" % len(appended)))
+                await trio.sleep(0.005)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(append_on)
+        yield
+        at_least = len(appended) + 20
+        with trio.fail_after(60):
+            while len(appended) < at_least:
+                await trio.sleep(0.01)
+        nursery.cancel_scope.cancel()
+    async with connect(running.addresses) as log:
+        payloads = {record.lsn: record.payload async for record in log.read(start=appended[0])}
+    assert [payloads[lsn] for lsn in appended] == [b"%d" % number for number in range(len(appended))]
 
 
 class Command:
