@@ -22,7 +22,8 @@ from .client_ids import created_ms, valid_name
 from .entries import _HEADER, DIGEST_BYTES, Entry, Kind, body_digest, json_body
 from .inputs import AppendRun, DropSession, OpenSession
 from .ready import Code
-from .session_table import Session, SessionState, Slot
+from .session_journal import Session, Slot
+from .session_table import SessionState
 
 #: Serials stay below what SQLite and the entry's header can hold, whatever a sparse client asks for.
 SERIAL_MAX = 1 << 62
