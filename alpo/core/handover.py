@@ -21,6 +21,7 @@ class Handing:
         self._r = replica
         self._led_term = replica.term if replica.state is State.LEADER else 0
         self._ends_s = replica.now_s + STAY_S
+        self._heir_by_s = replica.now_s + replica.cfg.election_timeout_s
         self._tried: list[int] = []
         self._target: Progress | None = None
         self._told = False
@@ -53,7 +54,8 @@ class Handing:
             self._told = True
             r.out.send(target.who, HandOver(r.term))
             r.out.event("handing_over", term=r.term, to=target.who.id)
-        return False
+        # Nobody to lead after us (all are leaving, perhaps): with nothing in flight there is nothing to stay for.
+        return target is None and r.now_s >= self._heir_by_s and r.guaranteed_id == r.log.last_id
 
     def _choose(self) -> None:
         """The voter heard within 2h with the highest accepted id, then priority, not itself stopping; then the next."""

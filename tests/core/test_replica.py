@@ -107,6 +107,24 @@ def test_handover_is_faster_than_any_timeout() -> None:
     assert ready.may_stop or old.guaranteed_id < cluster.leader.leadership.first_id
 
 
+def test_all_may_leave_at_once() -> None:
+    """R28: a leader without an heir does not stay for five seconds."""
+    cluster = Cluster(3)
+    cluster.elect()
+    cluster.run(0.3)
+    for id in cluster.hosts:
+        cluster.give(id, Stop())
+    leaving: dict[int, float] = {}
+    began_s = cluster.now_s
+    while len(leaving) < 3 and cluster.now_s < began_s + 5:
+        cluster.run(0.01)
+        for id, host in cluster.hosts.items():
+            if host.replica is not None and host.replica.handing.advance():
+                leaving[id] = cluster.now_s - began_s
+                cluster.crash(id)
+    assert len(leaving) == 3 and max(leaving.values()) < 1.0
+
+
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_no_auto_init_waits_for_the_command(size: int) -> None:
     """R29."""
