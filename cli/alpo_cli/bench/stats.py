@@ -70,7 +70,7 @@ class Result:
     errors: int
 
     def fields(self) -> dict[str, float | int]:
-        """The JSON keys of interface fame: rates a second, MB = 10^6 bytes of payload, latencies in ms."""
+        """The JSON keys that scripts rely on: rates a second, MB = 10^6 bytes of payload, latencies in ms."""
         def ms(seconds: float) -> float:
             return round(seconds * 1000, 3)
 
