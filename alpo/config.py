@@ -170,12 +170,16 @@ class LimitsTable(_Table):
     frame_bytes_max: int = _whole(16 * _MIB, 2 * _MIB, 512 * _MIB)
 
 
+_WILDCARDS = ("0.0.0.0", "::")
+
+
 class Config(_Table):
     """One alpod's configuration, checked. Raises nothing after `load_config` has returned it."""
 
     id: int = Field(ge=1, le=ID_MAX, strict=True, description=f"a whole number from 1 to {ID_MAX}")
     data: Path = Field(description="the path of a directory")
     listen: str = Field(strict=True, description=_ADDRESS)
+    advertise: str | None = Field(None, strict=True, description=_ADDRESS)
     member: tuple[MemberLine, ...] = Field(
         min_length=1, max_length=MEMBERS_MAX, description=f"1 to {MEMBERS_MAX} members, this server among them"
     )
@@ -196,10 +200,11 @@ class Config(_Table):
             raise ValueError("not a path")
         return value
 
-    @field_validator("listen")
+    @field_validator("listen", "advertise")
     @classmethod
-    def _address(cls, text: str) -> str:
-        parse_address(text)
+    def _address(cls, text: str | None) -> str | None:
+        if text is not None:
+            parse_address(text)
         return text
 
     @model_validator(mode="after")
@@ -251,6 +256,22 @@ class Config(_Table):
     def own_line(self) -> MemberLine:
         """This server's line of the member list."""
         return next(line for line in self.member if line.id == self.id)
+
+    @property
+    def advertised(self) -> str:
+        """Where the others are told to reach this server (R27): ``advertise``, else where it listens.
+
+        Its own line of the member list stands for that if only the host differs (a name, say, or a wildcard).
+        """
+        if self.advertise is not None:
+            return self.advertise
+        host, port = self.listen_address
+        own_host, own_port = parse_address(self.own_line.address)
+        if own_port == port:
+            return self.own_line.address
+        if host in _WILDCARDS:
+            return f"[{own_host}]:{port}" if ":" in own_host else f"{own_host}:{port}"
+        return self.listen
 
     @property
     def cluster_id(self) -> bytes:

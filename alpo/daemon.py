@@ -58,6 +58,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--data", metavar="DIR", help="where alpo.db is kept; made if missing")
     parser.add_argument("--listen", metavar="HOST:PORT", help="for clients and the other servers alike")
     parser.add_argument(
+        "--advertise", metavar="HOST:PORT", help="where the others reach it, if not at --listen: behind NAT or a proxy"
+    )
+    parser.add_argument(
         "--member", action="append", metavar="ID=HOST:PORT",
         help="one for each server, this one too; only seeds the first start, then the list in the log wins",
     )
@@ -129,7 +132,7 @@ def replica_config(config: Config, me: Any) -> ReplicaConfig:
     """The core's part of the configuration; ``me`` is from the store."""
     return ReplicaConfig(
         me=me,
-        address=config.own_line.address,
+        address=config.advertised,
         configured=config.configured,
         settings=config.settings_core,
         auto_init=config.auto_init,

@@ -191,6 +191,23 @@ def test_flags_win_over_the_file(write: Any) -> None:
     assert config.timers.heartbeat_s == 0.05
 
 
+@pytest.mark.parametrize(
+    ("listen", "own", "advertise", "told"),
+    [
+        ("127.0.0.1:7101", "127.0.0.1:7101", None, "127.0.0.1:7101"),
+        ("127.0.0.1:7999", "127.0.0.1:7101", None, "127.0.0.1:7999"),
+        ("10.0.0.1:7101", "host1:7101", None, "host1:7101"),
+        ("0.0.0.0:7101", "host1:7101", None, "host1:7101"),
+        ("0.0.0.0:7999", "host1:7101", None, "host1:7999"),
+        ("[::]:7999", "[fe80::1]:7101", None, "[fe80::1]:7999"),
+        ("10.0.0.1:7101", "host1:7101", "nat:1", "nat:1"),
+    ],
+)
+def test_what_the_others_are_told(listen: str, own: str, advertise: str | None, told: str) -> None:
+    flags = FLAGS | {"listen": listen, "member": ["1=h:1", f"2={own}"], "insecure": True, "advertise": advertise}
+    assert load_config(None, flags).advertised == told
+
+
 def test_flags_alone_suffice() -> None:
     config = load_config(None, FLAGS)
     assert config.configured == (Configured(1, "127.0.0.1:7100"), Configured(2, "127.0.0.1:7101"))

@@ -96,6 +96,7 @@ class Server:
     def _toml(self) -> str:
         tables = {name: table for name, table in self.options.items() if isinstance(table, dict)}
         lines = [f"id = {self.id}", f'data = "{self.data}"', f'listen = "{self.address}"', 'log_format = "json"']
+        lines.append(f'advertise = "{self.members[self.id]}"')  # the proxy, for the address not to be "corrected" (R27)
         lines += [f"{key} = {_literal(value)}" for key, value in self.options.items() if key not in tables]
         for id, address in self.members.items():
             lines += ["[[member]]", f"id = {id}", f'address = "{address}"']
