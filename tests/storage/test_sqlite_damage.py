@@ -100,13 +100,13 @@ def test_hard_state_damaged(sqlite, sql):
         "UPDATE applied SET state = x'00'", "UPDATE runs SET term = 9",
         "UPDATE runs SET first_id = 4 WHERE first_id = 3",
         "DELETE FROM runs WHERE first_id = 1", "DELETE FROM runs WHERE first_id = 3", "DELETE FROM runs",
-        "DELETE FROM log WHERE id >= 3", "DELETE FROM log",
+        "DELETE FROM log WHERE id >= 3", "DELETE FROM log WHERE id = 4", "DELETE FROM log",
     ],
 )
 def test_what_a_replica_starts_from_damaged(sqlite, sql):
     log = LogBuilder()
     entries = [*log.datas(2, 1), *log.datas(2, 2)]
-    sqlite.store.commit([write(entries, guaranteed_id=3, table=table(3, [row("a"), row("b")]))])
+    sqlite.store.commit([write(entries, guaranteed_id=4, table=table(3, [row("a"), row("b")]))])
     sqlite.reopen().boot()
     sqlite.tamper(sql)
     with pytest.raises(DamagedStore):

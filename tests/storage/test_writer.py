@@ -119,6 +119,9 @@ def test_a_failure_is_told_once_and_ends_all_writing():
         store.gate.release()
     rig.writer.close()
     rig.writer.close()
+    queued = rig.writer._queue.qsize()
+    rig.writer.submit(writes[0])
+    assert rig.writer._queue.qsize() == queued, "what nobody will write must not pile up"
     assert [type(f) for f in rig.failures] == [StoreFull]
     assert rig.done == [] == store.groups
 
