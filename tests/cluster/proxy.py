@@ -6,7 +6,7 @@ Laws:
 * A fault is of a *flow*, one direction between two ends, whichever of them dialled: so one way can be cut alone.
 * A byte stream never gets a gap: a flow that lost bytes (`drop`) stays silent on that connection for good, as a real
   one does whose packets no longer arrive. What is held (`hold`) arrives when the flow heals, as after a retransmission.
-* A connection buffers one chunk a direction; whoever sends more is slowed down by TCP itself.
+* A connection buffers `_CHUNKS_MAX` chunks a direction; whoever sends more is slowed down by TCP itself.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from alpo.wire.requests import PeerHello
 CLIENT = 0
 HOST = "127.0.0.1"
 _CHUNK_BYTES = 1 << 16
+_CHUNKS_MAX = 256
 _RESET = struct.pack("ii", 1, 0)
 
 
@@ -39,12 +40,12 @@ class Flow:
     refused: bool = False
     changed: trio.lowlevel.ParkingLot = field(default_factory=trio.lowlevel.ParkingLot)
 
-    async def pass_through(self) -> None:
-        """Wait for as long as a chunk takes."""
+    async def pass_through(self, came_s: float) -> None:
+        """Wait for as long as what came at ``came_s`` (trio's time) takes."""
         while self.held:
             await self.changed.park()
-        with trio.move_on_after(self.delay_s):
-            while self.delay_s:
+        while self.delay_s and trio.current_time() < came_s + self.delay_s:
+            with trio.move_on_at(came_s + self.delay_s):
                 await self.changed.park()
         while self.held:
             await self.changed.park()
@@ -139,7 +140,7 @@ class Network:
             try:
                 dialler, first = await _who(near)
                 out, back = self._flow(dialler, target), self._flow(target, dialler)
-                await out.pass_through()
+                await out.pass_through(trio.current_time())
                 if out.refused:
                     raise ConnectionRefusedError
                 far = await trio.open_tcp_stream(HOST, self.ports[target])
@@ -161,27 +162,39 @@ class Network:
         self, connection: _Connection, source: trio.SocketStream, sink: trio.SocketStream, flow: Flow, first: bytes
     ) -> None:
         """One direction, until it ends or the connection is reset."""
-        silent = False
-        data: bytes | None = first or await _receive(source)
-        while True:
-            await flow.pass_through()
-            silent = silent or flow.dropping
-            if silent:
-                if not data:
-                    return  # its end is not heard of either
-            elif data is None:
-                connection.reset()
-                return
-            else:
-                try:
-                    if not data:
-                        await sink.send_eof()
-                        return
-                    await sink.send_all(data)
-                except (trio.BrokenResourceError, trio.ClosedResourceError):
-                    connection.reset()
-                    return
-            data = await _receive(source)
+        put, take = trio.open_memory_channel[tuple[float, bytes | None]](_CHUNKS_MAX)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._read, source, put, first)
+            silent = False
+            async with take:
+                async for came_s, data in take:
+                    await flow.pass_through(came_s)
+                    silent = silent or flow.dropping
+                    if not silent and not await _give(sink, data):
+                        connection.reset()
+
+    async def _read(
+        self, source: trio.SocketStream, put: trio.MemorySendChannel[tuple[float, bytes | None]], first: bytes
+    ) -> None:
+        """What comes and when, until its end: b"" an orderly one, None a reset."""
+        async with put:
+            data: bytes | None = first or await _receive(source)
+            while data:
+                await put.send((trio.current_time(), data))
+                data = await _receive(source)
+            await put.send((trio.current_time(), data))
+
+
+async def _give(sink: trio.SocketStream, data: bytes | None) -> bool:
+    """Pass it on. False: the connection is to be reset."""
+    try:
+        if data:
+            await sink.send_all(data)
+        elif data is not None:
+            await sink.send_eof()
+    except (trio.BrokenResourceError, trio.ClosedResourceError):
+        return False
+    return data is not None
 
 
 async def _receive(stream: trio.SocketStream) -> bytes | None:

@@ -10,7 +10,7 @@ import trio
 from harness import Cluster, alpo_process, cluster, in_trio
 from probe import Probe, probe
 
-import alpo
+from alpo import Log, connect
 from alpo.core.ready import Code
 from alpo.errors import Fenced, SerialReused
 from alpo.wire import requests as w
@@ -33,7 +33,7 @@ async def answers(zombie: Probe, count: int) -> list[w.ServerReply | w.Problem]:
         return [await zombie.answer() for _ in range(count)]
 
 
-async def elected(running: Cluster, log: alpo.Log, zombie: int) -> int:
+async def elected(running: Cluster, log: Log, zombie: int) -> int:
     """Wait for another leader, and append through it; the LSN."""
     await running.leader(running.others(zombie))
     return await log.append(b"through the new leader", timeout_s=TIMEOUT_S)
@@ -43,7 +43,7 @@ async def elected(running: Cluster, log: alpo.Log, zombie: int) -> int:
 @in_trio
 async def test_a_leader_that_was_stopped_serves_nothing_stale_and_takes_nothing(tmp_path: Path, cut_off: bool) -> None:
     """``cut_off``: on waking it hears of nobody, so that it still takes itself for the leader."""
-    async with cluster(tmp_path) as running, alpo.connect(running.addresses) as log:
+    async with cluster(tmp_path) as running, connect(running.addresses) as log:
         for number in range(ROUNDS):
             leader = await running.leader()
             lsn = await log.append(b"before", timeout_s=TIMEOUT_S)
@@ -71,12 +71,47 @@ async def test_a_leader_that_was_stopped_serves_nothing_stale_and_takes_nothing(
 
 
 @in_trio
+async def test_a_leader_that_hears_old_answers_serves_nothing_stale(tmp_path: Path) -> None:
+    """Nobody hears it any more and another leads, but answers to what it said before still come in: it takes itself
+    for the leader, and only R25's numbered rounds tell it better."""
+    met = 0
+    async with cluster(tmp_path, timers={"heartbeat_s": 0.2, "election_timeout_s": 1.5}) as running:
+        for _ in range(ROUNDS):
+            leader = await running.leader()
+            others = running.others(leader)
+            async with connect(running.addresses) as log:
+                await log.append(b"before", timeout_s=TIMEOUT_S)
+            async with probe(running.servers[leader].address) as zombie:
+                for id in others:
+                    running.network.delay(id, leader, 1.3)
+                # A round trip, so that what is on its way has been for that long.
+                await zombie.stream.send_all(late_read(1))
+                await answers(zombie, 1)
+                for id in others:
+                    running.network.drop(leader, id)
+                new = await running.leader(others)
+                async with connect(running.members[new]) as log:
+                    lsn = await log.append(b"through the new leader", timeout_s=TIMEOUT_S)
+                fields = await running.status(leader)
+                await zombie.stream.send_all(late_read(2))
+                (answer,) = await answers(zombie, 1)
+                met += fields is not None and fields["state"] == "leader"
+                if isinstance(answer, w.Page):
+                    assert answer.end_lsn >= lsn
+                else:
+                    assert isinstance(answer, w.RequestRefused) and answer.code == Code.NOT_LEADER, answer
+            running.network.heal_all()
+            await running.level()
+    assert met
+
+
+@in_trio
 async def test_a_second_process_of_a_name_fences_the_first(tmp_path: Path) -> None:
     async with cluster(tmp_path) as running:
         await running.leader()
-        async with alpo.connect(running.addresses, client="billing") as first:
+        async with connect(running.addresses, client="billing") as first:
             assert await first.append(b"one") == 1
-            async with alpo.connect(running.addresses, client="billing") as second:
+            async with connect(running.addresses, client="billing") as second:
                 await second.opened()
                 with pytest.raises(Fenced) as fenced:
                     await first.append(b"from the grave")
@@ -85,7 +120,7 @@ async def test_a_second_process_of_a_name_fences_the_first(tmp_path: Path) -> No
                 with pytest.raises(Fenced):
                     await first.append(b"again")
                 assert await second.append(b"three") == 3
-        async with alpo.connect(running.addresses) as log:
+        async with connect(running.addresses) as log:
             assert [record.payload async for record in log.read()] == [b"one", b"two", b"three"]
 
 
@@ -93,15 +128,15 @@ async def test_a_second_process_of_a_name_fences_the_first(tmp_path: Path) -> No
 async def test_so_does_one_that_has_used_the_next_serials(tmp_path: Path) -> None:
     async with cluster(tmp_path) as running:
         await running.leader()
-        async with alpo.connect(running.addresses, client="billing") as first:
+        async with connect(running.addresses, client="billing") as first:
             assert await first.append(b"one") == 1
-            async with alpo.connect(running.addresses, client="billing") as second:
+            async with connect(running.addresses, client="billing") as second:
                 assert await second.append(b"two") == 2
             with pytest.raises((Fenced, SerialReused)):  # R21: its next serial is taken, by another epoch
                 await first.append(b"from the grave")
             with pytest.raises(Fenced):
                 await first.append(b"again")
-        async with alpo.connect(running.addresses) as log:
+        async with connect(running.addresses) as log:
             assert [record.payload async for record in log.read()] == [b"one", b"two"]
 
 
@@ -122,5 +157,5 @@ async def test_a_second_command_of_a_name_fences_the_first(tmp_path: Path) -> No
                 await second.write(b"three\n")
                 assert (await second.line())["lsn"] == 3
                 assert (await second.end())[0] == 0
-        async with alpo.connect(running.addresses) as log:
+        async with connect(running.addresses) as log:
             assert [record.payload async for record in log.read()] == [b"one", b"two", b"three"]
