@@ -6,7 +6,7 @@ taken before is judged with that in mind, so that an outcome is only called know
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -17,15 +17,11 @@ import anyio
 from alpo.core.ready import Code
 from alpo.errors import (
     AlpoError,
-    Fenced,
     NotGuaranteed,
     Overloaded,
     ProtocolError,
     Refused,
     SerialExpected,
-    SerialReused,
-    SessionExpired,
-    Skipped,
     TooLarge,
     Unavailable,
 )
@@ -46,11 +42,12 @@ from alpo.wire.requests import (
     StatusAnswer,
 )
 
-from .batches import Parcel, batch
+from .batches import Parcel, Payload, batch
 from .connection import Connection, Lost
 from .ids import NAME_BYTES_MAX, is_random
 from .opening import Opening
 from .servers import PAUSE_FIRST_S, PAUSE_MAX_S, Servers
+from .verdicts import AWAY, UNSEEN, code_name, unknown, verdict
 
 T = TypeVar("T")
 
@@ -174,7 +171,7 @@ async def init(servers: Servers, timeout_s: float) -> None:
 
 
 async def append_by_hand(
-    servers: Servers, payloads: Sequence[bytes], client: str, serial: int, epoch: int | None, timeout_s: float
+    servers: Servers, payloads: Iterable[Payload], client: str, serial: int, epoch: int | None, timeout_s: float
 ) -> ByHand:
     """Send, once more, what may have been sent as (``client``, ``serial``, ``epoch``); several payloads as one batch.
 
@@ -204,11 +201,8 @@ class _ByHand:
         self._epoch = epoch
         self._opening = Opening(client)
 
-    def unknown(self, text: str, too_old: bool = False) -> NotGuaranteed:
-        return NotGuaranteed(
-            f"{text} (client {self._client}, serial {self._serial}, epoch {self._epoch or 0})",
-            client=self._client, serial=self._serial, epoch=self._epoch or 0, too_old=too_old,
-        )
+    def unknown(self, text: str) -> NotGuaranteed:
+        return unknown(text, self._client, self._serial, self._epoch or 0)
 
     async def attempt(self, connection: Connection) -> ByHand:
         hello, parcel = connection.hello, self._parcel
@@ -251,21 +245,9 @@ class _ByHand:
                     return message
 
     def _refused(self, answer: AppendRefused) -> Exception:
-        code = answer.code
-        if code in (Code.NOT_LEADER, Code.LOST_LEADERSHIP, Code.SERIAL_EXPECTED, Code.OVERLOADED, Code.NOT_READY):
+        if answer.code in UNSEEN or answer.code == Code.LOST_LEADERSHIP:
             return _Again(_reason(self._servers, answer))
-        if code == Code.TOO_OLD or self.maybe:
-            text = "too old to tell" if code == Code.TOO_OLD else f"refused ({Code(code).name}) after an earlier try"
-            return self.unknown(text, too_old=True)
-        if code == Code.FENCED:
-            return Fenced(f"epoch {self._epoch} of {self._client} is over", epoch=answer.number)
-        if code == Code.SERIAL_REUSED:
-            return SerialReused(f"serial {self._serial} of {self._client} has another payload or epoch in the log")
-        if code == Code.SKIPPED:
-            return Skipped(f"serial {self._serial} of {self._client} was skipped")
-        if code == Code.SESSION_EXPIRED:
-            return SessionExpired(f"the client id {self._client} has ended")
-        return Refused(answer.detail or Code(code).name)
+        return verdict(answer, self._serial, self._epoch or 0, self.maybe)
 
 
 def _probe_read(number: int) -> Read:
@@ -317,16 +299,16 @@ def _unwelcome(servers: Servers, answer: ServerReply) -> Exception:
     """What to do about an answer that is not the one hoped for."""
     if not isinstance(answer, RequestRefused):
         return ProtocolError(f"an answer of the wrong kind: {type(answer).__name__}")
-    if answer.code in (Code.NOT_LEADER, Code.LOST_LEADERSHIP, Code.NOT_READY, Code.OVERLOADED):
+    if answer.code in UNSEEN or answer.code == Code.LOST_LEADERSHIP:
         return _Again(_reason(servers, answer))
-    return Refused(answer.detail or Code(answer.code).name)
+    return Refused(answer.detail or code_name(answer.code))
 
 
 def _reason(servers: Servers, answer: RequestRefused | AppendRefused) -> AlpoError:
     """Why a server would not do, as a user may read it; its hint is taken."""
-    if answer.code in (Code.NOT_LEADER, Code.LOST_LEADERSHIP):
+    if answer.code in AWAY:
         servers.hint = answer.leader_address or None
         return Unavailable(answer.detail or "the server does not lead")
     if answer.code == Code.OVERLOADED:
         return Overloaded(answer.detail or "the server is overloaded")
-    return Unavailable(answer.detail or f"the server is not ready: {Code(answer.code).name}")
+    return Unavailable(answer.detail or f"the server is not ready: {code_name(answer.code)}")

@@ -11,6 +11,9 @@ Laws:
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+
 import anyio
 from anyio.abc import TaskGroup
 
@@ -26,6 +29,7 @@ from .ids import check_name, random_id
 from .opening import Opening
 from .servers import Servers
 from .session import Session
+from .verdicts import AWAY
 from .waking import Bell, News
 
 TICK_S = 0.05
@@ -38,7 +42,19 @@ PARTING_S = 0.02
 #: The pause before the same is sent again; the first time none.
 AGAIN_FIRST_S, AGAIN_MAX_S = 0.01, 0.25
 
-_AWAY = frozenset({Code.NOT_LEADER, Code.LOST_LEADERSHIP})
+
+def _no_clock() -> float:
+    raise RuntimeError("a Log is used within `async with`")
+
+
+def _loop_clock() -> Callable[[], float]:
+    """`anyio.current_time` of the running loop, without finding out which one it is at every call."""
+    try:
+        return asyncio.get_running_loop().time
+    except RuntimeError:
+        import trio
+
+        return trio.current_time
 
 
 class Appender:
@@ -59,6 +75,7 @@ class Appender:
         self._open_refused: AlpoError | None = None
         self._horizon_ms = 0
         self._tasks: TaskGroup | None = None
+        self._clock = _no_clock
         self._connection: Connection | None = None
         #: A better connection than the present one, found by the watch.
         self._better: Connection | None = None
@@ -96,6 +113,7 @@ class Appender:
     def start(self, tasks: TaskGroup) -> None:
         """Begin to work."""
         self._tasks = tasks
+        self._clock = _loop_clock()
         tasks.start_soon(self._run_manager)
         tasks.start_soon(self._run_writer)
         tasks.start_soon(self._run_watch)
@@ -103,18 +121,19 @@ class Appender:
     def deadline_s(self, timeout_s: float | None) -> float:
         """The loop's time by which an append of now wants to be told its outcome. Raises ValueError."""
         if timeout_s is None:
-            return anyio.current_time() + self._timeout_s
+            return self._clock() + self._timeout_s
         if timeout_s <= 0:
             raise ValueError("timeout_s must be positive")
-        return anyio.current_time() + timeout_s
+        return self._clock() + timeout_s
 
     def append(self, parcel: Parcel, serial: int | None, sparse: bool, deadline_s: float) -> Handle:
         """Queue a request. Raises as `Session.append`, and ValueError for a serial that is none."""
-        if self._tasks is None:
-            raise RuntimeError("a Log is used within `async with`")
-        if serial is not None and serial < 1:
+        if serial is None:
+            handle = self._session.append(parcel, 0, False, deadline_s)
+        elif serial < 1:
             raise ValueError(f"serials begin at 1, not {serial}")
-        handle = self._session.append(parcel, serial or 0, sparse and serial is not None, deadline_s)
+        else:
+            handle = self._session.append(parcel, serial, sparse, deadline_s)
         if self._writer.parked:
             self._writer.ring()
         if self._watch.parked:
@@ -153,9 +172,9 @@ class Appender:
 
     async def settle(self) -> dict[int, int | None | AlpoError]:
         """Until nothing told as unknown is unresolved."""
-        while self._session.unknown:
+        while self._session.outcomes.unknown:
             await self._news.wait()
-        return self._session.take_settled()
+        return self._session.outcomes.take_settled()
 
     async def drain(self) -> None:
         """Until everything has been told an outcome; the deadlines bound it."""
@@ -201,7 +220,7 @@ class Appender:
         self._servers.hint = connection.address
         self._horizon_ms = max(self._horizon_ms, hello.horizon_ms)
         self._session.limit(hello)
-        self._heard_s = anyio.current_time()
+        self._heard_s = self._clock()
         with anyio.CancelScope() as self._scope:
             try:
                 self._begin(connection)
@@ -231,11 +250,11 @@ class Appender:
             messages = await connection.receive()
         elif session.waits():
             messages = []
-            with anyio.move_on_after(PARTING_S if stalled in _AWAY else None):
+            with anyio.move_on_after(PARTING_S if stalled in AWAY else None):
                 messages = await connection.receive()
             if not messages:
                 return False
-        elif stalled in _AWAY:
+        elif stalled in AWAY:
             return False
         else:
             await anyio.sleep(self._pause_s)
@@ -246,7 +265,7 @@ class Appender:
         stay = True
         for message in messages:
             stay = self._hear(connection, message) and stay
-        self._heard_s = anyio.current_time()
+        self._heard_s = self._clock()
         if session.client is None:
             self._begin(connection)
         self._pump()
@@ -260,7 +279,7 @@ class Appender:
             self._pause_s = 0.0
         elif isinstance(message, AppendRefused):
             session.refused(message)
-            if message.code in _AWAY:
+            if message.code in AWAY:
                 self._servers.hint = message.leader_address or None
                 self._servers.reason = Unavailable(f"{connection.address} does not lead any more")
             elif message.code == Code.SESSION_EXPIRED:
@@ -282,7 +301,7 @@ class Appender:
             opening.outdated(message.number)
             connection.send(opening.ask(connection.next_request()))
             return True
-        if message.code in _AWAY:
+        if message.code in AWAY:
             self._servers.hint = message.leader_address or None
         elif message.code in (Code.TOO_MANY_NAMES, Code.INVALID):
             self._open_refused = Refused(message.detail or "the cluster does not open this session")
@@ -316,7 +335,7 @@ class Appender:
         if connection is None or connection.backlog or connection.closed:
             return
         if not session.line:
-            self._heard_s = anyio.current_time()
+            self._heard_s = self._clock()
         try:
             while (append := session.next_append()) is not None:
                 connection.send_now(encode(append))
@@ -344,7 +363,7 @@ class Appender:
             while not self._wanted():
                 await self._watch.wait()
             await anyio.sleep(TICK_S)
-            now_s = anyio.current_time()
+            now_s = self._clock()
             self._session.reason = self._servers.reason
             self._session.expire(now_s)
             self._suspect(now_s)
@@ -355,7 +374,7 @@ class Appender:
         waits = self._session.line or (self._opening is not None and self._opening.request)
         if connection is None or not waits or self._probing or now_s - self._heard_s < SUSPECT_S:
             return
-        if now_s - self._probed_s >= PROBE_EVERY_S and self._tasks is not None:
+        if self._tasks is not None and now_s - self._probed_s >= PROBE_EVERY_S:
             self._probing = True
             self._probed_s = now_s
             self._tasks.start_soon(self._probe, connection)
@@ -366,7 +385,7 @@ class Appender:
         try:
             with anyio.move_on_after(PROBE_S):
                 found = await self._servers.find_leader()
-            silent_s = anyio.current_time() - self._heard_s
+            silent_s = self._clock() - self._heard_s
             if found is None or self._connection is not connection or silent_s < SUSPECT_S:
                 return
             if found.hello.id != connection.hello.id or silent_s >= STUCK_S:

@@ -9,6 +9,8 @@ from alpo.core.entries import join_payloads
 
 #: One payload, or (count, joined body) for a batch of more.
 Item: TypeAlias = bytes | tuple[int, bytes]
+#: What a caller may give; kept as bytes.
+Payload: TypeAlias = bytes | bytearray | memoryview
 
 
 class Parcel(NamedTuple):
@@ -20,7 +22,7 @@ class Parcel(NamedTuple):
     largest: int
 
 
-def single(payload: bytes) -> Parcel:
+def single(payload: Payload) -> Parcel:
     """One payload. Raises TypeError for anything but bytes-like."""
     if type(payload) is not bytes:
         payload = _to_bytes(payload)
@@ -28,7 +30,7 @@ def single(payload: bytes) -> Parcel:
     return Parcel(payload, 1, size, size)
 
 
-def batch(payloads: Iterable[bytes]) -> Parcel:
+def batch(payloads: Iterable[Payload]) -> Parcel:
     """Several payloads that go together; a batch of one is a payload. Raises ValueError for none, TypeError."""
     if isinstance(payloads, (bytes, str)):
         raise TypeError("a batch is several payloads, not one")

@@ -25,7 +25,7 @@ from alpo.errors import AlpoError
 from . import admin
 from .admin import ByHand, SessionInfo
 from .appender import Appender
-from .batches import Parcel, batch, single
+from .batches import Parcel, Payload, batch, single
 from .handle import Handle
 from .reading import Batches, Query, Records
 from .servers import Servers, parse_servers
@@ -133,12 +133,12 @@ class Log:
     # -- appending ------------------------------------------------------------------------------------------
 
     @overload
-    async def append(self, payload: bytes, *, serial: None = None, timeout_s: float | None = None) -> int: ...
+    async def append(self, payload: Payload, *, serial: None = None, timeout_s: float | None = None) -> int: ...
     @overload
-    async def append(self, payload: bytes, *, serial: int, timeout_s: float | None = None) -> int | None: ...
+    async def append(self, payload: Payload, *, serial: int, timeout_s: float | None = None) -> int | None: ...
 
     async def append(
-        self, payload: bytes, *, serial: int | None = None, timeout_s: float | None = None
+        self, payload: Payload, *, serial: int | None = None, timeout_s: float | None = None
     ) -> int | None:
         """Append one payload; returns its LSN once it is guaranteed.
 
@@ -153,15 +153,15 @@ class Log:
 
     @overload
     async def append_batch(
-        self, payloads: Iterable[bytes], *, serial: None = None, timeout_s: float | None = None
+        self, payloads: Iterable[Payload], *, serial: None = None, timeout_s: float | None = None
     ) -> range: ...
     @overload
     async def append_batch(
-        self, payloads: Iterable[bytes], *, serial: int, timeout_s: float | None = None
+        self, payloads: Iterable[Payload], *, serial: int, timeout_s: float | None = None
     ) -> range | None: ...
 
     async def append_batch(
-        self, payloads: Iterable[bytes], *, serial: int | None = None, timeout_s: float | None = None
+        self, payloads: Iterable[Payload], *, serial: int | None = None, timeout_s: float | None = None
     ) -> range | None:
         """Append several payloads as one entry, all or nothing; returns their LSNs. Raises as `append`, and
         ValueError for no payloads.
@@ -188,7 +188,7 @@ class Log:
         await self._appender.wait_room(parcel.size, deadline_s)
         return self._appender.append(parcel, serial, sparse, deadline_s)
 
-    def append_nowait(self, payload: bytes, *, serial: int | None = None, timeout_s: float | None = None) -> Handle:
+    def append_nowait(self, payload: Payload, *, serial: int | None = None, timeout_s: float | None = None) -> Handle:
         """The fast path: queue one payload and return its `Handle` at once.
 
         Raises `TooLarge`, `Overloaded` (the local queue is full: `await log.wait_room()`), `Fenced`.
@@ -197,7 +197,7 @@ class Log:
         return appender.append(single(payload), serial, False, appender.deadline_s(timeout_s))
 
     def append_batch_nowait(
-        self, payloads: Iterable[bytes], *, serial: int | None = None, timeout_s: float | None = None
+        self, payloads: Iterable[Payload], *, serial: int | None = None, timeout_s: float | None = None
     ) -> Handle:
         """As `append_nowait`, for a batch; the handle's `lsns` are those of all payloads."""
         appender = self._appender
@@ -270,12 +270,12 @@ class Log:
     # -- the operator's ---------------------------------------------------------------------------------------
 
     async def append_by_hand(
-        self, payloads: Iterable[bytes], *, client: str, serial: int, epoch: int | None = None,
+        self, payloads: Iterable[Payload], *, client: str, serial: int, epoch: int | None = None,
         timeout_s: float | None = None,
     ) -> ByHand:
         """Retry across processes what was sent as (client, serial, epoch): see `admin.append_by_hand`."""
         return await admin.append_by_hand(
-            self._servers, list(payloads), client, serial, epoch, self._timeout_s if timeout_s is None else timeout_s
+            self._servers, payloads, client, serial, epoch, self._timeout_s if timeout_s is None else timeout_s
         )
 
     async def status(self, timeout_s: float | None = None) -> list[dict[str, Any]]:

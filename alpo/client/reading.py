@@ -26,6 +26,7 @@ from .connection import Connection, Lost
 from .ids import NAME_BYTES_MAX
 from .record import Record, records_of
 from .servers import PAUSE_FIRST_S, PAUSE_MAX_S, Servers
+from .verdicts import AWAY
 
 PAGE_BYTES_MAX = 1 << 20
 #: How long a server may wait for something new before it answers a follower with nothing.
@@ -218,7 +219,7 @@ class Batches:
     def _refused(self, reply: RequestRefused) -> None:
         if reply.code == Code.OUT_OF_RANGE:
             raise _out_of_range(reply.detail)
-        if reply.code in (Code.NOT_LEADER, Code.LOST_LEADERSHIP):
+        if reply.code in AWAY:
             self._servers.hint = reply.leader_address or None
         elif reply.code == Code.INVALID:
             raise Refused(reply.detail or "the server takes no such read")

@@ -22,36 +22,18 @@ from copy import copy
 from itertools import islice
 
 from alpo.core.ready import Code
-from alpo.errors import (
-    AlpoError,
-    Fenced,
-    NotGuaranteed,
-    Overloaded,
-    Refused,
-    SerialExpected,
-    SerialReused,
-    SessionExpired,
-    Skipped,
-    TooLarge,
-    Unavailable,
-)
+from alpo.errors import AlpoError, Overloaded, Refused, SerialExpected, TooLarge, Unavailable
 from alpo.wire.requests import Append, Appended, AppendRefused, ServerHello
 
 from .batches import Item, Parcel
 from .handle import MAYBE, REFUSED, REPORTED, RESOLVED, Handle
+from .outcomes import Outcomes
+from .sizes import BATCH_BYTES_MAX, PAYLOAD_BYTES_MAX, WINDOW, Sizes
+from .verdicts import UNSEEN, fenced, unknown, verdict
 
 #: Payload bytes gathered into one frame, and in flight at once (a single larger append always goes).
 RUN_BYTES_MAX = 256 * 1024
 FLIGHT_BYTES_MAX = 4 << 20
-#: What holds until a server has said otherwise (`ServerHello`).
-WINDOW = 1024
-PAYLOAD_BYTES_MAX = 1 << 20
-BATCH_BYTES_MAX = 8 << 20
-#: Outcomes and errors kept for somebody to ask for, the newest.
-KEPT_MAX = 1024
-
-#: The transmission was not taken, and that says nothing about the next one.
-_UNSEEN = frozenset({Code.NOT_LEADER, Code.SERIAL_EXPECTED, Code.OVERLOADED, Code.NOT_READY})
 
 
 class Session:
@@ -80,15 +62,11 @@ class Session:
         self.reason: AlpoError | None = None
         #: No earlier than this does any request expire, seconds of the loop's clock.
         self.soonest_s = math.inf
-        self.unknown = 0
-        self._settled: dict[int, int | None | AlpoError] = {}
-        self._unheard: deque[Handle] = deque(maxlen=KEPT_MAX)
+        self.outcomes = Outcomes()
         self._queue_max = queue_max
         self._queue_bytes_max = queue_bytes_max
         self._flush = flush
-        self._window = WINDOW
-        self._payload_bytes_max = PAYLOAD_BYTES_MAX
-        self._batch_bytes_max = BATCH_BYTES_MAX
+        self._sizes = Sizes(WINDOW, PAYLOAD_BYTES_MAX, BATCH_BYTES_MAX)
         #: How many of the line, from its head, were sent on the present connection.
         self._sent = 0
         #: `next_serial` as it was before the request that goes alone; None while none does.
@@ -102,12 +80,16 @@ class Session:
         """Queue a request. Raises `TooLarge`, `Overloaded` (no room), or what ended the session."""
         if self.ended is not None:
             raise copy(self.ended)
-        self._check_size(parcel)
-        if not self.has_room(parcel.size):
+        size = parcel.size
+        if size > self._sizes.sure_bytes:
+            self._sizes.check(parcel)
+        queue = self.queue
+        queued_bytes = self.queue_bytes + size
+        if queue and (len(queue) >= self._queue_max or queued_bytes > self._queue_bytes_max):
             raise Overloaded("the local queue is full: wait_room() waits for room")
         handle = Handle(parcel, wanted, sparse, deadline_s, self._flush)
-        self.queue.append(handle)
-        self.queue_bytes += parcel.size
+        queue.append(handle)
+        self.queue_bytes = queued_bytes
         if deadline_s < self.soonest_s:
             self.soonest_s = deadline_s
         return handle
@@ -122,7 +104,7 @@ class Session:
         if not handle.done and handle.serial == 0:
             self.queue.remove(handle)
             self.queue_bytes -= handle.parcel.size
-            self._fail(handle, Unavailable("withdrawn before it was sent"))
+            self.outcomes.fail(handle, Unavailable("withdrawn before it was sent"))
 
     @property
     def idle(self) -> bool:
@@ -134,21 +116,17 @@ class Session:
         """Every request has been told an outcome, were it "unknown"."""
         return not self.queue and all(h.done for h in self.line)
 
-    def take_settled(self) -> dict[int, int | None | AlpoError]:
-        settled, self._settled = self._settled, {}
-        return settled
-
     def close(self) -> AlpoError | None:
         """End everything; returns the first error that nobody was told."""
         for handle in self.queue:
-            self._fail(handle, Unavailable("closed before it was sent"))
+            self.outcomes.fail(handle, Unavailable("closed before it was sent"))
         for handle in self.line:
             if not handle.done:
-                self._fail(handle, self._unknown(handle, "closed before it was answered"))
+                self.outcomes.report(handle, "closed before it was answered")
         self.queue.clear()
         self.line.clear()
         self.ended = Unavailable("this Log is closed")
-        return next((h.error for h in self._unheard if h.unheard), None)
+        return self.outcomes.first_unheard()
 
     def expire(self, now_s: float) -> None:
         """Tell every request whose deadline has passed: `Unavailable` in the queue, `NotGuaranteed` in the line."""
@@ -161,12 +139,10 @@ class Session:
             self.queue = deque(h for h in self.queue if h.deadline_s > now_s)
         for handle in late:
             self.queue_bytes -= handle.parcel.size
-            self._fail(handle, self.unavailable("no server took the append in time"))
+            self.outcomes.fail(handle, self.unavailable("no server took the append in time"))
         for handle in self.line:
             if not handle.done and handle.deadline_s <= now_s:
-                handle.state |= REPORTED
-                self.unknown += 1
-                self._fail(handle, self._unknown(handle, "no answer in time: it may or may not be appended"))
+                self.outcomes.report(handle, "no answer in time: it may or may not be appended")
         waiting = [h.deadline_s for h in self.queue] + [h.deadline_s for h in self.line if not h.done]
         self.soonest_s = min(waiting, default=math.inf)
 
@@ -181,16 +157,14 @@ class Session:
 
     def limit(self, hello: ServerHello) -> None:
         """Take a server's limits; what is queued over them fails."""
-        self._window = max(1, hello.window)
-        self._payload_bytes_max = hello.payload_bytes_max
-        self._batch_bytes_max = hello.batch_bytes_max
+        self._sizes = Sizes.of(hello)
         for handle in list(self.queue):
             try:
-                self._check_size(handle.parcel)
+                self._sizes.check(handle.parcel)
             except TooLarge as error:
                 self.queue.remove(handle)
                 self.queue_bytes -= handle.parcel.size
-                self._fail(handle, error)
+                self.outcomes.fail(handle, error)
 
     def begin(self, client: str, epoch: int, last_serial: int) -> None:
         """The session is open (R22): serials go on after ``last_serial``."""
@@ -202,7 +176,7 @@ class Session:
     def refuse_all(self, error: AlpoError) -> None:
         """The session could not be opened: what is queued fails, later appends try again."""
         for handle in self.queue:
-            self._fail(handle, copy(error))
+            self.outcomes.fail(handle, copy(error))
         self.queue.clear()
         self.queue_bytes = 0
 
@@ -253,7 +227,7 @@ class Session:
         """As many from the queue as the window has room for, with the next serials."""
         queue, line = self.queue, self.line
         client, epoch = self.client or "", self.epoch
-        room = self._window - len(line)
+        room = self._sizes.window - len(line)
         room_bytes = min(RUN_BYTES_MAX, FLIGHT_BYTES_MAX - self.line_bytes)
         first = serial = self.next_serial
         items: list[Item] = []
@@ -289,7 +263,8 @@ class Session:
             return None
         sparse = handle.sparse and self.named
         if wanted > expected and not sparse:
-            self._fail(handle, SerialExpected(f"serial {wanted} is above the next, {expected}", expected=expected))
+            text = f"serial {wanted} is above the next, {expected}"
+            self.outcomes.fail(handle, SerialExpected(text, expected=expected))
             return None
         self._alone_before = expected
         self.next_serial = max(expected, wanted + 1)
@@ -314,14 +289,14 @@ class Session:
         at = answer.serial - line[0].serial
         if at != 0:
             for handle, lsn in self._named(answer.serial, answer.lsns):
-                self._resolve(handle, lsn, duplicate)
+                self.outcomes.resolve(handle, lsn, duplicate)
             self._pop_resolved()
             return
         for lsn in answer.lsns[: len(line)]:
             handle = line.popleft()
             self.line_bytes -= handle.parcel.size
             if handle.state:
-                self._resolve(handle, lsn, duplicate)
+                self.outcomes.resolve(handle, lsn, duplicate)
             else:
                 handle.finish(lsn, duplicate)
             self._sent -= 1
@@ -334,7 +309,7 @@ class Session:
         code = answer.code
         named = self._named(answer.serial, [None] * min(answer.count, len(self.line)))
         handles = [h for h, _ in named if not h.state & (RESOLVED | REFUSED)]
-        if code in _UNSEEN or code == Code.LOST_LEADERSHIP:
+        if code in UNSEEN or code == Code.LOST_LEADERSHIP:
             for handle in handles:
                 handle.state |= REFUSED
                 if code == Code.LOST_LEADERSHIP:
@@ -342,15 +317,15 @@ class Session:
                     self._touched = True
             self.stalled = Code(code)
         elif code == Code.SESSION_EXPIRED and not self.named:
-            self._expired()
+            self._expired(answer)
         else:
             for handle in handles:
                 if code == Code.SERIAL_REUSED and handle.serial <= self.opened_last:
-                    self._resolve(handle, None, True)  # asked about, and done before this session was opened
+                    self.outcomes.resolve(handle, None, True)  # asked about, and done before this session was opened
                 else:
-                    self._refuse(handle, self._verdict(answer, handle))
+                    self._refuse(handle, answer)
             if code == Code.FENCED:
-                self._end(Fenced(_fenced_text(self.client, answer.number), epoch=answer.number))
+                self._end(fenced(answer))
             elif code not in (Code.SERIAL_REUSED, Code.SKIPPED, Code.TOO_OLD):
                 self._hole(answer)
         self._pop_resolved()
@@ -373,12 +348,6 @@ class Session:
         self.stalled = None
 
     # -- inside -----------------------------------------------------------------------------------------------
-
-    def _check_size(self, parcel: Parcel) -> None:
-        if parcel.largest > self._payload_bytes_max:
-            raise TooLarge(f"a payload of {parcel.largest} bytes, where {self._payload_bytes_max} is the most")
-        if parcel.number > 1 and parcel.size > self._batch_bytes_max:
-            raise TooLarge(f"a batch of {parcel.size} bytes, where {self._batch_bytes_max} is the most")
 
     def _named(self, serial: int, values: list[int] | list[None]) -> list[tuple[Handle, int | None]]:
         """Those requests of the line that an answer from ``serial`` on speaks of, each with its value."""
@@ -405,12 +374,12 @@ class Session:
             self._alone_before = None
             handle.serial = 0
             if self.ended is not None:
-                self._fail(handle, copy(self.ended))
+                self.outcomes.fail(handle, copy(self.ended))
                 continue
             self.queue.appendleft(handle)
             self.queue_bytes += handle.parcel.size
 
-    def _expired(self) -> None:
+    def _expired(self, answer: AppendRefused) -> None:
         """R22: the random id has ended. A new one is taken silently only if nothing else was sent under it."""
         if not self._touched:
             for handle in self.line:
@@ -418,7 +387,7 @@ class Session:
         else:
             for handle in self.line:
                 if not handle.state & RESOLVED:
-                    self._refuse(handle, SessionExpired(f"the client id {self.client} has ended"))
+                    self._refuse(handle, answer)
         self._sent = 0
         self._start_over()
 
@@ -428,7 +397,7 @@ class Session:
         # What is left was reported unknown yet never taken, or waits: nothing of it was appended.
         for handle in self.line:
             if handle.state & REPORTED:
-                self._refuse(handle, Unavailable("refused under a client id that has ended; it was not appended"))
+                self.outcomes.resolve(handle, Unavailable("its client id had ended: it was not appended"))
         self._pop_resolved()
         self._recall()
         self.ready = False
@@ -440,8 +409,9 @@ class Session:
         """A request that can never be right leaves a serial that nobody will fill: nothing may follow it."""
         for handle in self.line:
             if not handle.state & RESOLVED:
-                handle.state |= MAYBE
-                self._refuse(handle, self._verdict(answer, handle))
+                text = f"unanswered when serial {answer.serial} was refused"
+                error = unknown(text, handle.client, handle.serial, handle.epoch, too_old=True)
+                self.outcomes.resolve(handle, error)
         self._sent = 0
         if self.named:
             self._end(Refused(f"the session cannot go on after a request that was refused: {answer.detail}"))
@@ -453,38 +423,10 @@ class Session:
         self.ended = error
         self.refuse_all(error)
 
-    def _verdict(self, answer: AppendRefused, handle: Handle) -> AlpoError:
-        serial, code, detail = handle.serial, answer.code, answer.detail
-        if code == Code.FENCED:
-            return Fenced(_fenced_text(self.client, answer.number), epoch=answer.number)
-        if code == Code.SERIAL_REUSED:
-            return SerialReused(f"serial {serial} of {self.client} is in the log with another payload or epoch")
-        if code == Code.SKIPPED:
-            return Skipped(f"serial {serial} of {self.client} was skipped")
-        if code == Code.TOO_OLD:
-            return self._unknown(handle, f"serial {serial} is too old to tell", too_old=True)
-        if code == Code.TOO_LARGE:
-            return TooLarge(detail or f"over the limit of {answer.number} bytes")
-        return Refused(detail or f"refused: {_code_name(code)}")
-
-    def _refuse(self, handle: Handle, error: AlpoError) -> None:
-        if handle.state & MAYBE and not isinstance(error, NotGuaranteed):
-            error = self._unknown(handle, f"{error}; an earlier try may have been appended", too_old=True)
-        self._resolve(handle, error, False)
-
-    def _resolve(self, handle: Handle, outcome: int | None | AlpoError, duplicate: bool) -> None:
-        if handle.state & RESOLVED:
-            return
-        handle.state |= RESOLVED
-        if handle.state & REPORTED:
-            self.unknown -= 1
-            self._settled[handle.serial] = outcome
-            if len(self._settled) > KEPT_MAX:
-                del self._settled[next(iter(self._settled))]
-        elif isinstance(outcome, AlpoError):
-            self._fail(handle, outcome)
-        else:
-            handle.finish(outcome, duplicate)
+    def _refuse(self, handle: Handle, answer: AppendRefused) -> None:
+        """Refused for good, as far as this transmission goes."""
+        error = verdict(answer, handle.serial, handle.epoch, bool(handle.state & MAYBE))
+        self.outcomes.resolve(handle, error)
 
     def _pop_resolved(self) -> None:
         line = self.line
@@ -501,27 +443,3 @@ class Session:
                 self._pop_resolved()
         else:
             self._alone_before = None
-
-    def _fail(self, handle: Handle, error: AlpoError) -> None:
-        handle.fail(error)
-        if handle.unheard:
-            self._unheard.append(handle)
-
-    def _unknown(self, handle: Handle, text: str, too_old: bool = False) -> NotGuaranteed:
-        return NotGuaranteed(
-            f"{text} (client {handle.client}, serial {handle.serial}, epoch {handle.epoch})",
-            client=handle.client, serial=handle.serial, epoch=handle.epoch, too_old=too_old,
-        )
-
-
-def _fenced_text(client: str | None, epoch: int) -> str:
-    if epoch == 0:
-        return f"the session {client} is not open any more: it was dropped"
-    return f"a newer process has opened the session {client} (epoch {epoch})"
-
-
-def _code_name(code: int) -> str:
-    try:
-        return Code(code).name
-    except ValueError:
-        return f"code {code}"

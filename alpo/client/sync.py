@@ -23,7 +23,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from alpo.errors import AlpoError, Overloaded, Unavailable
 
 from .admin import ByHand, SessionInfo
-from .batches import Parcel, batch, single
+from .batches import Parcel, Payload, batch, single
 from .handle import Handle
 from .log import Log, connect
 from .reading import Batches
@@ -109,30 +109,30 @@ class SyncLog:
     # -- appending ------------------------------------------------------------------------------------------
 
     @overload
-    def append(self, payload: bytes, *, serial: None = None, timeout_s: float | None = None) -> int: ...
+    def append(self, payload: Payload, *, serial: None = None, timeout_s: float | None = None) -> int: ...
     @overload
-    def append(self, payload: bytes, *, serial: int, timeout_s: float | None = None) -> int | None: ...
+    def append(self, payload: Payload, *, serial: int, timeout_s: float | None = None) -> int | None: ...
 
-    def append(self, payload: bytes, *, serial: int | None = None, timeout_s: float | None = None) -> int | None:
+    def append(self, payload: Payload, *, serial: int | None = None, timeout_s: float | None = None) -> int | None:
         return self._submit(single(payload), serial, False, timeout_s).result().lsn
 
     @overload
     def append_batch(
-        self, payloads: Iterable[bytes], *, serial: None = None, timeout_s: float | None = None
+        self, payloads: Iterable[Payload], *, serial: None = None, timeout_s: float | None = None
     ) -> range: ...
     @overload
     def append_batch(
-        self, payloads: Iterable[bytes], *, serial: int, timeout_s: float | None = None
+        self, payloads: Iterable[Payload], *, serial: int, timeout_s: float | None = None
     ) -> range | None: ...
 
     def append_batch(
-        self, payloads: Iterable[bytes], *, serial: int | None = None, timeout_s: float | None = None
+        self, payloads: Iterable[Payload], *, serial: int | None = None, timeout_s: float | None = None
     ) -> range | None:
         handle = self._submit(batch(payloads), serial, True, timeout_s).result()
         return None if handle.lsn is None else handle.lsns
 
     def append_nowait(
-        self, payload: bytes, *, serial: int | None = None, timeout_s: float | None = None
+        self, payload: Payload, *, serial: int | None = None, timeout_s: float | None = None
     ) -> Future[Handle]:
         """Queue one payload and return at once: a future of the finished `Handle`, or of the append's error.
 
@@ -208,7 +208,7 @@ class SyncLog:
     # -- the operator's ---------------------------------------------------------------------------------------
 
     def append_by_hand(
-        self, payloads: Iterable[bytes], *, client: str, serial: int, epoch: int | None = None,
+        self, payloads: Iterable[Payload], *, client: str, serial: int, epoch: int | None = None,
         timeout_s: float | None = None,
     ) -> ByHand:
         return self._call(partial(

@@ -54,7 +54,7 @@ def test_several_threads() -> None:
         with ThreadPoolExecutor(8) as pool:
             lsns = list(pool.map(work, range(8)))
         assert all(one == sorted(one) for one in lsns)
-        assert sorted(sum(lsns, [])) == list(range(1, 401))
+        assert sorted(lsn for one in lsns for lsn in one) == list(range(1, 401))
         places = {p: n for n, p in enumerate(c.payloads, 1)}
         assert all(places[b"%d %d" % (t, n)] == lsns[t][n] for t in range(8) for n in range(50))
 

@@ -1,0 +1,224 @@
+"""The bookkeeping of appends against a hostile network: frames are lost, late, refused, taken without an answer.
+
+Whatever happens, what the session says of an append must agree with the log, now and when the last late frame is in.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from alpo.client.batches import single
+from alpo.client.handle import Handle
+from alpo.client.session import Session
+from alpo.core.ready import Code
+from alpo.errors import AlpoError, NotGuaranteed, Overloaded, Unavailable
+from alpo.wire.requests import Append, Appended, AppendRefused, ServerHello
+
+AWAY = (Code.NOT_LEADER, Code.LOST_LEADERSHIP)
+
+
+class Cluster:
+    """R21 for one log, as any leader of the moment has it."""
+
+    def __init__(self) -> None:
+        self.log: list[tuple[str, int, bytes]] = []
+        self.last: dict[str, int] = {}
+        self.ended: list[str] = []
+
+    def take(self, client: str, serial: int, payload: bytes) -> Appended | AppendRefused:
+        if client in self.ended:
+            return AppendRefused(client, serial, 1, Code.SESSION_EXPIRED, 0, 0, "", "")
+        last = self.last.setdefault(client, 0)
+        if serial <= last:
+            if (client, serial, payload) not in self.log:
+                return AppendRefused(client, serial, 1, Code.SERIAL_REUSED, 0, 0, "", "")
+            return Appended(client, serial, [self.lsn(client, serial)], True)
+        if serial != last + 1:
+            return AppendRefused(client, serial, 1, Code.SERIAL_EXPECTED, last + 1, 0, "", "")
+        self.last[client] = serial
+        self.log.append((client, serial, payload))
+        return Appended(client, serial, [len(self.log)], False)
+
+    def lsn(self, client: str, serial: int) -> int:
+        return next(n for n, row in enumerate(self.log, 1) if row[:2] == (client, serial))
+
+
+class Appends(RuleBasedStateMachine):
+    """One random client. A frame on its way may arrive after its connection is long gone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cluster = Cluster()
+        self.session = Session(None, 50, 1 << 20)
+        self.session.limit(ServerHello(1, b"", 1, 0, 0, 1000, 1000, 5, 1, ()))
+        self.connected = False
+        self.ids = 0
+        self.now_s = 0.0
+        self.handles: list[Handle] = []
+        #: Frames of the present connection that wait to be read, answers that wait to be heard.
+        self.frames: deque[Append] = deque()
+        self.answers: deque[Any] = deque()
+        #: Frames of lost connections.
+        self.ghosts: list[Append] = []
+
+    # -- what the appender does ---------------------------------------------------------------------------------
+
+    def pump(self) -> None:
+        if not self.connected:
+            return
+        if self.session.client is None or not self.session.ready:
+            self.ids += 1
+            self.session.begin(f"~{self.ids}", 0, 0)
+        while (append := self.session.next_append()) is not None:
+            self.frames.append(append)
+
+    def disconnect(self) -> None:
+        self.ghosts += self.frames
+        self.frames.clear()
+        self.answers.clear()
+        self.connected = False
+        self.session.lost()
+
+    def hear(self, answer: Any) -> None:
+        if isinstance(answer, Appended):
+            self.session.appended(answer)
+        else:
+            self.session.refused(answer)
+        stalled = self.session.stalled
+        if stalled is not None and not self.session.waits():
+            if stalled in AWAY:
+                self.disconnect()
+            else:
+                self.session.rewind()
+        self.pump()
+
+    def read_frame(self, frame: Append) -> list[Any]:
+        return [self.cluster.take(frame.client, frame.serial + n, item) for n, item in enumerate(frame.items)]
+
+    # -- what happens -------------------------------------------------------------------------------------------
+
+    @initialize()
+    def begin(self) -> None:
+        self.connect()
+
+    @rule(count=st.integers(1, 8), timeout_s=st.sampled_from([1.0, 5.0]))
+    def append(self, count: int, timeout_s: float) -> None:
+        for _ in range(count):
+            payload = b"%d" % len(self.handles)
+            try:
+                self.handles.append(self.session.append(single(payload), 0, False, self.now_s + timeout_s))
+            except Overloaded:
+                return
+        self.pump()
+
+    @precondition(lambda self: not self.connected)
+    @rule()
+    def connect(self) -> None:
+        self.connected = True
+        self.pump()
+
+    @rule()
+    def cut(self) -> None:
+        if self.connected:
+            self.disconnect()
+
+    @rule(count=st.integers(1, 4))
+    def serve(self, count: int) -> None:
+        for _ in range(min(count, len(self.frames))):
+            self.answers += self.read_frame(self.frames.popleft())
+
+    @precondition(lambda self: self.frames)
+    @rule(code=st.sampled_from([Code.NOT_LEADER, Code.OVERLOADED, Code.NOT_READY]))
+    def refuse(self, code: Code) -> None:
+        frame = self.frames.popleft()
+        self.answers.append(AppendRefused(frame.client, frame.serial, len(frame.items), code, 0, 0, "", ""))
+
+    @precondition(lambda self: self.frames)
+    @rule(taken=st.booleans())
+    def depose(self, taken: bool) -> None:
+        frame = self.frames.popleft()
+        if taken:
+            self.read_frame(frame)
+        code = Code.LOST_LEADERSHIP
+        self.answers.append(AppendRefused(frame.client, frame.serial, len(frame.items), code, 0, 0, "", ""))
+
+    @precondition(lambda self: self.ghosts)
+    @rule(data=st.data())
+    def ghost(self, data: st.DataObject) -> None:
+        self.read_frame(self.ghosts.pop(data.draw(st.integers(0, len(self.ghosts) - 1))))
+
+    @rule(count=st.integers(1, 8))
+    def answer(self, count: int) -> None:
+        for _ in range(count):
+            if self.answers:
+                self.hear(self.answers.popleft())
+
+    @rule(passed_s=st.sampled_from([0.5, 2.0]))
+    def pass_time(self, passed_s: float) -> None:
+        self.now_s += passed_s
+        self.session.expire(self.now_s)
+
+    @precondition(lambda self: self.session.client is not None)
+    @rule()
+    def end_session(self) -> None:
+        assert self.session.client is not None
+        self.cluster.ended.append(self.session.client)
+
+    @rule(data=st.data())
+    def withdraw(self, data: st.DataObject) -> None:
+        if self.handles:
+            self.session.withdraw(self.handles[data.draw(st.integers(0, len(self.handles) - 1))])
+
+    # -- what must hold -----------------------------------------------------------------------------------------
+
+    @invariant()
+    def agrees_with_the_log(self) -> None:
+        payloads = [payload for _, _, payload in self.cluster.log]
+        assert len(payloads) == len(set(payloads)), "appended twice"
+        order = [int(payload) for payload in payloads]
+        assert order == sorted(order), "out of order"
+        for n, handle in enumerate(self.handles):
+            payload = b"%d" % n
+            if handle.done and handle.lsn is not None:
+                assert payloads[handle.lsn - 1] == payload
+            elif handle.done and not isinstance(handle.error, NotGuaranteed):
+                assert payload not in payloads, f"told {handle.error!r}, yet in the log"
+        assert len(self.session.line) <= 5
+        assert self.session.line_bytes == sum(h.parcel.size for h in self.session.line)
+        assert self.session.queue_bytes == sum(h.parcel.size for h in self.session.queue)
+        serials = [h.serial for h in self.session.line]
+        assert serials == list(range(self.session.next_serial - len(serials), self.session.next_serial))
+
+    def teardown(self) -> None:
+        """The network heals: everything is settled, and late frames change nothing."""
+        ghosts, self.ghosts = self.ghosts, []
+        while not self.session.idle:
+            if not self.connected:
+                self.connect()
+            self.serve(100)
+            assert self.answers, "nothing is on its way, yet something waits"
+            while self.answers:
+                self.hear(self.answers.popleft())
+        for frame in [*ghosts, *self.ghosts]:
+            self.read_frame(frame)
+        self.agrees_with_the_log()
+        assert all(h.done for h in self.handles)
+        assert self.session.outcomes.unknown == 0
+        payloads = [payload for _, _, payload in self.cluster.log]
+        settled = self.session.outcomes.take_settled()
+        for serial, outcome in settled.items():
+            if not isinstance(outcome, AlpoError):
+                assert outcome is not None
+                assert self.cluster.log[outcome - 1][1] == serial
+        for n, handle in enumerate(self.handles):
+            if isinstance(handle.error, Unavailable):
+                assert b"%d" % n not in payloads
+
+
+TestAppends = Appends.TestCase
+TestAppends.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
