@@ -55,6 +55,28 @@ def test_the_oldest_by_entry_id_is_forgotten_first_whoever_owns_it() -> None:
     assert serials(made) == {"alice": [], "bob": [1, 2], R1: [], R2: [1, 2]}
 
 
+def test_who_came_after_forgetting_began_is_forgotten_in_turn() -> None:
+    made = table(data(1, R1, 1), data(2, R1, 2), opened(3, "alice"), *(data(n, "alice", n - 3, 0, 3) for n in (4, 5)))
+    made.apply_all([data(6, R2, 1), data(7, R1, 3), data(8, R2, 2), data(9, R1, 4)])
+    assert serials(made) == {"alice": [], R1: [3, 4], R2: [1, 2]}
+    made.apply(data(10, "alice", 3, 0, 3))
+    assert serials(made) == {"alice": [3], R1: [3, 4], R2: [2]}
+    made.apply_all([data(11, R1, 5), opened(12, "bob"), data(13, "bob", 1, 0, 12), data(14, "bob", 2, 0, 12)])
+    assert serials(made) == {"alice": [3], "bob": [1, 2], R1: [5], R2: []}
+    made.apply(data(15, R2, 3))
+    assert serials(made) == {"alice": [], "bob": [1, 2], R1: [5], R2: [3]}
+
+
+def test_a_run_after_forgetting_began_is_forgotten_in_turn() -> None:
+    made = table(data(1, R1, 1), data(2, R1, 2), opened(3, "alice"), *(data(n, "alice", n - 3, 0, 3) for n in (4, 5)))
+    made.apply_all([data(6, R2, 1), data(7, R2, 2), seal(8, 1, Kind.SESSION, 0, 8, drop_body(3), "alice")])
+    assert serials(made) == {R1: [], R2: [1, 2]}
+    made.apply_all([data(9, R1, 3), *(seal(n, 1, Kind.LEADER, 0, n, b"") for n in range(10, 17))])
+    made.apply_all([opened(17, "bob"), data(18, "bob", 1, 0, 17), data(19, "bob", 2, 0, 17)])
+    made.apply_all([opened(20, "alice"), data(21, "alice", 1, 0, 20), data(22, "alice", 2, 0, 20)])
+    assert serials(made) == {"alice": [1, 2], "bob": [1, 2], R1: [], R2: []}
+
+
 @pytest.mark.parametrize("kind", [Kind.LEADER, Kind.TRIM, Kind.MEMBERS, Kind.CURSOR, Kind.SESSION])
 def test_idle_random_sessions_end_at_entries_of_any_kind(kind: Kind) -> None:
     made = table(data(1, R2, 1), data(2, R1, 1, 1), opened(3, "alice", 1))
@@ -132,6 +154,50 @@ def test_what_was_not_saved_is_given_again() -> None:
     assert made.rows_at(1).changed == []
 
 
+def test_a_save_confirmed_does_not_vouch_for_a_later_one() -> None:
+    made = table(data(1, R1, 1), data(2, R2, 1))
+    made.rows_at(1)
+    made.rows_at(2)
+    made.saved(1)
+    assert [row.client for row in made.rows_at(2).changed] == [R2]
+
+
+def test_a_session_that_others_made_forget_is_saved_again() -> None:
+    made = table(data(1, R1, 1), data(2, R1, 2), data(3, R2, 1), data(4, R2, 2), opened(5, "alice"))
+    made.rows_at(5)
+    made.saved(5)
+    made.apply(data(6, "alice", 1, 0, 5))
+    assert [(row.client, len(row.slots)) for row in made.rows_at(6).changed] == [("alice", 1), (R1, 1)]
+
+
+def test_a_run_is_saved_as_far_as_it_is_asked_for() -> None:
+    made = SessionTable(Settings(window=2))
+    made.apply(data(1, R1, 1))
+    made.rows_at(1)
+    made.saved(1)
+    made.apply_all([data(n, R1, n, 3) for n in range(2, 12)])
+    for at in (5, 11):
+        assert [(row[4:7], [slot[0] for slot in row.slots]) for row in made.rows_at(at).changed] == [
+            ((at, at, 3), [at - 1, at])
+        ]
+
+
+def test_only_data_entries_make_a_run() -> None:
+    made = table(opened(1, "alice"))
+    odd = seal(2, 1, Kind.SESSION, 0, 1, open_body(NONCE, 1), "alice", 1)
+    made.apply_all([odd, *(seal(n, 1, Kind.LEADER, 0, n, b"") for n in range(3, 11))])
+    assert made.snapshot_rows()[0][:6] == ("alice", 2, NONCE, 0, 0, 2)
+    assert serials(made) == {"alice": []}
+
+
+def test_settings_count_from_the_next_entry_of_the_same_group() -> None:
+    wider = Settings(window=3, window_total=4, sessions_max=2, names_max=2)
+    made = SessionTable(SMALL)
+    change = seal(1, 1, Kind.SETTINGS, 0, 1, json_body(**wider.to_plain()))
+    made.apply_all([change, *(data(n, R1, n) for n in (2, 3, 4))])
+    assert serials(made) == {R1: [2, 3, 4]}
+
+
 def test_a_loaded_table_forgets_what_it_was() -> None:
     made = table(data(1, R1, 1), opened(2, "alice"))
     made.load([], 7, SMALL, 3)
@@ -196,11 +262,12 @@ def test_whatever_a_log_holds_it_is_applied_and_taken_back(
     for kind, client, body, serial, epoch, more_ms in wild:
         time_ms += more_ms
         log.append(seal(len(log) + 1, 1, kind, time_ms, 1, body, client, serial, epoch))
-    made = table(*log)
-    for entry in log:
-        made.inconsistency(entry)
-    made.expunge(cut)
-    again = table(*log[: cut - 1])
-    assert made.same_as(again)
-    made.apply_all(log[cut - 1 :])
-    assert made.same_as(table(*log))
+    made, single = table(*log), table()
+    for at, entry in enumerate(log):
+        if at == cut - 1:
+            made.expunge(cut)
+            assert made.same_as(single)
+            made.apply_all(log[at:])
+        single.inconsistency(entry)
+        single.apply(entry)
+    assert made.same_as(single)

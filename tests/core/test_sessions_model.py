@@ -11,15 +11,16 @@ from typing import Any
 
 import hypothesis.strategies as st
 from hypothesis import HealthCheck, settings
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from alpo.core import session_table
 from alpo.core.entries import Entry, Kind, body_digest, json_body, seal
 from alpo.core.inputs import AppendRun, DropSession, OpenSession
 from alpo.core.members import Settings
 from alpo.core.ready import Code, SessionRow
 from alpo.core.sessions import Accept, DropNow, Duplicate, OpenAgain, OpenNew, Refuse, SessionTable, seal_run
 
-TINY = Settings(session_ttl_ms=100, window=3, window_total=7, sessions_max=2, names_max=2)
+TINY = Settings(session_ttl_ms=100, window=3, window_total=5, sessions_max=2, names_max=2)
 NAMES = ["alice", "bob", "carol"]
 RANDOM = [f"~{ms:08x}-0000-7000-8000-000000000000" for ms in (1, 2, 3, 4, 5)]
 CREATED = {client: int(client[1:9], 16) << 16 for client in RANDOM}
@@ -160,6 +161,14 @@ class Table(RuleBasedStateMachine):
         self.disk: dict[str, SessionRow] = {}
         self.disk_horizon, self.disk_settings = 0, TINY
         self.refused: list[tuple[str, int, int, bytes, int]] = []
+
+    @initialize(runs_from=st.sampled_from([1, session_table._RUNS_FROM]))
+    def begin(self, runs_from: int) -> None:
+        """Half of the time even groups of one are looked at for runs."""
+        self.runs_from, session_table._RUNS_FROM = session_table._RUNS_FROM, runs_from
+
+    def teardown(self) -> None:
+        session_table._RUNS_FROM = self.runs_from
 
     @property
     def head(self) -> int:
