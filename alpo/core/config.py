@@ -23,6 +23,8 @@ class ReplicaConfig:
     heartbeat_s: float = 0.1
     election_timeout_s: float = 0.5
     stagger_s: float = 0.025
+    #: So long a mark that moved waits for entries to ride with, before it leaves by itself (R16).
+    mark_delay_s: float = 0.001
     tail_bytes_max: int = 16 << 20
     peer_inflight_bytes_max: int = 8 << 20
     #: Bodies in one append request, at most (one entry may be larger).

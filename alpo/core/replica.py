@@ -133,6 +133,17 @@ class Replica:
         return self.serving.inflight_bytes
 
     @property
+    def awaits_disk(self) -> bool:
+        """Does anything wait for a `Persisted`? If not, it may come with the next inputs."""
+        return (
+            self.state is not State.PASSIVE
+            or self.guaranteed_id > self.log.stable_id
+            or self.stopping
+            or not self.first_start.started
+            or not self.out.hard_durable
+        )
+
+    @property
     def stopping(self) -> bool:
         return self.handing is not None
 

@@ -77,6 +77,7 @@ class Replication:
         self.began_s = replica.now_s
         self.first_id = replica.log.last_id + 1  # of the LEADER entry: our term begins here
         self.peers: dict[int, Progress] = {}
+        self._marks_due_s = float("inf")  # when a mark that moved leaves by itself
         self.sync_members()
 
     def sync_members(self) -> None:
@@ -97,9 +98,21 @@ class Replication:
 
     def flush(self) -> None:
         """Send every peer what has gathered; a mark that moved leaves by itself if nothing else does (R16)."""
+        r = self._r
+        behind = []
         for peer in self.peers.values():
-            if peer.who.id in self._r.connected:
+            if peer.who.id in r.connected:
                 self._flush_peer(peer)
+                if peer.matched and peer.sent_guaranteed_id < r.guaranteed_id:
+                    behind.append(peer)
+        if not behind:
+            self._marks_due_s = float("inf")
+        elif r.now_s >= self._marks_due_s:
+            self._marks_due_s = float("inf")
+            for peer in behind:
+                self._send(peer, peer.base_id, [], 0)
+        else:  # the next append is most often on its way already, and carries it
+            self._marks_due_s = min(self._marks_due_s, r.now_s + r.cfg.mark_delay_s)
 
     def _flush_peer(self, peer: Progress) -> None:
         r = self._r
@@ -114,8 +127,6 @@ class Replication:
             peer.next_id = entries[-1].id + 1
             peer.in_flight.append((peer.next_id - 1, size))
             peer.in_flight_bytes += size
-        if peer.sent_guaranteed_id < r.guaranteed_id and peer.matched:
-            self._send(peer, peer.base_id, [], 0)
 
     def _room(self, peer: Progress) -> bool:
         return (
@@ -185,7 +196,7 @@ class Replication:
     def deadline_s(self) -> float:
         """The next heartbeat, or the end of patience with a silent majority (R15)."""
         due = min((p.sent_s for p in self.peers.values()), default=float("inf")) + self._r.cfg.heartbeat_s
-        return max(due, self._r.now_s) if self.peers else float("inf")
+        return max(min(due, self._marks_due_s), self._r.now_s) if self.peers else float("inf")
 
     def heard_majority(self) -> bool:
         """R15: by voters alone, ourselves included, within T."""

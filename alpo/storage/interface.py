@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import Any, Protocol
 
 from alpo.core.entries import Entry
@@ -69,6 +70,14 @@ class Boot:
     last_time_ms: int = 0
 
 
+class Rest(IntEnum):
+    """How much rest the writer has: more writes wait, none waits just now, or none has come for a while."""
+
+    BUSY = 0
+    LULL = 1
+    IDLE = 2
+
+
 class Store(Protocol):
     """One server's log and hard state."""
 
@@ -80,9 +89,8 @@ class Store(Protocol):
     def commit(self, writes: Sequence[Write]) -> None:
         """One transaction, one fsync. Raises `StoreFull` (nothing was written) or `StoreError`."""
 
-    def checkpoint(self, idle: bool) -> bool:
-        """Housekeeping after a commit, when it is due; ``idle``: nothing else waits. True: nothing is left to do.
-        Raises as `commit` does."""
+    def checkpoint(self, rest: Rest) -> bool:
+        """Housekeeping after a commit, when it is due. True: nothing is left to do. Raises as `commit` does."""
 
     def read_entries(self, first_id: int, last_id: int, bytes_max: int) -> list[Entry]:
         """Entries ``first_id`` … ``last_id`` in order, verified, as many as fit in ``bytes_max`` of bodies, one at

@@ -16,7 +16,7 @@ from alpo.core.members import INCARNATION_BYTES
 from alpo.core.ready import Write
 
 from .boot import make_boot
-from .interface import Boot, StoreError
+from .interface import Boot, Rest, StoreError
 from .merge import merge
 from .rows import (
     EMPTY_START,
@@ -84,7 +84,7 @@ class MemoryStore:
             if merged.tables or self._hard.is_due(new):
                 self._hard = new
 
-    def checkpoint(self, idle: bool) -> bool:
+    def checkpoint(self, rest: Rest) -> bool:
         return True
 
     def read_entries(self, first_id: int, last_id: int, bytes_max: int) -> list[Entry]:

@@ -28,7 +28,7 @@ from alpo.core.ready import TableSave, Write
 from . import schema
 from .boot import read_boot
 from .connections import ReadPool, connect_writer, translate
-from .interface import Boot, DamagedStore, StoreError, StoreFull
+from .interface import Boot, DamagedStore, Rest, StoreError, StoreFull
 from .lock import DirectoryLock
 from .merge import merge
 from .rows import applied_to_json, run_checksum, session_to_blob, text_checksum
@@ -184,9 +184,9 @@ class SqliteStore:
             self._broken = str(meaning)
         return meaning
 
-    def checkpoint(self, idle: bool) -> bool:
+    def checkpoint(self, rest: Rest) -> bool:
         try:
-            return self._wal.checkpoint(idle)
+            return self._wal.checkpoint(rest)
         except sqlite3.Error as error:
             raise self._failed(error) from error
 

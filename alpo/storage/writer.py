@@ -17,7 +17,7 @@ from queue import Empty, SimpleQueue
 
 from alpo.core.ready import Write
 
-from .interface import Store
+from .interface import Rest, Store
 
 COMMIT_BYTES_MAX = 16 << 20
 COMMIT_ENTRIES_MAX = 20_000
@@ -87,7 +87,7 @@ class Writer:
             try:
                 return self._queue.get(timeout=timeout_s)
             except Empty:
-                if self._store.checkpoint(idle=True):
+                if self._store.checkpoint(Rest.IDLE):
                     timeout_s = None
 
     def _commit(self, first: Write) -> bool:
@@ -107,7 +107,7 @@ class Writer:
         self._store.commit(writes)
         self._note(entries, size, (time.perf_counter() - start_s) * 1000)
         self._done(writes[-1].number)
-        self._store.checkpoint(idle=False)
+        self._store.checkpoint(Rest.LULL if self._queue.empty() else Rest.BUSY)
         return more
 
     def _note(self, entries: int, size: int, commit_ms: float) -> None:

@@ -32,6 +32,7 @@ class Told:
         self.script = list(script)
         self.steps: list[list[Any]] = []
         self.inflight_bytes = 0
+        self.awaits_disk = True
 
     def start(self, _now_s: float, _wall_ms: int) -> Ready:
         return Ready(deadline_s=FAR_S)
@@ -236,3 +237,18 @@ def test_order_holds_for_any_script() -> None:
     body()
 
 
+
+
+@in_trio
+async def test_a_report_that_nothing_waits_for_costs_no_step_of_its_own() -> None:
+    replica = Told(Ready(write=write(1), send_after_write=[envelope(1)]))
+    replica.awaits_disk = False
+    rec = Recorder(replica)
+    rec.driver.post(Tick())
+    rec.driver.pump()
+    rec.driver.persisted(1)
+    assert rec.did == [("write", 1), ("send", [1])], "what waited leaves all the same"
+    assert len(replica.steps) == 1
+    rec.driver.post(Tick())
+    rec.driver.kick()
+    assert replica.steps[1:] == [[Persisted(1), Tick()]]

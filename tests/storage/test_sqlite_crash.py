@@ -20,6 +20,7 @@ import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 from store_kit import SERVER, LogBuilder, row, table, write
+from alpo.storage.interface import Rest
 from alpo.storage.sqlite import SqliteStore
 store = SqliteStore.open(Path(sys.argv[1]), SERVER)
 boot = store.boot()
@@ -41,7 +42,7 @@ while True:
         store.commit([write(log.datas(7, term), vote=group, guaranteed_id=group * 7,
                             table=table(group * 7, [row("a", group), row(f"c{group}")]))])
     print(group, term, flush=True)
-    store.checkpoint(group % 3 == 0)
+    store.checkpoint(Rest.IDLE if group % 3 == 0 else Rest.BUSY)
 """
 
 

@@ -10,7 +10,7 @@ from store_kit import LogBuilder, write
 from alpo.storage import sqlite as sqlite_module
 from alpo.storage import wal
 from alpo.storage.connections import ReadPool
-from alpo.storage.interface import StoreError
+from alpo.storage.interface import Rest, StoreError
 from alpo.storage.schema import wal_bytes
 
 COUNT = "SELECT count(*) FROM log"
@@ -22,7 +22,7 @@ def test_an_open_reader_does_not_hold_up_a_commit_nor_see_it(sqlite):
     with sqlite.store._pool.snapshot() as reader:
         assert reader.execute(COUNT).fetchone() == (3,)
         sqlite.store.commit([write(log.datas(4), runs=[])])
-        sqlite.store.checkpoint(True)
+        sqlite.store.checkpoint(Rest.IDLE)
         assert reader.execute(COUNT).fetchone() == (3,)
         assert len(list(sqlite.store.replay(1))) == 7
     assert len(list(sqlite.store.replay(1))) == 7
@@ -74,7 +74,7 @@ def test_readers_see_whole_commits_only(sqlite, round, monkeypatch):
         else:
             tens += 1
             sqlite.store.commit([write(log.datas(10), vote=tens, runs=[(1, 1)] if tens == 1 else [])])
-        sqlite.store.checkpoint(tens % 7 == 0)
+        sqlite.store.checkpoint(Rest.IDLE if tens % 7 == 0 else Rest.BUSY)
     stop.set()
     for thread in threads:
         thread.join()
@@ -94,10 +94,10 @@ def test_the_wal_stays_bounded(small_wal, sqlite):
     log, largest = LogBuilder(), 0
     for number in range(300):
         sqlite.store.commit([write(log.datas(10, size=1000), runs=[] if number else [(1, 1)])])
-        sqlite.store.checkpoint(False)
+        sqlite.store.checkpoint(Rest.BUSY)
         largest = max(largest, wal_bytes(sqlite.path))
     assert 200 << 10 < largest < 400 << 10
-    assert sqlite.store.checkpoint(True)
+    assert sqlite.store.checkpoint(Rest.IDLE)
     assert sqlite.store.size_bytes() > 3_000_000
 
 
@@ -118,13 +118,13 @@ def test_after_a_reader_that_stayed_the_wal_shrinks_again(small_wal, sqlite):
         sqlite.store._wal._run = counted
         for _ in range(300):
             sqlite.store.commit([write(log.datas(10, size=1000), runs=[])])
-            sqlite.store.checkpoint(False)
+            sqlite.store.checkpoint(Rest.BUSY)
         assert wal_bytes(sqlite.path) > 3_000_000
-        assert not sqlite.store.checkpoint(True)
+        assert not sqlite.store.checkpoint(Rest.IDLE)
     assert tries < 150  # not one a commit
     for _ in range(30):
         sqlite.store.commit([write(log.datas(10, size=1000), runs=[])])
-        sqlite.store.checkpoint(False)
+        sqlite.store.checkpoint(Rest.BUSY)
     assert wal_bytes(sqlite.path) < 400 << 10
 
 

@@ -10,7 +10,7 @@ from store_kit import SERVER, LogBuilder, write
 
 from alpo.core.ready import Write
 from alpo.storage import writer as writer_module
-from alpo.storage.interface import StoreFull
+from alpo.storage.interface import Rest, StoreFull
 from alpo.storage.memory import MemoryStore
 from alpo.storage.writer import Writer
 
@@ -26,7 +26,7 @@ class GatedStore(MemoryStore):
         self.gate = threading.Semaphore(0)
         self.groups: list[list[int]] = []
         self.idle = threading.Event()
-        self.checkpoints: list[bool] = []
+        self.checkpoints: list[Rest] = []
         self.tidy_after = 1
         self.error: Exception | None = None
 
@@ -38,9 +38,9 @@ class GatedStore(MemoryStore):
         super().commit(writes)
         self.groups.append([w.number for w in writes])
 
-    def checkpoint(self, idle: bool) -> bool:
-        self.checkpoints.append(idle)
-        if self.checkpoints.count(True) >= self.tidy_after:
+    def checkpoint(self, rest: Rest) -> bool:
+        self.checkpoints.append(rest)
+        if self.checkpoints.count(Rest.IDLE) >= self.tidy_after:
             self.idle.set()
             return True
         return False
@@ -139,7 +139,7 @@ def test_an_unforeseen_error_is_told_too():
 
 def test_a_failing_checkpoint_is_a_failure():
     class Full(MemoryStore):
-        def checkpoint(self, idle: bool) -> bool:
+        def checkpoint(self, rest: Rest) -> bool:
             raise StoreFull("full")
 
     rig = Rig(Full(SERVER))
@@ -161,7 +161,7 @@ def test_idle_it_tidies_up_until_nothing_is_left(monkeypatch):
     rig.writer.submit(_writes(1)[0])
     assert store.idle.wait(WAIT_S)
     rig.writer.close()
-    assert store.checkpoints == [True, True, True, False, True, True]
+    assert store.checkpoints == [Rest.IDLE] * 3 + [Rest.LULL] + [Rest.IDLE] * 2
 
 
 @pytest.mark.parametrize("round", range(20))
