@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
@@ -162,7 +162,7 @@ def misread(reads: Iterable[Read], log: Sequence[Logged]) -> list[str]:
     return found
 
 
-def unequal(logs: dict[int, Sequence[Any]]) -> list[str]:
+def unequal(logs: Mapping[int, Sequence[Any]]) -> list[str]:
     """Every server's log is the same, given by server id."""
     (first_id, first), *others = sorted(logs.items())
     found = []

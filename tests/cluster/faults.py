@@ -70,8 +70,7 @@ class Injector:
                 nursery.start_soon(self._watch)
                 for fault in schedule(self.seed, len(self.cluster.servers)):
                     await trio.sleep(fault.gap_s)
-                    server = fault.server or await self._leader()
-                    nursery.start_soon(self._inflict, fault, server)
+                    nursery.start_soon(self._inflict, fault, fault.server or await self._leader())
         finally:
             self.cluster.network.heal_all()
             for id, server in self.cluster.servers.items():
@@ -89,7 +88,7 @@ class Injector:
         while True:
             for id, server in self.cluster.servers.items():
                 if id not in self._busy and not server.running:
-                    self.died.append(f"server {id} has ended by itself, exit code {server.process.returncode}")  # type: ignore[union-attr]
+                    self.died.append(f"server {id} has ended by itself: {await server.ended()}")
                     self.cluster.start(id)
             await trio.sleep(0.1)
 

@@ -71,6 +71,8 @@ class Server:
         self.options = dict(options)
         self.process: subprocess.Popen[bytes] | None = None
         self.paused = False
+        #: It was started and should run; what else ended it is its own doing.
+        self.wanted = False
 
     @property
     def address(self) -> str:
@@ -84,7 +86,7 @@ class Server:
     def spawn(self, port: int) -> None:
         """Start the process, which logs to `log`."""
         assert not self.running
-        self.port = port
+        self.port, self.wanted = port, True
         config = self.home / f"server-{self.id}.toml"
         config.write_text(self._toml(), "utf-8")
         with self.log.open("ab") as log:
@@ -106,6 +108,7 @@ class Server:
 
     def kill(self) -> None:
         """kill -9, and gone."""
+        self.wanted = False
         if self.process is not None:
             self.process.kill()
             self.process.wait()
@@ -126,17 +129,12 @@ class Server:
     async def ended(self, within_s: float = WITHIN_S) -> int:
         """Wait for the process to end; its exit code."""
         assert self.process is not None
+        self.wanted = False
         with trio.move_on_after(within_s):
             while self.process.poll() is None:
                 await trio.sleep(_POLL_S)
             return self.process.returncode
         raise AssertionError(f"server {self.id} has not ended within {within_s:g} s\n{self.tail()}")
-
-    async def terminate(self) -> int:
-        """SIGTERM; its exit code."""
-        assert self.process is not None
-        self.process.terminate()
-        return await self.ended()
 
     def tail(self, lines: int = _TAIL_LINES) -> str:
         """The end of its log."""
@@ -191,6 +189,7 @@ class Cluster:
         wanted = [self.servers[id] for id in ids or self.servers]
         for server in wanted:
             assert server.process is not None
+            server.wanted = False
             server.process.terminate()
         return {server.id: await server.ended() for server in wanted}
 
@@ -220,13 +219,15 @@ class Cluster:
     async def until(
         self, what: str, condition: Callable[[dict[int, dict[str, Any]]], bool], within_s: float = WITHIN_S
     ) -> dict[int, dict[str, Any]]:
-        """Wait until the statuses are so; returns them."""
+        """Wait until the statuses are so; returns them. Fails at once if a server has ended by itself."""
         found: dict[int, dict[str, Any]] = {}
         with trio.move_on_after(within_s):
             while True:
                 found = await self.statuses()
                 if condition(found):
                     return found
+                dead = [id for id, server in self.servers.items() if server.wanted and not server.running]
+                assert not dead, f"servers {dead} have ended by themselves"
                 await trio.sleep(_POLL_S)
         raise AssertionError(f"not within {within_s:g} s: {what}; the servers say: {found}")
 

@@ -20,7 +20,7 @@ class Probe:
 
     def __init__(self, stream: trio.SocketStream) -> None:
         self.stream = stream
-        self.hello: w.ServerHello | w.Problem | w.PeerHello | None = None
+        self.hello: w.Hello | w.Problem | None = None
         self._frames = FrameReader(frame_bytes_max(8 << 20))
         self._bodies: list[Any] = []
 
