@@ -54,7 +54,7 @@ def _loop_clock() -> Callable[[], float]:
     except RuntimeError:
         import trio
 
-        return trio.current_time
+        return trio.lowlevel.current_clock().current_time
 
 
 class Appender:

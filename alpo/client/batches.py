@@ -22,12 +22,15 @@ class Parcel(NamedTuple):
     largest: int
 
 
+_new = tuple.__new__  # what the named tuple's own constructor does, without its call
+
+
 def single(payload: Payload) -> Parcel:
     """One payload. Raises TypeError for anything but bytes-like."""
     if type(payload) is not bytes:
         payload = _to_bytes(payload)
     size = len(payload)
-    return Parcel(payload, 1, size, size)
+    return _new(Parcel, (payload, 1, size, size))
 
 
 def batch(payloads: Iterable[Payload]) -> Parcel:

@@ -36,10 +36,22 @@ class Handle:
     It belongs to the event loop that its `Log` runs in: not for use from other threads.
     """
 
-    __slots__ = (
-        "_callbacks", "_error", "_event", "_flush", "_told", "client", "deadline_s", "done", "duplicate", "epoch",
-        "lsn", "parcel", "serial", "sparse", "state", "wanted",
-    )
+    # What most handles never change stays with the class: making one is on the hot path.
+    state = 0
+    #: Who it was sent as; serial 0 until it is first sent.
+    client = ""
+    serial = 0
+    epoch = 0
+    done = False
+    #: LSN of the first payload. None until done, after an error, and when the request had been appended
+    #: before this session was opened, where the LSN cannot be told (`Log.append`).
+    lsn: int | None = None
+    duplicate = False
+    _error: AlpoError | None = None
+    _told = False
+    _event: anyio.Event | None = None
+    _callback: Callable[[Handle], object] | None = None
+    _more_callbacks: list[Callable[[Handle], object]] | None = None
 
     def __init__(
         self, parcel: Parcel, wanted: int, sparse: bool, deadline_s: float, flush: Callable[[], None]
@@ -49,20 +61,6 @@ class Handle:
         self.wanted = wanted
         self.sparse = sparse
         self.deadline_s = deadline_s
-        self.state = 0
-        #: Who it was sent as; serial 0 until it is first sent.
-        self.client = ""
-        self.serial = 0
-        self.epoch = 0
-        self.done = False
-        #: LSN of the first payload. None until done, after an error, and when the request had been appended
-        #: before this session was opened, where the LSN cannot be told (`Log.append`).
-        self.lsn: int | None = None
-        self.duplicate = False
-        self._error: AlpoError | None = None
-        self._told = False
-        self._event: anyio.Event | None = None
-        self._callbacks: list[Callable[[Handle], object]] | None = None
         self._flush = flush
 
     @property
@@ -86,10 +84,12 @@ class Handle:
         self._told = True
         if self.done:
             _call(function, self)
-        elif self._callbacks is None:
-            self._callbacks = [function]
+        elif self._callback is None:
+            self._callback = function
+        elif self._more_callbacks is None:
+            self._more_callbacks = [function]
         else:
-            self._callbacks.append(function)
+            self._more_callbacks.append(function)
 
     def __await__(self) -> Generator[Any, Any, int | None]:
         self._told = True
@@ -106,7 +106,8 @@ class Handle:
     def finish(self, lsn: int | None, duplicate: bool) -> None:
         """Done with success. For the library."""
         self.lsn = lsn
-        self.duplicate = duplicate
+        if duplicate:
+            self.duplicate = True
         self._end()
 
     def fail(self, error: AlpoError) -> None:
@@ -118,9 +119,9 @@ class Handle:
         self.done = True
         if self._event is not None:
             self._event.set()
-        if self._callbacks is not None:
-            callbacks, self._callbacks = self._callbacks, None
-            for function in callbacks:
+        if self._callback is not None:
+            _call(self._callback, self)
+            for function in self._more_callbacks or ():
                 _call(function, self)
 
 

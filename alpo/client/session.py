@@ -319,12 +319,13 @@ class Session:
         elif code == Code.SESSION_EXPIRED and not self.named:
             self._expired(answer)
         else:
+            taken_over = code == Code.FENCED or (code == Code.SERIAL_REUSED and self._is_new(answer.serial))
             for handle in handles:
                 if code == Code.SERIAL_REUSED and handle.serial <= self.opened_last:
                     self.outcomes.resolve(handle, None, True)  # asked about, and done before this session was opened
                 else:
-                    self._refuse(handle, answer)
-            if code == Code.FENCED:
+                    self._refuse(handle, answer, taken_over)
+            if taken_over:
                 self._end(fenced(answer))
             elif code not in (Code.SERIAL_REUSED, Code.SKIPPED, Code.TOO_OLD):
                 self._hole(answer)
@@ -423,9 +424,13 @@ class Session:
         self.ended = error
         self.refuse_all(error)
 
-    def _refuse(self, handle: Handle, answer: AppendRefused) -> None:
+    def _is_new(self, serial: int) -> bool:
+        """Was this serial of a named session given by us? Then it is another process that has used it too."""
+        return self.named and (self._alone_before is None or serial >= self._alone_before)
+
+    def _refuse(self, handle: Handle, answer: AppendRefused, taken_over: bool = False) -> None:
         """Refused for good, as far as this transmission goes."""
-        error = verdict(answer, handle.serial, handle.epoch, bool(handle.state & MAYBE))
+        error = verdict(answer, handle.serial, handle.epoch, bool(handle.state & MAYBE), taken_over)
         self.outcomes.resolve(handle, error)
 
     def _pop_resolved(self) -> None:

@@ -31,11 +31,15 @@ def unknown(text: str, client: str, serial: int, epoch: int, too_old: bool = Fal
     return NotGuaranteed(f"{text} ({where})", client=client, serial=serial, epoch=epoch, too_old=too_old)
 
 
-def verdict(answer: AppendRefused, serial: int, epoch: int, maybe: bool) -> AlpoError:
-    """The error of a refusal for good; ``maybe``: an earlier try may have been appended, which this does not settle."""
+def verdict(answer: AppendRefused, serial: int, epoch: int, maybe: bool, taken_over: bool = False) -> AlpoError:
+    """The error of a refusal for good.
+
+    ``maybe``: an earlier try may have been appended, which this does not settle. ``taken_over``: the refusal shows that
+    another process writes under this name.
+    """
     if answer.code == Code.TOO_OLD:
         return unknown("too old to tell", answer.client, serial, epoch, too_old=True)
-    error = _verdict(answer, serial)
+    error = fenced(answer) if taken_over else _verdict(answer, serial)
     if maybe:
         text = f"{error}; an earlier try may have been appended"
         return unknown(text, answer.client, serial, epoch, too_old=True)
@@ -59,6 +63,8 @@ def _verdict(answer: AppendRefused, serial: int) -> AlpoError:
 
 def fenced(answer: AppendRefused) -> Fenced:
     """Who fenced the session, as far as its refusal tells."""
+    if answer.code == Code.SERIAL_REUSED:
+        return Fenced(f"another process appends as {answer.client}: it has used serial {answer.serial}")
     if answer.number == 0:
         return Fenced(f"the session {answer.client} is not open any more: it was dropped")
     text = f"a newer process has opened the session {answer.client} (epoch {answer.number})"

@@ -60,6 +60,18 @@ async def test_fenced_with_a_lost_try_is_unknown() -> None:
             await old.append(b"c")
 
 
+async def test_fenced_though_the_newer_process_has_used_the_serial() -> None:
+    async with fake_cluster() as c, alpo.connect(c.addresses, client="n") as old:
+        await old.append(b"a")
+        async with alpo.connect(c.addresses, client="n") as new:
+            await new.append(b"b")
+            with pytest.raises(alpo.Fenced):
+                await old.append(b"c")
+            with pytest.raises(alpo.Fenced):
+                await old.append(b"d")
+    assert c.payloads == [b"a", b"b"]
+
+
 @pytest.mark.parametrize("verdict", [CUT, TAKE_CUT])
 async def test_a_lost_open_is_asked_again_with_its_nonce(verdict: str) -> None:
     async with fake_cluster() as c:
