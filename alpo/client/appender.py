@@ -66,8 +66,6 @@ class Appender:
         self.named = client is not None
         self._servers = servers
         self._timeout_s = timeout_s
-        self._queue_low = queue_max // 2
-        self._queue_bytes_low = queue_bytes_max // 2
         self._session = Session(
             None if client is None else check_name(client), queue_max, queue_bytes_max, self._flush_idle
         )
@@ -153,10 +151,10 @@ class Appender:
     async def wait_room(self, size: int, deadline_s: float | None) -> None:
         """Until ``size`` bytes may be queued, or the session has ended. Raises `Unavailable` at the deadline."""
         session = self._session
-        if session.has_room(size) or session.ended is not None:
+        if session.queue.has_room(size) or session.ended is not None:
             return
         with anyio.CancelScope(deadline=float("inf") if deadline_s is None else deadline_s):
-            while not session.has_room(size) and session.ended is None:
+            while not session.queue.has_room(size) and session.ended is None:
                 await self._room.wait()
             return
         raise self.unavailable("there was no room in the local queue in time")
@@ -399,9 +397,6 @@ class Appender:
     def _tell(self) -> None:
         """Wake those who wait for room, or for anything to be settled."""
         session = self._session
-        if self._room.awaited and (
-            session.ended is not None
-            or (len(session.queue) <= self._queue_low and session.queue_bytes <= self._queue_bytes_low)
-        ):
+        if self._room.awaited and (session.ended is not None or session.queue.half_empty):
             self._room.tell()
         self._news.tell()

@@ -28,6 +28,7 @@ from alpo.wire.requests import Append, Appended, AppendRefused, ServerHello
 from .batches import Item, Parcel
 from .handle import MAYBE, REFUSED, REPORTED, RESOLVED, Handle
 from .outcomes import Outcomes
+from .queue import Queue
 from .sizes import BATCH_BYTES_MAX, PAYLOAD_BYTES_MAX, WINDOW, Sizes
 from .verdicts import UNSEEN, fenced, unknown, verdict
 
@@ -50,9 +51,8 @@ class Session:
         self.next_serial = 1
         #: May serials be given: a named session is open, or a random id was made.
         self.ready = False
-        self.queue: deque[Handle] = deque()
+        self.queue = Queue(queue_max, queue_bytes_max)
         self.line: deque[Handle] = deque()
-        self.queue_bytes = 0
         self.line_bytes = 0
         #: Set for good once the session cannot take appends any more: `Fenced`, or `Refused`.
         self.ended: AlpoError | None = None
@@ -63,8 +63,6 @@ class Session:
         #: No earlier than this does any request expire, seconds of the loop's clock.
         self.soonest_s = math.inf
         self.outcomes = Outcomes()
-        self._queue_max = queue_max
-        self._queue_bytes_max = queue_bytes_max
         self._flush = flush
         self._sizes = Sizes(WINDOW, PAYLOAD_BYTES_MAX, BATCH_BYTES_MAX)
         #: How many of the line, from its head, were sent on the present connection.
@@ -83,27 +81,17 @@ class Session:
         size = parcel.size
         if size > self._sizes.sure_bytes:
             self._sizes.check(parcel)
-        queue = self.queue
-        queued_bytes = self.queue_bytes + size
-        if queue and (len(queue) >= self._queue_max or queued_bytes > self._queue_bytes_max):
-            raise Overloaded("the local queue is full: wait_room() waits for room")
+        self.queue.check_room(size)
         handle = Handle(parcel, wanted, sparse, deadline_s, self._flush)
-        queue.append(handle)
-        self.queue_bytes = queued_bytes
+        self.queue.add(handle)
         if deadline_s < self.soonest_s:
             self.soonest_s = deadline_s
         return handle
-
-    def has_room(self, size: int = 1) -> bool:
-        """May a payload of ``size`` bytes be queued?"""
-        queue = self.queue
-        return not queue or (len(queue) < self._queue_max and self.queue_bytes + size <= self._queue_bytes_max)
 
     def withdraw(self, handle: Handle) -> None:
         """Nobody wants this request any more: forget it if it still waits in the queue."""
         if not handle.done and handle.serial == 0:
             self.queue.remove(handle)
-            self.queue_bytes -= handle.parcel.size
             self.outcomes.fail(handle, Unavailable("withdrawn before it was sent"))
 
     @property
@@ -118,12 +106,11 @@ class Session:
 
     def close(self) -> AlpoError | None:
         """End everything; returns the first error that nobody was told."""
-        for handle in self.queue:
+        for handle in self.queue.take_all():
             self.outcomes.fail(handle, Unavailable("closed before it was sent"))
         for handle in self.line:
             if not handle.done:
                 self.outcomes.report(handle, "closed before it was answered")
-        self.queue.clear()
         self.line.clear()
         self.ended = Unavailable("this Log is closed")
         return self.outcomes.first_unheard()
@@ -134,16 +121,12 @@ class Session:
             return
         if self.stalled is not None and not self.waits():
             self._take_back()
-        late = [h for h in self.queue if h.deadline_s <= now_s]
-        if late:
-            self.queue = deque(h for h in self.queue if h.deadline_s > now_s)
-        for handle in late:
-            self.queue_bytes -= handle.parcel.size
+        for handle in self.queue.take_late(now_s):
             self.outcomes.fail(handle, self.unavailable("no server took the append in time"))
         for handle in self.line:
             if not handle.done and handle.deadline_s <= now_s:
                 self.outcomes.report(handle, "no answer in time: it may or may not be appended")
-        waiting = [h.deadline_s for h in self.queue] + [h.deadline_s for h in self.line if not h.done]
+        waiting = [h.deadline_s for h in self.queue.handles] + [h.deadline_s for h in self.line if not h.done]
         self.soonest_s = min(waiting, default=math.inf)
 
     def unavailable(self, what: str) -> AlpoError:
@@ -158,12 +141,11 @@ class Session:
     def limit(self, hello: ServerHello) -> None:
         """Take a server's limits; what is queued over them fails."""
         self._sizes = Sizes.of(hello)
-        for handle in list(self.queue):
+        for handle in list(self.queue.handles):
             try:
                 self._sizes.check(handle.parcel)
             except TooLarge as error:
                 self.queue.remove(handle)
-                self.queue_bytes -= handle.parcel.size
                 self.outcomes.fail(handle, error)
 
     def begin(self, client: str, epoch: int, last_serial: int) -> None:
@@ -175,10 +157,8 @@ class Session:
 
     def refuse_all(self, error: AlpoError) -> None:
         """The session could not be opened: what is queued fails, later appends try again."""
-        for handle in self.queue:
+        for handle in self.queue.take_all():
             self.outcomes.fail(handle, copy(error))
-        self.queue.clear()
-        self.queue_bytes = 0
 
     # -- sending ----------------------------------------------------------------------------------------------
 
@@ -193,7 +173,7 @@ class Session:
         if not self.ready or self._alone_before is not None:
             return None
         while self.queue:
-            wanted = self.queue[0].wanted
+            wanted = self.queue.handles[0].wanted
             if wanted == 0 or wanted == self.next_serial:
                 return self._next_run()
             if self.line:
@@ -225,7 +205,7 @@ class Session:
 
     def _next_run(self) -> Append | None:
         """As many from the queue as the window has room for, with the next serials."""
-        queue, line = self.queue, self.line
+        queue, line = self.queue.handles, self.line
         client, epoch = self.client or "", self.epoch
         room = self._sizes.window - len(line)
         room_bytes = min(RUN_BYTES_MAX, FLIGHT_BYTES_MAX - self.line_bytes)
@@ -248,15 +228,14 @@ class Session:
         if not items:
             return None
         self.next_serial = serial
-        self.queue_bytes -= size
+        self.queue.bytes -= size
         self.line_bytes += size
         self._sent = len(line)
         return self._frame(first, False, items)
 
     def _next_alone(self) -> Append | None:
         """The queue's head, which wants another serial than the next; None if it needs no sending."""
-        handle = self.queue.popleft()
-        self.queue_bytes -= handle.parcel.size
+        handle = self.queue.take()
         wanted, expected = handle.wanted, self.next_serial
         if wanted <= self.opened_last and not handle.sparse:
             handle.finish(None, True)
@@ -377,8 +356,7 @@ class Session:
             if self.ended is not None:
                 self.outcomes.fail(handle, copy(self.ended))
                 continue
-            self.queue.appendleft(handle)
-            self.queue_bytes += handle.parcel.size
+            self.queue.put_back(handle)
 
     def _expired(self, answer: AppendRefused) -> None:
         """R22: the random id has ended. A new one is taken silently only if nothing else was sent under it."""

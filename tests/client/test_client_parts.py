@@ -154,7 +154,7 @@ def test_a_verdict_in_the_middle() -> None:
 def test_fenced_settles_each_by_its_own_answer() -> None:
     session = opened(3)
     session.append(single(b"queued"), 0, False, 10.0)
-    handles = [*session.line, *session.queue]
+    handles = [*session.line, *session.queue.handles]
     session.lost()
     assert session.next_append() is not None
     session.appended(Appended("n", 11, [7], True))
@@ -182,7 +182,7 @@ def test_what_can_never_be_right_ends_a_named_session() -> None:
 def test_a_queue_takes_one_however_large_it_is() -> None:
     session = Session(None, 10, 100)
     session.append(single(bytes(1000)), 0, False, 10.0)
-    assert not session.has_room()
+    assert not session.queue.has_room(1)
     error = session.close()
     assert isinstance(error, Unavailable)
     assert session.close() is None
