@@ -59,9 +59,9 @@ class Window:
     async def run(self, over: Callable[[], bool]) -> None:
         """Keep the window full until it is over, and see what is in flight through."""
         while not over():
-            started_s = time.perf_counter()
+            count = partial(self._count, time.perf_counter())
             for _ in range(self._room - self._in_flight):
-                self._send().add_done_callback(partial(self._count, started_s))
+                self._send().add_done_callback(count)
                 self._in_flight += 1
             await self._next_answers()
         while self._in_flight:
