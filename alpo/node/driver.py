@@ -12,6 +12,7 @@ Laws:
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -26,6 +27,8 @@ from alpo.core.ready import Load, Ready, Reply, Write
 from alpo.core.replica import Replica
 
 log = structlog.get_logger()
+
+_SOON_S = 0.01
 
 
 class Alarm(Exception):
@@ -62,15 +65,15 @@ class Driver:
         self._send = send
         self._load = load
         self._inflight_bytes_max = inflight_bytes_max
+        self._now_s = 0.0
         self._inbox: list[Input] = []
         self._inbox_bytes = 0
         self._stepping = False
         self._submitted = 0  # number of the last write handed to the writer
         self._persisted = 0
         self._held: deque[tuple[int, list[Envelope]]] = deque()
-        self._deadline_s = 0.0
-        self._armed_s = 0.0
-        self._rearm = trio.Event()
+        self._deadline_s = math.inf
+        self._timer = trio.CancelScope()
         self._wake = trio.Event()
         #: What broke, once something has; `on_failure` is called then.
         self.failure: BaseException | None = None
@@ -116,7 +119,8 @@ class Driver:
                 inputs, self._inbox, self._inbox_bytes = self._inbox, [], 0
                 self.steps += 1
                 self.inputs += len(inputs)
-                self._dispatch(self.replica.step(inputs, trio.current_time(), wall_ms()))
+                self._now_s = trio.current_time()
+                self._dispatch(self.replica.step(inputs, self._now_s, wall_ms()))
         except Exception as error:  # the node raises it: here it would end the caller, who is not to blame
             self.failed(error)
         finally:
@@ -126,7 +130,8 @@ class Driver:
 
     def start(self) -> None:
         """The replica's own first step. Before anything is posted."""
-        self._dispatch(self.replica.start(trio.current_time(), wall_ms()))
+        self._now_s = trio.current_time()
+        self._dispatch(self.replica.start(self._now_s, wall_ms()))
 
     def _dispatch(self, ready: Ready) -> None:
         if ready.alarm is not None:
@@ -190,10 +195,12 @@ class Driver:
     # -- time -------------------------------------------------------------------------------------------
 
     def _set_deadline(self, deadline_s: float) -> None:
-        """Deadlines move with every step and mostly later: the timer is touched only when one comes earlier."""
+        """Deadlines move with every step, mostly a little later: the timer is touched only when one comes earlier, or
+        when it would soon go off for nothing."""
         self._deadline_s = deadline_s
-        if deadline_s < self._armed_s:
-            self._rearm.set()
+        armed_s = self._timer.deadline
+        if deadline_s < armed_s or (deadline_s > armed_s and armed_s - self._now_s < _SOON_S):
+            self._timer.deadline = deadline_s
 
     async def run(self) -> None:
         """Step what gathered while a write was under way. Run it in one task, `keep_time` in another."""
@@ -205,10 +212,8 @@ class Driver:
     async def keep_time(self) -> None:
         """Tick at the replica's deadlines."""
         while True:
-            self._rearm = trio.Event()
-            self._armed_s = self._deadline_s
-            with trio.move_on_at(self._armed_s):
-                await self._rearm.wait()
+            with trio.CancelScope(deadline=self._deadline_s) as self._timer:
+                await trio.sleep_forever()
             if trio.current_time() >= self._deadline_s:
                 self.post(Tick())
                 self.pump()
