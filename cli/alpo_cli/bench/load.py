@@ -5,6 +5,7 @@ One wake-up serves all that one receive brought: the callbacks only count, the r
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable
@@ -58,6 +59,8 @@ class Window:
 
     async def run(self, over: Callable[[], bool]) -> None:
         """Keep the window full until it is over, and see what is in flight through."""
+        while self._room == 1 and not over():
+            await self._one_after_another()
         while not over():
             count = partial(self._count, time.perf_counter())
             for _ in range(self._room - self._in_flight):
@@ -66,6 +69,15 @@ class Window:
             await self._next_answers()
         while self._in_flight:
             await self._next_answers()
+
+    async def _one_after_another(self) -> None:
+        """One append and its answer: there is no group to gather."""
+        started_s = time.perf_counter()
+        handle = self._send()
+        self._in_flight += 1
+        with contextlib.suppress(alpo.AlpoError):  # counted below
+            await handle
+        self._count(started_s, handle)
 
     def _send(self) -> Handle:
         if len(self._payloads) == 1:
