@@ -119,10 +119,14 @@ class Handle:
         self.done = True
         if self._event is not None:
             self._event.set()
-        if self._callback is not None:
-            _call(self._callback, self)
-            for function in self._more_callbacks or ():
-                _call(function, self)
+        if self._callback is None:
+            return
+        try:
+            self._callback(self)
+        except Exception:  # a user's callback must not take the connection down with it
+            logger.exception("a callback of an append failed")
+        for function in self._more_callbacks or ():
+            _call(function, self)
 
 
 def _call(function: Callable[[Handle], object], handle: Handle) -> None:

@@ -10,7 +10,6 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 
 import trio
 
@@ -46,6 +45,23 @@ class Tally:
     first_error: str = ""
 
 
+class Group:
+    """Appends sent together: they share the moment, and one callback that only counts."""
+
+    def __init__(self, answered: Callable[[], None]) -> None:
+        self.started_s = time.perf_counter()
+        self.done = 0
+        self.failed: list[Handle] = []
+        self._answered = answered
+
+    def count(self, handle: Handle) -> None:
+        if handle.lsn is None:
+            self.failed.append(handle)
+        self.done += 1
+        if self.done == 1:
+            self._answered()
+
+
 class Window:
     """One connection's share: as many appends in flight as it has room for, until told to stop."""
 
@@ -54,50 +70,68 @@ class Window:
         self._payloads = payloads
         self._room = room
         self._tally = tally
+        self._groups: list[tuple[Group, int]] = []  # with how many of it are in flight
         self._in_flight = 0
-        self._answered = trio.Event()
+        self._answers = trio.Event()
 
     async def run(self, over: Callable[[], bool]) -> None:
         """Keep the window full until it is over, and see what is in flight through."""
-        while self._room == 1 and not over():
-            await self._one_after_another()
         while not over():
-            count = partial(self._count, time.perf_counter())
-            for _ in range(self._room - self._in_flight):
-                self._send().add_done_callback(count)
-                self._in_flight += 1
+            if self._room == 1:
+                await self._one_after_another()
+                continue
+            self._fill(self._room - self._in_flight)
             await self._next_answers()
         while self._in_flight:
             await self._next_answers()
 
+    def _fill(self, room: int) -> None:
+        group = Group(self._answered)
+        for _ in range(room):
+            self._send().add_done_callback(group.count)
+        self._groups.append((group, room))
+        self._in_flight += room
+
     async def _one_after_another(self) -> None:
         """One append and its answer: there is no group to gather."""
-        started_s = time.perf_counter()
+        group = Group(self._answered)
         handle = self._send()
+        self._groups.append((group, 1))
         self._in_flight += 1
         with contextlib.suppress(alpo.AlpoError):  # counted below
             await handle
-        self._count(started_s, handle)
+        group.count(handle)
+        self._count()
 
     def _send(self) -> Handle:
         if len(self._payloads) == 1:
             return self._log.append_nowait(self._payloads[0])
         return self._log.append_batch_nowait(self._payloads)
 
-    async def _next_answers(self) -> None:
-        await self._answered.wait()
-        self._answered = trio.Event()
+    def _answered(self) -> None:
+        self._answers.set()
 
-    def _count(self, started_s: float, handle: Handle) -> None:
-        self._in_flight -= 1
-        tally = self._tally
-        if handle.error is None:
-            tally.latencies.add(time.perf_counter() - started_s)
-            tally.done += 1
-        else:
-            tally.errors += 1
-            tally.first_error = tally.first_error or str(handle.error)
-        self._answered.set()
+    async def _next_answers(self) -> None:
+        await self._answers.wait()
+        self._answers = trio.Event()
+        self._count()
+
+    def _count(self) -> None:
+        """Take up what has been answered since the last time."""
+        now_s, tally = time.perf_counter(), self._tally
+        open_groups = []
+        for group, in_flight in self._groups:
+            done, failed = group.done, group.failed
+            group.done, group.failed = 0, []
+            tally.latencies.add(now_s - group.started_s, done - len(failed))
+            tally.done += done - len(failed)
+            tally.errors += len(failed)
+            for handle in failed:
+                tally.first_error = tally.first_error or str(handle.error)
+            self._in_flight -= done
+            if in_flight > done:
+                open_groups.append((group, in_flight - done))
+        self._groups = open_groups
 
 
 async def append_load(

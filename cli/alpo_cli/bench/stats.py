@@ -19,10 +19,13 @@ class Latencies:
     count: int = 0
     max_s: float = 0.0
 
-    def add(self, latency_s: float) -> None:
+    def add(self, latency_s: float, operations: int = 1) -> None:
+        """Count ``operations`` (0: none) that took so long."""
+        if not operations:
+            return
         bucket = int(math.log(latency_s / _MIN_S) * _PER_E) if latency_s > _MIN_S else 0
-        self.counts[bucket if bucket < _BUCKETS else _BUCKETS - 1] += 1
-        self.count += 1
+        self.counts[bucket if bucket < _BUCKETS else _BUCKETS - 1] += operations
+        self.count += operations
         if latency_s > self.max_s:
             self.max_s = latency_s
 
