@@ -73,7 +73,7 @@ class Log:
             return None
         return self.runs[at + 1][1] - 1 if at + 1 < len(self.runs) else self.last_id
 
-    def append(self, entries: Sequence[Entry]) -> list[tuple[int, int]]:
+    def append(self, entries: Sequence[Entry], bodies_bytes: int) -> list[tuple[int, int]]:
         """Add entries at the end; returns the runs that begin among them. ids must follow on."""
         new_runs = []
         first, last = entries[0], entries[-1]
@@ -90,7 +90,7 @@ class Log:
             self.runs.append(run)
             self._run_ids.append(run[1])
         self._tail.extend(entries)
-        size = sum([len(e[10]) for e in entries]) + ENTRY_OVERHEAD_BYTES * len(entries)
+        size = bodies_bytes + ENTRY_OVERHEAD_BYTES * len(entries)
         self._tail_bytes += size
         self._groups.append((last.id, size))
         self.last_id, self.last_term, self.last_time_ms = last.id, last.term, last.time_ms

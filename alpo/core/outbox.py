@@ -37,6 +37,7 @@ class Outbox:
         self._expunge_from: int | None = None
         self._entries: list[Entry] = []
         self._runs: list[tuple[int, int]] = []
+        self._bodies_bytes = 0
         self._start: StartState | None = None
 
     @property
@@ -63,11 +64,13 @@ class Outbox:
             keep = max(0, from_id - self._entries[0].id)
             del self._entries[keep:]
             self._runs = [run for run in self._runs if run[1] < from_id]
+            self._bodies_bytes = sum(len(entry.body) for entry in self._entries)
         self._expunge_from = from_id if self._expunge_from is None else min(self._expunge_from, from_id)
         self._needed = True
 
-    def append(self, entries: list[Entry], runs: list[tuple[int, int]]) -> None:
-        """Entries to be written."""
+    def append(self, entries: list[Entry], runs: list[tuple[int, int]], bodies_bytes: int) -> None:
+        """Entries to be written, ``bodies_bytes`` in all."""
+        self._bodies_bytes += bodies_bytes
         if self._entries:
             self._entries.extend(entries)
         else:
@@ -122,5 +125,6 @@ class Outbox:
             ready.write = Write(
                 self.number, term, vote, self._expunge_from, self._entries, self._runs,
                 guaranteed_id, fully_replicated_id, self._start, table,
+                self._bodies_bytes,
             )
         return ready

@@ -79,6 +79,8 @@ class Write(NamedTuple):
     fully_replicated_id: int
     start: StartState | None = None
     table: TableSave | None = None
+    #: Of all bodies together; counted once, where the entries come in.
+    bodies_bytes: int = 0
 
 
 class Load(NamedTuple):

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Sequence
+from operator import itemgetter
 from typing import Any
 
 from . import messages as m
@@ -53,6 +54,10 @@ from .serving import Serving
 from .sessions import SessionTable
 from .start import FirstStart
 from .state import State
+
+# By position and in C: these run over every entry.
+_KIND, _BODY = itemgetter(Entry._fields.index("kind")), itemgetter(Entry._fields.index("body"))
+_ONLY_DATA = {int(Kind.DATA)}
 
 TABLE_SAVE_ENTRIES = 50_000  # so many entries are replayed at a start, at most
 
@@ -297,14 +302,16 @@ class Replica:
         assert self.leadership is not None
         return max(self.log.last_time_ms, self.leadership.now_ms(self.wall_ms, self.clocks))
 
-    def append_entries(self, entries: list[Entry]) -> None:
-        """Into our log, in force at once (R27), on its way to our disk."""
-        runs = self.log.append(entries)
+    def append_entries(self, entries: list[Entry]) -> int:
+        """Into our log, in force at once (R27), on its way to our disk. Returns the bytes of their bodies."""
+        bodies_bytes = sum(map(len, map(_BODY, entries)))
+        runs = self.log.append(entries, bodies_bytes)
         self.sessions.apply_all(entries)
-        self.out.append(entries, runs)
-        for entry in entries:
-            if entry[2] != Kind.DATA:
+        self.out.append(entries, runs, bodies_bytes)
+        if set(map(_KIND, entries)) != _ONLY_DATA:
+            for entry in entries:
                 self._take_effect(entry)
+        return bodies_bytes
 
     def append_special(self, kind: Kind, body: bytes, client: str = "") -> Entry:
         """The leader's own entries, and those without payloads."""

@@ -79,8 +79,7 @@ class Serving:
         entries = seal_run(
             part, run.client, run.epoch, r.log.last_id + 1, r.term, r.entry_time_ms(), r.log.next_lsn
         )
-        r.append_entries(entries)
-        size_bytes = sum([len(e[10]) for e in entries])
+        size_bytes = r.append_entries(entries)
         self.inflight_bytes += size_bytes
         reply = Appended(run.origin, run.client, part.serial, [e[7] for e in entries], False)
         self._waiting.append(Waiting(r.log.last_id, reply, True, size_bytes))

@@ -28,6 +28,7 @@ class Merged(NamedTuple):
     start: StartState | None
     tables: list[TableSave]
     last_id: int
+    bodies_bytes: int
 
 
 def merge(writes: Sequence[Write], last_id: int) -> Merged:
@@ -60,4 +61,5 @@ def merge(writes: Sequence[Write], last_id: int) -> Merged:
         next((w.start for w in reversed(writes) if w.start is not None), None),
         [w.table for w in writes if w.table is not None],
         kept,
+        sum(w.bodies_bytes for w in writes),
     )

@@ -153,7 +153,7 @@ class SqliteStore:
         self._last_id = merged.last_id
         self._sessions = sessions
         self._hard = hard
-        self._wal.grew(rows, merged.expunge_from is not None or bool(merged.tables))
+        self._wal.grew(len(rows), merged.bodies_bytes, merged.expunge_from is not None or bool(merged.tables))
 
     def _save_table(self, table: TableSave, sessions: int) -> int:
         """Bring the table, of ``sessions`` rows, up to date; how many it has then."""

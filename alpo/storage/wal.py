@@ -12,10 +12,7 @@ Laws:
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
 from pathlib import Path
-
-from alpo.core.entries import Entry
 
 from .connections import BUSY_S
 from .interface import Rest
@@ -45,10 +42,9 @@ class WalKeeper:
         self._lull_at = LULL_BYTES
         self._truncate_at = TRUNCATE_BYTES
 
-    def grew(self, entries: Sequence[Entry], other: bool) -> None:
-        """A commit of ``entries`` was made; ``other``: it did more than append."""
-        bodies = sum([len(entry[10]) for entry in entries])
-        rows = bodies + bodies // 8 + len(entries) * _ROW_BYTES
+    def grew(self, entries: int, bodies_bytes: int, other: bool) -> None:
+        """A commit of so many entries was made; ``other``: it did more than append."""
+        rows = bodies_bytes + bodies_bytes // 8 + entries * _ROW_BYTES
         rewritten = 2 * _REWRITTEN_MAX if other else min(_REWRITTEN_MAX, 1 + rows // _FRAME_BYTES)
         self._frames_bytes += rows + rewritten * _FRAME_BYTES
 

@@ -94,7 +94,7 @@ class Writer:
         """Commit ``first`` and what has queued behind it; False if the end was among it."""
         writes: list[Write] = [first]
         more = True
-        entries, size = len(first.entries), _bodies_bytes(first)
+        entries, size = len(first.entries), first.bodies_bytes
         while entries < COMMIT_ENTRIES_MAX and size < COMMIT_BYTES_MAX and not self._queue.empty():
             write = self._queue.get()
             if write is None:
@@ -102,7 +102,7 @@ class Writer:
                 break
             writes.append(write)
             entries += len(write.entries)
-            size += _bodies_bytes(write)
+            size += write.bodies_bytes
         start_s = time.perf_counter()
         self._store.commit(writes)
         self._note(entries, size, (time.perf_counter() - start_s) * 1000)
@@ -117,7 +117,3 @@ class Writer:
         stats.commits += 1
         stats.entries += entries
         stats.bytes += size
-
-
-def _bodies_bytes(write: Write) -> int:
-    return sum([len(entry[10]) for entry in write.entries])

@@ -102,7 +102,8 @@ def write(
     if term is None:
         term = entries[-1].term if entries else 1
     return Write(
-        next(_numbers), term, vote, expunge_from, entries, runs, guaranteed_id, fully_replicated_id, **fields
+        next(_numbers), term, vote, expunge_from, entries, runs, guaranteed_id, fully_replicated_id,
+        bodies_bytes=sum(len(entry.body) for entry in entries), **fields,
     )
 
 
