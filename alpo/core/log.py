@@ -158,6 +158,15 @@ class Log:
         while self._writes and self._writes[0][0] <= number:
             self.stable_id = max(self.stable_id, self._writes.popleft()[1])
 
+    def stable_after(self, number: int) -> int:
+        """What `stable_id` will be once every write up to ``number`` is on disk."""
+        stable_id = self.stable_id
+        for write, last_id in self._writes:
+            if write > number:
+                break
+            stable_id = max(stable_id, last_id)
+        return stable_id
+
     def _trim(self) -> None:
         """Drop groups from the front of the tail down to the bound, sparing what is not yet stable."""
         groups, size, first = self._groups, self._tail_bytes, self._tail_first

@@ -31,6 +31,11 @@ class Reads:
         self._asked: tuple[int, list[Origin]] | None = None  # (index, reads) of the round under way
         self._confirmed: list[tuple[int, Origin]] = []
 
+    @property
+    def waiting(self) -> bool:
+        """Does any read wait for an answer or the disk?"""
+        return bool(self._new or self._asked or self._confirmed)
+
     def ask(self, origin: Origin) -> None:
         r = self._r
         if r.state is State.LEADER:

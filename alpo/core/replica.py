@@ -14,32 +14,20 @@ The parts: `election` (R1-R10), `replication` and `acceptance` (R11-R18), `servi
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from operator import itemgetter
 from typing import Any
 
-from . import messages as m
 from .acceptance import Acceptance, InvariantBroken
 from .config import ReplicaConfig
+from .dispatch import INPUTS
 from .election import Election
 from .entries import DamagedEntry, Entry, Kind, json_body, seal
 from .handover import Handing
 from .inputs import (
-    AppendRun,
-    Connected,
-    Disconnected,
-    DropSession,
-    Initialise,
     Input,
-    ListSessions,
-    Loaded,
-    OpenSession,
-    PeerAddress,
     Persisted,
-    ReadIndex,
     Received,
-    Stop,
-    Tick,
 )
 from .invariants import Watch, check_cheap
 from .log import Log
@@ -96,13 +84,13 @@ class Replica:
             self.members.restore(MemberList.from_plain(first), boot.members_id)
         self.out = Outbox(self.me)
         self.out.cluster = boot.start.cluster
-        self.election = Election(self)
-        self.acceptance = Acceptance(self)
-        self.serving = Serving(self)
-        self.reads = Reads(self)
+        self.election: Election = Election(self)
+        self.acceptance: Acceptance = Acceptance(self)
+        self.serving: Serving = Serving(self)
+        self.reads: Reads = Reads(self)
         self.leadership: Replication | None = None
         self.handing: Handing | None = None
-        self.first_start = FirstStart(self, boot.start)
+        self.first_start: FirstStart = FirstStart(self, boot.start)
         self._durable_replies: list[Reply] = []
         self.watch = Watch()
 
@@ -138,17 +126,6 @@ class Replica:
         return self.serving.inflight_bytes
 
     @property
-    def awaits_disk(self) -> bool:
-        """Does anything wait for a `Persisted`? If not, it may come with the next inputs."""
-        return (
-            self.state is not State.PASSIVE
-            or self.guaranteed_id > self.log.stable_id
-            or self.stopping
-            or not self.first_start.started
-            or not self.out.hard_durable
-        )
-
-    @property
     def stopping(self) -> bool:
         return self.handing is not None
 
@@ -176,6 +153,22 @@ class Replica:
             return next((c.address for c in self.cfg.configured if c.id == id), "")
         return self.seen_addresses.get(member.identity, member.address)
 
+    def can_wait(self, item: Input) -> bool:
+        """Would a step for this alone move nothing that anybody waits for? Then it may come with the next inputs.
+
+        What may move the guaranteed mark together with something else that waits is never among it.
+        """
+        if self.handing is not None or self.reads.waiting or not self.out.hard_durable:
+            return False
+        if type(item) is Persisted:
+            stable_id = self.log.stable_after(item.number)
+            if self.leadership is not None:
+                return self.leadership.mark_with(stable_id) <= self.guaranteed_id
+            return self.state is State.PASSIVE and self.guaranteed_id <= self.log.stable_id
+        if type(item) is Received and self.leadership is not None:
+            return self.leadership.can_wait(item.envelope.sender, item.envelope.message)
+        return False
+
     # -- starting and stepping --------------------------------------------------------------------------
 
     def replay(self, entries: Iterable[Entry]) -> None:
@@ -202,7 +195,7 @@ class Replica:
         self.out.begin()
         try:
             for each in inputs:
-                _INPUTS[type(each)](self, each)
+                INPUTS[type(each)](self, each)
             return self._finish()
         except InvariantBroken as broken:
             return Ready(alarm=str(broken))
@@ -384,96 +377,3 @@ class Replica:
         return TableSave(
             self.applied_id, horizon_ms, changed, ended, members.to_plain(), members_id, self.settings.to_plain()
         )
-
-    # -- inputs -----------------------------------------------------------------------------------------
-
-    def _on_received(self, received: Received) -> None:
-        """R27: what comes from or for another incarnation, or of another cluster, counts for nothing."""
-        envelope = received.envelope
-        message = envelope.message
-        kind = type(message)
-        if envelope.target.id != self.me.id:
-            return
-        if envelope.target.incarnation != self.me.incarnation:
-            if envelope.target.incarnation or kind not in m.START_ONLY:
-                if kind is not m.WrongIncarnation:
-                    self.out.send(envelope.sender, m.WrongIncarnation(envelope.target.incarnation))
-                return
-        if kind not in m.START_ONLY and (not self.first_start.started or envelope.cluster != self.cluster):
-            return
-        _MESSAGES[kind](self, envelope.sender, message)
-
-    def _on_wrong_incarnation(self, sender: Identity, message: m.WrongIncarnation) -> None:
-        """The member that we address has another disk than the one that is listed."""
-        listed = self.members.latest.get(sender.id)
-        if listed is not None and listed.incarnation != sender.incarnation:
-            if self.wrong_incarnations.get(sender.id) != sender.incarnation:
-                self.wrong_incarnations[sender.id] = sender.incarnation
-                self.out.event("wrong_incarnation", member=sender.id, answers_as=sender.incarnation.hex())
-
-    def _on_append_answer(self, sender: Identity, answer: m.AppendAnswer) -> None:
-        if answer.term > self.term:
-            self.adopt_term(answer.term)
-        elif self.leadership is not None:
-            self.leadership.on_answer(sender, answer)
-
-    def _on_connected(self, each: Connected) -> None:
-        self.connected[each.peer] = True
-        if self.leadership is not None:
-            self.leadership.connected(each.peer)
-
-    def _on_disconnected(self, each: Disconnected) -> None:
-        self.connected.pop(each.peer, None)
-
-    def _on_peer_address(self, each: PeerAddress) -> None:
-        self.seen_addresses[Identity(each.peer, each.incarnation)] = each.address
-
-    def _on_persisted(self, each: Persisted) -> None:
-        self.out.persisted = max(self.out.persisted, each.number)
-        self.log.persisted(each.number)
-        self.first_start.persisted(each.number)
-        if self.out.hard_durable and self.state is State.CANDIDATE:
-            self.election.own_vote_durable()
-        if self.leadership is not None:
-            self.leadership.count()
-
-    def _on_loaded(self, each: Loaded) -> None:
-        if self.leadership is not None:
-            self.leadership.on_loaded(each.peer, each.generation, each.entries)
-
-    def _on_stop(self, each: Stop) -> None:
-        if self.handing is None:
-            self.handing = Handing(self)
-
-
-_MESSAGES: dict[type, Callable[[Replica, Identity, Any], None]] = {
-    m.CanvassRequest: lambda r, sender, message: r.election.on_canvass_request(sender, message),
-    m.CanvassAnswer: lambda r, sender, message: r.election.on_canvass_answer(sender, message),
-    m.VoteRequest: lambda r, sender, message: r.election.on_vote_request(sender, message),
-    m.VoteAnswer: lambda r, sender, message: r.election.on_vote_answer(sender, message),
-    m.DeferRequest: lambda r, sender, message: r.election.on_defer_request(sender, message),
-    m.DeferAnswer: lambda r, sender, message: r.election.on_defer_answer(sender, message),
-    m.HandOver: lambda r, sender, message: r.election.on_hand_over(sender, message),
-    m.AppendRequest: lambda r, sender, message: r.acceptance.on_request(sender, message),
-    m.AppendAnswer: Replica._on_append_answer,
-    m.WrongIncarnation: Replica._on_wrong_incarnation,
-    m.StartQuestion: lambda r, sender, message: r.first_start.on_question(sender, message),
-    m.StartAnswer: lambda r, sender, message: r.first_start.on_answer(sender, message),
-}
-
-_INPUTS: dict[type, Callable[[Replica, Any], None]] = {
-    AppendRun: lambda r, each: r.serving.append_run(each),
-    Received: Replica._on_received,
-    Persisted: Replica._on_persisted,
-    Loaded: Replica._on_loaded,
-    Connected: Replica._on_connected,
-    Disconnected: Replica._on_disconnected,
-    PeerAddress: Replica._on_peer_address,
-    OpenSession: lambda r, each: r.serving.open_session(each),
-    DropSession: lambda r, each: r.serving.drop_session(each),
-    ListSessions: lambda r, each: r.serving.list_sessions(each),
-    ReadIndex: lambda r, each: r.reads.ask(each.origin),
-    Initialise: lambda r, each: r.first_start.initialise(each.origin),
-    Stop: Replica._on_stop,
-    Tick: lambda r, each: None,
-}

@@ -256,15 +256,32 @@ class Replication:
     def count(self) -> None:
         """R13 and R18, after anybody's acceptance."""
         r = self._r
-        marks = [self.peers[m.id].match_id for m in r.members.other_voters()]
-        if r.members.i_vote:
-            marks.append(r.log.stable_id)
-        mark = majority_mark(marks)
+        mark = self.mark_with(r.log.stable_id)
         if mark > r.guaranteed_id and mark >= self.first_id:
             r.set_guaranteed(mark)
         if r.members.latest_id <= r.guaranteed_id:
             low = min([r.log.stable_id, *[p.match_id for p in self.peers.values()]])
             r.fully_replicated_id = max(r.fully_replicated_id, min(low, r.guaranteed_id))
+
+    def mark_with(self, stable_id: int) -> int:
+        """What a majority has accepted, our own copy being on disk up to ``stable_id``."""
+        marks = [self.peers[m.id].match_id for m in self._r.members.other_voters()]
+        if self._r.members.i_vote:
+            marks.append(stable_id)
+        return majority_mark(marks)
+
+    def can_wait(self, sender: Identity, message: object) -> bool:
+        """An acceptance of what is guaranteed already, by a peer that has everything: see `Replica.can_wait`."""
+        peer = self.progress(sender)
+        return (
+            type(message) is AppendAnswer
+            and message.ok
+            and message.term == self._r.term
+            and message.prev_id < message.match_id <= self._r.guaranteed_id  # heartbeats' answers tell the time
+            and peer is not None
+            and peer.matched
+            and peer.next_id > self._r.log.last_id
+        )
 
     def now_ms(self, own_wall_ms: int, clocks: dict[int, tuple[int, float]]) -> int:
         """Entry time: the lower median of the clocks of the voters heard in this reign, ours included."""

@@ -29,6 +29,8 @@ from alpo.core.replica import Replica
 log = structlog.get_logger()
 
 _SOON_S = 0.01
+#: So many inputs that could wait are stepped all the same.
+_WAITING_MAX = 64
 
 
 class Alarm(Exception):
@@ -68,6 +70,7 @@ class Driver:
         self._now_s = 0.0
         self._inbox: list[Input] = []
         self._inbox_bytes = 0
+        self._urgent = False
         self._stepping = False
         self._submitted = 0  # number of the last write handed to the writer
         self._persisted = 0
@@ -98,9 +101,14 @@ class Driver:
         """Queue an input for the next step; follow with `kick` once all that came in together is posted."""
         self._inbox.append(item)
         self._inbox_bytes += size_bytes
+        if not self._urgent:
+            self._urgent = len(self._inbox) >= _WAITING_MAX or not self.replica.can_wait(item)
 
     def kick(self) -> None:
-        """See to it that what was posted is stepped: now if the disk is idle, else in the next pass."""
+        """See to it that what was posted is stepped: now if the disk is idle, else in the next pass; what can wait
+        comes with whatever is posted next."""
+        if not self._urgent:
+            return
         if self._persisted == self._submitted:
             self.pump()
         else:
@@ -116,7 +124,7 @@ class Driver:
                 self._release()
                 if not self._inbox:
                     break
-                inputs, self._inbox, self._inbox_bytes = self._inbox, [], 0
+                inputs, self._inbox, self._inbox_bytes, self._urgent = self._inbox, [], 0, False
                 self.steps += 1
                 self.inputs += len(inputs)
                 self._now_s = trio.current_time()
@@ -177,9 +185,9 @@ class Driver:
         Runs in the Trio thread (by way of ``run_sync_soon``)."""
         self._persisted = max(self._persisted, number)
         self.post(Persisted(number))
-        if self.replica.awaits_disk or len(self._inbox) > 1:
+        if self._urgent:
             self.pump()
-        else:  # nothing depends on it now: it goes with what comes next, and costs no step of its own
+        else:
             self._release()
 
     def _release(self) -> None:

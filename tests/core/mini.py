@@ -32,6 +32,7 @@ class Host:
         self.waiting: list[tuple[int, list[Envelope]]] = []
         self.writes: list[Write] = []
         self.due_s = 0.0
+        self.inbox: list[Input] = []  # what can wait for other inputs, as the driver holds it
 
 
 class Cluster:
@@ -77,7 +78,7 @@ class Cluster:
         )
         host.replica = Replica(cfg, boot, random.Random(self.rng.random()))
         host.replica.replay(host.store.replay(boot.applied_id + 1))
-        host.waiting, host.writes = [], []
+        host.waiting, host.writes, host.inbox = [], [], []
         self.handle(host, host.replica.start(self.now_s, self.wall_ms()))
         for other in self.hosts.values():
             if other.replica is not None and other.id != id:
@@ -99,8 +100,12 @@ class Cluster:
 
     def give(self, id: int, *inputs: Input) -> None:
         host = self.hosts[id]
-        if host.replica is not None:
-            self.handle(host, host.replica.step(inputs, self.now_s, self.wall_ms()))
+        if host.replica is None:
+            return
+        host.inbox += inputs
+        if not all(host.replica.can_wait(item) for item in inputs):
+            inbox, host.inbox = host.inbox, []
+            self.handle(host, host.replica.step(inbox, self.now_s, self.wall_ms()))
 
     def handle(self, host: Host, ready: Ready) -> None:
         replica = host.replica

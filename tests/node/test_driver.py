@@ -32,7 +32,10 @@ class Told:
         self.script = list(script)
         self.steps: list[list[Any]] = []
         self.inflight_bytes = 0
-        self.awaits_disk = True
+        self.waits: tuple[type, ...] = ()
+
+    def can_wait(self, item: object) -> bool:
+        return isinstance(item, self.waits)
 
     def start(self, _now_s: float, _wall_ms: int) -> Ready:
         return Ready(deadline_s=FAR_S)
@@ -242,7 +245,7 @@ def test_order_holds_for_any_script() -> None:
 @in_trio
 async def test_a_report_that_nothing_waits_for_costs_no_step_of_its_own() -> None:
     replica = Told(Ready(write=write(1), send_after_write=[envelope(1)]))
-    replica.awaits_disk = False
+    replica.waits = (Persisted,)
     rec = Recorder(replica)
     rec.driver.post(Tick())
     rec.driver.pump()
