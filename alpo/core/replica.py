@@ -375,5 +375,6 @@ class Replica:
         self.applied_id = self.guaranteed_id
         members_id, members = self.members.at(self.guaranteed_id)
         return TableSave(
-            self.applied_id, horizon_ms, changed, ended, members.to_plain(), members_id, self.settings.to_plain()
+            self.applied_id, horizon_ms, changed, ended, members.to_plain(), members_id,
+            self.sessions.settings_at(self.guaranteed_id).to_plain(),
         )

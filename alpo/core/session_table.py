@@ -408,6 +408,10 @@ class SessionState:
         self._touched = {record[2].client: None for record in above}
         return Saved(changed, ended, horizon_ms)
 
+    def settings_at(self, at_id: int) -> Settings:
+        """The settings as of entry ``at_id``, which is not below the settled id."""
+        return next((before for id, before in self._settings_before if id > at_id), self.settings)
+
     def saved(self, at_id: int) -> None:
         """What `rows_at` gave up to ``at_id`` is on disk, or will be before anything that is handed out later."""
         self._unsaved = [unsaved for unsaved in self._unsaved if unsaved[0] > at_id]

@@ -271,3 +271,10 @@ def test_whatever_a_log_holds_it_is_applied_and_taken_back(
         single.inconsistency(entry)
         single.apply(entry)
     assert made.same_as(single)
+
+
+def test_settings_as_of_an_entry() -> None:
+    table = SessionTable(Settings(window=5))
+    table.apply(seal(1, 1, Kind.SETTINGS, 100, 1, json_body(**Settings(window=6).to_plain())))
+    table.apply(seal(2, 1, Kind.SETTINGS, 100, 1, json_body(**Settings(window=7).to_plain())))
+    assert [table.settings_at(id).window for id in (0, 1, 2)] == [5, 6, 7]
