@@ -6,6 +6,7 @@ servers. A test changes `leader`, kills and revives servers, and puts a `script`
 
 from __future__ import annotations
 
+import secrets
 import socket
 import struct
 from collections.abc import AsyncIterator, Callable
@@ -49,7 +50,7 @@ class FakeCluster:
         self.tasks = tasks
         self.servers: dict[int, FakeServer] = {}
         self.leader = 1
-        self.cluster = b"c" * 16
+        self.cluster = secrets.token_bytes(16)  # another test may be given the port of a server that was killed
         self.window = 1024
         self.payload_bytes_max = 1 << 20
         self.batch_bytes_max = 8 << 20
@@ -166,7 +167,7 @@ class FakeServer:
 
     async def revive(self) -> None:
         listener = await anyio.create_tcp_listener(
-            local_host="127.0.0.1", local_port=int(self.address.rpartition(":")[2]), reuse_port=True
+            local_host="127.0.0.1", local_port=int(self.address.rpartition(":")[2])
         )
         await self.cluster.tasks.start(self.run, listener)
 
@@ -177,8 +178,9 @@ class FakeServer:
                 await self._talk(stream)
         finally:
             # A cut is abrupt: what was sent and not read is gone.
-            raw = stream.extra(SocketAttribute.raw_socket)
-            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            with suppress(OSError):  # it may be closed already
+                raw = stream.extra(SocketAttribute.raw_socket)
+                raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             with anyio.CancelScope(shield=True):
                 await stream.aclose()
 
@@ -327,7 +329,7 @@ async def fake_cluster(size: int = 3) -> AsyncIterator[FakeCluster]:
         cluster = FakeCluster(tasks)
         listeners = []
         for id in range(1, size + 1):
-            listener = await anyio.create_tcp_listener(local_host="127.0.0.1", reuse_port=True)
+            listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
             cluster.servers[id] = FakeServer(cluster, id, listener.extra(SocketAttribute.local_port))
             listeners.append(listener)
         for server, listener in zip(cluster.servers.values(), listeners, strict=True):

@@ -100,13 +100,20 @@ async def test_lost_leadership_is_retried_and_stays_unknown() -> None:
 
 async def test_refused_unseen_is_unavailable_and_its_serial_used_again() -> None:
     async with fake_cluster() as c:
-        c.script = lambda server, append: Code.NOT_LEADER
+
+        def step_down(server: object, append: object) -> Code:
+            c.lead(0)
+            return Code.NOT_LEADER
+
+        c.script = step_down
         async with alpo.connect(c.addresses, timeout_s=0.3) as log:
             first = log.append_nowait(b"a")
             later = log.append_nowait(b"b", timeout_s=30)
             with pytest.raises(alpo.Unavailable):
                 await first
+            assert len(c.appends) == 1
             c.script = lambda server, append: TAKE
+            c.lead(1)
             assert await later == 1
             assert later.serial == 1
     assert c.payloads == [b"b"]
