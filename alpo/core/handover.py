@@ -33,7 +33,9 @@ class Handing:
         return self._target.who.id if self._target else 0
 
     def deadline_s(self) -> float:
-        return min(self._ends_s, self._try_next_s) if self._led_term else self._ends_s
+        if self._r.leadership is None:
+            return self._ends_s  # what it waits for comes as a message
+        return min(self._ends_s, max(self._try_next_s, self._r.now_s + self._r.cfg.heartbeat_s / 10))
 
     def advance(self) -> bool:
         """Take the next step; True once the server may leave."""

@@ -8,7 +8,7 @@ import uuid
 import pytest
 from mini import Cluster
 
-from alpo.core.inputs import Initialise, ReadIndex, Stop
+from alpo.core.inputs import Initialise, ReadIndex, Stop, Tick
 from alpo.core.messages import StartStatus
 from alpo.core.ready import Appended, Code, Initialised, ReadAt, Refused
 from alpo.core.state import State
@@ -226,3 +226,17 @@ def test_random_schedules(seed: int) -> None:
     assert {key: found.get(key) for key in done} == done, "lost"
     tables = [h.replica.sessions.state() for h in cluster.hosts.values()]
     assert all(table == tables[0] for table in tables)
+
+
+def test_a_leaver_waits_without_spinning() -> None:
+    """R28: while it waits, the next deadline is never now."""
+    cluster = Cluster(3)
+    old = cluster.elect()
+    cluster.run(0.3)
+    cluster.give(old.me.id, Stop())
+    ready = old.step([Tick()], cluster.now_s, cluster.wall_ms())
+    assert ready.deadline_s > cluster.now_s
+    cluster.run_until(lambda: cluster.leader not in (None, old))
+    for _ in range(3):
+        cluster.now_s += 0.01
+        assert old.step([Tick()], cluster.now_s, cluster.wall_ms()).deadline_s > cluster.now_s
