@@ -75,6 +75,7 @@ def _on_disconnected(r: Replica, each: Disconnected) -> None:
 
 def _on_peer_address(r: Replica, each: PeerAddress) -> None:
     r.seen_addresses[Identity(each.peer, each.incarnation)] = each.address
+    r.addresses_changed = True
 
 
 def _on_persisted(r: Replica, each: Persisted) -> None:

@@ -68,6 +68,7 @@ class Replica:
         self.heard_s: float | None = None
         self.connected: dict[int, bool] = {}
         self.seen_addresses: dict[Identity, str] = {}  # as hellos say
+        self.addresses_changed = True  # since all were last found to be as the list says
         self.clocks: dict[int, tuple[int, float]] = {}
         self.wrong_incarnations: dict[int, bytes] = {}
         self.log = Log(cfg.tail_bytes_max)
@@ -272,6 +273,7 @@ class Replica:
         self.leader = self.me
         self.last_leader_id = self.me.id
         self.leadership = Replication(self)
+        self.addresses_changed = True
         self.out.event("leader", term=self.term, first_id=self.leadership.first_id)
         self.append_special(Kind.LEADER, json_body(leader=self.me.id))
 
@@ -356,6 +358,8 @@ class Replica:
         """R27: addresses are hints; the leader writes down where it sees a member, one change at a time."""
         leadership = self.leadership
         assert leadership is not None
+        if not self.addresses_changed:
+            return
         if self.guaranteed_id < leadership.first_id or self.members.latest_id > self.guaranteed_id:
             return
         for member in self.members.latest.replicas:
@@ -365,6 +369,7 @@ class Replica:
                 changed = self.members.latest.with_member(member._replace(address=address))
                 self.append_special(Kind.MEMBERS, members_body(changed))
                 return
+        self.addresses_changed = False
 
     def _table_save(self) -> TableSave | None:
         """Now and then the replicated state goes to disk, as of the guaranteed mark (section 2)."""

@@ -3,18 +3,19 @@
 Laws:
 
 * Nothing but `pump` calls `Replica.step`. A step takes everything that was posted: work is per group.
-* `Ready.send` leaves before the write is even handed to the writer; `Ready.send_after_write` leaves in the
-  very turn in which the write is reported durable, before the step that hears of it (R14).
+* `Ready.send` leaves before the write is even handed to the writer; `Ready.send_after_write` is encoded, and goes to
+  the writer with the write: its thread sends it once the commit is done (R14), without waiting for this one.
+* The writer reports by a number that every step looks at first; it wakes the driver only if something waits for it.
 * A Ready with an alarm is never acted on: the driver fails, and the server with it.
-* `pump` runs where the inputs come in, without a task switch, while no write is under way; while one is,
-  inputs gather until the scheduler's next pass, so that a group forms.
+* `pump` runs where the inputs come in, without a task switch, while no write is under way; while one is, clients'
+  requests gather until the scheduler's next pass, so that a group forms. (Peers' messages are groups already.)
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol, cast
 
@@ -25,6 +26,7 @@ from alpo.core.inputs import Input, Persisted, Tick
 from alpo.core.messages import Envelope
 from alpo.core.ready import Load, Ready, Reply, Write
 from alpo.core.replica import Replica
+from alpo.storage.writer import After
 
 log = structlog.get_logger()
 
@@ -57,14 +59,16 @@ class Driver:
         self,
         replica: Replica,
         *,
-        submit: Callable[[Write], None],
+        submit: Callable[[Write, After], None],
         send: Callable[[Sequence[Envelope]], None],
+        prepare: Callable[[Sequence[Envelope]], After],
         load: Callable[[Load], None],
         inflight_bytes_max: int,
     ) -> None:
         self.replica = replica
         self._submit = submit
         self._send = send
+        self._prepare = prepare
         self._load = load
         self._inflight_bytes_max = inflight_bytes_max
         self._now_s = 0.0
@@ -72,9 +76,11 @@ class Driver:
         self._inbox_bytes = 0
         self._urgent = False
         self._stepping = False
+        self._token = trio.lowlevel.current_trio_token()
         self._submitted = 0  # number of the last write handed to the writer
-        self._persisted = 0
-        self._held: deque[tuple[int, list[Envelope]]] = deque()
+        self._durable = 0  # of the last one on disk; set by the writer's thread
+        self._persisted = 0  # of the last one that the replica knows to be
+        self._report_wanted = False  # set here, then `_durable` is looked at; in `durable` the other way round
         self._deadline_s = math.inf
         self._timer = trio.CancelScope()
         self._wake = trio.Event()
@@ -104,12 +110,12 @@ class Driver:
         if not self._urgent:
             self._urgent = len(self._inbox) >= _WAITING_MAX or not self.replica.can_wait(item)
 
-    def kick(self) -> None:
-        """See to it that what was posted is stepped: now if the disk is idle, else in the next pass; what can wait
-        comes with whatever is posted next."""
+    def kick(self, *, at_once: bool = False) -> None:
+        """See to it that what was posted is stepped: now if the disk is idle or ``at_once``, else in the next pass;
+        what can wait comes with whatever is posted next."""
         if not self._urgent:
             return
-        if self._persisted == self._submitted:
+        if at_once or self._durable == self._submitted:
             self.pump()
         else:
             self._wake.set()
@@ -120,15 +126,14 @@ class Driver:
             return
         self._stepping = True
         try:
-            while True:
-                self._release()
-                if not self._inbox:
-                    break
+            self._hear_writer()
+            while self._inbox:
                 inputs, self._inbox, self._inbox_bytes, self._urgent = self._inbox, [], 0, False
                 self.steps += 1
                 self.inputs += len(inputs)
                 self._now_s = trio.current_time()
                 self._dispatch(self.replica.step(inputs, self._now_s, wall_ms()))
+                self._want_report()
         except Exception as error:  # the node raises it: here it would end the caller, who is not to blame
             self.failed(error)
         finally:
@@ -140,6 +145,8 @@ class Driver:
         """The replica's own first step. Before anything is posted."""
         self._now_s = trio.current_time()
         self._dispatch(self.replica.start(self._now_s, wall_ms()))
+        self._want_report()
+        self.pump()
 
     def _dispatch(self, ready: Ready) -> None:
         if ready.alarm is not None:
@@ -147,13 +154,9 @@ class Driver:
         if ready.send:
             self._send(ready.send)
         if ready.write is not None:
+            after = self._prepare(ready.send_after_write) if ready.send_after_write else None
             self._submitted = ready.write.number
-            self._submit(ready.write)
-        if ready.send_after_write:
-            if self._persisted == self._submitted:
-                self._send(ready.send_after_write)
-            else:
-                self._held.append((self._submitted, ready.send_after_write))
+            self._submit(ready.write, after)
         if ready.replies:
             self._answer(ready.replies)
         for load in ready.loads:
@@ -179,20 +182,25 @@ class Driver:
 
     # -- the writer's reports ---------------------------------------------------------------------------
 
-    def persisted(self, number: int) -> None:
-        """Every write up to ``number`` is on disk: messages that waited leave, then the replica hears of it.
+    def durable(self, number: int) -> None:
+        """Every write up to ``number`` is on disk. For the writer's thread."""
+        self._durable = number
+        if self._report_wanted:
+            with contextlib.suppress(trio.RunFinishedError):  # the server has stopped
+                self._token.run_sync_soon(self.pump)
 
-        Runs in the Trio thread (by way of ``run_sync_soon``)."""
-        self._persisted = max(self._persisted, number)
-        self.post(Persisted(number))
-        if self._urgent:
-            self.pump()
-        else:
-            self._release()
+    def _want_report(self) -> None:
+        """Have the writer wake us if anything waits for it."""
+        self._report_wanted = self._submitted > self._persisted and not self.replica.can_wait(
+            Persisted(self._submitted)
+        )
+        if self._report_wanted:
+            self._hear_writer()
 
-    def _release(self) -> None:
-        while self._held and self._held[0][0] <= self._persisted:
-            self._send(self._held.popleft()[1])
+    def _hear_writer(self) -> None:
+        if self._durable > self._persisted:
+            self._persisted = self._durable
+            self.post(Persisted(self._persisted))
 
     def failed(self, error: BaseException) -> None:
         """Something without which the server cannot go on, the writer perhaps: no step is made any more."""

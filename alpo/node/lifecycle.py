@@ -25,7 +25,7 @@ from alpo.core.messages import Envelope
 from alpo.core.ready import Code, Load, Write
 from alpo.core.replica import Replica
 from alpo.storage.interface import Store, StoreError
-from alpo.storage.writer import WriterStats
+from alpo.storage.writer import After, WriterStats
 from alpo.wire import requests as w
 
 from .clients import ClientConnection
@@ -48,7 +48,7 @@ class WriterLike(Protocol):
 
     stats: WriterStats
 
-    def submit(self, write: Write) -> None: ...
+    def submit(self, write: Write, after: After = None) -> None: ...
 
     def close(self) -> None: ...
 
@@ -86,13 +86,13 @@ class Node:
         self.replica = Replica(self._cfg, boot, random.Random(secrets.randbits(64)))
         self.replica.replay(self._store.replay(boot.applied_id + 1))
         writer = self._make_writer(
-            lambda number: token.run_sync_soon(self.driver.persisted, number),
+            self._durable,
             lambda error: token.run_sync_soon(self.driver.failed, error),
         )
         self.writer = writer
         self.routes = Routes()
         self.driver = Driver(
-            self.replica, submit=writer.submit, send=self._send, load=self._load,
+            self.replica, submit=writer.submit, send=self._send, prepare=self._prepare, load=self._load,
             inflight_bytes_max=self.limits.inflight_bytes_max,
         )
         self.driver.on_failure = self._ended.set
@@ -155,6 +155,12 @@ class Node:
 
     def _send(self, envelopes: Sequence[Envelope]) -> None:
         self.routes.send(envelopes, trio.current_time())
+
+    def _durable(self, number: int) -> None:
+        self.driver.durable(number)
+
+    def _prepare(self, envelopes: Sequence[Envelope]) -> Callable[[], None]:
+        return self.routes.prepare(envelopes, trio.current_time())
 
     def _load(self, load: Load) -> None:
         assert self._nursery is not None

@@ -5,13 +5,17 @@ Laws:
 * `push` tries the socket at once, so that an answer costs no task switch; only what the kernel would not
   take is queued, and `drain` (one task) sends it, in order.
 * The queue is bounded: beyond ``queue_bytes_max`` the connection is closed, never grown.
+* The socket is written to and closed, and the queue changed, under one lock: `push_from_thread` may be called by the
+  writer, so that an acceptance leaves without waiting for the event loop. Nothing is awaited under it.
 * Until `allow_frames` a frame may be no longer than a hello.
 * One task receives. Whoever closes, the receiver and the drainer both end with `LinkClosed`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import socket
+import threading
 from collections import deque
 from typing import TypeAlias
 
@@ -51,12 +55,15 @@ class Link:
         self._reader = FrameReader(HELLO_BYTES_MAX)
         self._queue: deque[memoryview] = deque()
         self._queue_bytes_max = queue_bytes_max
+        self._lock = threading.Lock()
+        self._token = trio.lowlevel.current_trio_token()
         self._wake = trio.Event()
         self._sent = trio.lowlevel.ParkingLot()
         #: Bytes that wait for the other side to read.
         self.queued_bytes = 0
         #: Why it was closed; "" while open.
         self.closed = ""
+        self._trouble = ""
 
     @property
     def remote(self) -> str:
@@ -99,25 +106,42 @@ class Link:
 
     def push(self, data: bytes | bytearray) -> None:
         """Send ``data``, which the link owns from now on. Never blocks; a closed link drops it."""
-        if self.closed:
-            return
-        sent = 0
-        if not self._queue:
-            try:
-                sent = self._sock.send(data)
-            except (BlockingIOError, InterruptedError):
-                pass
-            except OSError as error:
-                self.close(str(error))
-                return
-            if sent == len(data):
-                return
-        self._queue.append(memoryview(data)[sent:])
-        self.queued_bytes += len(data) - sent
-        if self.queued_bytes > self._queue_bytes_max:
-            self.close(f"the other side does not read: {self.queued_bytes} bytes wait")
-            return
-        self._wake.set()
+        if self._try(data):
+            self._see_to_rest()
+
+    def push_from_thread(self, data: bytes) -> None:
+        """`push`, from any thread."""
+        if self._try(data):
+            with contextlib.suppress(trio.RunFinishedError):  # the server has stopped
+                self._token.run_sync_soon(self._see_to_rest)
+
+    def _try(self, data: bytes | bytearray) -> bool:
+        """Send what the kernel takes, queue the rest. True if there is a rest, or trouble, to see to."""
+        with self._lock:
+            if self.closed:
+                return False
+            sent = 0
+            if not self._queue:
+                try:
+                    sent = self._sock.send(data)
+                except (BlockingIOError, InterruptedError):
+                    pass
+                except OSError as error:
+                    self._trouble = str(error)
+                    return True
+                if sent == len(data):
+                    return False
+            self._queue.append(memoryview(data)[sent:])
+            self.queued_bytes += len(data) - sent
+            if self.queued_bytes > self._queue_bytes_max:
+                self._trouble = f"the other side does not read: {self.queued_bytes} bytes wait"
+            return True
+
+    def _see_to_rest(self) -> None:
+        if self._trouble:
+            self.close(self._trouble)
+        else:
+            self._wake.set()
 
     async def drain(self) -> None:
         """Send what `push` had to queue, for as long as the link is open. Run it in one task."""
@@ -134,19 +158,20 @@ class Link:
     async def _send_some(self) -> None:
         try:
             await trio.lowlevel.wait_writable(self._sock)
-            if self.closed:
-                return
-            sent = self._sock.send(self._queue[0])
+            with self._lock:
+                if self.closed:
+                    return
+                sent = self._sock.send(self._queue[0])
+                self.queued_bytes -= sent
+                if sent == len(self._queue[0]):
+                    self._queue.popleft()
+                else:
+                    self._queue[0] = self._queue[0][sent:]
         except (BlockingIOError, InterruptedError):
             return
         except (OSError, trio.ClosedResourceError) as error:
             self.close(self.closed or str(error))
             return
-        self.queued_bytes -= sent
-        if sent == len(self._queue[0]):
-            self._queue.popleft()
-        else:
-            self._queue[0] = self._queue[0][sent:]
         self._sent.unpark_all()
 
     async def wait_below(self, bytes_high: int) -> None:
@@ -158,11 +183,12 @@ class Link:
         """Close at once; what is queued is lost. Idempotent: the first reason stands."""
         if self.closed:
             return
-        self.closed = why or "closed"
         trio.lowlevel.notify_closing(self._sock)
-        self._sock.close()
-        self._queue.clear()
-        self.queued_bytes = 0
+        with self._lock:
+            self.closed = why or "closed"
+            self._sock.close()
+            self._queue.clear()
+            self.queued_bytes = 0
         self._wake.set()
         self._sent.unpark_all()
 

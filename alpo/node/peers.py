@@ -238,7 +238,7 @@ def take_messages(driver: Driver, route: Route, who: Identity, bodies: list[Body
             raise WireError("this connection is open for first-start messages only")
         driver.post(Received(envelope))
     if bodies:
-        driver.kick()
+        driver.kick(at_once=True)
 
 
 async def _connect(address: str) -> socket.socket:

@@ -7,7 +7,7 @@ What has no way is dropped: the core repeats what matters.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from alpo.core.members import Identity
 from alpo.core.messages import REQUESTS, START_ONLY, AppendRequest, Envelope
@@ -34,7 +34,22 @@ class Routes:
         self.accepted: dict[Identity, Route] = {}
 
     def send(self, envelopes: Sequence[Envelope], now_s: float) -> None:
-        """Encode and send. The same entries to several peers are encoded once."""
+        """Encode and send."""
+        for link, data in self._encode(envelopes, now_s):
+            link.push(data)
+
+    def prepare(self, envelopes: Sequence[Envelope], now_s: float) -> Callable[[], None]:
+        """Encode now; what is returned sends, from any thread."""
+        encoded = self._encode(envelopes, now_s)
+
+        def send() -> None:
+            for link, data in encoded:
+                link.push_from_thread(data)
+
+        return send
+
+    def _encode(self, envelopes: Sequence[Envelope], now_s: float) -> list[tuple[Link, bytes]]:
+        """The bytes for each connection. The same entries to several peers are encoded once."""
         blobs: dict[tuple[int, int], bytes] = {}
         frames: dict[Link, list[bytes]] = {}
         for envelope in envelopes:
@@ -52,8 +67,7 @@ class Routes:
             frames.setdefault(route.link, []).append(encode_envelope(envelope, blob))
             if route.silent_since_s is None:
                 route.silent_since_s = now_s
-        for link, parts in frames.items():
-            link.push(parts[0] if len(parts) == 1 else b"".join(parts))
+        return [(link, parts[0] if len(parts) == 1 else b"".join(parts)) for link, parts in frames.items()]
 
     def _route(self, envelope: Envelope) -> Route | None:
         message = envelope.message

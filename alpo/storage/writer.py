@@ -2,7 +2,8 @@
 
 Laws:
 
-* Writes reach the store in the order they were submitted; `done` is called only after the commit that covers them.
+* Writes reach the store in the order they were submitted; ``after`` of each, then `done` once, are called only after
+  the commit that covers them, in that order too.
 * One commit holds at most `COMMIT_BYTES_MAX` of bodies and `COMMIT_ENTRIES_MAX` entries, and one write beyond.
 * After the first failure nothing more is written, and `failed` has been called once.
 """
@@ -14,10 +15,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
+from typing import TypeAlias
 
 from alpo.core.ready import Write
 
 from .interface import Rest, Store
+
+#: What is to be done from the writer's thread once a write is on disk, None for nothing.
+After: TypeAlias = Callable[[], None] | None
 
 COMMIT_BYTES_MAX = 16 << 20
 COMMIT_ENTRIES_MAX = 20_000
@@ -55,15 +60,15 @@ class Writer:
         self._store = store
         self._done = done
         self._failed = failed
-        self._queue: SimpleQueue[Write | None] = SimpleQueue()
+        self._queue: SimpleQueue[tuple[Write, After] | None] = SimpleQueue()
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="alpo-writer", daemon=True)
         self._thread.start()
 
-    def submit(self, write: Write) -> None:
-        """Queue a write; never blocks. Dropped after a failure."""
+    def submit(self, write: Write, after: After = None) -> None:
+        """Queue a write; never blocks. Dropped after a failure. ``after``: see `After`; it must not raise."""
         if not self._stopped:
-            self._queue.put(write)
+            self._queue.put((write, after))
 
     def close(self) -> None:
         """Write all that was submitted, then end the thread. Blocks; may be called twice, not from its own."""
@@ -80,7 +85,7 @@ class Writer:
         finally:
             self._stopped = True
 
-    def _next(self) -> Write | None:
+    def _next(self) -> tuple[Write, After] | None:
         """The next write, None to end; while there is none, the store tidies up."""
         timeout_s: float | None = IDLE_S
         while True:
@@ -90,22 +95,28 @@ class Writer:
                 if self._store.checkpoint(Rest.IDLE):
                     timeout_s = None
 
-    def _commit(self, first: Write) -> bool:
+    def _commit(self, first: tuple[Write, After]) -> bool:
         """Commit ``first`` and what has queued behind it; False if the end was among it."""
-        writes: list[Write] = [first]
+        write, after = first
+        writes, afters = [write], [after]
         more = True
-        entries, size = len(first.entries), first.bodies_bytes
+        entries, size = len(write.entries), write.bodies_bytes
         while entries < COMMIT_ENTRIES_MAX and size < COMMIT_BYTES_MAX and not self._queue.empty():
-            write = self._queue.get()
-            if write is None:
+            queued = self._queue.get()
+            if queued is None:
                 more = False
                 break
+            write, after = queued
             writes.append(write)
+            afters.append(after)
             entries += len(write.entries)
             size += write.bodies_bytes
         start_s = time.perf_counter()
         self._store.commit(writes)
         self._note(entries, size, (time.perf_counter() - start_s) * 1000)
+        for after in afters:
+            if after is not None:
+                after()
         self._done(writes[-1].number)
         self._store.checkpoint(Rest.LULL if self._queue.empty() else Rest.BUSY)
         return more

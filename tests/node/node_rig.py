@@ -19,7 +19,7 @@ from alpo.core.ready import Write
 from alpo.node.lifecycle import Node
 from alpo.node.limits import Limits
 from alpo.storage.memory import MemoryStore
-from alpo.storage.writer import WriterStats
+from alpo.storage.writer import After, WriterStats
 from alpo.wire import requests as w
 from alpo.wire.codec import decode_hello, decode_server, encode
 from alpo.wire.framing import FrameReader
@@ -34,21 +34,23 @@ class HeldWriter:
     def __init__(self, store: MemoryStore, done: Callable[[int], None]) -> None:
         self._store = store
         self._done = done
-        self._waiting: deque[Write] = deque()
+        self._waiting: deque[tuple[Write, After]] = deque()
         self.held = False
         self.stats = WriterStats()
 
-    def submit(self, write: Write) -> None:
+    def submit(self, write: Write, after: After = None) -> None:
         if self.held:
-            self._waiting.append(write)
+            self._waiting.append((write, after))
         else:
             self._store.commit([write])
+            if after is not None:
+                after()
             self._done(write.number)
 
     def release(self) -> None:
         self.held = False
         while self._waiting:
-            self.submit(self._waiting.popleft())
+            self.submit(*self._waiting.popleft())
 
     def close(self) -> None:
         """Nothing to join."""

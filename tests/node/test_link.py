@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 
 import pytest
 import trio
@@ -124,3 +125,49 @@ async def test_last_words_arrive_although_bytes_are_unread() -> None:
             await link.part(frame(b"why"), "told")
         assert FrameReader(100).feed(words[0]) == [b"why"]
         await until(lambda: bool(link.closed))
+
+
+@in_trio
+async def test_two_threads_push_whole_frames() -> None:
+    """What the writer's thread sends and what the event loop sends never mix within a frame, each in its order."""
+    link, other = pair(1 << 26)
+    link_frames = 400
+    with other:
+        got = bytearray()
+
+        async def read() -> None:
+            while True:
+                await trio.lowlevel.wait_readable(other)
+                part = other.recv(1 << 14)
+                if not part:
+                    return
+                got.extend(part)
+
+        def from_thread() -> None:
+            for n in range(link_frames):
+                link.push_from_thread(frame(b"t%06d" % n + b"x" * 5000))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(link.drain)
+            nursery.start_soon(read)
+            thread = threading.Thread(target=from_thread)
+            thread.start()
+            for n in range(link_frames):
+                link.push(frame(b"m%06d" % n + b"y" * 5000))
+                await trio.lowlevel.checkpoint()
+            await trio.to_thread.run_sync(thread.join)
+            await link.wait_below(0)
+            link.close("done")
+        bodies = [bytes(body[:7]) for body in FrameReader(1 << 20).feed(bytes(got))]
+        for who in (b"t", b"m"):
+            assert [b for b in bodies if b[:1] == who] == [who + b"%06d" % n for n in range(link_frames)]
+
+
+@in_trio
+async def test_a_closed_link_takes_nothing_from_a_thread() -> None:
+    link, other = pair()
+    with other:
+        link.close("done")
+        await trio.to_thread.run_sync(link.push_from_thread, frame(b"late"))
+        await trio.lowlevel.wait_readable(other)
+        assert other.recv(1) == b""

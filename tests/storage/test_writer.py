@@ -86,6 +86,24 @@ def test_what_gathers_during_a_commit_is_one_commit_and_done_means_committed():
     assert rig.writer.stats.last_commit_ms > 0 < rig.writer.stats.mean_commit_ms
 
 
+def test_what_comes_after_a_write_comes_after_its_commit_in_order():
+    store = GatedStore()
+    rig = Rig(store)
+    did = []
+    writes = _writes(4)
+    for number, one in enumerate(writes):
+        rig.writer.submit(one, lambda number=number: did.append((number, len(store.groups), len(rig.done))))
+    assert store.began.acquire(timeout=WAIT_S)
+    assert did == []
+    for _ in range(4):
+        store.gate.release()
+    rig.writer.close()
+    assert [number for number, _, _ in did] == [0, 1, 2, 3]
+    groups = [n for n, group in enumerate(store.groups, 1) for _ in group]
+    assert [committed for _, committed, _ in did] == groups, "not before the commit that holds it"
+    assert [reported for _, _, reported in did] == [n - 1 for n in groups], "before the report"
+
+
 @pytest.mark.parametrize("bound", ["COMMIT_ENTRIES_MAX", "COMMIT_BYTES_MAX"])
 def test_a_commit_is_bounded(monkeypatch, bound):
     monkeypatch.setattr(writer_module, bound, 30 if bound == "COMMIT_ENTRIES_MAX" else 3000)
