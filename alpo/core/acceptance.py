@@ -63,7 +63,8 @@ class Acceptance:
         if wrote:
             r.out.send_after_write(sender, self._acceptance(request, upto))
         elif request.round or entries:
-            r.out.send(sender, self._acceptance(request, min(upto, r.log.stable_id)))
+            # Of all that matches, not of this request alone: an acceptance that was lost on its way is told again.
+            r.out.send(sender, self._acceptance(request, min(self.matched_id, r.log.stable_id)))
 
     def _fresh(self, entries: list[Entry]) -> list[Entry]:
         """What we do not hold yet: from the first entry whose term differs from ours at its id."""

@@ -74,7 +74,9 @@ def _on_disconnected(r: Replica, each: Disconnected) -> None:
 
 
 def _on_peer_address(r: Replica, each: PeerAddress) -> None:
-    r.seen_addresses[Identity(each.peer, each.incarnation)] = each.address
+    who = Identity(each.peer, each.incarnation)
+    if r.members.latest.holds(who):  # anybody may say hello
+        r.seen_addresses[who] = each.address
     r.addresses_changed = True
 
 

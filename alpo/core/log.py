@@ -41,7 +41,8 @@ class Log:
         self._tail_first = base_id + 1
         self._tail_bytes = 0
         self._groups: deque[tuple[int, int]] = deque()  # (last id, bytes) as appended: what is dropped together
-        self._writes: deque[list[int]] = deque()  # [number, last id written or 0]
+        self._writes: deque[list[int]] = deque()  # [number, last id written or 0, bytes]
+        self.writing_bytes = 0  # of bodies handed out to be written, not yet on disk
         self._slices: dict[int, tuple[list[Entry], int]] = {}
 
     def restore(
@@ -149,19 +150,22 @@ class Log:
         self._slices[first_id] = (chosen, size)
         return chosen, size
 
-    def handed_to_disk(self, number: int) -> None:
+    def handed_to_disk(self, number: int, bodies_bytes: int = 0) -> None:
         """Write ``number`` has been handed out and holds everything up to the present end."""
-        self._writes.append([number, self.last_id])
+        self._writes.append([number, self.last_id, bodies_bytes])
+        self.writing_bytes += bodies_bytes
 
     def persisted(self, number: int) -> None:
         """Every write up to ``number`` is on disk."""
         while self._writes and self._writes[0][0] <= number:
-            self.stable_id = max(self.stable_id, self._writes.popleft()[1])
+            _, last_id, bodies_bytes = self._writes.popleft()
+            self.stable_id = max(self.stable_id, last_id)
+            self.writing_bytes -= bodies_bytes
 
     def stable_after(self, number: int) -> int:
         """What `stable_id` will be once every write up to ``number`` is on disk."""
         stable_id = self.stable_id
-        for write, last_id in self._writes:
+        for write, last_id, _ in self._writes:
             if write > number:
                 break
             stable_id = max(stable_id, last_id)

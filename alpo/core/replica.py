@@ -123,8 +123,8 @@ class Replica:
 
     @property
     def inflight_bytes(self) -> int:
-        """Bytes of appends that are not yet guaranteed."""
-        return self.serving.inflight_bytes
+        """Bytes of appends that are not yet guaranteed, or of entries not yet on our own disk if those are more."""
+        return max(self.serving.inflight_bytes, self.log.writing_bytes)
 
     @property
     def stopping(self) -> bool:
@@ -162,6 +162,8 @@ class Replica:
         if self.handing is not None or self.reads.waiting or not self.out.hard_durable:
             return False
         if type(item) is Persisted:
+            if self.log.writing_bytes > self.cfg.peer_inflight_bytes_max:
+                return False  # clients may wait for our disk
             stable_id = self.log.stable_after(item.number)
             if self.leadership is not None:
                 return self.leadership.mark_with(stable_id) <= self.guaranteed_id
@@ -221,7 +223,7 @@ class Replica:
         table = self._table_save() if self.out.has_write else None
         ready = self.out.finish(self.term, self.vote, self.guaranteed_id, self.fully_replicated_id, table)
         if ready.write is not None:
-            self.log.handed_to_disk(ready.write.number)
+            self.log.handed_to_disk(ready.write.number, ready.write.bodies_bytes)
         ready.may_stop = may_stop
         ready.deadline_s = self._deadline_s()
         check_cheap(self)

@@ -1,0 +1,65 @@
+"""What must go on by itself: lost acceptances, a leader's slow disk, hellos of strangers (R14, R17, R27)."""
+
+from __future__ import annotations
+
+from mini import Cluster, Host
+from test_replica import random_client
+
+from alpo.core.inputs import PeerAddress
+from alpo.core.messages import AppendAnswer, Envelope
+from alpo.core.ready import Appended
+
+
+class Losing(Cluster):
+    """Loses acceptances of entries from one server while told to."""
+
+    losing = 0
+
+    def transmit(self, host: Host, envelope: Envelope) -> None:
+        message = envelope.message
+        if host.id == self.losing and isinstance(message, AppendAnswer) and message.match_id > message.prev_id:
+            return
+        super().transmit(host, envelope)
+
+
+def test_a_heartbeat_tells_what_a_lost_acceptance_would_have_told() -> None:
+    """R17: nobody waits for the next entry, which may never come."""
+    cluster = Losing(3)
+    leader = cluster.elect()
+    cluster.run(0.5)
+    others = [id for id in cluster.hosts if id != leader.me.id]
+    cluster.crash(others[0])
+    cluster.losing = others[1]
+    origin = cluster.append(random_client(), 1, b"a")
+    cluster.run(0.05)
+    cluster.losing = 0
+    cluster.run(1)
+    assert isinstance(cluster.reply_to(origin), Appended)
+
+
+def test_a_leader_counts_what_its_own_disk_has_not_taken() -> None:
+    """What the others guarantee while the leader's disk stands still is bounded all the same (back pressure)."""
+    cluster = Cluster(3)
+    leader = cluster.elect()
+    cluster.run(0.5)
+    host = cluster.hosts[leader.me.id]
+    persist, held = cluster.persist, []
+    cluster.persist = (  # type: ignore[method-assign]
+        lambda h, epoch, number: held.append(number) if h is host else persist(h, epoch, number)
+    )
+    client = random_client()
+    for at in range(20):
+        origin = cluster.append(client, 1 + at, b"x" * 1000)
+        cluster.run_until(lambda: isinstance(cluster.reply_to(origin), Appended))
+    assert leader.inflight_bytes >= 20_000
+    persist(host, host.epoch, held[-1])
+    cluster.run(0.2)
+    assert leader.inflight_bytes == 0
+
+
+def test_hellos_of_strangers_are_not_remembered() -> None:
+    cluster = Cluster(3)
+    leader = cluster.elect()
+    for at in range(1000):
+        cluster.give(leader.me.id, PeerAddress(2 + at, bytes([at % 256]) * 16, "10.9.9.9:1"))
+    assert len(leader.seen_addresses) <= 3
