@@ -35,9 +35,10 @@ class Progress:
         self.next_id = next_id  # the next entry to send
         self.probing = False  # base_id is being asked about: nothing else leaves
         self.matched = False  # base_id has been confirmed in this reign
+        self.last_id = 0  # of its log, on disk or not, as last told
         self.in_flight: deque[tuple[int, int]] = deque()  # (last id, bytes) a request
         self.in_flight_bytes = 0
-        self.waiting_since_s = now_s  # the oldest moment since which something is unanswered
+        self.waiting_since_s = now_s  # since then something is in flight and nothing more was accepted
         self.heard_s = now_s
         self.really_heard = False
         self.sent_s = NEVER_S
@@ -185,8 +186,10 @@ class Replication:
     def tick(self) -> None:
         r, cfg = self._r, self._r.cfg
         for peer in self.peers.values():
-            if peer.in_flight and r.now_s - max(peer.waiting_since_s, peer.heard_s) >= cfg.election_timeout_s:
-                self._probe(peer)
+            if peer.in_flight and r.now_s - peer.waiting_since_s >= cfg.election_timeout_s:
+                # A server that has it all in its log and answers has a slow disk: to send again would not help.
+                if r.now_s - peer.heard_s >= cfg.election_timeout_s or peer.last_id < peer.in_flight[0][0]:
+                    self._probe(peer)
             if r.now_s - peer.sent_s >= cfg.heartbeat_s:
                 self.heartbeat(peer)
         if not self.heard_majority():
@@ -230,7 +233,10 @@ class Replication:
         peer.round = max(peer.round, answer.round)
         r.note_clock(sender.id, answer.wall_ms)
         if answer.ok:
+            peer.last_id = answer.last_id
             if answer.match_id <= r.log.last_id:
+                if answer.match_id > peer.match_id:
+                    peer.waiting_since_s = r.now_s
                 peer.took(answer.match_id)
                 self.count()
         elif not peer.matched or answer.prev_id > peer.match_id:

@@ -6,7 +6,7 @@ from mini import Cluster, Host
 from test_replica import random_client
 
 from alpo.core.inputs import PeerAddress
-from alpo.core.messages import AppendAnswer, Envelope
+from alpo.core.messages import AppendAnswer, AppendRequest, Envelope
 from alpo.core.ready import Appended
 
 
@@ -35,6 +35,45 @@ def test_a_heartbeat_tells_what_a_lost_acceptance_would_have_told() -> None:
     cluster.losing = 0
     cluster.run(1)
     assert isinstance(cluster.reply_to(origin), Appended)
+
+
+def test_a_lost_request_is_sent_again() -> None:
+    """R17: answers to heartbeats are no answer to what carried entries."""
+    cluster = Cluster(3)
+    leader = cluster.elect()
+    cluster.run(0.5)
+    transmit = cluster.transmit
+    cluster.transmit = (  # type: ignore[method-assign]
+        lambda host, e: None if isinstance(e.message, AppendRequest) and e.message.entries else transmit(host, e)
+    )
+    origin = cluster.append(random_client(), 1, b"a")
+    cluster.run(0.05)
+    cluster.transmit = transmit  # type: ignore[method-assign]
+    cluster.run(1)
+    assert isinstance(cluster.reply_to(origin), Appended)
+    assert cluster.leader is leader
+
+
+def test_a_stalled_disk_is_not_sent_everything_again() -> None:
+    """R17: it holds the entries, and says so."""
+    cluster = Cluster(3)
+    leader = cluster.elect()
+    cluster.run(0.5)
+    host = cluster.hosts[next(id for id in cluster.hosts if id != leader.me.id)]
+    persist, transmit, sent = cluster.persist, cluster.transmit, []
+    cluster.persist = (  # type: ignore[method-assign]
+        lambda h, epoch, number: None if h is host else persist(h, epoch, number)
+    )
+
+    def count(of: Host, envelope: Envelope) -> None:
+        if envelope.target.id == host.id and isinstance(envelope.message, AppendRequest) and envelope.message.entries:
+            sent.append(envelope)
+        transmit(of, envelope)
+
+    cluster.transmit = count  # type: ignore[method-assign]
+    cluster.append(random_client(), 1, b"a")
+    cluster.run(5)
+    assert len(sent) == 1 and cluster.leader is leader
 
 
 def test_a_leader_counts_what_its_own_disk_has_not_taken() -> None:
