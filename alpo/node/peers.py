@@ -54,8 +54,10 @@ class Peer:
         """End the pause between attempts: there is reason to think that dialling would succeed now."""
         self._kick.set()
 
-    async def pause(self, pause_s: float) -> bool:
-        """Wait for ``pause_s`` or a kick; True if it was the kick."""
+    async def pause(self, pause_s: float, least_s: float) -> bool:
+        """Wait for ``pause_s`` or a kick; True if it was the kick. Kicked since the pause before: for ``least_s``."""
+        if self._kick.is_set():
+            pause_s = min(pause_s, least_s)
         self._kick = trio.Event()
         with trio.move_on_after(pause_s):
             await self._kick.wait()
@@ -136,7 +138,7 @@ class Peers:
                 except (LinkClosed, FrameError, WireError, OSError, trio.TooSlowError, ConfigError) as error:
                     self._note_trouble(peer, str(error) or "no answer in time")
             pause_s = heartbeat_s / 2 if was_up else min(pause_s * 2, _RETRY_S_MAX)
-            if await peer.pause(pause_s):
+            if await peer.pause(pause_s, heartbeat_s / 2):
                 pause_s = heartbeat_s / 2
 
     def _note_trouble(self, peer: Peer, trouble: str) -> None:
