@@ -200,7 +200,9 @@ class Driver:
     def _hear_writer(self) -> None:
         if self._durable > self._persisted:
             self._persisted = self._durable
-            self.post(Persisted(self._persisted))
+            report = Persisted(self._persisted)
+            self._urgent = self._urgent or not self.replica.can_wait(report)
+            self._inbox.insert(0, report)  # before what came later: a heartbeat's answer then tells of it
 
     def failed(self, error: BaseException) -> None:
         """Something without which the server cannot go on, the writer perhaps: no step is made any more."""

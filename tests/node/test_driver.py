@@ -269,4 +269,4 @@ async def test_a_report_that_nothing_waits_for_costs_no_step_of_its_own() -> Non
     assert len(replica.steps) == 1
     rec.driver.post(Tick())
     rec.driver.kick()
-    assert replica.steps[1:] == [[Tick(), Persisted(1)]]
+    assert replica.steps[1:] == [[Persisted(1), Tick()]]
