@@ -18,7 +18,7 @@ from .connections import BUSY_S
 from .interface import Rest
 from .schema import wal_bytes
 
-LULL_BYTES = 4 << 20
+LULL_BYTES = 2 << 20
 CHECKPOINT_BYTES = 16 << 20
 TRUNCATE_BYTES = 64 << 20
 RETRY_BYTES = 8 << 20

@@ -26,6 +26,8 @@ After: TypeAlias = Callable[[], None] | None
 
 COMMIT_BYTES_MAX = 16 << 20
 COMMIT_ENTRIES_MAX = 20_000
+#: A commit of more is one of many, even if nothing waits at its end.
+LULL_ENTRIES_MAX = 16
 IDLE_S = 1.0
 _EWMA_WEIGHT = 0.1
 
@@ -118,7 +120,8 @@ class Writer:
             if after is not None:
                 after()
         self._done(writes[-1].number)
-        self._store.checkpoint(Rest.LULL if self._queue.empty() else Rest.BUSY)
+        lull = entries <= LULL_ENTRIES_MAX and self._queue.empty()
+        self._store.checkpoint(Rest.LULL if lull else Rest.BUSY)
         return more
 
     def _note(self, entries: int, size: int, commit_ms: float) -> None:
