@@ -88,6 +88,10 @@ def guarded(body: Callable[[], None]) -> int:
             return DONE
         if not isinstance(error, AlpoError | UsageProblem | Failed | OSError | KeyboardInterrupt):
             raise
+        try:
+            sys.stdout.flush()
+        except OSError:
+            _close_stdout()
         say(f"alpo: {message_of(error)}")
         return code_of(error)
 

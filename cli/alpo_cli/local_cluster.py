@@ -115,6 +115,8 @@ class LocalCluster:
             raise Failed(f"no cluster in {directory} (start one: alpo cluster start --dir {directory})") from error
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise Failed(f"{file} cannot be read: {error}") from error
+        if not cluster.servers:
+            raise Failed(f"{file} cannot be read: it names no servers")
         return cluster
 
     def save(self) -> None:

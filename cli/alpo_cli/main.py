@@ -17,7 +17,8 @@ from . import read as reading
 from . import status as standing
 from .bench import commands as bench
 from .exits import UsageProblem
-from .options import ConfigFile, Json, Servers, Target, Timeout, remember, with_target
+from .options import ConfigFile, Json, Servers, Target, Timeout, check_client, remember, with_target
+from .output import stand_in_for_closed_streams
 from .times import parse_since
 
 #: What an integer on the wire can be.
@@ -118,8 +119,8 @@ def _check_append(
         raise UsageProblem("--serial needs --client")
     if epoch is not None and serial is None:
         raise UsageProblem("--epoch needs --serial")
-    if client is not None and not 1 <= len(client.encode("utf-8", "surrogateescape")) <= 128:
-        raise UsageProblem("--client: a name is 1 to 128 bytes of UTF-8")
+    if client is not None:
+        check_client(client, "--client")
     if client is not None and client.startswith("~") and serial is None:
         raise UsageProblem("--client: names do not begin with ~ (a random client's append can only be retried)")
 
@@ -175,6 +176,8 @@ def read(
         raise UsageProblem("--server needs --local")
     if raw and target.json:
         raise UsageProblem("--raw does not go with --json")
+    if client is not None:
+        check_client(client, "--client")
     moment = None if since is None else parse_since(since, datetime.now(UTC))
     reading.run(target, reading.Wanted(start, stop, limit, last, moment, client, raw, follow, local, server))
 
@@ -195,6 +198,7 @@ def status(target: Target) -> None:
 
 def main() -> None:
     """The entry point."""
+    stand_in_for_closed_streams()
     app(prog_name="alpo")
 
 

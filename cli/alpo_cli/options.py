@@ -16,6 +16,8 @@ from typing import Annotated, Any
 
 import typer
 
+from alpo.client.ids import NAME_BYTES_MAX
+
 from .exits import UsageProblem, guarded
 
 TIMEOUT_S_DEFAULT = 10.0
@@ -100,6 +102,16 @@ def check_address(address: str, where: str) -> None:
     port_fits = port.isascii() and port.isdigit() and 1 <= int(port) <= 65_535
     if not (host and colon and port_fits) or bare_ipv6:
         raise UsageProblem(f"{where}: {address!r} is not HOST:PORT (port 1 to 65535; IPv6 in brackets)")
+
+
+def check_client(name: str, where: str) -> None:
+    """Raises UsageProblem for what no client's name can be, random ids included."""
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:  # bytes of the command line that are no UTF-8
+        size = 0
+    if not 1 <= size <= NAME_BYTES_MAX:
+        raise UsageProblem(f"{where}: a name is 1 to {NAME_BYTES_MAX} bytes of UTF-8")
 
 
 def _servers_of_file(path: Path) -> tuple[str, ...]:

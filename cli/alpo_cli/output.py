@@ -43,6 +43,21 @@ def say(text: str) -> None:
     print("\n".join(escape(line) for line in text.split("\n")), file=sys.stderr, flush=True)
 
 
+def stand_in_for_closed_streams() -> None:
+    """For `alpo … >&-` and the like: no other file gets number 0, 1 or 2, and using the stream fails as it should.
+
+    Only what would be said on a closed stderr is lost without a word.
+    """
+    for number, mode in enumerate((os.O_WRONLY, os.O_RDONLY, os.O_WRONLY)):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, mode)  # takes the lowest number that is free: this one
+    sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
+
+
 def json_line(fields: dict[str, Any]) -> str:
     """One JSON object on one line, without its line end. Plain ASCII on a terminal, so that nothing acts up there."""
     return json.dumps(fields, ensure_ascii=sys.stdout.isatty(), separators=(", ", ": "))
@@ -72,18 +87,29 @@ def payload_fields(payload: bytes) -> dict[str, str]:
 
 
 def table(title: str, columns: list[str], rows: list[list[str]]) -> None:
-    """A table on stdout, as wide as it needs when stdout is no terminal."""
+    """A table on stdout, nothing cut off. On a terminal that is too narrow it stands on its side, if that fits."""
     from rich.console import Console  # not at the top: most commands draw nothing and should begin at once
     from rich.table import Table
     from rich.text import Text
 
-    drawn = Table(title=title or None, title_justify="left", header_style="bold")
-    for column in columns:
-        drawn.add_column(column, no_wrap=True)
-    for row in rows:
-        drawn.add_row(*(Text(escape(cell)) for cell in row))
-    console = Console() if sys.stdout.isatty() else Console(width=200)
-    console.print(drawn)
+    def draw(heads: list[str], lines: list[list[str]]) -> Table:
+        drawn = Table(title=title or None, title_justify="left", header_style="bold")
+        for head in heads:
+            drawn.add_column(Text(escape(head)), no_wrap=True)
+        for line in lines:
+            drawn.add_row(*(Text(escape(cell)) for cell in line))
+        return drawn
+
+    def width(drawn: Table) -> int:
+        return unbounded.measure(drawn).maximum
+
+    unbounded = Console(width=1 << 20, height=100)  # without a height a dumb terminal is taken to be 80 wide
+    drawn = draw(columns, rows)
+    if sys.stdout.isatty() and width(drawn) > Console().width:
+        first, *others = zip(columns, *rows, strict=True)
+        on_its_side = draw(list(first), [list(line) for line in others])
+        drawn = on_its_side if width(on_its_side) <= Console().width else drawn
+    Console(width=max(width(drawn), 1), height=100).print(drawn)
 
 
 class Sink:

@@ -9,7 +9,7 @@ import typer
 
 import alpo
 
-from .options import Target, remember, with_target
+from .options import Target, check_client, remember, with_target
 from .output import print_json, rfc3339, say, table
 
 app = typer.Typer(
@@ -74,4 +74,5 @@ def drop(
 
         alpo session drop billing-7 --epoch 42
     """
+    check_client(name, "NAME")
     trio.run(drop_one, target, name, epoch)

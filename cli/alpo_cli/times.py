@@ -22,6 +22,6 @@ def parse_since(text: str, now: datetime) -> datetime:
     if _RFC3339.fullmatch(text):
         try:
             return datetime.fromisoformat(text.upper()).astimezone(UTC)
-        except ValueError as error:
+        except (ValueError, OverflowError) as error:
             raise UsageProblem(f"--since {text}: {error}") from error
     raise UsageProblem(f"--since {text}: accepted: RFC 3339 (2026-01-31T08:00:00Z) or how long ago (90s, 10m, 2h, 3d)")

@@ -50,7 +50,7 @@ def test_what_is_created_can_be_loaded(cluster: LocalCluster) -> None:
     assert json.loads((cluster.directory / "cluster.json").read_text())["servers"][1]["id"] == 2
 
 
-@pytest.mark.parametrize("content", [None, "", "{}", '{"servers": [{"id": 1}]}', "[]"])
+@pytest.mark.parametrize("content", [None, "", "{}", '{"servers": [{"id": 1}]}', '{"servers": []}', "[]"])
 def test_no_cluster_there(content: str | None, tmp_path: Path) -> None:
     if content is not None:
         (tmp_path / "cluster.json").write_text(content)

@@ -92,3 +92,13 @@ def test_version_and_completion_need_no_servers(monkeypatch: pytest.MonkeyPatch)
     result = CliRunner().invoke(alpo_app, ["--version"])
     assert result.exit_code == 0 and result.stdout.startswith("alpo ")
     assert CliRunner().invoke(alpo_app, [], prog_name="alpo", env={"_ALPO_COMPLETE": "source_bash"}).exit_code == 0
+
+
+@pytest.mark.parametrize("words", [
+    ("append", "x", "--client"), ("read", "--client"), ("session", "drop"),
+])
+@pytest.mark.parametrize("name", ["", "x" * 129, "\udcff"])
+def test_names_that_no_client_can_have(words: tuple[str, ...], name: str) -> None:
+    result = CliRunner().invoke(alpo_app, [*words, name, "--servers", "127.0.0.1:1", "--timeout", "60"])
+    assert result.exit_code == 2, result.output
+    assert "1 to 128 bytes of UTF-8" in result.stderr

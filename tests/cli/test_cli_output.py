@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 
 from alpo import Record
 from alpo_cli.exits import UsageProblem
-from alpo_cli.output import escape, escape_bytes, payload_fields, rfc3339
+from alpo_cli.output import escape, escape_bytes, payload_fields, rfc3339, table
 from alpo_cli.read import clip, line_format, record_fields
 from alpo_cli.times import parse_since
 
@@ -69,6 +71,7 @@ def test_since(text: str, moment: datetime) -> None:
 
 @pytest.mark.parametrize("text", [
     "", "10", "ten minutes", "2026-01-31", "2026-01-31T08:00:00", "2026-13-31T08:00:00Z", "-5m", "999999999d",
+    "0001-01-01T00:00:00+10:00", "9999-12-31T23:59:59-10:00",
 ])
 def test_since_that_is_no_time(text: str) -> None:
     with pytest.raises(UsageProblem, match="--since"):
@@ -83,3 +86,24 @@ def test_clip_ends_at_the_lsn_or_the_count() -> None:
     assert clip(page, 10, None) == (page, False)
     assert clip(page, None, 2) == (page[:2], True)
     assert clip(page, 6, 4) == (page[:2], True)
+
+
+@pytest.mark.parametrize("columns_wide", [200, 30, 12])
+def test_a_table_loses_nothing_however_narrow_the_terminal(
+    columns_wide: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns_wide))
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    table("", ["id", "address", "state"], [["1", "127.0.0.1:7100", "[bold]passive"]])
+    out = capsys.readouterr().out
+    assert all(cell in out for cell in ("127.0.0.1:7100", "[bold]passive")), out
+    assert ("id" in out.splitlines()[1] and "address" in out.splitlines()[1]) == (columns_wide != 30), out
+
+
+@pytest.mark.parametrize("closed", [0, 1, 2])
+def test_a_closed_standard_stream_is_an_error_of_its_use_only(closed: int) -> None:
+    code = (f"import os\nos.close({closed})\nimport sys\nsys.std{('in', 'out', 'err')[closed]} = None\n"
+            "from alpo_cli.main import main\nsys.argv = 'alpo status --servers 127.0.0.1:1'.split()\nmain()")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert b"Traceback" not in done.stderr
