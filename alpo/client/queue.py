@@ -34,14 +34,13 @@ class Queue:
         """Is there room for many?"""
         return len(self.handles) * 2 <= self._count_max and self.bytes * 2 <= self._bytes_max
 
-    def check_room(self, size: int) -> None:
-        """Raises `Overloaded`."""
-        if not self.has_room(size):
+    def add(self, handle: Handle, size: int) -> None:
+        """At the end. Raises `Overloaded`. (Every append comes by here: `has_room`, without its call.)"""
+        handles = self.handles
+        if handles and (len(handles) >= self._count_max or self.bytes + size > self._bytes_max):
             raise Overloaded("the local queue is full: wait_room() waits for room")
-
-    def add(self, handle: Handle) -> None:
-        self.handles.append(handle)
-        self.bytes += handle.parcel.size
+        handles.append(handle)
+        self.bytes += size
 
     def put_back(self, handle: Handle) -> None:
         """To the head: it was taken from there."""

@@ -81,9 +81,8 @@ class Session:
         size = parcel.size
         if size > self._sizes.sure_bytes:
             self._sizes.check(parcel)
-        self.queue.check_room(size)
         handle = Handle(parcel, wanted, sparse, deadline_s, self._flush)
-        self.queue.add(handle)
+        self.queue.add(handle, size)
         if deadline_s < self.soonest_s:
             self.soonest_s = deadline_s
         return handle
