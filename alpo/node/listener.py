@@ -164,8 +164,11 @@ class Listener:
             await self._turn_away(link, Code.OVERLOADED, f"{len(self.clients)} clients are connected already")
             return
         if hello.cluster and hello.cluster != cluster:
-            ours = cluster.hex() or "none yet"
-            await self._turn_away(link, Code.INVALID, f"cluster {hello.cluster.hex()}: this server belongs to {ours}")
+            why = f"cluster {hello.cluster.hex()}: this server belongs to {cluster.hex() or 'none yet'}"
+            if cluster:
+                await self._turn_away(link, Code.INVALID, why)
+            else:  # a client that was quicker than our first start: nothing to keep in mind
+                await link.part(encode_problem(Code.INVALID, why), why)
             return
         link.push(encode(self._server_hello()))
         client = ClientConnection(link, self._driver, self._services, nursery)

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import math
 import random
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 from alpo_cli.bench.failover import Rounds
 from alpo_cli.bench.load import Load
 from alpo_cli.bench.show import duration, histogram, svg
 from alpo_cli.bench.stats import Latencies, Result
+from alpo_cli.local_cluster import LocalCluster, free_base_port
+from alpo_cli.main import app
 
 
 def measured(values: list[float]) -> Latencies:
@@ -72,3 +76,10 @@ def test_shares_are_even_and_add_up(outstanding: int, connections: int) -> None:
 def test_rounds() -> None:
     assert (Rounds([0.3, 0.1, 0.2]).median_ms, Rounds([0.1, 0.2]).median_ms, Rounds([0.3, 0.1]).max_ms) == (
         200.0, 150.0, 300.0)
+
+
+def test_failover_needs_somebody_left_to_lead(tmp_path: Path) -> None:
+    LocalCluster.create(tmp_path / "c", 2, free_base_port(2))
+    result = CliRunner().invoke(app, ["bench", "failover", "--dir", str(tmp_path / "c")])
+    assert result.exit_code == 2
+    assert "a cluster of 2" in result.stderr

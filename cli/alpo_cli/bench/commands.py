@@ -34,6 +34,8 @@ Seconds = Annotated[float, typer.Option("--seconds", metavar="S", min=0.1, help=
 Plot = Annotated[Path | None, typer.Option("--plot", metavar="FILE.svg", show_default=False,
                                            help="Write the latency histogram as SVG.")]
 
+_FAILOVER_SERVERS_MIN = 3
+
 
 @app.command()
 @with_target
@@ -128,6 +130,11 @@ def failover(
     if signal_name.upper() not in signals:
         raise UsageProblem(f"--signal {signal_name}: KILL or TERM")
     cluster = LocalCluster.load(dir)
+    if len(cluster.servers) < _FAILOVER_SERVERS_MIN:
+        raise UsageProblem(
+            f"{dir} is a cluster of {len(cluster.servers)}: without its leader nobody is left to lead; it takes "
+            f"{_FAILOVER_SERVERS_MIN} servers"
+        )
     with progress("failing over", rounds, target.json) as (bar, task):
         def on_round(number: int, wait_s: float) -> None:
             bar.update(task, completed=number, note=f"{wait_s * 1000:.0f} ms")
