@@ -21,7 +21,7 @@ class Handing:
         self._r = replica
         self._led_term = replica.term if replica.state is State.LEADER else 0
         self._ends_s = replica.now_s + STAY_S
-        self._heir_by_s = replica.now_s + replica.cfg.election_timeout_s
+        self._heir_by_s = replica.now_s + 3 * replica.cfg.heartbeat_s  # before R15 would end the reign
         self._tried: list[int] = []
         self._target: Progress | None = None
         self._told = False
@@ -49,7 +49,8 @@ class Handing:
             )
         if not r.members.other_voters():
             return r.guaranteed_id == r.log.last_id
-        if self._target is None or r.now_s >= self._try_next_s:
+        silent = self._target is not None and r.now_s - self._target.heard_s > 2 * r.cfg.heartbeat_s
+        if self._target is None or silent or r.now_s >= self._try_next_s:
             self._choose()
         target = self._target
         if target is not None and not self._told and target.match_id == r.log.last_id == r.guaranteed_id:

@@ -122,7 +122,21 @@ def test_all_may_leave_at_once() -> None:
             if host.replica is not None and host.replica.handing.advance():
                 leaving[id] = cluster.now_s - began_s
                 cluster.crash(id)
-    assert len(leaving) == 3 and max(leaving.values()) < 1.0
+    assert len(leaving) == 3 and max(leaving.values()) < 0.5, "before R15 ends the reign"
+
+
+def test_a_leader_whose_heirs_vanish_leaves() -> None:
+    """R28: the others were told to stop a moment before, and are gone without a word."""
+    cluster = Cluster(3)
+    leader = cluster.elect()
+    cluster.run(0.3)
+    for id in list(cluster.hosts):
+        if id != leader.me.id:
+            cluster.crash(id)
+    cluster.give(leader.me.id, Stop())
+    began_s = cluster.now_s
+    cluster.run_until(lambda: leader.handing.advance(), 2.0)
+    assert cluster.now_s - began_s < 0.5
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
