@@ -135,7 +135,7 @@ def test_a_leader_whose_heirs_vanish_leaves() -> None:
             cluster.crash(id)
     cluster.give(leader.me.id, Stop())
     began_s = cluster.now_s
-    cluster.run_until(lambda: leader.handing.advance(), 2.0)
+    cluster.run_until(leader.handing.advance, 2.0)
     assert cluster.now_s - began_s < 0.5
 
 
