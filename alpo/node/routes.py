@@ -7,7 +7,7 @@ What has no way is dropped: the core repeats what matters.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from alpo.core.members import Identity
 from alpo.core.messages import REQUESTS, START_ONLY, AppendRequest, Envelope
@@ -34,13 +34,13 @@ class Routes:
         self.accepted: dict[Identity, Route] = {}
 
     def send(self, envelopes: Sequence[Envelope], now_s: float) -> None:
-        """Encode and send."""
+        """Encode and send, the first peer's before the next one's is encoded."""
         for link, data in self._encode(envelopes, now_s):
             link.push(data)
 
     def prepare(self, envelopes: Sequence[Envelope], now_s: float) -> Callable[[], None]:
         """Encode now; what is returned sends, from any thread."""
-        encoded = self._encode(envelopes, now_s)
+        encoded = list(self._encode(envelopes, now_s))
 
         def send() -> None:
             for link, data in encoded:
@@ -48,10 +48,12 @@ class Routes:
 
         return send
 
-    def _encode(self, envelopes: Sequence[Envelope], now_s: float) -> list[tuple[Link, bytes]]:
-        """The bytes for each connection. The same entries to several peers are encoded once."""
+    def _encode(self, envelopes: Sequence[Envelope], now_s: float) -> Iterator[tuple[Link, bytes]]:
+        """The bytes for each connection, neighbours for the same one joined. The same entries to several peers are
+        encoded once."""
         blobs: dict[tuple[int, int], bytes] = {}
-        frames: dict[Link, list[bytes]] = {}
+        link: Link | None = None
+        parts: list[bytes] = []
         for envelope in envelopes:
             message = envelope.message
             route = self._route(envelope)
@@ -64,10 +66,15 @@ class Routes:
                 blob = blobs.get(ends)
                 if blob is None:
                     blob = blobs[ends] = encode_entries(message.entries)
-            frames.setdefault(route.link, []).append(encode_envelope(envelope, blob))
+            if route.link is not link:
+                if link is not None:
+                    yield link, b"".join(parts)
+                link, parts = route.link, []
+            parts.append(encode_envelope(envelope, blob))
             if route.silent_since_s is None:
                 route.silent_since_s = now_s
-        return [(link, parts[0] if len(parts) == 1 else b"".join(parts)) for link, parts in frames.items()]
+        if link is not None:
+            yield link, b"".join(parts)
 
     def _route(self, envelope: Envelope) -> Route | None:
         message = envelope.message

@@ -127,12 +127,12 @@ def build(shape: Shape, values: Sequence[Any]) -> Any:
     name = shape.cls.__name__
     if len(values) != len(shape.checks):
         raise WireError(f"{name} has {len(shape.checks)} fields, not {len(values)}")
-    fields = []
-    for value, check in zip(values, shape.checks, strict=True):
-        try:
+    fields: list[Any] = []
+    try:
+        for value, check in zip(values, shape.checks, strict=True):
             fields.append(check(value))
-        except WireError as error:
-            raise WireError(f"{name}.{shape.cls._fields[len(fields)]}: {error}") from error
+    except WireError as error:
+        raise WireError(f"{name}.{shape.cls._fields[len(fields)]}: {error}") from error
     return shape.cls._make(fields)
 
 
