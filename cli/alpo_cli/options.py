@@ -17,6 +17,7 @@ from typing import Annotated, Any
 import typer
 
 from alpo.client.ids import NAME_BYTES_MAX
+from alpo.core.client_ids import created_ms
 
 from .exits import UsageProblem, guarded
 
@@ -112,6 +113,8 @@ def check_client(name: str, where: str) -> None:
         size = 0
     if not 1 <= size <= NAME_BYTES_MAX:
         raise UsageProblem(f"{where}: a name is 1 to {NAME_BYTES_MAX} bytes of UTF-8")
+    if name.startswith("~") and created_ms(name) < 0:
+        raise UsageProblem(f"{where}: a random client's id is ~ and a UUIDv7, as in the message of exit 3")
 
 
 def _servers_of_file(path: Path) -> tuple[str, ...]:

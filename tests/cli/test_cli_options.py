@@ -102,3 +102,9 @@ def test_names_that_no_client_can_have(words: tuple[str, ...], name: str) -> Non
     result = CliRunner().invoke(alpo_app, [*words, name, "--servers", "127.0.0.1:1", "--timeout", "60"])
     assert result.exit_code == 2, result.output
     assert "1 to 128 bytes of UTF-8" in result.stderr
+
+
+@pytest.mark.parametrize("client", ["~", "~abc", "~01a1fea7-9a52-4329-b11c-f2a9491ce9a1"])
+def test_a_random_clients_id_has_a_form(client: str) -> None:
+    result = CliRunner().invoke(alpo_app, ["append", "x", "--servers", "127.0.0.1:1", "--client", client, "--serial", "1"])
+    assert result.exit_code == 2 and "UUIDv7" in result.stderr
