@@ -106,5 +106,6 @@ def test_names_that_no_client_can_have(words: tuple[str, ...], name: str) -> Non
 
 @pytest.mark.parametrize("client", ["~", "~abc", "~01a1fea7-9a52-4329-b11c-f2a9491ce9a1"])
 def test_a_random_clients_id_has_a_form(client: str) -> None:
-    result = CliRunner().invoke(alpo_app, ["append", "x", "--servers", "127.0.0.1:1", "--client", client, "--serial", "1"])
+    line = ["append", "x", "--servers", "127.0.0.1:1", "--client", client, "--serial", "1"]
+    result = CliRunner().invoke(alpo_app, line)
     assert result.exit_code == 2 and "UUIDv7" in result.stderr
