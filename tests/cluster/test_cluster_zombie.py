@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import uuid
+import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,7 @@ from harness import Cluster, alpo_process, cluster, in_trio
 from probe import Probe, probe
 
 from alpo import Log, connect
+from alpo.client.ids import random_id
 from alpo.core.ready import Code
 from alpo.errors import Fenced
 from alpo.wire import requests as w
@@ -25,7 +26,8 @@ def late_read(number: int) -> bytes:
 
 
 def late_append(payload: bytes) -> bytes:
-    return encode(w.Append("~" + str(uuid.uuid4()), 0, 1, False, False, [payload]))
+    # An id that any leader would take: one of another form is refused for that, whoever is asked.
+    return encode(w.Append(random_id(time.time_ns() // 1_000_000, 0), 0, 1, False, False, [payload]))
 
 
 async def answers(zombie: Probe, count: int) -> list[w.ServerReply | w.Problem]:
