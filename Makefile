@@ -5,13 +5,16 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+TEST_STAMP := $(VENV)/.installed-for-tests
 SOAK_SECONDS ?= 300
+SIM_SECONDS ?= 600
+EXPLORE_SECONDS ?= 300
 
 .DEFAULT_GOAL := help
-.PHONY: help venv lint test demo bench soak clean
+.PHONY: help venv lint test demo bench soak sim-coverage clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 venv: $(STAMP) ## make .venv and install into it, if anything changed
 
@@ -24,24 +27,36 @@ $(STAMP): pyproject.toml constraints.txt
 	    exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing into $(VENV) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable . --constraint constraints.txt
+	@touch $@
+
+$(TEST_STAMP): $(STAMP)
+	@echo "installing what the tests need (PySpark and a Java for it among that, 1 GB) ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]' --constraint constraints.txt
 	@touch $@
 
-lint: $(STAMP) ## ruff and mypy --strict
+lint: $(TEST_STAMP) ## ruff and mypy --strict
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-test: lint ## everything: lint, then all tests (the slowest are listed at the end)
-	$(BIN)/python -m pytest --durations=15 --durations-min=1
+test: lint ## everything: lint, tests with real processes one by one, then simulated ones on all cores
+	$(BIN)/python -m pytest --ignore=tests/sim --durations=15 --durations-min=1
+	$(BIN)/python -m pytest tests/sim --numprocesses=auto --dist=worksteal --durations=10 --durations-min=1
 
 demo: $(STAMP) ## three servers, real input, the leader killed in the middle: nothing lost, nothing doubled
 	$(BIN)/python -m alpo_cli.demo
 
-bench: $(STAMP) ## the speed of appends beside the yardstick's, in the same run
+bench: $(TEST_STAMP) ## the speed of appends beside the yardstick's, in the same run
 	$(BIN)/python benchmarks/against_yardstick.py
 
-soak: $(STAMP) ## real processes under random faults, SOAK_SECONDS=300
+soak: $(TEST_STAMP) ## real processes under faults SOAK_SECONDS=300, fresh simulated seeds SIM_SECONDS=600, then all states within bounds
 	$(BIN)/python tests/cluster/soak.py --seconds $(SOAK_SECONDS)
+	$(BIN)/python tests/spark/sink_kills.py
+	$(BIN)/alpo-sim seeds --limit-s $(SIM_SECONDS)
+	$(BIN)/alpo-sim explore --world all --limit-s $(EXPLORE_SECONDS)
+
+sim-coverage: $(TEST_STAMP) ## how much of alpo/core the simulator alone runs
+	$(BIN)/python benchmarks/simulated_coverage.py
 
 clean: ## remove .venv and whatever the tools left behind
 	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis

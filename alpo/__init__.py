@@ -12,6 +12,7 @@ from .errors import (
     AlpoError,
     Fenced,
     NoSpace,
+    NotEverywhere,
     NotGuaranteed,
     OutOfRange,
     Overloaded,
@@ -26,7 +27,9 @@ from .errors import (
 )
 
 if TYPE_CHECKING:
+    from .client.cursors import CursorInfo
     from .client.handle import Handle
+    from .client.keeping import Outcome
     from .client.log import Log, connect
     from .client.record import Record
     from .client.sync import SyncLog, connect_sync
@@ -34,14 +37,16 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "AlpoError", "Fenced", "Handle", "Log", "NoSpace", "NotGuaranteed", "OutOfRange", "Overloaded", "ProtocolError",
-    "Record", "Refused", "SerialExpected", "SerialReused", "SessionExpired", "Skipped", "SyncLog", "TooLarge",
-    "Unavailable", "__version__", "connect", "connect_sync",
+    "AlpoError", "CursorInfo", "Fenced", "Handle", "Log", "NoSpace", "NotEverywhere", "NotGuaranteed", "OutOfRange",
+    "Outcome", "Overloaded", "ProtocolError", "Record", "Refused", "SerialExpected", "SerialReused", "SessionExpired",
+    "Skipped", "SyncLog", "TooLarge", "Unavailable", "__version__", "connect", "connect_sync",
 ]
 
 #: Loaded when first asked for: a server, and the core above all, does without the client's dependencies.
 _LATER = {
-    "Handle": "handle", "Log": "log", "Record": "record", "SyncLog": "sync", "connect": "log", "connect_sync": "sync",
+    "CursorInfo": "cursors", "Handle": "handle",
+    "Log": "log", "Outcome": "keeping", "Record": "record", "SyncLog": "sync", "connect": "log",
+    "connect_sync": "sync",
 }
 
 

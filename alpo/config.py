@@ -27,14 +27,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from alpo.core.members import Configured, Settings
+from alpo.core.setting_rules import BOUNDS
 
 ID_MAX = 2**31 - 1
 MEMBERS_MAX = 31
-#: What a frame holds besides the largest batch: its entry's other fields, the envelope, msgpack's own bytes.
-FRAME_SLACK_BYTES = 1 << 20
 _MIB = 1 << 20
 _ADDRESS = "HOST:PORT with a port from 1 to 65535 (an IPv6 host in brackets: [::1]:7100)"
-_HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252})")
+#: Labels of 1 to 63: of any other the resolver does not say "unknown", it breaks off.
+_HOST = re.compile(r"(?=.{1,253}\Z)(?![-.])[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?")
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]{1,80}")
 _SHOWN_CHARS_MAX = 80
 
@@ -82,7 +82,7 @@ def _is_loopback(host: str) -> bool:
     return host.lower() == "localhost" if ip is None else ip.is_loopback
 
 
-def _whole(default: int, low: int, high: int) -> Any:
+def _whole(default: int | None, low: int, high: int) -> Any:
     return Field(default, ge=low, le=high, strict=True, description=f"a whole number from {low} to {high}")
 
 
@@ -140,13 +140,13 @@ class Timers(_Table):
 class ReplicatedSettings(_Table):
     """Section 2: what every server must compute alike, so equal on all at the first start (R29)."""
 
-    session_ttl_s: float = _seconds(7 * 24 * 3600, 1, 10 * 366 * 24 * 3600)
-    window: int = _whole(1024, 1, 65536)
-    window_total: int = _whole(200_000, 1, 10_000_000)
-    sessions_max: int = _whole(100_000, 1, 10_000_000)
-    names_max: int = _whole(10_000, 1, 1_000_000)
-    payload_bytes_max: int = _whole(1 * _MIB, 1, 256 * _MIB)
-    batch_bytes_max: int = _whole(8 * _MIB, 1, 256 * _MIB)
+    session_ttl_s: float = _seconds(7 * 24 * 3600, *(ms / 1000 for ms in BOUNDS["session_ttl_ms"]))
+    window: int = _whole(1024, *BOUNDS["window"])
+    window_total: int = _whole(200_000, *BOUNDS["window_total"])
+    sessions_max: int = _whole(100_000, *BOUNDS["sessions_max"])
+    names_max: int = _whole(10_000, *BOUNDS["names_max"])
+    payload_bytes_max: int = _whole(1 * _MIB, *BOUNDS["payload_bytes_max"])
+    batch_bytes_max: int = _whole(8 * _MIB, *BOUNDS["batch_bytes_max"])
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -159,7 +159,7 @@ class ReplicatedSettings(_Table):
 
 
 class LimitsTable(_Table):
-    """Bounds of this server's own; they may differ between servers, but for ``frame_bytes_max``."""
+    """Bounds of this server's own; they may differ between servers."""
 
     client_connections_max: int = _whole(1000, 1, 100_000)
     hello_timeout_s: float = _seconds(5.0, 0.05, 300)
@@ -167,7 +167,23 @@ class LimitsTable(_Table):
     connection_inflight_max: int = _whole(4096, 1, 1_000_000)
     tail_bytes_max: int = _whole(16 * _MIB, 64 * 1024, 4096 * _MIB)
     peer_inflight_bytes_max: int = _whole(8 * _MIB, 64 * 1024, 1024 * _MIB)
-    frame_bytes_max: int = _whole(16 * _MIB, 2 * _MIB, 512 * _MIB)
+
+
+class RetentionTable(_Table):
+    """What this server keeps of the log (R19); None: no limit. May differ between servers."""
+
+    max_age_s: float | None = _seconds(None, 1, 100 * 366 * 24 * 3600)
+    max_bytes: int | None = _whole(None, 64 * _MIB, 1 << 60)
+    max_entries: int | None = _whole(None, 1, 2**62)
+    cursor_lag_bytes: int | None = _whole(16 << 30, 1, 1 << 60)
+    cursor_lag_s: float | None = _seconds(7 * 24 * 3600, 1, 100 * 366 * 24 * 3600)
+
+
+class StorageTable(_Table):
+    """This server's disk. 0: no mark, no scrub."""
+
+    low_water_bytes: int = _whole(256 * _MIB, 0, 1 << 60)
+    scrub_bytes_per_s: int = _whole(1 * _MIB, 0, 1 << 40)
 
 
 _WILDCARDS = ("0.0.0.0", "::")
@@ -181,8 +197,9 @@ class Config(_Table):
     listen: str = Field(strict=True, description=_ADDRESS)
     advertise: str | None = Field(None, strict=True, description=_ADDRESS)
     member: tuple[MemberLine, ...] = Field(
-        min_length=1, max_length=MEMBERS_MAX, description=f"1 to {MEMBERS_MAX} members, this server among them"
+        (), max_length=MEMBERS_MAX, description=f"1 to {MEMBERS_MAX} members, this server among them"
     )
+    join: str | None = Field(None, strict=True, description="HOST:PORT of members to join, separated by commas")
     cluster: str | None = Field(
         None, strict=True, pattern=r"^[0-9a-fA-F]{32}$", description="a cluster id of 32 hexadecimal digits"
     )
@@ -192,6 +209,8 @@ class Config(_Table):
     timers: Timers = Field(default=Timers(), description="a table: [timers]")
     settings: ReplicatedSettings = Field(default=ReplicatedSettings(), description="a table: [settings]")
     limits: LimitsTable = Field(default=LimitsTable(), description="a table: [limits]")
+    retention: RetentionTable = Field(default=RetentionTable(), description="a table: [retention]")
+    storage: StorageTable = Field(default=StorageTable(), description="a table: [storage]")
 
     @field_validator("data", mode="before")
     @classmethod
@@ -207,6 +226,22 @@ class Config(_Table):
             parse_address(text)
         return text
 
+    @field_validator("join")
+    @classmethod
+    def _addresses(cls, text: str | None) -> str | None:
+        for address in text.split(",") if text is not None else ():
+            parse_address(address.strip())
+        return text
+
+    @model_validator(mode="after")
+    def _members_or_join(self) -> Self:
+        if self.member and self.join is not None:
+            raise _wrong(("join",), self.join, "cannot go with member: a server founds a cluster or joins one")
+        if not self.member and self.join is None:
+            accepted = f"must be 1 to {MEMBERS_MAX} members, this server among them; a newcomer gives join instead"
+            raise _wrong(("member",), [] if "member" in self.model_fields_set else None, accepted)
+        return self
+
     @model_validator(mode="after")
     def _members_differ(self) -> Self:
         ids: dict[int, int] = {}
@@ -221,7 +256,7 @@ class Config(_Table):
             if same_address != index:
                 accepted = f"must be an address of its own; number {same_address + 1} has this one"
                 raise _wrong(("member", index, "address"), line.address, accepted)
-        if self.id not in ids:
+        if self.member and self.id not in ids:
             listed = ", ".join(map(str, sorted(ids)))
             raise _wrong(("id",), self.id, f"must be the id of a member; the members are {listed}")
         return self
@@ -239,9 +274,6 @@ class Config(_Table):
     @model_validator(mode="after")
     def _batches_fit(self) -> Self:
         batch, limits = self.settings.batch_bytes_max, self.limits
-        if limits.frame_bytes_max < batch + FRAME_SLACK_BYTES:
-            accepted = f"must be at least settings.batch_bytes_max + {FRAME_SLACK_BYTES} = {batch + FRAME_SLACK_BYTES}"
-            raise _wrong(("limits", "frame_bytes_max"), limits.frame_bytes_max, accepted)
         if limits.inflight_bytes_max < batch:
             accepted = f"must be at least settings.batch_bytes_max = {batch}"
             raise _wrong(("limits", "inflight_bytes_max"), limits.inflight_bytes_max, accepted)
@@ -254,8 +286,9 @@ class Config(_Table):
 
     @cached_property
     def own_line(self) -> MemberLine:
-        """This server's line of the member list."""
-        return next(line for line in self.member if line.id == self.id)
+        """This server's line of the member list; a newcomer's is made up from where it listens."""
+        own = (line for line in self.member if line.id == self.id)
+        return next(own, None) or MemberLine(id=self.id, address=self.advertise or self.listen)
 
     @property
     def advertised(self) -> str:
@@ -285,8 +318,9 @@ class Config(_Table):
 
     @property
     def configured(self) -> tuple[Configured, ...]:
-        """The list for a first start, ordered by id (R29)."""
-        return tuple(sorted(Configured(line.id, line.address, line.priority) for line in self.member))
+        """The list for a first start, ordered by id (R29); of a newcomer itself alone."""
+        lines = self.member or (self.own_line,)
+        return tuple(sorted(Configured(line.id, line.address, line.priority) for line in lines))
 
     @property
     def settings_core(self) -> Settings:
@@ -342,6 +376,8 @@ def _explain(error: ErrorDetails, path: Path | None, flags: Mapping[str, Any]) -
         key = "command line: --" + _dotted(loc).replace("_", "-")
     else:
         key = f"{path}: {_dotted(loc)}"
+    if error["type"] == "wrong" and value is None:
+        return f"{key} is missing: {error['ctx']['accepted']}"
     if error["type"] == "missing":
         return f"{key} is missing: must be {_accepted(loc)}"
     if error["type"] == "extra_forbidden":
@@ -362,6 +398,7 @@ def _bare(key: str) -> str:
 
 _TABLES: dict[str, type[_Table]] = {
     "": Config, "member": MemberLine, "timers": Timers, "settings": ReplicatedSettings, "limits": LimitsTable,
+    "retention": RetentionTable, "storage": StorageTable,
 }
 
 

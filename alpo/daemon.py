@@ -6,8 +6,11 @@ import argparse
 import functools
 import gc
 import resource
+import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +20,18 @@ import trio
 from alpo import __version__
 from alpo.config import Config, ConfigError, load_config
 from alpo.core.config import ReplicaConfig
-from alpo.node.driver import Alarm
+from alpo.node.driver import Alarm, StoreLost
 from alpo.node.lifecycle import Node
-from alpo.node.limits import Limits
+from alpo.node.limits import DiskCare, Limits
 from alpo.node.listener import ListenError, open_listener
 from alpo.node.logs import set_up_logs
-from alpo.storage.interface import StoreError
+from alpo.node.retention import Retention
+from alpo.storage import schema
+from alpo.storage.interface import DamagedStore, StoreError
+from alpo.storage.lost import has_lost, set_aside
+from alpo.storage.scrub import ScrubMark
 from alpo.storage.sqlite import SqliteStore
 from alpo.storage.writer import Writer
-from alpo.wire.framing import frame_bytes_max
 
 log = structlog.get_logger()
 
@@ -43,6 +49,7 @@ examples:
   alpod --id 1 --data /var/lib/alpo --listen 127.0.0.1:7100 \\
         --member 1=127.0.0.1:7100 --member 2=127.0.0.1:7101 --member 3=127.0.0.1:7102
   alpod --config config/alpod.toml --log-format json --no-auto-init
+  alpod --id 4 --data /var/lib/alpo --listen 127.0.0.1:7103 --join 127.0.0.1:7100,127.0.0.1:7101
 
 exit codes: 0 stopped by SIGTERM or SIGINT; 1 it cannot run (the reason is on stderr); 2 wrong configuration
 """
@@ -64,7 +71,13 @@ def _parser() -> argparse.ArgumentParser:
         "--member", action="append", metavar="ID=HOST:PORT",
         help="one for each server, this one too; only seeds the first start, then the list in the log wins",
     )
-    parser.add_argument("--cluster", metavar="ID", help="refuse a data directory of any other cluster")
+    parser.add_argument(
+        "--join", metavar="HOST:PORT,…",
+        help="instead of --member: a newcomer to the cluster there; it waits for `alpo member add`",
+    )
+    parser.add_argument(
+        "--cluster", metavar="ID", help="refuse a data directory of any other cluster, and to join any other"
+    )
     parser.add_argument(
         "--no-auto-init", dest="auto_init", action="store_const", const=False,
         help="wait for `alpo cluster init` at the first start",
@@ -87,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         sys.exit(2)
     set_up_logs(config.log_format, config.id)
     try:
-        _run(config)
+        _run_through_losses(config)
     except (StoreError, ListenError) as error:
         _say(error)
         sys.exit(1)
@@ -102,22 +115,57 @@ def _say(what: object) -> None:
     print(f"alpod: {what}", file=sys.stderr, flush=True)
 
 
-def _run(config: Config) -> None:
+def _run_through_losses(config: Config) -> None:
+    """Run; a store that is lost is set aside, once a process, and the server comes back as another member (R30, R31).
+
+    Not where no other member could bring it back: there the store stays as it is, and the server ends.
+    """
     raise_file_limit()
-    store = SqliteStore.open(config.data, config.id, cluster=config.cluster_id or None)
     try:
-        listening = open_listener(*config.listen_address)
+        _run(config)
+    except (DamagedStore, StoreLost) as error:
+        if len(config.configured) == 1 and config.join is None:
+            raise
+        aside = set_aside(config.data, datetime.now(UTC))
+        log.critical("store_set_aside", why=str(error), where=str(aside))
+        _run(config)
+
+
+def _run(config: Config) -> None:
+    with _claimed(config) as (store, listening):
         me = store.boot().me
         node = Node(
             replica_config(config, me), limits_of(config), store,
             lambda done, failed: Writer(store, done, failed),
+            Retention(**config.retention.model_dump()), disk_care(config),
         )
         gc.set_threshold(*_GC_THRESHOLDS)
         gc.freeze()
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
         trio.run(functools.partial(node.run, listening, heed_signals=True))
-    finally:
-        store.close()
+
+
+@contextmanager
+def _claimed(config: Config) -> Iterator[tuple[SqliteStore, socket.socket]]:
+    """The store and the port. Raises `StoreError`, `ListenError`.
+
+    No store is made for a server that cannot listen. Where there is one it comes first: a server that is started
+    twice is told who holds its directory, and that says more than that its port is in use.
+    """
+    with ExitStack() as stack:
+        listening = None
+        if not _has_store(config.data):
+            listening = stack.enter_context(open_listener(*config.listen_address))
+        store = SqliteStore.open(config.data, config.id, cluster=config.cluster_id or None)
+        stack.callback(store.close)
+        yield store, listening or stack.enter_context(open_listener(*config.listen_address))
+
+
+def _has_store(directory: Path) -> bool:
+    try:
+        return schema.exists(directory)
+    except OSError:  # nobody may look: to open it will say so
+        return False
 
 
 def raise_file_limit() -> None:
@@ -136,6 +184,8 @@ def replica_config(config: Config, me: Any) -> ReplicaConfig:
         configured=config.configured,
         settings=config.settings_core,
         auto_init=config.auto_init,
+        joining=config.join is not None or has_lost(config.data),
+        cluster_wanted=config.cluster_id,
         priority=config.own_line.priority,
         heartbeat_s=config.timers.heartbeat_s,
         election_timeout_s=config.timers.election_timeout_s,
@@ -143,6 +193,12 @@ def replica_config(config: Config, me: Any) -> ReplicaConfig:
         tail_bytes_max=config.limits.tail_bytes_max,
         peer_inflight_bytes_max=config.limits.peer_inflight_bytes_max,
     )
+
+
+def disk_care(config: Config) -> DiskCare:
+    """What is watched of the data directory."""
+    given = config.storage
+    return DiskCare(given.low_water_bytes, given.scrub_bytes_per_s, ScrubMark(config.data))
 
 
 def limits_of(config: Config) -> Limits:
@@ -153,7 +209,6 @@ def limits_of(config: Config) -> Limits:
         hello_timeout_s=given.hello_timeout_s,
         inflight_bytes_max=given.inflight_bytes_max,
         connection_inflight_max=given.connection_inflight_max,
-        frame_bytes_max=max(given.frame_bytes_max, frame_bytes_max(config.settings.batch_bytes_max)),
     )
 
 

@@ -65,6 +65,16 @@ class OutOfRange(AlpoError):
         self.last_lsn = last_lsn
 
 
+class NotEverywhere(AlpoError):
+    """Payload ``lsn`` is guaranteed, but not yet on every member's disk. ``behind``: ids of those not known to have it
+    (none: nobody could tell)."""
+
+    def __init__(self, message: str, *, lsn: int, behind: tuple[int, ...]) -> None:
+        super().__init__(message)
+        self.lsn = lsn
+        self.behind = behind
+
+
 class NoSpace(AlpoError):
     """The servers' disks are too full to take appends."""
 

@@ -17,15 +17,18 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from alpo_cli.local_cluster import LocalCluster, free_base_port
+from alpo_cli.local_cluster import free_base_port
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 DEFAULT = REPOSITORY.parent / "shared" / "yardstick" / "run.py"
 ALPO = [sys.executable, "-m", "alpo_cli.main"]
+ALPOD = [sys.executable, "-m", "alpo.daemon"]
 
 
 @dataclass(frozen=True)
@@ -60,22 +63,37 @@ def yardstick(run: Path, case: Case, seconds: float) -> dict[str, Any]:
     return last_json([sys.executable, str(run), *flags])
 
 
+@contextmanager
+def servers(directory: Path) -> Iterator[str]:
+    """Three fresh alpod; yields where they are, once one leads. In this session, as the yardstick's are: Linux may
+    share the processor out by session (`sched_autogroup_enabled`)."""
+    base_port = free_base_port(3)
+    at = [f"127.0.0.1:{base_port + n}" for n in range(3)]
+    members = [flag for n in range(3) for flag in ("--member", f"{n + 1}={at[n]}")]
+    running: list[subprocess.Popen[bytes]] = []
+    try:
+        for n in range(3):
+            command = [*ALPOD, "--id", str(n + 1), "--data", str(directory / str(n + 1)), "--listen", at[n], *members]
+            running.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+        append = [*ALPO, "append", "--servers", ",".join(at), "--timeout", "30", "ready"]
+        started = subprocess.run(append, capture_output=True, text=True, check=False)
+        if started.returncode:
+            sys.exit(f"no cluster: {started.stderr}")
+        yield ",".join(at)
+    finally:
+        for server in running:
+            server.kill()
+            server.wait()
+
+
 def ours(case: Case, seconds: float) -> dict[str, Any]:
     """One run of `alpo bench append` against three fresh alpod processes."""
-    with tempfile.TemporaryDirectory(prefix="alpo-bench-") as directory:
-        flags = ["--dir", directory, "--base-port", str(free_base_port(3)), "--detach"]
-        try:
-            started = subprocess.run([*ALPO, "cluster", "start", *flags], capture_output=True, text=True, check=False)
-            if started.returncode:
-                sys.exit(f"no cluster: {started.stderr}")
-            return last_json([
-                *ALPO, "bench", "append", "--json", "--servers", started.stdout.strip(),
-                "--payload", str(case.payload), "--outstanding", str(case.outstanding),
-                "--connections", str(case.connections), "--seconds", str(seconds),
-            ])
-        finally:
-            if LocalCluster.exists(Path(directory)):
-                LocalCluster.load(Path(directory)).stop(grace_s=0.0)
+    with tempfile.TemporaryDirectory(prefix="alpo-bench-") as directory, servers(Path(directory)) as at:
+        return last_json([
+            *ALPO, "bench", "append", "--json", "--servers", at,
+            "--payload", str(case.payload), "--outstanding", str(case.outstanding),
+            "--connections", str(case.connections), "--seconds", str(seconds),
+        ])
 
 
 def compare(run: Path, case: Case, seconds: float, rounds: int) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from alpo.core.members import Configured, Settings
 
 EXAMPLE = Path(__file__).parent.parent / "config" / "alpod.example.toml"
 ADDRESS = "must be HOST:PORT with a port from 1 to 65535 (an IPv6 host in brackets: [::1]:7100)"
+MEMBERS_WANTED = "must be 1 to 31 members, this server among them; a newcomer gives join instead"
 MEMBERS = '[[member]]\nid = 1\naddress = "127.0.0.1:7100"\n[[member]]\nid = 2\naddress = "127.0.0.1:7101"\n'
 TOP = 'id = 1\ndata = "d"\nlisten = "127.0.0.1:7100"\n'
 FLAGS: dict[str, Any] = {
@@ -48,8 +49,16 @@ WRONG_FILES = {
     "nothing in it": ("", "id is missing: must be a whole number from 1 to 2147483647"),
     "no data": ('id = 1\nlisten = "[::1]:1"\n' + MEMBERS, "data is missing: must be the path of a directory"),
     "no listen": ('id = 1\ndata = "d"\n' + MEMBERS, f"listen is missing: {ADDRESS}"),
-    "no members": (TOP, "member is missing: must be 1 to 31 members, this server among them"),
-    "empty members": ("member = []\n" + TOP, "member = []: must be 1 to 31 members, this server among them"),
+    "no members": (TOP, f"member is missing: {MEMBERS_WANTED}"),
+    "empty members": ("member = []\n" + TOP, f"member = []: {MEMBERS_WANTED}"),
+    "members and join": (
+        'join = "127.0.0.1:7100"\n' + TOP + MEMBERS,
+        'join = "127.0.0.1:7100": cannot go with member: a server founds a cluster or joins one',
+    ),
+    "join is no address": (
+        'join = "127.0.0.1:7100,here"\n' + TOP,
+        'join = "127.0.0.1:7100,here": must be HOST:PORT of members to join, separated by commas',
+    ),
     "id of 0": (TOP.replace("1", "0", 1) + MEMBERS, "id = 0: must be a whole number from 1 to 2147483647"),
     "id is text": (TOP.replace("1", '"1"', 1) + MEMBERS, 'id = "1": must be a whole number from 1 to 2147483647'),
     "id is not a member": (
@@ -123,10 +132,6 @@ WRONG_FILES = {
         f"{TOP}{MEMBERS}[settings]\nwindow_total = 1000\n",
         "settings.window_total = 1000: must be at least window = 1024",
     ),
-    "frame below batch": (
-        f"{TOP}{MEMBERS}[limits]\nframe_bytes_max = 9000000\n",
-        "limits.frame_bytes_max = 9000000: must be at least settings.batch_bytes_max + 1048576 = 9437184",
-    ),
     "in flight below batch": (
         f"{TOP}{MEMBERS}[limits]\ninflight_bytes_max = 8000000\n",
         "limits.inflight_bytes_max = 8000000: must be at least settings.batch_bytes_max = 8388608",
@@ -134,6 +139,18 @@ WRONG_FILES = {
     "limit is not whole": (
         f"{TOP}{MEMBERS}[limits]\nclient_connections_max = 1.5\n",
         "limits.client_connections_max = 1.5: must be a whole number from 1 to 100000",
+    ),
+    "kept for no time": (
+        f"{TOP}{MEMBERS}[retention]\nmax_age_s = 0\n",
+        "retention.max_age_s = 0: must be seconds, from 1 to 3.16224e+09",
+    ),
+    "less than the tables take": (
+        f"{TOP}{MEMBERS}[retention]\nmax_bytes = 1048576\n",
+        "retention.max_bytes = 1048576: must be a whole number from 67108864 to 1152921504606846976",
+    ),
+    "retention mistyped": (
+        f"{TOP}{MEMBERS}[retention]\nmax_entires = 5\n",
+        "retention.max_entires = 5 is not a known key: did you mean max_entries?",
     ),
     "not TOML": ("id = 1\nid : 2\n", "is not TOML: Expected '=' after a key in a key/value pair (at line 2, column 4)"),
     "not text": (b"id = 1\n\xff", "is not TOML: byte 7 is not UTF-8"),
@@ -155,7 +172,7 @@ def test_a_wrong_file_is_named_with_key_value_and_what_is_accepted(write: Any, k
     ("flags", "message"),
     [
         ({"id": None}, "--id is missing: must be a whole number from 1 to 2147483647"),
-        ({"member": []}, "--member is missing: must be 1 to 31 members, this server among them"),
+        ({"member": []}, f"--member is missing: {MEMBERS_WANTED}"),
         ({"member": ["127.0.0.1:7100"]}, '--member "127.0.0.1:7100": must be ID=HOST:PORT'),
         ({"member": ["x=127.0.0.1:7100"]}, '--member "x=127.0.0.1:7100": must be ID=HOST:PORT'),
         ({"member": ["2=here"]}, f'--member number 1 address = "here": {ADDRESS}'),
@@ -260,8 +277,10 @@ def test_the_example_shows_every_key_with_its_default() -> None:
     compare(plain.timers, shown.pop("timers"), {"stagger_s"})
     compare(plain.settings, shown.pop("settings"), set())
     compare(plain.limits, shown.pop("limits"), set())
+    compare(plain.retention, shown.pop("retention"), {"max_age_s", "max_bytes", "max_entries"})
     compare(plain.member[0], shown["member"][0], set())
-    assert set(shown) == set(Config.model_fields) - {"timers", "settings", "limits"}
+    assert set(shown) == set(Config.model_fields) - {"timers", "settings", "limits", "retention", "join"}
+    assert "join = " in EXAMPLE.read_text()
     for key in ("auto_init", "insecure", "log_format"):
         assert getattr(plain, key) == shown[key] == Config.model_fields[key].default
 
@@ -270,6 +289,7 @@ def test_the_example_is_valid_with_every_default_spelt_out(write: Any) -> None:
     spelt_out = load_config(write(re.sub(r"(?m)^#(?=[a-z_]+ = )", "", EXAMPLE.read_text())), {})
     assert spelt_out.stagger_s == load_config(EXAMPLE, {}).stagger_s
     assert spelt_out.settings_core == Settings()
+    assert spelt_out.retention.max_age_s == 30 * 24 * 3600
 
 
 @given(st.text(max_size=30) | st.from_regex(r"\[?[0-9a-z:.]{0,12}\]?:[0-9]{0,6}", fullmatch=True))
@@ -283,3 +303,18 @@ def test_any_text_is_an_address_or_a_clear_error(text: str) -> None:
         assert host and 1 <= port <= 65535
         before, _, after = text.rpartition(":")
         assert (host, port) == (before.removeprefix("[").removesuffix("]"), int(after))
+
+
+@pytest.mark.parametrize("host", ["a..b", "..", ".a", "-a", "x" * 64, "a." + "x" * 64 + ".b", "a." * 127, "a b", ""])
+def test_a_host_that_no_resolver_takes_is_no_address(host: str) -> None:
+    with pytest.raises(ConfigError):
+        parse_address(f"{host}:7100")
+
+
+HOSTS = ["a.b.", "a-b_c", "_x", "x" * 63 + "." + "y" * 63, "1.2.3.4", "a." * 126 + "b", "xn--a"]
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_a_host_that_is_an_address_is_taken_by_the_resolver(host: str) -> None:
+    assert parse_address(f"{host}:7100") == (host, 7100)
+    host.encode("idna")

@@ -1,4 +1,4 @@
-"""The operator's requests: status, sessions, first start, and appends retried by hand.
+"""The operator's requests: status, sessions, trims, first start, and appends retried by hand.
 
 Laws: each request is repeated until it is answered or its time is up; one that changes something and may have been
 taken before is judged with that in mind, so that an outcome is only called known when it is.
@@ -6,6 +6,7 @@ taken before is judged with that in mind, so that an outcome is only called know
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ import anyio
 from alpo.core.ready import Code
 from alpo.errors import (
     AlpoError,
+    NoSpace,
     NotGuaranteed,
     Overloaded,
     ProtocolError,
@@ -40,14 +42,17 @@ from alpo.wire.requests import (
     SessionTable,
     Status,
     StatusAnswer,
+    Trim,
+    Trimmed,
 )
 
 from .batches import Parcel, Payload, batch
 from .connection import Connection, Lost
 from .ids import NAME_BYTES_MAX, is_random
-from .opening import Opening
+from .opening import Opening, nonces
+from .reading import out_of_range
 from .servers import PAUSE_FIRST_S, PAUSE_MAX_S, Servers
-from .verdicts import AWAY, UNSEEN, code_name, unknown, verdict
+from .verdicts import AWAY, UNSEEN, code_name, kind_of, unknown, verdict
 
 T = TypeVar("T")
 
@@ -92,15 +97,12 @@ class _Again(Exception):
 
 async def status(servers: Servers, timeout_s: float) -> list[dict[str, Any]]:
     """Every member's own account of itself, ordered by id: see `STATUS_KEYS`; ``reachable`` False and None for all
-    that is not known of those that do not answer. Members are those that any reachable server lists; if none is
-    reachable, one row (id None) for each address configured.
+    that is not known of those that do not answer; ``clock_ahead_ms``: by how much its clock is before ours, give or
+    take ``clock_error_ms``. Members are those that any reachable server lists; if none is reachable, one row (id None)
+    for each address configured. Raises `Unavailable` for a `Log` that is closed.
     """
-    with anyio.move_on_after(min(timeout_s, STATUS_S)):
-        with suppress(Lost):
-            servers.give_back(await servers.any(None))
-    members: list[tuple[int | None, str]] = [*sorted(servers.members.items())]
-    if not members:
-        members = [(None, address) for address in servers.candidates]
+    servers.require_open()
+    members = await members_of(servers, min(timeout_s, STATUS_S))
     rows: list[dict[str, Any]] = [dict.fromkeys(STATUS_KEYS) for _ in members]
     async with anyio.create_task_group() as tasks:
         for (id, address), row in zip(members, rows, strict=True):
@@ -109,15 +111,28 @@ async def status(servers: Servers, timeout_s: float) -> list[dict[str, Any]]:
     return rows
 
 
+async def members_of(servers: Servers, timeout_s: float) -> list[tuple[int | None, str]]:
+    """(id, address) of every member that any reachable server lists; if none is, the addresses configured."""
+    with anyio.move_on_after(timeout_s):
+        with suppress(Lost):
+            servers.give_back(await servers.any(None))
+    return [*sorted(servers.members.items())] or [(None, address) for address in servers.candidates]
+
+
 async def _status_of(servers: Servers, address: str, row: dict[str, Any], timeout_s: float) -> None:
     connection: Connection | None = None
     with anyio.move_on_after(timeout_s):
         try:
             connection = await servers.dial(address, timeout_s)
+            asked_s, asked_ms = anyio.current_time(), time.time() * 1000
             answer = await connection.ask(Status)
             if isinstance(answer, StatusAnswer):
                 row.update(answer.fields)
                 row["reachable"] = True
+                error_ms = (anyio.current_time() - asked_s) * 500
+                if type(row.get("time_ms")) is int:
+                    row["clock_ahead_ms"] = round(row["time_ms"] - asked_ms - error_ms, 1)
+                    row["clock_error_ms"] = round(error_ms, 1)
         except Lost as lost:
             row["problem"] = str(lost)
     if connection is not None:
@@ -131,9 +146,9 @@ async def sessions(servers: Servers, timeout_s: float) -> list[SessionInfo]:
         if isinstance(answer, SessionTable):
             start = datetime(1970, 1, 1, tzinfo=UTC)
             return [SessionInfo(c, e, s, i, start + timedelta(milliseconds=ms)) for c, e, s, i, ms in answer.rows]
-        raise _unwelcome(servers, answer)
+        raise unwelcome(servers, answer)
 
-    return await _at_leader(servers, attempt, timeout_s)
+    return await at_leader(servers, attempt, timeout_s)
 
 
 async def drop_session(servers: Servers, name: str, epoch: int | None, timeout_s: float) -> int:
@@ -153,11 +168,38 @@ async def drop_session(servers: Servers, name: str, epoch: int | None, timeout_s
             if tries > 1 and epoch:
                 return epoch  # an earlier try was taken, its answer lost
             raise Refused(f"there is no session {name}")
+        if isinstance(answer, RequestRefused) and epoch and _not_known_yet(connection, answer):
+            raise _Again(_unknown_epoch(name, epoch))
         if isinstance(answer, RequestRefused):
-            raise _unwelcome(servers, answer)
+            raise unwelcome(servers, answer)
         return int(getattr(answer, "number", 0))
 
-    return await _at_leader(servers, attempt, timeout_s)
+    return await at_leader(servers, attempt, timeout_s)
+
+
+async def trim(servers: Servers, before: int, force: bool, timeout_s: float) -> int:
+    """Let nothing below LSN ``before`` be read any more (R20); the first LSN that is served from now on.
+
+    ``force``: also what a cursor's reader needs; such cursors are dropped. To ask again does no harm. Raises
+    ValueError, `OutOfRange` for an LSN beyond one past the end, `Refused` when a cursor needs what would go,
+    `Unavailable` when no answer came (whether it was done is then not known).
+    """
+    if before < 1:
+        raise ValueError(f"before must be positive, not {before}")
+
+    async def attempt(connection: Connection) -> int:
+        answer = await connection.ask(lambda number: Trim(number, before, force))
+        if isinstance(answer, RequestRefused) and answer.code == Code.OUT_OF_RANGE:
+            # A leader that was deposed without noticing may be behind: is this one still the leader?
+            if isinstance(await connection.ask(_probe_read), Page):
+                answer = await connection.ask(lambda number: Trim(number, before, force))
+        if isinstance(answer, Trimmed):
+            return answer.first_lsn
+        if isinstance(answer, RequestRefused) and answer.code == Code.OUT_OF_RANGE:
+            raise out_of_range(f"LSN {before} is", answer.detail)
+        raise unwelcome(servers, answer)
+
+    return await at_leader(servers, attempt, timeout_s)
 
 
 async def init(servers: Servers, timeout_s: float) -> None:
@@ -165,7 +207,7 @@ async def init(servers: Servers, timeout_s: float) -> None:
     async def attempt(connection: Connection) -> None:
         answer = await connection.ask(Init)
         if isinstance(answer, RequestRefused):
-            raise _unwelcome(servers, answer)
+            raise unwelcome(servers, answer)
 
     await _until_answered(lambda: servers.any(None), servers, attempt, timeout_s)
 
@@ -178,15 +220,19 @@ async def append_by_hand(
     ``epoch`` None: the one on record; none on record: the name is opened first (R22). Random ids have none. Raises
     as `Log.append`; `NotGuaranteed` names the epoch to retry with.
     """
-    if serial < 1 or not 1 <= len(client.encode()) <= NAME_BYTES_MAX:
-        raise ValueError("a serial is 1 or more, a client id 1 to 128 bytes")
+    check_named(client, serial)
     retry = _ByHand(servers, batch(payloads), client, serial, 0 if is_random(client) else epoch)
     try:
-        return await _at_leader(servers, retry.attempt, timeout_s)
-    except (Unavailable, Overloaded) as error:
+        return await at_leader(servers, retry.attempt, timeout_s)
+    except (Unavailable, Overloaded, NoSpace) as error:
         if retry.maybe:
             raise retry.unknown(str(error)) from error
         raise
+
+
+def check_named(client: str, serial: int) -> None:
+    if serial < 1 or not 1 <= len(client.encode()) <= NAME_BYTES_MAX:
+        raise ValueError("a serial is 1 or more, a client id 1 to 128 bytes")
 
 
 class _ByHand:
@@ -199,7 +245,7 @@ class _ByHand:
         self._client = client
         self._serial = serial
         self._epoch = epoch
-        self._opening = Opening(client)
+        self._opening = Opening(client, nonces(servers.rng))
 
     def unknown(self, text: str) -> NotGuaranteed:
         return unknown(text, self._client, self._serial, self._epoch or 0)
@@ -222,6 +268,8 @@ class _ByHand:
             return ByHand(
                 answer.lsns[0], parcel.number, self._client, self._serial, self._epoch or 0, answer.duplicate
             )
+        if self._epoch and _not_known_yet(connection, answer):
+            raise _Again(_unknown_epoch(self._client, self._epoch))
         raise self._refused(answer)
 
     async def _find_epoch(self, connection: Connection) -> int:
@@ -230,7 +278,7 @@ class _ByHand:
             return answer.epoch
         if isinstance(answer, RequestRefused) and answer.code == Code.EPOCH:
             return answer.number
-        raise _unwelcome(self._servers, answer)
+        raise unwelcome(self._servers, answer)
 
     async def _send(self, connection: Connection) -> Appended | AppendRefused:
         request = Append(self._client, self._epoch or 0, self._serial, False, True, [self._parcel.item])
@@ -254,22 +302,23 @@ def _probe_read(number: int) -> Read:
     return Read(number, 0, 0, 1, 0, 1, True, 0, "")
 
 
-async def _at_leader(
-    servers: Servers, attempt: Callable[[Connection], Awaitable[T]], timeout_s: float
+async def at_leader(
+    servers: Servers, attempt: Callable[[Connection], Awaitable[T]], timeout_s: float, attempt_s: float = ATTEMPT_S
 ) -> T:
-    return await _until_answered(lambda: servers.leader(fresh=False), servers, attempt, timeout_s)
+    """Have the leader answer, whoever that is by then; ``attempt_s``: patience with the first one that is asked."""
+    return await _until_answered(lambda: servers.leader(fresh=False), servers, attempt, timeout_s, attempt_s)
 
 
 async def _until_answered(
     connect: Callable[[], Awaitable[Connection]], servers: Servers, attempt: Callable[[Connection], Awaitable[T]],
-    timeout_s: float,
+    timeout_s: float, attempt_s: float = ATTEMPT_S,
 ) -> T:
-    """Try until ``attempt`` returns. Raises `Unavailable` (or `Overloaded`) at the deadline, and what it raises."""
+    """Try until ``attempt`` returns. Raises what it raises; at the deadline as `kind_of` says."""
     pause_s = 0.0
-    attempt_s = ATTEMPT_S
     try:
         with anyio.fail_after(timeout_s):
             while True:
+                servers.require_open()
                 connection: Connection | None = None
                 whole = False
                 try:
@@ -290,12 +339,12 @@ async def _until_answered(
                 await anyio.sleep(pause_s)
                 pause_s = min(max(pause_s * 2, PAUSE_FIRST_S), PAUSE_MAX_S)
     except TimeoutError as error:
-        kind = Overloaded if isinstance(servers.reason, Overloaded) else Unavailable
+        kind = kind_of(servers.reason)
         why = f": {servers.reason}" if servers.reason is not None else ""
         raise kind(f"no answer within {timeout_s:g} s{why}") from error
 
 
-def _unwelcome(servers: Servers, answer: ServerReply) -> Exception:
+def unwelcome(servers: Servers, answer: ServerReply) -> Exception:
     """What to do about an answer that is not the one hoped for."""
     if not isinstance(answer, RequestRefused):
         return ProtocolError(f"an answer of the wrong kind: {type(answer).__name__}")
@@ -304,11 +353,22 @@ def _unwelcome(servers: Servers, answer: ServerReply) -> Exception:
     return Refused(answer.detail or code_name(answer.code))
 
 
+def _not_known_yet(connection: Connection, answer: RequestRefused | AppendRefused) -> bool:
+    """A leader that says no and names itself has not heard of the epoch that was claimed: no verdict (R22)."""
+    return answer.code == Code.NOT_LEADER and answer.leader == connection.hello.id != 0
+
+
+def _unknown_epoch(client: str, epoch: int) -> Unavailable:
+    return Unavailable(f"no server knows an epoch {epoch} of {client} yet (mistyped?)")
+
+
 def _reason(servers: Servers, answer: RequestRefused | AppendRefused) -> AlpoError:
     """Why a server would not do, as a user may read it; its hint is taken."""
     if answer.code in AWAY:
         servers.hint = answer.leader_address or None
         return Unavailable(answer.detail or "the server does not lead")
+    if answer.code == Code.NO_SPACE:
+        return NoSpace(answer.detail)
     if answer.code == Code.OVERLOADED:
         return Overloaded(answer.detail or "the server is overloaded")
     return Unavailable(answer.detail or f"the server is not ready: {code_name(answer.code)}")

@@ -11,14 +11,11 @@ Laws:
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-
 import anyio
 from anyio.abc import TaskGroup
 
 from alpo.core.ready import Code
-from alpo.errors import AlpoError, Refused, Unavailable
+from alpo.errors import AlpoError, NoSpace, Refused, Unavailable
 from alpo.wire.codec import encode
 from alpo.wire.requests import Appended, AppendRefused, Opened, RequestRefused, ServerReply
 
@@ -26,7 +23,8 @@ from .batches import Parcel
 from .connection import Connection, Lost
 from .handle import Handle
 from .ids import check_name, random_id
-from .opening import Opening
+from .loops import NO_LOOP, Event, running_loop
+from .opening import Opening, nonces
 from .servers import Servers
 from .session import Session
 from .verdicts import AWAY
@@ -43,20 +41,6 @@ PARTING_S = 0.02
 AGAIN_FIRST_S, AGAIN_MAX_S = 0.01, 0.25
 
 
-def _no_clock() -> float:
-    raise RuntimeError("a Log is used within `async with`")
-
-
-def _loop_clock() -> Callable[[], float]:
-    """`anyio.current_time` of the running loop, without finding out which one it is at every call."""
-    try:
-        return asyncio.get_running_loop().time
-    except RuntimeError:
-        import trio
-
-        return trio.lowlevel.current_clock().current_time
-
-
 class Appender:
     """One client's appends on their way. `start` it in a task group; everything else from the same event loop."""
 
@@ -67,13 +51,13 @@ class Appender:
         self._servers = servers
         self._timeout_s = timeout_s
         self._session = Session(
-            None if client is None else check_name(client), queue_max, queue_bytes_max, self._flush_idle
+            None if client is None else check_name(client), queue_max, queue_bytes_max, self._begin_wait
         )
-        self._opening = None if client is None else Opening(client)
+        self._opening = None if client is None else Opening(client, nonces(servers.rng))
         self._open_refused: AlpoError | None = None
         self._horizon_ms = 0
         self._tasks: TaskGroup | None = None
-        self._clock = _no_clock
+        self._clock, self._new_event = NO_LOOP
         self._connection: Connection | None = None
         #: A better connection than the present one, found by the watch.
         self._better: Connection | None = None
@@ -111,7 +95,7 @@ class Appender:
     def start(self, tasks: TaskGroup) -> None:
         """Begin to work."""
         self._tasks = tasks
-        self._clock = _loop_clock()
+        self._clock, self._new_event = running_loop()
         tasks.start_soon(self._run_manager)
         tasks.start_soon(self._run_writer)
         tasks.start_soon(self._run_watch)
@@ -124,15 +108,20 @@ class Appender:
             raise ValueError("timeout_s must be positive")
         return self._clock() + timeout_s
 
-    def append(self, parcel: Parcel, serial: int | None, sparse: bool, deadline_s: float) -> Handle:
-        """Queue a request. Raises as `Session.append`, and ValueError for a serial that is none."""
+    def append(
+        self, parcel: Parcel, serial: int | None, sparse: bool, deadline_s: float, awaited: bool = False
+    ) -> Handle:
+        """Queue a request. Raises as `Session.append`, and ValueError for a serial that is none.
+
+        ``awaited``: the caller awaits the handle before anything else, which sends if nothing is under way.
+        """
         if serial is None:
             handle = self._session.append(parcel, 0, False, deadline_s)
         elif serial < 1:
             raise ValueError(f"serials begin at 1, not {serial}")
         else:
             handle = self._session.append(parcel, serial, sparse, deadline_s)
-        if self._writer.parked:
+        if self._writer.parked and not (awaited and not self._session.line):
             self._writer.ring()
         if self._watch.parked:
             self._watch.ring()
@@ -199,6 +188,8 @@ class Appender:
                     connection = await self._servers.leader()
                 self._pause_s = min(max(self._pause_s * 2, AGAIN_FIRST_S), AGAIN_MAX_S)
                 await self._serve(connection)
+            except Lost:
+                pass  # closed: to be cancelled at once
             finally:
                 self._connection = None
                 if connection is not None:
@@ -235,7 +226,8 @@ class Appender:
         session = self._session
         if self._opening is None:
             if not session.ready and session.ended is None:
-                session.begin(random_id(connection.hello.time_ms, self._horizon_ms), 0, 0)
+                id = random_id(connection.hello.time_ms, self._horizon_ms, self._servers.rng.randbytes)
+                session.begin(id, 0, 0)
         elif not session.ready and session.ended is None:
             self._open_refused = None
             connection.send(self._opening.ask(connection.next_request()))
@@ -280,6 +272,8 @@ class Appender:
             if message.code in AWAY:
                 self._servers.hint = message.leader_address or None
                 self._servers.reason = Unavailable(f"{connection.address} does not lead any more")
+            elif message.code == Code.NO_SPACE:
+                self._servers.reason = NoSpace(message.detail)
             elif message.code == Code.SESSION_EXPIRED:
                 self._horizon_ms = max(self._horizon_ms, message.number)
         elif self._opening is not None and getattr(message, "request", 0) == self._opening.request != 0:
@@ -301,6 +295,8 @@ class Appender:
             return True
         if message.code in AWAY:
             self._servers.hint = message.leader_address or None
+        elif message.code == Code.NO_SPACE:
+            self._servers.reason = NoSpace(message.detail)
         elif message.code in (Code.TOO_MANY_NAMES, Code.INVALID):
             self._open_refused = Refused(message.detail or "the cluster does not open this session")
             session.refuse_all(self._open_refused)
@@ -322,10 +318,11 @@ class Appender:
             except Lost as lost:
                 self._give_up(connection, lost)
 
-    def _flush_idle(self) -> None:
+    def _begin_wait(self) -> Event:
         """Somebody begins to wait: send at once if nothing is under way, else let a group gather."""
         if not self._session.line:
             self._pump()
+        return self._new_event()
 
     def _pump(self) -> None:
         """Send whatever may be sent now, as long as the kernel takes it."""

@@ -23,6 +23,7 @@ import anyio
 
 from alpo import __version__
 from alpo.core.ready import Code
+from alpo.core.setting_rules import BATCH_BYTES_MOST
 from alpo.errors import AlpoError, Overloaded, ProtocolError, Unavailable
 from alpo.wire.codec import WireError, decode_hello, decode_server, encode
 from alpo.wire.framing import HELLO_BYTES_MAX, FrameError, FrameReader, frame_bytes_max
@@ -96,7 +97,8 @@ class Connection:
         if cluster and hello.cluster and hello.cluster != cluster:
             raise Lost(ProtocolError(f"{self.address} belongs to another cluster, {hello.cluster.hex()}"))
         self.hello = hello
-        self._frames.bytes_max = frame_bytes_max(hello.batch_bytes_max)
+        # Not by the limits of today: what is in the log may be larger.
+        self._frames.bytes_max = frame_bytes_max(BATCH_BYTES_MOST)
 
     @property
     def leads(self) -> bool:
@@ -218,7 +220,10 @@ async def _dial(address: str) -> socket.socket:
         family = socket.AF_INET6 if ipaddress.ip_address(host).version == 6 else socket.AF_INET
         targets: list[tuple[socket.AddressFamily, tuple[object, ...]]] = [(family, (host, port))]
     except ValueError:
-        found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        try:
+            found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except ValueError as error:
+            raise OSError(f"no host can have this name ({error})") from error
         targets = [(info[0], info[4]) for info in found]
     failure: OSError = OSError(f"no address for {host}")
     for family, target in targets:

@@ -11,17 +11,20 @@ Laws:
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Generator
 from typing import Any
 
-import anyio
-
 from alpo.errors import AlpoError
 
 from .batches import Parcel
+from .loops import Event
 
 logger = logging.getLogger("alpo")
+
+#: A user's callback must not take the connection down with it: not with the result of a cancelled future either.
+_BROKE = (Exception, asyncio.CancelledError)
 
 #: Flags of `Handle.state`; written by the `Session` alone, on rare paths.
 MAYBE = 1  # an earlier transmission may have been taken, its outcome is not known (R24)
@@ -49,19 +52,20 @@ class Handle:
     duplicate = False
     _error: AlpoError | None = None
     _told = False
-    _event: anyio.Event | None = None
+    _event: Event | None = None
     _callback: Callable[[Handle], object] | None = None
     _more_callbacks: list[Callable[[Handle], object]] | None = None
 
     def __init__(
-        self, parcel: Parcel, wanted: int, sparse: bool, deadline_s: float, flush: Callable[[], None]
+        self, parcel: Parcel, wanted: int, sparse: bool, deadline_s: float, begin_wait: Callable[[], Event]
     ) -> None:
         self.parcel = parcel
         #: The serial asked for by the caller (0: the next), and whether it may skip some (R21).
         self.wanted = wanted
         self.sparse = sparse
         self.deadline_s = deadline_s
-        self._flush = flush
+        #: Called when somebody begins to wait: sees to it that it is sent, and gives what to wait for.
+        self._begin_wait = begin_wait
 
     @property
     def error(self) -> AlpoError | None:
@@ -94,10 +98,10 @@ class Handle:
     def __await__(self) -> Generator[Any, Any, int | None]:
         self._told = True
         if not self.done:
-            if self._event is None:
-                self._event = anyio.Event()
-            self._flush()
+            event = self._begin_wait()
             if not self.done:
+                if self._event is None:
+                    self._event = event
                 yield from self._event.wait().__await__()
         if self._error is not None:
             raise self._error.with_traceback(None)
@@ -123,7 +127,7 @@ class Handle:
             return
         try:
             self._callback(self)
-        except Exception:  # a user's callback must not take the connection down with it
+        except _BROKE:
             logger.exception("a callback of an append failed")
         for function in self._more_callbacks or ():
             _call(function, self)
@@ -132,5 +136,5 @@ class Handle:
 def _call(function: Callable[[Handle], object], handle: Handle) -> None:
     try:
         function(handle)
-    except Exception:  # a user's callback must not take the connection down with it
+    except _BROKE:
         logger.exception("a callback of an append failed")

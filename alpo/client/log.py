@@ -20,15 +20,22 @@ from typing import Any, Self, overload
 import anyio
 from anyio.abc import TaskGroup
 
+from alpo.core.inputs import MemberStep
 from alpo.errors import AlpoError
 
-from . import admin
+from . import admin, compacting, cursors, events, keeping, members, settings
 from .admin import ByHand, SessionInfo
 from .appender import Appender
 from .batches import Parcel, Payload, batch, single
+from .compacting import FileSpace
+from .cursors import CursorInfo
+from .events import Events
 from .handle import Handle
+from .keeping import Outcome
+from .members import Leadership, MemberInfo
 from .reading import Batches, Query, Records
 from .servers import Servers, parse_servers
+from .settings import Settings
 
 #: How long entering waits for a named session to open, so that `Log.epoch` is there when it can be.
 OPEN_WAIT_S = 1.0
@@ -125,10 +132,13 @@ class Log:
         Raises `Unavailable` at the deadline, `Refused` when the cluster takes no more names.
         """
         try:
-            with anyio.fail_after(self._timeout_s if timeout_s is None else timeout_s):
+            with anyio.fail_after(self._seconds(timeout_s)):
                 await self._appender.opened()
         except TimeoutError as error:
             raise self._appender.unavailable("the session could not be opened") from error
+
+    def _seconds(self, timeout_s: float | None) -> float:
+        return self._timeout_s if timeout_s is None else timeout_s
 
     # -- appending ------------------------------------------------------------------------------------------
 
@@ -147,7 +157,7 @@ class Log:
 
         Raises `NotGuaranteed` (outcome unknown at the deadline; still first in line, see `settle`),
         `Unavailable` (not in the log, repeating is safe), `Fenced`, `SerialReused`, `Skipped`,
-        `SerialExpected`, `SessionExpired`, `Refused`, `Overloaded`, `TooLarge`.
+        `SerialExpected`, `SessionExpired`, `Refused`, `NoSpace`, `Overloaded`, `TooLarge`.
         """
         return await self._append(single(payload), serial, False, timeout_s)
 
@@ -175,7 +185,9 @@ class Log:
         return None if lsn is None else range(lsn, lsn + parcel.number)
 
     async def _append(self, parcel: Parcel, serial: int | None, sparse: bool, timeout_s: float | None) -> int | None:
-        handle = await self.enter(parcel, serial, sparse, timeout_s)
+        deadline_s = self._appender.deadline_s(timeout_s)
+        await self._appender.wait_room(parcel.size, deadline_s)
+        handle = self._appender.append(parcel, serial, sparse, deadline_s, awaited=True)
         try:
             return await handle
         except anyio.get_cancelled_exc_class():
@@ -214,7 +226,7 @@ class Log:
         `Unavailable` at the deadline (what is settled by then stays for the next call).
         """
         try:
-            with anyio.fail_after(self._timeout_s if timeout_s is None else timeout_s):
+            with anyio.fail_after(self._seconds(timeout_s)):
                 return await self._appender.settle()
         except TimeoutError as error:
             raise self._appender.unavailable("there are appends whose outcome is still unknown") from error
@@ -245,7 +257,7 @@ class Log:
     ) -> Batches:
         """As `read`, in lists of records as they come over the wire: the fast way to read much."""
         query = Query.of(start, stop, local, server, last, since, client, follow=False)
-        return Batches(self._servers, query, self._timeout_s if timeout_s is None else timeout_s)
+        return Batches(self._servers, query, self._seconds(timeout_s))
 
     def follow(
         self, start: int | None = None, *, local: bool = False, server: int | None = None, last: int | None = None,
@@ -265,7 +277,7 @@ class Log:
     ) -> Batches:
         """As `follow`, in lists of records as they come over the wire."""
         query = Query.of(start, None, local, server, last, since, client, follow=True)
-        return Batches(self._servers, query, self._timeout_s if timeout_s is None else timeout_s)
+        return Batches(self._servers, query, self._seconds(timeout_s))
 
     # -- the operator's ---------------------------------------------------------------------------------------
 
@@ -275,25 +287,97 @@ class Log:
     ) -> ByHand:
         """Retry across processes what was sent as (client, serial, epoch): see `admin.append_by_hand`."""
         return await admin.append_by_hand(
-            self._servers, payloads, client, serial, epoch, self._timeout_s if timeout_s is None else timeout_s
+            self._servers, payloads, client, serial, epoch, self._seconds(timeout_s)
         )
 
     async def status(self, timeout_s: float | None = None) -> list[dict[str, Any]]:
         """Every member's own account of itself: see `admin.status`."""
-        return await admin.status(self._servers, self._timeout_s if timeout_s is None else timeout_s)
+        return await admin.status(self._servers, self._seconds(timeout_s))
+
+    async def events(self, since: datetime | None = None, timeout_s: float | None = None) -> Events:
+        """What happened to the servers, elections above all: see `events.gather`."""
+        return await events.gather(self._servers, since, self._seconds(timeout_s))
 
     async def sessions(self, timeout_s: float | None = None) -> list[SessionInfo]:
         """All sessions of the cluster. Raises `Unavailable`."""
-        return await admin.sessions(self._servers, self._timeout_s if timeout_s is None else timeout_s)
+        return await admin.sessions(self._servers, self._seconds(timeout_s))
 
     async def drop_session(self, name: str, epoch: int | None = None, timeout_s: float | None = None) -> int:
         """Forget the named session (R22): see `admin.drop_session`."""
         return await admin.drop_session(
-            self._servers, name, epoch, self._timeout_s if timeout_s is None else timeout_s
+            self._servers, name, epoch, self._seconds(timeout_s)
         )
+
+    async def outcome(self, client: str, serial: int, timeout_s: float | None = None) -> Outcome:
+        """What became of the append (``client``, ``serial``), as of now: see `Outcome`.
+
+        "not_appended" is no promise for later: a transmission that is still on its way may arrive. Raises ValueError,
+        `Unavailable`.
+        """
+        return await keeping.outcome(self._servers, client, serial, self._seconds(timeout_s))
+
+    async def wait_everyone(self, lsn: int, timeout_s: float | None = None) -> None:
+        """Wait until every member has payload ``lsn``, which was appended, on its disk: see `keeping.wait_everyone`."""
+        await keeping.wait_everyone(self._servers, lsn, self._seconds(timeout_s))
+
+    async def settings(self, timeout_s: float | None = None) -> Settings:
+        """The settings that all servers share, by name. Raises `Unavailable`."""
+        return await settings.settings(self._servers, self._seconds(timeout_s))
+
+    async def change_settings(
+        self, wanted: Settings, *, expected: Settings | None = None, timeout_s: float | None = None
+    ) -> Settings:
+        """Change settings, all of ``wanted`` or none: see `settings.change_settings`."""
+        return await settings.change_settings(self._servers, wanted, expected, self._seconds(timeout_s))
+
+    async def set_cursor(self, name: str, lsn: int, timeout_s: float | None = None) -> None:
+        """Keep payload ``lsn`` and all after it for the reader of that name: see `cursors.set_cursor`."""
+        await cursors.set_cursor(self._servers, name, lsn, self._seconds(timeout_s))
+
+    async def cursors(self, timeout_s: float | None = None) -> list[CursorInfo]:
+        """All cursors, by name. Raises `Unavailable`."""
+        return await cursors.cursors(self._servers, self._seconds(timeout_s))
+
+    async def drop_cursor(self, name: str, timeout_s: float | None = None) -> int:
+        """Forget a cursor: see `cursors.drop_cursor`."""
+        return await cursors.drop_cursor(self._servers, name, self._seconds(timeout_s))
+
+    async def trim(self, before: int, timeout_s: float | None = None, *, force: bool = False) -> int:
+        """Let nothing below LSN ``before`` be read any more; returns the first LSN that is served: see `admin.trim`."""
+        return await admin.trim(self._servers, before, force, self._seconds(timeout_s))
+
+    async def add_member(
+        self, id: int, address: str, *, priority: int = 0, timeout_s: float | None = None
+    ) -> list[MemberInfo]:
+        """Take the server that waits at ``address`` into the cluster (R27): see `members.change`."""
+        return await self._change_member(MemberStep.ADD, id, address, priority, timeout_s)
+
+    async def remove_member(self, id: int, timeout_s: float | None = None) -> list[MemberInfo]:
+        """Take a server out of the cluster (R27): see `members.change`."""
+        return await self._change_member(MemberStep.REMOVE, id, "", 0, timeout_s)
+
+    async def replace_member(self, id: int, address: str, timeout_s: float | None = None) -> list[MemberInfo]:
+        """Have the server that waits at ``address``, with an empty disk, take member ``id``'s place: see
+        `members.change`."""
+        return await self._change_member(MemberStep.REPLACE, id, address, 0, timeout_s)
+
+    async def _change_member(
+        self, step: MemberStep, id: int, address: str, priority: int, timeout_s: float | None
+    ) -> list[MemberInfo]:
+        timeout_s = self._timeout_s if timeout_s is None else timeout_s
+        return await members.change(self._servers, step, id, address, priority, timeout_s)
+
+    async def transfer(self, target: int, timeout_s: float | None = None) -> Leadership:
+        """Have server ``target`` lead (R28): see `members.transfer`."""
+        return await members.transfer(self._servers, target, self._timeout_s if timeout_s is None else timeout_s)
+
+    async def compact(self, server: int, timeout_s: float | None = None) -> FileSpace:
+        """Have a server give the free space of its data file back to the file system, while it serves, and wait until
+        it has; how the file is then: see `compacting.watch`."""
+        return await compacting.compact(self._servers, server, self._seconds(timeout_s))
 
     async def init(self, timeout_s: float | None = None) -> None:
         """Found the cluster (R29): see `admin.init`."""
-        await admin.init(self._servers, self._timeout_s if timeout_s is None else timeout_s)
+        await admin.init(self._servers, self._seconds(timeout_s))
 
 

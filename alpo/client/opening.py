@@ -6,18 +6,24 @@ answered again instead of fencing itself; only the answer to the latest request 
 
 from __future__ import annotations
 
-import secrets
+import random
 from collections.abc import Callable
+from functools import partial
 
 from alpo.wire.requests import Open
 
 NONCE_BYTES = 16
 
 
+def nonces(rng: random.Random) -> Callable[[], bytes]:
+    """What makes fresh ones, of this generator."""
+    return partial(rng.randbytes, NONCE_BYTES)
+
+
 class Opening:
     """One session's way to its epoch."""
 
-    def __init__(self, name: str, make_nonce: Callable[[], bytes] = lambda: secrets.token_bytes(NONCE_BYTES)) -> None:
+    def __init__(self, name: str, make_nonce: Callable[[], bytes]) -> None:
         self._name = name
         self._make_nonce = make_nonce
         self._nonce = make_nonce()

@@ -19,12 +19,12 @@ from typing import NamedTuple, Self
 import anyio
 
 from alpo.core.ready import Code
-from alpo.errors import AlpoError, OutOfRange, Overloaded, Refused, Unavailable
+from alpo.errors import OutOfRange, Overloaded, Refused, Unavailable
 from alpo.wire.requests import Page, Read, RequestRefused, ServerReply
 
 from .connection import Connection, Lost
 from .ids import NAME_BYTES_MAX
-from .record import Record, records_of
+from .record import PageEntry, Record, records_of
 from .servers import PAUSE_FIRST_S, PAUSE_MAX_S, Servers
 from .verdicts import AWAY
 
@@ -59,6 +59,8 @@ class Query(NamedTuple):
                 raise ValueError(f"{name} must be positive, not {value}")
         if sum(value is not None for value in (start, last, since)) > 1:
             raise ValueError("only one of start, last and since can say where to begin")
+        if last is not None and stop is not None:
+            raise ValueError("last counts from the end: it does not go with stop")
         if server is not None and not local:
             raise ValueError("server goes with local=True: a linearizable read asks the leader")
         if client is not None and not 1 <= len(client.encode()) <= NAME_BYTES_MAX:
@@ -71,11 +73,35 @@ class Query(NamedTuple):
         return Query(start or 0, stop or 0, local, server, last or 0, since_ms, client or "", follow)
 
 
-class Batches:
-    """An iterator over lists of records, as `Log.read_batches` and `Log.follow_batches` return it.
+class _Closing:
+    """What ``async for`` and ``async with`` ask of the iterators below, beside their ``__anext__``."""
 
-    Close it (``aclose``, or ``async with``) when leaving early, or let the `Log` do so.
-    """
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Give the connection back. The iterator is over."""
+        raise NotImplementedError
+
+
+class PagePart(NamedTuple):
+    """What came over the wire: whole entries, of which payloads ``first_lsn`` … ``last_lsn`` were asked for."""
+
+    entries: list[PageEntry]
+    first_lsn: int
+    last_lsn: int
+
+
+class Pages(_Closing):
+    """An iterator over pages as they come; one may be empty."""
 
     def __init__(self, servers: Servers, query: Query, timeout_s: float) -> None:
         if timeout_s <= 0:
@@ -93,40 +119,32 @@ class Batches:
         self._avoid: str | None = None
         #: A follower's server had nothing new for a while: is it still the one to ask?
         self._doubt = False
-        self._held: list[Record] = []
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
+        #: What the last server that could not serve the read said of it.
+        self._said = ""
 
     async def aclose(self) -> None:
-        """Give the connection back. The iterator is over."""
         self._over = True
         self._let_go()
 
-    async def __anext__(self) -> list[Record]:
-        while not self._over:
-            try:
-                page = await self._next_page()
-            except BaseException:
-                self._over = True
-                self._drop()
-                raise
-            records = self._take(page)
-            if records:
-                return records
-        self._let_go()
-        raise StopAsyncIteration
+    async def __anext__(self) -> PagePart:
+        if self._over:
+            self._let_go()
+            raise StopAsyncIteration
+        try:
+            page = await self._next_page()
+        except BaseException:
+            self._over = True
+            self._drop()
+            raise
+        return self._take(page)
 
-    def _take(self, page: Page) -> list[Record]:
-        """Move on by one page, ask for the next one, and only then unpack this one."""
+    @property
+    def over(self) -> bool:
+        """Was that the last page?"""
+        return self._over
+
+    def _take(self, page: Page) -> PagePart:
+        """Move on by one page, and ask for the next one before anybody looks at this one."""
         query = self._query
         first_lsn = self._next_lsn or _first_lsn(query, page)
         if not query.follow and self._next_lsn == 0:
@@ -140,34 +158,33 @@ class Batches:
                 self._send(self._connection)
             except Lost:
                 self._drop()  # the next page is asked for elsewhere
-        records = records_of(page.entries, first_lsn, _NO_LSN if query.follow else self._end_lsn)
-        return self._last_of(records) if query.last and query.client and not query.follow else records
-
-    def _last_of(self, records: list[Record]) -> list[Record]:
-        """The last so many of one client: a batch may begin before them, so they are counted at the end."""
-        self._held = (self._held + records)[-self._query.last :]
-        return self._held if self._over else []
+        return PagePart(page.entries, first_lsn, _NO_LSN if query.follow else self._end_lsn)
 
     async def _next_page(self) -> Page:
         attempt_s = ATTEMPT_S + (POLL_MS / 1000 if self._query.follow else 0)
         pause_s = 0.0
-        reason: AlpoError | None = None
         try:
             with anyio.fail_after(self._timeout_s):
                 while True:
+                    self._servers.require_open()
                     reply: ServerReply | None = None
                     try:
+                        connection = self._connection = self._connection or await self._choose()
                         with anyio.move_on_after(attempt_s):
-                            reply = await self._exchange()
+                            reply = await self._exchange(connection)
+                        if isinstance(reply, Page) and self._moves_on(reply):
+                            return reply
+                        self._judge(reply)
                     except Lost as lost:
-                        reason = lost.reason
-                    if isinstance(reply, Page) and self._moves_on(reply):
-                        return reply
-                    reason = self._failed(reply) or reason
+                        self._servers.reason = lost.reason
+                    self._avoid = self._connection.address if self._connection is not None else None
+                    self._drop()
                     attempt_s *= 2
                     await anyio.sleep(pause_s)
                     pause_s = min(max(pause_s * 2, PAUSE_FIRST_S), PAUSE_MAX_S)
         except TimeoutError as error:
+            self._judge(None)
+            reason = self._servers.reason
             why = f": {reason}" if reason is not None else ""
             kind = Overloaded if isinstance(reason, Overloaded) else Unavailable
             raise kind(f"no server answered a read within {self._timeout_s:g} s{why}") from error
@@ -177,14 +194,12 @@ class Batches:
         self._asked = 0
         return self._query.follow or self._next_lsn == 0 or page.next_lsn > self._next_lsn
 
-    async def _exchange(self) -> ServerReply:
-        connection = self._connection
-        if connection is None:
-            if self._query.local or (self._next_lsn and not self._query.follow):
-                connection = await self._servers.any(self._query.server, self._avoid)
-            else:
-                connection = await self._servers.leader(fresh=self._avoid is not None)
-            self._connection = connection
+    async def _choose(self) -> Connection:
+        if self._query.local or (self._next_lsn and not self._query.follow):
+            return await self._servers.any(self._query.server, self._avoid)
+        return await self._servers.leader(fresh=self._avoid is not None)
+
+    async def _exchange(self, connection: Connection) -> ServerReply:
         if self._asked == 0:
             self._send(connection)
         await connection.drain()
@@ -206,19 +221,21 @@ class Batches:
             query.client,
         ))
 
-    def _failed(self, reply: ServerReply | None) -> AlpoError | None:
-        """Another server, or the same after a while; why. Raises what no other server could better."""
-        self._avoid = self._connection.address if self._connection is not None else None
+    def _judge(self, reply: ServerReply | None) -> None:
+        """Why the server that is connected, if one is, would not do. Raises what no other server could better."""
         if isinstance(reply, RequestRefused):
             self._refused(reply)
-        self._drop()
-        if reply is None:
-            return None
-        return Unavailable(f"{self._avoid} could not serve the read")
+        if self._connection is not None:
+            what = "does not answer" if reply is None else "could not serve the read"
+            why = f"{self._connection.address} {what}"
+            if isinstance(reply, RequestRefused) and reply.code == Code.NOT_READY and reply.detail:
+                self._said = f"{why}: {reply.detail}"
+            self._servers.reason = Unavailable(self._said or why)
 
     def _refused(self, reply: RequestRefused) -> None:
         if reply.code == Code.OUT_OF_RANGE:
-            raise _out_of_range(reply.detail)
+            where = self._next_lsn or self._query.start or self._query.stop
+            raise out_of_range(f"LSN {where} is" if where else "what was asked for is", reply.detail)
         if reply.code in AWAY:
             self._servers.hint = reply.leader_address or None
         elif reply.code == Code.INVALID:
@@ -238,15 +255,37 @@ class Batches:
             self._servers.drop(connection)
 
 
-class Records:
+class Batches(_Closing):
+    """An iterator over lists of records, as `Log.read_batches` and `Log.follow_batches` return it.
+
+    Close it (``aclose``, or ``async with``) when leaving early, or let the `Log` do so.
+    """
+
+    def __init__(self, servers: Servers, query: Query, timeout_s: float) -> None:
+        self._pages = Pages(servers, query, timeout_s)
+        #: Of the last so many of one client a batch may begin before them: they are counted at the end.
+        self._last = query.last if query.client and not query.follow else 0
+        self._held: list[Record] = []
+
+    async def aclose(self) -> None:
+        await self._pages.aclose()
+
+    async def __anext__(self) -> list[Record]:
+        while True:
+            records = records_of(*await self._pages.__anext__())
+            if self._last:
+                self._held = (self._held + records)[-self._last :]
+                records = self._held if self._pages.over else []
+            if records:
+                return records
+
+
+class Records(_Closing):
     """An iterator over records, as `Log.read` and `Log.follow` return it."""
 
     def __init__(self, batches: Batches) -> None:
         self._batches = batches
         self._records: list[Record] = []
-
-    def __aiter__(self) -> Self:
-        return self
 
     async def __anext__(self) -> Record:
         if not self._records:
@@ -254,16 +293,7 @@ class Records:
             self._records.reverse()
         return self._records.pop()
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
     async def aclose(self) -> None:
-        """Give the connection back. The iterator is over."""
         self._records = []
         await self._batches.aclose()
 
@@ -275,11 +305,15 @@ def _first_lsn(query: Query, page: Page) -> int:
     return query.start or 1
 
 
-def _out_of_range(detail: str) -> OutOfRange:
+def out_of_range(what: str, detail: str) -> OutOfRange:
+    """``what`` begins the message; ``detail`` is a refusal's."""
     first, _, last = detail.partition(",")
     try:
         first_lsn, last_lsn = int(first), int(last)
     except ValueError:
         first_lsn = last_lsn = 0
-    span = f"{first_lsn} to {last_lsn}" if last_lsn >= first_lsn else "nothing"
-    return OutOfRange(f"not in the log, which holds {span}", first_lsn=first_lsn, last_lsn=last_lsn)
+    if last_lsn >= first_lsn:
+        span = f"{first_lsn} to {last_lsn}"
+    else:
+        span = f"nothing; its next LSN is {first_lsn}" if first_lsn > 1 else "nothing"
+    return OutOfRange(f"{what} not in the log, which holds {span}", first_lsn=first_lsn, last_lsn=last_lsn)

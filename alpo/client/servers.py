@@ -11,7 +11,8 @@ Laws:
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TypeAlias
 
 import anyio
 
@@ -28,6 +29,10 @@ PAUSE_FIRST_S, PAUSE_ELECTION_S, PAUSE_MAX_S = 0.01, 0.04, 0.25
 ELECTION_S = 3.0
 IDLE_MAX = 4
 CANDIDATES_MAX = 64
+_CLOSED = "this Log is closed"
+
+#: As `Connection.open`: (address, cluster, seconds) to a connection. Raises `Lost`.
+Open: TypeAlias = Callable[[str, bytes, float], Awaitable[Connection]]
 
 
 def parse_servers(servers: str | Sequence[str]) -> list[str]:
@@ -44,7 +49,14 @@ def parse_servers(servers: str | Sequence[str]) -> list[str]:
 class Servers:
     """What is known of a cluster's servers, and the connections to them."""
 
-    def __init__(self, addresses: Sequence[str]) -> None:
+    def __init__(
+        self, addresses: Sequence[str], open_connection: Open = Connection.open, rng: random.Random | None = None,
+        cluster: bytes = b"",
+    ) -> None:
+        """``cluster``: the only one whose servers will do; b"": that of the first server that names one."""
+        self._open_connection = open_connection
+        #: Of every pause, id and nonce of this client.
+        self.rng = rng or random.SystemRandom()
         self._configured = list(addresses)
         #: id -> address, as the last hello told.
         self.members: dict[int, str] = {}
@@ -52,23 +64,34 @@ class Servers:
         self.hint: str | None = self._configured[0]
         #: Why the last server that was tried would not do.
         self.reason: AlpoError | None = None
-        self._cluster = b""
+        #: For good: nothing is dialled any more.
+        self.closed = False
+        self._cluster = cluster
         self._idle: list[Connection] = []
         self._open: dict[int, Connection] = {}
 
     @property
+    def cluster(self) -> bytes:
+        """The id of the only cluster whose servers will do; b"" until one has named it."""
+        return self._cluster
+
+    @property
     def candidates(self) -> list[str]:
         """All addresses known, the likeliest leader first."""
-        hint = [self.hint] if self.hint is not None else []
+        hint = [self.hint] if self.hint is not None and _valid(self.hint) else []
         return list(dict.fromkeys([*hint, *self._configured, *self.members.values()]))[:CANDIDATES_MAX]
 
     async def dial(self, address: str, timeout_s: float = DIAL_S) -> Connection:
         """Connect to one server and learn what its hello tells. Raises `Lost`."""
         try:
-            connection = await Connection.open(address, self._cluster, timeout_s)
+            self._hold_open()
+            connection = await self._open_connection(address, self._cluster, timeout_s)
         except Lost as lost:
             self.reason = lost.reason
             raise
+        if self.closed:
+            connection.close()
+            self._hold_open()
         self._learn(connection.hello)
         self._open[id(connection)] = connection
         return connection
@@ -92,71 +115,72 @@ class Servers:
             self._idle.append(connection)
 
     def close(self) -> None:
-        """Close every connection."""
+        """Close every connection, for good."""
+        self.closed = True
         self._idle.clear()
         for connection in list(self._open.values()):
             self.drop(connection)
 
+    def require_open(self) -> None:
+        """Raises `Unavailable` once closed: then no server could do better."""
+        if self.closed:
+            raise Unavailable(_CLOSED)
+
+    def _hold_open(self) -> None:
+        if self.closed:
+            raise Lost(Unavailable(_CLOSED))
+
     async def leader(self, fresh: bool = True) -> Connection:
-        """A connection to the leader; tries until there is one. ``fresh``: not one used before."""
+        """A connection to the leader; tries until there is one. ``fresh``: not one used before. Raises `Lost` once
+        closed."""
         idle = None if fresh else self._take_idle(lambda c: c.leads)
         if idle is not None:
             return idle
         began_s = anyio.current_time()
         pause_s = PAUSE_FIRST_S
         while True:
+            self._hold_open()
             found = await self.find_leader()
             if found is not None:
                 return found
-            await anyio.sleep(pause_s * random.uniform(0.75, 1.25))
+            await anyio.sleep(pause_s * self.rng.uniform(0.75, 1.25))
             outage = anyio.current_time() - began_s > ELECTION_S
             pause_s = min(pause_s * 2, PAUSE_MAX_S if outage else PAUSE_ELECTION_S)
 
     async def find_leader(self) -> Connection | None:
         """Ask every server once, the likeliest with a head start; a connection to the one that leads, or None."""
-        round_ = _Round(self)
-        try:
-            await round_.run()
-        except BaseException:
-            if round_.found is not None:
-                self.drop(round_.found)
-            raise
-        if round_.found is not None:
-            self.hint = round_.found.address
-        return round_.found
+        round_ = _Round(self, lambda c: c.leads, lambda c: c.hello.leader, "knows no leader")
+        found = await round_.run(self.candidates, self.hint)
+        if found is not None:
+            self.hint = found.address
+        return found
 
     async def any(self, server: int | None, avoid: str | None = None) -> Connection:
         """A connection to server ``server``, or to whichever answers first, ``avoid`` last. Raises `Lost`."""
         idle = self._take_idle(lambda c: c.hello.id == server if server is not None else c.address != avoid)
         if idle is not None:
             return idle
-        if server is None:
-            candidates = sorted(self.candidates, key=lambda address: address == avoid)
-            return await self._first_of(candidates, None)
-        if server in self.members:
-            connection = await self.dial(self.members[server])
-            if connection.hello.id == server:
-                return connection
-            self.drop(connection)
-        return await self._first_of(self.candidates, server)
-
-    async def _first_of(self, candidates: list[str], server: int | None) -> Connection:
-        for address in candidates:
-            try:
-                connection = await self.dial(address)
-            except Lost:
-                continue
-            if server is None or connection.hello.id == server:
-                return connection
-            self.drop(connection)
-            target = self.members.get(server)
-            if target is not None and target not in candidates:
-                return await self.dial(target)
-        if server is None:
+        if server is not None:
+            return await self._server(server)
+        others = [address for address in self.candidates if address != avoid]
+        found = await _Round(self, lambda c: True).run(others, next(iter(others), None))
+        if found is None and avoid is not None:
+            return await self.dial(avoid)
+        if found is None:
             raise Lost(self.reason or Unavailable("no server answers"))
-        if self.members and server not in self.members:
-            raise Lost(Unavailable(f"the cluster has no server {server}"))
-        raise Lost(self.reason or Unavailable(f"server {server} does not answer"))
+        return found
+
+    async def _server(self, id: int) -> Connection:
+        """A connection to this server: where it was last, or where the others say that it is."""
+        there = self.members.get(id)
+        addresses = dict.fromkeys([there, *self.candidates] if there is not None else self.candidates)
+        round_ = _Round(self, lambda c: c.hello.id == id, lambda c: id, f"knows no server {id}")
+        found = await round_.run(addresses, there)
+        if found is not None:
+            return found
+        if self.members and id not in self.members:
+            raise Lost(Unavailable(f"the cluster has no server {id}"))
+        raise Lost(self.reason or Unavailable(f"server {id} does not answer"))
 
     def _take_idle(self, fits: Callable[[Connection], bool]) -> Connection | None:
         for at, connection in enumerate(self._idle):
@@ -166,20 +190,37 @@ class Servers:
 
 
 class _Round:
-    """One round of asking every server who leads."""
+    """One round of asking every server: the first that will do is found, the others say whom else to ask.
 
-    def __init__(self, servers: Servers) -> None:
-        self.found: Connection | None = None
+    ``refers_to``: the id of the server to ask instead of one that will not do; ``otherwise``: what that one lacks if it
+    tells of no such server.
+    """
+
+    def __init__(
+        self, servers: Servers, will_do: Callable[[Connection], bool],
+        refers_to: Callable[[Connection], int] = lambda connection: 0, otherwise: str = "will not do",
+    ) -> None:
         self._servers = servers
+        self._will_do = will_do
+        self._refers_to = refers_to
+        self._otherwise = otherwise
+        self._found: Connection | None = None
         self._asked: list[str] = []
         self._hurry = anyio.Event()
 
-    async def run(self) -> None:
-        async with anyio.create_task_group() as self._tasks:
-            for address in self._servers.candidates:
-                self._ask(address, wait=address != self._servers.hint)
-            if self._servers.hint is None:
-                self._hurry.set()
+    async def run(self, addresses: Iterable[str], likeliest: str | None) -> Connection | None:
+        """Ask all of these, the likeliest with a head start; once for each ``_Round``."""
+        if likeliest is None:
+            self._hurry.set()
+        try:
+            async with anyio.create_task_group() as self._tasks:
+                for address in addresses:
+                    self._ask(address, wait=address != likeliest)
+        except BaseException:
+            if self._found is not None:
+                self._servers.drop(self._found)
+            raise
+        return self._found
 
     def _ask(self, address: str, wait: bool) -> None:
         self._asked.append(address)
@@ -194,17 +235,21 @@ class _Round:
         except Lost:
             self._hurry.set()
             return
-        if connection.leads and self.found is None:
-            self.found = connection
+        if self._found is None and self._will_do(connection):
+            self._found = connection
             self._tasks.cancel_scope.cancel()
             return
         self._servers.drop(connection)
-        leader = self._servers.members.get(connection.hello.leader)
-        if leader is None:
-            self._servers.reason = Unavailable(f"{address} knows no leader")
-        elif leader not in self._asked:
-            self._ask(leader, wait=False)
-        self._hurry.set()
+        if self._found is None:
+            self._ask_instead(connection)
+            self._hurry.set()
+
+    def _ask_instead(self, connection: Connection) -> None:
+        target = self._servers.members.get(self._refers_to(connection))
+        if target is None:
+            self._servers.reason = Unavailable(f"{connection.address} {self._otherwise}")
+        elif target not in self._asked:
+            self._ask(target, wait=False)
 
 
 def _valid(address: str) -> bool:

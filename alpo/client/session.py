@@ -16,21 +16,21 @@ Laws (R21-R24):
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable
 from copy import copy
-from itertools import islice
 
 from alpo.core.ready import Code
-from alpo.errors import AlpoError, Overloaded, Refused, SerialExpected, TooLarge, Unavailable
+from alpo.errors import AlpoError, Refused, SerialExpected, TooLarge, Unavailable
 from alpo.wire.requests import Append, Appended, AppendRefused, ServerHello
 
 from .batches import Item, Parcel
 from .handle import MAYBE, REFUSED, REPORTED, RESOLVED, Handle
+from .line import Line
+from .loops import NO_LOOP, Event
 from .outcomes import Outcomes
 from .queue import Queue
 from .sizes import BATCH_BYTES_MAX, PAYLOAD_BYTES_MAX, WINDOW, Sizes
-from .verdicts import UNSEEN, fenced, unknown, verdict
+from .verdicts import UNSEEN, fenced, kind_of, unknown, verdict
 
 #: Payload bytes gathered into one frame, and in flight at once (a single larger append always goes).
 RUN_BYTES_MAX = 256 * 1024
@@ -38,10 +38,11 @@ FLIGHT_BYTES_MAX = 4 << 20
 
 
 class Session:
-    """One client's appends. ``flush`` is given to every handle: called when somebody begins to wait for it."""
+    """One client's appends. ``begin_wait`` is given to every handle: see there."""
 
     def __init__(
-        self, name: str | None, queue_max: int, queue_bytes_max: int, flush: Callable[[], None] = lambda: None
+        self, name: str | None, queue_max: int, queue_bytes_max: int,
+        begin_wait: Callable[[], Event] = NO_LOOP.new_event,
     ) -> None:
         self.named = name is not None
         self.client = name
@@ -52,8 +53,7 @@ class Session:
         #: May serials be given: a named session is open, or a random id was made.
         self.ready = False
         self.queue = Queue(queue_max, queue_bytes_max)
-        self.line: deque[Handle] = deque()
-        self.line_bytes = 0
+        self.line = Line()
         #: Set for good once the session cannot take appends any more: `Fenced`, or `Refused`.
         self.ended: AlpoError | None = None
         #: Code of the last refusal that asks for another try, until the line is sent again.
@@ -63,10 +63,8 @@ class Session:
         #: No earlier than this does any request expire, seconds of the loop's clock.
         self.soonest_s = math.inf
         self.outcomes = Outcomes()
-        self._flush = flush
+        self._begin_wait = begin_wait
         self._sizes = Sizes(WINDOW, PAYLOAD_BYTES_MAX, BATCH_BYTES_MAX)
-        #: How many of the line, from its head, were sent on the present connection.
-        self._sent = 0
         #: `next_serial` as it was before the request that goes alone; None while none does.
         self._alone_before: int | None = None
         #: Under this id something was appended, or may have been.
@@ -81,7 +79,7 @@ class Session:
         size = parcel.size
         if size > self._sizes.sure_bytes:
             self._sizes.check(parcel)
-        handle = Handle(parcel, wanted, sparse, deadline_s, self._flush)
+        handle = Handle(parcel, wanted, sparse, deadline_s, self._begin_wait)
         self.queue.add(handle, size)
         if deadline_s < self.soonest_s:
             self.soonest_s = deadline_s
@@ -132,8 +130,7 @@ class Session:
         """The error for what was not done, with the last known reason."""
         if self.reason is None:
             return Unavailable(what)
-        kind = Overloaded if isinstance(self.reason, Overloaded) else Unavailable
-        return kind(f"{what}: {self.reason}")
+        return kind_of(self.reason)(f"{what}: {self.reason}")
 
     # -- the session itself -----------------------------------------------------------------------------------
 
@@ -165,10 +162,11 @@ class Session:
         """The next frame's worth to send on this connection, or None: nothing, or no room in the window."""
         if self.stalled is not None:
             return None
-        if self._sent < len(self.line):
-            again = self._next_again()
-            if again is not None:
-                return again
+        if self.line.sent < len(self.line):
+            again = self.line.send_again(RUN_BYTES_MAX)
+            if again:
+                sparse = self.named and self._alone_before is not None and again[0].sparse
+                return self._frame(again[0].serial, sparse, [h.parcel.item for h in again])
         if not self.ready or self._alone_before is not None:
             return None
         while self.queue:
@@ -182,32 +180,12 @@ class Session:
                 return alone
         return None
 
-    def _next_again(self) -> Append | None:
-        """What was sent before on another connection, from the first not yet sent on this one."""
-        run: list[Handle] = []
-        size = passed = 0
-        for handle in islice(self.line, self._sent, None):
-            if handle.state & RESOLVED:
-                if run:
-                    break
-                passed += 1
-                continue
-            if run and size + handle.parcel.size > RUN_BYTES_MAX:
-                break
-            run.append(handle)
-            size += handle.parcel.size
-        self._sent += passed + len(run)
-        if not run:
-            return None
-        sparse = self.named and self._alone_before is not None and run[0].sparse
-        return self._frame(run[0].serial, sparse, [h.parcel.item for h in run])
-
     def _next_run(self) -> Append | None:
         """As many from the queue as the window has room for, with the next serials."""
-        queue, line = self.queue.handles, self.line
+        queue, line = self.queue.handles, self.line.handles
         client, epoch = self.client or "", self.epoch
         room = self._sizes.window - len(line)
-        room_bytes = min(RUN_BYTES_MAX, FLIGHT_BYTES_MAX - self.line_bytes)
+        room_bytes = min(RUN_BYTES_MAX, FLIGHT_BYTES_MAX - self.line.bytes)
         first = serial = self.next_serial
         items: list[Item] = []
         size = 0
@@ -228,8 +206,8 @@ class Session:
             return None
         self.next_serial = serial
         self.queue.bytes -= size
-        self.line_bytes += size
-        self._sent = len(line)
+        self.line.bytes += size
+        self.line.sent = len(line)
         return self._frame(first, False, items)
 
     def _next_alone(self) -> Append | None:
@@ -247,9 +225,8 @@ class Session:
         self._alone_before = expected
         self.next_serial = max(expected, wanted + 1)
         handle.client, handle.serial, handle.epoch = self.client or "", wanted, self.epoch
-        self.line.append(handle)
-        self.line_bytes += handle.parcel.size
-        self._sent = 1
+        self.line.add(handle)
+        self.line.sent = 1
         return self._frame(wanted, sparse, [handle.parcel.item])
 
     def _frame(self, serial: int, sparse: bool, items: list[Item]) -> Append:
@@ -259,25 +236,26 @@ class Session:
 
     def appended(self, answer: Appended) -> None:
         """Success: settles every transmission of those serials."""
-        line = self.line
-        if answer.client != self.client or not line:
+        line, handles = self.line, self.line.handles
+        if answer.client != self.client or not handles:
             return
         self._touched = True
         duplicate = answer.duplicate
-        at = answer.serial - line[0].serial
-        if at != 0:
-            for handle, lsn in self._named(answer.serial, answer.lsns):
+        if answer.serial != handles[0].serial:
+            for handle, lsn in line.named(answer.serial, answer.lsns):
                 self.outcomes.resolve(handle, lsn, duplicate)
             self._pop_resolved()
             return
-        for lsn in answer.lsns[: len(line)]:
-            handle = line.popleft()
-            self.line_bytes -= handle.parcel.size
+        for lsn in answer.lsns[: len(handles)]:
+            handle = handles.popleft()
+            line.bytes -= handle.parcel.size
             if handle.state:
                 self.outcomes.resolve(handle, lsn, duplicate)
             else:
                 handle.finish(lsn, duplicate)
-            self._sent -= 1
+            line.sent -= 1
+        if line.sent < 0:
+            line.sent = 0
         self._after_pop()
 
     def refused(self, answer: AppendRefused) -> None:
@@ -285,7 +263,7 @@ class Session:
         if answer.client != self.client:
             return
         code = answer.code
-        named = self._named(answer.serial, [None] * min(answer.count, len(self.line)))
+        named = self.line.named(answer.serial, [None] * min(answer.count, len(self.line)))
         handles = [h for h, _ in named if not h.state & (RESOLVED | REFUSED)]
         if code in UNSEEN or code == Code.LOST_LEADERSHIP:
             for handle in handles:
@@ -311,14 +289,13 @@ class Session:
 
     def waits(self) -> bool:
         """Is any transmission on this connection unanswered?"""
-        return any(not h.state & (RESOLVED | REFUSED) for h in islice(self.line, self._sent))
+        return bool(self.line.unanswered())
 
     def lost(self) -> None:
         """The connection is gone: what was unanswered may have been taken; all is to be sent again."""
-        for handle in islice(self.line, self._sent):
-            if not handle.state & (RESOLVED | REFUSED):
-                handle.state |= MAYBE
-                self._touched = True
+        for handle in self.line.unanswered():
+            handle.state |= MAYBE
+            self._touched = True
         self.rewind()
 
     def rewind(self) -> None:
@@ -328,27 +305,15 @@ class Session:
 
     # -- inside -----------------------------------------------------------------------------------------------
 
-    def _named(self, serial: int, values: list[int] | list[None]) -> list[tuple[Handle, int | None]]:
-        """Those requests of the line that an answer from ``serial`` on speaks of, each with its value."""
-        if not self.line:
-            return []
-        at = serial - self.line[0].serial
-        if at < 0:
-            values, at = values[-at:], 0
-        return list(zip(islice(self.line, at, at + len(values)), values, strict=False))
-
     def _take_back(self) -> None:
-        for handle in islice(self.line, self._sent):
-            handle.state &= ~REFUSED
-        self._sent = 0
+        self.line.rewind()
         self._recall()
 
     def _recall(self) -> None:
         """Give back the serials at the end of the line that nobody can have taken."""
         line = self.line
         while line and not line[-1].state:
-            handle = line.pop()
-            self.line_bytes -= handle.parcel.size
+            handle = line.take_last()
             self.next_serial = handle.serial if self._alone_before is None else self._alone_before
             self._alone_before = None
             handle.serial = 0
@@ -366,7 +331,7 @@ class Session:
             for handle in self.line:
                 if not handle.state & RESOLVED:
                     self._refuse(handle, answer)
-        self._sent = 0
+        self.line.sent = 0
         self._start_over()
 
     def _start_over(self) -> None:
@@ -376,8 +341,9 @@ class Session:
         for handle in self.line:
             if handle.state & REPORTED:
                 self.outcomes.resolve(handle, Unavailable("its client id had ended: it was not appended"))
-        self._pop_resolved()
+        self.line.drop_settled()
         self._recall()
+        self._after_pop()
         self.ready = False
         self.client = None
         self.next_serial = 1
@@ -390,7 +356,7 @@ class Session:
                 text = f"unanswered when serial {answer.serial} was refused"
                 error = unknown(text, handle.client, handle.serial, handle.epoch, too_old=True)
                 self.outcomes.resolve(handle, error)
-        self._sent = 0
+        self.line.sent = 0
         if self.named:
             self._end(Refused(f"the session cannot go on after a request that was refused: {answer.detail}"))
         else:
@@ -411,17 +377,11 @@ class Session:
         self.outcomes.resolve(handle, error)
 
     def _pop_resolved(self) -> None:
-        line = self.line
-        while line and line[0].state & RESOLVED:
-            self.line_bytes -= line.popleft().parcel.size
-            self._sent -= 1
+        self.line.drop_settled_head()
         self._after_pop()
 
     def _after_pop(self) -> None:
-        if self._sent < 0:
-            self._sent = 0
-        if self.line:
-            if self.line[0].state & RESOLVED:
-                self._pop_resolved()
-        else:
+        if not self.line:
             self._alone_before = None
+        elif self.line[0].state & RESOLVED:
+            self._pop_resolved()

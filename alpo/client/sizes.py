@@ -1,15 +1,17 @@
-"""How much a cluster takes: what holds until a server has said otherwise in its hello, and after."""
+"""How much a cluster takes: as a server's hello says. Before the first one only what no cluster takes is too much."""
 
 from __future__ import annotations
 
+from alpo.core.setting_rules import BOUNDS
 from alpo.errors import TooLarge
 from alpo.wire.requests import ServerHello
 
 from .batches import Parcel
 
+#: Until a hello says.
 WINDOW = 1024
-PAYLOAD_BYTES_MAX = 1 << 20
-BATCH_BYTES_MAX = 8 << 20
+PAYLOAD_BYTES_MAX = BOUNDS["payload_bytes_max"][1]
+BATCH_BYTES_MAX = BOUNDS["batch_bytes_max"][1]
 
 
 class Sizes:

@@ -11,23 +11,29 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
-from concurrent.futures import Future
-from contextlib import AbstractContextManager, ExitStack
+from concurrent.futures import CancelledError, Future
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack, suppress
 from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeVar, overload
+from typing import Any, Protocol, Self, TypeVar, overload
 
-from anyio.from_thread import BlockingPortal, start_blocking_portal
+from anyio.from_thread import start_blocking_portal
 
 from alpo.errors import AlpoError, Overloaded, Unavailable
 
 from .admin import ByHand, SessionInfo
 from .batches import Parcel, Payload, batch, single
+from .compacting import FileSpace
+from .cursors import CursorInfo
+from .events import Events
 from .handle import Handle
+from .keeping import Outcome
 from .log import Log, connect
+from .members import Leadership, MemberInfo
 from .reading import Batches
 from .record import Record
+from .settings import Settings
 
 T = TypeVar("T")
 
@@ -40,17 +46,29 @@ def connect_sync(
     return SyncLog(connect(servers, client, timeout_s, queue_max=queue_max, queue_bytes_max=queue_bytes_max), queue_max)
 
 
+class Portal(Protocol):
+    """The way into the loop: what is used of anyio's `BlockingPortal`."""
+
+    def call(self, func: Callable[[], Coroutine[Any, Any, T]], /) -> T: ...
+
+    def start_task_soon(self, func: Callable[[], Coroutine[Any, Any, T]], /) -> Future[T]: ...
+
+    def wrap_async_context_manager(self, cm: AbstractAsyncContextManager[T], /) -> AbstractContextManager[T]: ...
+
+
 class _Request:
     """An append on its way into the loop."""
 
     __slots__ = ("future", "parcel", "serial", "sparse", "timeout_s")
 
-    def __init__(self, parcel: Parcel, serial: int | None, sparse: bool, timeout_s: float | None) -> None:
+    def __init__(
+        self, parcel: Parcel, serial: int | None, sparse: bool, timeout_s: float | None, future: Future[Handle]
+    ) -> None:
         self.parcel = parcel
         self.serial = serial
         self.sparse = sparse
         self.timeout_s = timeout_s
-        self.future: Future[Handle] = Future()
+        self.future = future
 
 
 class SyncLog:
@@ -65,11 +83,11 @@ class SyncLog:
         #: The task in the loop that takes the queue, the latest.
         self._taking: Future[None] | None = None
         self._stack = ExitStack()
-        self._portal: BlockingPortal | None = None
+        self._portal: Portal | None = None
         self._context: AbstractContextManager[Log] | None = None
 
     def __enter__(self) -> Self:
-        self._portal = self._stack.enter_context(start_blocking_portal("asyncio"))
+        self._portal = self._stack.enter_context(self._open_portal())
         try:
             self._context = self._portal.wrap_async_context_manager(self._log)
             self._context.__enter__()
@@ -84,10 +102,12 @@ class SyncLog:
     ) -> None:
         assert self._context is not None
         with self._stack:
-            if self._taking is not None and (error is None or isinstance(error, Exception)):
-                self._taking.result()
-            self._context.__exit__(kind, error, trace)
-            self._portal = None
+            try:
+                if self._taking is not None and (error is None or isinstance(error, Exception)):
+                    self._taking.result()
+                self._context.__exit__(kind, error, trace)
+            finally:
+                self._portal = None
 
     # -- who we are -----------------------------------------------------------------------------------------
 
@@ -136,14 +156,16 @@ class SyncLog:
     ) -> Future[Handle]:
         """Queue one payload and return at once: a future of the finished `Handle`, or of the append's error.
 
-        Raises `Overloaded` when as many as ``queue_max`` wait to enter the loop.
+        Raises `Overloaded` when as many as ``queue_max`` wait to enter the loop. Cancelling the future takes the append
+        back if it has not entered the loop yet; later there is no cancelling. Its callbacks are called in the loop's
+        thread, where nobody can wait for the loop: they leave this log alone.
         """
         if len(self._queue) >= self._queue_max:
             raise Overloaded("the local queue is full")
         return self._submit(single(payload), serial, False, timeout_s)
 
     def _submit(self, parcel: Parcel, serial: int | None, sparse: bool, timeout_s: float | None) -> Future[Handle]:
-        request = _Request(parcel, serial, sparse, timeout_s)
+        request = _Request(parcel, serial, sparse, timeout_s, self._new_future())
         with self._lock:
             self._queue.append(request)
             start = not self._running
@@ -151,8 +173,10 @@ class SyncLog:
         if start:
             try:
                 self._taking = self._require_portal().start_task_soon(self._take_queue)
-            except BaseException:
-                self._running = False
+            except BaseException as error:
+                self._abandon()
+                if isinstance(error, RuntimeError) and self._portal is None:  # closed meanwhile
+                    raise _unsent() from error
                 raise
         return request.future
 
@@ -164,12 +188,28 @@ class SyncLog:
                     self._running = False
                     return
                 request = self._queue.popleft()
+            if not request.future.set_running_or_notify_cancel():
+                continue  # taken back, and not sent
             try:
                 handle = await self._log.enter(request.parcel, request.serial, request.sparse, request.timeout_s)
             except (AlpoError, ValueError) as error:
                 request.future.set_exception(error)
+            except BaseException:
+                request.future.set_exception(_unsent())
+                self._abandon()
+                raise
             else:
                 handle.add_done_callback(partial(_finish, request.future))
+
+    def _abandon(self) -> None:
+        """Nobody comes for what queued: it is told so, and never sent."""
+        with self._lock:
+            abandoned = list(self._queue)
+            self._queue.clear()
+            self._running = False
+        for request in abandoned:
+            if request.future.set_running_or_notify_cancel():
+                request.future.set_exception(_unsent())
 
     def settle(self, timeout_s: float | None = None) -> dict[int, int | None | AlpoError]:
         return self._call(partial(self._log.settle, timeout_s))
@@ -202,7 +242,7 @@ class SyncLog:
                     return
                 yield from records
         finally:
-            if self._portal is not None:
+            with suppress(Unavailable):  # closed meanwhile, and all connections with it
                 self._call(batches.aclose)
 
     # -- the operator's ---------------------------------------------------------------------------------------
@@ -218,25 +258,86 @@ class SyncLog:
     def status(self, timeout_s: float | None = None) -> list[dict[str, Any]]:
         return self._call(partial(self._log.status, timeout_s))
 
+    def events(self, since: datetime | None = None, timeout_s: float | None = None) -> Events:
+        return self._call(partial(self._log.events, since, timeout_s))
+
     def sessions(self, timeout_s: float | None = None) -> list[SessionInfo]:
         return self._call(partial(self._log.sessions, timeout_s))
 
     def drop_session(self, name: str, epoch: int | None = None, timeout_s: float | None = None) -> int:
         return self._call(partial(self._log.drop_session, name, epoch, timeout_s))
 
+    def outcome(self, client: str, serial: int, timeout_s: float | None = None) -> Outcome:
+        return self._call(partial(self._log.outcome, client, serial, timeout_s))
+
+    def wait_everyone(self, lsn: int, timeout_s: float | None = None) -> None:
+        self._call(partial(self._log.wait_everyone, lsn, timeout_s))
+
+    def settings(self, timeout_s: float | None = None) -> Settings:
+        return self._call(partial(self._log.settings, timeout_s))
+
+    def change_settings(
+        self, wanted: Settings, *, expected: Settings | None = None, timeout_s: float | None = None
+    ) -> Settings:
+        return self._call(partial(self._log.change_settings, wanted, expected=expected, timeout_s=timeout_s))
+
+    def set_cursor(self, name: str, lsn: int, timeout_s: float | None = None) -> None:
+        self._call(partial(self._log.set_cursor, name, lsn, timeout_s))
+
+    def cursors(self, timeout_s: float | None = None) -> list[CursorInfo]:
+        return self._call(partial(self._log.cursors, timeout_s))
+
+    def drop_cursor(self, name: str, timeout_s: float | None = None) -> int:
+        return self._call(partial(self._log.drop_cursor, name, timeout_s))
+
+    def trim(self, before: int, timeout_s: float | None = None, *, force: bool = False) -> int:
+        return self._call(partial(self._log.trim, before, timeout_s, force=force))
+
+    def add_member(
+        self, id: int, address: str, *, priority: int = 0, timeout_s: float | None = None
+    ) -> list[MemberInfo]:
+        return self._call(partial(self._log.add_member, id, address, priority=priority, timeout_s=timeout_s))
+
+    def remove_member(self, id: int, timeout_s: float | None = None) -> list[MemberInfo]:
+        return self._call(partial(self._log.remove_member, id, timeout_s))
+
+    def replace_member(self, id: int, address: str, timeout_s: float | None = None) -> list[MemberInfo]:
+        return self._call(partial(self._log.replace_member, id, address, timeout_s))
+
+    def transfer(self, target: int, timeout_s: float | None = None) -> Leadership:
+        return self._call(partial(self._log.transfer, target, timeout_s))
+
+    def compact(self, server: int, timeout_s: float | None = None) -> FileSpace:
+        return self._call(partial(self._log.compact, server, timeout_s))
+
     def init(self, timeout_s: float | None = None) -> None:
         self._call(partial(self._log.init, timeout_s))
 
     # -- inside -----------------------------------------------------------------------------------------------
 
-    def _require_portal(self) -> BlockingPortal:
+    def _open_portal(self) -> AbstractContextManager[Portal]:
+        """A loop of our own, for as long as this is open."""
+        return start_blocking_portal("asyncio")
+
+    def _new_future(self) -> Future[Handle]:
+        return Future()
+
+    def _require_portal(self) -> Portal:
         if self._portal is None:
             raise Unavailable("this Log is not open")
         return self._portal
 
     def _call(self, function: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        result: T = self._require_portal().call(function)
-        return result
+        try:
+            return self._require_portal().call(function)
+        except (RuntimeError, CancelledError) as error:
+            if self._portal is None:
+                raise Unavailable("this Log was closed meanwhile") from error
+            raise
+
+
+def _unsent() -> Unavailable:
+    return Unavailable("this Log is not open: it was not sent")
 
 
 def _finish(future: Future[Handle], handle: Handle) -> None:

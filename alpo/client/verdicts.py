@@ -10,19 +10,27 @@ from alpo.core.ready import Code
 from alpo.errors import (
     AlpoError,
     Fenced,
+    NoSpace,
     NotGuaranteed,
+    Overloaded,
     Refused,
     SerialReused,
     SessionExpired,
     Skipped,
     TooLarge,
+    Unavailable,
 )
 from alpo.wire.requests import AppendRefused
 
 #: The transmission was not taken, and that says nothing about the next one.
-UNSEEN = frozenset({Code.NOT_LEADER, Code.SERIAL_EXPECTED, Code.OVERLOADED, Code.NOT_READY})
+UNSEEN = frozenset({Code.NOT_LEADER, Code.SERIAL_EXPECTED, Code.OVERLOADED, Code.NOT_READY, Code.NO_SPACE})
 #: The server does not lead (any more): ask another.
 AWAY = frozenset({Code.NOT_LEADER, Code.LOST_LEADERSHIP})
+
+
+def kind_of(reason: AlpoError | None) -> type[AlpoError]:
+    """The error for what was not done by its deadline, for that last reason."""
+    return next((kind for kind in (NoSpace, Overloaded) if isinstance(reason, kind)), Unavailable)
 
 
 def unknown(text: str, client: str, serial: int, epoch: int, too_old: bool = False) -> NotGuaranteed:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from .entries import Entry
 from .members import Identity
-from .messages import AppendAnswer, AppendRequest
+from .messages import AppendAnswer, AppendRequest, WentBack
 from .state import State
 
 if TYPE_CHECKING:
@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 
 class InvariantBroken(Exception):
     """The server must stop: going on could lose what was guaranteed."""
+
+
+class StoreWentBack(InvariantBroken):
+    """Our disk has forgotten what it acknowledged: it is a lost disk, and another member must take its place (R31)."""
 
 
 class Acceptance:
@@ -38,10 +42,27 @@ class Acceptance:
             r.out.event("second_leader", term=r.term, sender=sender.id)
             return
         r.hear_leader(sender)
+        if r.members.i_vote and request.fully_replicated_id > r.log.last_id:
+            held_id = request.fully_replicated_id
+            raise StoreWentBack(f"the log ends at entry {r.log.last_id}, and this disk is known to have held {held_id}")
+        if request.prev_id < r.log.base_id:
+            request = self._above_base(request)
         if r.log.term_at(request.prev_id) != request.prev_term:
             r.out.send(sender, self._refusal(request))
             return
         self._take(sender, request)
+
+    def on_went_back(self, sender: Identity, told: WentBack) -> None:
+        """The leader has proof that we no longer hold what we acknowledged to it."""
+        r = self._r
+        if told.term == r.term and r.leader == sender and r.members.i_vote and told.held_id > r.log.last_id:
+            raise StoreWentBack(f"the log ends at entry {r.log.last_id}, and this disk has acknowledged {told.held_id}")
+
+    def _above_base(self, request: AppendRequest) -> AppendRequest:
+        """What lies in our base is guaranteed: it matches (R12). The request as if it began there."""
+        log = self._r.log
+        entries = request.entries[log.base_id - request.prev_id :]
+        return request._replace(prev_id=log.base_id, prev_term=log.base_term, entries=entries)
 
     def _take(self, sender: Identity, request: AppendRequest) -> None:
         r = self._r
@@ -52,6 +73,8 @@ class Acceptance:
             if entries[0].id != request.prev_id + 1 or entries[-1].id != upto:
                 return  # not a run of entries: as good as not sent
             fresh = self._fresh(entries)
+            if fresh and not r.disks.takes_entries:
+                upto, fresh = fresh[0].id - 1, []
             if fresh:
                 if fresh[0].id <= r.log.last_id:
                     self._expunge(fresh[0].id)
@@ -80,13 +103,14 @@ class Acceptance:
         r = self._r
         if from_id <= r.guaranteed_id:
             raise InvariantBroken(f"asked to expunge entry {from_id}, but {r.guaranteed_id} is guaranteed")
-        r.out.event("expunge", from_id=from_id, last_id=r.log.last_id, term=r.term)
+        r.out.event("expunge", from_id=from_id, last_id=r.log.last_id, term=r.term, guaranteed_id=r.guaranteed_id)
         r.expunge(from_id)
 
     def _acceptance(self, request: AppendRequest, match_id: int) -> AppendAnswer:
         r = self._r
         return AppendAnswer(
-            r.term, True, match_id, request.prev_id, r.log.last_id, 0, 0, request.round, r.wall_ms, r.stopping
+            r.term, True, r.damage.sound(match_id), request.prev_id, self.matched_id, 0, 0, request.round, r.wall_ms,
+            r.stopping, r.disks.room,
         )
 
     def _refusal(self, request: AppendRequest) -> AppendAnswer:
@@ -96,5 +120,6 @@ class Acceptance:
             term, first_id = r.log.run_at(request.prev_id)
         round = request.round if request.term == r.term else 0
         return AppendAnswer(
-            r.term, False, 0, request.prev_id, r.log.last_id, term, first_id, round, r.wall_ms, r.stopping
+            r.term, False, 0, request.prev_id, r.log.last_id, term, first_id, round, r.wall_ms, r.stopping,
+            r.disks.room,
         )

@@ -1,4 +1,14 @@
-"""Which part of a replica takes which input, and which messages count at all (R27)."""
+"""Which part of a replica takes which input, and which messages count at all (R27).
+
+Laws:
+
+* What is for another incarnation than ours, or of another cluster, is answered WRONG-INCARNATION at most.
+* A request is answered whatever our own list says of its sender: that list may be behind the sender's, and who counts
+  is the asker's affair. Its term counts too (R1): a member that we do not know yet may lead us.
+* An answer counts only from a member of our own latest list, under the incarnation listed: we asked nobody else. Not
+  even its term does: a disk that was put back must not depose a leader.
+* Whoever asks for a vote gets no answer from a server whose disk is damaged (R31).
+"""
 
 from __future__ import annotations
 
@@ -6,24 +16,38 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from . import messages as m
-from .handover import Handing
+from .handover import stop, transfer
 from .inputs import (
     AppendRun,
+    ChangeMember,
+    ChangeSettings,
+    Clean,
     Connected,
+    CopyLoaded,
+    DamageFound,
     Disconnected,
+    DropCursor,
     DropSession,
+    ImageLoaded,
     Initialise,
+    ListCursors,
     ListSessions,
     Loaded,
     OpenSession,
+    Outcome,
     PeerAddress,
     Persisted,
     ReadIndex,
     Received,
+    SetCursor,
+    ShowSettings,
+    Space,
     Stop,
     Tick,
+    Transfer,
+    Trim,
 )
-from .members import Identity
+from .members import Identity, Role
 from .state import State
 
 if TYPE_CHECKING:
@@ -31,7 +55,7 @@ if TYPE_CHECKING:
 
 
 def _on_received(r: Replica, received: Received) -> None:
-    """R27: what comes from or for another incarnation, or of another cluster, counts for nothing."""
+    """See the module's laws."""
     envelope = received.envelope
     message = envelope.message
     kind = type(message)
@@ -44,7 +68,49 @@ def _on_received(r: Replica, received: Received) -> None:
             return
     if kind not in m.START_ONLY and (not r.first_start.started or envelope.cluster != r.cluster):
         return
-    _MESSAGES[kind](r, envelope.sender, message)
+    if kind in m.ANSWERS and not r.members.latest.holds(envelope.sender):
+        return
+    if isinstance(message, m.BasePart):
+        r.installing.on_part(envelope.sender, envelope.cluster, message)
+    elif r.first_start.started and kind not in m.START_ONLY and _is_out(r, envelope.sender):
+        r.out.send(envelope.sender, m.Retired())
+    elif not (kind in m.ASKS_FOR_VOTES and r.damage.binds):
+        _MESSAGES[kind](r, envelope.sender, message)
+
+
+def _is_out(r: Replica, sender: Identity) -> bool:
+    """R30: is it known for good that this incarnation is no member and never will be again?"""
+    member = r.members.latest.get(sender.id)
+    if member is None or r.members.latest_id > r.guaranteed_id:
+        return False
+    if member.incarnation == sender.incarnation:
+        return member.role is Role.GONE and r.leader != sender
+    return sender.incarnation in member.retired
+
+
+def _on_retired(r: Replica, sender: Identity, message: m.Retired) -> None:
+    """Heeded from those whom our own list has, which may be old."""
+    if r.first_start.started and r.members.latest.holds(sender) and not r.retired:
+        r.retired = True
+        r.out.event("retired", told_by=sender.id, incarnation=r.me.incarnation.hex())
+        r.become_passive()
+
+
+def _on_base_answer(r: Replica, sender: Identity, answer: m.BaseAnswer) -> None:
+    if r.changes is not None and answer.term == r.term:
+        r.changes.newcomers.on_base_answer(sender, answer)
+
+
+def _change_member(r: Replica, request: ChangeMember) -> None:
+    if r.changes is None or not r.serving.serves:
+        r.serving.not_leader(request.origin)
+    else:
+        r.changes.request(request)
+
+
+def _on_image(r: Replica, each: ImageLoaded) -> None:
+    if r.changes is not None:
+        r.changes.newcomers.on_image(each.peer, each.image)
 
 
 def _on_wrong_incarnation(r: Replica, sender: Identity, message: m.WrongIncarnation) -> None:
@@ -77,7 +143,8 @@ def _on_peer_address(r: Replica, each: PeerAddress) -> None:
     who = Identity(each.peer, each.incarnation)
     if r.members.latest.holds(who):  # anybody may say hello
         r.seen_addresses[who] = each.address
-    r.addresses_changed = True
+    if r.changes is not None:
+        r.changes.addresses_changed = True
 
 
 def _on_persisted(r: Replica, each: Persisted) -> None:
@@ -95,9 +162,6 @@ def _on_loaded(r: Replica, each: Loaded) -> None:
         r.leadership.on_loaded(each.peer, each.generation, each.entries)
 
 
-def _on_stop(r: Replica, each: Stop) -> None:
-    if r.handing is None:
-        r.handing = Handing(r)
 
 
 _MESSAGES: dict[type, Callable[[Replica, Identity, Any], None]] = {
@@ -113,6 +177,11 @@ _MESSAGES: dict[type, Callable[[Replica, Identity, Any], None]] = {
     m.WrongIncarnation: _on_wrong_incarnation,
     m.StartQuestion: lambda r, sender, message: r.first_start.on_question(sender, message),
     m.StartAnswer: lambda r, sender, message: r.first_start.on_answer(sender, message),
+    m.BaseAnswer: _on_base_answer,
+    m.Retired: _on_retired,
+    m.CopyRequest: lambda r, sender, message: r.damage.on_request(sender, message),
+    m.CopyAnswer: lambda r, sender, message: r.damage.on_answer(sender, message),
+    m.WentBack: lambda r, sender, message: r.acceptance.on_went_back(sender, message),
 }
 
 INPUTS: dict[type, Callable[[Replica, Any], None]] = {
@@ -125,9 +194,23 @@ INPUTS: dict[type, Callable[[Replica, Any], None]] = {
     PeerAddress: _on_peer_address,
     OpenSession: lambda r, each: r.serving.open_session(each),
     DropSession: lambda r, each: r.serving.drop_session(each),
+    Trim: lambda r, each: r.cleaning.trim(each),
+    Clean: lambda r, each: r.cleaning.clean(each),
+    Space: lambda r, each: r.disks.heard(each),
+    DamageFound: lambda r, each: r.damage.heard(each),
+    CopyLoaded: lambda r, each: r.damage.loaded(each),
     ListSessions: lambda r, each: r.serving.list_sessions(each),
-    ReadIndex: lambda r, each: r.reads.ask(each.origin),
+    ReadIndex: lambda r, each: r.reads.ask(each),
+    Outcome: lambda r, each: r.reads.ask(each),
+    ShowSettings: lambda r, each: r.reads.ask(each),
+    ChangeSettings: lambda r, each: r.reads.ask(each),
+    SetCursor: lambda r, each: r.reads.ask(each),
+    DropCursor: lambda r, each: r.reads.ask(each),
+    ListCursors: lambda r, each: r.reads.ask(each),
     Initialise: lambda r, each: r.first_start.initialise(each.origin),
-    Stop: _on_stop,
+    ChangeMember: _change_member,
+    Transfer: transfer,
+    ImageLoaded: _on_image,
+    Stop: lambda r, each: stop(r),
     Tick: lambda r, each: None,
 }

@@ -35,23 +35,27 @@ NEVER_S = float("inf")
 
 
 class Round:
-    """One canvass (R2)."""
+    """One canvass (R2). ``earlier``: when the rounds before it began whose late answers still count."""
 
-    def __init__(self, number: int, again: bool, ends_s: float) -> None:
+    def __init__(self, number: int, again: bool, began_s: float, ends_s: float, earlier: dict[int, float]) -> None:
         self.number = number
         self.again = again
+        self.began_s = began_s
         self.ends_s = ends_s
+        self.earlier = earlier
         self.yes: dict[int, bool] = {}
         self.rival = False
+        self.late_rival = False  # told so too late for this round, in time for the next
 
 
 class Cycle:
     """One candidacy in one term (R3)."""
 
-    def __init__(self, ends_s: float, handed_over: bool) -> None:
-        self.ends_s = ends_s
+    def __init__(self, span_s: float, handed_over: bool) -> None:
+        self.span_s = span_s
+        self.ends_s = NEVER_S  # set once our vote is on disk: until then nothing of it has left (R14)
+        self.ask_again_s = NEVER_S
         self.handed_over = handed_over
-        self.ask_again_s = 0.0
         self.granted: dict[int, bool] = {}
         self.outranked: dict[int, bool] = {}
         self.held: dict[int, tuple[int, Rank | None]] = {}  # voter -> (holder, its rank)
@@ -95,10 +99,14 @@ class Election:
             return True
         return r.heard_s is not None and r.now_s - r.heard_s < r.cfg.election_timeout_s - r.cfg.heartbeat_s
 
+    def _another_leads(self, asker: Identity) -> bool:
+        """A live leader other than ``asker``: whoever asks for votes leads no more."""
+        return self.live_leader() and self._r.leader != asker
+
     def deadline_s(self) -> float:
         if self.cycle is not None:
             return min(self.cycle.ends_s, self.cycle.ask_again_s)
-        if not self._r.members.may_stand:
+        if not self._r.may_stand:
             return NEVER_S
         return self.round.ends_s if self.round is not None else self.timer_s
 
@@ -112,7 +120,7 @@ class Election:
                 self.canvass_within_h()
             elif r.now_s >= self.cycle.ask_again_s:
                 self._ask()
-        elif r.state is State.PASSIVE and r.members.may_stand and r.now_s >= self.deadline_s():
+        elif r.state is State.PASSIVE and r.may_stand and r.now_s >= self.deadline_s():
             self.canvass()
 
     # -- canvass (R2) -----------------------------------------------------------------------------------
@@ -120,12 +128,21 @@ class Election:
     def canvass(self) -> None:
         """Ask all voters whether they would vote for us in the next term."""
         r = self._r
-        again = self.round is not None and self.round.rival
+        before = self.round
+        again = before is not None and (before.rival or before.late_rival)
+        earlier: dict[int, float] = {}
+        if before is not None:  # a round trip may take longer than a round; of the same term, or there were none before
+            earlier = {**before.earlier, before.number: before.began_s}
+            earlier = {n: at_s for n, at_s in earlier.items() if r.now_s - at_s < r.cfg.election_timeout_s}
         self._round_number += 1
         ends_s = r.now_s + r.cfg.heartbeat_s * (0.5 + r.rng.random())
-        self.round = Round(self._round_number, again, ends_s)
+        self.round = Round(self._round_number, again, r.now_s, ends_s, earlier)
         self.timer_s = r.now_s
-        r.out.event("canvass", term=r.term + 1, round=self._round_number, again=again)
+        silent_ms = None if r.heard_s is None else round((r.now_s - r.heard_s) * 1000)
+        r.out.event(
+            "canvass", term=r.term + 1, round=self._round_number, again=again, leader=r.last_leader_id,
+            silent_ms=silent_ms,
+        )
         request = CanvassRequest(r.term + 1, self._round_number, r.rank, again)
         for voter in r.members.other_voters():
             r.out.send(voter.identity, request)
@@ -150,7 +167,7 @@ class Election:
         r = self._r
         if r.term > request.term or (r.term == request.term and r.vote not in (0, sender.id)):
             return Canvass.TERM
-        if self.live_leader():
+        if self._another_leads(sender):
             return Canvass.LEADER
         if r.rank.log > request.rank.log:
             return Canvass.OUTRANKED
@@ -165,10 +182,15 @@ class Election:
             r.adopt_term(answer.term)
             return
         round = self.round
-        if round is None or answer.round != round.number or not r.members.latest.is_voter(sender):
+        if round is None or not r.members.latest.is_voter(sender):
+            return
+        late = answer.round != round.number
+        if late and answer.round not in round.earlier:
             return
         if answer.answer is Canvass.YES:
             round.yes[sender.id] = True
+        elif answer.answer is Canvass.RIVAL and late:
+            round.late_rival = True
         elif answer.answer is Canvass.RIVAL:
             round.rival = True
         elif answer.answer is Canvass.TERM:
@@ -179,7 +201,7 @@ class Election:
     def _fresher_stands(self) -> None:
         """R8: whoever answers OUTRANKED and knows no live leader need not wait."""
         r = self._r
-        if r.state is State.PASSIVE and self.round is None and r.members.may_stand and not self.live_leader():
+        if r.state is State.PASSIVE and self.round is None and r.may_stand and not self.live_leader():
             self.canvass()
 
     # -- candidacy (R3, R9, R10) ------------------------------------------------------------------------
@@ -193,15 +215,16 @@ class Election:
         r.clocks.clear()
         self.round = None
         spread_s = r.cfg.election_timeout_s * (0.5 + 0.5 * r.rng.random())
-        self.cycle = Cycle(r.now_s + spread_s, handed_over)
-        r.out.event("candidate", term=r.term, rank=list(r.rank))
+        self.cycle = Cycle(spread_s, handed_over)
+        r.out.event("candidate", term=r.term, rank=list(r.rank), handed_over=handed_over)
         self._ask()
 
     def _ask(self) -> None:
         """Ask for the votes of the silent, and the holders of refused votes to defer."""
         r, cycle = self._r, self.cycle
         assert cycle is not None
-        cycle.ask_again_s = r.now_s + r.cfg.heartbeat_s
+        if r.out.hard_durable:
+            cycle.ask_again_s = r.now_s + r.cfg.heartbeat_s
         request = VoteRequest(r.term, r.rank, cycle.handed_over)
         for voter in r.members.other_voters():
             if not cycle.answered(voter.id):
@@ -209,16 +232,22 @@ class Election:
         self._ask_to_defer(again=True)
 
     def own_vote_durable(self) -> None:
-        """Our own vote counts once it is on disk, as anybody's (R14)."""
-        if self.cycle is not None and self._r.members.i_vote and self._r.me.id not in self.cycle.granted:
-            self.cycle.granted[self._r.me.id] = True
+        """Our own vote counts once it is on disk, as anybody's (R14), and so does the cycle's time (R9)."""
+        r, cycle = self._r, self.cycle
+        if cycle is None:
+            return
+        if cycle.ends_s == NEVER_S:
+            cycle.ends_s = r.now_s + cycle.span_s
+            cycle.ask_again_s = r.now_s + r.cfg.heartbeat_s
+        if r.members.i_vote and r.me.id not in cycle.granted:
+            cycle.granted[r.me.id] = True
             self._settle_cycle()
 
     def on_vote_request(self, sender: Identity, request: VoteRequest) -> None:
         r = self._r
         if request.term < r.term:
             return self._answer_vote(sender, request, Vote.STALE)
-        if self.live_leader() and not request.handed_over:
+        if self._another_leads(sender) and not request.handed_over:
             return self._answer_vote(sender, request, Vote.LEADER)
         if request.term > r.term:
             r.adopt_term(request.term)
@@ -230,6 +259,7 @@ class Election:
         elif r.vote in (0, sender.id):
             if r.vote == 0:
                 r.set_term(r.term, vote=sender.id)
+                r.out.event("vote", term=r.term, to=sender.id)
                 self.restart_timer()
                 self.round = None
             self._answer_vote(sender, request, Vote.GRANTED)
@@ -301,6 +331,7 @@ class Election:
             answer = Defer.OUTRANKED
         else:
             answer = Defer.DEFERRED
+            r.out.event("deferred", term=r.term, to=sender.id)
             r.become_passive()
         r.out.send(sender, DeferAnswer(r.term, request.term, answer))
 
@@ -324,7 +355,7 @@ class Election:
     def on_hand_over(self, sender: Identity, message: HandOver) -> None:
         """The leader of our term is leaving: stand at once."""
         r = self._r
-        if message.term == r.term and r.state is State.PASSIVE and r.leader == sender and r.members.may_stand:
+        if message.term == r.term and r.state is State.PASSIVE and r.leader == sender and r.may_stand:
             self.stand(handed_over=True)
 
     def leave(self) -> None:

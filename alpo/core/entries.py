@@ -93,7 +93,7 @@ def seal(
     """Make an entry with its digest and checksum. (The append path seals groups in place: see `sessions`.)"""
     digest = body_digest(count, body)
     check = header_check(id, term, kind, time_ms, client.encode(), serial, epoch, lsn, count, digest)
-    return Entry(id, term, kind, time_ms, client, serial, epoch, lsn, count, digest, body, check)
+    return Entry(id, term, int(kind), time_ms, client, serial, epoch, lsn, count, digest, body, check)
 
 
 def verify_header(entry: Entry) -> None:

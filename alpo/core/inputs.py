@@ -7,10 +7,15 @@ inside, it only hands it back in the reply.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import NamedTuple, TypeAlias
+from enum import IntEnum
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from .entries import Entry
-from .messages import Envelope
+from .members import Identity
+from .messages import Envelope, Room
+
+if TYPE_CHECKING:
+    from .ready import Image
 
 Origin: TypeAlias = Hashable
 
@@ -89,6 +94,75 @@ class DropSession(NamedTuple):
     epoch: int
 
 
+class Trim(NamedTuple):
+    """R20: no payload below ``before_lsn`` is to be served any more. ``force``: cursors below it are dropped."""
+
+    origin: Origin
+    before_lsn: int
+    force: bool = False
+
+
+class Clean(NamedTuple):
+    """The shell's retention lets everything up to entry ``upto_id`` go; ``time_ms`` is that entry's, ``next_lsn`` the
+    LSN after it. Done with the next write, as far as R19 allows; forgotten otherwise."""
+
+    upto_id: int
+    time_ms: int
+    next_lsn: int
+
+
+class Space(NamedTuple):
+    """What our own disk has room for; ``free_bytes`` for people to read."""
+
+    room: Room
+    free_bytes: int
+
+
+class DamageFound(NamedTuple):
+    """R31: the entries on our disk that are not what was written, all known ones, ascending; () once all is sound."""
+
+    ids: tuple[int, ...]
+
+
+class CopyLoaded(NamedTuple):
+    """What a `LoadCopy` asked for; sound."""
+
+    peer: Identity
+    entry: Entry
+
+
+class MemberStep(IntEnum):
+    """What an operator wants of the member list."""
+
+    ADD = 1
+    REMOVE = 2
+    REPLACE = 3
+
+
+class ChangeMember(NamedTuple):
+    """R27: change member ``id``; ``address`` and ``priority`` of a new one (REMOVE: "" and 0)."""
+
+    origin: Origin
+    step: MemberStep
+    id: int
+    address: str
+    priority: int
+
+
+class Transfer(NamedTuple):
+    """R28: ``target`` shall lead."""
+
+    origin: Origin
+    target: int
+
+
+class ImageLoaded(NamedTuple):
+    """What a `LoadImage` asked for."""
+
+    peer: int
+    image: Image
+
+
 class ListSessions(NamedTuple):
     """Asks for the session table, once all that it rests on is guaranteed (leader only)."""
 
@@ -97,6 +171,50 @@ class ListSessions(NamedTuple):
 
 class ReadIndex(NamedTuple):
     """R25: asks up to where a read that begins now must see."""
+
+    origin: Origin
+
+
+class Outcome(NamedTuple):
+    """Asks what became of the append (``client``, ``serial``): judged once a read round has confirmed us (R21, R25)."""
+
+    origin: Origin
+    client: str
+    serial: int
+
+
+class ShowSettings(NamedTuple):
+    """Asks for the replicated settings (section 2); answered as `Outcome` is."""
+
+    origin: Origin
+
+
+class ChangeSettings(NamedTuple):
+    """``changes``: (name, the value that the asker believes it has, the value wanted). All of them or none."""
+
+    origin: Origin
+    changes: tuple[tuple[str, int, int], ...]
+
+
+class SetCursor(NamedTuple):
+    """A reader needs payload ``lsn`` and all after it. Answered as `Outcome` is."""
+
+    origin: Origin
+    name: str
+    lsn: int
+
+
+class DropCursor(NamedTuple):
+    """Forget a cursor. ``lsn``: only if it stands there (0: wherever). ``why``: for the event; "operator" or "lag"."""
+
+    origin: Origin
+    name: str
+    lsn: int = 0
+    why: str = "operator"
+
+
+class ListCursors(NamedTuple):
+    """Asks for all cursors; answered as `Outcome` is."""
 
     origin: Origin
 
@@ -117,5 +235,7 @@ class Tick(NamedTuple):
 
 Input: TypeAlias = (
     Received | Connected | Disconnected | PeerAddress | Persisted | Loaded | AppendRun | OpenSession
-    | DropSession | ListSessions | ReadIndex | Initialise | Stop | Tick
+    | DropSession | Trim | Clean | Space | DamageFound | CopyLoaded | ChangeMember | Transfer | ImageLoaded
+    | ListSessions | ReadIndex | Outcome | ShowSettings | ChangeSettings | SetCursor | DropCursor | ListCursors
+    | Initialise | Stop | Tick
 )

@@ -54,7 +54,7 @@ def check_all(r: Replica) -> None:
     if log.runs and (log.runs[-1][0] != log.last_term or log.last_term > r.term):
         raise InvariantBroken("the last run is not the last term, or beyond the server's term")
     before = None
-    for id in range(max(log.stable_id - 50, log.base_id) + 1, log.last_id + 1):
+    for id in range(max(log.stable_id - 4, log.base_id) + 1, log.last_id + 1):
         entry = log.entry(id)
         if entry is None:
             if id > log.stable_id:

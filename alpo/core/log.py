@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from .entries import Entry
+from .ready import Base
 
 SLICE_ENTRIES_MAX = 8192
 ENTRY_OVERHEAD_BYTES = 400  # a tuple of twelve, its integers and bytes objects, roughly
@@ -25,20 +26,21 @@ ENTRY_OVERHEAD_BYTES = 400  # a tuple of twelve, its integers and bytes objects,
 class Log:
     """Ids from ``base_id + 1`` to ``last_id``; the base stands for what was cleaned."""
 
-    def __init__(self, tail_bytes_max: int, base_id: int = 0, base_term: int = 0) -> None:
+    def __init__(self, tail_bytes_max: int) -> None:
         self.tail_bytes_max = tail_bytes_max
-        self.base_id = base_id
-        self.base_term = base_term
-        self.last_id = base_id
-        self.last_term = base_term
+        self.base_id = 0
+        self.base_term = 0
+        self.base_next_lsn = 1
+        self.last_id = 0
+        self.last_term = 0
         self.last_time_ms = 0
         self.next_lsn = 1
-        self.stable_id = base_id
+        self.stable_id = 0
         self.runs: list[tuple[int, int]] = []
         self._run_ids: list[int] = []
         self.generation = 0
         self._tail: list[Entry] = []
-        self._tail_first = base_id + 1
+        self._tail_first = 1
         self._tail_bytes = 0
         self._groups: deque[tuple[int, int]] = deque()  # (last id, bytes) as appended: what is dropped together
         self._writes: deque[list[int]] = deque()  # [number, last id written or 0, bytes]
@@ -46,9 +48,11 @@ class Log:
         self._slices: dict[int, tuple[list[Entry], int]] = {}
 
     def restore(
-        self, runs: Sequence[tuple[int, int]], last_id: int, last_term: int, last_time_ms: int, next_lsn: int
+        self, base: Base, runs: Sequence[tuple[int, int]], last_id: int, last_term: int, last_time_ms: int,
+        next_lsn: int,
     ) -> None:
         """Take up what a disk holds; all of it is stable, none of it is in the tail."""
+        self.base_id, self.base_term, _, self.base_next_lsn = base
         self.runs = list(runs)
         self._run_ids = [first for _, first in runs]
         self.last_id = self.stable_id = last_id
@@ -64,14 +68,15 @@ class Log:
         return self.runs[bisect_right(self._run_ids, id) - 1][0]
 
     def run_at(self, id: int) -> tuple[int, int]:
-        """(term, first id) of the run that holds ``id``, which must be in the log."""
+        """(term, first id) of the run that holds ``id``, which must be in the log above the base; a run that began
+        below the base has its first id there."""
         return self.runs[bisect_right(self._run_ids, id) - 1]
 
     def last_id_of_term(self, term: int) -> int | None:
         """The last id of ``term``, None if the log has no entry of it."""
         at = bisect_right(self.runs, (term, self.last_id + 1)) - 1
         if at < 0 or self.runs[at][0] != term:
-            return None
+            return self.base_id if term == self.base_term and self.base_id else None
         return self.runs[at + 1][1] - 1 if at + 1 < len(self.runs) else self.last_id
 
     def append(self, entries: Sequence[Entry], bodies_bytes: int) -> list[tuple[int, int]]:
@@ -119,6 +124,30 @@ class Log:
         self.stable_id = min(self.stable_id, self.last_id)
         for write in self._writes:
             write[1] = min(write[1], self.last_id)
+
+    def install(self, base: Base) -> None:
+        """Begin anew after ``base``. Writes under way vouch for nothing beyond it."""
+        self.generation += 1
+        self.restore(base, [], base.id, base.term, base.time_ms, base.next_lsn)
+        self._tail, self._tail_bytes, self._groups = [], 0, deque()
+        self._slices.clear()
+        for write in self._writes:
+            write[1] = min(write[1], base.id)
+
+    def clean(self, base: Base) -> None:
+        """Everything up to the base is gone; it is stable."""
+        while self.runs and (self._run_ids[1] - 1 if len(self.runs) > 1 else self.last_id) <= base.id:
+            self.runs.pop(0)
+            self._run_ids.pop(0)
+        self.base_id, self.base_term, _, self.base_next_lsn = base
+        gone = min(max(0, base.id + 1 - self._tail_first), len(self._tail))
+        if gone:
+            self._tail_bytes -= sum(len(e.body) + ENTRY_OVERHEAD_BYTES for e in self._tail[:gone])
+            del self._tail[:gone]
+            self._slices.clear()
+            last_id = self._tail_first + gone + len(self._tail) - 1
+            self._groups = deque([(last_id, self._tail_bytes)] if self._tail else [])
+        self._tail_first = max(self._tail_first, base.id + 1)
 
     def entry(self, id: int) -> Entry | None:
         """Entry ``id`` if it is in the tail."""

@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from enum import IntEnum
+from functools import cached_property
 from typing import Any, NamedTuple
 
 INCARNATION_BYTES = 16
@@ -46,9 +47,10 @@ class Member(NamedTuple):
         return Identity(self.id, self.incarnation)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MemberList:
-    """The members, ordered by id. Immutable; a change makes a new list."""
+    """The members, ordered by id. Immutable; a change makes a new list. What follows from it is worked out once: it is
+    asked for in every step."""
 
     members: tuple[Member, ...]
 
@@ -56,8 +58,17 @@ class MemberList:
     def of(members: Iterable[Member]) -> MemberList:
         return MemberList(tuple(sorted(members, key=lambda m: m.id)))
 
+    @cached_property
+    def _by_id(self) -> dict[int, Member]:
+        return {m.id: m for m in reversed(self.members)}
+
     def get(self, id: int) -> Member | None:
-        return next((m for m in self.members if m.id == id), None)
+        return self._by_id.get(id)
+
+    def identity_of(self, id: int) -> Identity | None:
+        """Also of one who is gone."""
+        member = self.get(id)
+        return member.identity if member is not None else None
 
     def holds(self, who: Identity) -> bool:
         """Is this very incarnation listed (and not gone)?"""
@@ -68,16 +79,20 @@ class MemberList:
         member = self.get(who.id)
         return member is not None and member.incarnation == who.incarnation and member.role == Role.VOTER
 
-    @property
+    @cached_property
     def voters(self) -> tuple[Member, ...]:
         return tuple(m for m in self.members if m.role == Role.VOTER)
 
-    @property
+    @cached_property
+    def learners(self) -> tuple[Member, ...]:
+        return tuple(m for m in self.members if m.role == Role.LEARNER)
+
+    @cached_property
     def replicas(self) -> tuple[Member, ...]:
         """Voters and learners: everyone who holds a copy (R18)."""
         return tuple(m for m in self.members if m.role != Role.GONE)
 
-    @property
+    @cached_property
     def majority(self) -> int:
         return len(self.voters) // 2 + 1
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .entries import Entry, json_body, parse_body
-from .members import Identity, Member, MemberList
+from .members import Identity, Member, MemberList, Role
 
 
 class Members:
@@ -59,6 +59,18 @@ class Members:
         """How to address ``id``: its incarnation of the latest list, b"" if that names none."""
         member = self.latest.get(id)
         return member.identity if member is not None else Identity(id, b"")
+
+    @property
+    def standing(self) -> str:
+        """What the latest list makes of us, as status shows it (section 8)."""
+        mine = self.latest.get(self.me.id)
+        if mine is None or mine.role is Role.GONE:
+            return "GONE"
+        if mine.incarnation != self.me.incarnation:
+            return "RETIRED" if self.me.incarnation in mine.retired else "GONE"
+        if mine.role is Role.LEARNER:
+            return "RECOVERING" if mine.retired else "LEARNER"
+        return "VOTING"
 
     def _derive(self) -> None:
         self.latest = self._stack[-1][1]

@@ -12,6 +12,7 @@ from typing import NamedTuple, TypeAlias
 from .entries import Entry
 from .members import Identity
 from .ranks import Rank
+from .session_rows import SessionRow
 
 
 class Canvass(IntEnum):
@@ -49,6 +50,14 @@ class StartStatus(IntEnum):
     EMPTY = 1
     STARTING = 2
     STARTED = 3
+
+
+class Room(IntEnum):
+    """What a server's disk has room for. LOW: below its low-water mark; NONE: for votes and marks, not for entries."""
+
+    PLENTY = 0
+    LOW = 1
+    NONE = 2
 
 
 class CanvassRequest(NamedTuple):
@@ -122,11 +131,13 @@ class AppendRequest(NamedTuple):
 
 
 class AppendAnswer(NamedTuple):
-    """R12, R14. ``ok``: everything up to ``match_id`` is accepted, durably, and equal to the leader's.
+    """R12, R14. ``ok``: everything up to ``match_id`` is accepted, durably, and equal to the leader's; everything up to
+    ``last_id`` is equal, on disk or not yet.
 
     Refused: ``last_id`` is the refuser's last, and (``conflict_term``, ``conflict_id``) the term and first id of
     its run at ``prev_id`` (0, 0 when its log is shorter); ``prev_id`` names the request refused.
-    ``wall_ms`` is the answerer's clock, ``stopping`` says that it is about to leave (R28).
+    ``wall_ms`` is the answerer's clock, ``stopping`` says that it is about to leave (R28), ``room`` what its disk has
+    room for.
     """
 
     term: int
@@ -139,6 +150,7 @@ class AppendAnswer(NamedTuple):
     round: int
     wall_ms: int
     stopping: bool
+    room: Room = Room.PLENTY
 
 
 class HandOver(NamedTuple):
@@ -175,17 +187,75 @@ class StartAnswer(NamedTuple):
     settings: str
 
 
+class BasePart(NamedTuple):
+    """One of ``parts`` parts of an `Image`, from a leader to a LEARNER that its log cannot reach (R27, R29).
+
+    ``number`` names the transfer. ``head`` (JSON text, in part 0 alone) is all but the sessions, which ``rows`` hold.
+    """
+
+    term: int
+    number: int
+    part: int
+    parts: int
+    head: str
+    rows: tuple[SessionRow, ...]
+
+
+class BaseAnswer(NamedTuple):
+    """Part ``part`` is there; the last one: all of it is on disk, and the log goes on from entry ``base_id``."""
+
+    term: int
+    number: int
+    part: int
+    base_id: int
+
+
+class WentBack(NamedTuple):
+    """R31: you acknowledged ``held_id`` in this reign, and do not hold it any more."""
+
+    term: int
+    held_id: int
+
+
+class CopyRequest(NamedTuple):
+    """R31: our copy of entry ``id``, of ``entry_term``, is damaged; please send yours."""
+
+    id: int
+    entry_term: int
+
+
+class CopyAnswer(NamedTuple):
+    """R31: ``entries`` holds the entry asked for, or nothing: everything up to ``base_id`` was cleaned here."""
+
+    id: int
+    base_id: int
+    entries: list[Entry]
+
+
+class Retired(NamedTuple):
+    """R30: your incarnation is no member any more and never will be."""
+
+
 Message: TypeAlias = (
     CanvassRequest | CanvassAnswer | VoteRequest | VoteAnswer | DeferRequest | DeferAnswer
     | AppendRequest | AppendAnswer | HandOver | WrongIncarnation | StartQuestion | StartAnswer
+    | BasePart | BaseAnswer | Retired | WentBack | CopyRequest | CopyAnswer
 )
 
 #: Sent by whoever opens the exchange, over the connection that it dialled; everything else answers on the
 #: connection that the request came in on.
-REQUESTS = (CanvassRequest, VoteRequest, DeferRequest, AppendRequest, HandOver, StartQuestion)
+REQUESTS = (
+    CanvassRequest, VoteRequest, DeferRequest, AppendRequest, HandOver, StartQuestion, BasePart, WentBack, CopyRequest,
+)
+
+#: What a member that was asked says of the log and of terms: only members of the asker's list are heard (R27).
+ANSWERS = (CanvassAnswer, VoteAnswer, DeferAnswer, AppendAnswer, CopyAnswer)
+
+#: What a server that gives no votes leaves unanswered (R31).
+ASKS_FOR_VOTES = (CanvassRequest, VoteRequest)
 
 #: All that an unstarted server, or one that does not know its addressee's incarnation, may exchange (R27).
-START_ONLY = (StartQuestion, StartAnswer, WrongIncarnation)
+START_ONLY = (StartQuestion, StartAnswer, WrongIncarnation, BasePart, BaseAnswer, Retired)
 
 
 class Envelope(NamedTuple):

@@ -15,7 +15,7 @@ from .entries import Entry
 from .inputs import Origin
 from .members import Identity
 from .messages import AppendAnswer, Envelope, Message
-from .ready import Code, Event, Load, Ready, Refused, Reply, StartState, TableSave, Write
+from .ready import Base, Code, Event, Load, Ready, Refused, Reply, StartState, TableSave, Write
 
 
 class Outbox:
@@ -39,6 +39,8 @@ class Outbox:
         self._runs: list[tuple[int, int]] = []
         self._bodies_bytes = 0
         self._start: StartState | None = None
+        self._install: tuple[Base, TableSave] | None = None
+        self._mended: tuple[Entry, ...] = ()
 
     @property
     def hard_durable(self) -> bool:
@@ -66,6 +68,18 @@ class Outbox:
             self._runs = [run for run in self._runs if run[1] < from_id]
             self._bodies_bytes = sum(len(entry.body) for entry in self._entries)
         self._expunge_from = from_id if self._expunge_from is None else min(self._expunge_from, from_id)
+        self._needed = True
+
+    def install(self, base: Base, table: TableSave) -> None:
+        """A base takes the place of everything on disk; of all else in this step only what comes after it counts.
+        Nothing that rests on it leaves before it is there (R14)."""
+        self._install = (base, table)
+        self._expunge_from, self._entries, self._runs, self._bodies_bytes = None, [], [], 0
+        self._hard_dirty = True
+
+    def mend(self, entry: Entry) -> None:
+        """It takes the place of the damaged one on disk (R31)."""
+        self._mended += (entry,)
         self._needed = True
 
     def append(self, entries: list[Entry], runs: list[tuple[int, int]], bodies_bytes: int) -> None:
@@ -112,12 +126,16 @@ class Outbox:
         self.ready.events.append(Event(name, fields))
 
     def finish(
-        self, term: int, vote: int, guaranteed_id: int, fully_replicated_id: int, table: TableSave | None
+        self, term: int, vote: int, guaranteed_id: int, fully_replicated_id: int, table: TableSave | None,
+        base: Base | None = None,
     ) -> Ready:
         """Close the step: number its write, if it needs one."""
         ready = self.ready
         # What still waits on earlier hard state rides on a write of this step: writes are durable in order.
-        if self._needed or self._hard_dirty or ready.send_after_write:
+        install = None
+        if self._install is not None:
+            install, table = self._install
+        if self.has_write or ready.send_after_write or base is not None or table is not None:
             self.number += 1
             if self._hard_dirty:
                 self._hard_number = self.number
@@ -125,6 +143,6 @@ class Outbox:
             ready.write = Write(
                 self.number, term, vote, self._expunge_from, self._entries, self._runs,
                 guaranteed_id, fully_replicated_id, self._start, table,
-                self._bodies_bytes,
+                self._bodies_bytes, base, install, self._mended,
             )
         return ready

@@ -6,18 +6,22 @@ Laws:
 * It is answered only after a majority has answered a round that began after that, and once our own disk
   holds that id. Rounds are numbered; a late answer to an earlier one proves nothing.
 * One round at a time serves all reads that wait.
+* Whatever else only a leader of this moment may answer waits for a round in the same way: `keeping` judges it then.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
-from .inputs import Origin
+from .inputs import ChangeSettings, DropCursor, ListCursors, Outcome, ReadIndex, SetCursor, ShowSettings, Trim
 from .ready import Code, ReadAt
 from .state import State
 
 if TYPE_CHECKING:
     from .replica import Replica
+
+#: What waits for a round.
+Asking: TypeAlias = ReadIndex | Outcome | ShowSettings | ChangeSettings | SetCursor | DropCursor | ListCursors | Trim
 
 
 class Reads:
@@ -27,45 +31,52 @@ class Reads:
         self._r = replica
         #: The newest round; never 0, never goes back while this process lives.
         self.round = 1
-        self._new: list[Origin] = []
-        self._asked: tuple[int, list[Origin]] | None = None  # (index, reads) of the round under way
-        self._confirmed: list[tuple[int, Origin]] = []
+        self._new: list[Asking] = []
+        self._asked: tuple[int, list[Asking]] | None = None  # (index, reads) of the round under way
+        self._confirmed: list[tuple[int, Asking]] = []
 
     @property
     def waiting(self) -> bool:
         """Does any read wait for an answer or the disk?"""
         return bool(self._new or self._asked or self._confirmed)
 
-    def ask(self, origin: Origin) -> None:
+    def ask(self, request: Asking) -> None:
         r = self._r
         if r.state is State.LEADER:
-            self._new.append(origin)
+            self._new.append(request)
         else:
-            r.out.refuse(origin, Code.NOT_LEADER, leader=r.leader_id)
+            r.out.refuse(request.origin, Code.NOT_LEADER, leader=r.leader_id)
+
+    def begin_round(self) -> int:
+        """A round for its own sake: every peer is asked now; its number."""
+        assert self._r.leadership is not None
+        self.round += 1
+        self._r.leadership.ask_all()
+        return self.round
 
     def advance(self) -> None:
         """Begin a round if reads wait for one, end the one that a majority answered, release what our disk holds."""
         r = self._r
-        if r.leadership is None:
-            return
+        assert r.leadership is not None
         if self._asked is not None and self._answered():
-            index, origins = self._asked
+            index, requests = self._asked
             self._asked = None
-            self._confirmed.extend((index, origin) for origin in origins)
+            self._confirmed.extend((index, request) for request in requests)
         if self._asked is None and self._new and r.guaranteed_id >= r.leadership.first_id:
-            self.round += 1
             self._asked = (r.guaranteed_id, self._new)
             self._new = []
-            r.leadership.ask_all()
+            self.begin_round()
             if self._answered():  # a single voter is its own majority
                 self.advance()
         if self._confirmed:
-            still = []
-            for index, origin in self._confirmed:
-                if index <= r.log.stable_id:
-                    r.out.reply(ReadAt(origin, index))
+            still: list[tuple[int, Asking]] = []
+            for index, request in self._confirmed:
+                if not isinstance(request, ReadIndex):
+                    r.keeping.judge(request)
+                elif index <= r.log.stable_id:
+                    r.out.reply(ReadAt(request.origin, index))
                 else:
-                    still.append((index, origin))
+                    still.append((index, request))
             self._confirmed = still
 
     def _answered(self) -> bool:
@@ -77,7 +88,7 @@ class Reads:
     def lose(self) -> None:
         """No longer leader: nobody was answered, everybody may ask again elsewhere."""
         r = self._r
-        waiting = [*self._new, *(self._asked[1] if self._asked else []), *(o for _, o in self._confirmed)]
+        waiting = [*self._new, *(self._asked[1] if self._asked else []), *(each for _, each in self._confirmed)]
         self._new, self._asked, self._confirmed = [], None, []
-        for origin in waiting:
-            r.out.refuse(origin, Code.NOT_LEADER, leader=r.leader_id)
+        for request in waiting:
+            r.out.refuse(request.origin, Code.NOT_LEADER, leader=r.leader_id)

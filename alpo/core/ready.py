@@ -15,6 +15,7 @@ from .entries import Entry
 from .inputs import Origin
 from .members import Identity
 from .messages import Envelope, StartStatus
+from .session_rows import SessionRow
 
 
 class StartState(NamedTuple):
@@ -32,17 +33,16 @@ class StartState(NamedTuple):
     settings: dict[str, int] | None = None
 
 
-class SessionRow(NamedTuple):
-    """One session as saved: ``slots`` are (serial, id, lsn, epoch, digest), oldest first."""
+class Base(NamedTuple):
+    """What stands for all that was cleaned: the last cleaned entry's id, term and time, and the LSN after it."""
 
-    client: str
-    epoch: int
-    nonce: bytes
-    opened_last_serial: int
-    last_serial: int
-    last_id: int
-    last_time_ms: int
-    slots: list[tuple[int, int, int, int, bytes]]
+    id: int
+    term: int
+    time_ms: int
+    next_lsn: int
+
+
+NO_BASE = Base(0, 0, 0, 1)
 
 
 class TableSave(NamedTuple):
@@ -59,6 +59,21 @@ class TableSave(NamedTuple):
     members: list[list[Any]]
     members_id: int
     settings: dict[str, int]
+    trim_lsn: int = 1
+    #: All of them, (name, LSN).
+    cursors: tuple[tuple[str, int], ...] = ()
+    #: It came with an `Image`, and the log that it describes is still to come: entries up to ``applied_id`` are not
+    #: applied again.
+    ahead: bool = False
+
+
+class Image(NamedTuple):
+    """What a server starts from that cannot be reached by entries alone (R27, R29): where the log begins, the whole
+    replicated state as of ``table.applied_id``, which may lie beyond that, and the first start's outcome."""
+
+    base: Base
+    table: TableSave
+    start: StartState
 
 
 class Write(NamedTuple):
@@ -81,6 +96,13 @@ class Write(NamedTuple):
     table: TableSave | None = None
     #: Of all bodies together; counted once, where the entries come in.
     bodies_bytes: int = 0
+    #: Last of all: delete every entry with an id up to the base's, and runs that end there (R19). The marks of this
+    #: write go to disk with it.
+    base: Base | None = None
+    #: First of all: every entry, run and session there is gives way to this base; ``start`` and ``table`` come with it.
+    install: Base | None = None
+    #: Before all of that: peers' copies, each in place of the damaged entry of its id that is on disk (R31).
+    mended: tuple[Entry, ...] = ()
 
 
 class Load(NamedTuple):
@@ -90,6 +112,19 @@ class Load(NamedTuple):
     first_id: int
     bytes_max: int
     generation: int
+
+
+class LoadImage(NamedTuple):
+    """Please read the base and the whole table as they are on disk, for ``peer``."""
+
+    peer: int
+
+
+class LoadCopy(NamedTuple):
+    """Please read entry ``id`` for ``peer``, whose own is damaged (R31); nothing is to be answered if ours is too."""
+
+    peer: Identity
+    id: int
 
 
 class Code(IntEnum):
@@ -109,8 +144,14 @@ class Code(IntEnum):
     OVERLOADED = 12  # of the listener
     INVALID = 13  # of the listener: a client id or request that can never be right
     CANNOT_INIT = 14  # Initialise: ``detail`` says why
-    OUT_OF_RANGE = 15  # of reads: ``detail`` is "first_lsn,last_lsn"
+    OUT_OF_RANGE = 15  # of reads and trims: ``detail`` is "first_lsn,last_lsn"
     NOT_READY = 16  # of reads: not VOTING, or the read cannot be served now
+    NO_SPACE = 17  # no verdict; of appends and opens: this transmission was not taken, ``detail`` says which disks
+    CANNOT_CHANGE = 30  # of changes of the member list and handovers: ``detail`` says why
+    CHANGED = 40  # verdict on a change: what it would change is not as the asker believes; ``detail`` says how it is
+    TOO_MANY_CURSORS = 41  # verdict on a new cursor
+    CURSOR_HOLDS = 42  # verdict on a trim: ``detail`` names the cursor that needs what it would take
+    NO_CURSOR = 43  # verdict on a drop: there is none of that name, or not where the asker believes
 
 
 class Appended(NamedTuple):
@@ -154,6 +195,13 @@ class Dropped(NamedTuple):
     epoch: int
 
 
+class Trimmed(NamedTuple):
+    """R20: guaranteed; nothing below ``first_lsn`` is served from now on."""
+
+    origin: Origin
+    first_lsn: int
+
+
 class Sessions(NamedTuple):
     """The session table, guaranteed. Rows without slots."""
 
@@ -169,13 +217,69 @@ class ReadAt(NamedTuple):
     id: int
 
 
+class Fate(IntEnum):
+    """What became of an append, as far as the session table can tell (R21)."""
+
+    APPENDED = 1
+    NOT_APPENDED = 2  # as of now: one that is on its way may still arrive
+    TOO_OLD = 3  # nobody can tell any more
+
+
+class Told(NamedTuple):
+    """The fate of an append; ``lsn``: of its first payload (0 unless APPENDED)."""
+
+    origin: Origin
+    fate: Fate
+    lsn: int
+
+
+class SettingsAre(NamedTuple):
+    """The replicated settings, guaranteed; after a `ChangeSettings` with what it wanted."""
+
+    origin: Origin
+    values: dict[str, int]
+
+
+class CursorIs(NamedTuple):
+    """The cursor stands at ``lsn``, or was dropped from there; guaranteed."""
+
+    origin: Origin
+    name: str
+    lsn: int
+
+
+class CursorsAre(NamedTuple):
+    """All cursors, (name, LSN), by name; guaranteed."""
+
+    origin: Origin
+    rows: tuple[tuple[str, int], ...]
+
+
+class MembersChanged(NamedTuple):
+    """R27: guaranteed; ``members`` (plain) is the list since then."""
+
+    origin: Origin
+    members: list[list[Any]]
+
+
+class HandedOver(NamedTuple):
+    """R28: ``leader`` leads in ``term``."""
+
+    origin: Origin
+    leader: int
+    term: int
+
+
 class Initialised(NamedTuple):
     """The operator's command was taken: durable once this leaves."""
 
     origin: Origin
 
 
-Reply: TypeAlias = Appended | Refused | Opened | Dropped | Sessions | ReadAt | Initialised
+Reply: TypeAlias = (
+    Appended | Refused | Opened | Dropped | Trimmed | Sessions | ReadAt | Told | SettingsAre | CursorIs | CursorsAre
+    | MembersChanged | HandedOver | Initialised
+)
 
 
 class Event(NamedTuple):
@@ -194,6 +298,8 @@ class Ready:
     send_after_write: list[Envelope] = field(default_factory=list)
     replies: list[Reply] = field(default_factory=list)
     loads: list[Load] = field(default_factory=list)
+    images: list[LoadImage] = field(default_factory=list)
+    copies: list[LoadCopy] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     #: Monotonic seconds by which `step` wants to be called again, with `Tick` if nothing else.
     deadline_s: float = 0.0
@@ -201,3 +307,5 @@ class Ready:
     may_stop: bool = False
     #: Not None: an invariant broke. Nothing of this Ready may be acted on; the server stops itself.
     alarm: str | None = None
+    #: With an alarm: what broke is our disk, which has forgotten something; the store is of no more use (R31).
+    lost: bool = False

@@ -7,8 +7,10 @@ Laws:
 * ``term`` and ``guaranteed_id`` never go down; ``vote`` changes only with ``term`` or from 0.
 * An invariant that breaks makes the step raise an alarm: nothing of it may be acted on, the server stops.
 
-The parts: `election` (R1-R10), `replication` and `acceptance` (R11-R18), `serving` and `sessions` (R21-R24), `reads`
-(R25), `membership` (R27), `handover` (R28), `start` (R29). This module holds what they share and hands inputs to them.
+The parts: `election` (R1-R10), `replication` and `acceptance` (R11-R18), `cleaning` (R18-R20), `serving` and
+`sessions` (R21-R24), `reads` and `keeping` (R25), `membership`, `changes`, `newcomers` and `installing` (R27, R30),
+`handover` (R28), `start` (R29), `damage` (R31), `room` (full disks). This module holds what they share and hands inputs
+to them.
 """
 
 from __future__ import annotations
@@ -18,26 +20,31 @@ from collections.abc import Iterable, Sequence
 from operator import itemgetter
 from typing import Any
 
-from .acceptance import Acceptance, InvariantBroken
+from .acceptance import Acceptance, InvariantBroken, StoreWentBack
+from .changes import Changes
+from .cleaning import Cleaning
 from .config import ReplicaConfig
+from .cursors import Cursors
+from .damage import Damage
 from .dispatch import INPUTS
 from .election import Election
 from .entries import DamagedEntry, Entry, Kind, json_body, seal
-from .handover import Handing
-from .inputs import (
-    Input,
-    Persisted,
-    Received,
-)
+from .handover import Handing, leave_if_removed
+from .inputs import Input
+from .installing import Installing
 from .invariants import Watch, check_cheap
+from .keeping import Keeping
 from .log import Log
 from .members import Identity, MemberList, Settings
-from .membership import Members, members_body
+from .membership import Members
 from .outbox import Outbox
+from .patience import can_wait
 from .ranks import Rank
 from .reads import Reads
-from .ready import Ready, Reply, TableSave
+from .ready import Ready, Reply
 from .replication import Replication
+from .room import Disks
+from .saves import table_save, take_base
 from .serving import Serving
 from .sessions import SessionTable
 from .start import FirstStart
@@ -46,8 +53,6 @@ from .state import State
 # By position and in C: these run over every entry.
 _KIND, _BODY = itemgetter(Entry._fields.index("kind")), itemgetter(Entry._fields.index("body"))
 _ONLY_DATA = {int(Kind.DATA)}
-
-TABLE_SAVE_ENTRIES = 50_000  # so many entries are replayed at a start, at most
 
 
 class Replica:
@@ -68,11 +73,10 @@ class Replica:
         self.heard_s: float | None = None
         self.connected: dict[int, bool] = {}
         self.seen_addresses: dict[Identity, str] = {}  # as hellos say
-        self.addresses_changed = True  # since all were last found to be as the list says
         self.clocks: dict[int, tuple[int, float]] = {}
         self.wrong_incarnations: dict[int, bytes] = {}
         self.log = Log(cfg.tail_bytes_max)
-        self.log.restore(boot.runs, boot.last_id, boot.last_term, boot.last_time_ms, boot.next_lsn)
+        self.log.restore(boot.base, boot.runs, boot.last_id, boot.last_term, boot.last_time_ms, boot.next_lsn)
         self.guaranteed_id: int = min(boot.guaranteed_id, boot.last_id)
         self.fully_replicated_id: int = min(boot.fully_replicated_id, self.guaranteed_id)
         self.applied_id: int = boot.applied_id
@@ -89,8 +93,17 @@ class Replica:
         self.acceptance: Acceptance = Acceptance(self)
         self.serving: Serving = Serving(self)
         self.reads: Reads = Reads(self)
+        self.keeping: Keeping = Keeping(self)
+        self.cleaning: Cleaning = Cleaning(self, boot.trim_lsn)
+        self.cursors: Cursors = Cursors(self, boot.cursors)
+        self.disks: Disks = Disks(self)
+        self.damage: Damage = Damage(self)
         self.leadership: Replication | None = None
+        self.changes: Changes | None = None
         self.handing: Handing | None = None
+        self.installing: Installing = Installing(self)
+        self.save_upto_id = 0  # the table shall be saved once it stands there
+        self.retired = False  # we were told that our incarnation is no member any more (R30)
         self.first_start: FirstStart = FirstStart(self, boot.start)
         self._durable_replies: list[Reply] = []
         self.watch = Watch()
@@ -128,17 +141,28 @@ class Replica:
 
     @property
     def stopping(self) -> bool:
-        return self.handing is not None
+        return self.handing is not None and self.handing.leaving
 
     @property
     def status_text(self) -> str:
-        """EMPTY, STARTING, VOTING, LEARNER or GONE (section 8)."""
+        """See section 8."""
         if not self.first_start.started:
             return self.first_start.state.status.name
-        mine = self.members.latest.get(self.me.id)
-        if mine is None or mine.incarnation != self.me.incarnation:
-            return "GONE"
-        return {"VOTER": "VOTING"}.get(mine.role.name, mine.role.name)
+        return "RETIRED" if self.retired else self.members.standing
+
+    @property
+    def may_stand(self) -> bool:
+        """May it canvass and stand for election (R27, R30, R31)?"""
+        return self.members.may_stand and not self.retired and not self.damage.binds
+
+    @property
+    def asked_id(self) -> int:
+        """Whom `asked_address` has an address of; 0: nobody."""
+        return self.changes.asked_id if self.changes is not None else 0
+
+    def asked_address(self, id: int) -> str:
+        """Where the operator says that a server is to be found that is to come into the list; "" for any other."""
+        return self.changes.asked_address(id) if self.changes is not None else ""
 
     @property
     def rank(self) -> Rank:
@@ -155,22 +179,8 @@ class Replica:
         return self.seen_addresses.get(member.identity, member.address)
 
     def can_wait(self, item: Input) -> bool:
-        """Would a step for this alone move nothing that anybody waits for? Then it may come with the next inputs.
-
-        What may move the guaranteed mark together with something else that waits is never among it.
-        """
-        if self.handing is not None or self.reads.waiting or not self.out.hard_durable:
-            return False
-        if type(item) is Persisted:
-            if self.log.writing_bytes > self.cfg.peer_inflight_bytes_max:
-                return False  # clients may wait for our disk
-            stable_id = self.log.stable_after(item.number)
-            if self.leadership is not None:
-                return self.leadership.mark_with(stable_id) <= self.guaranteed_id
-            return self.state is State.PASSIVE and self.guaranteed_id <= self.log.stable_id
-        if type(item) is Received and self.leadership is not None:
-            return self.leadership.can_wait(item.envelope.sender, item.envelope.message)
-        return False
+        """May a step for this alone come with the next inputs? See `patience`."""
+        return can_wait(self, item)
 
     # -- starting and stepping --------------------------------------------------------------------------
 
@@ -182,6 +192,8 @@ class Replica:
                 self._take_effect(entry)
         self.sessions.settle(self.guaranteed_id)
         self.members.guaranteed(self.guaranteed_id)
+        self.cleaning.guaranteed(self.guaranteed_id)
+        self.cursors.guaranteed(self.guaranteed_id)
 
     def start(self, now_s: float, wall_ms: int) -> Ready:
         """The first step. A fresh start counts as having heard a leader (section 3)."""
@@ -201,27 +213,31 @@ class Replica:
                 INPUTS[type(each)](self, each)
             return self._finish()
         except InvariantBroken as broken:
-            return Ready(alarm=str(broken))
+            return Ready(alarm=str(broken), lost=isinstance(broken, StoreWentBack))
 
     def _finish(self) -> Ready:
         """What time and the whole group bring about, then the step's one write."""
-        self.first_start.tick()
-        if self.first_start.started:
-            if self.leadership is not None:
-                self.leadership.tick()
-            else:
-                self.election.tick()
+        if not self.first_start.started:
+            self.first_start.tick()
+        elif self.leadership is not None:
+            self.leadership.tick()
+        else:
+            self.election.tick()
+        self.damage.tick()
         may_stop = self.handing is not None and self.handing.advance()
-        if self.leadership is not None:
-            self._append_address_change()
+        if self.leadership is not None and self.changes is not None:
+            self.changes.advance()
             self.reads.advance()
+            self.disks.advance()
             self.leadership.flush()
+            leave_if_removed(self)
         if self._durable_replies and self.out.hard_durable:
             for reply in self._durable_replies:
                 self.out.reply(reply)
             self._durable_replies.clear()
-        table = self._table_save() if self.out.has_write else None
-        ready = self.out.finish(self.term, self.vote, self.guaranteed_id, self.fully_replicated_id, table)
+        base = take_base(self)
+        table = table_save(self, base)
+        ready = self.out.finish(self.term, self.vote, self.guaranteed_id, self.fully_replicated_id, table, base)
         if ready.write is not None:
             self.log.handed_to_disk(ready.write.number, ready.write.bodies_bytes)
         ready.may_stop = may_stop
@@ -230,13 +246,15 @@ class Replica:
         return ready
 
     def _deadline_s(self) -> float:
-        deadlines = [self.first_start.deadline_s()]
         if self.first_start.started:
             part = self.leadership if self.leadership is not None else self.election
-            deadlines.append(part.deadline_s())
-        if self.handing is not None:
-            deadlines.append(self.handing.deadline_s())
-        return min(deadlines)
+            deadline_s = part.deadline_s()
+        else:
+            deadline_s = self.first_start.deadline_s()
+        if self.changes is not None:
+            deadline_s = min(deadline_s, self.changes.deadline_s())
+        deadline_s = min(deadline_s, self.damage.ask_s)
+        return deadline_s if self.handing is None else min(deadline_s, self.handing.deadline_s())
 
     # -- what the parts share ---------------------------------------------------------------------------
 
@@ -263,20 +281,26 @@ class Replica:
         self.election.leave()
         self.election.restart_timer()
         if was_leader:
+            self.leader = None  # clients are not sent back to us
             self.leadership = None
             self.out.event("passive", term=self.term)
+            if self.changes is not None:
+                self.changes.lose()
+                self.changes = None
             self.serving.lose()
             self.reads.lose()
 
     def become_leader(self) -> None:
         """R10, R11: the first entry of the reign comes before any other."""
+        votes = sorted(self.election.cycle.granted) if self.election.cycle is not None else []
         self.election.leave()
         self.state = State.LEADER
         self.leader = self.me
         self.last_leader_id = self.me.id
         self.leadership = Replication(self)
-        self.addresses_changed = True
-        self.out.event("leader", term=self.term, first_id=self.leadership.first_id)
+        self.changes = Changes(self)
+        voters = [member.id for member in self.members.latest.voters]
+        self.out.event("leader", term=self.term, first_id=self.leadership.first_id, votes=votes, voters=voters)
         self.append_special(Kind.LEADER, json_body(leader=self.me.id))
 
     def hear_leader(self, sender: Identity) -> None:
@@ -303,8 +327,10 @@ class Replica:
         """Into our log, in force at once (R27), on its way to our disk. Returns the bytes of their bodies."""
         bodies_bytes = sum(map(len, map(_BODY, entries)))
         runs = self.log.append(entries, bodies_bytes)
-        self.sessions.apply_all(entries)
         self.out.append(entries, runs, bodies_bytes)
+        if entries[0].id <= self.applied_id:  # a base came with a later state, which has them in it
+            entries = [entry for entry in entries if entry.id > self.applied_id]
+        self.sessions.apply_all(entries)
         if set(map(_KIND, entries)) != _ONLY_DATA:
             for entry in entries:
                 self._take_effect(entry)
@@ -317,9 +343,13 @@ class Replica:
         return entry
 
     def expunge(self, from_id: int) -> None:
+        if from_id <= self.applied_id:
+            raise InvariantBroken(f"asked to expunge entry {from_id}, but {self.applied_id} is applied")
         self.log.expunge(from_id)
         self.sessions.expunge(from_id)
         self.members.expunge(from_id)
+        self.cleaning.expunge(from_id)
+        self.cursors.expunge(from_id)
         self.settings = self.sessions.settings
         self.out.expunge(from_id)
 
@@ -330,6 +360,8 @@ class Replica:
         self.guaranteed_id = id
         self.sessions.settle(id)
         self.members.guaranteed(id)
+        self.cleaning.guaranteed(id)
+        self.cursors.guaranteed(id)
         self.serving.release(id)
 
     def reply_when_durable(self, reply: Reply) -> None:
@@ -353,35 +385,16 @@ class Replica:
                 raise InvariantBroken(f"entry {entry.id} is no member list: {error}") from error
             if self.leadership is not None:
                 self.leadership.sync_members()
+        elif entry.kind == Kind.TRIM:
+            try:
+                self.cleaning.accept(entry)
+            except (DamagedEntry, ValueError) as error:
+                raise InvariantBroken(f"entry {entry.id} trims nothing: {error}") from error
+        elif entry.kind == Kind.CURSOR:
+            try:
+                self.cursors.accept(entry)
+            except (DamagedEntry, ValueError) as error:
+                raise InvariantBroken(f"entry {entry.id} is about no cursor: {error}") from error
         elif entry.kind == Kind.SETTINGS:
             self.settings = self.sessions.settings
-
-    def _append_address_change(self) -> None:
-        """R27: addresses are hints; the leader writes down where it sees a member, one change at a time."""
-        leadership = self.leadership
-        assert leadership is not None
-        if not self.addresses_changed:
-            return
-        if self.guaranteed_id < leadership.first_id or self.members.latest_id > self.guaranteed_id:
-            return
-        for member in self.members.latest.replicas:
-            address = self.cfg.address if member.id == self.me.id else self.seen_addresses.get(member.identity, "")
-            if address and address != member.address:
-                self.out.event("address_change", member=member.id, old=member.address, new=address)
-                changed = self.members.latest.with_member(member._replace(address=address))
-                self.append_special(Kind.MEMBERS, members_body(changed))
-                return
-        self.addresses_changed = False
-
-    def _table_save(self) -> TableSave | None:
-        """Now and then the replicated state goes to disk, as of the guaranteed mark (section 2)."""
-        if self.guaranteed_id - self.applied_id < TABLE_SAVE_ENTRIES:
-            return None
-        changed, ended, horizon_ms = self.sessions.rows_at(self.guaranteed_id)
-        self.sessions.saved(self.guaranteed_id)
-        self.applied_id = self.guaranteed_id
-        members_id, members = self.members.at(self.guaranteed_id)
-        return TableSave(
-            self.applied_id, horizon_ms, changed, ended, members.to_plain(), members_id,
-            self.sessions.settings_at(self.guaranteed_id).to_plain(),
-        )
+            self.out.event("settings", id=entry.id, **self.settings.to_plain())

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from .entries import Entry
 from .members import Identity
-from .messages import AppendAnswer, AppendRequest
+from .messages import AppendAnswer, AppendRequest, Room, WentBack
 from .quorum import lower_median, majority_mark
 from .ready import Load
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 REQUESTS_MAX = 32  # append requests in flight to one peer
 NEVER_S = float("-inf")
+FAR_ENTRIES = 8_192  # from so far behind on a peer is brought up in small requests, for the others' sake
+PARTING_TIMEOUTS = 10  # election timeouts for which one who is gone from the list is told so
 
 
 class Progress:
@@ -35,7 +37,7 @@ class Progress:
         self.next_id = next_id  # the next entry to send
         self.probing = False  # base_id is being asked about: nothing else leaves
         self.matched = False  # base_id has been confirmed in this reign
-        self.last_id = 0  # of its log, on disk or not, as last told
+        self.last_id = 0  # up to here its log is equal to ours, on disk or not, as last told
         self.in_flight: deque[tuple[int, int]] = deque()  # (last id, bytes) a request
         self.in_flight_bytes = 0
         self.waiting_since_s = now_s  # since then something is in flight and nothing more was accepted
@@ -48,6 +50,9 @@ class Progress:
         self.loading: int | None = None  # generation of the load under way
         self.loaded: list[Entry] | None = None
         self.stopping = False
+        self.room = Room.PLENTY  # as last told
+        self.doubted_round = 0  # from then on an answer proves what it holds; 0: no doubt
+        self.parting_until_s: float | None = None  # no member any more: only told so
 
     def rewind(self) -> None:
         """Forget what is in flight: go on from what is known to be accepted (R17)."""
@@ -78,18 +83,28 @@ class Replication:
         self.began_s = replica.now_s
         self.first_id = replica.log.last_id + 1  # of the LEADER entry: our term begins here
         self.peers: dict[int, Progress] = {}
+        self._voters: list[Progress] = []  # of those
+        self._replicas: list[Progress] = []  # voters and learners
         self._marks_due_s = float("inf")  # when a mark that moved leaves by itself
         self.sync_members()
 
     def sync_members(self) -> None:
-        """Follow the latest member list; another incarnation is another member."""
+        """Follow the latest member list; another incarnation is another member. Who is gone from it is told for a
+        while."""
         r = self._r
         wanted = {m.id: m for m in r.members.other_replicas()}
-        for id in [id for id, p in self.peers.items() if id not in wanted or wanted[id].identity != p.who]:
-            del self.peers[id]
+        for id, peer in list(self.peers.items()):
+            if id in wanted and wanted[id].identity == peer.who:
+                peer.parting_until_s = None
+            elif id not in wanted and r.members.latest.identity_of(id) == peer.who:
+                peer.parting_until_s = peer.parting_until_s or r.now_s + PARTING_TIMEOUTS * r.cfg.election_timeout_s
+            else:
+                del self.peers[id]
         for id, member in wanted.items():
             if id not in self.peers:
                 self.peers[id] = Progress(member.identity, r.log.last_id + 1, r.now_s)
+        self._voters = [self.peers[m.id] for m in r.members.other_voters()]
+        self._replicas = [self.peers[id] for id in wanted]
 
     def progress(self, who: Identity) -> Progress | None:
         found = self.peers.get(who.id)
@@ -130,14 +145,15 @@ class Replication:
             peer.in_flight_bytes += size
 
     def _room(self, peer: Progress) -> bool:
-        return (
+        return peer.room is not Room.NONE and (
             len(peer.in_flight) < REQUESTS_MAX and peer.in_flight_bytes < self._r.cfg.peer_inflight_bytes_max
         )
 
     def _entries_for(self, peer: Progress) -> tuple[list[Entry], int] | None:
         """From the tail, or from what was loaded; asks for a load if neither has it."""
         r = self._r
-        found = r.log.slice(peer.next_id, r.cfg.request_bytes_max)
+        far = r.log.last_id - peer.next_id > FAR_ENTRIES
+        found = r.log.slice(peer.next_id, r.cfg.load_bytes_max if far else r.cfg.request_bytes_max)
         if found is not None:
             return found
         loaded, peer.loaded = peer.loaded, None
@@ -145,7 +161,7 @@ class Replication:
             return loaded, sum([len(e.body) for e in loaded])
         if peer.loading is None:
             peer.loading = r.log.generation
-            r.out.load(Load(peer.who.id, peer.next_id, r.cfg.request_bytes_max, r.log.generation))
+            r.out.load(Load(peer.who.id, peer.next_id, r.cfg.load_bytes_max, r.log.generation))
         return None
 
     def on_loaded(self, peer_id: int, generation: int, entries: list[Entry]) -> None:
@@ -162,12 +178,12 @@ class Replication:
         assert prev_term is not None
         peer.sent_s = r.now_s
         peer.sent_guaranteed_id = r.guaranteed_id
-        peer.sent_fully_id = r.fully_replicated_id
+        # The mark counts members alone: to anybody else it would say that his disk forgot what it never had (R31).
+        fully_id = r.fully_replicated_id if peer.parting_until_s is None else 0
+        peer.sent_fully_id = fully_id
         r.out.send(
             peer.who,
-            AppendRequest(
-                r.term, prev_id, prev_term, r.guaranteed_id, r.fully_replicated_id, round, entries
-            ),
+            AppendRequest(r.term, prev_id, prev_term, r.guaranteed_id, fully_id, round, entries),
         )
 
     def heartbeat(self, peer: Progress) -> None:
@@ -175,10 +191,9 @@ class Replication:
         self._send(peer, peer.base_id, [], self._r.reads.round)
 
     def ask_all(self) -> None:
-        """A heartbeat to every voter now: a read round has begun (R25)."""
-        for member in self._r.members.other_voters():
-            peer = self.peers.get(member.id)
-            if peer is not None and member.id in self._r.connected:
+        """A heartbeat to everyone now: a round has begun (R25, R27)."""
+        for peer in self.peers.values():
+            if peer.who.id in self._r.connected:
                 self.heartbeat(peer)
 
     # -- time -------------------------------------------------------------------------------------------
@@ -192,21 +207,30 @@ class Replication:
                     self._probe(peer)
             if r.now_s - peer.sent_s >= cfg.heartbeat_s:
                 self.heartbeat(peer)
+        self._part()
         if not self.heard_majority():
             r.out.event("leader_lost_majority", term=r.term)
             r.become_passive()
 
+    def _part(self) -> None:
+        """Leave those who are gone from the list, once they were told for long enough."""
+        for id, peer in list(self.peers.items()):
+            if peer.parting_until_s is not None and self._r.now_s >= peer.parting_until_s:
+                del self.peers[id]
+
     def deadline_s(self) -> float:
         """The next heartbeat, or the end of patience with a silent majority (R15)."""
-        due = min((p.sent_s for p in self.peers.values()), default=float("inf")) + self._r.cfg.heartbeat_s
-        return max(min(due, self._marks_due_s), self._r.now_s) if self.peers else float("inf")
+        if not self.peers:
+            return float("inf")
+        due = min([p.sent_s for p in self.peers.values()]) + self._r.cfg.heartbeat_s
+        return max(min(due, self._marks_due_s), self._r.now_s)
 
     def heard_majority(self) -> bool:
         """R15: by voters alone, ourselves included, within T."""
         r = self._r
         since_s = r.now_s - r.cfg.election_timeout_s
-        heard = sum(1 for m in r.members.other_voters() if self.peers[m.id].heard_s > since_s)
-        return heard + r.members.i_vote >= r.members.latest.majority
+        heard = r.members.i_vote + len([p for p in self._voters if p.heard_s > since_s])
+        return heard >= r.members.latest.majority
 
     def connected(self, id: int) -> None:
         """A new connection: whatever was in flight is lost (R17)."""
@@ -220,6 +244,18 @@ class Replication:
         peer.probing = True
         peer.waiting_since_s = self._r.now_s
 
+    def based(self, peer: Progress, base_id: int) -> None:
+        """Its log begins after ``base_id`` now, on its disk."""
+        peer.took(base_id)
+        peer.rewind()
+
+    def cleaned(self, base_id: int) -> None:
+        """Our log begins after ``base_id`` now. Every peer holds all up to there (R19): ask each no further back."""
+        for peer in self.peers.values():
+            if peer.base_id < base_id:
+                peer.base_id = base_id
+                self._probe(peer)
+
     # -- answers ----------------------------------------------------------------------------------------
 
     def on_answer(self, sender: Identity, answer: AppendAnswer) -> None:
@@ -230,6 +266,7 @@ class Replication:
         peer.heard_s = r.now_s
         peer.really_heard = True
         peer.stopping = answer.stopping
+        peer.room = answer.room
         peer.round = max(peer.round, answer.round)
         r.note_clock(sender.id, answer.wall_ms)
         if answer.ok:
@@ -238,9 +275,25 @@ class Replication:
                 if answer.match_id > peer.match_id:
                     peer.waiting_since_s = r.now_s
                 peer.took(answer.match_id)
+                peer.base_id = max(peer.base_id, r.log.base_id)  # one that is damaged may count less (R31)
                 self.count()
+        elif peer.matched and answer.last_id < peer.match_id:
+            self._doubt(peer, answer)
+        elif peer.probing and answer.prev_id == peer.base_id == r.log.base_id > 0:
+            if r.changes is not None:
+                r.changes.newcomers.want_base(sender)  # it cannot match any entry that we hold
         elif not peer.matched or answer.prev_id > peer.match_id:
             self._step_back(peer, answer)
+
+    def _doubt(self, peer: Progress, answer: AppendAnswer) -> None:
+        """It says that it holds less than it acknowledged: an old answer, or a store that went back (R31). An answer to
+        a round begun from now on tells."""
+        r = self._r
+        if not peer.doubted_round:
+            peer.doubted_round = r.reads.begin_round()
+        elif answer.round >= peer.doubted_round:
+            r.out.event("store_went_back", member=peer.who.id, last_id=answer.last_id, held_id=peer.match_id)
+            r.out.send(peer.who, WentBack(r.term, peer.match_id))
 
     def _step_back(self, peer: Progress, answer: AppendAnswer) -> None:
         """R12: by whole terms; R17: once a refusal, not once a duplicate of it."""
@@ -253,7 +306,7 @@ class Replication:
         if answer.conflict_term:
             ours = r.log.last_id_of_term(answer.conflict_term)
             next_id = answer.conflict_id if ours is None else min(ours + 1, answer.prev_id)
-        peer.base_id = max(peer.match_id, min(next_id, answer.prev_id) - 1, 0)
+        peer.base_id = max(peer.match_id, min(next_id, answer.prev_id) - 1, r.log.base_id)
         self._probe(peer)
         self.heartbeat(peer)
 
@@ -266,13 +319,14 @@ class Replication:
         if mark > r.guaranteed_id and mark >= self.first_id:
             r.set_guaranteed(mark)
         if r.members.latest_id <= r.guaranteed_id:
-            low = min([r.log.stable_id, *[p.match_id for p in self.peers.values()]])
+            low = min([r.damage.sound(r.log.stable_id), *[p.match_id for p in self._replicas]])
             r.fully_replicated_id = max(r.fully_replicated_id, min(low, r.guaranteed_id))
 
     def mark_with(self, stable_id: int) -> int:
         """What a majority has accepted, our own copy being on disk up to ``stable_id``."""
-        marks = [self.peers[m.id].match_id for m in self._r.members.other_voters()]
+        marks = [p.match_id for p in self._voters]
         if self._r.members.i_vote:
+            stable_id = self._r.damage.sound(stable_id)
             marks.append(stable_id)
         return majority_mark(marks)
 
@@ -293,8 +347,8 @@ class Replication:
         """Entry time: the lower median of the clocks of the voters heard in this reign, ours included."""
         r = self._r
         walls = [own_wall_ms]
-        for member in r.members.other_voters():
-            clock = clocks.get(member.id)
+        for peer in self._voters:
+            clock = clocks.get(peer.who.id)
             if clock is not None:
                 walls.append(clock[0] + int((r.now_s - clock[1]) * 1000))
         return lower_median(walls)
@@ -302,5 +356,4 @@ class Replication:
     def heard_within(self, seconds: float) -> list[Progress]:
         """Voters that really answered in this reign, within ``seconds``."""
         r = self._r
-        found = [self.peers[m.id] for m in r.members.other_voters()]
-        return [p for p in found if p.really_heard and r.now_s - p.heard_s <= seconds]
+        return [p for p in self._voters if p.really_heard and r.now_s - p.heard_s <= seconds]

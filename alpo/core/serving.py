@@ -40,21 +40,23 @@ class Serving:
         #: Bytes of appends that are not yet guaranteed.
         self.inflight_bytes = 0
 
-    def _serves(self) -> bool:
+    @property
+    def serves(self) -> bool:
+        """Does it take what goes into the log?"""
         return self._r.state is State.LEADER and self._r.handing is None
 
     def _leader_hint(self) -> int:
         r = self._r
         return r.handing.target_id if r.handing is not None and r.state is State.LEADER else r.leader_id
 
-    def _not_leader(self, origin: Origin) -> None:
+    def not_leader(self, origin: Origin) -> None:
         self._r.out.refuse(origin, Code.NOT_LEADER, leader=self._leader_hint())
 
     # -- appends ----------------------------------------------------------------------------------------
 
     def append_run(self, run: AppendRun) -> None:
         r = self._r
-        if not self._serves():
+        if not self.serves:
             r.out.reply(
                 Refused(
                     run.origin, run.client, run.serial, len(run.bodies), Code.NOT_LEADER, leader=self._leader_hint()
@@ -66,9 +68,9 @@ class Serving:
                 self._accept(run, part)
             elif type(part) is Duplicate:
                 reply = Appended(run.origin, run.client, part.serial, part.lsns, True)
-                self._answer(reply, part.rests_on, taken=True)
+                self.answer(reply, part.rests_on, taken=True)
             elif type(part) is Refuse:
-                self._answer(
+                self.answer(
                     Refused(run.origin, run.client, part.serial, part.count, part.code, part.number,
                             leader=r.leader_id if part.code is Code.NOT_LEADER else 0),
                     part.rests_on, taken=False,
@@ -76,6 +78,11 @@ class Serving:
 
     def _accept(self, run: AppendRun, part: Accept) -> None:
         r = self._r
+        if why_not := r.disks.why_not:
+            r.out.reply(
+                Refused(run.origin, run.client, part.serial, len(part.bodies), Code.NO_SPACE, detail=why_not)
+            )
+            return
         entries = seal_run(
             part, run.client, run.epoch, r.log.last_id + 1, r.term, r.entry_time_ms(), r.log.next_lsn
         )
@@ -88,49 +95,56 @@ class Serving:
 
     def open_session(self, request: OpenSession) -> None:
         r = self._r
-        if not self._serves():
-            return self._not_leader(request.origin)
+        if not self.serves:
+            return self.not_leader(request.origin)
         verdict = r.sessions.judge_open(request, r.log.last_id + 1, r.guaranteed_id)
+        if isinstance(verdict, OpenNew) and (why_not := r.disks.why_not):
+            return r.out.refuse(request.origin, Code.NO_SPACE, detail=why_not)
         if isinstance(verdict, OpenNew):
             entry = r.append_special(Kind.SESSION, verdict.body, request.name)
             verdict = r.sessions.judge_open(request, entry.id + 1, r.guaranteed_id)
         if isinstance(verdict, OpenAgain):
-            self._answer(Opened(request.origin, verdict.epoch, verdict.last_serial), verdict.rests_on, taken=True)
+            self.answer(Opened(request.origin, verdict.epoch, verdict.last_serial), verdict.rests_on, taken=True)
         elif isinstance(verdict, Refuse):
-            self._refuse(request.origin, verdict)
+            self.refuse(request.origin, verdict)
 
     def drop_session(self, request: DropSession) -> None:
         r = self._r
-        if not self._serves():
-            return self._not_leader(request.origin)
+        if not self.serves:
+            return self.not_leader(request.origin)
         verdict = r.sessions.judge_drop(request, r.log.last_id + 1, r.guaranteed_id)
         if isinstance(verdict, DropNow):
             entry = r.append_special(Kind.SESSION, verdict.body, request.name)
-            self._answer(Dropped(request.origin, verdict.epoch), entry.id, taken=True)
+            self.answer(Dropped(request.origin, verdict.epoch), entry.id, taken=True)
         else:
-            self._refuse(request.origin, verdict)
+            self.refuse(request.origin, verdict)
 
     def list_sessions(self, request: ListSessions) -> None:
         r = self._r
-        if not self._serves():
-            return self._not_leader(request.origin)
+        if not self.serves:
+            return self.not_leader(request.origin)
         reply = Sessions(request.origin, r.sessions.snapshot_rows(), r.sessions.horizon_ms)
-        self._answer(reply, r.log.last_id, taken=False)
+        self.answer(reply, r.log.last_id, taken=False)
 
-    def _refuse(self, origin: Origin, verdict: Refuse) -> None:
+    def refuse(self, origin: Origin, verdict: Refuse) -> None:
+        """The verdict on what is no append."""
         leader = self._r.leader_id if verdict.code is Code.NOT_LEADER else 0
         reply = Refused(origin, "", 0, 0, verdict.code, verdict.number, leader)
-        self._answer(reply, verdict.rests_on, taken=False)
+        self.answer(reply, verdict.rests_on, taken=False)
 
     # -- replies ----------------------------------------------------------------------------------------
 
-    def _answer(self, reply: Reply, rests_on: int, *, taken: bool) -> None:
+    def answer(self, reply: Reply, rests_on: int, *, taken: bool) -> None:
         """At once if what it rests on is guaranteed; else behind what is under way, so that order is kept."""
         r = self._r
         if rests_on <= r.guaranteed_id and rests_on <= r.log.last_id:
             r.out.reply(reply)
         else:
             self._waiting.append(Waiting(r.log.last_id, reply, taken, 0))
+
+    def answer_once_guaranteed(self, reply: Reply, id: int) -> None:
+        """The reply to what entry ``id``, just appended, does."""
+        self.answer(reply, id, taken=True)
 
     def release(self, guaranteed_id: int) -> None:
         """The mark has moved."""

@@ -20,8 +20,8 @@ from zlib import crc32
 
 from .client_ids import created_ms, valid_name
 from .entries import _HEADER, DIGEST_BYTES, Entry, Kind, body_digest, json_body
-from .inputs import AppendRun, DropSession, OpenSession
-from .ready import Code
+from .inputs import AppendRun, DropSession, OpenSession, Outcome
+from .ready import Code, Fate
 from .session_journal import Session, Slot
 from .session_table import SessionState
 
@@ -75,6 +75,14 @@ class DropNow(NamedTuple):
 
     epoch: int
     body: bytes
+
+
+class Found(NamedTuple):
+    """What became of an append; ``lsn`` 0 unless it is APPENDED."""
+
+    fate: Fate
+    lsn: int
+    rests_on: int
 
 
 Judgement: TypeAlias = Accept | Duplicate | Refuse
@@ -222,6 +230,23 @@ class SessionTable(SessionState):
         if session is None or request.epoch not in (0, epoch):
             return self._other_epoch(request.epoch, epoch, next_id, guaranteed_id)
         return DropNow(epoch, drop_body(epoch))
+
+    def judge_outcome(self, request: Outcome, next_id: int) -> Found | Refuse:
+        """What became of an append, by the head of the log (R21). Of a name that was dropped the table knows its life
+        since then; of one that is not open, nothing."""
+        client, serial, head_id = request.client, request.serial, next_id - 1
+        made_ms = created_ms(client)
+        if not 0 < serial <= SERIAL_MAX or (made_ms < 0 and not valid_name(client)):
+            return Refuse(0, 0, Code.INVALID, 0, 0)
+        session = self._sessions.get(client)
+        if session is None:
+            return Found(Fate.NOT_APPENDED if made_ms > self.horizon_ms else Fate.TOO_OLD, 0, head_id)
+        slots = session.slots
+        place = bisect_left(slots, (serial,))
+        if place < len(slots) and slots[place][0] == serial:
+            return Found(Fate.APPENDED, slots[place][2], slots[place][1])
+        forgotten = place == 0 and serial <= session.last[0]
+        return Found(Fate.TOO_OLD if forgotten else Fate.NOT_APPENDED, 0, head_id)
 
     @staticmethod
     def _other_epoch(claimed: int, epoch: int, next_id: int, guaranteed_id: int) -> Refuse:

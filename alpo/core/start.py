@@ -28,9 +28,10 @@ class FirstStart:
         self._r = replica
         self.state = state
         self.digest = configured_digest(replica.cfg.configured, replica.cfg.settings)
-        self.commanded = replica.cfg.auto_init and len(replica.cfg.configured) > 1
-        self._number = 0  # of the last question
-        self._counts_from = 0.0  # answers to questions up to this number do not count
+        self.commanded = replica.cfg.auto_init and len(replica.cfg.configured) > 1 and not replica.cfg.joining
+        # Of the last question. Every process begins elsewhere: an answer that outlived the one that asked never counts.
+        self._number = int(replica.rng.random() * (1 << 40))
+        self._counts_from: float = self._number  # answers to questions up to this number do not count
         self._write_number = 0  # the write that the present map waits for
         self._ask_again_s = 0.0
         self._answers: dict[int, StartAnswer] = {}
@@ -52,6 +53,8 @@ class FirstStart:
         if self.state.status is StartStatus.STARTING and self.state.configured_digest != self.digest:
             self._move(StartState(StartStatus.EMPTY))
             self._r.out.event("start_map_dropped", reason="the configured list or the settings changed")
+        if self.state.status is StartStatus.STARTING:
+            self.commanded = True  # or it would not have come so far
         self._say_waiting(dict.fromkeys(self.others, "has not answered"))
 
     def deadline_s(self) -> float:
@@ -61,10 +64,23 @@ class FirstStart:
         if not self.started and self._r.now_s >= self._ask_again_s:
             self._ask()
 
+    def take(self, state: StartState) -> None:
+        """A base has come from a leader that lists us: that is a start as well."""
+        self._move(state)
+        self._r.out.cluster = state.cluster
+        self.waits_for.clear()
+        self._r.out.event("started", cluster=state.cluster.hex(), by="a base")
+
     def initialise(self, origin: Origin) -> None:
         """The operator's command: answered once it has led to a start."""
         if self.started:
             self._r.out.refuse(origin, Code.CANNOT_INIT, detail="this server belongs to a cluster already")
+            return
+        if self._r.cfg.joining:
+            detail = "this server was started to join a cluster (--join): add it there, with `alpo member add`"
+            if self.others:
+                detail = "this server's directory has lost a store: it waits for those who knew it, and founds nothing"
+            self._r.out.refuse(origin, Code.CANNOT_INIT, detail=detail)
             return
         self.commanded = True
         self._waiting.append(origin)
@@ -77,6 +93,8 @@ class FirstStart:
         self._number += 1
         for id in self.others:
             self._r.out.send(Identity(id, b""), StartQuestion(self._number, self.digest))
+        if not self.others:
+            self._advance()
 
     def on_question(self, sender: Identity, question: StartQuestion) -> None:
         """Whoever asks is told our durable state; the outbox holds the answer back until it is durable."""
@@ -91,7 +109,11 @@ class FirstStart:
         self._r.out.send(sender, answer)
 
     def on_answer(self, sender: Identity, answer: StartAnswer) -> None:
-        if self.started or sender.id not in self.others or not self._counts_from < answer.number <= self._number:
+        if self.started:
+            if self._r.changes is not None:
+                self._r.changes.newcomers.on_answer(sender, answer)
+            return
+        if sender.id not in self.others or not self._counts_from < answer.number <= self._number:
             return
         if answer.status is StartStatus.STARTED:
             self._on_started(sender, answer)
@@ -108,7 +130,8 @@ class FirstStart:
         self._advance()
 
     def _on_started(self, sender: Identity, answer: StartAnswer) -> None:
-        """A started one's *first* list has our incarnation: then it is ours. Else our disk is new (R30, later)."""
+        """A started one's *first* list has our incarnation: then it is ours. Else our disk is new, and the leader will
+        list it (R30)."""
         try:
             first = MemberList.from_plain(json.loads(answer.first_list))
             settings = Settings.from_plain(json.loads(answer.settings))
@@ -129,7 +152,7 @@ class FirstStart:
 
     def _advance(self) -> None:
         """Take the next step if all others' answers allow it."""
-        if self.started or not self.commanded or len(self._answers) < len(self.others):
+        if self.started or self._r.cfg.joining or not self.commanded or len(self._answers) < len(self.others):
             return
         if not self._r.out.hard_durable:
             return  # the present map is not on disk yet: nothing asked so far counts

@@ -11,6 +11,7 @@ Laws:
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Protocol
 
@@ -34,9 +35,23 @@ class Services(Protocol):
 
     def address_of(self, id: int) -> str: ...
 
+    def trouble_with(self, id: int) -> str: ...
+
     def begin_read(self, client: ClientConnection, ask: w.Read) -> None: ...
 
+    def begin_cursors(self, client: ClientConnection, ask: w.ListCursors) -> None: ...
+
+    def begin_await(self, client: ClientConnection, ask: w.AwaitReplicated) -> None: ...
+
+    def begin_backup(self, client: ClientConnection, ask: w.Backup) -> None: ...
+
+    def begin_give_back(self, client: ClientConnection, ask: w.GiveBack) -> None: ...
+
+    def begin_digest(self, client: ClientConnection, ask: w.RangeDigest) -> None: ...
+
     def begin_status(self, client: ClientConnection, ask: w.Status) -> None: ...
+
+    def begin_events(self, client: ClientConnection, ask: w.ListEvents) -> None: ...
 
 
 class ClientConnection:
@@ -99,10 +114,23 @@ class ClientConnection:
         self.requests += 1
         if isinstance(request, w.Read):
             self._services.begin_read(self, request)
+        elif isinstance(request, w.Backup):
+            self._services.begin_backup(self, request)
+        elif isinstance(request, w.GiveBack):
+            self._services.begin_give_back(self, request)
+        elif isinstance(request, w.RangeDigest):
+            self._services.begin_digest(self, request)
+        elif isinstance(request, w.ListCursors):
+            self._services.begin_cursors(self, request)
+        elif isinstance(request, w.AwaitReplicated):
+            self._services.begin_await(self, request)
         elif isinstance(request, w.Status):
             self._services.begin_status(self, request)
+        elif isinstance(request, w.ListEvents):
+            self._services.begin_events(self, request)
         else:
-            self._driver.post(_numbered(request, Asked(self, request.request)))
+            about = request.id if isinstance(request, w.ChangeMember) else 0
+            self._driver.post(_INPUTS[type(request)](Asked(self, request.request, about), *request[1:]))
 
     def _append(self, request: w.Append, size_bytes: int) -> None:
         settings = self._driver.replica.settings
@@ -171,17 +199,23 @@ class ClientConnection:
 class Asked:
     """The origin of a numbered request."""
 
-    def __init__(self, client: ClientConnection, request: int) -> None:
+    def __init__(self, client: ClientConnection, request: int, about: int = 0) -> None:
         self._client = client
         self._request = request
+        self._about = about  # the server that it is about; 0: none
 
     def answer(self, reply: Reply) -> None:
         self._client.requests -= 1
         if isinstance(reply, y.Refused):
+            services, detail = self._client._services, reply.detail
+            if self._about and (trouble := services.trouble_with(self._about)):
+                detail += f" (last seen: {trouble})"
             self._client.gather(w.RequestRefused(
-                self._request, reply.code, reply.number, reply.leader,
-                self._client._services.address_of(reply.leader), reply.detail,
+                self._request, reply.code, reply.number, reply.leader, services.address_of(reply.leader), detail,
             ))
+        elif isinstance(reply, y.Trimmed):
+            first_lsn = self._client._driver.replica.cleaning.first_lsn  # an earlier trim may have gone further
+            self._client.gather(w.Trimmed(self._request, max(reply.first_lsn, first_lsn)))
         else:
             self._client.gather(_ANSWERS[type(reply)](self._request, reply))
 
@@ -189,14 +223,6 @@ class Asked:
         self._client.flush()
 
 
-def _numbered(request: w.Open | w.Drop | w.ListSessions | w.Init, origin: Asked) -> i.Input:
-    if isinstance(request, w.Open):
-        return i.OpenSession(origin, request.name, request.replaces, request.nonce)
-    if isinstance(request, w.Drop):
-        return i.DropSession(origin, request.name, request.epoch)
-    if isinstance(request, w.ListSessions):
-        return i.ListSessions(origin)
-    return i.Initialise(origin)
 
 
 def _opened(request: int, reply: y.Opened) -> w.ServerReply:
@@ -216,6 +242,34 @@ def _session_table(request: int, reply: y.Sessions) -> w.ServerReply:
     return w.SessionTable(request, rows, reply.horizon_ms)
 
 
+def _told(request: int, reply: y.Told) -> w.ServerReply:
+    return w.Told(request, reply.fate, reply.lsn)
+
+
+def _cursor(request: int, reply: y.CursorIs) -> w.ServerReply:
+    return w.Done(request, reply.lsn)
+
+
+def _settings(request: int, reply: y.SettingsAre) -> w.ServerReply:
+    return w.SettingsAre(request, tuple(reply.values.items()))
+
+
+def _members_changed(request: int, reply: y.MembersChanged) -> w.ServerReply:
+    return w.MemberTable(request, json.dumps(reply.members, separators=(",", ":")))
+
+
+def _handed_over(request: int, reply: y.HandedOver) -> w.ServerReply:
+    return w.HandedOver(request, reply.leader, reply.term)
+
+
+#: What is asked of the core alone: the fields after the number are the input's after the origin.
+_INPUTS: dict[type, Callable[..., i.Input]] = {
+    w.Open: i.OpenSession, w.Drop: i.DropSession, w.ListSessions: i.ListSessions, w.Init: i.Initialise, w.Trim: i.Trim,
+    w.Outcome: i.Outcome, w.ShowSettings: i.ShowSettings, w.ChangeSettings: i.ChangeSettings,
+    w.SetCursor: i.SetCursor, w.DropCursor: i.DropCursor, w.ChangeMember: i.ChangeMember, w.Transfer: i.Transfer,
+}
 _ANSWERS: dict[type, Callable[..., w.ServerReply]] = {
     y.Opened: _opened, y.Dropped: _dropped, y.Initialised: _initialised, y.Sessions: _session_table,
+    y.Told: _told, y.SettingsAre: _settings, y.CursorIs: _cursor, y.MembersChanged: _members_changed,
+    y.HandedOver: _handed_over,
 }

@@ -5,6 +5,8 @@ Laws:
 * Nothing but `pump` calls `Replica.step`. A step takes everything that was posted: work is per group.
 * `Ready.send` leaves before the write is even handed to the writer; `Ready.send_after_write` is encoded, and goes to
   the writer with the write: its thread sends it once the commit is done (R14), without waiting for this one.
+* Writes are handed over at the end of the event loop's pass, when it is about to let go of the interpreter: a thread
+  woken earlier would run only into the lock that this one still holds, and take its processor meanwhile.
 * The writer reports by a number that every step looks at first; it wakes the driver only if something waits for it.
 * A Ready with an alarm is never acted on: the driver fails, and the server with it.
 * `pump` runs where the inputs come in, without a task switch, while no write is under way; while one is, clients'
@@ -14,17 +16,18 @@ Laws:
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import time
-from collections.abc import Callable, Sequence
-from typing import Protocol, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, cast
 
 import structlog
 import trio
 
 from alpo.core.inputs import Input, Persisted, Tick
 from alpo.core.messages import Envelope
-from alpo.core.ready import Load, Ready, Reply, Write
+from alpo.core.ready import Load, LoadCopy, LoadImage, Ready, Reply, Write
 from alpo.core.replica import Replica
 from alpo.storage.writer import After
 
@@ -39,12 +42,26 @@ class Alarm(Exception):
     """The replica raised an alarm: the server stops rather than carry on."""
 
 
+class StoreLost(Alarm):
+    """The disk has forgotten what it acknowledged: the store is of no more use, and the server begins anew (R31)."""
+
+
 class Asker(Protocol):
     """What the shell uses as an `Origin`: it takes its own reply, and sends what it gathered when told."""
 
     def answer(self, reply: Reply) -> None: ...
 
     def flush(self) -> None: ...
+
+
+class _PassEnd(trio.abc.Instrument):
+    """Calls ``notice``, which must not raise, whenever the event loop has nothing left to run in its present pass."""
+
+    def __init__(self, notice: Callable[[], None]) -> None:
+        self._notice = notice
+
+    def before_io_wait(self, timeout: float) -> None:
+        self._notice()
 
 
 def wall_ms() -> int:
@@ -63,6 +80,8 @@ class Driver:
         send: Callable[[Sequence[Envelope]], None],
         prepare: Callable[[Sequence[Envelope]], After],
         load: Callable[[Load], None],
+        load_image: Callable[[LoadImage], None],
+        load_copy: Callable[[LoadCopy], None],
         inflight_bytes_max: int,
     ) -> None:
         self.replica = replica
@@ -70,6 +89,8 @@ class Driver:
         self._send = send
         self._prepare = prepare
         self._load = load
+        self._load_image = load_image
+        self._load_copy = load_copy
         self._inflight_bytes_max = inflight_bytes_max
         self._now_s = 0.0
         self._inbox: list[Input] = []
@@ -81,12 +102,19 @@ class Driver:
         self._durable = 0  # of the last one on disk; set by the writer's thread
         self._persisted = 0  # of the last one that the replica knows to be
         self._report_wanted = False  # set here, then `_durable` is looked at; in `durable` the other way round
+        self._awaited: list[tuple[int, trio.Event]] = []  # (number of a write, told when it is on disk)
+        self._writes: list[tuple[Write, After]] = []  # until the end of the pass
+        self._running = False
         self._deadline_s = math.inf
         self._timer = trio.CancelScope()
         self._wake = trio.Event()
         #: What broke, once something has; `on_failure` is called then.
         self.failure: BaseException | None = None
         self.on_failure: Callable[[], None] = lambda: None
+        #: Given every event beside the log (set by the node).
+        self.keep: Callable[[str, Mapping[str, Any]], None] = lambda name, fields: None
+        #: Given the ids of damaged entries that are written anew, once that was handed to the writer (set by the node).
+        self.on_mended: Callable[[Sequence[int]], None] = lambda ids: None
         #: Those who wait for `full` to end.
         self.room = trio.lowlevel.ParkingLot()
         #: Called after every group, when what others may see has changed (set by the node).
@@ -150,19 +178,27 @@ class Driver:
 
     def _dispatch(self, ready: Ready) -> None:
         if ready.alarm is not None:
-            raise Alarm(ready.alarm)
+            raise (StoreLost if ready.lost else Alarm)(ready.alarm)
         if ready.send:
             self._send(ready.send)
         if ready.write is not None:
             after = self._prepare(ready.send_after_write) if ready.send_after_write else None
             self._submitted = ready.write.number
-            self._submit(ready.write, after)
+            self._writes.append((ready.write, after))
+            if not self._running:
+                self._hand_over()
+            if ready.write.mended:
+                self.on_mended([entry.id for entry in ready.write.mended])
         if ready.replies:
             self._answer(ready.replies)
         for load in ready.loads:
             self._load(load)
+        for wanted in ready.images:
+            self._load_image(wanted)
+        for copy in ready.copies:
+            self._load_copy(copy)
         for event in ready.events:
-            log.info(event.name, **event.fields)
+            self.note(event.name, **event.fields)
         self._set_deadline(ready.deadline_s)
         if ready.may_stop:
             self.may_stop.set()
@@ -170,6 +206,11 @@ class Driver:
             self.room.unpark_all()
         for notice in self.after_step:
             notice()
+
+    def note(self, name: str, /, level: int = logging.INFO, **fields: Any) -> None:
+        """Something happened that an operator may want to look up: a line in the log, and kept (`alpo explain`)."""
+        log.log(level, name, **fields)
+        self.keep(name, fields)
 
     def _answer(self, replies: list[Reply]) -> None:
         touched: dict[Asker, None] = {}
@@ -179,6 +220,18 @@ class Driver:
             touched[asker] = None
         for asker in touched:
             asker.flush()
+
+    def _hand_over(self) -> None:
+        if self._writes:
+            writes, self._writes = self._writes, []
+            for write, after in writes:
+                self._submit(write, after)
+
+    def _end_pass(self) -> None:
+        try:
+            self._hand_over()
+        except Exception as error:  # Trio would log it, and never call us again
+            self._token.run_sync_soon(self.failed, error)
 
     # -- the writer's reports ---------------------------------------------------------------------------
 
@@ -191,8 +244,8 @@ class Driver:
 
     def _want_report(self) -> None:
         """Have the writer wake us if anything waits for it."""
-        self._report_wanted = self._submitted > self._persisted and not self.replica.can_wait(
-            Persisted(self._submitted)
+        self._report_wanted = self._submitted > self._persisted and bool(
+            self._awaited or not self.replica.can_wait(Persisted(self._submitted))
         )
         if self._report_wanted:
             self._hear_writer()
@@ -203,6 +256,19 @@ class Driver:
             report = Persisted(self._persisted)
             self._urgent = self._urgent or not self.replica.can_wait(report)
             self._inbox.insert(0, report)  # before what came later: a heartbeat's answer then tells of it
+            while self._awaited and self._awaited[0][0] <= self._persisted:
+                self._awaited.pop(0)[1].set()
+
+    async def on_disk(self) -> None:
+        """Until all that was handed to the writer so far is on disk; for ever after a failure."""
+        if self._submitted > self._persisted:
+            told = trio.Event()
+            self._awaited.append((self._submitted, told))
+            self._want_report()
+            self.pump()
+            await told.wait()
+        else:
+            await trio.lowlevel.checkpoint()
 
     def failed(self, error: BaseException) -> None:
         """Something without which the server cannot go on, the writer perhaps: no step is made any more."""
@@ -222,10 +288,18 @@ class Driver:
 
     async def run(self) -> None:
         """Step what gathered while a write was under way. Run it in one task, `keep_time` in another."""
-        while True:
-            await self._wake.wait()
-            self._wake = trio.Event()
-            self.pump()
+        pass_end = _PassEnd(self._end_pass)
+        trio.lowlevel.add_instrument(pass_end)
+        self._running = True
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake = trio.Event()
+                self.pump()
+        finally:
+            self._running = False
+            trio.lowlevel.remove_instrument(pass_end)
+            self._hand_over()
 
     async def keep_time(self) -> None:
         """Tick at the replica's deadlines."""

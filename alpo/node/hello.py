@@ -45,6 +45,9 @@ def objection(us: Ourselves, replica: Replica, hello: PeerHello) -> str:
         return f"protocol version {hello.version}: this server speaks version {VERSION}"
     if hello.cluster and replica.cluster and hello.cluster != replica.cluster:
         return f"cluster {hello.cluster.hex()}: this server belongs to cluster {replica.cluster.hex()}"
+    wanted = replica.cfg.cluster_wanted
+    if hello.cluster and wanted and hello.cluster != wanted:
+        return f"cluster {hello.cluster.hex()}: this server was told to belong to cluster {wanted.hex()} alone"
     if hello.id == us.me.id:
         return f"server id {hello.id} is this server's own: two servers were given the same id"
     if hello.target_id != us.me.id:

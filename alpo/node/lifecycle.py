@@ -9,38 +9,59 @@ Laws:
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import logging
 import random
 import secrets
 import signal
 import socket
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-import structlog
 import trio
 
+from alpo import __version__
 from alpo.core.config import ReplicaConfig
-from alpo.core.inputs import Loaded, Stop
+from alpo.core.inputs import CopyLoaded, ImageLoaded, Loaded, Stop
+from alpo.core.members import Identity
 from alpo.core.messages import Envelope
-from alpo.core.ready import Code, Load, Write
+from alpo.core.ready import Code, Load, LoadCopy, LoadImage, Write
 from alpo.core.replica import Replica
-from alpo.storage.interface import Store, StoreError
-from alpo.storage.writer import After, WriterStats
+from alpo.storage.events import EventRow, event_row
+from alpo.storage.interface import DamagedStore, Store, StoreError
+from alpo.storage.scrub import read_sound
+from alpo.storage.writer import After, Slow, WriterStats
 from alpo.wire import requests as w
 
+from .backups import Backups
 from .clients import ClientConnection
-from .driver import Driver
+from .compare import Comparer
+from .cursors import serve_list
+from .digests import Digests
+from .driver import Driver, wall_ms
+from .events import Recorder
+from .everyone import Everyone
+from .growth import Growth
 from .hello import Ourselves
-from .limits import Limits
+from .limits import NO_CARE, DiskCare, Limits
 from .listener import Listener
 from .peers import Peers
 from .reads import Reads
+from .retention import KEEP_ALL, Cleaner, Retention
 from .routes import Routes
+from .scrub import Scrubber
+from .space import DiskWatch
 from .status import status_fields
 
-log = structlog.get_logger()
-
 STOP_S_MAX = 5.0
+#: A commit or checkpoint that takes longer than this share of the election timeout is an event, `slow_fsync`.
+SLOW_SHARE = 0.25
+#: Events of one page.
+EVENTS_MAX = 1_000
+#: Until entries that could not be read for a peer are tried again.
+DAMAGED_RETRY_S = 1.0
 
 
 class WriterLike(Protocol):
@@ -49,6 +70,12 @@ class WriterLike(Protocol):
     stats: WriterStats
 
     def submit(self, write: Write, after: After = None) -> None: ...
+
+    def note(self, event: EventRow) -> None: ...
+
+    def watch(self, slow_s: float, slow: Slow) -> None: ...
+
+    def give_back(self) -> None: ...
 
     def close(self) -> None: ...
 
@@ -60,7 +87,10 @@ MakeWriter = Callable[[Callable[[int], None], Callable[[BaseException], None]], 
 class Node:
     """One server. `run` it once; as `Services` it is what clients' connections see of the rest."""
 
-    def __init__(self, cfg: ReplicaConfig, limits: Limits, store: Store, make_writer: MakeWriter) -> None:
+    def __init__(
+        self, cfg: ReplicaConfig, limits: Limits, store: Store, make_writer: MakeWriter,
+        retention: Retention = KEEP_ALL, care: DiskCare = NO_CARE,
+    ) -> None:
         timers_ms = (
             round(cfg.heartbeat_s * 1000), round(cfg.election_timeout_s * 1000), round(cfg.stagger_s * 1000)
         )
@@ -69,8 +99,13 @@ class Node:
         self._cfg = cfg
         self._store = store
         self._make_writer = make_writer
+        self._retention = retention
+        self._recorder = Recorder()
+        self._care = care
         self._ended = trio.Event()
         self._nursery: trio.Nursery | None = None
+        self._damage_told = ""
+        self._copying: set[Identity] = set()  # for whom a copy is being read
 
     def stop(self) -> None:
         """Begin to leave; `run` returns when done."""
@@ -93,15 +128,27 @@ class Node:
         self.routes = Routes()
         self.driver = Driver(
             self.replica, submit=writer.submit, send=self._send, prepare=self._prepare, load=self._load,
+            load_image=self._load_image, load_copy=self._load_copy,
             inflight_bytes_max=self.limits.inflight_bytes_max,
         )
         self.driver.on_failure = self._ended.set
+        self.driver.keep = self._keep_event
+        writer.watch(SLOW_SHARE * self._cfg.election_timeout_s, functools.partial(self._slow, token))
+        self.growth = Growth(self.driver, self._store)
         self.reads = Reads(self.driver, self._store, self.limits)
-        configured = {c.id: c.address for c in self._cfg.configured}
-        self.peers = Peers(
-            self.us, self.driver, self.routes, self.limits, configured,
-            2 * self._cfg.peer_inflight_bytes_max + self.limits.frame_bytes_max,
+        self.everyone = Everyone(self.driver, self._store, self.reads, self.limits)
+        self.backups = Backups(self.replica, self._store, self.limits)
+        self.digests = Digests(self.replica, self._store)
+        self.cleaner = Cleaner(
+            self.driver, self._store, self._retention, lambda: writer.stats.mean_commit_ms / 1000
         )
+        care = self._care
+        self.disk = DiskWatch(self.driver, self._store, writer.stats, care.low_water_bytes)
+        self.scrubber = Scrubber(self.driver, self._store, care.scrub_bytes_per_s, care.mark)
+        self.driver.on_mended = self.scrubber.mended
+        self.comparer = Comparer(self.driver, self._store, care.scrub_bytes_per_s)
+        configured = {c.id: c.address for c in self._cfg.configured}
+        self.peers = Peers(self.us, self.driver, self.routes, configured)
         self.listener = Listener(self.us, self.driver, self.routes, self.peers, self, self.limits)
         try:
             await self._serve(listening, heed_signals, task_status)
@@ -112,6 +159,24 @@ class Node:
         if self.driver.failure is not None:
             raise self.driver.failure
 
+    # -- events -----------------------------------------------------------------------------------------
+
+    def _keep_event(self, name: str, fields: Mapping[str, Any]) -> None:
+        now_ms = wall_ms()
+        kept = self._recorder.judge(name, fields, now_ms)
+        if kept is not None:
+            self.writer.note(event_row(now_ms, name, kept))
+
+    def _slow(self, token: trio.lowlevel.TrioToken, what: str, took_s: float, entries: int) -> None:
+        """From the writer's thread."""
+        limit_ms = round(SLOW_SHARE * self._cfg.election_timeout_s * 1000)
+        note = functools.partial(
+            self.driver.note, "slow_fsync", logging.WARNING, what=what, took_ms=round(took_s * 1000, 1),
+            limit_ms=limit_ms, entries=entries,
+        )
+        with contextlib.suppress(trio.RunFinishedError):  # the server has stopped
+            token.run_sync_soon(note)
+
     async def _serve(
         self, listening: socket.socket, heed_signals: bool, task_status: trio.TaskStatus[None]
     ) -> None:
@@ -120,19 +185,27 @@ class Node:
             if heed_signals:
                 await nursery.start(self._stop_on_signals)
             self.driver.start()
+            await self.scrubber.recall()
             nursery.start_soon(self.driver.run)
             nursery.start_soon(self.driver.keep_time)
             self.reads.start(nursery)
             self.peers.start(nursery)
+            nursery.start_soon(self.cleaner.run)
+            nursery.start_soon(self.growth.run)
+            nursery.start_soon(self.disk.run)
+            nursery.start_soon(self.scrubber.run)
+            nursery.start_soon(self.comparer.run)
             nursery.start_soon(self.listener.run, listening)
-            log.info(
+            self.driver.note(
                 "serving", id=self.us.me.id, address=self.us.address, status=self.replica.status_text,
-                last_id=self.replica.last_id, term=self.replica.term,
+                last_id=self.replica.last_id, term=self.replica.term, version=__version__,
             )
             task_status.started()
             await self._ended.wait()
             if self.driver.failure is None:
                 await self._leave()
+            else:
+                self.driver.note("stopping_itself", logging.CRITICAL, why=str(self.driver.failure))
             nursery.cancel_scope.cancel()
 
     async def _stop_on_signals(self, task_status: trio.TaskStatus[None]) -> None:
@@ -142,14 +215,14 @@ class Node:
                 self.stop()
 
     async def _leave(self) -> None:
-        log.info("stopping", state=self.replica.state.value)
+        self.driver.note("stopping", state=self.replica.state.value, term=self.replica.term)
         with trio.move_on_after(STOP_S_MAX) as scope:
             self.driver.post(Stop())
             self.driver.kick()
             await self.driver.may_stop.wait()
             for client in list(self.listener.clients):
                 await client.wait_idle()
-        log.info("stopped", in_time=not scope.cancelled_caught)
+        self.driver.note("stopped", in_time=not scope.cancelled_caught)
 
     # -- what the driver asks ---------------------------------------------------------------------------
 
@@ -167,15 +240,63 @@ class Node:
         self._nursery.start_soon(self._load_from_disk, load)
 
     async def _load_from_disk(self, load: Load) -> None:
-        """Entries that are no longer in the core's memory. A log that cannot be read stops the server."""
+        """Entries that are no longer in the core's memory. A log that cannot be read stops the server; an entry that is
+        damaged is not sent (R31), and is looked at again after a while."""
         try:
             entries = await trio.to_thread.run_sync(
-                self._store.read_entries, load.first_id, self.replica.log.stable_id, load.bytes_max
+                read_sound, self._store, load.first_id, self.replica.log.stable_id, load.bytes_max
             )
+        except DamagedStore as error:
+            self._tell_damage(load.peer, error)
+            await trio.sleep(DAMAGED_RETRY_S)
+            entries = []
         except StoreError as error:
             self.driver.failed(error)
             return
         self.driver.post(Loaded(load.peer, load.first_id, load.generation, entries))
+        self.driver.kick()
+
+    def _tell_damage(self, peer: int, error: DamagedStore) -> None:
+        """Once: it is asked for again and again."""
+        if str(error) != self._damage_told:
+            self._damage_told = str(error)
+            self.driver.note("cannot_send", logging.ERROR, peer=peer, why=str(error))
+
+    def _load_image(self, wanted: LoadImage) -> None:
+        assert self._nursery is not None
+        self._nursery.start_soon(self._load_image_from_disk, wanted)
+
+    async def _load_image_from_disk(self, wanted: LoadImage) -> None:
+        """For a server that entries alone do not bring up."""
+        try:
+            image = await trio.to_thread.run_sync(self._store.read_image)
+        except StoreError as error:
+            self.driver.failed(error)
+            return
+        if image is not None:
+            self.driver.post(ImageLoaded(wanted.peer, image))
+            self.driver.kick()
+
+    def _load_copy(self, wanted: LoadCopy) -> None:
+        assert self._nursery is not None
+        if wanted.peer not in self._copying:  # one at a time for each: whoever needs more asks again
+            self._copying.add(wanted.peer)
+            self._nursery.start_soon(self._load_copy_from_disk, wanted)
+
+    async def _load_copy_from_disk(self, wanted: LoadCopy) -> None:
+        """For a server that has a damaged one. If ours is damaged too, the others are asked in their turn."""
+        try:
+            entries = await trio.to_thread.run_sync(self._store.read_entries, wanted.id, wanted.id, 1)
+        except DamagedStore as error:
+            self._tell_damage(wanted.peer.id, error)
+            return
+        except StoreError as error:
+            self.driver.failed(error)
+            return
+        finally:
+            self._copying.discard(wanted.peer)
+        for entry in entries:
+            self.driver.post(CopyLoaded(wanted.peer, entry))
         self.driver.kick()
 
     # -- what clients ask -------------------------------------------------------------------------------
@@ -184,27 +305,75 @@ class Node:
         """Where to find server ``id``; "" for 0, or if nobody knows."""
         return self.replica.address_of(id) if id else ""
 
+    def trouble_with(self, id: int) -> str:
+        """Why there is no full connection to server ``id`` at present; "" if there is one, or none is wanted."""
+        peer = self.peers.by_id.get(id)
+        return peer.trouble if peer is not None else ""
+
     def begin_read(self, client: ClientConnection, ask: w.Read) -> None:
         self.reads.begin(client, ask)
 
-    def begin_status(self, client: ClientConnection, ask: w.Status) -> None:
-        client.nursery.start_soon(self._answer_status, client, ask)
+    def begin_cursors(self, client: ClientConnection, ask: w.ListCursors) -> None:
+        client.nursery.start_soon(serve_list, self.driver, self._store, client, ask)
 
-    async def _answer_status(self, client: ClientConnection, ask: w.Status) -> None:
+    def begin_await(self, client: ClientConnection, ask: w.AwaitReplicated) -> None:
+        self.everyone.begin(client, ask)
+
+    def begin_backup(self, client: ClientConnection, ask: w.Backup) -> None:
+        self.backups.begin(client, ask)
+
+    def begin_give_back(self, client: ClientConnection, ask: w.GiveBack) -> None:
+        """Only to be begun: `status` tells how far it is."""
+        self.writer.give_back()
+        client.settle(w.Done(ask.request, 0))
+
+    def begin_digest(self, client: ClientConnection, ask: w.RangeDigest) -> None:
+        self.digests.begin(client, ask)
+
+    def begin_status(self, client: ClientConnection, ask: w.Status) -> None:
+        client.nursery.start_soon(self._answer_status, client, ask, wall_ms())
+
+    def begin_events(self, client: ClientConnection, ask: w.ListEvents) -> None:
+        client.nursery.start_soon(self._answer_events, client, ask, wall_ms())
+
+    async def _answer_events(self, client: ClientConnection, ask: w.ListEvents, now_ms: int) -> None:
+        count = min(ask.count, EVENTS_MAX)
+        try:
+            found = await trio.to_thread.run_sync(self._store.read_events, ask.before, count)
+        except StoreError as error:
+            client.refuse(ask.request, Code.NOT_READY, detail=str(error))
+        else:
+            rows = [(event.number, event.time_ms, event.name, event.fields) for event in found]
+            client.settle(w.EventList(ask.request, self.us.me.id, now_ms, rows))
+
+    async def _answer_status(self, client: ClientConnection, ask: w.Status, now_ms: int) -> None:
         try:
             within = await self.reads.extent()
             storage = await trio.to_thread.run_sync(self._storage_fields)
         except StoreError as error:
             client.refuse(ask.request, Code.NOT_READY, detail=str(error))
             return
+        storage["cleaning_waits"] = self.cleaner.waits
+        storage["time_ms"] = now_ms
+        storage |= {**self.disk.fields(), "space": self.disk.remarks()}
+        storage |= {**self.scrubber.fields(), "damage": self.scrubber.remarks()}
+        storage |= {**self.comparer.fields(), "divergence": self.comparer.remarks()}
         fields = status_fields(self.us, self.replica, self.peers, self.listener.strangers, within, storage)
         client.settle(w.StatusAnswer(ask.request, fields))
 
     def _storage_fields(self) -> dict[str, Any]:
         stats = self.writer.stats
+        lately = stats.timings.spread(time.perf_counter())
         return {
             "disk_bytes": self._store.size_bytes(),
+            "file_free_bytes": self._store.free_bytes(),
+            "giving_back": self._store.giving_back(),
+            **self.growth.fields(),
             "commits": stats.commits,
             "commit_ms": round(stats.mean_commit_ms, 3),
+            "fsync_samples": lately.samples,
+            "fsync_p50_ms": round(lately.p50_ms, 3) if lately.samples else None,
+            "fsync_p99_ms": round(lately.p99_ms, 3) if lately.samples else None,
+            "fsync_max_ms": round(lately.max_ms, 3) if lately.samples else None,
             "clients": len(self.listener.clients),
         }

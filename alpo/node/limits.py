@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from alpo.core.members import Settings
+from alpo.core.setting_rules import BATCH_BYTES_MOST
+from alpo.storage.scrub import ScrubMark
+from alpo.wire.framing import frame_bytes_max
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bytes are bytes, times seconds. The first five are configurable, the rest follow or are fixed."""
+    """Bytes are bytes, times seconds. The first four are configurable, the rest are fixed."""
 
     #: Clients that said hello; one more is told OVERLOADED. Peers are not counted.
     client_connections_max: int = 1000
@@ -17,8 +22,6 @@ class Limits:
     inflight_bytes_max: int = 64 << 20
     #: Appends of one connection without an answer: above it that connection is not read from.
     connection_inflight_max: int = 4096
-    #: One frame; must hold the largest batch.
-    frame_bytes_max: int = 16 << 20
     #: Connections that have not said hello yet: one more, and the oldest of them is closed.
     silent_connections_max: int = 512
     #: Numbered requests (reads, opens …) of one connection under way: one more is refused OVERLOADED.
@@ -32,7 +35,27 @@ class Limits:
     #: Longest long poll, whatever was asked for.
     poll_s_max: float = 60.0
 
-    @property
-    def outbox_bytes_max(self) -> int:
-        """What may wait for one connection at all: more, and it is closed. Never reached by one that reads."""
-        return 2 * self.frame_bytes_max
+
+@dataclass(frozen=True, slots=True)
+class DiskCare:
+    """What is watched of this server's disk; 0: not. ``mark``: where the scrub remembers how far it has come."""
+
+    low_water_bytes: int = 0
+    scrub_bytes_per_s: int = 0
+    mark: ScrubMark | None = None
+
+
+NO_CARE = DiskCare()
+
+#: The longest frame that a member may send another, and a server a client: entries that are in the log already may be
+#: larger than the limits of today.
+FRAME_BYTES_MOST = frame_bytes_max(BATCH_BYTES_MOST)
+#: What may wait for one client at all: more, and its connection is closed. Never reached: of one that does not read
+#: nothing is read, and no page is made for it.
+OUTBOX_BYTES_MOST = 2 * FRAME_BYTES_MOST
+
+
+def frame_bytes(settings: Settings) -> int:
+    """The longest frame that is taken from clients, and from servers that are not listed, once the hello is through: it
+    holds the largest batch that clients may append at present."""
+    return frame_bytes_max(settings.batch_bytes_max)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import sys
 import threading
 from collections import deque
 from typing import TypeAlias
@@ -29,28 +30,36 @@ Body: TypeAlias = bytes | memoryview
 _RECEIVE_BYTES = 1 << 18
 _LINGER_S = 1.0
 _LINGER_BYTES = 1 << 22
+#: Of Linux' `struct tcp_info` up to `tcpi_rtt`, microseconds.
+_RTT_END = 72
 
 
 class LinkClosed(Exception):
     """The connection is no more; the message says why."""
 
 
-def prepare(sock: socket.socket) -> None:
-    """Options that every connection gets: no delay, and a dead host noticed in some 45 s."""
+#: Seconds of silence before the kernel asks whether the other host is still there, and between three such questions.
+KEEPALIVE_S = (30, 5)
+
+
+def prepare(sock: socket.socket, keepalive_s: tuple[int, int] = KEEPALIVE_S) -> None:
+    """Options that every connection gets: no delay, and a dead host noticed though nothing is said."""
     sock.setblocking(False)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if hasattr(socket, "TCP_KEEPIDLE"):  # Linux; elsewhere the system's defaults do
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, keepalive_s[0])
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, keepalive_s[1])
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
 
 
 class Link:
     """A connected, non-blocking socket (`prepare`d here). See the module's laws."""
 
-    def __init__(self, sock: socket.socket, queue_bytes_max: int) -> None:
-        prepare(sock)
+    def __init__(
+        self, sock: socket.socket, queue_bytes_max: int, keepalive_s: tuple[int, int] = KEEPALIVE_S
+    ) -> None:
+        prepare(sock, keepalive_s)
         self._sock = sock
         self._reader = FrameReader(HELLO_BYTES_MAX)
         self._queue: deque[memoryview] = deque()
@@ -73,6 +82,17 @@ class Link:
         except OSError:
             return "?"
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    @property
+    def round_trip_ms(self) -> float | None:
+        """As the kernel last measured it; None where it does not tell, or the connection is gone."""
+        if not hasattr(socket, "TCP_INFO") or self.closed:
+            return None
+        try:
+            info = self._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RTT_END)
+        except OSError:
+            return None
+        return int.from_bytes(info[_RTT_END - 4 : _RTT_END], sys.byteorder) / 1000 if len(info) == _RTT_END else None
 
     def allow_frames(self, bytes_max: int) -> None:
         """The hello is through: frames may be this long from now on."""

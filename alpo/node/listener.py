@@ -3,20 +3,24 @@
 Laws:
 
 * A connection that is wrong in whatever way is told so where possible, and closed; nothing else is touched.
-* Clients are limited; peers have their own slots; of those that say nothing the oldest makes room.
-* A peer speaks for the identity of its hello only; of two connections of one identity the newer stands.
+* Clients are limited; of those that say nothing the oldest makes room.
+* A listed member always has a place. Of servers that are not listed, whose hellos anybody could make up, there are few
+  to an id, and few in all with ids that nobody told us of: the oldest makes room. So they keep out only each other.
+* A peer speaks for the identity of its hello only. Of two connections of one identity the one that came in later
+  stands, whichever hello is read first: after a pause those that the peer has given up are still there to be read.
 """
 
 from __future__ import annotations
 
 import errno
+import logging
 import socket
 
 import structlog
 import trio
 
 from alpo.core.inputs import PeerAddress
-from alpo.core.members import Identity
+from alpo.core.members import Identity, Settings
 from alpo.core.ready import Code
 from alpo.wire import requests as w
 from alpo.wire.codec import WireError, decode_hello, encode, encode_problem
@@ -25,17 +29,21 @@ from alpo.wire.framing import FrameError
 from .clients import ClientConnection, Services
 from .driver import Driver, wall_ms
 from .hello import Ourselves, is_full, listed_incarnation, objection, our_hello, timers_differ
-from .limits import Limits
+from .limits import FRAME_BYTES_MOST, OUTBOX_BYTES_MOST, Limits, frame_bytes
 from .link import Body, Link, LinkClosed
-from .peers import Peers, take_messages
+from .peers import Peers, note_timers, take_messages
 from .routes import Route, Routes
 
 log = structlog.get_logger()
 
 _ACCEPTS_A_TURN = 64
 _PAUSE_WHEN_FULL_S = 0.1
-_PEER_CONNECTIONS_MAX = 64
+#: Servers that are not listed: of one id that is configured or listed; of all other ids together.
+_UNLISTED_AN_ID_MAX = 4
+_UNLISTED_MAX = 16
 _STRANGERS_MAX = 16
+#: So long at most answers under way may take before a client has to connect anew.
+_GREET_ANEW_S = 0.5
 _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -62,6 +70,17 @@ def open_listener(host: str, port: int) -> socket.socket:
     return sock
 
 
+def _told_limits(settings: Settings) -> tuple[int, int, int]:
+    """What a hello tells clients of the settings."""
+    return settings.payload_bytes_max, settings.batch_bytes_max, settings.window
+
+
+async def _greet_anew(client: ClientConnection) -> None:
+    with trio.move_on_after(_GREET_ANEW_S):
+        await client.link.wait_below(0)
+    client.link.close("the limits have changed")
+
+
 class Listener:
     """Accepts, judges hellos, serves."""
 
@@ -76,13 +95,29 @@ class Listener:
         self._services = services
         self._limits = limits
         self._silent: dict[Link, None] = {}
-        self._peer_links = 0
+        self._accepts = 0
+        self._numbers: dict[Identity, int] = {}  # of `Routes.accepted`: which accept it was
         self.clients: dict[ClientConnection, None] = {}
         #: What was wrong with those turned away, by remote host: the newest few, for status.
         self.strangers: dict[str, str] = {}
+        self._told_limits = _told_limits(self._settings)
+
+    @property
+    def _settings(self) -> Settings:
+        """The settings that are guaranteed: no leader takes them back."""
+        return self._replica.sessions.settings_at(self._replica.guaranteed_id)
+
+    def _follow_settings(self) -> None:
+        """Clients learn limits from the hello: once these change, all connect anew, with their answers."""
+        told = _told_limits(self._settings)
+        if told != self._told_limits:
+            self._told_limits = told
+            for client in self.clients:
+                client.nursery.start_soon(_greet_anew, client)
 
     async def run(self, listening: socket.socket) -> None:
         """Accept and serve until cancelled."""
+        self._driver.after_step.append(self._follow_settings)
         async with trio.open_nursery() as nursery:
             while True:
                 await trio.lowlevel.wait_readable(listening)
@@ -96,18 +131,19 @@ class Listener:
                             log.error("cannot_accept", why=error.strerror)
                             await trio.sleep(_PAUSE_WHEN_FULL_S)
                         break
-                    nursery.start_soon(self._serve, sock)
+                    self._accepts += 1
+                    nursery.start_soon(self._serve, sock, self._accepts)
 
-    async def _serve(self, sock: socket.socket) -> None:
+    async def _serve(self, sock: socket.socket, number: int) -> None:
         try:
-            link = Link(sock, self._limits.outbox_bytes_max)
+            link = Link(sock, OUTBOX_BYTES_MOST)
         except OSError:  # it is gone already
             sock.close()
             return
         async with trio.open_nursery() as nursery:
             nursery.start_soon(link.drain)
             try:
-                await self._greet(link, nursery)
+                await self._greet(link, number, nursery)
             except LinkClosed:
                 pass
             except (FrameError, WireError) as error:
@@ -118,7 +154,7 @@ class Listener:
                 link.close("served")
                 nursery.cancel_scope.cancel()
 
-    async def _greet(self, link: Link, nursery: trio.Nursery) -> None:
+    async def _greet(self, link: Link, number: int, nursery: trio.Nursery) -> None:
         """Wait for the hello, then serve whoever it is."""
         self._silent[link] = None
         if len(self._silent) > self._limits.silent_connections_max:
@@ -133,9 +169,9 @@ class Listener:
             return
         self._silent.pop(link, None)
         hello = decode_hello(bodies[0])
-        link.allow_frames(self._limits.frame_bytes_max)
+        link.allow_frames(frame_bytes(self._replica.settings))
         if isinstance(hello, w.PeerHello):
-            await self._serve_peer(link, hello, bodies[1:])
+            await self._serve_peer(link, number, hello, bodies[1:])
         elif isinstance(hello, w.ClientHello):
             await self._serve_client(link, hello, bodies[1:], nursery)
         else:
@@ -145,7 +181,7 @@ class Listener:
         """For log and status; bounded."""
         host = link.remote.rpartition(":")[0]
         if self.strangers.pop(host, None) != why:
-            log.warning("turned_away", remote=link.remote, why=why)
+            self._driver.note("turned_away", logging.WARNING, remote=link.remote, why=why)
         self.strangers[host] = why
         if len(self.strangers) > _STRANGERS_MAX:
             del self.strangers[next(iter(self.strangers))]
@@ -190,34 +226,51 @@ class Listener:
 
     # -- peers ------------------------------------------------------------------------------------------
 
-    async def _serve_peer(self, link: Link, hello: w.PeerHello, bodies: list[Body]) -> None:
+    async def _serve_peer(self, link: Link, number: int, hello: w.PeerHello, bodies: list[Body]) -> None:
         problem = objection(self._us, self._replica, hello)
         if problem:
             await self._turn_away(link, Code.INVALID, problem)
             return
-        if self._peer_links >= _PEER_CONNECTIONS_MAX:
-            await self._turn_away(link, Code.OVERLOADED, f"{self._peer_links} servers are connected already")
+        who = Identity(hello.id, hello.incarnation)
+        if self._numbers.get(who, 0) > number:
+            link.close("the same server has connected anew")
             return
         if timers_differ(self._us, hello):
-            log.warning("timers_differ", peer=hello.id, theirs_ms=hello.timers_ms, ours_ms=self._us.timers_ms)
-        who = Identity(hello.id, hello.incarnation)
+            note_timers(self._driver, hello.id, hello, self._us)
         full = is_full(self._us, self._replica, hello)
         link.push(encode(our_hello(self._us, self._replica, who)))
         route = Route(link, full)
-        older = self._routes.accepted.get(who)
-        if older is not None:
-            older.link.close("the same server has connected anew")
-        self._routes.accepted[who] = route
+        self._admit(who, route, number)
         known = listed_incarnation(self._replica, who.id) == who.incarnation
+        if known:
+            link.allow_frames(FRAME_BYTES_MOST)
         self._peers.heard_from(who, hello.address, open_for_all=full and known)
         self._driver.post(PeerAddress(who.id, who.incarnation, hello.address))
         self._driver.kick()
-        self._peer_links += 1
         try:
             while True:
                 take_messages(self._driver, route, who, bodies)
                 bodies = await link.receive()
         finally:
-            self._peer_links -= 1
             if self._routes.accepted.get(who) is route:
-                del self._routes.accepted[who]
+                self._forget(who)
+
+    def _admit(self, who: Identity, route: Route, number: int) -> None:
+        """In the place of an older one of the same server; of the unlisted, of the oldest if they are many."""
+        accepted, latest, known = self._routes.accepted, self._replica.members.latest, self._peers.by_id
+        if who in accepted:
+            self._forget(who).link.close("the same server has connected anew")
+        if not latest.holds(who):
+            unlisted = [other for other in accepted if not latest.holds(other)]
+            if who.id in known:
+                crowd, most = [other for other in unlisted if other.id == who.id], _UNLISTED_AN_ID_MAX
+            else:
+                crowd, most = [other for other in unlisted if other.id not in known], _UNLISTED_MAX
+            for other in crowd[: max(0, len(crowd) + 1 - most)]:
+                self._forget(other).link.close("not a member, and others wait")
+        accepted[who] = route
+        self._numbers[who] = number
+
+    def _forget(self, who: Identity) -> Route:
+        del self._numbers[who]
+        return self._routes.accepted.pop(who)

@@ -5,19 +5,33 @@ Laws:
 * A page ends at or before the entry id it was given: whoever gives it answers for that (R25, R26).
 * Entries are whole and in order; nothing at or after ``start`` is left out but other clients' payloads when one
   client's are asked for, and ``next_lsn`` says how far the page looked.
-* Outside of the log is an error that names the log's extent, never a silent skip (R20).
+* A page fits in a frame, however small its payloads and long its clients' names: rows are bounded as bodies are.
+* Outside of the log is an error that names the log's extent, never a silent skip (R20). No payload below
+  ``first_lsn`` leaves, not even the front of a batch in which the log was trimmed.
+* A page ends before an entry that is damaged; one that would begin with it is the store's `DamagedStore` (R31).
+* The store may be cleaned while a page is made. What is missing then is `Overtaken`: whoever asked looks again at where
+  the log begins, and either finds another page or an honest `OutOfRange`.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
-from alpo.core.entries import Entry, Kind
-from alpo.storage.interface import Store
+from alpo.core.entries import Entry, Kind, join_payloads, split_payloads
+from alpo.storage.interface import DamagedStore, Store
+from alpo.storage.scrub import read_sound
+from alpo.wire.codec import CLIENT_ID_BYTES_MAX
+from alpo.wire.framing import GATHERED_BYTES_MAX
 from alpo.wire.requests import Page, Read
 
 #: How much one page of one client's payloads may look through before it answers with what it has.
 SCAN_BYTES_MAX = 8 << 20
+#: What a row of a page takes beside its body, at most: six integers, a name, the heads of array, name and body.
+ROW_BYTES_MAX = 6 * 9 + CLIENT_ID_BYTES_MAX + 1 + 2 + 5
+#: Rows of one page: the half of what is gathered that is for the rest than bodies (`framing.frame_bytes_max`).
+PAGE_ROWS_MAX = GATHERED_BYTES_MAX // 2 // ROW_BYTES_MAX
+#: A row of a page: see `Page.entries`.
+Row: TypeAlias = tuple[int, int, int, str, int, int, int, bytes]
 #: Ids looked at in one go when the last payloads of one client are sought.
 _BACK_IDS = 4096
 
@@ -31,8 +45,23 @@ class OutOfRange(Exception):
         self.last_lsn = last_lsn
 
 
+class Overtaken(Exception):
+    """Entries that the page needs were cleaned since its `Extent` was taken."""
+
+
+class Front(NamedTuple):
+    """Where a log begins: the last cleaned id, the LSN after it, and the first LSN that is served (R20)."""
+
+    base_id: int
+    base_next_lsn: int
+    first_lsn: int
+
+
 class Extent(NamedTuple):
-    """The LSNs from the log's first entry up to entry ``end_id``; an empty log spans 1 … 0."""
+    """What may be read: entries ``first_id`` … ``end_id``, LSNs ``first_lsn`` … ``end_lsn``.
+
+    An empty log spans 1 … 0, one of which all was trimmed n + 1 … n.
+    """
 
     first_id: int
     end_id: int
@@ -40,31 +69,46 @@ class Extent(NamedTuple):
     end_lsn: int
 
 
-def extent(store: Store, first_id: int, end_id: int) -> Extent:
-    """The extent of entries ``first_id`` … ``end_id`` (which must be on disk, if any are)."""
-    first = store.entry_head(first_id) if first_id <= end_id else None
-    last = store.entry_head(end_id) if first_id <= end_id else None
-    if first is None or last is None:
-        return Extent(first_id, end_id, 1, 0)
-    return Extent(first_id, end_id, first[1], last[1] + last[2] - 1)
+def extent(store: Store, front: Front, end_id: int) -> Extent:
+    """The extent up to entry ``end_id``, which is on disk or was cleaned. Raises `Overtaken`."""
+    if end_id <= front.base_id:
+        return extent_to(front, end_id, front.base_next_lsn - 1)
+    head = store.entry_head(end_id)
+    if head is None:
+        raise Overtaken
+    return extent_to(front, end_id, head[1] + head[2] - 1)
+
+
+def extent_to(front: Front, end_id: int, end_lsn: int) -> Extent:
+    """The extent up to entry ``end_id``, the log up to which holds LSNs up to ``end_lsn``.
+
+    A trim mark may be known before our own disk holds what it covers: then there is nothing to be read yet.
+    """
+    return Extent(front.base_id + 1, end_id, front.first_lsn, max(end_lsn, front.first_lsn - 1))
 
 
 def build_page(store: Store, ask: Read, within: Extent, bytes_max: int) -> Page:
-    """The page that ``ask`` is due. Raises `OutOfRange`, and the store's `DamagedStore`."""
+    """The page that ``ask`` is due. Raises `OutOfRange`, `Overtaken`, and the store's `DamagedStore`."""
     start = _start(store, ask, within, bytes_max)
-    if not within.first_lsn <= start <= within.end_lsn + 1:
+    all_gone = not ask.start and 0 < ask.end < within.first_lsn
+    if all_gone or not within.first_lsn <= start <= within.end_lsn + 1:
         raise OutOfRange(within.first_lsn, within.end_lsn)
     last_id = within.end_id
     if 0 < ask.end < within.end_lsn:
         last_id = store.find_lsn(ask.end, within.end_id)
     if start > within.end_lsn or 0 < ask.end < start:
         return Page(ask.request, [], start, within.end_lsn, within.first_lsn)
-    rows: list[tuple[int, int, int, str, int, int, int, bytes]] = []
+    rows: list[Row] = []
     next_id, next_lsn, scanned = store.find_lsn(start, last_id), start, 0
-    while next_id <= last_id and bytes_max > 0 and scanned < SCAN_BYTES_MAX:
-        entries = store.read_entries(next_id, last_id, bytes_max)
-        if not entries:
-            break
+    while next_id <= last_id and bytes_max > 0 and len(rows) < PAGE_ROWS_MAX and scanned < SCAN_BYTES_MAX:
+        try:
+            entries = read_sound(store, next_id, min(last_id, next_id + PAGE_ROWS_MAX - len(rows) - 1), bytes_max)
+        except DamagedStore:
+            if next_lsn > start:
+                break
+            raise
+        if not entries or entries[0].lsn > next_lsn:
+            raise Overtaken
         found = [e for e in entries if e.kind == Kind.DATA and (not ask.client or e.client == ask.client)]
         rows += [(e.id, e.term, e.time_ms, e.client, e.serial, e.lsn, e.count, e.body) for e in found]
         bytes_max -= sum([len(e.body) for e in found])
@@ -72,7 +116,18 @@ def build_page(store: Store, ask: Read, within: Extent, bytes_max: int) -> Page:
         next_id, next_lsn = entries[-1].id + 1, entries[-1].lsn + entries[-1].count
         if not ask.client:
             break
+    if next_lsn == start:
+        raise Overtaken  # the entry that holds it was there
+    if rows and rows[0][5] < within.first_lsn:
+        rows[0] = _trimmed(rows[0], within.first_lsn)
     return Page(ask.request, rows, next_lsn, within.end_lsn, within.first_lsn)
+
+
+def _trimmed(row: Row, first_lsn: int) -> Row:
+    """Of a batch the payloads from ``first_lsn`` on."""
+    id, term, time_ms, client, serial, lsn, count, body = row
+    left = split_payloads(count, body)[first_lsn - lsn :]
+    return id, term, time_ms, client, serial, first_lsn, len(left), join_payloads(left)
 
 
 def _size(entries: list[Entry]) -> int:
@@ -88,8 +143,12 @@ def _start(store: Store, ask: Read, within: Extent, bytes_max: int) -> int:
         return max(within.first_lsn, within.end_lsn - ask.last + 1)
     if ask.since_ms > 0:
         id = store.find_time(ask.since_ms, within.end_id)
-        head = store.entry_head(id) if id <= within.end_id else None
-        return head[1] if head is not None else within.end_lsn + 1
+        if id > within.end_id:
+            return within.end_lsn + 1
+        head = store.entry_head(id)
+        if head is None:
+            raise Overtaken
+        return max(within.first_lsn, head[1])
     return ask.start or within.first_lsn
 
 
@@ -103,12 +162,12 @@ def _last_of_client(store: Store, ask: Read, within: Extent, bytes_max: int) -> 
         while id <= upto:
             entries = store.read_entries(id, upto, bytes_max)
             if not entries:
-                break
+                raise Overtaken
             found += [(e.lsn, e.count) for e in entries if e.client == ask.client and e.kind == Kind.DATA]
             id = entries[-1].id + 1
         for lsn, count in reversed(found):
             if missing <= count:
-                return lsn + count - missing
+                return max(within.first_lsn, lsn + count - missing)
             missing -= count
         upto = first_id - 1
     return within.first_lsn

@@ -6,14 +6,16 @@ Laws:
 * A full connection is `Connected` to the core, and `Disconnected` once it goes: in between nothing is lost
   in silence (R17).
 * Nothing came in for a whole election timeout although we sent: the connection is half open, and dialled anew.
+* Between two passive servers nothing is said for as long as a leader lives. That such a connection is half open is
+  noticed within a few seconds all the same, not only by the canvass that is lost on it.
 * The pause between attempts is bounded by ``retry_s_max``, and ends early when the peer itself dials us.
 """
 
 from __future__ import annotations
 
+import logging
 import socket
 
-import structlog
 import trio
 
 from alpo.config import ConfigError, parse_address
@@ -26,14 +28,13 @@ from alpo.wire.requests import PeerHello, Problem
 
 from .driver import Driver
 from .hello import Ourselves, listed_incarnation, objection, our_hello, timers_differ
-from .limits import Limits
+from .limits import FRAME_BYTES_MOST, frame_bytes
 from .link import Body, Link, LinkClosed
 from .routes import Route, Routes
 
-log = structlog.get_logger()
-
 _RETRY_S_MAX = 1.0
 _CONNECT_S_MAX = 1.0
+_KEEPALIVE_S = (1, 1)
 
 
 class Peer:
@@ -71,19 +72,14 @@ class Peer:
 class Peers:
     """All peers; one task each, in ``nursery`` (given to `start`)."""
 
-    def __init__(
-        self, us: Ourselves, driver: Driver, routes: Routes, limits: Limits, configured: dict[int, str],
-        outbox_bytes_max: int,
-    ) -> None:
+    def __init__(self, us: Ourselves, driver: Driver, routes: Routes, configured: dict[int, str]) -> None:
         self._us = us
         self._driver = driver
         self._replica = driver.replica
         self._routes = routes
-        self._limits = limits
         self._configured = configured
-        self._outbox_bytes_max = outbox_bytes_max
         self._nursery: trio.Nursery | None = None
-        self._seen: tuple[object, object] = (None, None)
+        self._seen: tuple[object, object, int] = (None, None, 0)
         self.by_id: dict[int, Peer] = {}
 
     def start(self, nursery: trio.Nursery) -> None:
@@ -94,18 +90,34 @@ class Peers:
 
     def follow_members(self) -> None:
         """Dial whoever has come into the list; restricted connections are tried anew when it has changed."""
-        latest, cluster = self._replica.members.latest, self._replica.cluster
-        if self._nursery is None or (latest is self._seen[0] and cluster is self._seen[1]):
+        latest, cluster, asked = self._replica.members.latest, self._replica.cluster, self._replica.asked_id
+        if self._nursery is None or (latest is self._seen[0] and cluster is self._seen[1] and asked == self._seen[2]):
             return
-        self._seen = (latest, cluster)
-        ids = {*self._configured, *(member.id for member in latest.replicas)} - {self._us.me.id}
-        for id in sorted(ids):
+        to_ask = {asked, self._seen[2]} - {0}  # who is asked for, or was, may be found elsewhere than before
+        self._seen = (latest, cluster, asked)
+        for id in sorted(self._wanted() | to_ask):
             if id not in self.by_id:
                 self.by_id[id] = Peer(id)
                 self._nursery.start_soon(self._keep_dialled, self.by_id[id])
-            else:
-                self._reopen(self.by_id[id])
-                self.by_id[id].kick()
+                continue
+            peer = self.by_id[id]
+            if peer.route is not None and (id in to_ask or not self._is_listed(peer)):
+                peer.route.link.close("another server is to be found there")
+            self._reopen(peer)
+            peer.kick()
+
+    def _wanted(self) -> set[int]:
+        """Whom we dial: the members, who was just taken out and is to be told so, who is asked for; before the
+        first start whoever is configured."""
+        replica = self._replica
+        ids = {member.id for member in replica.members.latest.replicas} or set(self._configured)
+        if replica.leadership is not None:
+            ids |= set(replica.leadership.peers)
+        return (ids | {replica.asked_id}) - {0, self._us.me.id}
+
+    def _is_listed(self, peer: Peer) -> bool:
+        listed = listed_incarnation(self._replica, peer.id)
+        return not listed or not peer.incarnation or listed == peer.incarnation
 
     def heard_from(self, who: Identity, address: str, open_for_all: bool) -> None:
         """A peer has dialled us: it is up, at ``address``. ``open_for_all``: dialling it would open a full
@@ -122,6 +134,9 @@ class Peers:
             peer.route.link.close("the first start is done: to be opened for everything")
 
     def _addresses(self, peer: Peer) -> list[str]:
+        asked = self._replica.asked_address(peer.id)
+        if asked:
+            return [asked]
         listed = self._replica.address_of(peer.id)
         found = [listed, self._configured.get(peer.id, ""), peer.said_address]
         return list(dict.fromkeys(address for address in found if address))
@@ -129,7 +144,7 @@ class Peers:
     async def _keep_dialled(self, peer: Peer) -> None:
         heartbeat_s = self._us.timers_ms[0] / 1000
         pause_s = heartbeat_s / 2
-        while True:
+        while peer.id in self._wanted():
             was_up = False
             addresses = self._addresses(peer)
             if addresses:
@@ -140,23 +155,24 @@ class Peers:
             pause_s = heartbeat_s / 2 if was_up else min(pause_s * 2, _RETRY_S_MAX)
             if await peer.pause(pause_s, heartbeat_s / 2):
                 pause_s = heartbeat_s / 2
+        del self.by_id[peer.id]
 
     def _note_trouble(self, peer: Peer, trouble: str) -> None:
         if peer.trouble != trouble:
-            log.info("peer_unreachable", peer=peer.id, why=trouble)
+            self._driver.note("peer_unreachable", peer=peer.id, why=trouble)
         peer.trouble = trouble
 
     async def _session(self, peer: Peer, address: str) -> bool:
         """One connection from dialling to its end. True if it was full, however it ended."""
         with trio.fail_after(_CONNECT_S_MAX):
             sock = await _connect(address)
-        link = Link(sock, self._outbox_bytes_max)
+        link = Link(sock, 2 * self._replica.cfg.peer_inflight_bytes_max + FRAME_BYTES_MOST, _KEEPALIVE_S)
         try:
             target = Identity(peer.id, listed_incarnation(self._replica, peer.id))
             link.push(encode(our_hello(self._us, self._replica, target)))
             with trio.fail_after(max(_CONNECT_S_MAX, self._us.timers_ms[1] / 1000)):
                 first, *rest = await link.receive()
-            link.allow_frames(self._limits.frame_bytes_max)
+            link.allow_frames(frame_bytes(self._replica.settings))
             hello = self._judge_answer(peer, first, address)
             full = bool(
                 self._replica.cluster and hello.cluster == self._replica.cluster
@@ -178,7 +194,7 @@ class Peers:
         if problem:
             raise LinkClosed(f"{address}: {problem}")
         if timers_differ(self._us, hello):
-            log.warning("timers_differ", peer=peer.id, theirs_ms=hello.timers_ms, ours_ms=self._us.timers_ms)
+            note_timers(self._driver, peer.id, hello, self._us)
         peer.said_address = hello.address
         peer.incarnation = hello.incarnation
         return hello
@@ -187,7 +203,7 @@ class Peers:
         route = peer.route = self._routes.dialled[peer.id] = Route(link, full)
         self._driver.post(PeerAddress(who.id, who.incarnation, peer.said_address))
         if full:
-            log.info("peer_connected", peer=peer.id, address=link.remote)
+            self._driver.note("peer_connected", peer=peer.id, address=link.remote)
             peer.trouble = ""
             self._driver.post(Connected(peer.id))
         else:
@@ -227,6 +243,10 @@ class Peers:
             since_s = route.silent_since_s
             if since_s is not None and trio.current_time() - since_s > timeout_s:
                 route.link.close("no answer for an election timeout")
+
+
+def note_timers(driver: Driver, peer: int, hello: PeerHello, us: Ourselves) -> None:
+    driver.note("timers_differ", logging.WARNING, peer=peer, theirs_ms=hello.timers_ms, ours_ms=us.timers_ms)
 
 
 def take_messages(driver: Driver, route: Route, who: Identity, bodies: list[Body]) -> None:

@@ -5,25 +5,35 @@ Laws:
 * A page shows nothing beyond what the core vouched for: the id of a `ReadAt`, or ``readable_id`` as it stands.
 * The store is read in a bounded number of threads, one page a connection at a time, and no page is made
   for a client that has not read its earlier ones.
+* A page that cleaning overtakes is made anew from where the log now begins: a read ends with OUT_OF_RANGE or goes on
+  without a gap, and the server never takes what it has cleaned for damage.
 * However many wait for the log to grow, a group costs one look at its end; whoever still has to wait sleeps on.
 """
 
 from __future__ import annotations
 
-import structlog
+import logging
+
 import trio
 
 from alpo.core.inputs import ReadIndex
 from alpo.core.ready import Code, ReadAt, Refused, Reply
-from alpo.storage.interface import Store, StoreError
+from alpo.core.replica import Replica
+from alpo.storage.interface import DamagedStore, Store, StoreError
 from alpo.wire import requests as w
 
 from .clients import ClientConnection
 from .driver import Driver
 from .limits import Limits
-from .pages import Extent, OutOfRange, build_page, extent
+from .pages import Extent, Front, OutOfRange, Overtaken, build_page, extent_to
 
-log = structlog.get_logger()
+#: How often a page is made anew because cleaning overtook it. Between two of them a chunk was cleaned.
+_OVERTAKEN_MAX = 8
+
+
+def front(replica: Replica) -> Front:
+    """Where the log begins now. It moves before the store does: what is gone from there is below it."""
+    return Front(replica.log.base_id, replica.log.base_next_lsn, replica.cleaning.first_lsn)
 
 
 class _Wait:
@@ -60,7 +70,7 @@ class Reads:
         self._pollers: dict[trio.Event, int] = {}  # event -> LSN that it waits for
         self._looked_at = -1  # readable id that pollers were last told of
         self._looking = False
-        self._known: Extent | None = None
+        self._known = (0, 0)  # the last entry looked at, and the last LSN up to it
 
     def start(self, nursery: trio.Nursery) -> None:
         """Begin to serve."""
@@ -86,7 +96,7 @@ class Reads:
             if end_id is not None:
                 await self._send_page(client, ask, end_id)
         except StoreError as error:
-            log.error("read_failed", why=str(error))
+            self._driver.note("read_failed", logging.ERROR, why=str(error))
             client.refuse(ask.request, Code.NOT_READY, detail=f"this server's store cannot be read: {error}")
 
     async def _read_index(self, client: ClientConnection, ask: w.Read) -> int | None:
@@ -111,7 +121,7 @@ class Reads:
             wanted = ask.end or ask.start
             if wanted > 0:
                 with trio.move_on_after(min(ask.wait_ms / 1000, self._limits.poll_s_max)):
-                    await self._wait_for_lsn(wanted)
+                    await self.wait_for_lsn(wanted)
         return self._replica.readable_id
 
     async def _send_page(self, client: ClientConnection, ask: w.Read, end_id: int) -> None:
@@ -119,16 +129,21 @@ class Reads:
             await client.link.wait_below(self._limits.client_outbox_bytes_high)
             if client.link.closed:
                 return
-            within = await self._extent(end_id)
             bytes_max = min(max(1, ask.bytes_max), self._limits.page_bytes_max)
-            try:
-                page = await trio.to_thread.run_sync(
-                    build_page, self._store, ask, within, bytes_max, limiter=self._threads
-                )
-            except OutOfRange as error:
-                self._refuse_range(client, ask, error)
+            for _ in range(_OVERTAKEN_MAX):
+                within = await self._extent(end_id)
+                try:
+                    page = await trio.to_thread.run_sync(
+                        build_page, self._store, ask, within, bytes_max, limiter=self._threads
+                    )
+                except OutOfRange as error:
+                    self._refuse_range(client, ask, error)
+                    return
+                except Overtaken:
+                    continue
+                client.settle(page)
                 return
-            client.settle(page)
+            self._refuse_range(client, ask, OutOfRange(front(self._replica).first_lsn, within.end_lsn))
 
     def _refuse_range(self, client: ClientConnection, ask: w.Read, error: OutOfRange) -> None:
         """A server that is behind must not tell a reader, who has waited for it, that there is no such LSN."""
@@ -140,22 +155,23 @@ class Reads:
     # -- the end of the log -----------------------------------------------------------------------------
 
     async def _extent(self, end_id: int) -> Extent:
-        """The extent up to ``end_id``; without a thread if the core still holds that entry."""
-        known = self._known
-        first_id = self._replica.log.base_id + 1
-        if known is not None and known.first_id == first_id and known.end_lsn >= known.first_lsn:
-            if known.end_id == end_id:
-                return known
+        """The extent up to ``end_id``; without a thread if the core still holds that entry. Raises `StoreError`."""
+        while True:
+            begins = front(self._replica)
+            if end_id <= begins.base_id:
+                return extent_to(begins, end_id, begins.base_next_lsn - 1)
             entry = self._replica.log.entry(end_id)
             if entry is not None:
-                self._known = Extent(first_id, end_id, known.first_lsn, entry.lsn + entry.count - 1)
-                return self._known
-        self._known = found = await trio.to_thread.run_sync(
-            extent, self._store, first_id, end_id, limiter=self._threads
-        )
-        return found
+                self._known = (end_id, entry.lsn + entry.count - 1)
+            if self._known[0] == end_id:
+                return extent_to(begins, end_id, self._known[1])
+            head = await trio.to_thread.run_sync(self._store.entry_head, end_id, limiter=self._threads)
+            if head is not None:
+                self._known = (end_id, head[1] + head[2] - 1)
+            elif end_id > self._replica.log.base_id:
+                raise DamagedStore(f"entry {end_id} is missing")
 
-    async def _wait_for_lsn(self, lsn: int) -> None:
+    async def wait_for_lsn(self, lsn: int) -> None:
         """Until a local reader may see payload ``lsn``."""
         while True:
             seen_id = self._replica.readable_id

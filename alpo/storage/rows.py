@@ -15,7 +15,8 @@ import msgpack  # type: ignore[import-untyped]
 
 from alpo.core.members import Identity
 from alpo.core.messages import StartStatus
-from alpo.core.ready import SessionRow, StartState, TableSave, Write
+from alpo.core.ready import Base, StartState, TableSave, Write
+from alpo.core.session_rows import SessionRow
 
 #: Marks reach the disk with whatever else rewrites the hard row, or once one has moved this many ids: rewriting
 #: that row in every commit doubles what a commit of one entry writes, and they are lazy.
@@ -23,6 +24,7 @@ MARKS_LAG_MAX = 1024
 
 _HARD = struct.Struct("<QQQQQ")
 _RUN = struct.Struct("<QQ")
+_BASE = struct.Struct("<QQQQ")
 _CRC = struct.Struct("<I")
 
 
@@ -116,10 +118,23 @@ def run_checksum(term: int, first_id: int) -> int:
         raise DamagedRow(f"a run is not of its types: {error}") from error
 
 
+def base_checksum(base: Base) -> int:
+    """CRC-32 of the base."""
+    try:
+        return zlib.crc32(_BASE.pack(*base))
+    except struct.error as error:
+        raise DamagedRow(f"the base is not of its types: {error}") from error
+
+
 def session_to_blob(row: SessionRow) -> bytes:
     """CRC-32 (u32, little endian) and msgpack of every field, the client too."""
     packed: bytes = msgpack.packb(tuple(row), use_bin_type=True)
     return _CRC.pack(zlib.crc32(packed)) + packed
+
+
+def session_columns(row: SessionRow) -> tuple[str, int, int, int, int, bytes]:
+    """A row of `saved_sessions`: columns for people (view `sessions`), and the state, which alone is read back."""
+    return row.client, row.epoch, row.last_serial, row.last_id, row.last_time_ms, session_to_blob(row)
 
 
 def session_from_blob(client: str, blob: bytes) -> SessionRow:
@@ -144,6 +159,9 @@ def applied_to_json(table: TableSave, sessions: int) -> str:
         "members": table.members,
         "members_id": table.members_id,
         "settings": table.settings,
+        "trim_lsn": table.trim_lsn,
+        "cursors": table.cursors,
+        "ahead": table.ahead,
         "sessions": sessions,
     }
     return json.dumps(fields, sort_keys=True, separators=(",", ":"))
@@ -154,4 +172,5 @@ def applied_from_json(text: str, checksum: int) -> dict[str, Any]:
     if type(text) is not str or text_checksum(text) != checksum:
         raise DamagedRow("the applied state does not match its checksum")
     fields: dict[str, Any] = json.loads(text)
+    fields["cursors"] = tuple((name, lsn) for name, lsn in fields.get("cursors", ()))  # older files have none
     return fields

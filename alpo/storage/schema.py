@@ -10,27 +10,43 @@ Laws:
 
 from __future__ import annotations
 
+import functools
 import os
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
 from alpo.core.entries import Entry
+from alpo.core.ready import NO_BASE, Base
 
 from .connections import connect_reader, translate
+from .endscan import check_end
 from .interface import DamagedStore, StoreError, WrongStore
-from .rows import EMPTY_START, DamagedRow, Hard, start_to_json
+from .rows import (
+    EMPTY_START,
+    DamagedRow,
+    Hard,
+    base_checksum,
+    session_columns,
+    session_from_blob,
+    start_to_json,
+)
+from .views import ELECTIONS, PAYLOADS, SESSIONS
+from .walscan import check_wal
 
 DB_NAME = "alpo.db"
 _NEW_NAME = DB_NAME + ".new"
-_APPLICATION_ID = 0x414C504F  # "ALPO"
+APPLICATION_ID = 0x414C504F  # "ALPO"
+#: Of a backup, in the same schema: no server may start on it, by any version.
+BACKUP_APPLICATION_ID = 0x414C5042  # "ALPB"
 #: Measured at 100 B, 1 KiB and 4 KiB in groups of 100: larger pages write up to three times as much.
-_PAGE_BYTES = 4096
+PAGE_BYTES = 4096
 
 #: `Entry`'s fields in its order, as every statement names them. In the table the body stands last, so that a head
 #: is read without walking through it.
 COLUMNS = ", ".join(f'"{name}"' for name in Entry._fields)
 
+_SELECT_TABLES = "SELECT name, tbl_name, sql FROM sqlite_master"
 _HARD_COLUMNS = "server_id, incarnation, term, vote, guaranteed_id, fully_replicated_id, cluster, start"
 
 
@@ -57,8 +73,48 @@ def _version_1(db: sqlite3.Connection) -> None:
     )
 
 
+def _version_2(db: sqlite3.Connection) -> None:
+    """`base` the one row that stands for what was cleaned (R19); there from the start, so that its loss is seen."""
+    db.execute(
+        "CREATE TABLE base (only INTEGER PRIMARY KEY CHECK (only = 1), id INTEGER NOT NULL, term INTEGER NOT NULL,"
+        " time_ms INTEGER NOT NULL, next_lsn INTEGER NOT NULL, checksum INTEGER NOT NULL)"
+    )
+    db.execute("INSERT INTO base VALUES (1, ?, ?, ?, ?, ?)", (*NO_BASE, base_checksum(NO_BASE)))
+
+
+def _version_3(db: sqlite3.Connection) -> None:
+    """`event_log` what happened to this server, oldest dropped (`events`); `events` the same to read."""
+    db.execute(
+        "CREATE TABLE event_log (number INTEGER PRIMARY KEY, time_ms INTEGER NOT NULL, name TEXT NOT NULL,"
+        " fields TEXT NOT NULL)"
+    )
+    db.execute(
+        "CREATE VIEW events AS SELECT number, strftime('%Y-%m-%dT%H:%M:%fZ', time_ms / 1000.0, 'unixepoch') AS time,"
+        " name, json_extract(fields, '$.term') AS term, fields FROM event_log"
+    )
+
+
+def _version_4(db: sqlite3.Connection) -> None:
+    """Views to be read with plain SQL. `sessions` becomes one: the table is `saved_sessions`, with columns for it."""
+    db.execute(
+        "CREATE TABLE saved_sessions (client TEXT PRIMARY KEY, epoch INTEGER NOT NULL, last_serial INTEGER NOT NULL,"
+        " last_id INTEGER NOT NULL, last_time_ms INTEGER NOT NULL, state BLOB NOT NULL)"
+    )
+    for client, state in db.execute("SELECT client, state FROM sessions"):
+        try:
+            columns = session_columns(session_from_blob(client, state))
+        except DamagedRow:  # to be found, as ever, when the table is read
+            columns = (client, 0, 0, 0, 0, state)
+        db.execute("INSERT INTO saved_sessions VALUES (?, ?, ?, ?, ?, ?)", columns)
+    db.execute("DROP TABLE sessions")
+    for view in (PAYLOADS, SESSIONS, ELECTIONS):
+        db.execute(view)
+
+
 #: One function a schema version; never changed once released.
-MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (_version_1,)
+MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (
+    _version_1, _version_2, _version_3, _version_4,
+)
 
 
 def insert_hard(db: sqlite3.Connection, hard: Hard) -> None:
@@ -81,6 +137,20 @@ def read_hard(db: sqlite3.Connection, path: Path) -> Hard:
     except DamagedRow as error:
         raise DamagedStore(f"{path}: {error}") from error
     return hard
+
+
+def read_base(db: sqlite3.Connection, path: Path) -> Base:
+    """The base. Raises `DamagedStore` if it is missing or not what was written."""
+    row = db.execute("SELECT id, term, time_ms, next_lsn, checksum FROM base WHERE only = 1").fetchone()
+    if row is None:
+        raise DamagedStore(f"{path}: the base is missing")
+    base = Base(*row[:-1])
+    try:
+        if base_checksum(base) != row[-1]:
+            raise DamagedStore(f"{path}: the base does not match its checksum")
+    except DamagedRow as error:
+        raise DamagedStore(f"{path}: {error}") from error
+    return base
 
 
 def exists(directory: Path) -> bool:
@@ -114,12 +184,12 @@ def create(directory: Path, server_id: int, incarnation: bytes) -> None:
         for suffix in ("", "-journal", "-wal", "-shm"):
             new.with_name(new.name + suffix).unlink(missing_ok=True)
         _fill(new, Hard(server_id, incarnation, 0, 0, 0, 0, b"", start_to_json(EMPTY_START)))
-        _sync(new)
+        sync(new)
         for suffix in ("-wal", "-shm"):  # of an empty file that stood in its place
             (directory / (DB_NAME + suffix)).unlink(missing_ok=True)
         new.replace(directory / DB_NAME)
-        _sync(directory)
-        _sync(directory.absolute().parent)
+        sync(directory)
+        sync(directory.absolute().parent)
     except sqlite3.Error as error:
         raise translate(error, new) from error
     except OSError as error:
@@ -129,11 +199,11 @@ def create(directory: Path, server_id: int, incarnation: bytes) -> None:
 def _fill(path: Path, hard: Hard) -> None:
     db = sqlite3.connect(path, isolation_level=None)
     try:
-        db.execute(f"PRAGMA page_size={_PAGE_BYTES}")
+        db.execute(f"PRAGMA page_size={PAGE_BYTES}")
         db.execute("PRAGMA auto_vacuum=INCREMENTAL")
         db.execute("PRAGMA synchronous=FULL")
         db.execute("BEGIN IMMEDIATE")
-        db.execute(f"PRAGMA application_id={_APPLICATION_ID}")
+        db.execute(f"PRAGMA application_id={APPLICATION_ID}")
         for migration in MIGRATIONS:
             migration(db)
         db.execute(f"PRAGMA user_version={len(MIGRATIONS)}")
@@ -147,27 +217,61 @@ def _fill(path: Path, hard: Hard) -> None:
 def check(directory: Path, server_id: int, cluster: bytes | None) -> None:
     """May this server use the file? Writes nothing; the directory's lock must be held.
 
-    Raises `WrongStore` (no data file of ours, a newer schema, another server's, another cluster's) or `DamagedStore`.
+    Raises `WrongStore` (no data file of ours, a newer schema, another server's, another cluster's), `LostCommits` or
+    `DamagedStore`.
     """
     path = directory / DB_NAME
     try:
         # Without a WAL the file alone is all there is, and is opened so that not even a lock file is made.
-        db = connect_reader(path, immutable=wal_bytes(path) == 0)
+        immutable = wal_bytes(path) == 0
+        db = connect_reader(path, immutable=immutable)
         try:
+            db.execute("BEGIN")
+            check_kind(db, path)
+            if not immutable:
+                check_wal(path, PAGE_BYTES)
+            _check_tables(db, path)
             _check(db, path, server_id, cluster)
+            check_end(db, path, PAGE_BYTES, with_wal=not immutable)
         finally:
             db.close()
     except sqlite3.Error as error:
         raise translate(error, path) from error
 
 
-def _check(db: sqlite3.Connection, path: Path, server_id: int, cluster: bytes | None) -> None:
+def check_kind(db: sqlite3.Connection, path: Path, *, backup: bool = False) -> None:
+    """Is it a data file, or if so wanted a ``backup``, of a schema that this version knows? Raises `WrongStore`."""
     (application,) = db.execute("PRAGMA application_id").fetchone()
     (version,) = db.execute("PRAGMA user_version").fetchone()
-    if application != _APPLICATION_ID:
+    if application == BACKUP_APPLICATION_ID and not backup:
+        raise WrongStore(f"{path} is a backup: `alpo restore` makes a data directory of it")
+    if application not in (APPLICATION_ID, BACKUP_APPLICATION_ID):
         raise WrongStore(f"{path} is not an ALPO data file")
+    if application == APPLICATION_ID and backup:
+        raise WrongStore(f"{path} is no backup but a server's data file")
     if version > len(MIGRATIONS):
         raise WrongStore(f"{path} was written by a newer version (schema {version}; this one knows {len(MIGRATIONS)})")
+
+
+def _check_tables(db: sqlite3.Connection, path: Path) -> None:
+    """Of the newest version, all that is wanted is there as it was made. Raises `DamagedStore`."""
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    if version == len(MIGRATIONS) and not _tables() <= {*db.execute(_SELECT_TABLES)}:
+        raise DamagedStore(f"{path}: the schema is not what was written")
+
+
+@functools.cache
+def _tables() -> set[tuple[str, str, str | None]]:
+    db = sqlite3.connect(":memory:")
+    try:
+        for migration in MIGRATIONS:
+            migration(db)
+        return {*db.execute(_SELECT_TABLES)}
+    finally:
+        db.close()
+
+
+def _check(db: sqlite3.Connection, path: Path, server_id: int, cluster: bytes | None) -> None:
     hard = read_hard(db, path)
     if hard.server_id != server_id:
         raise WrongStore(f"{path} belongs to server {hard.server_id}, not {server_id}")
@@ -185,7 +289,8 @@ def migrate(db: sqlite3.Connection) -> None:
         db.execute("COMMIT")
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """fsync of a file or directory. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

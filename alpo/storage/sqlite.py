@@ -2,7 +2,7 @@
 
 Laws, beyond those of `interface`:
 
-* One commit is ``BEGIN IMMEDIATE`` … ``COMMIT`` with ``synchronous=FULL``: one fsync, of the WAL.
+* One commit is one transaction with ``synchronous=FULL``: one fsync, of the WAL.
 * After an error that is not a full disk nothing more is committed: a kernel that failed an fsync may have dropped
   what it should have written, so a later success would vouch for nothing.
 * What is read is checked wholly, and ids without gaps, before anyone sees it.
@@ -13,41 +13,39 @@ from __future__ import annotations
 
 import functools
 import secrets
+import shutil
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
-from itertools import chain
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 from alpo.core.entries import DamagedEntry, Entry, verify, verify_header
 from alpo.core.members import INCARNATION_BYTES
-from alpo.core.ready import TableSave, Write
+from alpo.core.ready import Image, Write
 
 from . import schema
-from .boot import read_boot
+from .applying import ROWS_A_STATEMENT, apply, insert
+from .backup import copy_state
+from .boot import read_boot, read_image
 from .connections import ReadPool, connect_writer, translate
-from .interface import Boot, DamagedStore, Rest, StoreError, StoreFull
+from .events import EventKeeper, EventRow, KeptEvent, read_events
+from .interface import Boot, DamagedStore, Rest, Scrubbed, StateCopy, StoreError, StoreFull, Volume
 from .lock import DirectoryLock
-from .merge import merge
-from .rows import applied_to_json, run_checksum, session_to_blob, text_checksum
+from .merge import Merged, merge
+from .scrub import read_alone, scrub
 from .search import Head, first_id_where, holds_lsn, is_since
+from .space import IDLE_GAP_S, SpaceKeeper, count_pages
 from .wal import WalKeeper
-
-#: Rows an INSERT. Every execute hands the GIL over, and beside a busy event loop each hand-over may cost a switch
-#: interval. In groups of 1,000, beside a thread that never pauses, `executemany` (a hand-over a row) did 1,000 rows/s,
-#: chunks of 64 or 128 did 8,000 to 62,000; beside one with socket calls 62,000 against 136,000 to 252,000. 64 and 128
-#: differ by less than the noise. A statement for every length up to this stays compiled (13 MiB if all are used), so
-#: that a small group is one execute.
-_ROWS_A_STATEMENT = 128
 
 READ_ROWS_MAX = 20_000
 READ_S_MAX = 0.1
 _READ_ROWS_A_LOOK = 256
 _REPLAY_BYTES = 4 << 20
+#: Until the WAL is tried again that a reader kept from being copied back.
+_WAL_RETRY_S = 1.0
 
-_FIELDS = len(Entry._fields)
 _SELECT = f"SELECT {schema.COLUMNS} FROM log WHERE id BETWEEN ? AND ? ORDER BY id"
 #: An entry without its body, which is not even looked for.
 _SELECT_HEAD = "SELECT {} FROM log WHERE id = ?".format(schema.COLUMNS.replace('"body"', "x''"))
@@ -55,14 +53,14 @@ _UPDATE_HARD = (
     "UPDATE hard SET term = ?, vote = ?, guaranteed_id = ?, fully_replicated_id = ?, cluster = ?, start = ?,"
     " checksum = ? WHERE only = 1"
 )
-_flatten = chain.from_iterable
 _new_entry = functools.partial(tuple.__new__, Entry)
 
 
-@functools.cache
-def _insert(rows: int) -> str:
-    row = "(" + ", ".join("?" * _FIELDS) + ")"
-    return f"INSERT INTO log ({schema.COLUMNS}) VALUES " + ", ".join([row] * rows)
+def _only_rows(merged: Merged) -> bool:
+    return not (
+        merged.expunge_from is not None or merged.runs or merged.tables or merged.base or merged.install
+        or merged.mended
+    )
 
 
 def _new_incarnation() -> bytes:
@@ -82,15 +80,19 @@ class SqliteStore:
             try:
                 schema.migrate(self._db)
                 self._hard = schema.read_hard(self._db, path)
+                self._base = schema.read_base(self._db, path)
                 (last_id,) = self._db.execute("SELECT max(id) FROM log").fetchone()
-                (self._sessions,) = self._db.execute("SELECT count(*) FROM sessions").fetchone()
+                (self._sessions,) = self._db.execute("SELECT count(*) FROM saved_sessions").fetchone()
+                self._space = SpaceKeeper(self._db)
             except (sqlite3.Error, StoreError):
                 self._db.close()
                 raise
         except sqlite3.Error as error:
             raise translate(error, path) from error
-        self._last_id: int = last_id or 0
+        self._last_id: int = last_id or self._base.id
+        self._cursor = self._db.cursor()
         self._wal = WalKeeper(self._db, path)
+        self._events = EventKeeper()
         self._pool = ReadPool(path)
 
     @staticmethod
@@ -126,48 +128,37 @@ class SqliteStore:
     def commit(self, writes: Sequence[Write]) -> None:
         if self._broken is not None:
             raise StoreError(f"{self._path}: out of use since an error: {self._broken}")
-        merged = merge(writes, self._last_id)
-        db = self._db
+        merged = merge(writes, self._base.id, self._last_id)
+        db, rows = self._db, merged.entries
         try:
             hard = self._hard.after(merged.last, merged.start)
-            if not (merged.tables or self._hard.is_due(hard)):
+            if not (merged.tables or merged.base is not None or merged.install is not None or self._hard.is_due(hard)):
                 hard = self._hard
-            db.execute("BEGIN IMMEDIATE")
-            if merged.expunge_from is not None:
-                db.execute("DELETE FROM log WHERE id >= ?", (merged.expunge_from,))
-                db.execute("DELETE FROM runs WHERE first_id >= ?", (merged.expunge_from,))
-            rows = merged.entries
-            for at in range(0, len(rows), _ROWS_A_STATEMENT):
-                chunk = rows[at : at + _ROWS_A_STATEMENT]
-                db.execute(_insert(len(chunk)), tuple(_flatten(chunk)))
-            for term, first_id in merged.runs:
-                db.execute("INSERT INTO runs VALUES (?, ?, ?)", (first_id, term, run_checksum(term, first_id)))
             sessions = self._sessions
-            for table in merged.tables:
-                sessions = self._save_table(table, sessions)
-            if hard is not self._hard:
-                db.execute(_UPDATE_HARD, (*hard[2:], hard.checksum()))
-            db.execute("COMMIT")
+            plain = hard is self._hard and _only_rows(merged) and not self._events.waiting
+            if plain and 0 < len(rows) <= ROWS_A_STATEMENT:
+                insert(self._cursor, rows)  # a statement by itself is a transaction: one execute instead of three
+            else:
+                db.execute("BEGIN IMMEDIATE")
+                sessions = apply(db, self._cursor, merged, sessions)
+                self._events.write(db)
+                if hard is not self._hard:
+                    db.execute(_UPDATE_HARD, (*hard[2:], hard.checksum()))
+                db.execute("COMMIT")
         except (sqlite3.Error, OverflowError, ValueError) as error:
             raise self._failed(error) from error
         self._last_id = merged.last_id
         self._sessions = sessions
         self._hard = hard
-        self._wal.grew(len(rows), merged.bodies_bytes, merged.expunge_from is not None or bool(merged.tables))
-
-    def _save_table(self, table: TableSave, sessions: int) -> int:
-        """Bring the table, of ``sessions`` rows, up to date; how many it has then."""
-        db = self._db
-        gone = [(row.client,) for row in table.changed] + [(client,) for client in table.ended]
-        if gone:
-            sessions -= db.executemany("DELETE FROM sessions WHERE client = ?", gone).rowcount
-        if table.changed:
-            rows = [(row.client, session_to_blob(row)) for row in table.changed]
-            db.executemany("INSERT INTO sessions VALUES (?, ?)", rows)
-            sessions += len(rows)
-        state = applied_to_json(table, sessions)
-        db.execute("INSERT OR REPLACE INTO applied VALUES (1, ?, ?)", (state, text_checksum(state)))
-        return sessions
+        self._base = merged.base or merged.install or self._base
+        self._events.written()
+        mended = merged.mended
+        self._wal.grew(
+            len(rows) + len(mended), merged.bodies_bytes + sum(len(entry.body) for entry in mended),
+            merged.expunge_from is not None or bool(merged.tables or mended),
+        )
+        if merged.base is not None or merged.expunge_from is not None or merged.install is not None:
+            self._space.deleted()
 
     def _failed(self, error: sqlite3.Error | OverflowError | ValueError) -> StoreError:
         """Undo the transaction; what the error means for the store."""
@@ -184,11 +175,49 @@ class SqliteStore:
             self._broken = str(meaning)
         return meaning
 
-    def checkpoint(self, rest: Rest) -> bool:
+    def note(self, events: Iterable[EventRow]) -> None:
+        self._events.note(events)
+
+    def _write_events(self) -> None:
+        """In a transaction of their own; a full disk keeps them waiting. Raises `StoreError`."""
+        if self._events.waiting:
+            try:
+                self._db.execute("BEGIN IMMEDIATE")
+                self._wal.rewrote(self._events.write(self._db))
+                self._db.execute("COMMIT")
+            except sqlite3.Error as error:
+                meaning = self._failed(error)
+                if not isinstance(meaning, StoreFull):
+                    raise meaning from error
+            else:
+                self._events.written()
+
+    def checkpoint(self, rest: Rest) -> float | None:
         try:
-            return self._wal.checkpoint(rest)
+            if rest is Rest.IDLE:
+                self._write_events()
+            if freed := self._space.look():
+                self._wal.rewrote(freed)
+            if not self._wal.is_full and (given_back := self._space.step(rest)):
+                self._wal.rewrote(given_back)
+            # Between two steps it may wait: a checkpoint costs two fsyncs.
+            goes_on = self._space.giving_back and not self._wal.is_full
+            tidy = self._wal.checkpoint(Rest.LULL if rest is Rest.IDLE and goes_on else rest)
         except sqlite3.Error as error:
             raise self._failed(error) from error
+        if self._space.giving_back and not self._wal.is_full:
+            return IDLE_GAP_S
+        return None if tidy else _WAL_RETRY_S
+
+    def give_back(self) -> None:
+        self._space.ask()
+
+    def giving_back(self) -> bool:
+        # Given back is what a checkpoint has cut off; until then the file is longer than its pages.
+        if self._space.is_due:
+            return True
+        with self._pool.snapshot() as db:
+            return self._path.stat().st_size > count_pages(db).all * schema.PAGE_BYTES
 
     # Reading
 
@@ -201,7 +230,8 @@ class SqliteStore:
             for row in self._rows(db, first_id, last_id):
                 entry: Entry = _new_entry(row)
                 if entry[0] != first_id + len(entries):
-                    raise DamagedStore(f"{self._path}: entry {first_id + len(entries)} is missing")
+                    self._check_cleaned(db, first_id + len(entries))
+                    return []
                 if type(entry[10]) is not bytes:
                     raise DamagedStore(f"{self._path}: the body of entry {entry.id} is no body")
                 size += len(entry[10])
@@ -228,18 +258,38 @@ class SqliteStore:
                 id += 1
         except sqlite3.Error as error:
             meaning = translate(error, self._path)
-            if isinstance(meaning, DamagedStore):
+            if not isinstance(meaning, DamagedStore):
+                raise
+            row = read_alone(db, id)
+            if row is not None:
+                yield row
+                id += 1
+            if row is None or id <= last_id:
                 raise DamagedStore(f"{meaning} (at entry {id})") from error
-            raise
 
     def _check_end(self, db: sqlite3.Connection, next_id: int, last_id: int) -> None:
         """No row from ``next_id`` on was found up to ``last_id``: right only if the log ends there."""
         if next_id <= last_id:
             (end,) = db.execute("SELECT max(id) FROM log").fetchone()
             if (end or 0) >= next_id:
-                raise DamagedStore(f"{self._path}: entry {next_id} is missing")
+                self._check_cleaned(db, next_id)
+
+    def _check_cleaned(self, db: sqlite3.Connection, id: int) -> None:
+        """There is no row ``id`` but there are later ones: right only if it was cleaned."""
+        if id > schema.read_base(db, self._path).id:
+            raise DamagedStore(f"{self._path}: entry {id} is missing")
+
+    def scrub(self, first_id: int, bytes_max: int) -> Scrubbed:
+        with self._pool.snapshot() as db:
+            return scrub(db, self._path, first_id, bytes_max)
+
+    def read_image(self) -> Image | None:
+        with self._pool.snapshot() as db:
+            return read_image(db, self._path)
 
     def replay(self, first_id: int) -> Iterator[Entry]:
+        with self._pool.snapshot() as db:
+            first_id = max(first_id, schema.read_base(db, self._path).id + 1)
         while entries := self.read_entries(first_id, first_id + READ_ROWS_MAX - 1, _REPLAY_BYTES):
             yield from entries
             first_id = entries[-1].id + 1
@@ -262,11 +312,11 @@ class SqliteStore:
             found = first_id_where(lambda id: self._head(db, id), first, high, holds)
         return found if found <= high else last_id + 1
 
-    @staticmethod
-    def _extent(db: sqlite3.Connection) -> tuple[int, int]:
-        """First and last id; 1, 0 of an empty log."""
-        first, last = db.execute("SELECT (SELECT min(id) FROM log), (SELECT max(id) FROM log)").fetchone()
-        return first or 1, last or 0
+    def _extent(self, db: sqlite3.Connection) -> tuple[int, int]:
+        """First and last id; of an empty log the last is one less than the first."""
+        base_id = schema.read_base(db, self._path).id
+        (last,) = db.execute("SELECT max(id) FROM log").fetchone()
+        return base_id + 1, last or base_id
 
     def _head(self, db: sqlite3.Connection, id: int) -> Head:
         row = db.execute(_SELECT_HEAD, (id,)).fetchone()
@@ -279,11 +329,39 @@ class SqliteStore:
             raise DamagedStore(f"{self._path}: entry {id}: {error}") from error
         return Head(entry.time_ms, entry.lsn, entry.count)
 
+    def read_events(self, before: int, count: int) -> list[KeptEvent]:
+        with self._pool.snapshot() as db:
+            return read_events(db, before, count)
+
+    def volume(self) -> Volume:
+        try:
+            usage = shutil.disk_usage(self._path.parent)
+        except OSError as error:
+            raise StoreError(f"{self._path.parent}: {error.strerror}") from error
+        return Volume(usage.total, usage.free)
+
     def size_bytes(self) -> int:
         return self._path.stat().st_size + schema.wal_bytes(self._path)
 
+    def live_bytes(self) -> int:
+        with self._pool.snapshot() as db:
+            pages = count_pages(db)
+        return (pages.all - pages.free) * schema.PAGE_BYTES
+
+    def free_bytes(self) -> int:
+        with self._pool.snapshot() as db:
+            return count_pages(db).free * schema.PAGE_BYTES
+
+    def copy_state(self, upto_id: int) -> StateCopy:
+        with self._pool.snapshot() as db:
+            return copy_state(db, self._path, upto_id)
+
     def close(self) -> None:
-        """Close the file and give the directory back. Whatever is not committed was never promised."""
+        """Close the file and give the directory back. Whatever is not committed was never promised; events that wait
+        are written if that can be done."""
         self._pool.close()
+        if self._broken is None:
+            with suppress(StoreError):
+                self._write_events()
         self._db.close()
         self._lock.release()

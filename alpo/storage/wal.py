@@ -6,7 +6,8 @@ Laws:
   nothing else waits to be written, past `CHECKPOINT_BYTES` in any case. The next commit then begins it anew, over
   blocks that exist: a commit of one entry takes half the time that it takes on a growing file.
 * A file past `TRUNCATE_BYTES` is cut to nothing, which waits up to `TRUNCATE_WAIT_S` for readers.
-* A reader that is in the way costs another try only after as much has been written again as `RETRY_BYTES`.
+* A reader, or a full disk, that is in the way costs another try only after as much has been written again as
+  `RETRY_BYTES`.
 """
 
 from __future__ import annotations
@@ -42,6 +43,15 @@ class WalKeeper:
         self._lull_at = LULL_BYTES
         self._truncate_at = TRUNCATE_BYTES
 
+    @property
+    def is_full(self) -> bool:
+        """Is it as large as it should get? Housekeeping adds nothing until it is copied back."""
+        return self._frames_bytes >= CHECKPOINT_BYTES
+
+    def rewrote(self, pages: int) -> None:
+        """So many pages were written by what is not an append."""
+        self._frames_bytes += (pages + _REWRITTEN_MAX) * _FRAME_BYTES
+
     def grew(self, entries: int, bodies_bytes: int, other: bool) -> None:
         """A commit of so many entries was made; ``other``: it did more than append."""
         rows = bodies_bytes + bodies_bytes // 8 + entries * _ROW_BYTES
@@ -68,8 +78,10 @@ class WalKeeper:
         return not self._frames_bytes
 
     def _run(self, mode: str) -> None:
-        _, frames, copied = self._db.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
-        if frames >= 0:  # else another connection is at it
-            self._frames_bytes = (frames - copied) and frames * _FRAME_BYTES
-        self._checkpoint_at = max(CHECKPOINT_BYTES, self._frames_bytes + RETRY_BYTES)
-        self._lull_at = max(LULL_BYTES, self._frames_bytes + LULL_BYTES)
+        try:
+            _, frames, copied = self._db.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
+            if frames >= 0:  # else another connection is at it
+                self._frames_bytes = (frames - copied) and frames * _FRAME_BYTES
+        finally:
+            self._checkpoint_at = max(CHECKPOINT_BYTES, self._frames_bytes + RETRY_BYTES)
+            self._lull_at = max(LULL_BYTES, self._frames_bytes + LULL_BYTES)

@@ -12,7 +12,8 @@ from itertools import repeat
 from typing import Any, NamedTuple
 
 from alpo.core.entries import DamagedEntry, split_payloads
-from alpo.core.ready import Code
+from alpo.core.inputs import MemberStep
+from alpo.core.ready import Code, Fate
 
 from . import requests as r
 from . import shapes as s
@@ -23,7 +24,13 @@ from .shapes import Shape, WireError, WrongVersion
 ITEMS_MAX = 65_536
 #: Rows of one `Page` or `SessionTable`; a page ends early rather than hold more.
 ROWS_MAX = 1 << 20
+#: Columns of a row of `BackupRows`.
+_COLUMNS_MAX = 15
 
+#: Of a setting's name.
+_NAME_BYTES_MAX = 64
+
+_name = s.text(_NAME_BYTES_MAX)
 _address = s.text(s.ADDRESS_BYTES_MAX)
 _detail = s.text(s.TEXT_BYTES_MAX)
 _code = s.one_of(Code)
@@ -72,6 +79,20 @@ _REQUESTS = (
         s.number, s.number, s.number, s.number, s.number, s.number, s.flag, s.number, s.client_id_or_none,
     )),
     Shape(22, r.Status, (s.number,)),
+    Shape(23, r.Trim, (s.number, s.number, s.flag)),
+    Shape(128, r.Outcome, (s.number, s.client_id, s.positive)),
+    Shape(129, r.AwaitReplicated, (s.number, s.positive, s.number)),
+    Shape(130, r.ListEvents, (s.number, s.number, s.number)),
+    Shape(131, r.ShowSettings, (s.number,)),
+    Shape(132, r.ChangeSettings, (s.number, s.each(s.fixed(_name, s.number, s.number)))),
+    Shape(133, r.SetCursor, (s.number, s.client_id, s.positive)),
+    Shape(134, r.DropCursor, (s.number, s.client_id)),
+    Shape(135, r.ListCursors, (s.number,)),
+    Shape(140, r.Backup, (s.number,)),
+    Shape(141, r.GiveBack, (s.number,)),
+    Shape(142, r.RangeDigest, (s.number, s.positive, s.positive)),
+    Shape(28, r.ChangeMember, (s.number, s.one_of(MemberStep), s.positive, _address, s.signed)),
+    Shape(29, r.Transfer, (s.number, s.positive)),
 )
 _REPLIES = (
     Shape(32, r.Appended, (s.client_id, s.positive, s.numbers(ITEMS_MAX), s.flag), packed=(2,)),
@@ -84,6 +105,19 @@ _REPLIES = (
     ), packed=(1,)),
     Shape(38, r.StatusAnswer, (s.number, s.fields_by_name)),
     Shape(39, r.RequestRefused, (s.number, _code, s.number, s.number, _address, _detail)),
+    Shape(40, r.Trimmed, (s.number, s.number)),
+    Shape(144, r.Told, (s.number, s.one_of(Fate), s.number)),
+    Shape(145, r.Replicated, (s.number, s.flag, s.each(s.number))),
+    Shape(146, r.EventList, (
+        s.number, s.number, s.number, s.rows(ROWS_MAX, int, int, str, str, text_bytes_max=s.TEXT_BYTES_MAX),
+    ), packed=(3,)),
+    Shape(147, r.SettingsAre, (s.number, s.each(s.fixed(_name, s.number)))),
+    Shape(148, r.CursorTable, (s.number, s.rows(ROWS_MAX, str, int, int, int)), packed=(1,)),
+    Shape(156, r.BackupHead, (s.number, s.positive, s.number, s.number, s.number)),
+    Shape(157, r.BackupRows, (s.number, s.client_id, s.mixed_rows(ROWS_MAX, _COLUMNS_MAX)), packed=(2,)),
+    Shape(158, r.DigestIs, (s.number, s.positive, s.number, s.number, s.number, s.octets(s.ID_BYTES))),
+    Shape(48, r.MemberTable, (s.number, _detail)),
+    Shape(49, r.HandedOver, (s.number, s.number, s.number)),
 )
 
 #: Every type that travels outside an envelope, for documentation and tests.

@@ -13,7 +13,7 @@ Laws:
 from __future__ import annotations
 
 import struct
-import zlib
+from zlib import crc32
 
 HEADER_BYTES = 8
 #: The cap of a connection's first frame, before it is known who speaks.
@@ -51,7 +51,7 @@ def frame(*parts: bytes) -> bytes:
     check = 0
     for part in parts:
         length += len(part)
-        check = zlib.crc32(part, check)
+        check = crc32(part, check)
     if length >= 1 << 32:
         raise Oversized(f"a frame of {length} bytes cannot be sent")
     return b"".join((_HEADER.pack(length, check), *parts))
@@ -101,12 +101,14 @@ class FrameReader:
                 return len(data)
         length: int
         length, check = _HEADER.unpack_from(partial)
-        self._refuse_oversized(length)
+        if length > self.bytes_max:
+            raise self._oversized(length)
         end = at + HEADER_BYTES + length - len(partial)
         partial += memoryview(data)[at:end]
         if end <= len(data):
             body = memoryview(partial)[HEADER_BYTES:]
-            _refuse_damaged(body, check)
+            if crc32(body) != check:
+                raise _damaged(body)
             bodies.append(body)
             self._partial = bytearray()
         return end
@@ -117,21 +119,22 @@ class FrameReader:
         size = len(data)
         while size - at >= HEADER_BYTES:
             length, check = _HEADER.unpack_from(data, at)
-            self._refuse_oversized(length)
+            if length > self.bytes_max:
+                raise self._oversized(length)
             end = at + HEADER_BYTES + length
             if end > size:
                 break
             body = view[at + HEADER_BYTES : end]
-            _refuse_damaged(body, check)
+            if crc32(body) != check:
+                raise _damaged(body)
             bodies.append(body)
             at = end
-        self._partial += view[at:]
+        if at < size:
+            self._partial += view[at:]
 
-    def _refuse_oversized(self, length: int) -> None:
-        if length > self.bytes_max:
-            raise Oversized(f"a frame of {length} bytes, where {self.bytes_max} is the most")
+    def _oversized(self, length: int) -> Oversized:
+        return Oversized(f"a frame of {length} bytes, where {self.bytes_max} is the most")
 
 
-def _refuse_damaged(body: memoryview, check: int) -> None:
-    if zlib.crc32(body) != check:
-        raise Damaged(f"a frame of {len(body)} bytes does not match its checksum")
+def _damaged(body: memoryview) -> Damaged:
+    return Damaged(f"a frame of {len(body)} bytes does not match its checksum")

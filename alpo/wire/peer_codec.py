@@ -11,13 +11,15 @@ Laws:
 from __future__ import annotations
 
 import struct
-from itertools import repeat
+from functools import lru_cache
+from itertools import chain, repeat
 from operator import attrgetter
 from typing import Any
 
 from alpo.core import messages as m
 from alpo.core.entries import DamagedEntry, Entry, verify_headers
 from alpo.core.members import Identity
+from alpo.core.session_rows import SessionRow
 
 from . import requests as r
 from . import shapes as s
@@ -27,6 +29,10 @@ from .shapes import Shape, WireError
 
 #: Entries of one `AppendRequest`.
 ENTRIES_MAX = 1 << 20
+#: Of one `BasePart`: sessions, serials remembered for one of them, and its head.
+SESSIONS_MAX = 1 << 20
+SLOTS_MAX = 1 << 20
+HEAD_BYTES_MAX = 1 << 20
 
 _json = s.text(s.TEXT_BYTES_MAX)
 _digest = s.octets(0, s.ID_BYTES)
@@ -34,6 +40,8 @@ _BIN32 = struct.Struct(">BI")
 _EMPTY_BIN = b"\xc4\x00"
 _PREFIX = 6
 _client_of = attrgetter("client")
+_SESSION_TYPES = (str, int, bytes, int, int, int, int)
+_SLOT_TYPES = (int, int, int, int, bytes)
 _PROBLEM = next(shape for shape in CLIENT_SHAPES if shape.cls is r.Problem)
 
 
@@ -61,6 +69,20 @@ def _entries(value: Any) -> list[Entry]:
     return entries
 
 
+def _sessions(value: Any) -> tuple[SessionRow, ...]:
+    items = s.unpack_list(value, SESSIONS_MAX, SLOTS_MAX)
+    if not items:
+        return ()
+    *heads, slots = s.columns(items, len(SessionRow._fields))
+    for column, of in zip(heads, _SESSION_TYPES, strict=True):
+        s.check_column(column, of)
+    if set(map(type, slots)) != {tuple} or max(map(len, slots)) > SLOTS_MAX:
+        s.refuse("a session's serials are no list, or too many")
+    for column, of in zip(s.columns(list(chain.from_iterable(slots)), len(_SLOT_TYPES)), _SLOT_TYPES, strict=True):
+        s.check_column(column, of)
+    return tuple(SessionRow._make((*head, list(mine))) for *head, mine in items)
+
+
 _MESSAGES = (
     Shape(64, m.CanvassRequest, (s.number, s.number, s.rank, s.flag)),
     Shape(65, m.CanvassAnswer, (s.number, s.number, s.one_of(m.Canvass))),
@@ -71,11 +93,18 @@ _MESSAGES = (
     Shape(70, m.AppendRequest, (s.number, s.number, s.number, s.number, s.number, s.number, _entries), packed=(6,)),
     Shape(71, m.AppendAnswer, (
         s.number, s.flag, s.number, s.number, s.number, s.number, s.number, s.number, s.number, s.flag,
+        s.one_of(m.Room),
     )),
     Shape(72, m.HandOver, (s.number,)),
     Shape(73, m.WrongIncarnation, (s.incarnation,)),
     Shape(74, m.StartQuestion, (s.number, _digest)),
     Shape(75, m.StartAnswer, (s.number, s.one_of(m.StartStatus), _digest, s.each(s.identity), s.cluster, _json, _json)),
+    Shape(76, m.BasePart, (s.number, s.number, s.number, s.positive, s.text(HEAD_BYTES_MAX), _sessions), packed=(5,)),
+    Shape(77, m.BaseAnswer, (s.number, s.number, s.number, s.number)),
+    Shape(78, m.Retired, ()),
+    Shape(79, m.WentBack, (s.number, s.number)),
+    Shape(80, m.CopyRequest, (s.number, s.number)),
+    Shape(81, m.CopyAnswer, (s.number, s.number, _entries), packed=(2,)),
 )
 
 #: Every type that travels in an envelope, for documentation and tests.
@@ -106,6 +135,16 @@ def encode_envelope(envelope: m.Envelope, entries_blob: bytes | None = None) -> 
     return frame(head, _BIN32.pack(0xC6, len(blob)), blob)
 
 
+@lru_cache(maxsize=64, typed=True)  # all that a connection brings has the same
+def _addresses(of: Any, sender: Any, sender_is: Any, target: Any, target_is: Any) -> tuple[bytes, Identity, Identity]:
+    """Raises `WireError`, or TypeError for what cannot be hashed (a map)."""
+    return (
+        s.cluster(of),
+        Identity(s.number(sender), s.incarnation(sender_is)),
+        Identity(s.number(target), s.incarnation(target_is)),
+    )
+
+
 def decode_envelope(body: bytes | memoryview) -> m.Envelope:
     """The inverse. Raises `WireError`; `ToldProblem`, which is one, when the other side says what was wrong with us."""
     fields = s.unpack_message(body)
@@ -117,10 +156,8 @@ def decode_envelope(body: bytes | memoryview) -> m.Envelope:
     if len(fields) < _PREFIX:
         raise WireError("an envelope without addresses")
     try:
-        of = s.cluster(fields[1])
-        sender = Identity(s.number(fields[2]), s.incarnation(fields[3]))
-        target = Identity(s.number(fields[4]), s.incarnation(fields[5]))
-    except WireError as error:
+        of, sender, target = _addresses(*fields[1:_PREFIX])
+    except (WireError, TypeError) as error:
         raise WireError(f"an envelope's addresses: {error}") from error
     message = s.build(shape, fields[_PREFIX:])
     if type(message) is m.AppendRequest and message.entries and message.entries[0].id != message.prev_id + 1:

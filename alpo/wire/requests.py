@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, TypeAlias
 
+from alpo.core.inputs import MemberStep
+
 VERSION = 1
 
 
@@ -131,8 +133,129 @@ class Init(NamedTuple):
     request: int
 
 
+class Trim(NamedTuple):
+    """R20: serve no payload below LSN ``before`` any more. ``force``: cursors that need what it takes are dropped."""
+
+    request: int
+    before: int
+    force: bool
+
+
+class ChangeMember(NamedTuple):
+    """R27: see `core.inputs.ChangeMember`."""
+
+    request: int
+    step: MemberStep
+    id: int
+    address: str
+    priority: int
+
+
+class MemberTable(NamedTuple):
+    """The change is guaranteed; ``members`` (JSON text of the plain list) is the list since then."""
+
+    request: int
+    members: str
+
+
+class Transfer(NamedTuple):
+    """R28: ``target`` shall lead."""
+
+    request: int
+    target: int
+
+
+class HandedOver(NamedTuple):
+    """R28: ``leader`` leads in ``term``."""
+
+    request: int
+    leader: int
+    term: int
+
+
+class Trimmed(NamedTuple):
+    """The trim is guaranteed; ``first_lsn``: the first LSN that is served from now on."""
+
+    request: int
+    first_lsn: int
+
+
+class Outcome(NamedTuple):
+    """What became of the append (``client``, ``serial``)? See `core.inputs.Outcome`."""
+
+    request: int
+    client: str
+    serial: int
+
+
+class Told(NamedTuple):
+    """``fate``: a `core.ready.Fate`; ``lsn``: of the first payload, 0 unless it is APPENDED."""
+
+    request: int
+    fate: int
+    lsn: int
+
+
+class AwaitReplicated(NamedTuple):
+    """Answered once every member has payload ``lsn`` on disk, or after ``wait_ms`` (R18; leader only)."""
+
+    request: int
+    lsn: int
+    wait_ms: int
+
+
+class Replicated(NamedTuple):
+    """``done``: every member has it on disk. Else ``behind``: those not known to (none: the members are changing)."""
+
+    request: int
+    done: bool
+    behind: tuple[int, ...]
+
+
+class ShowSettings(NamedTuple):
+    request: int
+
+
+class ChangeSettings(NamedTuple):
+    """``changes``: (name, the value that the asker believes it has, the value wanted); all of them or none."""
+
+    request: int
+    changes: tuple[tuple[str, int, int], ...]
+
+
+class SettingsAre(NamedTuple):
+    """The replicated settings: (name, value)."""
+
+    request: int
+    values: tuple[tuple[str, int], ...]
+
+
+class SetCursor(NamedTuple):
+    """The reader ``name`` needs payload ``lsn`` and all after it."""
+
+    request: int
+    name: str
+    lsn: int
+
+
+class DropCursor(NamedTuple):
+    request: int
+    name: str
+
+
+class ListCursors(NamedTuple):
+    request: int
+
+
+class CursorTable(NamedTuple):
+    """``rows``: (name, lsn, lag_bytes, lag in ms), by name."""
+
+    request: int
+    rows: list[tuple[str, int, int, int]]
+
+
 class Done(NamedTuple):
-    """Init or Drop was done; ``number``: the dropped epoch."""
+    """What was asked is done; ``number``: the dropped epoch, or where the cursor stands or stood."""
 
     request: int
     number: int
@@ -161,7 +284,6 @@ class Read(NamedTuple):
 
 class Page(NamedTuple):
     """``entries``: (id, term, time_ms, client, serial, lsn, count, body) of DATA entries, in order, each whole.
-
     ``next_lsn``: where the next page begins; ``end_lsn``: the last LSN that this server could serve when it
     answered (for a linearizable read: its fixed end); ``first_lsn``: the first available.
     """
@@ -177,11 +299,80 @@ class Status(NamedTuple):
     request: int
 
 
+class ListEvents(NamedTuple):
+    """Asks this server for the newest ``count`` of its events with a number below ``before`` (0: of all)."""
+
+    request: int
+    before: int
+    count: int  # type: ignore[assignment]
+
+
+class EventList(NamedTuple):
+    """``rows``: (number, time_ms, name, fields as JSON), oldest first, without a gap; [] if there are none below
+    ``before``. ``time_ms``: server ``id``'s clock as it was asked."""
+
+    request: int
+    id: int
+    time_ms: int
+    rows: list[tuple[int, int, str, str]]
+
+
 class StatusAnswer(NamedTuple):
     """``fields``: see `node.status`."""
 
     request: int
     fields: dict[str, Any]
+
+
+class Backup(NamedTuple):
+    """Asks for a copy of this server's log, without hard state and incarnation."""
+
+    request: int
+
+
+class BackupHead(NamedTuple):
+    """The first answer to a `Backup`; `BackupRows` follow, then `Done`, ``number``: the last id. ``schema``: of which
+    version the rows are. ``end_id``: the copy's last entry. ``bytes_about``: how large the file will be."""
+
+    request: int
+    schema: int
+    server: int
+    end_id: int
+    bytes_about: int
+
+
+class BackupRows(NamedTuple):
+    """Rows of the data file's ``table``, each as its columns are; every row has its own checksum."""
+
+    request: int
+    table: str
+    rows: list[tuple[Any, ...]]
+
+
+class GiveBack(NamedTuple):
+    """R19: this server shall give the free pages of its data file back to the file system, while it serves."""
+
+    request: int
+
+
+class RangeDigest(NamedTuple):
+    """Asks this server for a digest over its entries ``first_id`` … ``last_id`` (R31)."""
+
+    request: int
+    first_id: int
+    last_id: int
+
+
+class DigestIs(NamedTuple):
+    """See `storage.digest.Span`: of what was asked for as much as the server holds, knows to be guaranteed and reads
+    for one request; a ``last_id`` below ``first_id``: nothing."""
+
+    request: int
+    first_id: int
+    last_id: int
+    first_lsn: int
+    last_lsn: int
+    digest: bytes
 
 
 class RequestRefused(NamedTuple):
@@ -195,8 +386,14 @@ class RequestRefused(NamedTuple):
     detail: str
 
 
-ClientRequest: TypeAlias = Append | Open | Drop | ListSessions | Init | Read | Status
+ClientRequest: TypeAlias = (
+    Append | Open | Drop | ListSessions | Init | Read | Status | Trim | Outcome | AwaitReplicated | ListEvents
+    | ShowSettings | ChangeSettings | SetCursor | DropCursor | ListCursors | Backup | ChangeMember | Transfer
+    | GiveBack | RangeDigest
+)
 ServerReply: TypeAlias = (
-    Appended | AppendRefused | Opened | SessionTable | Done | Page | StatusAnswer | RequestRefused
+    Appended | AppendRefused | Opened | SessionTable | Done | Page | StatusAnswer | RequestRefused | Trimmed | Told
+    | Replicated | EventList | SettingsAre | CursorTable | BackupHead | BackupRows | MemberTable | HandedOver
+    | DigestIs
 )
 Hello: TypeAlias = PeerHello | ClientHello | ServerHello

@@ -31,6 +31,9 @@ ADDRESS_BYTES_MAX = 300
 TEXT_BYTES_MAX = 48 * 1024
 ID_BYTES = 16
 
+#: Items of a packed list that is short, and of an item of it.
+_FEW = 15
+
 _U16 = struct.Struct(">H")
 _U32 = struct.Struct(">I")
 
@@ -96,6 +99,8 @@ def unpack_list(blob: Any, items_max: int, width: int) -> list[Any]:
         raise WireError(f"a list of {count} items, where {min(items_max, len(blob) - at)} is the most")
     if not count and at == len(blob):
         return []
+    if count <= _FEW and width <= _FEW:
+        return _unpack_few(blob, count, width)
     unpacker = msgpack.Unpacker(
         use_list=False, raw=False, strict_map_key=True, read_size=len(blob), max_buffer_size=len(blob),
         max_array_len=width, max_map_len=0, max_ext_len=0,
@@ -108,6 +113,17 @@ def unpack_list(blob: Any, items_max: int, width: int) -> list[Any]:
     if len(items) != count or unpacker.tell() != len(blob) - at:
         raise WireError(f"a list that says {count} items holds another number, or ends early")
     return items
+
+
+def _unpack_few(blob: bytes, count: int, width: int) -> list[Any]:
+    """`unpack_list` of a short list of short items: in one go, without an unpacker's buffers."""
+    try:
+        return list(msgpack.unpackb(
+            blob, use_list=False, raw=False, strict_map_key=True,
+            max_array_len=max(count, width), max_map_len=0, max_ext_len=0,
+        ))
+    except (ValueError, msgpack.UnpackException) as error:
+        raise WireError(f"a list that says {count} items holds another number, or no items: {error}") from error
 
 
 def _array_header(blob: bytes) -> tuple[int, int]:
@@ -124,16 +140,16 @@ def _array_header(blob: bytes) -> tuple[int, int]:
 
 def build(shape: Shape, values: Sequence[Any]) -> Any:
     """The message of this shape from its unpacked fields. Raises `WireError` naming the field."""
-    name = shape.cls.__name__
-    if len(values) != len(shape.checks):
-        raise WireError(f"{name} has {len(shape.checks)} fields, not {len(values)}")
+    _, cls, checks, _ = shape
+    if len(values) != len(checks):
+        raise WireError(f"{cls.__name__} has {len(checks)} fields, not {len(values)}")
     fields: list[Any] = []
     try:
-        for value, check in zip(values, shape.checks, strict=True):
+        for check, value in zip(checks, values, strict=True):
             fields.append(check(value))
     except WireError as error:
-        raise WireError(f"{name}.{shape.cls._fields[len(fields)]}: {error}") from error
-    return shape.cls._make(fields)
+        raise WireError(f"{cls.__name__}.{cls._fields[len(fields)]}: {error}") from error
+    return tuple.__new__(cls, fields)
 
 
 def plain_fields(shape: Shape, message: Any) -> list[Any]:
@@ -273,13 +289,26 @@ def numbers(items_max: int) -> Check:
     return check
 
 
-def rows(items_max: int, *types: type[Any]) -> Check:
-    """A packed list of arrays with columns of these types; texts are client ids or ""."""
+def rows(items_max: int, *types: type[Any], text_bytes_max: int = CLIENT_ID_BYTES_MAX) -> Check:
+    """A packed list of arrays with columns of these types; texts are client ids or "" unless they may be longer."""
 
     def check(value: Any) -> list[tuple[Any, ...]]:
         items = unpack_list(value, items_max, len(types))
         for column, of in zip(columns(items, len(types)), types, strict=True):
-            check_column(column, of)
+            check_column(column, of, text_bytes_max)
+        return items
+
+    return check
+
+
+def mixed_rows(items_max: int, width_max: int) -> Check:
+    """A packed list of arrays of integers, texts and bytes, each at most ``width_max`` long."""
+
+    def check(value: Any) -> list[tuple[Any, ...]]:
+        items = unpack_list(value, items_max, width_max)
+        for item in items:
+            if type(item) is not tuple or not all(type(value) in (int, str, bytes) for value in item):
+                refuse("a list with something else than arrays of integers, texts and bytes")
         return items
 
     return check
@@ -294,11 +323,12 @@ def columns(items: list[Any], width: int) -> tuple[tuple[Any, ...], ...]:
     return tuple(zip(*items, strict=True))
 
 
-def check_column(column: Sequence[Any], of: type[Any]) -> None:
+def check_column(column: Sequence[Any], of: type[Any], text_bytes_max: int = CLIENT_ID_BYTES_MAX) -> None:
     """All of exactly this type and within its bounds. Raises `WireError`."""
     if not set(map(type, column)) <= {of}:
         refuse(f"a list with something else than {of.__name__}")
     if of is int and column and not 0 <= min(column) <= max(column) <= INT_MAX:
         refuse("a list with an integer that is not from 0 to 2**63 - 1")
-    if of is str and any(len(name.encode()) > CLIENT_ID_BYTES_MAX for name in set(column)):
-        refuse(f"a list with a client id over {CLIENT_ID_BYTES_MAX} bytes")
+    if of is str and any(len(text.encode()) > text_bytes_max for text in set(column)):
+        what = "client id" if text_bytes_max == CLIENT_ID_BYTES_MAX else "text"
+        refuse(f"a list with a {what} over {text_bytes_max} bytes")

@@ -6,6 +6,7 @@ Laws:
   is read from stdin before there is room.
 * The first failure stops the reading. What is under way is seen through, and then the ending tells the first
   append whose outcome is unknown, if there is one (exit 3), else the first failure.
+* What waits for everyone is appended and known by then: whatever comes of the waiting, its lines are printed.
 * Ctrl-C (and SIGTERM) ends at once and tells the same.
 """
 
@@ -24,9 +25,9 @@ import trio
 
 import alpo
 from alpo.client.handle import Handle
-from alpo.errors import AlpoError, NotGuaranteed, SessionExpired
+from alpo.errors import AlpoError, Fenced, NotEverywhere, NotGuaranteed, SerialReused, SessionExpired
 
-from .exits import UsageProblem
+from .exits import Failed, UsageProblem, reason
 from .interrupts import unless_interrupted
 from .options import Target
 from .output import Sink, json_line, say
@@ -61,6 +62,7 @@ class Plan:
     client: str | None
     serial: int | None
     epoch: int | None
+    everyone: bool = False
 
     async def appends(self) -> AsyncIterator[list[Append]]:
         """The appends in order, those that came together."""
@@ -83,7 +85,7 @@ class Plan:
         try:
             return stack.enter_context(io.FileIO(self.file))
         except OSError as error:
-            raise UsageProblem(f"--file {self.file}: {error.strerror}") from error
+            raise UsageProblem(f"--file {self.file}: {reason(error)}") from error
 
 
 class Run:
@@ -208,9 +210,10 @@ async def append_all(target: Target, plan: Plan) -> None:
     """Append what the plan says. Raises by the laws above; KeyboardInterrupt when nothing is in doubt after Ctrl-C."""
     show_results = target.json or bool(plan.words)
     run: Run | None = None
+    lacking: NotEverywhere | None = None
 
     async def body() -> None:
-        nonlocal run
+        nonlocal run, lacking
         async with alpo.connect(",".join(target.servers), client=plan.client, timeout_s=target.timeout_s) as log:
             run = Run(log, Sink() if show_results else None, target.json)
             async with trio.open_nursery() as beside:
@@ -218,6 +221,11 @@ async def append_all(target: Target, plan: Plan) -> None:
                 beside.start_soon(_progress, run)
                 await run.feed(plan.appends)
                 beside.cancel_scope.cancel()
+            if plan.everyone and run.failure() is None and run.last_lsn is not None:
+                try:
+                    await log.wait_everyone(run.last_lsn)
+                except NotEverywhere as error:
+                    lacking = error
             if run.failure() is not None:
                 # All is known that will be: leave without the library's wait for what is still in line.
                 with trio.CancelScope() as leaving:
@@ -232,10 +240,12 @@ async def append_all(target: Target, plan: Plan) -> None:
         if isinstance(failure, NotGuaranteed) and target.json:
             await Sink().write(_line(None, 1, failure, None, as_json=True).encode())
         raise failure
+    if run is not None and not show_results and (plan.everyone or not interrupted):
+        say(run.summary())
     if interrupted:
         raise KeyboardInterrupt
-    if run is not None and not show_results:
-        say(run.summary())
+    if lacking is not None:
+        raise lacking
 
 
 async def append_by_hand(target: Target, plan: Plan) -> None:
@@ -244,6 +254,7 @@ async def append_by_hand(target: Target, plan: Plan) -> None:
     sent = _Named(plan.client, plan.serial, plan.epoch)
 
     async def body() -> None:
+        last_lsn = 0
         async with alpo.connect(",".join(target.servers), timeout_s=target.timeout_s) as log:
             async for group in plan.appends():
                 for payloads in group:
@@ -255,13 +266,26 @@ async def append_by_hand(target: Target, plan: Plan) -> None:
                     except SessionExpired as error:
                         # Not the only transmission: an earlier process sent it, and nobody can tell any more (R22).
                         raise sent.unknown(str(error)) from error
+                    except (Fenced, SerialReused) as error:
+                        raise Failed(f"{error}{_epoch_hint(plan)}") from error
                     sent.under_way, sent.known_epoch = False, done.epoch
                     line = _line(done.lsn, len(payloads), sent, done.duplicate, target.json)
                     await Sink().write(line.encode())
                     sent.serial += 1
+                    last_lsn = max(last_lsn, done.lsn + len(payloads) - 1)
+            if plan.everyone and last_lsn:
+                await log.wait_everyone(last_lsn)
 
     if await unless_interrupted(body):
         raise sent.unknown("interrupted") if sent.under_way else KeyboardInterrupt
+
+
+def _epoch_hint(plan: Plan) -> str:
+    """What may be wrong with a retry that was refused, and with the payloads nothing: only names have epochs."""
+    if plan.client is None or plan.client.startswith("~"):
+        return ""
+    asked = "the epoch on record (no --epoch was given)" if plan.epoch is None else f"--epoch {plan.epoch}"
+    return f"\nretried under {asked}; if it was sent under another, retry with that: the message of exit 3 named it"
 
 
 @dataclass(slots=True)

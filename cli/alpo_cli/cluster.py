@@ -14,7 +14,7 @@ from .exits import Failed, UsageProblem
 from .interrupts import unless_interrupted
 from .leaders import leader_within
 from .local_cluster import LocalCluster, LocalServer
-from .options import Target, local, remember, with_target
+from .options import Target, local, remember, unwrapped, with_target
 from .output import say, table
 
 SIZE_DEFAULT = 3
@@ -23,8 +23,9 @@ LEADER_WITHIN_S = 30.0
 
 app = typer.Typer(
     callback=remember, no_args_is_help=True, rich_markup_mode="rich",
-    help="A cluster of real alpod processes on this machine, for development; and the first start of any cluster.\n\n"
-         "Examples:\n\n    alpo cluster start --dir /tmp/demo",
+    help=unwrapped("A cluster of real alpod processes on this machine, for development;"
+                   " and the first start of any cluster."
+                   "\n\nExamples:\n\n    alpo cluster start --dir /tmp/demo"),
 )
 
 Dir = Annotated[

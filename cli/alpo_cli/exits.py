@@ -17,6 +17,7 @@ from shlex import quote
 
 from alpo.errors import AlpoError, NotGuaranteed, SessionExpired, TooLarge
 
+from .early import begin
 from .output import say
 
 DONE = 0
@@ -48,7 +49,16 @@ def message_of(error: BaseException) -> str:
         return f"{error}\noutcome unknown; retry with {retry_flags(error)}"
     if isinstance(error, KeyboardInterrupt):
         return "interrupted"
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{os.fsdecode(error.filename)}: {reason(error)}"
+    if isinstance(error, OSError):
+        return reason(error)
     return str(error) or type(error).__name__
+
+
+def reason(error: OSError) -> str:
+    """What the system says, without the number that it has for it."""
+    return error.strerror or str(error) or type(error).__name__
 
 
 def retry_flags(error: NotGuaranteed) -> str:
@@ -77,6 +87,7 @@ def worst(error: BaseException) -> BaseException:
 
 def guarded(body: Callable[[], None]) -> int:
     """Run a command's body; say what went wrong; return its exit code. Bugs pass through with their traceback."""
+    begin()
     try:
         body()
         sys.stdout.flush()

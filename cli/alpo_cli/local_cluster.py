@@ -23,7 +23,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .exits import Failed, UsageProblem
+from .exits import Failed, UsageProblem, reason
 
 HOST = "127.0.0.1"
 SIZE_MAX = 9
@@ -82,17 +82,21 @@ class LocalCluster:
 
     @staticmethod
     def create(directory: Path, size: int, base_port: int) -> LocalCluster:
-        """Lay out a new cluster of ``size`` servers on ports base_port, base_port + 1, …; nothing is started."""
+        """Lay out a new cluster of ``size`` servers on ports base_port, base_port + 1, …; nothing is started.
+
+        Raises UsageProblem, and Failed for a port in use; the directory is as it was then.
+        """
         if not 1 <= size <= SIZE_MAX:
             raise UsageProblem(f"--size {size}: 1 to {SIZE_MAX} servers")
         if not 1 <= base_port <= 65_536 - size:
             raise UsageProblem(f"--base-port {base_port}: ports are 1 to 65535, and each server takes one")
         root = directory.resolve()
-        root.mkdir(parents=True, exist_ok=True)
         cluster = LocalCluster(root)
         for id in range(1, size + 1):
             address = f"{HOST}:{base_port + id - 1}"
             cluster.servers.append(LocalServer(id, address, root / f"server-{id}", root / f"server-{id}.log"))
+        _check_ports(cluster.servers)
+        root.mkdir(parents=True, exist_ok=True)
         cluster.save()
         return cluster
 
@@ -113,7 +117,9 @@ class LocalCluster:
                 cluster.servers.append(LocalServer(id, str(s["address"]), data, log, int(s["pid"])))
         except FileNotFoundError as error:
             raise Failed(f"no cluster in {directory} (start one: alpo cluster start --dir {directory})") from error
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except OSError as error:
+            raise Failed(f"{file} cannot be read: {reason(error)}") from error
+        except (ValueError, KeyError, TypeError) as error:
             raise Failed(f"{file} cannot be read: {error}") from error
         if not cluster.servers:
             raise Failed(f"{file} cannot be read: it names no servers")
@@ -137,9 +143,7 @@ class LocalCluster:
     def spawn(self, servers: Iterable[LocalServer]) -> None:
         """Start these; their ports are checked first, all of them. Raises Failed if one is in use."""
         wanted = list(servers)
-        for server in wanted:
-            if not port_free(server.port):
-                raise Failed(f"port {server.port} (of server {server.id}) is in use by another process")
+        _check_ports(wanted)
         members = [word for s in self.servers for word in ("--member", f"{s.id}={s.address}")]
         for server in wanted:
             command = [sys.executable, "-m", "alpo.daemon", "--id", str(server.id), "--data", str(server.data),
@@ -161,6 +165,12 @@ class LocalCluster:
         if not _wait_gone(self.servers, KILLED_WITHIN_S):
             raise Failed("a server is still there after SIGKILL: its disk does not answer")
         return killed
+
+
+def _check_ports(servers: Iterable[LocalServer]) -> None:
+    for server in servers:
+        if not port_free(server.port):
+            raise Failed(f"port {server.port} (of server {server.id}) is in use by another process")
 
 
 def _state_file(directory: Path) -> Path:

@@ -19,7 +19,7 @@ import typer
 from alpo.client.ids import NAME_BYTES_MAX
 from alpo.core.client_ids import created_ms
 
-from .exits import UsageProblem, guarded
+from .exits import UsageProblem, guarded, reason
 
 TIMEOUT_S_DEFAULT = 10.0
 PANEL = "Cluster and output"
@@ -120,7 +120,9 @@ def check_client(name: str, where: str) -> None:
 def _servers_of_file(path: Path) -> tuple[str, ...]:
     try:
         parsed = tomllib.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise UsageProblem(f"--config {path}: {reason(error)}") from error
+    except ValueError as error:
         raise UsageProblem(f"--config {path}: {error}") from error
     members = parsed.get("member")
     tables = [table for table in members if isinstance(table, dict)] if isinstance(members, list) else []
@@ -138,6 +140,11 @@ def with_target(command: Callable[..., None]) -> Callable[..., None]:
 def without_servers(command: Callable[..., None]) -> Callable[..., None]:
     """The same for a command that knows its servers by itself: ``servers`` of its `Target` is empty."""
     return _with_shared_options(command, lambda given: [resolve(given, needs_servers=False)])
+
+
+def with_servers_if_given(command: Callable[..., None]) -> Callable[..., None]:
+    """The same for a command that may do without: ``servers`` of its `Target` is empty unless a flag named them."""
+    return _with_shared_options(command, lambda given: [resolve(given, bool({"servers", "config"} & given.keys()))])
 
 
 def local(command: Callable[..., None]) -> Callable[..., None]:
@@ -162,11 +169,13 @@ def _with_shared_options(
     run.__signature__ = inspect.Signature([context, *parameters])  # type: ignore[attr-defined]
     run.__annotations__ = {p.name: p.annotation for p in [context, *parameters]}
     run.__name__, run.__module__ = command.__name__, command.__module__
-    run.__doc__ = unwrapped(inspect.getdoc(command) or "")
+    run.__doc__ = unwrapped(command.__doc__ or "")
     return run
 
 
 def unwrapped(text: str) -> str:
     """Help text with each paragraph on one line, for the terminal to wrap; indented ones (examples) as they are."""
-    paragraphs = text.split("\n\n")
-    return "\n\n".join(p if p.startswith(" ") else " ".join(p.split("\n")) for p in paragraphs)
+    first, *others = inspect.cleandoc(text).split("\n\n")
+    paragraphs = [p if p.startswith(" ") else " ".join(p.split("\n")) for p in (first, *others)]
+    # Typer dedents all below the first paragraph by what its second line onwards have in common: an empty one has none.
+    return "\n\n".join([paragraphs[0], "", *paragraphs[1:]])

@@ -3,7 +3,9 @@
 Laws:
 
 * stdout carries results alone, one a line or one JSON object a line; nothing else is ever printed there.
-* What comes from outside (payloads, names, details) reaches a terminal with its control characters escaped.
+* What comes from outside (payloads, names, details) reaches a terminal with all escaped that is not seen there as
+  itself: control characters, and what turns the direction of text, hides in it or breaks its line.
+* A message that nobody can be told any more changes nothing else.
 """
 
 from __future__ import annotations
@@ -11,36 +13,44 @@ from __future__ import annotations
 import base64
 import json
 import os
-import re
 import sys
+import unicodedata
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
 import trio
 
-#: Cc of Unicode: C0, DEL, C1. Line feeds count: a payload is one line on a terminal.
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
+#: Unicode's control and format characters, surrogates, line and paragraph separators. Line feeds count: a payload is
+#: one line on a terminal.
+_UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+#: Format characters that many languages and emoji are written with: zero width non-joiner and joiner.
+_JOINERS = "\u200c\u200d"
 _NAMED = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\x1b": "\\e"}
 
 
-def _escaped_character(match: re.Match[str]) -> str:
-    character = match[0]
-    return _NAMED.get(character) or f"\\x{ord(character):02x}"
+def _visible(character: str) -> str:
+    if unicodedata.category(character) not in _UNSEEN or character in _JOINERS:
+        return character
+    code = ord(character)
+    escaped = f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    return _NAMED.get(character, escaped)
 
 
 def escape(text: str) -> str:
-    """``text`` with every control character made visible."""
-    return _CONTROL.sub(_escaped_character, text)
+    """``text`` with every character made visible that does something else than to show itself."""
+    return text if text.isprintable() else "".join(map(_visible, text))
 
 
 def escape_bytes(payload: bytes) -> str:
-    """A payload for a terminal: UTF-8 where it is that, ``\\xNN`` for every other byte and control character."""
+    """A payload for a terminal: UTF-8 where it is that, ``\\xNN`` for every other byte, unseen characters escaped."""
     return escape(payload.decode("utf-8", "backslashreplace"))
 
 
 def say(text: str) -> None:
     """One message for people, on stderr. Its own line breaks stay; nothing else of the kind does."""
-    print("\n".join(escape(line) for line in text.split("\n")), file=sys.stderr, flush=True)
+    with suppress(OSError):
+        print("\n".join(escape(line) for line in text.split("\n")), file=sys.stderr, flush=True)
 
 
 def stand_in_for_closed_streams() -> None:

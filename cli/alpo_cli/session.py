@@ -9,12 +9,13 @@ import typer
 
 import alpo
 
-from .options import Target, check_client, remember, with_target
+from .options import Target, check_client, remember, unwrapped, with_target
 from .output import print_json, rfc3339, say, table
 
 app = typer.Typer(
     callback=remember, no_args_is_help=True, rich_markup_mode="rich",
-    help="Sessions: the clients that the cluster remembers.\n\nExamples:\n\n    alpo session list",
+    help=unwrapped("Sessions: the clients that the cluster remembers."
+                   "\n\nExamples:\n\n    alpo session list"),
 )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import alpo
 
+from .checks import full_in, size
 from .exits import Failed
 from .options import Target
 from .output import escape, print_json, table
@@ -17,8 +18,11 @@ KEYS = (
 )
 _COLUMNS = [
     "id", "address", "state", "term", "leader", "last", "guaranteed", "fully replicated", "first LSN", "last LSN",
-    "lag", "status", "disk", "version",
+    "lag", "status", "disk", "full in", "version",
 ]
+
+#: Keys that hold sentences for people.
+_REMARKS = ("waiting", "problems", "space", "damage", "divergence", "cleaning_waits")
 
 Fields = Mapping[str, Any]
 
@@ -59,16 +63,8 @@ def row(member: Fields, found: list[dict[str, Any]]) -> list[str]:
         text("id"), text("address"), text("state") if member.get("reachable") else "unreachable", text("term"),
         leader, text("last_id"), text("guaranteed_id"), text("fully_replicated_id"), text("first_lsn"),
         text("last_lsn"), "-" if behind is None else str(behind), text("status"),
-        "-" if disk is None else size(int(disk)), text("version"),
+        "-" if disk is None else size(int(disk)), full_in(member), text("version"),
     ]
-
-
-def size(count: int) -> str:
-    """Bytes with the unit that suits."""
-    for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if count >= factor:
-            return f"{count / factor:.1f} {unit}"
-    return f"{count} B"
 
 
 def show(target: Target, found: list[dict[str, Any]]) -> None:
@@ -78,7 +74,7 @@ def show(target: Target, found: list[dict[str, Any]]) -> None:
     else:
         table("", _COLUMNS, [row(member, found) for member in found])
         for member in found:
-            for remark in [*(member.get("waiting") or ()), *(member.get("problems") or ())]:
+            for remark in [remark for key in _REMARKS for remark in member.get(key) or ()]:
                 print(escape(f"server {member.get('id')}: {remark}"))
     if not any(member.get("reachable") for member in found):
         raise Failed(f"none of {', '.join(target.servers)} could be reached")

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from alpo_cli.app import app
 from alpo_cli.bench.failover import Rounds
 from alpo_cli.bench.load import Load
 from alpo_cli.bench.show import duration, histogram, svg
 from alpo_cli.bench.stats import Latencies, Result
 from alpo_cli.local_cluster import LocalCluster, free_base_port
-from alpo_cli.main import app
 
 
 def measured(values: list[float]) -> Latencies:

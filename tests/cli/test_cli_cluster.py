@@ -100,6 +100,16 @@ def test_a_port_in_use_is_said(cluster: LocalCluster) -> None:
     assert port_free(port) and not any(server.pid for server in cluster.servers)
 
 
+def test_a_port_in_use_leaves_no_new_cluster(tmp_path: Path) -> None:
+    port = free_base_port(2) + 1
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", port))
+        taken.listen()
+        with pytest.raises(Failed, match=f"port {port} .*server 2.* in use"):
+            lay_out(tmp_path / "c", 2, port - 1)
+    assert not (tmp_path / "c").exists()
+
+
 def test_the_tail_of_a_log(cluster: LocalCluster) -> None:
     server = cluster.servers[0]
     assert server.log_tail() == ""

@@ -9,11 +9,14 @@ from typing import Any
 
 import pytest
 import typer
+from typer.testing import CliRunner
 
-from alpo_cli.main import app
+from alpo_cli.app import app
 
 DOCS = (Path(__file__).parents[2] / "docs" / "cli.md").read_text("utf-8")
 SHARED = {"--servers", "--config", "--timeout", "--json"}
+#: Of alpod, which some chapters name.
+ALPODS = {"--no-auto-init", "--member", "--id", "--data", "--listen", "--join"}
 #: Typer's own, of the root.
 TYPERS = {"--help", "--install-completion", "--show-completion"}
 
@@ -31,7 +34,10 @@ ALL = dict(commands(ROOT, "alpo"))
 
 
 def flags(command: Any) -> set[str]:
-    return {flag for parameter in command.params for flag in parameter.opts if flag.startswith("--")} - TYPERS
+    return {
+        flag for parameter in command.params for flag in (*parameter.opts, *parameter.secondary_opts)
+        if flag.startswith("--")
+    } - TYPERS
 
 
 def section_of(path: str) -> str:
@@ -46,7 +52,11 @@ def test_the_commands_are_those_of_the_contract() -> None:
     assert sorted(ALL) == sorted([
         "alpo append", "alpo read", "alpo status", "alpo session list", "alpo session drop", "alpo cluster start",
         "alpo cluster stop", "alpo cluster list", "alpo cluster init", "alpo bench append", "alpo bench read",
-        "alpo bench failover",
+        "alpo bench failover", "alpo outcome", "alpo trim", "alpo explain", "alpo doctor", "alpo backup",
+        "alpo restore", "alpo recover", "alpo log show", "alpo log verify", "alpo log export", "alpo log diff",
+        "alpo cursor set", "alpo cursor list", "alpo cursor drop", "alpo settings show", "alpo settings set",
+        "alpo member list", "alpo member add", "alpo member remove", "alpo member replace", "alpo transfer",
+        "alpo compact", "alpo spark doctor",
     ])
 
 
@@ -74,8 +84,18 @@ def test_every_help_has_an_example_of_that_very_command(path: str) -> None:
     assert path in text.partition("Examples:")[2]
 
 
+GROUPS = ("session", "settings", "cursor", "cluster", "bench", "log", "member", "spark")
+
+
+@pytest.mark.parametrize("path", ["alpo", *(f"alpo {group}" for group in GROUPS), *ALL])
+def test_examples_stand_out(path: str) -> None:
+    shown = CliRunner().invoke(app, [*path.split()[1:], "--help"], prog_name="alpo").stdout
+    examples = re.findall(r"^( *).*\balpo (?!\[)", shown.partition("Examples:")[2].partition("╭")[0], re.MULTILINE)
+    assert examples and set(examples) == {" " * 5}, shown
+
+
 @pytest.mark.parametrize("path", ALL)
 def test_no_option_of_the_docs_is_unknown(path: str) -> None:
-    known = set().union(*(flags(command) for command in ALL.values())) | {"--version", "--no-auto-init"} | TYPERS
+    known = set().union(*(flags(command) for command in ALL.values())) | {"--version"} | ALPODS | TYPERS
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", section_of(path)))
     assert named <= known

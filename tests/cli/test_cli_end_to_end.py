@@ -129,6 +129,26 @@ def test_a_retry_by_hand_is_appended_once(alpo: Alpo) -> None:
     assert retried == {**random, "duplicate": True}
 
 
+def test_a_retry_by_hand_under_a_wrong_epoch_says_what_to_try(alpo: Alpo) -> None:
+    first, _ = (alpo.lines("append", "--client", "two-lives", word)[0] for word in ("a", "b"))
+    retry = ["append", "--client", "two-lives", "--serial", "1", "a"]
+    assert "the epoch on record (no --epoch was given)" in alpo.says(*retry, code=1)
+    assert "under --epoch 1;" in alpo.says(*retry, "--epoch", "1", code=1)
+    later = ["append", "--client", "two-lives", "--serial", "3", "c", "--epoch", str(first["epoch"])]
+    assert f"under --epoch {first['epoch']};" in alpo.says(*later, code=1)
+    assert alpo.lines(*retry, "--epoch", str(first["epoch"]))[0] == {**first, "duplicate": True}
+    random = alpo.lines("append", "hello")[0]
+    assert "epoch;" not in alpo.says("append", "--client", random["client"], "--serial", "1", "other", code=1)
+
+
+def test_an_epoch_that_is_not_known_yet_is_called_that(alpo: Alpo) -> None:
+    alpo.run("append", "--client", "known", "x")
+    for name in ("known", "unknown"):
+        for words in (["append", "x", "--serial", "1", "--client"], ["session", "drop"]):
+            said = alpo.says(*words, name, "--epoch", str(10**9), "--timeout", "0.5", code=1)
+            assert f"no server knows an epoch 1000000000 of {name} yet" in said and "lead" not in said
+
+
 def test_sessions(alpo: Alpo) -> None:
     alpo.run("append", "--client", "short-lived", "x")
     known = {line["client"]: line for line in alpo.lines("session", "list")}
@@ -162,7 +182,8 @@ def test_a_founded_cluster_is_not_founded_again(alpo: Alpo) -> None:
 def test_nobody_there() -> None:
     nobody = Alpo(f"127.0.0.1:{free_base_port(1)}")
     assert nobody.run("append", "x", "--timeout", "0.3", code=1).stdout == b""
-    nobody.run("read", "--timeout", "0.3", code=1)
+    assert f"{nobody.servers}: connection refused" in nobody.says("read", "--timeout", "0.3", code=1)
+    assert f"{nobody.servers}: connection refused" in nobody.says("read", "--local", "--timeout", "0.3", code=1)
     members = nobody.lines("status", "--timeout", "0.3", code=1)[0]["members"]
     assert [member["reachable"] for member in members] == [False]
 

@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from alpo import errors
+from alpo_cli.app import app
 from alpo_cli.exits import Failed, UsageProblem, guarded
-from alpo_cli.main import app
 
 UNKNOWN = errors.NotGuaranteed("no answer", client="web-1", serial=17, epoch=4)
 
@@ -59,6 +59,26 @@ def test_a_bug_is_not_hidden() -> None:
         ending(BaseExceptionGroup("", [UNKNOWN, ZeroDivisionError()]))
 
 
+@pytest.mark.parametrize(("error", "said"), [
+    (FileNotFoundError(2, "No such file", "/a"), "alpo: /a: No such file\n"),
+    (OSError(28, "No space"), "alpo: No space\n"), (OSError("odd"), "alpo: odd\n"), (OSError(), "alpo: OSError\n"),
+])
+def test_what_the_system_says_is_told_once_and_without_its_number(
+    error: OSError, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ending(error) == 1
+    assert capsys.readouterr().err == said
+
+
+def test_a_file_that_cannot_be_read_is_named_once(tmp_path: Path) -> None:
+    for words in (["status", "--config", str(tmp_path)], ["append", "--servers", "h:1", "--file", str(tmp_path)]):
+        said = CliRunner().invoke(app, words).stderr
+        assert said == f"alpo: {words[-2]} {tmp_path}: Is a directory\n"
+    (tmp_path / "cluster.json").mkdir()
+    said = CliRunner().invoke(app, ["cluster", "list", "--dir", str(tmp_path)]).stderr
+    assert said == f"alpo: {tmp_path.resolve()}/cluster.json cannot be read: Is a directory\n"
+
+
 def test_messages_reach_the_terminal_escaped(capsys: pytest.CaptureFixture[str]) -> None:
     ending(errors.Refused("no\x1b[2J\nlisten"))
     assert capsys.readouterr().err == "alpo: no\\e[2J\nlisten\n"
@@ -71,6 +91,7 @@ def test_messages_reach_the_terminal_escaped(capsys: pytest.CaptureFixture[str])
     ["append", "x", "--client", ""], ["append", "x", "--client", "c" * 129], ["append", "x", "--client", "~c"],
     ["append", "--file", "/nowhere/at/all"],
     ["read", "--from", "0"], ["read", "--from", "5", "--to", "4"], ["read", "--last", "1", "--from", "1"],
+    ["read", "--last", "1", "--to", "4"], ["read", "--last", "1", "--to", "4", "--follow"],
     ["read", "--from", "1", "--since", "1m"], ["read", "--since", "soon"], ["read", "--server", "1"],
     ["read", "--raw", "--json"], ["read", "--limit", "-1"], ["read", "--from", str(2**63)], ["read", "extra"],
     ["status", "--timeout", "0"], ["status", "--timeout", "nan"], ["status", "--servers", "host"],

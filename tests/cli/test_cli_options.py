@@ -9,8 +9,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from alpo_cli.app import app as alpo_app
 from alpo_cli.exits import UsageProblem
-from alpo_cli.main import app as alpo_app
 from alpo_cli.options import Target, local, remember, split_servers, with_target
 
 app = typer.Typer(callback=remember)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
+import unicodedata
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
@@ -30,9 +30,17 @@ def test_control_characters_are_escaped() -> None:
     assert escape_bytes(b"gr\xc3\xbcn \xff\x07") == "grün \\xff\\x07"
 
 
-@given(st.binary())
-def test_nothing_escaped_holds_a_control_character(payload: bytes) -> None:
-    assert not re.search("[\x00-\x1f\x7f-\x9f]", escape_bytes(payload))
+def test_what_turns_text_or_hides_in_it_is_escaped() -> None:
+    assert escape("a\u202eb\u2066\u200f\u061c") == "a\\u202eb\\u2066\\u200f\\u061c"
+    assert escape("\u2028\u2029\ufeff\xad\u200b\U000e0041") == "\\u2028\\u2029\\ufeff\\xad\\u200b\\U000e0041"
+    fine = "grün  \u3000日本 می\u200cخواهم 👩\u200d🚀 ❤️ e\u0301"
+    assert escape(fine) == fine
+
+
+@given(st.one_of(st.binary(), st.text().map(str.encode)))
+def test_nothing_escaped_holds_what_is_not_seen(payload: bytes) -> None:
+    seen = escape_bytes(payload).translate(dict.fromkeys((0x200C, 0x200D)))
+    assert not {unicodedata.category(character) for character in seen} & {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
 
 def test_a_payload_is_text_or_base64() -> None:

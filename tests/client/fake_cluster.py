@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 import socket
 import struct
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -66,6 +67,9 @@ class FakeCluster:
         self.appends: list[tuple[int, r.Append]] = []
         self.opens: list[tuple[int, r.Open]] = []
         self.reads: list[tuple[int, r.Read]] = []
+        self.trims: list[tuple[int, r.Trim]] = []
+        #: So many trims are judged by a leader that has not noticed that it is none.
+        self.stale_trims = 0
         self.page_entries_max = 1000
         #: Told when anything was appended.
         self.grown = anyio.Event()
@@ -153,6 +157,11 @@ class FakeServer:
         self.frozen = False
         #: What this server's own copy holds, None: everything.
         self.local_lsn: int | None = None
+        #: Rows of an `EventList`, and each ``before`` that was asked for.
+        self.events: list[tuple[int, int, str, str]] = []
+        self.events_asked: list[int] = []
+        #: By how much its clock is ahead.
+        self.ahead_ms = 0
         self._scope = anyio.CancelScope()
 
     async def run(self, listener: Any, *, task_status: TaskStatus[None]) -> None:
@@ -232,6 +241,11 @@ class FakeServer:
         leads = c.leader == self.id
         if isinstance(request, r.Status):
             return [r.StatusAnswer(request.request, {"id": self.id, "state": "leader" if leads else "passive"})]
+        if isinstance(request, r.ListEvents):
+            self.events_asked.append(request.before)
+            below = [row for row in self.events if not request.before or row[0] < request.before]
+            now_ms = int(time.time() * 1000) + self.ahead_ms
+            return [r.EventList(request.request, self.id, now_ms, below[-request.count :])]
         if isinstance(request, r.Init):
             return [r.Done(request.request, 0)]
         if isinstance(request, r.Open):
@@ -249,6 +263,16 @@ class FakeServer:
         if isinstance(request, r.ListSessions):
             rows = [(name, s.epoch, s.last, 0, c.time_ms) for name, s in c.sessions.items()]
             return [r.SessionTable(request.request, rows, c.horizon_ms)]
+        if isinstance(request, r.Trim):
+            c.trims.append((self.id, request))
+            if c.stale_trims:
+                c.stale_trims -= 1
+                return [r.RequestRefused(request.request, Code.OUT_OF_RANGE, 0, 0, "", "1,3")]
+            if not 0 < request.before <= c.next_lsn:
+                detail = f"{c.first_lsn},{c.last_lsn}"
+                return [r.RequestRefused(request.request, Code.OUT_OF_RANGE, 0, 0, "", detail)]
+            c.first_lsn = max(c.first_lsn, request.before)
+            return [r.Trimmed(request.request, c.first_lsn)]
         assert isinstance(request, r.Drop)
         session = c.sessions.get(request.name)
         epoch = session.epoch if session is not None else 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import anyio
 import pytest
 from fake_cluster import CUT, SWALLOW, TAKE, TAKE_CUT, TAKE_MUTE, fake_cluster, until
@@ -166,11 +168,11 @@ async def test_sizes_are_refused_before_anything_is_sent() -> None:
     async with fake_cluster() as c:
         c.payload_bytes_max, c.batch_bytes_max = 100, 200
         async with alpo.connect(c.addresses) as log:
-            with pytest.raises(alpo.TooLarge):
-                await log.append(bytes((1 << 20) + 1))
-            early = log.append_nowait(bytes(101))
+            early = log.append_nowait(bytes(101))  # before any server has said what is too large
             with pytest.raises(alpo.TooLarge):
                 await early
+            with pytest.raises(alpo.TooLarge):
+                await log.append(bytes((1 << 20) + 1))
             with pytest.raises(alpo.TooLarge):
                 await log.append_batch([bytes(90)] * 3)
             with pytest.raises(alpo.TooLarge):
@@ -285,3 +287,21 @@ async def test_random_ids_are_made_after_the_horizon() -> None:
             await log.append(b"a")
             assert log.client is not None
             assert int(log.client[1:].replace("-", "")[:12], 16) == c.horizon_ms + 1
+
+
+async def test_a_callback_that_fails_harms_nobody_else(caplog: pytest.LogCaptureFixture) -> None:
+    async with fake_cluster() as c, alpo.connect(c.addresses) as log:
+        def fail(error: BaseException) -> None:
+            raise error
+
+        handle = log.append_nowait(b"a")
+        for error in (ZeroDivisionError(), asyncio.CancelledError()):  # the latter: a cancelled future's result
+            handle.add_done_callback(lambda _, error=error: fail(error))  # type: ignore[misc]
+        other = log.append_nowait(b"b")
+        other.add_done_callback(lambda _: fail(asyncio.CancelledError()))
+        assert (await handle, await other) == (1, 2)
+        handle.add_done_callback(lambda _: fail(asyncio.CancelledError()))
+        assert await log.append(b"c") == 3
+    assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [
+        ZeroDivisionError, asyncio.CancelledError, asyncio.CancelledError, asyncio.CancelledError
+    ]

@@ -9,6 +9,8 @@ import pytest
 from fake_cluster import FakeCluster, fake_cluster, until
 
 import alpo
+from alpo.client.connection import Connection
+from alpo.client.servers import Servers
 
 pytestmark = pytest.mark.anyio
 
@@ -72,7 +74,10 @@ async def test_last_and_client() -> None:
 
 async def test_wrong_arguments() -> None:
     log = alpo.connect("127.0.0.1:1")
-    for wrong in ({"start": 0}, {"last": 0}, {"start": 1, "last": 1}, {"server": 1}, {"since": datetime(2020, 1, 1)}):
+    for wrong in (
+        {"start": 0}, {"last": 0}, {"start": 1, "last": 1}, {"stop": 1, "last": 1}, {"server": 1},
+        {"since": datetime(2020, 1, 1)},
+    ):
         with pytest.raises(ValueError):
             log.read(**wrong)  # type: ignore[arg-type]
 
@@ -113,6 +118,54 @@ async def test_a_server_that_is_behind_is_left() -> None:
                 c.servers[1].kill()
                 c.servers[2].local_lsn = 12
         assert seen == list(range(1, 31))
+
+
+class Patient(Servers):
+    """Dials for ever: whoever waits for a frozen server first never comes to the next."""
+
+    async def dial(self, address: str, timeout_s: float = 3600.0) -> Connection:
+        return await super().dial(address, timeout_s)
+
+
+@pytest.mark.parametrize("known", [{1, 2, 3}, {1, 3}], ids=["listed", "told by another"])
+async def test_nobody_waits_for_a_frozen_server_that_he_does_not_need(known: set[int]) -> None:
+    async with fake_cluster() as c:
+        c.servers[1].frozen = True
+        for wanted in (2, None):
+            servers = Patient([c.servers[id].address for id in sorted(known)])
+            with anyio.fail_after(30):
+                connection = await servers.any(wanted)
+            assert connection.hello.id in ({2} if wanted else {2, 3})
+            servers.close()
+
+
+async def test_who_is_avoided_is_asked_last() -> None:
+    async with fake_cluster() as c:
+        servers = Servers([server.address for server in c.servers.values()])
+        for id in (1, 3):
+            c.servers[id].kill()
+        connection = await servers.any(None, avoid=c.servers[2].address)
+        assert connection.hello.id == 2
+        servers.close()
+
+
+async def test_why_nobody_answered_a_read_is_said() -> None:
+    async with fake_cluster(1) as c, alpo.connect(c.addresses, timeout_s=0.3) as log:
+        for options, why in (({}, "knows no leader"), ({"local": True, "server": 9}, "no server 9")):
+            c.lead(0)
+            with pytest.raises(alpo.Unavailable, match=why):
+                [r async for r in log.read(**options)]  # type: ignore[arg-type]
+        c.lead(1)
+        assert [r async for r in log.read()] == []
+        c.servers[1].frozen = True
+        with pytest.raises(alpo.Unavailable, match=f"{c.addresses} does not answer"):
+            [r async for r in log.read()]
+        with pytest.raises(alpo.Unavailable, match=f"{c.addresses} does not answer"):
+            [r async for r in log.read(local=True, server=1, timeout_s=1.5)]
+        c.servers[1].kill()
+        for local in (False, True):
+            with pytest.raises(alpo.Unavailable, match=f"{c.addresses}: connection refused"):
+                [r async for r in log.read(local=local)]
 
 
 async def test_unavailable_midway() -> None:
@@ -230,3 +283,18 @@ async def test_leaving_early_and_reusing_connections() -> None:
                 if record.lsn == 3:
                     break
         assert [r.lsn async for r in log.read(last=1)] == [100]
+
+
+async def test_a_closed_log_asks_nobody() -> None:
+    async with fake_cluster() as c:
+        async with alpo.connect(c.addresses, timeout_s=60) as log:
+            await log.append(b"a")
+            following = log.follow()
+            assert (await anext(following)).payload == b"a"
+        connections = sum(server.connections for server in c.servers.values())
+        with pytest.raises(alpo.Unavailable, match="closed"):
+            await anext(following)
+        for call in (log.status, log.sessions, log.init, log.read().__anext__, log.read(local=True).__anext__):
+            with pytest.raises(alpo.Unavailable, match="closed"):
+                await call()
+        assert sum(server.connections for server in c.servers.values()) == connections

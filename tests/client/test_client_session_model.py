@@ -189,7 +189,7 @@ class Appends(RuleBasedStateMachine):
             elif handle.done and not isinstance(handle.error, NotGuaranteed):
                 assert payload not in payloads, f"told {handle.error!r}, yet in the log"
         assert len(self.session.line) <= 5
-        assert self.session.line_bytes == sum(h.parcel.size for h in self.session.line)
+        assert self.session.line.bytes == sum(h.parcel.size for h in self.session.line)
         assert self.session.queue.bytes == sum(h.parcel.size for h in self.session.queue.handles)
         serials = [h.serial for h in self.session.line]
         assert serials == list(range(self.session.next_serial - len(serials), self.session.next_serial))

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 from anyio.from_thread import start_blocking_portal
-from fake_cluster import FakeCluster, fake_cluster
+from fake_cluster import SWALLOW, FakeCluster, fake_cluster
 
 import alpo
 
@@ -72,3 +72,73 @@ def test_no_thread_is_left() -> None:
         with alpo.connect_sync(c.addresses) as log:
             log.append(b"a")
         assert threading.active_count() <= before
+
+
+def test_what_was_refused_before_the_log_was_open_is_never_sent() -> None:
+    with cluster_in_a_thread() as c:
+        log = alpo.connect_sync(c.addresses)
+        with pytest.raises(alpo.Unavailable):
+            log.append(b"early")
+        with log:
+            assert log.append(b"late") == 1
+        assert c.payloads == [b"late"]
+
+
+@pytest.mark.parametrize("payload", [b"x", bytes(2 << 20)], ids=["good", "too large"])
+def test_a_cancelled_future_takes_its_append_back_or_can_not_be_cancelled(
+    payload: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    with cluster_in_a_thread() as c, alpo.connect_sync(c.addresses) as log:
+        log.append(b"first")
+        futures = [log.append_nowait(payload) for _ in range(200)]
+        cancelled = [future.cancel() for future in reversed(futures)]
+        log.append_nowait(b"last").result(20)
+        assert cancelled == [future.cancelled() for future in reversed(futures)]
+        if len(payload) == 1:
+            assert len(c.payloads) == 2 + cancelled.count(False)
+    assert not caplog.records
+
+
+def test_a_task_that_ends_early_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    with cluster_in_a_thread() as c, alpo.connect_sync(c.addresses) as log:
+        begun = threading.Event()
+
+        async def enter(*_: object) -> None:
+            begun.wait(20)
+            raise MemoryError
+
+        monkeypatch.setattr(log._log, "enter", enter)
+        futures = [log.append_nowait(b"x") for _ in range(3)]
+        begun.set()
+        assert [type(future.exception(20)) for future in futures] == [alpo.Unavailable] * 3
+        monkeypatch.undo()
+        assert log.append(b"y") == 1
+
+
+def test_closing_ends_a_follower_in_another_thread() -> None:
+    with cluster_in_a_thread() as c, ThreadPoolExecutor(1) as pool:
+        begun = threading.Event()
+
+        def follow() -> None:
+            for _ in log.follow():
+                begun.set()
+
+        with alpo.connect_sync(c.addresses) as log:
+            log.append(b"x")
+            following = pool.submit(follow)
+            assert begun.wait(20)
+        assert isinstance(following.exception(20), alpo.Unavailable)
+
+
+def test_a_log_that_closed_with_an_error_is_closed() -> None:
+    with cluster_in_a_thread() as c:
+        c.script = lambda server, append: SWALLOW
+        with pytest.raises(alpo.NotGuaranteed), alpo.connect_sync(c.addresses, timeout_s=0.1) as log:
+            log._call(lambda: _append_unheard(log))
+        for call in (lambda: log.append(b"x"), lambda: list(log.read()), log.status):
+            with pytest.raises(alpo.Unavailable):
+                call()
+
+
+async def _append_unheard(log: alpo.SyncLog) -> None:
+    log._log.append_nowait(b"x")

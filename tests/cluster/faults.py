@@ -1,7 +1,7 @@
 """Random faults of a whole cluster, all of them drawn from one seed: `schedule` draws, `Injector` inflicts.
 
 What is drawn is a list, the same for the same seed; when it hits and whom (a leader is only known at that moment) is
-the run's. Every fault ends by itself.
+the run's. Every fault ends by itself. What is harmed of a disk, and when: `disk_faults`.
 """
 
 from __future__ import annotations
@@ -9,12 +9,17 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import trio
+from disk_faults import DiskFaults
 from harness import Cluster
 from proxy import CLIENT
+from workload import History
+
+from alpo import AlpoError, OutOfRange, connect
 
 GAP_S = (1.0, 3.0)
 PAUSE_S = (0.1, 3.0)
@@ -27,8 +32,14 @@ AT_LEADER = 0.5
 #: Kinds and how often each is drawn.
 KINDS = {
     "kill -9": 5, "stop": 4, "cut": 2, "reset": 2, "delay": 2, "one way": 2, "half open": 3, "isolate": 3,
-    "isolate from servers": 2,
+    "isolate from servers": 2, "transfer": 2, "trim": 3,
+    "lose disk": 2, "flip file": 4, "flip WAL": 3, "roll back": 2, "replace": 2, "fill disk": 3, "fail writes": 2,
 }
+_HARM = ("lose disk", "flip file", "flip WAL", "roll back", "replace")
+#: Of a server's own life; one of them at a time.
+_LIFE = ("kill -9", "stop", "fill disk", "fail writes", *_HARM)
+#: Payloads that a trim leaves at least, of those that the follower has.
+TRIM_LEAVES = 200
 
 
 class Fault(NamedTuple):
@@ -48,20 +59,38 @@ def schedule(seed: int, size: int) -> Iterator[Fault]:
     kinds, weights = list(KINDS), list(KINDS.values())
     while True:
         kind = rng.choices(kinds, weights)[0]
-        length_s = rng.uniform(*(DOWN_S if kind == "kill -9" else PAUSE_S if kind == "stop" else NETWORK_S))
+        length_s = rng.uniform(*(PAUSE_S if kind == "stop" else DOWN_S if kind in _LIFE else NETWORK_S))
         server = 0 if rng.random() < AT_LEADER else rng.randint(1, size)
         yield Fault(rng.uniform(*GAP_S), kind, server, rng.randint(0, size), length_s, rng.uniform(*DELAY_S))
 
 
+def kinds_within(seed: int, size: int, seconds: float) -> set[str]:
+    """Which kinds of faults a seed draws in that time."""
+    found: set[str] = set()
+    for fault in schedule(seed, size):
+        seconds -= fault.gap_s
+        if seconds < 0:
+            break
+        found.add(fault.kind)
+    return found
+
+
 @dataclass(slots=True)
 class Injector:
-    """Inflicts faults on a cluster. ``by_kind`` counts them; ``died``: servers that ended by themselves."""
+    """Inflicts faults on a cluster. ``by_kind`` counts them; ``died``: servers that ended by themselves;
+    ``unmended``: what should have followed from a fault, and did not."""
 
     cluster: Cluster
     seed: int
+    history: History
     by_kind: Counter[str] = field(default_factory=Counter)
     died: list[str] = field(default_factory=list)
+    unmended: list[str] = field(default_factory=list)
+    disks: DiskFaults = field(init=False)
     _busy: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.disks = DiskFaults(self.cluster, self.seed, self.by_kind, self.unmended)
 
     async def run(self) -> None:
         """Until cancelled; every fault under way is then ended, and all servers run."""
@@ -93,26 +122,76 @@ class Injector:
             await trio.sleep(0.1)
 
     async def _inflict(self, fault: Fault, id: int) -> None:
-        if fault.kind in ("kill -9", "stop"):
-            if id in self._busy:
-                return
-            self._busy.add(id)
+        if fault.kind in _HARM:
+            async with self.disks.one_harmed:
+                await self._live(fault.kind, id, fault.length_s)
+        elif fault.kind in _LIFE:
+            await self._live(fault.kind, id, fault.length_s)
+        elif fault.kind == "transfer":
             self.by_kind[fault.kind] += 1
-            await (self._kill if fault.kind == "kill -9" else self._stop)(id, fault.length_s)
-            self._busy.remove(id)
+            with suppress(AlpoError):
+                async with connect(self.cluster.addresses, timeout_s=2.0) as log:
+                    await log.transfer(id)
+        elif fault.kind == "trim":
+            await self._trim()
         else:
             self.by_kind[fault.kind] += 1
             await self._network(fault, id)
 
+    async def _live(self, kind: str, id: int, length_s: float) -> None:
+        """None, if another one of that server's life is under way."""
+        if id not in self._busy:
+            self._busy.add(id)
+            try:
+                await self._live_through(kind, id, length_s)
+            finally:
+                self._busy.remove(id)
+
+    async def _live_through(self, kind: str, id: int, length_s: float) -> None:
+        match kind:
+            case "kill -9":
+                self.by_kind[kind] += 1
+                await self._kill(id, length_s)
+            case "stop":
+                self.by_kind[kind] += 1
+                await self._stop(id, length_s)
+            case "fill disk":
+                await self.disks.fill_up(id, length_s)
+            case "fail writes":
+                await self.disks.fail_writes(id, length_s)
+            case _:
+                await self.disks.harm(kind, id, length_s)
+
+    async def _trim(self) -> None:
+        """Of what the follower has read and its cursor no longer keeps; it cannot be read any more then."""
+        before = min(self.history.cursor_lsn, len(self.history.followed) - TRIM_LEAVES)
+        if before < 2:
+            return
+        with suppress(AlpoError):
+            async with connect(self.cluster.addresses, timeout_s=5.0) as log:
+                await log.trim(before)
+                self.by_kind["trim"] += 1
+                try:
+                    found = [record.lsn async for record in log.read(before - 1, before - 1)]
+                except OutOfRange as error:
+                    if error.first_lsn < before:
+                        self.unmended.append(f"the log was trimmed below {before}, but begins at {error.first_lsn}")
+                else:
+                    self.unmended.append(f"LSN {found} was read after a trim below {before}")
+
     async def _kill(self, id: int, down_s: float) -> None:
         self.cluster.servers[id].kill()
-        await trio.sleep(down_s)
-        self.cluster.start(id)
+        try:
+            await trio.sleep(down_s)
+        finally:  # a fault of a disk may wait for it
+            self.cluster.start(id)
 
     async def _stop(self, id: int, pause_s: float) -> None:
         self.cluster.servers[id].pause()
-        await trio.sleep(pause_s)
-        self.cluster.servers[id].resume()
+        try:
+            await trio.sleep(pause_s)
+        finally:
+            self.cluster.servers[id].resume()
 
     async def _network(self, fault: Fault, id: int) -> None:
         network = self.cluster.network
@@ -140,6 +219,8 @@ class Injector:
             case "isolate from servers":
                 flows = [flow for end in others for flow in ((id, end), (end, id))]
                 network.isolate(id, others)
-        await trio.sleep(fault.length_s)
-        for flow in flows:
-            network.heal(*flow)
+        try:
+            await trio.sleep(fault.length_s)
+        finally:
+            for flow in flows:
+                network.heal(*flow)

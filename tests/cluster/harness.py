@@ -61,8 +61,11 @@ def free_port() -> int:
 class Server:
     """One alpod: its directory, its configuration, its process."""
 
-    def __init__(self, id: int, home: Path, members: Mapping[int, str], options: Mapping[str, Any]) -> None:
+    def __init__(
+        self, id: int, home: Path, members: Mapping[int, str], options: Mapping[str, Any], join: str = ""
+    ) -> None:
         self.id = id
+        self.join = join
         self.home = home
         self.data = home / f"server-{id}"
         self.log = home / f"server-{id}.log"
@@ -100,7 +103,9 @@ class Server:
         lines = [f"id = {self.id}", f'data = "{self.data}"', f'listen = "{self.address}"', 'log_format = "json"']
         lines.append(f'advertise = "{self.members[self.id]}"')  # the proxy, for the address not to be "corrected" (R27)
         lines += [f"{key} = {_literal(value)}" for key, value in self.options.items() if key not in tables]
-        for id, address in self.members.items():
+        if self.join:
+            lines.append(f'join = "{self.join}"')
+        for id, address in self.members.items() if not self.join else ():
             lines += ["[[member]]", f"id = {id}", f'address = "{address}"']
         for name, table in tables.items():
             lines += [f"[{name}]", *(f"{key} = {_literal(value)}" for key, value in table.items())]
@@ -163,6 +168,7 @@ class Cluster:
         self.home = home
         self.members = dict(members)
         self._network = network
+        self._options = dict(options)
         self.servers = {id: Server(id, home, members, options) for id in members}
 
     @property
@@ -183,6 +189,16 @@ class Cluster:
             else:
                 port = self._network.ports[id] = free_port()
                 self.servers[id].spawn(port)
+
+    async def newcomer(self, id: int) -> str:
+        """Start a server that waits to be added; its address. It takes the place of one of that id."""
+        address = await self.network.open(id)
+        join = ",".join(other for member, other in self.members.items() if member != id)
+        self.members[id] = address
+        self.servers[id] = Server(id, self.home / "newcomers", {id: address}, self._options, join)
+        (self.home / "newcomers").mkdir(exist_ok=True)
+        self.start(id)
+        return address
 
     async def stop(self, *ids: int) -> dict[int, int]:
         """SIGTERM to these, all by default, at once; their exit codes."""

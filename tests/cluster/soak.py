@@ -2,9 +2,15 @@
 
     python tests/cluster/soak.py --seconds 300 [--seed N] [--servers 3,5]
 
-Eight named clients append numbered payloads, readers read, and every 1 to 3 s something is killed, stopped, cut off,
-slowed down or left half open. Exits 0 if nothing was lost, doubled, stale or otherwise wrong; else 1, and keeps the
-directories of the servers; the seed is printed.
+Eight named clients append numbered payloads, readers read, one follower reads all of the log and moves its cursor on,
+every server keeps 2,000 entries and what the cursor keeps. Every 1 to 3 s something is killed, stopped, cut off, slowed
+down or left half open, leadership is handed over, the log trimmed, a member replaced, a disk lost, filled up, made to
+fail, damaged (bytes of alpo.db or of its WAL flip while the server is down) or put back to an older copy. Exits 0 if
+nothing was lost, doubled, stale or otherwise wrong; else 1, and keeps the directories of the servers. The seed is
+printed.
+
+Its rules: the disks of a minority are harmed, one at a time, and the next one only once all vote again. What ALPO is
+not made to survive is not done: `disk_faults` and `disks` say what that is.
 """
 
 from __future__ import annotations
@@ -25,9 +31,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import checkers
 from checkers import Logged, Outcome
-from faults import Injector
+from disk_faults import LOW_WATER_BYTES
+from disks import mounted
+from faults import TRIM_LEAVES, Injector
 from harness import Cluster, cluster
-from workload import History, Writer, follow_on, read_on
+from workload import History, Writer, follow_on, keep_place, read_on
 
 import alpo
 from alpo.core.entries import Entry, Kind, split_payloads
@@ -37,6 +45,12 @@ READERS = 2
 #: For everything after the faults: the clients' last answers, the servers level, the logs read.
 AFTERWARDS_S = 90.0
 SHOWN_MAX = 5
+#: Of the disks that fill up, a minority.
+DISK_MIB = 192
+OPTIONS = {
+    "retention": {"max_entries": 2_000},
+    "storage": {"low_water_bytes": LOW_WATER_BYTES, "scrub_bytes_per_s": 1 << 30},
+}
 
 
 @dataclass(slots=True)
@@ -46,6 +60,8 @@ class Result:
     servers: int
     seed: int
     faults: dict[str, int] = field(default_factory=dict)
+    #: What came of what was done to disks.
+    disks: dict[str, int] = field(default_factory=dict)
     history: History = field(default_factory=History)
     violations: dict[str, list[str]] = field(default_factory=dict)
     last_lsn: int = 0
@@ -54,6 +70,7 @@ class Result:
         """The report."""
         history, found = self.history, self.violations
         faults = ", ".join(f"{kind} {count}" for kind, count in sorted(self.faults.items()))
+        disks = ", ".join(f"{what} {count}" for what, count in sorted(self.disks.items()))
         errors = ", ".join(f"{name} {count}" for name, count in sorted(history.errors.items()))
         told = {outcome: history.count(outcome) for outcome in Outcome}
         counted = {name: len(found.get(name, ())) for name in ("lost", "doubled", "stale")}
@@ -61,9 +78,11 @@ class Result:
         lines = [
             f"{self.servers} servers, seed {self.seed}",
             f"  faults     {sum(self.faults.values())}: {faults}",
+            f"  disks      {disks or 'nothing to see'}",
             f"  appends    acknowledged {told[Outcome.ACKNOWLEDGED]}, unknown {told[Outcome.UNKNOWN]}, refused"
             f" {told[Outcome.REFUSED]} (of them late ones of a fenced session: {history.fenced})",
-            f"  reads      linearizable {len(history.reads)}, followed {len(history.followed)} of {self.last_lsn}",
+            f"  reads      linearizable {len(history.reads)}, followed {len(history.followed)} of {self.last_lsn}"
+            f" (trimmed below {history.trimmed_lsn} in the end)",
             f"  told       {errors or 'nothing but success'}",
             "  violations " + ", ".join(f"{name} {count}" for name, count in counted.items()) + f", others {others}",
         ]
@@ -77,12 +96,14 @@ class Result:
 async def soak(home: Path, servers: int, seconds: float, seed: int) -> Result:
     """Run one and check it. Raises AssertionError if the cluster does not come back after the faults."""
     result = Result(servers, seed)
-    async with cluster(home, servers) as running:
-        await running.leader()
-        injector = Injector(running, seed)
-        await _run(running, injector, result.history, seconds, seed)
-        result.faults = dict(injector.by_kind)
-        await _check(running, result, injector)
+    small = [home / where / f"server-{id}" for where in ("", "newcomers") for id in range(1, servers // 2 + 1)]
+    with mounted(small, DISK_MIB):
+        async with cluster(home, servers, **OPTIONS) as running:
+            await running.leader()
+            injector = Injector(running, seed, result.history)
+            await _run(running, injector, result.history, seconds, seed)
+            result.faults, result.disks = dict(injector.by_kind), dict(injector.disks.became)
+            await _check(running, result, injector)
     return result
 
 
@@ -92,6 +113,8 @@ async def _run(running: Cluster, injector: Injector, history: History, seconds: 
     over = trio.Event()
     async with trio.open_nursery() as background:
         background.start_soon(follow_on, running.addresses, history)
+        with trio.fail_after(AFTERWARDS_S):  # from here on nothing goes that the follower has not read
+            await background.start(keep_place, running.addresses, history, over.is_set)
         with trio.move_on_after(seconds + AFTERWARDS_S) as deadline:
             async with trio.open_nursery() as nursery:
                 for number in range(READERS):
@@ -104,7 +127,13 @@ async def _run(running: Cluster, injector: Injector, history: History, seconds: 
                     writer.finish()
                 over.set()
         assert not deadline.cancelled_caught, f"the clients did not end within {AFTERWARDS_S:g} s after the faults"
+        async with alpo.connect(running.addresses, timeout_s=AFTERWARDS_S) as log:
+            history.trimmed_lsn = max(1, min(history.cursor_lsn, len(history.followed) - TRIM_LEAVES))
+            await log.trim(history.trimmed_lsn)
         last_lsn = await running.level(AFTERWARDS_S)
+        await running.until(
+            "all vote", lambda all_: all(fields["status"] == "VOTING" for fields in all_.values()), AFTERWARDS_S
+        )
         with trio.fail_after(AFTERWARDS_S):
             while len(history.followed) < last_lsn:
                 await trio.sleep(0.05)
@@ -113,26 +142,54 @@ async def _run(running: Cluster, injector: Injector, history: History, seconds: 
 
 async def _check(running: Cluster, result: Result, injector: Injector) -> None:
     """Read every server's copy through the library, stop them, read their files, and compare it all."""
-    history = result.history
+    history, log_now = result.history, result.history.followed
     by_server: dict[int, list[Logged]] = {}
     async with alpo.connect(running.addresses) as log:
         for id in running.servers:
-            records = [record async for record in log.read(local=True, server=id)]
-            by_server[id] = [Logged(r.lsn, r.client, r.serial, r.payload) for r in records]
+            by_server[id] = await _left(log, id, history)
     codes = await running.stop()
     files = {id: server.entries() for id, server in running.servers.items()}
-    log_now = by_server[1]
     result.last_lsn = len(log_now)
     found: dict[str, list[str]] = {
         **checkers.everything(history.appends, history.reads, log_now),
-        "copies differ": checkers.unequal(by_server),
-        "files differ": checkers.unequal(files),
-        "file and copy differ": checkers.unequal({1: log_now, 2: _payloads(files[1])}),
-        "follow": checkers.unequal({1: [logged.payload for logged in log_now], 2: history.followed}),
+        "copies differ": _unlike(log_now, by_server),
+        "files differ": _unequal_where_both(files),
+        "file and log differ": _unlike(log_now, {id: _payloads(entries) for id, entries in files.items()}),
         "told": history.problems,
+        "not mended": injector.unmended,
         "server died": injector.died + [f"server {id}: exit {code}" for id, code in codes.items() if code],
     }
     result.violations = {name: violations for name, violations in found.items() if violations}
+
+
+async def _left(log: alpo.Log, id: int, history: History) -> list[Logged]:
+    """Server ``id``'s copy of what was not trimmed."""
+    if history.trimmed_lsn > 1:
+        try:
+            trimmed = [record.lsn async for record in log.read(1, history.trimmed_lsn - 1, local=True, server=id)]
+            history.problems.append(f"server {id} serves LSN {trimmed}, trimmed below {history.trimmed_lsn}")
+        except alpo.OutOfRange as error:
+            if error.first_lsn < history.trimmed_lsn:
+                history.problems.append(f"server {id}: {error}, trimmed below {history.trimmed_lsn}")
+    while True:
+        try:
+            records = [record async for record in log.read(local=True, server=id)]
+        except alpo.OutOfRange:  # cleaned meanwhile
+            continue
+        return [Logged(r.lsn, r.client, r.serial, r.payload) for r in records]
+
+
+def _unlike(log_now: list[Logged], by_server: dict[int, list[Logged]]) -> list[str]:
+    """What a server has left of the log is the end of it."""
+    return [
+        violation for id, left in by_server.items()
+        for violation in checkers.unequal({0: log_now[len(log_now) - len(left) :], id: left})
+    ]
+
+
+def _unequal_where_both(files: dict[int, list[Entry]]) -> list[str]:
+    first_id = max(entries[0].id for entries in files.values())
+    return checkers.unequal({id: entries[first_id - entries[0].id :] for id, entries in files.items()})
 
 
 def _payloads(entries: list[Entry]) -> list[Logged]:

@@ -145,35 +145,6 @@ async def test_lists_or_settings_that_differ_wait_and_say_so_until_they_agree(tm
 
 
 @in_trio
-async def test_a_wiped_directory_waits_and_harms_nobody(tmp_path: Path) -> None:
-    async with cluster(tmp_path) as running:
-        leader = await running.leader()
-        async with connect(running.addresses) as log:
-            await log.append(b"kept")
-        await running.level()
-        wiped = running.others(leader)[0]
-        running.servers[wiped].kill()
-        shutil.rmtree(running.servers[wiped].data)
-        async with serving(running):
-            running.start(wiped)
-            found = await running.until(
-                "both sides say so",
-                lambda all_: len(all_) == 3 and bool(all_[wiped]["waiting"]) and any(
-                    "lost or wiped" in problem for problem in all_[leader]["problems"]
-                ),
-            )
-            assert found[wiped]["status"] != "VOTING" and found[wiped]["last_id"] == 0
-        # It counts for nothing: with one of the two others gone there is no majority, though two servers run.
-        running.servers[leader].kill()
-        async with connect(running.addresses) as log:
-            code, _, _ = await alpo("--servers", running.addresses, "--timeout", "2", "append", "no majority")
-            assert code in (1, 3)
-            running.start(leader)
-            await log.append(b"again", timeout_s=60)
-            assert b"kept" in [record.payload async for record in log.read()]
-
-
-@in_trio
 async def test_a_payload_over_the_limit(tmp_path: Path) -> None:
     async with cluster(tmp_path, settings={"payload_bytes_max": 1000, "batch_bytes_max": 3000}) as running:
         await running.leader()

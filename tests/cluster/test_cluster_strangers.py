@@ -159,7 +159,8 @@ async def test_two_thousand_idle_clients_are_a_thousand_and_the_others_are_told(
             leader = await running.leader()
             async with serving(running), AsyncExitStack() as stack:
                 received = await _greeted(running, leader, stack, IDLE)
-                assert received["ServerHello"] < CLIENTS_MAX < received["Problem"] + received["ServerHello"] == IDLE
+                # (The one that appends has a place too, unless it is just looking for another leader.)
+                assert received["ServerHello"] <= CLIENTS_MAX < received["Problem"] + received["ServerHello"] == IDLE
                 # Servers have slots of their own: one that comes back is let in.
                 other = running.others(leader)[0]
                 running.servers[other].kill()

@@ -17,11 +17,11 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 
 import trio
-from checkers import Append, Outcome, Read
+from checkers import Append, Logged, Outcome, Read
 
 import alpo
 from alpo.client.handle import Handle
-from alpo.errors import AlpoError, NotGuaranteed
+from alpo.errors import AlpoError, NotGuaranteed, OutOfRange
 
 LIFE_S = (2.0, 12.0)
 TIMEOUT_S = (0.5, 6.0)
@@ -30,6 +30,8 @@ IN_FLIGHT_MAX = 16
 PACE = 60.0
 READ_BACK = 20
 SETTLE_S = 5.0
+FOLLOWER = "follower"
+CURSOR_S = 0.5
 
 
 class History:
@@ -41,7 +43,12 @@ class History:
         self.problems: list[str] = []
         self.errors: Counter[str] = Counter()
         self.fenced = 0
-        self.followed: list[bytes] = []
+        #: All of the log, from LSN 1 on, whatever is trimmed or cleaned meanwhile: see `follow_on`.
+        self.followed: list[Logged] = []
+        #: Where the follower's cursor is known to stand.
+        self.cursor_lsn = 0
+        #: What is below is trimmed in the end.
+        self.trimmed_lsn = 1
 
     def count(self, outcome: Outcome) -> int:
         return sum(append.outcome is outcome for append in self.appends)
@@ -141,6 +148,7 @@ class Writer:
     async def _take_over(self, stack: AsyncExitStack, older: alpo.Log) -> None:
         """A second process of the name appends; the first one's later appends must be refused."""
         try:
+            await older.opened()  # else it may well be the one that opens later
             newer = await stack.enter_async_context(alpo.connect(self._servers, client=self._name))
             await newer.opened()
         except AlpoError:
@@ -185,6 +193,27 @@ async def follow_on(servers: str, history: History) -> None:
                     if record.lsn != len(history.followed) + 1:
                         history.problems.append(f"follow: LSN {record.lsn} after {len(history.followed)}")
                         return
-                    history.followed.append(record.payload)
+                    history.followed.append(Logged(record.lsn, record.client, record.serial, record.payload))
+            except OutOfRange as error:
+                history.problems.append(f"follow: {error}, although a cursor kept it")
+                return
             except AlpoError as error:
                 history.errors[f"follow: {type(error).__name__}"] += 1
+
+
+async def keep_place(
+    servers: str, history: History, over: Callable[[], bool],
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Keep for `follow_on` what it has yet to read, whatever retention says. Started once its place is kept."""
+    async with alpo.connect(servers) as log:
+        while not over():
+            lsn = len(history.followed) + 1
+            try:
+                await log.set_cursor(FOLLOWER, lsn)
+                if not history.cursor_lsn:
+                    task_status.started()
+                history.cursor_lsn = lsn
+            except AlpoError as error:
+                history.errors[f"cursor: {type(error).__name__}"] += 1
+            await trio.sleep(CURSOR_S)

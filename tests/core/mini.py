@@ -7,15 +7,27 @@ from __future__ import annotations
 import heapq
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from alpo.core.config import ReplicaConfig
 from alpo.core.entries import Entry
-from alpo.core.inputs import AppendRun, Connected, Input, Loaded, Persisted, Received, Tick
+from alpo.core.inputs import (
+    AppendRun,
+    Connected,
+    CopyLoaded,
+    DamageFound,
+    ImageLoaded,
+    Input,
+    Loaded,
+    Persisted,
+    Received,
+    Tick,
+)
 from alpo.core.invariants import check_all
 from alpo.core.members import Configured, Identity, Settings
 from alpo.core.messages import Envelope
-from alpo.core.ready import Ready, Reply, Write
+from alpo.core.ready import Appended, LoadCopy, Ready, Reply, Write
 from alpo.core.replica import Replica
 from alpo.core.state import State
 from alpo.storage.memory import MemoryStore
@@ -41,6 +53,7 @@ class Cluster:
     def __init__(
         self, size: int = 3, seed: int = 0, *, loss: float = 0.0, duplication: float = 0.0,
         settings: Settings | None = None, auto_init: bool = True, priorities: dict[int, int] | None = None,
+        table_save_entries: int = 50_000,
     ) -> None:
         self.rng = random.Random(seed)
         self.settings = settings or Settings()
@@ -51,6 +64,10 @@ class Cluster:
             Configured(i, f"10.0.0.{i}:7100", (priorities or {}).get(i, 0)) for i in range(1, size + 1)
         )
         self.hosts = {c.id: Host(c.id, bytes([c.id]) * 16) for c in self.configured}
+        self.joining: set[int] = set()
+        self.table_save_entries = table_save_entries
+        #: Damaged entries on a server's disk that others may have sound; None: nobody can have any back.
+        self.damaged: dict[int, set[int]] | None = None
         self.queue: list[tuple[float, int, Callable[[], None]]] = []
         self.count = 0
         self.cut: set[tuple[int, int]] = set()  # one-way
@@ -72,9 +89,11 @@ class Cluster:
         host = self.hosts[id]
         host.epoch += 1
         boot = host.store.boot()
+        alone = (Configured(id, f"10.0.0.{id}:7100"),)
         cfg = ReplicaConfig(
-            me=boot.me, address=f"10.0.0.{id}:7100", configured=self.configured, settings=self.settings,
-            auto_init=self.auto_init,
+            me=boot.me, address=f"10.0.0.{id}:7100", configured=alone if id in self.joining else self.configured,
+            settings=self.settings, auto_init=self.auto_init, joining=id in self.joining,
+            table_save_entries=self.table_save_entries,
         )
         host.replica = Replica(cfg, boot, random.Random(self.rng.random()))
         host.replica.replay(host.store.replay(boot.applied_id + 1))
@@ -90,6 +109,12 @@ class Cluster:
         host.replica = None
         host.epoch += 1
         host.store = host.store.crash()
+
+    def newcomer(self, id: int) -> None:
+        """A server that is no member yet."""
+        self.joining.add(id)
+        self.hosts[id] = Host(id, self.rng.randbytes(16))
+        self.boot(id)
 
     def wipe(self, id: int) -> None:
         self.crash(id)
@@ -122,11 +147,18 @@ class Cluster:
             assert not ready.send_after_write
         for envelope in ready.send:
             self.transmit(host, envelope)
+        for wanted in ready.images:
+            image, epoch = host.store.read_image(), host.epoch
+            if image is not None:
+                read = ImageLoaded(wanted.peer, image)
+                self.later(0.001, lambda: self.give(host.id, read) if host.epoch == epoch else None)
         for load in ready.loads:
             entries = host.store.read_entries(load.first_id, replica.log.stable_id, load.bytes_max)
             loaded = Loaded(load.peer, load.first_id, load.generation, entries)
             epoch = host.epoch
             self.later(0.001, lambda: self.give(host.id, loaded) if host.epoch == epoch else None)
+        for copy in ready.copies if self.damaged is not None else ():
+            self.later(0.001, partial(self.copy, host, host.epoch, copy))
         for reply in ready.replies:
             self.replies.append(reply)
             if self.on_reply is not None:
@@ -149,14 +181,26 @@ class Cluster:
         host.writes = [w for w in host.writes if w.number > number]
         if group:
             host.store.commit(group)
+        mended = {entry.id for write in group for entry in write.mended}
+        if mended and self.damaged is not None:
+            self.damaged[host.id] -= mended
+            self.later(0.001, partial(self.give, host.id, DamageFound(tuple(sorted(self.damaged[host.id])))))
         freed = [e for n, envelopes in host.waiting if n <= number for e in envelopes]
         host.waiting = [(n, envelopes) for n, envelopes in host.waiting if n > number]
         for envelope in freed:
             self.transmit(host, envelope)
         self.give(host.id, Persisted(number))
 
+    def copy(self, host: Host, epoch: int, wanted: LoadCopy) -> None:
+        assert self.damaged is not None
+        if host.epoch == epoch and wanted.id not in self.damaged.get(host.id, ()):
+            for entry in host.store.read_entries(wanted.id, wanted.id, 1):
+                self.give(host.id, CopyLoaded(wanted.peer, entry))
+
     def transmit(self, host: Host, envelope: Envelope) -> None:
         target = envelope.target.id
+        if target not in self.hosts:
+            return
         for _ in range(1 + (self.rng.random() < self.duplication)):
             if (host.id, target) in self.cut or self.rng.random() < self.loss:
                 continue
@@ -223,6 +267,14 @@ class Cluster:
         target = to if to is not None else self.leader.me.id  # type: ignore[union-attr]
         self.give(target, AppendRun(origin, client, epoch, serial, [(1, p) for p in payloads]))
         return origin
+
+    def append_some(self, count: int) -> None:
+        """As a client of its own; until they are guaranteed."""
+        leader = self.elect()
+        client = f"~{self.count:08d}-0000-7000-8000-000000000000"
+        origin = self.append(client, 1, *[b"%d" % n for n in range(count)], to=leader.me.id)
+        self.run_until(lambda: self.reply_to(origin) is not None)
+        assert isinstance(self.reply_to(origin), Appended)
 
     def reply_to(self, origin: str) -> Reply | None:
         return next((r for r in self.replies if r.origin == origin), None)

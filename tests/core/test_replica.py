@@ -150,17 +150,20 @@ def test_no_auto_init_waits_for_the_command(size: int) -> None:
     cluster.run_until(lambda: isinstance(cluster.reply_to("init"), Initialised))
 
 
-def test_a_wiped_server_waits_and_says_so() -> None:
-    """R27, R29: it neither votes nor accepts, and it founds nothing."""
+def test_a_wiped_server_that_nobody_can_take_in_waits_and_says_so() -> None:
+    """R27, R29, R30: it neither votes nor accepts, and it founds nothing."""
     cluster = Cluster(3)
     leader = cluster.elect()
-    wiped = next(id for id in cluster.hosts if id != leader.me.id)
+    wiped, down = (id for id in cluster.hosts if id != leader.me.id)
+    cluster.crash(down)
     cluster.wipe(wiped)
     cluster.boot(wiped)
     cluster.run(3)
     replica = cluster.hosts[wiped].replica
     assert replica.status_text == "EMPTY" and replica.last_id == 0 and replica.vote == 0
     assert any("lost or wiped" in why for why in replica.first_start.waits_for.values())
+    cluster.boot(down)
+    cluster.elect()
     origin = cluster.append(random_client(), 1, b"two of three")
     cluster.run_until(lambda: isinstance(cluster.reply_to(origin), Appended))
 
@@ -254,3 +257,16 @@ def test_a_leaver_waits_without_spinning() -> None:
     for _ in range(3):
         cluster.now_s += 0.01
         assert old.step([Tick()], cluster.now_s, cluster.wall_ms()).deadline_s > cluster.now_s
+
+
+def test_a_list_of_one_that_was_told_to_start_goes_on_after_a_crash() -> None:
+    """R29: that it is STARTING says that the command was given."""
+    cluster = Cluster(1, auto_init=False)
+    cluster.run(2.0)
+    assert cluster.leader is None
+    cluster.give(1, Initialise("operator"))
+    host = cluster.hosts[1]
+    cluster.run_until(lambda: host.store.boot().start.status is StartStatus.STARTING)
+    cluster.crash(1)
+    cluster.boot(1)
+    cluster.elect()

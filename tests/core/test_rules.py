@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from alpo.core.config import ReplicaConfig
 from alpo.core.entries import Entry, Kind, json_body, seal
 from alpo.core.inputs import Connected, Persisted, Received, Tick
@@ -14,6 +16,8 @@ from alpo.core.messages import (
     Canvass,
     CanvassAnswer,
     CanvassRequest,
+    Defer,
+    DeferAnswer,
     DeferRequest,
     Envelope,
     Message,
@@ -232,6 +236,33 @@ def test_another_incarnation_counts_for_nothing() -> None:
     assert answer.message == WrongIncarnation(b"y" * 16) and answer.sender == one.replica.me
 
 
+@pytest.mark.parametrize("stranger", [Identity(1, b"x" * 16), Identity(6, b"x" * 16)], ids=["another disk", "unlisted"])
+def test_not_even_the_term_of_a_strangers_answer_counts(stranger: Identity) -> None:
+    """R1, R27: else a disk that was put back could depose a leader; a member's answer does count."""
+    refusal = AppendAnswer(99, False, 0, 0, 0, 0, 0, 0, WALL_MS, False)
+    for answer in (
+        CanvassAnswer(99, 1, Canvass.TERM), VoteAnswer(99, 1, Vote.STALE, 0, None, WALL_MS),
+        DeferAnswer(99, 1, Defer.STALE), refusal,
+    ):
+        one = One()
+        one.lead()
+        term = one.replica.term
+        one.step(Received(Envelope(CLUSTER, stranger, one.replica.me, answer)))
+        assert (one.replica.term, one.replica.state) == (term, State.LEADER), answer
+        one.hear(1, answer)
+        assert (one.replica.term, one.replica.state) == (99, State.PASSIVE), answer
+
+
+def test_a_leader_that_our_list_does_not_know_is_followed() -> None:
+    """R27: our list may be behind; who is a member is told by the log that only this leader can bring."""
+    one = One(term=1)
+    newcomer = Identity(1, b"x" * 16)
+    ready = one.step(Received(Envelope(CLUSTER, newcomer, one.replica.me, AppendRequest(2, 0, 0, 0, 0, 1, []))))
+    assert (one.replica.term, one.replica.leader) == (2, newcomer)
+    (answer,) = answers(ready, AppendAnswer)
+    assert isinstance(answer, AppendAnswer) and answer.ok
+
+
 def test_only_an_electable_candidate_asks_to_defer() -> None:
     """R5, R6; M14."""
     one = One(id=5)
@@ -264,3 +295,57 @@ def test_the_refused_leader_steps_back_by_whole_terms_once_a_refusal() -> None:
     (probe,) = answers(one.hear(1, refusal), AppendRequest)
     assert isinstance(probe, AppendRequest) and probe.prev_id == 5 and probe.entries == []
     assert not [p for p in answers(one.hear(1, refusal), AppendRequest) if p.prev_id < 5], "a duplicate moved it"  # type: ignore[union-attr]
+
+def test_a_late_answer_to_a_canvass_counts() -> None:
+    """R2: a round trip may take longer than a round. (Without this: no leader for ever once it takes 0.3 T.)"""
+    one = One()
+    one.wait(5.0)
+    round = one.replica.election.round
+    assert round is not None
+    one.wait(0.16)
+    assert one.replica.election.round is not None and one.replica.election.round.number == round.number + 1
+    for voter in (1, 2):
+        one.hear(voter, CanvassAnswer(one.replica.term, round.number, Canvass.YES))
+    assert one.replica.state is State.CANDIDATE
+
+
+def test_an_answer_older_than_a_timeout_counts_no_more() -> None:
+    one = One()
+    one.wait(5.0)
+    round = one.replica.election.round
+    assert round is not None
+    for _ in range(6):
+        one.wait(0.16)
+    for voter in (1, 2):
+        one.hear(voter, CanvassAnswer(one.replica.term, round.number, Canvass.YES))
+    assert one.replica.state is State.PASSIVE
+
+
+def test_a_cycle_begins_when_the_vote_is_on_disk() -> None:
+    """R9: an fsync may take longer than a cycle. (Without this: no leader for ever once it takes 0.6 T.)"""
+    one = One()
+    one.wait(5.0)
+    round = one.replica.election.round
+    assert round is not None
+    for voter in (1, 2):
+        ready = one.hear(voter, CanvassAnswer(one.replica.term, round.number, Canvass.YES))
+    assert one.replica.state is State.CANDIDATE
+    assert not answers(one.wait(0.6), VoteRequest), "what is asked waits for the disk once, not every h"
+    assert one.replica.state is State.CANDIDATE
+    one.persist(ready)
+    one.wait(0.2)
+    assert one.replica.state is State.CANDIDATE
+    one.wait(0.31)
+    assert one.replica.state is State.PASSIVE
+
+
+def test_whom_we_thought_the_leader_may_have_our_vote() -> None:
+    """R4: a leader that asks for votes leads no more. (Without this a leader deposed at once costs a whole T.)"""
+    one = One(term=3, terms=(1, 3))
+    one.hear(1, AppendRequest(3, 2, 3, 0, 0, 1, []))
+    (answer,) = answers(one.hear(2, CanvassRequest(4, 1, Rank(3, 2, 0, 2), False)), CanvassAnswer)
+    assert answer == CanvassAnswer(3, 1, Canvass.LEADER)
+    (answer,) = answers(one.hear(1, CanvassRequest(5, 1, Rank(3, 2, 0, 1), False)), CanvassAnswer)
+    assert answer == CanvassAnswer(3, 1, Canvass.YES)
+    (vote,) = answers(one.hear(1, VoteRequest(5, Rank(3, 2, 0, 1), False)), VoteAnswer)
+    assert isinstance(vote, VoteAnswer) and vote.answer is Vote.GRANTED

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 
 from alpo.core.entries import Entry, Kind, json_body, seal
 from alpo.core.members import Settings
-from alpo.core.ready import SessionRow
+from alpo.core.session_rows import SessionRow
 from alpo.core.sessions import SessionTable, drop_body, open_body
 
 NONCE = bytes(16)

@@ -1,90 +1,13 @@
-"""Verdicts, one example a sentence of R21 and R22."""
+"""Verdicts on appends, one example a sentence of R21 and R22."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
+from session_leader import RANDOM, A, B, C, Leader, random_id, refused
 
-from alpo.core.client_ids import created_ms, valid_name
-from alpo.core.entries import Entry, Kind, join_payloads, seal, verify
-from alpo.core.inputs import AppendRun, DropSession, OpenSession
-from alpo.core.members import Settings
+from alpo.core.entries import Kind, join_payloads, seal, verify
 from alpo.core.ready import Code
-from alpo.core.sessions import (
-    SERIAL_MAX,
-    Accept,
-    DropNow,
-    Duplicate,
-    OpenAgain,
-    OpenNew,
-    Refuse,
-    SessionTable,
-    drop_body,
-    open_body,
-    seal_run,
-)
-
-
-def random_id(made_ms: int) -> str:
-    digits = f"{made_ms:012x}"
-    return f"~{digits[:8]}-{digits[8:]}-7000-8000-000000000000"
-
-
-def nonce(n: int) -> bytes:
-    return n.to_bytes(16, "big")
-
-
-RANDOM = random_id(1000)
-A, B, C = (1, b"a"), (1, b"b"), (1, b"c")
-
-
-class Leader:
-    """A table with its log; everything is guaranteed unless a test says otherwise."""
-
-    def __init__(self, **settings: int) -> None:
-        self.table = SessionTable(Settings(**{"window": 4, "window_total": 100, **settings}))
-        self.log: list[Entry] = []
-        self.guaranteed: int | None = None
-
-    @property
-    def head(self) -> int:
-        return len(self.log)
-
-    def marks(self) -> tuple[int, int]:
-        return self.head + 1, self.head if self.guaranteed is None else self.guaranteed
-
-    def special(self, kind: Kind, body: bytes = b"", client: str = "", time_ms: int = 0) -> int:
-        lsn = self.log[-1].lsn + self.log[-1].count if self.log else 1
-        self.log.append(seal(self.head + 1, 1, kind, time_ms, lsn, body, client))
-        self.table.apply(self.log[-1])
-        return self.head
-
-    def open(self, name: str = "alice", n: int = 1) -> int:
-        return self.special(Kind.SESSION, open_body(nonce(n), 0), name)
-
-    def drop(self, name: str, epoch: int) -> int:
-        return self.special(Kind.SESSION, drop_body(epoch), name)
-
-    def ask(self, client: str, epoch: int, serial: int, *bodies: tuple[int, bytes], **flags: bool) -> list[Any]:
-        return self.table.judge(AppendRun(None, client, epoch, serial, list(bodies), **flags), *self.marks())
-
-    def append(self, client: str, epoch: int, serial: int, *bodies: tuple[int, bytes], **flags: bool) -> None:
-        assert self.ask(client, epoch, serial, *bodies, **flags) == [Accept(serial, list(bodies))]
-        lsn = self.log[-1].lsn + self.log[-1].count if self.log else 1
-        sealed = seal_run(Accept(serial, list(bodies)), client, epoch, self.head + 1, 1, 0, lsn)
-        self.table.apply_all(sealed)
-        self.log += sealed
-
-    def ask_open(self, name: str, replaces: int, n: int) -> Any:
-        return self.table.judge_open(OpenSession(None, name, replaces, nonce(n)), *self.marks())
-
-    def ask_drop(self, name: str, epoch: int) -> Any:
-        return self.table.judge_drop(DropSession(None, name, epoch), *self.marks())
-
-
-def refused(serial: int, count: int, code: Code, number: int, rests_on: int) -> list[Refuse]:
-    return [Refuse(serial, count, code, number, rests_on)]
+from alpo.core.sessions import Accept, Duplicate, Refuse, seal_run
 
 
 @pytest.fixture
@@ -309,32 +232,6 @@ def test_a_random_client_has_no_epoch(leader: Leader) -> None:
     assert leader.ask(random_id(1), 1, 1, A) == refused(1, 1, Code.INVALID, 0, 0)
 
 
-# What can never be right.
-
-GOOD_UUID = RANDOM[1:]
-BAD_IDS = ["", "x" * 129, "é" * 65, "\ud800", "~", "~" + GOOD_UUID.upper().replace("0", "A"), "~" + GOOD_UUID + "0"]
-BAD_IDS += ["~" + GOOD_UUID.replace("-7", "-4"), "~" + GOOD_UUID.replace("-8", "-c"), "~" + GOOD_UUID.replace("-", "0")]
-BAD_IDS += ["~" + GOOD_UUID[:7] + "-" + GOOD_UUID[7] + GOOD_UUID[9:], "~" + "g" + GOOD_UUID[1:], "~+" + GOOD_UUID[1:]]
-
-
-@pytest.mark.parametrize("client", BAD_IDS)
-def test_a_malformed_id_is_invalid(client: str, leader: Leader) -> None:
-    assert leader.ask(client, 0, 1, A) == refused(1, 1, Code.INVALID, 0, 0)
-    assert leader.ask_open(client, 0, 1) == Refuse(0, 0, Code.INVALID, 0, 0)
-    assert leader.ask_drop(client, 0) == Refuse(0, 0, Code.INVALID, 0, 0)
-
-
-def test_names_up_to_128_bytes_are_valid() -> None:
-    assert valid_name("é" * 64) and valid_name("x") and valid_name("a~")
-    assert created_ms(random_id(0x123456789ABC)) == 0x123456789ABC
-
-
-@pytest.mark.parametrize(("serial", "bodies"), [(0, [A]), (-1, [A]), (SERIAL_MAX + 1, [A]), (1, [])])
-def test_a_run_without_a_serial_or_a_body_is_invalid(serial: int, bodies: list[Any], leader: Leader) -> None:
-    epoch = leader.open()
-    assert leader.ask("alice", epoch, serial, *bodies, sparse=True)[0].code == Code.INVALID
-
-
 # No more in flight than is remembered.
 
 
@@ -354,72 +251,6 @@ def test_more_than_the_whole_window_in_flight_is_to_be_sent_again() -> None:
     leader.guaranteed = 0
     leader.append(RANDOM, 0, 1, A, A, A)
     assert leader.ask(random_id(1), 0, 1, A, A, A) == [Accept(1, [A, A]), Refuse(3, 1, Code.SERIAL_EXPECTED, 3, 0)]
-
-
-# Opening and dropping.
-
-
-def test_an_unknown_name_opens_in_place_of_none(leader: Leader) -> None:
-    assert leader.ask_open("alice", 0, 1) == OpenNew(open_body(nonce(1), 0))
-
-
-def test_an_open_replaces_only_the_epoch_that_is_current(leader: Leader) -> None:
-    first = leader.open()
-    second = leader.open(n=2)
-    assert leader.ask_open("alice", 0, 3) == Refuse(0, 0, Code.EPOCH, second, second)
-    assert leader.ask_open("alice", first, 3) == Refuse(0, 0, Code.EPOCH, second, second)
-    assert leader.ask_open("alice", second, 3) == OpenNew(open_body(nonce(3), second))
-
-
-def test_the_same_open_is_answered_again_as_of_its_entry(leader: Leader) -> None:
-    first = leader.open()
-    leader.append("alice", first, 1, A, A)
-    second = leader.open(n=2)
-    leader.append("alice", second, 3, A)
-    assert leader.ask_open("alice", first, 2) == OpenAgain(second, 2, second)
-    assert leader.ask_open("alice", 0, 1) == Refuse(0, 0, Code.EPOCH, second, second)
-
-
-def test_serials_go_on_where_they_ended(leader: Leader) -> None:
-    leader.append("alice", leader.open(), 1, A, A)
-    second = leader.open(n=2)
-    assert leader.ask("alice", second, 3, A) == [Accept(3, [A])]
-    assert leader.ask("alice", second, 4, A) == refused(4, 1, Code.SERIAL_EXPECTED, 3, 0)
-
-
-def test_an_open_that_names_an_epoch_of_an_unknown_name(leader: Leader) -> None:
-    leader.special(Kind.LEADER)
-    assert leader.ask_open("alice", 1, 1) == Refuse(0, 0, Code.EPOCH, 0, 1)
-    assert leader.ask_open("alice", 2, 1) == Refuse(0, 0, Code.NOT_LEADER, 0, 0)
-
-
-def test_an_open_that_claims_more_than_we_know_gets_no_verdict(leader: Leader) -> None:
-    leader.open()
-    assert leader.ask_open("alice", 99, 2) == Refuse(0, 0, Code.NOT_LEADER, 0, 0)
-
-
-def test_names_are_bounded_and_a_drop_makes_room() -> None:
-    leader = Leader(names_max=1)
-    epoch = leader.open()
-    assert leader.ask_open("bob", 0, 1) == Refuse(0, 0, Code.TOO_MANY_NAMES, 0, 1)
-    assert leader.ask_open("alice", epoch, 2) == OpenNew(open_body(nonce(2), epoch))
-    leader.drop("alice", epoch)
-    assert isinstance(leader.ask_open("bob", 0, 1), OpenNew)
-
-
-def test_a_nonce_of_another_length_is_invalid(leader: Leader) -> None:
-    request = OpenSession(None, "alice", 0, b"")
-    assert leader.table.judge_open(request, 1, 0) == Refuse(0, 0, Code.INVALID, 0, 0)
-
-
-def test_a_drop_names_the_current_epoch_or_none(leader: Leader) -> None:
-    leader.open()
-    epoch = leader.open(n=2)
-    assert leader.ask_drop("alice", epoch) == DropNow(epoch, drop_body(epoch))
-    assert leader.ask_drop("alice", 0) == DropNow(epoch, drop_body(epoch))
-    assert leader.ask_drop("alice", 1) == Refuse(0, 0, Code.EPOCH, epoch, epoch)
-    assert leader.ask_drop("alice", 9) == Refuse(0, 0, Code.NOT_LEADER, 0, 0)
-    assert leader.ask_drop("bob", 0) == Refuse(0, 0, Code.EPOCH, 0, 2)
 
 
 # Sealing.

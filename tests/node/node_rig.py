@@ -17,9 +17,12 @@ from alpo.core.config import ReplicaConfig
 from alpo.core.members import Configured, Settings
 from alpo.core.ready import Write
 from alpo.node.lifecycle import Node
-from alpo.node.limits import Limits
+from alpo.node.limits import NO_CARE, DiskCare, Limits
+from alpo.node.retention import KEEP_ALL, Retention
+from alpo.storage.events import EventRow
+from alpo.storage.interface import Rest
 from alpo.storage.memory import MemoryStore
-from alpo.storage.writer import After, WriterStats
+from alpo.storage.writer import After, Slow, WriterStats
 from alpo.wire import requests as w
 from alpo.wire.codec import decode_hello, decode_server, encode
 from alpo.wire.framing import FrameReader
@@ -46,6 +49,13 @@ class HeldWriter:
             if after is not None:
                 after()
             self._done(write.number)
+
+    def note(self, event: EventRow) -> None:
+        self._store.note([event])
+        self._store.checkpoint(Rest.IDLE)
+
+    def watch(self, slow_s: float, slow: Slow) -> None:
+        self.slow_s, self.slow = slow_s, slow
 
     def release(self) -> None:
         self.held = False
@@ -127,7 +137,8 @@ async def until(condition: Callable[[], bool]) -> None:
 
 @asynccontextmanager
 async def rig(
-    size: int = 1, limits: Limits | None = None, settings: Settings | None = None, **config: Any
+    size: int = 1, limits: Limits | None = None, settings: Settings | None = None, retention: Retention = KEEP_ALL,
+    care: DiskCare = NO_CARE, **config: Any,
 ) -> AsyncIterator[Rig]:
     """So many servers, running. A list of one is started by command, so send `Init` first (`Client.init`)."""
     timers = {"heartbeat_s": 0.01, "election_timeout_s": 0.05, "stagger_s": 0.005}
@@ -143,7 +154,10 @@ async def rig(
             me=store.boot().me, address=configured[i].address, configured=configured, settings=settings or Settings(),
             **config,
         )
-        nodes.append(Node(cfg, limits or Limits(), store, lambda done, _failed, store=store: HeldWriter(store, done)))
+        def make_writer(done: Callable[[int], None], _failed: object, store: MemoryStore = store) -> HeldWriter:
+            return HeldWriter(store, done)
+
+        nodes.append(Node(cfg, limits or Limits(), store, make_writer, retention, care))
     async with trio.open_nursery() as nursery:
         for node, sock in zip(nodes, socks, strict=True):
             await nursery.start(node.run, sock)

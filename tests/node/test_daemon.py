@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from alpo.core.ready import Write
+from alpo.storage.sqlite import SqliteStore
+
 WAIT_S = 30
 
 
@@ -81,16 +84,39 @@ def test_a_port_in_use(tmp_path: Path) -> None:
         sock.bind(("127.0.0.1", 0))
         sock.listen()
         port = sock.getsockname()[1]
-        code, err = run(*flags(tmp_path, port))
-    assert code == 1
-    assert err == f"alpod: cannot listen on 127.0.0.1:{port}: the port is in use\n"
+        said = (1, f"alpod: cannot listen on 127.0.0.1:{port}: the port is in use\n")
+        assert run(*flags(tmp_path / "new", port)) == said
+        assert not (tmp_path / "new").exists(), "a store was made for a server that cannot listen"
+        with Serving(*flags(tmp_path / "old", free_port())):
+            pass
+        assert run(*flags(tmp_path / "old", port)) == said
 
 
 def test_a_directory_in_use_names_the_process_that_holds_it(tmp_path: Path) -> None:
-    with Serving(*flags(tmp_path, free_port())) as server:
-        code, err = run(*flags(tmp_path, free_port()))
-        assert code == 1
-        assert str(server.process.pid) in err and len(err.splitlines()) == 1
+    first = flags(tmp_path, free_port())
+    with Serving(*first) as server:
+        for second in (first, flags(tmp_path, free_port())):
+            code, err = run(*second)
+            assert code == 1
+            assert str(server.process.pid) in err and len(err.splitlines()) == 1
+
+
+def test_a_wal_that_would_lose_commits_is_not_opened(tmp_path: Path) -> None:
+    """Exit 1, a line that names the file, and the files as they were."""
+    store = SqliteStore.open(tmp_path, 1)
+    for number in range(1, 9):
+        store.commit([Write(number, number, 0, None, [], [], 0, 0)])
+    left = {name: (tmp_path / name).read_bytes() for name in ("alpo.db", "alpo.db-wal")}
+    store.close()
+    wal = bytearray(left["alpo.db-wal"])
+    wal[len(wal) // 2] ^= 1
+    left["alpo.db-wal"] = bytes(wal)
+    for name, content in left.items():
+        (tmp_path / name).write_bytes(content)
+    code, err = run(*flags(tmp_path, free_port()))
+    assert code == 1 and len(err.splitlines()) == 1
+    assert err.startswith(f"alpod: {tmp_path}/alpo.db-wal: ") and "synced" in err
+    assert {name: (tmp_path / name).read_bytes() for name in left} == left
 
 
 def test_a_directory_of_another_server_is_not_touched(tmp_path: Path) -> None:

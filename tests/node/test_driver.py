@@ -61,6 +61,8 @@ class Recorder:
             send=self._send,
             prepare=lambda envelopes: lambda: self._send(envelopes),
             load=lambda load: self.did.append(("load", load)),
+            load_image=lambda wanted: self.did.append(("load image", wanted)),
+            load_copy=lambda wanted: self.did.append(("load copy", wanted)),
             inflight_bytes_max=100,
         )
         self.driver.start()
@@ -270,3 +272,45 @@ async def test_a_report_that_nothing_waits_for_costs_no_step_of_its_own() -> Non
     rec.driver.post(Tick())
     rec.driver.kick()
     assert replica.steps[1:] == [[Persisted(1), Tick()]]
+
+
+@in_trio
+async def test_a_running_driver_hands_its_writes_over_at_the_end_of_the_pass_in_order() -> None:
+    rec = Recorder(Told(*(Ready(write=write(n)) for n in range(1, 5))))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(rec.driver.run)
+        await trio.testing.wait_all_tasks_blocked()
+        for _ in range(2):
+            rec.driver.post(Tick())
+            rec.driver.pump()
+        assert rec.did == []
+        await trio.lowlevel.checkpoint()
+        assert rec.did == [("write", 1), ("write", 2)]
+        rec.driver.post(Tick())
+        rec.driver.pump()
+        nursery.cancel_scope.cancel()
+    assert rec.did[2:] == [("write", 3)], "none is left behind"
+    rec.driver.post(Tick())
+    rec.driver.pump()
+    assert rec.did[3:] == [("write", 4)], "nobody comes for it at the end of the pass any more"
+
+
+@in_trio
+async def test_a_write_that_cannot_be_handed_over_ends_the_server() -> None:
+    rec = Recorder(Told(Ready(write=write(1)), Ready(write=write(2))))
+    ended = trio.Event()
+    rec.driver.on_failure = ended.set
+
+    def refuse(_write: Write, _after: After) -> None:
+        raise MemoryError
+
+    rec.driver._submit = refuse
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(rec.driver.run)
+        await trio.testing.wait_all_tasks_blocked()
+        rec.driver.post(Tick())
+        rec.driver.pump()
+        with trio.fail_after(20):
+            await ended.wait()
+        nursery.cancel_scope.cancel()
+    assert isinstance(rec.driver.failure, MemoryError)

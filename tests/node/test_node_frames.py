@@ -31,7 +31,7 @@ def client_frames() -> list[bytes]:
         encode(message) for message in (
             append(id, 1, b"one", b"two"), append(id, 3, (2, b"\1\0\0\0a\1\0\0\0b")), w.Open(1, "name", 0, b"n" * 16),
             w.Drop(2, "name", 5), w.ListSessions(3), w.Init(4), read(5, start=1, wait_ms=1), read(6, last=2),
-            read(7, linearizable=True), w.Status(8),
+            read(7, linearizable=True), w.Status(8), w.RangeDigest(9, 1, 5),
         )
     ]
 

@@ -12,7 +12,7 @@ from alpo.core.ranks import Rank
 from alpo.core.ready import Code
 from alpo.node.limits import Limits
 from alpo.wire import requests as w
-from alpo.wire.codec import encode, encode_envelope
+from alpo.wire.codec import decode_envelope, encode, encode_envelope
 from alpo.wire.framing import HELLO_BYTES_MAX, frame
 
 OTHER = b"o" * 16
@@ -102,8 +102,6 @@ async def test_a_peer_without_cluster_gets_first_start_answers_and_nothing_else(
         me = Identity(2, b"p" * 16)
         question = m.Envelope(b"", me, Identity(1, b""), m.StartQuestion(7, b"d" * 16))
         await peer.stream.send_all(encode_envelope(question))
-        from alpo.wire.codec import decode_envelope
-
         body = await peer.body()
         assert body is not None
         envelope = decode_envelope(body)
@@ -141,6 +139,29 @@ async def test_of_two_connections_of_one_peer_the_newer_stands() -> None:
 
 
 @in_trio
+async def test_a_connection_given_up_earlier_does_not_end_the_live_one() -> None:
+    """After a pause whole queues of hellos are read, in whatever order: what came in last is the live one."""
+    async with rig() as r:
+        await founded(r)
+        node = r.nodes[0]
+        given_up = [await connect_raw(r.addresses[0]) for _ in range(3)]
+        live = await connect_raw(r.addresses[0])
+        assert isinstance(await live.greet(peer_hello(node.replica.cluster, node.us.me)), w.PeerHello)
+        for each in given_up:
+            await each.greet(peer_hello(node.replica.cluster, node.us.me))
+            assert await each.receive() is None
+        await still_answers(live)
+
+
+async def still_answers(peer: Client) -> None:
+    """The server that `peer_hello` speaks for is asked and answered over this connection."""
+    envelope = m.Envelope(b"", Identity(2, b"p" * 16), Identity(1, b""), m.StartQuestion(7, b"d" * 16))
+    await peer.stream.send_all(encode_envelope(envelope))
+    body = await peer.body()
+    assert body is not None and isinstance(decode_envelope(body).message, m.StartAnswer)
+
+
+@in_trio
 async def test_those_turned_away_are_in_the_status() -> None:
     async with rig() as r:
         client = await founded(r)
@@ -149,3 +170,30 @@ async def test_those_turned_away_are_in_the_status() -> None:
         await until(lambda: bool(r.nodes[0].listener.strangers))
         fields = (await client.ask(w.Status(1))).fields
         assert [p for p in fields["problems"] if "cluster 6f6f" in p]
+
+
+@pytest.mark.parametrize("address", ["a..b:7100", "x" * 64 + ":7100", "nowhere", "-:99999", ""])
+def test_an_address_that_nobody_can_have_harms_nobody(address: str) -> None:
+    """A stranger says that he is server 2, at that address: it is tried in its turn, and that is all."""
+    @in_trio
+    async def body() -> None:
+        async with rig(2) as r:
+            await r.leader()
+            stranger = await connect_raw(r.addresses[0])
+            assert isinstance(await stranger.greet(peer_hello(address=address)), w.PeerHello)
+            peer = r.nodes[0].peers.by_id[2]
+            await until(lambda: peer.said_address == address)
+            tried: list[str] = []  # where it is dialled from now on
+            next_address = peer.next_address
+            peer.next_address = lambda among: tried.append(next_address(among)) or tried[-1]  # type: ignore
+
+            def dialled_everywhere() -> bool:
+                peer.said_address = address  # said again: a dial that succeeds puts the right one in its place
+                if peer.route is not None:
+                    peer.route.link.close("to be dialled anew")
+                return len(tried) >= 4 and (address in tried) == bool(address)
+
+            await until(dialled_everywhere)
+            await r.leader()
+
+    body()

@@ -5,9 +5,11 @@ from __future__ import annotations
 import trio
 from node_rig import append, connect, connect_raw, founded, in_trio, random_id, read, rig, until
 
+from alpo.core.entries import join_payloads
 from alpo.core.members import Identity, Settings
 from alpo.core.ready import Code
 from alpo.node.limits import Limits
+from alpo.node.link import Link
 from alpo.wire import requests as w
 from alpo.wire.codec import encode
 
@@ -29,6 +31,23 @@ async def test_a_payload_over_the_limit_is_refused_and_nothing_of_its_frame_take
 
 
 @in_trio
+async def test_a_frame_holds_the_largest_batch_whatever_the_cluster_says_that_is() -> None:
+    """From a client, to a peer, and back to a reader of the peer."""
+    async with rig(2, settings=Settings(batch_bytes_max=20 * MIB)) as r:
+        batch = join_payloads([bytes([n]) * MIB for n in range(19)])
+        id, appended = random_id(), None
+        while not isinstance(appended, w.Appended):  # a busy machine may depose a leader meanwhile
+            leader = await r.leader()
+            client = await connect(leader.us.address)
+            appended = await client.ask(append(id, 1, (19, batch)))
+        assert appended.lsns == [1]
+        other = next(node for node in r.nodes if node is not leader)
+        reader = await connect(other.us.address)
+        (row,) = (await reader.ask(read(start=1, wait_ms=10_000))).entries
+        assert row[-1] == batch
+
+
+@in_trio
 async def test_a_flood_waits_outside_while_the_disk_does_not_answer() -> None:
     """Bytes taken and not guaranteed stop at the limit (and what one receive brings a connection); nothing is lost."""
     limit = 1 * MIB
@@ -42,8 +61,7 @@ async def test_a_flood_waits_outside_while_the_disk_does_not_answer() -> None:
             for client, id in zip(clients, ids, strict=True):
                 flood = [append(id, serial, b"z" * 8 * KIB) for serial in range(1, 501)]
                 nursery.start_soon(client.send, *flood)
-            await until(lambda: node.driver.full)
-            await until_quiet(lambda: node.driver.inputs)
+            await until(lambda: len(node.driver.room) == len(clients) and not node.driver._inbox)
             taken = node.replica.inflight_bytes
             assert limit < taken < limit + 5 * (256 * KIB + 8 * KIB)
             node.writer.release()
@@ -56,14 +74,22 @@ async def test_a_flood_waits_outside_while_the_disk_does_not_answer() -> None:
         assert not node.driver.full
 
 
-async def until_quiet(count: object) -> None:
-    """Until nothing has happened for a good number of passes of the scheduler."""
-    same, last = 0, None
-    while same < 50:
-        now = count()  # type: ignore[operator]
-        same = same + 1 if now == last else 0
-        last = now
-        await trio.sleep(0.001)
+def queued_from_now_on(link: Link) -> list[int]:
+    """What waits for the other side to read after each `push`."""
+    seen: list[int] = []
+    push = link.push
+
+    def noted(data: bytes | bytearray) -> None:
+        push(data)
+        seen.append(link.queued_bytes)
+
+    link.push = noted  # type: ignore[method-assign]
+    return seen
+
+
+async def until_waited_for(link: Link) -> None:
+    """Until somebody waits for the other side to read: he goes on only once it has."""
+    await until(lambda: len(link._sent) > 0)
 
 
 @in_trio
@@ -96,16 +122,15 @@ async def test_a_client_that_does_not_read_its_pages_costs_bounded_memory() -> N
         for serial in range(1, 17):
             assert isinstance(await client.ask(append(id, serial, b"p" * 512 * KIB)), w.Appended)
         lazy = await connect(r.addresses[0])
+        *_, served = node.listener.clients
+        queued = queued_from_now_on(served.link)
         await lazy.send(*(read(n) for n in range(60)))
-        await until(lambda: any(c.requests for c in node.listener.clients))
-        served = next(c for c in node.listener.clients if c.requests)
-        await until(lambda: served.link.queued_bytes > 0)
-        await until_quiet(lambda: (served.link.queued_bytes, served.requests))
+        await until_waited_for(served.link)
         assert served.requests > 0
-        assert served.link.queued_bytes < 64 * KIB + 600 * KIB
         assert isinstance(await client.ask(append(id, 17, b"x")), w.Appended)
         pages = {(await lazy.receive()).request for _ in range(60)}
         assert pages == set(range(60))
+        assert max(queued) < 64 * KIB + 600 * KIB
 
 
 @in_trio
@@ -114,6 +139,7 @@ async def test_a_client_that_does_not_read_its_answers_is_not_read_either() -> N
         client = await founded(r)
         node = r.nodes[0]
         (served,) = node.listener.clients
+        queued = queued_from_now_on(served.link)
         async with trio.open_nursery() as nursery:
 
             async def ask_for_ever() -> None:
@@ -121,11 +147,10 @@ async def test_a_client_that_does_not_read_its_answers_is_not_read_either() -> N
                     await client.send(*(w.Status(n) for n in range(32)))
 
             nursery.start_soon(ask_for_ever)
-            await until(lambda: served.link.queued_bytes > 4 * KIB)
-            await until_quiet(lambda: served.link.queued_bytes)
-            assert served.link.queued_bytes < 1 * MIB
+            await until_waited_for(served.link)
             other = await connect(r.addresses[0])
             assert isinstance(await other.ask(append(random_id(), 1, b"x")), w.Appended)
+            assert 4 * KIB < max(queued) < 1 * MIB
             nursery.cancel_scope.cancel()
 
 
@@ -156,6 +181,28 @@ async def test_one_client_too_many_is_told_and_peers_have_their_own_slots() -> N
         await trio.aclose_forcefully(first.stream)
         await until(lambda: len(node.listener.clients) == 1)
         await connect(r.addresses[0])
+
+
+@in_trio
+async def test_made_up_servers_keep_no_member_out() -> None:
+    """Of ids that nobody told us of there are few at once, and few of a member's id under other incarnations."""
+    async with rig(2) as r:
+        leader = await r.leader()
+        other = next(node for node in r.nodes if node is not leader)
+        made_up = [(100 + n, b"p" * 16) for n in range(100)]
+        made_up += [(other.us.me.id, bytes([100 + n]) * 16) for n in range(50)]
+        for id, incarnation in made_up:
+            hello = w.PeerHello(
+                w.VERSION, b"", id, incarnation, "127.0.0.1:1", leader.us.me.id, b"", 1, 0, leader.us.timers_ms
+            )
+            assert isinstance(await (await connect_raw(leader.us.address)).greet(hello), w.PeerHello)
+        accepted = leader.routes.accepted
+        assert other.us.me in accepted
+        assert len(accepted) == 1 + 16 + 4
+        before = accepted[other.us.me]
+        before.link.close("for the test")
+        await until(lambda: accepted.get(other.us.me) not in (None, before))
+        assert len(accepted) == 1 + 16 + 4
 
 
 @in_trio

@@ -8,11 +8,17 @@ from hypothesis import strategies as st
 from node_rig import read
 
 from alpo.core.entries import Entry, Kind, join_payloads, seal, split_payloads
-from alpo.core.ready import Write
-from alpo.node.pages import OutOfRange, build_page, extent
+from alpo.core.ready import Base, Write
+from alpo.node.pages import PAGE_ROWS_MAX, ROW_BYTES_MAX, Front, OutOfRange, Overtaken, build_page, extent
 from alpo.storage.memory import MemoryStore
+from alpo.wire.codec import CLIENT_ID_BYTES_MAX, encode
+from alpo.wire.framing import GATHERED_BYTES_MAX, frame_bytes_max
+from alpo.wire.requests import Page
+from alpo.wire.shapes import INT_MAX
 
 CLIENTS = ("a", "b")
+#: A log of which nothing was cleaned or trimmed.
+WHOLE = Front(0, 1, 1)
 
 
 def log_of(shape: list[tuple[int, int]]) -> list[Entry]:
@@ -59,7 +65,7 @@ def test_pages_one_after_another_give_every_payload_once(shape: list[tuple[int, 
     end_lsn = everything[-1][0] if everything else 0
     start = data.draw(st.integers(1, end_lsn + 1))
     end = data.draw(st.integers(0, end_lsn))
-    within = extent(store, 1, end_id)
+    within = extent(store, WHOLE, end_id)
     found: list[tuple[int, str, bytes]] = []
     at = start
     for _ in range(50):
@@ -79,7 +85,7 @@ def test_the_last_so_many(shape: list[tuple[int, int]], last: int, client: str) 
     entries = log_of(shape)
     store = store_of(entries)
     mine = [r for r in records(entries, len(entries)) if client in ("", r[1])]
-    page = build_page(store, read(last=last, client=client), extent(store, 1, len(entries)), 1 << 20)
+    page = build_page(store, read(last=last, client=client), extent(store, WHOLE, len(entries)), 1 << 20)
     found = [
         lsn + n for _, _, _, _, _, lsn, count, _ in page.entries for n in range(count)
     ]
@@ -92,7 +98,7 @@ def test_the_last_so_many(shape: list[tuple[int, int]], last: int, client: str) 
 def test_since(shape: list[tuple[int, int]], ms: int) -> None:
     entries = log_of(shape)
     store = store_of(entries)
-    page = build_page(store, read(since_ms=ms or 1), extent(store, 1, len(entries)), 1 << 20)
+    page = build_page(store, read(since_ms=ms or 1), extent(store, WHOLE, len(entries)), 1 << 20)
     assert [row[0] for row in page.entries] == [e.id for e in entries if e.count and e.time_ms >= ms]
 
 
@@ -100,7 +106,7 @@ def test_since(shape: list[tuple[int, int]], ms: int) -> None:
 def test_one_past_the_end_is_empty_and_further_is_out_of_range(start: int, good: bool) -> None:
     entries = log_of([(0, 0), (2, 0), (2, 1)])
     store = store_of(entries)
-    within = extent(store, 1, 3)
+    within = extent(store, WHOLE, 3)
     if good:
         page = build_page(store, read(start=start), within, 1 << 20)
         assert page.end_lsn == 4 and page.next_lsn == 5
@@ -110,7 +116,152 @@ def test_one_past_the_end_is_empty_and_further_is_out_of_range(start: int, good:
     assert (error.value.first_lsn, error.value.last_lsn) == (1, 4)
 
 
+NAME = "n" * CLIENT_ID_BYTES_MAX
+
+
+def test_no_row_takes_more_than_is_reckoned_with() -> None:
+    most = INT_MAX
+    row = (most, most, most, NAME, most, most, most, b"x" * 70_000)
+    assert len(encode(Page(1, [row] * 2, 1, 1, 1))) - len(encode(Page(1, [row], 1, 1, 1))) == ROW_BYTES_MAX + 70_000
+
+
+@pytest.mark.parametrize("client", ["", NAME])
+def test_a_page_of_nothing_but_names_fits_in_a_frame(client: str) -> None:
+    many = PAGE_ROWS_MAX + 10_000
+    store = store_of([seal(id, 1, Kind.DATA, INT_MAX, id, b"", NAME, id, 0, 1) for id in range(1, many + 1)])
+    found, at, pages = 0, 1, 0
+    while at <= many:
+        page = build_page(store, read(start=at, client=client), extent(store, WHOLE, many), 1 << 20)
+        assert len(encode(page)) < frame_bytes_max(1 << 20) - (1 << 20) - GATHERED_BYTES_MAX // 2
+        found, at, pages = found + len(page.entries), page.next_lsn, pages + 1
+    assert (found, pages) == (many, 2)
+
+
 def test_an_empty_log_spans_1_to_0() -> None:
     store = store_of([])
-    page = build_page(store, read(), extent(store, 1, 0), 1 << 20)
+    page = build_page(store, read(), extent(store, WHOLE, 0), 1 << 20)
     assert (page.entries, page.first_lsn, page.end_lsn, page.next_lsn) == ([], 1, 0, 1)
+
+
+# -- trimmed and cleaned logs (R19, R20) -----------------------------------------------------------------
+
+
+def clean(store: MemoryStore, entries: list[Entry], upto_id: int) -> Front:
+    """Delete everything up to an entry, as a commit does."""
+    last = entries[upto_id - 1]
+    base = Base(upto_id, last.term, last.time_ms, last.lsn + last.count)
+    store.commit([Write(2, 1, 0, None, [], [], upto_id, upto_id, base=base)])
+    return Front(upto_id, base.next_lsn, base.next_lsn)
+
+
+@given(shape=shapes, data=st.data())
+def test_reading_from_the_first_available_on_gives_all_that_is_left(
+    shape: list[tuple[int, int]], data: st.DataObject
+) -> None:
+    entries = log_of(shape)
+    store = store_of(entries)
+    next_lsn = sum(count for count, _ in shape) + 1
+    front = WHOLE
+    cleaned = data.draw(st.integers(0, len(entries)))
+    if cleaned:
+        front = clean(store, entries, cleaned)
+    front = front._replace(first_lsn=max(front.first_lsn, data.draw(st.integers(1, next_lsn))))
+    within = extent(store, front, len(entries))
+    assert (within.first_lsn, within.end_lsn) == (front.first_lsn, next_lsn - 1)
+    client = data.draw(st.sampled_from(["", *CLIENTS]))
+    asks = {"last": data.draw(st.integers(0, 9))} if data.draw(st.booleans()) else {}
+    found: list[tuple[int, str, bytes]] = []
+    at = 0
+    for _ in range(50):
+        page = build_page(store, read(start=at, client=client, **({} if at else asks)), within, 8)
+        for _, _, _, name, _, lsn, count, body in page.entries:
+            found += [(lsn + n, name, payload) for n, payload in enumerate(split_payloads(count, body))]
+        if page.next_lsn > page.end_lsn:
+            break
+        at = page.next_lsn
+    left = [r for r in records(entries, len(entries)) if r[0] >= front.first_lsn and client in ("", r[1])]
+    if asks.get("last"):
+        assert found[-asks["last"] :] == left[-asks["last"] :]
+        assert found == left[len(left) - len(found) :]  # of one client a whole batch more, at most
+    else:
+        assert found == left
+
+
+@pytest.mark.parametrize("ask", [{"start": 1}, {"start": 4}, {"end": 4}, {"start": 3, "end": 9}])
+@pytest.mark.parametrize("cleaned", [0, 2])
+def test_below_the_first_available_is_out_of_range(ask: dict[str, int], cleaned: int) -> None:
+    entries = log_of([(2, 0), (2, 1), (3, 0), (1, 1)])
+    store = store_of(entries)
+    front = (clean(store, entries, cleaned) if cleaned else WHOLE)._replace(first_lsn=5)
+    with pytest.raises(OutOfRange) as error:
+        build_page(store, read(**ask), extent(store, front, 4), 1 << 20)
+    assert (error.value.first_lsn, error.value.last_lsn) == (5, 8)
+
+
+def test_a_batch_in_which_the_log_was_trimmed_is_cut() -> None:
+    entries = log_of([(1, 0), (3, 1), (1, 0)])
+    store = store_of(entries)
+    for first_lsn, left in ((2, 3), (3, 2), (4, 1)):
+        page = build_page(store, read(), extent(store, Front(1, 2, first_lsn), 3), 1 << 20)
+        assert [(row[0], row[5], row[6]) for row in page.entries] == [(2, first_lsn, left), (3, 5, 1)]
+        payloads = split_payloads(left, page.entries[0][7])
+        assert payloads == split_payloads(3, entries[1].body)[3 - left :]
+
+
+@pytest.mark.parametrize(("first_lsn", "first_id"), [(1, 1), (3, 2), (4, 3), (6, 4)])
+def test_since_begins_with_what_is_there(first_lsn: int, first_id: int) -> None:
+    entries = log_of([(2, 0), (1, 0), (2, 0), (1, 0)])
+    store = store_of(entries)
+    page = build_page(store, read(since_ms=1), extent(store, Front(0, 1, first_lsn), 4), 1 << 20)
+    assert page.entries[0][0] == first_id and page.first_lsn == first_lsn
+
+
+@pytest.mark.parametrize(("base_id", "base_next_lsn", "first_lsn"), [(3, 6, 6), (0, 1, 6), (1, 3, 6)])
+def test_all_gone_spans_the_next_lsn_to_the_last(base_id: int, base_next_lsn: int, first_lsn: int) -> None:
+    entries = log_of([(2, 0), (2, 0), (1, 0)])
+    store = store_of(entries)
+    if base_id:
+        clean(store, entries, base_id)
+    within = extent(store, Front(base_id, base_next_lsn, first_lsn), 3)
+    for ask in ({}, {"last": 3}, {"since_ms": 1}, {"last": 3, "client": "a"}):
+        page = build_page(store, read(**ask), within, 1 << 20)
+        assert (page.entries, page.next_lsn, page.end_lsn, page.first_lsn) == ([], 6, 5, 6)
+
+
+def test_a_trim_mark_ahead_of_our_own_disk_leaves_nothing_to_read() -> None:
+    store = store_of(log_of([(2, 0)]))
+    page = build_page(store, read(), extent(store, Front(0, 1, 8), 1), 1 << 20)
+    assert (page.entries, page.next_lsn, page.end_lsn, page.first_lsn) == ([], 8, 7, 8)
+
+
+class Overtaking:
+    """A store of which everything up to an entry is cleaned just before the ``at``-th look at it."""
+
+    def __init__(self, store: MemoryStore, entries: list[Entry], upto_id: int, at: int) -> None:
+        self._store, self._entries, self._upto_id, self._left = store, entries, upto_id, at
+
+    def __getattr__(self, name: str) -> object:
+        self._left -= 1
+        if self._left == 0:
+            clean(self._store, self._entries, self._upto_id)
+        return getattr(self._store, name)
+
+
+@given(shape=shapes.filter(bool), data=st.data())
+def test_cleaning_in_the_middle_of_a_page_leaves_no_gap(shape: list[tuple[int, int]], data: st.DataObject) -> None:
+    """Whatever is asked for and whenever it is cleaned: what was due all along, or `Overtaken`."""
+    entries = log_of(shape)
+    store = store_of(entries)
+    within = extent(store, WHOLE, len(entries))
+    ask = read(**data.draw(st.fixed_dictionaries({}, optional={
+        "start": st.integers(1, within.end_lsn + 1), "end": st.integers(1, within.end_lsn + 1),
+        "client": st.sampled_from(CLIENTS),
+    })))
+    bytes_max = data.draw(st.integers(1, 40))
+    due = build_page(store, ask, within, bytes_max)
+    overtaking = Overtaking(store, entries, data.draw(st.integers(1, len(entries))), data.draw(st.integers(1, 5)))
+    try:
+        page = build_page(overtaking, ask, within, bytes_max)
+    except Overtaken:
+        return
+    assert page == due

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from alpo.core.entries import Entry, Kind, join_payloads, seal
-from alpo.core.ready import SessionRow, TableSave, Write
+from alpo.core.ready import Base, TableSave, Write
+from alpo.core.session_rows import SessionRow
 from alpo.storage.connections import connect_writer
 from alpo.storage.interface import Store
 from alpo.storage.memory import MemoryStore
@@ -117,3 +118,22 @@ def row(client: str, last_serial: int = 1, slots: int = 1) -> SessionRow:
 def table(applied_id: int, changed: list[SessionRow], ended: list[str] | None = None) -> TableSave:
     members = [[1, "127.0.0.1:7100", 0, "aa" * 16, 1, ["bb" * 16]]]
     return TableSave(applied_id, 5, changed, ended or [], members, 2, {"window": 1024})
+
+
+def base_of(entry: Entry) -> Base:
+    """What stands for the log up to ``entry``."""
+    return Base(entry.id, entry.term, entry.time_ms, entry.lsn + entry.count)
+
+
+def cleaning(upto: Entry, entries: list[Entry] | None = None, **fields: Any) -> Write:
+    """A write that cleans up to an entry that all servers hold, with the table that it needs."""
+    fields = {
+        "guaranteed_id": upto.id, "fully_replicated_id": upto.id, "table": table(upto.id, []), "runs": [],
+        "term": upto.term, "base": base_of(upto), **fields,
+    }
+    return write(entries, **fields)
+
+
+def runs_of(entries: list[Entry]) -> list[tuple[int, int]]:
+    """(term, first id) of every run among ``entries``."""
+    return [(e.term, e.id) for i, e in enumerate(entries) if i == 0 or entries[i - 1].term != e.term]

@@ -6,9 +6,10 @@ import random
 import shutil
 
 import pytest
-from store_kit import SERVER, LogBuilder, row, table, write
+from store_kit import SERVER, LogBuilder, cleaning, row, table, write
 
 from alpo.storage.interface import DamagedStore, StoreError
+from alpo.storage.rows import base_checksum
 from alpo.storage.sqlite import SqliteStore
 
 HEADERS = ("term", "kind", "time_ms", "serial", "epoch", "lsn", "count", '"check"')
@@ -92,11 +93,12 @@ def test_hard_state_damaged(sqlite, sql):
 @pytest.mark.parametrize(
     "sql",
     [
-        "UPDATE sessions SET state = zeroblob(9) WHERE client = 'a'",
-        "UPDATE sessions SET client = 'x' WHERE client = 'a'",
-        "UPDATE sessions SET state = 'text' WHERE client = 'a'", "UPDATE sessions SET state = x'' WHERE client = 'a'",
-        "UPDATE sessions SET state = (SELECT state FROM sessions WHERE client = 'b') WHERE client = 'a'",
-        "DELETE FROM sessions WHERE client = 'a'", "DELETE FROM applied", "UPDATE applied SET state = '{}'",
+        "UPDATE saved_sessions SET state = zeroblob(9) WHERE client = 'a'",
+        "UPDATE saved_sessions SET client = 'x' WHERE client = 'a'",
+        "UPDATE saved_sessions SET state = 'text' WHERE client = 'a'",
+        "UPDATE saved_sessions SET state = x'' WHERE client = 'a'",
+        "UPDATE saved_sessions SET state = (SELECT state FROM saved_sessions WHERE client = 'b') WHERE client = 'a'",
+        "DELETE FROM saved_sessions WHERE client = 'a'", "DELETE FROM applied", "UPDATE applied SET state = '{}'",
         "UPDATE applied SET state = x'00'", "UPDATE runs SET term = 9",
         "UPDATE runs SET first_id = 4 WHERE first_id = 3",
         "DELETE FROM runs WHERE first_id = 1", "DELETE FROM runs WHERE first_id = 3", "DELETE FROM runs",
@@ -111,6 +113,98 @@ def test_what_a_replica_starts_from_damaged(sqlite, sql):
     sqlite.tamper(sql)
     with pytest.raises(DamagedStore):
         sqlite.reopen().boot()
+
+
+def _cleaned(sqlite):
+    """Entries 4 … 8 above a base at 3, in runs that begin at 2, 5 and 7."""
+    log = LogBuilder()
+    entries = [*log.datas(1, 1), *log.datas(3, 2), *log.datas(2, 3), *log.datas(2, 4)]
+    sqlite.store.commit([write(entries)])
+    sqlite.store.commit([cleaning(entries[2], term=4, guaranteed_id=8)])
+    return entries
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "UPDATE base SET id = id + 1", "UPDATE base SET id = id - 1", "UPDATE base SET term = 1",
+        "UPDATE base SET time_ms = 0", "UPDATE base SET next_lsn = 5", "UPDATE base SET checksum = 1",
+        "UPDATE base SET id = 'x'", "UPDATE base SET term = -1", "UPDATE base SET next_lsn = 4.5", "DELETE FROM base",
+    ],
+)
+@pytest.mark.parametrize("empty", [False, True])
+def test_the_base_damaged(sqlite, sql, empty):
+    entries = _cleaned(sqlite)
+    if empty:
+        sqlite.store.commit([cleaning(entries[-1])])
+    sqlite.tamper(sql)
+    with pytest.raises(DamagedStore, match="base"):
+        sqlite.store.boot()
+    with pytest.raises(DamagedStore, match="base"):
+        sqlite.store.entry_head(5)
+    with pytest.raises(DamagedStore, match="base"):
+        sqlite.store.find_lsn(5, 8)
+    with pytest.raises(DamagedStore, match="base"):
+        list(sqlite.store.replay(1))
+    with pytest.raises(DamagedStore, match="base"):
+        sqlite.reopen()
+
+
+def _set_base(sqlite, **fields):
+    """Another base, with a checksum that fits: another file's row, say."""
+    base = sqlite.store.boot().base._replace(**fields)
+    columns = "id = ?, term = ?, time_ms = ?, next_lsn = ?, checksum = ?"
+    sqlite.tamper(f"UPDATE base SET {columns}", *base, base_checksum(base))
+
+
+@pytest.mark.parametrize("fields", [{"id": 2}, {"id": 4}, {"id": 0}, {"term": 3}, {"time_ms": 2**42}, {"next_lsn": 5}])
+def test_a_base_of_another_log(sqlite, fields):
+    _cleaned(sqlite)
+    sqlite.reopen().boot()
+    _set_base(sqlite, **fields)
+    with pytest.raises(DamagedStore):
+        sqlite.reopen().boot()
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "DELETE FROM log WHERE id = 4", "DELETE FROM log WHERE id <= 6", "DELETE FROM log WHERE id = 8",
+        "DELETE FROM log", "DELETE FROM runs WHERE first_id = 2", "DELETE FROM runs WHERE first_id = 5",
+        "DELETE FROM runs WHERE first_id = 7", "DELETE FROM runs", "DELETE FROM applied",
+        "INSERT INTO log SELECT 3, term, kind, time_ms, client, serial, epoch, lsn, count, digest, \"check\", body"
+        " FROM log WHERE id = 4",
+    ],
+)
+def test_what_is_above_the_base_damaged(sqlite, sql):
+    _cleaned(sqlite)
+    sqlite.reopen().boot()
+    sqlite.tamper(sql)
+    with pytest.raises(DamagedStore):
+        sqlite.reopen().boot()
+
+
+@pytest.mark.parametrize("marks", [{"guaranteed_id": 2}, {"table": table(2, [])}, {"table": None}])
+def test_a_log_cleaned_beyond_what_it_vouches_for(sqlite, marks):
+    entries = LogBuilder().datas(5)
+    sqlite.store.commit([write(entries)])
+    sqlite.store.commit([cleaning(entries[2], **marks)])
+    with pytest.raises(DamagedStore, match="cleaned up to 3"):
+        sqlite.reopen().boot()
+
+
+def test_an_entry_missing_above_the_base_was_not_cleaned(sqlite):
+    entries = _cleaned(sqlite)
+    sqlite.tamper("DELETE FROM log WHERE id = 4")
+    for first, last in ((4, 8), (4, 4)):
+        with pytest.raises(DamagedStore, match="entry 4 is missing"):
+            sqlite.store.read_entries(first, last, 10_000)
+    with pytest.raises(DamagedStore, match="entry 4 is missing"):
+        sqlite.store.entry_head(4)
+    with pytest.raises(DamagedStore, match="entry 4 is missing"):
+        list(sqlite.store.replay(1))
+    assert sqlite.store.read_entries(3, 8, 10_000) == []
+    assert sqlite.store.read_entries(5, 8, 10_000) == entries[4:]
 
 
 def test_a_flipped_byte_anywhere_is_reported_or_changes_nothing(sqlite, tmp_path):

@@ -10,7 +10,7 @@ from store_kit import SERVER, LogBuilder, write
 
 from alpo.core.ready import Write
 from alpo.storage import writer as writer_module
-from alpo.storage.interface import Rest, StoreFull
+from alpo.storage.interface import Rest, StoreError, StoreFull
 from alpo.storage.memory import MemoryStore
 from alpo.storage.writer import Writer
 
@@ -28,6 +28,7 @@ class GatedStore(MemoryStore):
         self.idle = threading.Event()
         self.checkpoints: list[Rest] = []
         self.tidy_after = 1
+        self.again_s = 0.001
         self.error: Exception | None = None
 
     def commit(self, writes: Sequence[Write]) -> None:
@@ -38,12 +39,12 @@ class GatedStore(MemoryStore):
         super().commit(writes)
         self.groups.append([w.number for w in writes])
 
-    def checkpoint(self, rest: Rest) -> bool:
+    def checkpoint(self, rest: Rest) -> float | None:
         self.checkpoints.append(rest)
         if self.checkpoints.count(Rest.IDLE) >= self.tidy_after:
             self.idle.set()
-            return True
-        return False
+            return None
+        return self.again_s
 
 
 class Rig:
@@ -126,7 +127,7 @@ def test_a_failure_is_told_once_and_ends_all_writing():
     store = GatedStore()
     rig = Rig(store)
     writes = _writes(5)
-    store.error = StoreFull("full")
+    store.error = StoreError("no disk")
     rig.writer.submit(writes[0])
     store.gate.release()
     assert rig.failed.wait(WAIT_S)
@@ -140,7 +141,7 @@ def test_a_failure_is_told_once_and_ends_all_writing():
     queued = rig.writer._queue.qsize()
     rig.writer.submit(writes[0])
     assert rig.writer._queue.qsize() == queued, "what nobody will write must not pile up"
-    assert [type(f) for f in rig.failures] == [StoreFull]
+    assert [type(f) for f in rig.failures] == [StoreError]
     assert rig.done == [] == store.groups
 
 
@@ -156,15 +157,64 @@ def test_an_unforeseen_error_is_told_too():
 
 
 def test_a_failing_checkpoint_is_a_failure():
-    class Full(MemoryStore):
-        def checkpoint(self, rest: Rest) -> bool:
-            raise StoreFull("full")
+    class Broken(MemoryStore):
+        def checkpoint(self, rest: Rest) -> float | None:
+            raise StoreError("no disk")
 
-    rig = Rig(Full(SERVER))
+    rig = Rig(Broken(SERVER))
     rig.writer.submit(_writes(1)[0])
     assert rig.failed.wait(WAIT_S)
     rig.writer.close()
     assert len(rig.done) == 1
+
+
+def test_a_full_disk_is_waited_for_and_nothing_passes_what_waits(monkeypatch):
+    monkeypatch.setattr(writer_module, "FULL_MAX_S", 0.001)
+    store = GatedStore()
+    rig = Rig(store)
+    writes = _writes(3)
+    store.error = StoreFull("no room")
+    for one in writes:
+        rig.writer.submit(one)
+    for _ in range(4):
+        assert store.began.acquire(timeout=WAIT_S)
+        assert rig.done == []
+        store.gate.release()
+    assert store.began.acquire(timeout=WAIT_S)
+    assert rig.writer.stats.full == "no room"
+    store.error = None
+    for _ in range(3):
+        store.gate.release()
+    rig.writer.close()
+    assert [n for group in store.groups for n in group] == [w.number for w in writes]
+    assert rig.failures == [] and rig.writer.stats.full == ""
+    assert rig.done[-1] == (writes[-1].number, 3)
+
+
+def test_a_writer_that_waits_for_room_can_be_closed():
+    store = GatedStore()
+    rig = Rig(store)
+    store.error = StoreFull("no room")
+    for one in _writes(3):
+        rig.writer.submit(one)
+    for _ in range(100):
+        store.gate.release()
+    for _ in range(2):
+        assert store.began.acquire(timeout=WAIT_S)
+    rig.writer.close()
+    assert rig.done == [] == rig.failures == store.groups
+
+
+def test_a_checkpoint_on_a_full_disk_can_wait():
+    class Full(MemoryStore):
+        def checkpoint(self, rest: Rest) -> float | None:
+            raise StoreFull("no room")
+
+    rig = Rig(Full(SERVER))
+    for one in _writes(3):
+        rig.writer.submit(one)
+    rig.writer.close()
+    assert rig.done[-1][1] == 3 and rig.failures == []
 
 
 def test_idle_it_tidies_up_until_nothing_is_left(monkeypatch):
@@ -180,6 +230,32 @@ def test_idle_it_tidies_up_until_nothing_is_left(monkeypatch):
     assert store.idle.wait(WAIT_S)
     rig.writer.close()
     assert store.checkpoints == [Rest.IDLE] * 3 + [Rest.LULL] + [Rest.IDLE] * 2
+
+
+def test_asked_to_give_back_it_wakes_the_store_and_drops_no_write(monkeypatch):
+    monkeypatch.setattr(writer_module, "IDLE_S", 0.001)
+    store = GatedStore()
+    asked = []
+    store.give_back = lambda: asked.append(len(store.checkpoints))
+    rig = Rig(store)
+    assert store.idle.wait(WAIT_S)
+    store.idle.clear()
+    rig.writer.give_back()
+    assert store.idle.wait(WAIT_S), "it slept, with nothing left to do"
+    writes = _writes(3)
+    rig.writer.submit(writes[0])
+    assert store.began.acquire(timeout=WAIT_S)
+    for one in writes[1:]:
+        rig.writer.give_back()
+        rig.writer.submit(one)
+    rig.writer.give_back()
+    for _ in range(2):
+        store.gate.release()
+    rig.writer.close()
+    assert store.groups == [[writes[0].number], [w.number for w in writes[1:]]]
+    assert len(asked) == 4
+    rig.writer.give_back()
+    assert rig.writer._queue.qsize() == 0, "what nobody will take must not pile up"
 
 
 @pytest.mark.parametrize("round", range(20))

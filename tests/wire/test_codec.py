@@ -15,12 +15,16 @@ from hypothesis import strategies as st
 
 from alpo.core import messages as m
 from alpo.core.entries import Entry, Kind, join_payloads, seal
+from alpo.core.inputs import MemberStep
 from alpo.core.members import Identity
 from alpo.core.ranks import Rank
-from alpo.core.ready import Code
+from alpo.core.ready import Code, Fate
+from alpo.core.session_rows import SessionRow
+from alpo.storage.events import FIELDS_CHARS_MAX
 from alpo.wire import client_codec, codec, peer_codec
 from alpo.wire import requests as r
 from alpo.wire.framing import FrameError, FrameReader, frame
+from alpo.wire.shapes import WireError
 
 ints = st.integers(0, 2**63 - 1)
 texts = st.text(st.characters(codec="utf-8"), max_size=30)  # at most 120 bytes
@@ -37,6 +41,12 @@ plain = st.recursive(
 )
 
 #: By field: what a field takes when its type alone does not say it.
+
+
+def short(name: str) -> bool:
+    return len(name.encode()) <= 64
+
+
 FIELDS: dict[tuple[type, str], st.SearchStrategy[Any]] = {
     (r.PeerHello, "version"): st.just(r.VERSION),
     (r.PeerHello, "incarnation"): ids16,
@@ -58,7 +68,34 @@ FIELDS: dict[tuple[type, str], st.SearchStrategy[Any]] = {
     (r.RequestRefused, "code"): codes,
     (r.SessionTable, "rows"): st.lists(st.tuples(texts, ints, ints, ints, ints), max_size=4),
     (r.Page, "entries"): st.lists(st.tuples(ints, ints, ints, texts, ints, ints, ints, payloads), max_size=4),
+    (r.EventList, "rows"): st.lists(st.tuples(ints, ints, texts, texts), max_size=4),
     (r.StatusAnswer, "fields"): st.dictionaries(texts, plain, max_size=4),
+    (r.Outcome, "client"): names,
+    (r.SetCursor, "name"): names,
+    (r.SetCursor, "lsn"): st.integers(1, 2**63 - 1),
+    (r.DropCursor, "name"): names,
+    (r.CursorTable, "rows"): st.lists(st.tuples(texts, ints, ints, ints), max_size=4),
+    (r.AwaitReplicated, "lsn"): st.integers(1, 2**63 - 1),
+    (r.ChangeSettings, "changes"): st.lists(st.tuples(names.filter(short), ints, ints), max_size=4).map(tuple),
+    (r.SettingsAre, "values"): st.lists(st.tuples(names.filter(short), ints), max_size=4).map(tuple),
+    (r.BackupHead, "schema"): st.integers(1, 2**63 - 1),
+    (r.BackupRows, "table"): names,
+    (r.BackupRows, "rows"): st.lists(st.lists(ints | texts | payloads, max_size=15).map(tuple), max_size=4),
+    (r.Replicated, "behind"): st.lists(ints, max_size=4).map(tuple),
+    (r.Outcome, "serial"): ints.map(lambda n: n or 1),
+    (r.ChangeMember, "id"): st.integers(1, 2**63 - 1),
+    (r.ChangeMember, "priority"): st.integers(-1000, 1000),
+    (r.Transfer, "target"): st.integers(1, 2**63 - 1),
+    (m.BasePart, "parts"): st.integers(1, 2**63 - 1),
+    (m.BasePart, "rows"): st.lists(st.builds(
+        SessionRow, names, ints, maybe16, ints, ints, ints, ints,
+        st.lists(st.tuples(ints, ints, ints, ints, maybe16), max_size=3),
+    ), max_size=3).map(tuple),
+    (r.RangeDigest, "first_id"): st.integers(1, 2**63 - 1),
+    (r.RangeDigest, "last_id"): st.integers(1, 2**63 - 1),
+    (r.DigestIs, "first_id"): st.integers(1, 2**63 - 1),
+    (r.DigestIs, "digest"): ids16,
+    (r.Told, "fate"): st.sampled_from(Fate).map(int),
     (Rank, "priority"): st.integers(-1000, 1000),
     (m.StartAnswer, "incarnations"): st.lists(st.builds(Identity, ints, maybe16), max_size=4).map(tuple),
 }
@@ -77,6 +114,7 @@ def entry_runs(draw: st.DrawFn) -> list[Entry]:
 
 
 FIELDS[m.AppendRequest, "entries"] = entry_runs()
+FIELDS[m.CopyAnswer, "entries"] = entry_runs().map(lambda run: run[:1])
 
 
 def of_type(hint: Any) -> st.SearchStrategy[Any]:
@@ -150,6 +188,14 @@ def test_replies(cls: type, data: st.DataObject) -> None:
     message = data.draw(of_class(cls))
     got = codec.decode_server(through_a_frame(codec.encode(message)))
     assert got == message and type(got) is cls
+
+
+def test_events_are_as_long_as_a_store_keeps_them() -> None:
+    long = r.EventList(1, 2, 1_001, [(7, 1_000, "leader", "x" * FIELDS_CHARS_MAX)])
+    assert codec.decode_server(through_a_frame(codec.encode(long))) == long
+    longer = long._replace(rows=[(7, 1_000, "leader", "x" * 49_153)])
+    with pytest.raises(WireError, match="a text over 49152 bytes"):
+        codec.decode_server(through_a_frame(codec.encode(longer)))
 
 
 @pytest.mark.parametrize("cls", MESSAGES, ids=lambda cls: cls.__name__)
@@ -230,6 +276,9 @@ def sample_frames() -> list[bytes]:
         m.AppendRequest(3, 6, 2, 6, 5, 11, run), m.AppendAnswer(3, True, 9, 0, 0, 0, 0, 11, 1_004, False),
         m.HandOver(3), m.WrongIncarnation(b"c" * 16), m.StartQuestion(1, b"d" * 16),
         m.StartAnswer(1, m.StartStatus.STARTED, b"d" * 16, (me, other), b"e" * 16, "[]", "{}"),
+        m.BasePart(3, 1, 0, 2, "{}", (SessionRow("client", 0, b"", 0, 2, 9, 1_002, [(2, 9, 6, 0, b"d" * 16)]),)),
+        m.BaseAnswer(3, 1, 0, 0), m.Retired(), m.WentBack(3, 9),
+        m.CopyRequest(7, 2), m.CopyAnswer(7, 3, run[:1]),
     ]
     others: list[Any] = [
         r.PeerHello(1, b"e" * 16, 1, b"a" * 16, "h:1", 2, b"b" * 16, 1_000, 0, (50, 500, 25)),
@@ -238,9 +287,19 @@ def sample_frames() -> list[bytes]:
         r.Problem(Code.INVALID, "why"), r.Append("client", 0, 1, False, False, [b"one", (2, run[2].body)]),
         r.Open(1, "name", 0, b"n" * 16), r.Drop(1, "name", 3), r.ListSessions(1), r.Init(1),
         r.Read(1, 1, 0, 0, 0, 1 << 20, True, 0, ""), r.Status(1), r.Appended("client", 1, [5, 6], False),
+        r.Backup(1), r.GiveBack(1), r.BackupHead(1, 4, 2, 9, 4096), r.BackupRows(1, "runs", [(1, 2, 3)]),
+        r.RangeDigest(1, 5, 9), r.DigestIs(1, 5, 9, 4, 7, b"d" * 16),
+        r.Trim(1, 7, False), r.Trimmed(1, 7), r.Outcome(1, "client", 3), r.Told(1, Fate.APPENDED, 5),
+        r.AwaitReplicated(1, 5, 100), r.Replicated(1, False, (2, 3)),
+        r.SetCursor(1, "nightly", 7), r.DropCursor(1, "nightly"), r.ListCursors(1),
+        r.CursorTable(1, [("nightly", 7, 100, 5)]),
+        r.ShowSettings(1), r.ChangeSettings(1, (("window", 1024, 2048),)), r.SettingsAre(1, (("window", 2048),)),
+        r.ChangeMember(1, MemberStep.ADD, 4, "h:4", -1), r.MemberTable(1, "[]"), r.Transfer(1, 2),
+        r.HandedOver(1, 2, 4),
         r.AppendRefused("client", 1, 2, Code.NOT_LEADER, 0, 2, "h:2", ""), r.Opened(1, 8, 0),
         r.SessionTable(1, [("client", 0, 2, 9, 1_002)], 0), r.Done(1, 0),
         r.Page(1, [(8, 3, 1_001, "client", 1, 5, 1, b"payload")], 6, 7, 1),
+        r.ListEvents(1, 0, 5), r.EventList(1, 2, 1_001, [(7, 1_000, "leader", "{}")]),
         r.StatusAnswer(1, {"id": 1, "members": [{"id": 1, "lag": None}]}),
         r.RequestRefused(1, Code.OUT_OF_RANGE, 0, 0, "", "1,7"),
     ]

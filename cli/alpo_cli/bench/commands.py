@@ -14,7 +14,7 @@ import typer
 
 from ..exits import UsageProblem
 from ..local_cluster import LocalCluster
-from ..options import Target, remember, with_target, without_servers
+from ..options import Target, remember, unwrapped, with_target, without_servers
 from ..output import say
 from .failover import failover as measure_failover
 from .load import Load, Tally, append_load
@@ -22,8 +22,8 @@ from .reads import fill_if_empty, read_load
 
 app = typer.Typer(
     callback=remember, no_args_is_help=True, rich_markup_mode="rich",
-    help="Load a cluster and measure it: appends, reads, failovers.\n\n"
-         "Examples:\n\n    alpo bench append --outstanding 1000",
+    help=unwrapped("Load a cluster and measure it: appends, reads, failovers."
+                   "\n\nExamples:\n\n    alpo bench append --outstanding 1000"),
 )
 
 Payload = Annotated[int, typer.Option("--payload", metavar="BYTES", min=0, help="Size of each payload.")]

@@ -5,7 +5,6 @@ One wake-up serves all that one receive brought: the callbacks only count, the r
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import os
 import time
@@ -94,15 +93,19 @@ class Window:
         self._in_flight += room
 
     async def _one_after_another(self) -> None:
-        """One append and its answer: there is no group to gather."""
-        group = Group(self._answered)
-        handle = self._send()
-        self._groups.append((group, 1))
-        self._in_flight += 1
-        with contextlib.suppress(alpo.AlpoError):  # counted below
-            await handle
-        group.count(handle)
-        self._count()
+        """One append and its answer, as a program would: there is no group to gather."""
+        tally, started_s = self._tally, time.perf_counter()
+        try:
+            if len(self._payloads) == 1:
+                await self._log.append(self._payloads[0])
+            else:
+                await self._log.append_batch(self._payloads)
+        except alpo.AlpoError as error:
+            tally.errors += 1
+            tally.first_error = tally.first_error or str(error)
+        else:
+            tally.done += 1
+            tally.latencies.add(time.perf_counter() - started_s)
 
     def _send(self) -> Handle:
         if len(self._payloads) == 1:

@@ -1,0 +1,145 @@
+"""What happened to the servers, gathered from all that answer, in time order.
+
+Laws:
+
+* Every server keeps its own events by its own clock. Clocks are compared as they are asked; a server whose clock is off
+  by more than can be told apart has its times shifted to the others' (their median).
+* A server that does not answer, or not to the end, is named, never silently left out.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+from statistics import median
+from typing import Any, NamedTuple
+
+import anyio
+
+from alpo.wire.requests import EventList, ListEvents, RequestRefused
+
+from .admin import STATUS_S, members_of
+from .connection import Connection, Lost
+from .servers import Servers
+
+PAGE = 1_000
+#: More than a server keeps.
+PAGES_MAX = 20
+#: Clocks nearer to each other than this are taken to be one.
+SHIFT_MS_MIN = 50
+_TIME_MS_MAX = 253_402_300_799_999  # the year 9999
+
+
+class ServerEvent(NamedTuple):
+    """``time_ms``: since 1970, UTC; by the server's clock less ``shifted_ms``. ``number``: of that server's."""
+
+    time_ms: int
+    server: int
+    number: int
+    name: str
+    fields: dict[str, Any]
+    shifted_ms: int = 0
+
+
+class Silent(NamedTuple):
+    """A server whose events are missing, or not all there. ``id`` None: not known."""
+
+    id: int | None
+    address: str
+    why: str
+
+
+class Events(NamedTuple):
+    """``events`` in time order."""
+
+    events: list[ServerEvent]
+    silent: list[Silent]
+
+
+@dataclass
+class _Account:
+    """What one server said. ``ahead_ms``: its clock before ours, give or take ``error_ms``."""
+
+    id: int = 0
+    ahead_ms: float = 0.0
+    error_ms: float = 0.0
+    rows: list[tuple[int, int, str, str]] = field(default_factory=list)
+    problem: str = "no answer"
+
+
+async def gather(servers: Servers, since: datetime | None, timeout_s: float) -> Events:
+    """All that the servers have kept, or what is not older than ``since``. Raises `Unavailable` for a closed `Log`."""
+    servers.require_open()
+    since_ms = 0 if since is None else int(since.timestamp() * 1000)
+    members = await members_of(servers, min(timeout_s, STATUS_S))
+    accounts = [_Account() for _ in members]
+    async with anyio.create_task_group() as tasks:
+        for (_, address), account in zip(members, accounts, strict=True):
+            tasks.start_soon(_ask, servers, address, account, since_ms, timeout_s)
+    shifts = _shifts([account for account in accounts if account.rows])
+    events = [
+        _event(account.id, row, shifts.get(account.id, 0)) for account in accounts for row in account.rows
+    ]
+    silent = [
+        Silent(id, address, account.problem)
+        for (id, address), account in zip(members, accounts, strict=True) if account.problem
+    ]
+    told = [event for event in events if event.time_ms >= since_ms]
+    return Events(sorted(told, key=lambda event: event[:3]), silent)
+
+
+async def _ask(servers: Servers, address: str, account: _Account, since_ms: int, timeout_s: float) -> None:
+    connection: Connection | None = None
+    with anyio.move_on_after(timeout_s):
+        try:
+            connection = await servers.dial(address, timeout_s)
+            account.problem = await _read(connection, account, since_ms)
+        except Lost as lost:
+            account.problem = str(lost)
+    if connection is not None:
+        servers.drop(connection)
+
+
+async def _read(connection: Connection, account: _Account, since_ms: int) -> str:
+    """Page by page, newest first; "" when all is there, else what is the matter."""
+    before = 0
+    for page in range(PAGES_MAX):
+        asked_s, asked_ms = anyio.current_time(), time.time() * 1000
+        answer = await connection.ask(partial(ListEvents, before=before, count=PAGE))
+        if not isinstance(answer, EventList):
+            return answer.detail if isinstance(answer, RequestRefused) and answer.detail else "it keeps no events"
+        if page == 0:
+            account.id = answer.id
+            account.error_ms = (anyio.current_time() - asked_s) * 500
+            account.ahead_ms = answer.time_ms - asked_ms - account.error_ms
+        rows = [row for row in answer.rows if not before or row[0] < before]
+        account.rows[:0] = rows
+        if not rows or rows[0][1] < since_ms or rows[0][0] <= 1:
+            return ""
+        before = rows[0][0]
+    return ""
+
+
+def _shifts(accounts: list[_Account]) -> dict[int, int]:
+    """By how much to shift each server's times back, ms, where that is certain."""
+    if not accounts:
+        return {}
+    middle_ms = median(account.ahead_ms for account in accounts)
+    doubt_ms = max(account.error_ms for account in accounts)
+    return {
+        account.id: round(account.ahead_ms - middle_ms) for account in accounts
+        if abs(account.ahead_ms - middle_ms) > max(SHIFT_MS_MIN, account.error_ms + doubt_ms)
+    }
+
+
+def _event(server: int, row: tuple[int, int, str, str], shift_ms: int) -> ServerEvent:
+    number, time_ms, name, text = row
+    try:
+        fields = json.loads(text)
+    except ValueError:  # a damaged row: no reason to tell nothing at all
+        fields = {}
+    told = fields if isinstance(fields, dict) else {}
+    return ServerEvent(min(max(time_ms - shift_ms, 0), _TIME_MS_MAX), server, number, name, told, shift_ms)

@@ -1,0 +1,76 @@
+"""What operators and readers ask about what the cluster keeps: outcomes of appends, who holds them.
+
+Laws: as of `admin`, each request is repeated until it is answered or its time is up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from alpo.core.ready import Fate
+from alpo.errors import AlpoError, NotEverywhere, Overloaded, Unavailable
+from alpo.wire import requests as w
+
+from .admin import at_leader, check_named, unwelcome
+from .connection import Connection
+from .servers import Servers
+
+#: How long one request waits at the leader.
+_WAIT_MS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of an append: "appended" (``lsn``: of its first payload, else None), "not_appended" (as of now) or
+    "too_old" (nobody can tell any more)."""
+
+    outcome: str
+    lsn: int | None
+
+
+async def outcome(servers: Servers, client: str, serial: int, timeout_s: float) -> Outcome:
+    """What became of the append (``client``, ``serial``). Raises ValueError, `Unavailable`."""
+    check_named(client, serial)
+
+    async def attempt(connection: Connection) -> Outcome:
+        answer = await connection.ask(lambda number: w.Outcome(number, client, serial))
+        if isinstance(answer, w.Told):
+            return Outcome(Fate(answer.fate).name.lower(), answer.lsn or None)
+        raise unwelcome(servers, answer)
+
+    return await at_leader(servers, attempt, timeout_s)
+
+
+async def wait_everyone(servers: Servers, lsn: int, timeout_s: float) -> None:
+    """Until every member has payload ``lsn``, which is guaranteed, on its disk (R18).
+
+    Raises ValueError, `NotEverywhere` at the deadline.
+    """
+    if lsn < 1:
+        raise ValueError(f"an LSN is 1 or more, not {lsn}")
+    behind: tuple[int, ...] | None = None  # as last heard
+
+    async def attempt(connection: Connection) -> None:
+        nonlocal behind
+        while True:
+            answer = await connection.ask(lambda number: w.AwaitReplicated(number, lsn, _WAIT_MS))
+            if not isinstance(answer, w.Replicated):
+                raise unwelcome(servers, answer)
+            if answer.done:
+                return
+            behind = answer.behind
+
+    try:
+        await at_leader(servers, attempt, timeout_s)
+    except (Unavailable, Overloaded) as error:
+        raise NotEverywhere(_behind(lsn, behind, error), lsn=lsn, behind=behind or ()) from error
+
+
+def _behind(lsn: int, behind: tuple[int, ...] | None, error: AlpoError) -> str:
+    if behind is None:
+        why = f"nobody tells: {error}"
+    elif behind:
+        why = f"not yet on {'server' if len(behind) == 1 else 'servers'} {', '.join(map(str, behind))}"
+    else:
+        why = "a change of the members is under way"
+    return f"LSN {lsn} is guaranteed, but not known to be on every member: {why}"

@@ -1,0 +1,107 @@
+"""The replicated settings as users name them: those of ``[settings]`` in a configuration, times in seconds.
+
+Laws: what can be seen to be wrong from here is a ValueError and was never sent.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from alpo.core import setting_rules
+from alpo.core.members import Settings as CoreSettings
+from alpo.core.ready import Code
+from alpo.errors import Refused
+from alpo.wire import requests as w
+
+from .admin import at_leader, unwelcome
+from .connection import Connection
+from .servers import Servers
+
+#: Name -> value; all whole numbers but for ``session_ttl_s``.
+Settings: TypeAlias = dict[str, float]
+
+#: The one that stands under another name, in another unit.
+_TTL_S, _TTL_MS = "session_ttl_s", "session_ttl_ms"
+NAMES = tuple(_TTL_S if name == _TTL_MS else name for name in setting_rules.BOUNDS)
+
+
+def parse_setting(name: str, text: str) -> float:
+    """The value of a setting from a command line. Raises ValueError."""
+    _bounds(name)
+    try:
+        value: float = float(text) if name == _TTL_S else int(text)
+    except ValueError as error:
+        what = "a number of seconds" if name == _TTL_S else "a whole number"
+        raise ValueError(f"{name} = {text!r} is not {what}") from error
+    check_setting(name, value)
+    return value
+
+
+def check_setting(name: str, value: float) -> None:
+    """Raises ValueError for an unknown name (the known ones are listed) and a value out of its bounds."""
+    low, high = _bounds(name)
+    whole = name == _TTL_S or (isinstance(value, int) and not isinstance(value, bool))
+    if not whole or not low <= value <= high:  # also for what is no number
+        raise ValueError(f"{name} = {value!r} is not from {low:g} to {high:.12g}")
+
+
+def _bounds(name: str) -> tuple[float, float]:
+    if name not in NAMES:
+        raise ValueError(f"no setting {name!r}; there are {', '.join(NAMES)}")
+    if name == _TTL_S:
+        low, high = setting_rules.BOUNDS[_TTL_MS]
+        return low / 1000, high / 1000
+    return setting_rules.BOUNDS[name]
+
+
+def _to_core(values: Settings) -> dict[str, int]:
+    return {_TTL_MS if name == _TTL_S else name: round(value * 1000) if name == _TTL_S else int(value)
+            for name, value in values.items()}
+
+
+def _from_core(values: dict[str, int]) -> Settings:
+    return {_TTL_S if name == _TTL_MS else name: value / 1000 if name == _TTL_MS else value
+            for name, value in values.items()}
+
+
+async def settings(servers: Servers, timeout_s: float) -> Settings:
+    """All of them, as the log has them. Raises `Unavailable`."""
+    async def attempt(connection: Connection) -> Settings:
+        answer = await connection.ask(w.ShowSettings)
+        if isinstance(answer, w.SettingsAre):
+            return _from_core(dict(answer.values))
+        raise unwelcome(servers, answer)
+
+    return await at_leader(servers, attempt, timeout_s)
+
+
+async def change_settings(
+    servers: Servers, wanted: Settings, expected: Settings | None, timeout_s: float
+) -> Settings:
+    """Change these, all or none; all settings as they are then. To ask again does no harm.
+
+    ``expected``: the values that the caller believes they have (None: read now); if one has another by then nothing
+    is changed. Raises ValueError for what can never be, `Refused` when one was changed meanwhile or cannot be so now,
+    `Unavailable` when no answer came (whether it was done is then not known).
+    """
+    for name, value in wanted.items():
+        check_setting(name, value)
+    if not wanted:
+        raise ValueError(f"no setting is named; there are {', '.join(NAMES)}")
+    now = await settings(servers, timeout_s) if expected is None else expected
+    if missing := [name for name in wanted if name not in now]:
+        raise ValueError(f"expected says nothing of {', '.join(missing)}")
+    if now.keys() >= set(NAMES) and (why := setting_rules.problem(CoreSettings(**_to_core({**now, **wanted})))):
+        raise ValueError(why)
+    old, new = _to_core(now), _to_core(wanted)
+    changes = tuple((name, old[name], value) for name, value in new.items())
+
+    async def attempt(connection: Connection) -> Settings:
+        answer = await connection.ask(lambda number: w.ChangeSettings(number, changes))
+        if isinstance(answer, w.SettingsAre):
+            return _from_core(dict(answer.values))
+        if isinstance(answer, w.RequestRefused) and answer.code == Code.CHANGED:
+            raise Refused(f"changed meanwhile, nothing was set: {answer.detail}")
+        raise unwelcome(servers, answer)
+
+    return await at_leader(servers, attempt, timeout_s)

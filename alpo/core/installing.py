@@ -1,0 +1,119 @@
+"""A learner takes a base: where its log begins and the replicated state, instead of whatever it held (R27, R29).
+
+Laws:
+
+* It is taken only from a leader whose list holds us as a LEARNER, whole, in one write.
+* A server that has started takes one of its own cluster, not as a voter, and only beyond what it knows guaranteed.
+* What it acknowledges is on disk.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from .members import Identity, MemberList, Role, Settings
+from .messages import BaseAnswer, BasePart, StartStatus
+from .ready import Base, StartState, TableSave
+from .session_rows import SessionRow
+
+if TYPE_CHECKING:
+    from .replica import Replica
+
+
+class Installing:
+    """The parts that came so far of one transfer."""
+
+    def __init__(self, replica: Replica) -> None:
+        self._r = replica
+        self._from: tuple[Identity, int, int] | None = None  # leader, term, number
+        self._parts: list[BasePart] = []
+        self._done: tuple[tuple[Identity, int, int], int] | None = None  # the last one installed, and its base
+
+    def on_part(self, sender: Identity, cluster: bytes, part: BasePart) -> None:
+        """Take a part that follows on; repeat the answer to one that we have."""
+        r = self._r
+        key = (sender, part.term, part.number)
+        if part.term < r.term or (r.first_start.started and cluster != r.cluster):
+            return
+        if self._done is not None and self._done[0] == key:
+            return self._answer(sender, part, self._done[1])
+        if part.part == 0 and key != self._from:
+            self._from, self._parts = key, []
+        if key != self._from or part.part > len(self._parts):
+            return
+        if part.part == len(self._parts):
+            self._parts.append(part)
+        if len(self._parts) < part.parts:
+            self._answer(sender, part, 0)
+        else:
+            self._install(sender, cluster, part)
+
+    def _answer(self, sender: Identity, part: BasePart, base_id: int) -> None:
+        self._r.out.send(sender, BaseAnswer(part.term, part.number, part.part, base_id))
+
+    def _install(self, sender: Identity, cluster: bytes, last: BasePart) -> None:
+        r = self._r
+        rows = [row for part in self._parts for row in part.rows]
+        head, key = self._parts[0].head, self._from
+        assert key is not None
+        self._from, self._parts = None, []
+        try:
+            base, table, start = parse_head(head, rows, r.first_start.digest)
+        except (ValueError, TypeError, KeyError) as error:
+            r.out.event("base_refused", sender=sender.id, why=str(error))
+            return
+        listed = MemberList.from_plain(table.members).get(r.me.id)
+        wanted = r.cfg.cluster_wanted
+        if wanted not in (b"", cluster):
+            r.out.event("base_refused", sender=sender.id, why=f"it is of cluster {cluster.hex()}")
+            return
+        if start.cluster != cluster or listed is None or listed.identity != r.me or listed.role is not Role.LEARNER:
+            r.out.event("base_refused", sender=sender.id, why="it is of a cluster or a list that does not have us")
+            return
+        answer = BaseAnswer(last.term, last.number, last.part, base.id)
+        if r.first_start.started and base.id <= r.guaranteed_id:
+            r.out.send_after_write(sender, answer)  # we hold all that and more: a transfer begun twice ends here
+            return
+        if r.first_start.started and r.members.latest.is_voter(r.me):
+            return
+        _begin_anew(r, base, table, start, last.term)
+        r.hear_leader(sender)
+        r.out.event("base_installed", base_id=base.id, applied_id=table.applied_id, sessions=len(rows))
+        self._done = (key, base.id)
+        r.out.send_after_write(sender, answer)
+
+
+def _begin_anew(r: Replica, base: Base, table: TableSave, start: StartState, term: int) -> None:
+    """Whatever was held gives way to the base, with this step's write."""
+    settings = Settings.from_plain(table.settings)
+    if term > r.term:
+        r.set_term(term, vote=0)
+    r.log.install(base)
+    r.out.install(base, table)
+    r.settings = settings
+    r.sessions.load(table.changed, table.horizon_ms, settings, table.applied_id)
+    r.members.restore(MemberList.from_plain(table.members), table.members_id)
+    r.cleaning.restore(table.trim_lsn)
+    r.cursors.restore(table.cursors)
+    r.applied_id = table.applied_id
+    r.guaranteed_id = r.fully_replicated_id = base.id
+    r.acceptance.matched_id = base.id
+    if not r.first_start.started:
+        r.first_start.take(start)
+
+
+def parse_head(text: str, rows: list[SessionRow], digest: bytes) -> tuple[Base, TableSave, StartState]:
+    """The inverse of `image_head`. Raises ValueError, TypeError or KeyError for anything of another shape."""
+    fields: dict[str, Any] = json.loads(text)
+    base = Base(*(int(number) for number in fields["base"]))
+    first = MemberList.from_plain(fields["first_list"])
+    table = TableSave(changed=rows, ended=[], ahead=True, **fields["table"])
+    if type(table.applied_id) is not int or table.applied_id < base.id:
+        raise ValueError("the state is older than the base")
+    settings = Settings.from_plain(fields["first_settings"])
+    Settings.from_plain(table.settings)
+    start = StartState(
+        StartStatus.STARTED, (), digest, first.digest(), first.to_plain(), settings.to_plain()
+    )
+    return base, table, start

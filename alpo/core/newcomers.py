@@ -1,0 +1,183 @@
+"""Servers that the leader cannot reach as members: who answers there, and the base that lets it begin (R27, R29, R30).
+
+Laws:
+
+* Only an answer to the newest question counts: what a store said before it was wiped says nothing of the one after it.
+* A base goes to LEARNERs alone: whoever votes holds all that may have been cleaned (R18, R19).
+* It is sent part by part, each once the one before it was answered; silence repeats it.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from .members import Identity, Role
+from .messages import BaseAnswer, BasePart, StartAnswer, StartQuestion, StartStatus
+from .ready import Image, LoadImage
+from .replication import Progress
+from .session_rows import SessionRow
+
+if TYPE_CHECKING:
+    from .changes import Changes
+    from .replica import Replica
+
+PART_SLOTS_MAX = 1_000  # remembered serials in one part, a session counting as a few
+
+
+class Sending:
+    """One transfer to one learner."""
+
+    def __init__(self, who: Identity, number: int, now_s: float) -> None:
+        self.who = who
+        self.number = number
+        self.asked_s = now_s
+        self.head = ""
+        self.parts: list[tuple[SessionRow, ...]] = []
+        self.at = 0
+        self.sent_s = now_s
+
+
+class Newcomers:
+    """The leader's questions and base transfers; part of `Changes`."""
+
+    def __init__(self, replica: Replica, changes: Changes) -> None:
+        self._r = replica
+        self._changes = changes
+        self._number = int(replica.rng.random() * (1 << 40))
+        self._asked: dict[int, int] = {}  # id -> the number of the newest question
+        self._ask_again_s = 0.0
+        self._sending: dict[int, Sending] = {}
+
+    # -- questions --------------------------------------------------------------------------------------
+
+    def _silent(self, peer: Progress) -> bool:
+        r = self._r
+        return peer.who.id not in r.connected or r.now_s - peer.heard_s >= 2 * r.cfg.heartbeat_s
+
+    def _to_ask(self) -> list[int]:
+        leadership, pending = self._r.leadership, self._changes.pending
+        assert leadership is not None
+        ids = [id for id, peer in leadership.peers.items() if self._silent(peer)]
+        return sorted({*ids, pending.id}) if pending is not None else ids
+
+    @property
+    def sending(self) -> bool:
+        """Is a base on its way to anybody?"""
+        return bool(self._sending)
+
+    def tick(self) -> None:
+        """Ask, and repeat what was not answered."""
+        r = self._r
+        if r.now_s >= self._ask_again_s:
+            self._ask_again_s = r.now_s + r.cfg.heartbeat_s
+            for id in self._to_ask():
+                self._number += 1
+                self._asked[id] = self._number
+                r.out.send(Identity(id, b""), StartQuestion(self._number, r.first_start.digest))
+        for sending in list(self._sending.values()):
+            if r.now_s - sending.sent_s >= r.cfg.election_timeout_s:
+                self._repeat(sending)
+
+    def on_answer(self, sender: Identity, answer: StartAnswer) -> None:
+        """Who is there in fact."""
+        r = self._r
+        if r.leadership is None or sender.id == r.me.id or self._asked.get(sender.id) != answer.number:
+            return
+        started = answer.status is StartStatus.STARTED
+        if not r.members.latest.holds(sender):
+            self._changes.found(sender, started)
+        elif not started:
+            self.want_base(sender)
+
+    # -- base transfer ----------------------------------------------------------------------------------
+
+    def want_base(self, who: Identity) -> None:
+        """Entries alone do not bring this learner up."""
+        r = self._r
+        member = r.members.latest.get(who.id)
+        if member is None or member.role is not Role.LEARNER or who.id in self._sending:
+            return
+        self._number += 1
+        self._sending[who.id] = Sending(who, self._number, r.now_s)
+        self._load(who.id)
+
+    def _load(self, id: int) -> None:
+        """Only a table that has the learner in its list makes a newcomer of it."""
+        self._r.save_upto_id = self._r.members.latest_id
+        self._r.out.ready.images.append(LoadImage(id))
+
+    def _repeat(self, sending: Sending) -> None:
+        r = self._r
+        if not r.members.latest.holds(sending.who):
+            del self._sending[sending.who.id]
+            return
+        sending.sent_s = r.now_s
+        if sending.head:
+            self._send(sending)
+        else:
+            self._load(sending.who.id)
+
+    def on_image(self, id: int, image: Image) -> None:
+        """What was on disk a moment ago."""
+        r = self._r
+        sending = self._sending.get(id)
+        if sending is None or sending.head:
+            return
+        if image.table.applied_id < r.members.latest_id:
+            sending.sent_s = r.now_s - r.cfg.election_timeout_s + r.cfg.heartbeat_s  # the save is under way: soon again
+            return
+        sending.head = image_head(image, r.first_start.state.first_list, r.first_start.state.settings)
+        sending.parts = split_rows(image.table.changed)
+        r.out.event("base_sent", member=id, base_id=image.base.id, parts=len(sending.parts))
+        self._send(sending)
+
+    def _send(self, sending: Sending) -> None:
+        r = self._r
+        sending.sent_s = r.now_s
+        head = sending.head if sending.at == 0 else ""
+        r.out.send(
+            sending.who,
+            BasePart(r.term, sending.number, sending.at, len(sending.parts), head, sending.parts[sending.at]),
+        )
+
+    def on_base_answer(self, sender: Identity, answer: BaseAnswer) -> None:
+        r = self._r
+        sending = self._sending.get(sender.id)
+        if sending is None or sending.who != sender or answer.number != sending.number or answer.part != sending.at:
+            return
+        sending.at += 1
+        if sending.at < len(sending.parts):
+            self._send(sending)
+            return
+        del self._sending[sender.id]
+        peer = r.leadership.progress(sender) if r.leadership is not None else None
+        if r.leadership is not None and peer is not None:
+            peer.heard_s = r.now_s
+            if answer.base_id < r.log.base_id:
+                self.want_base(sender)  # we have cleaned more since it was read
+            else:
+                r.leadership.based(peer, answer.base_id)
+
+
+def split_rows(rows: list[SessionRow]) -> list[tuple[SessionRow, ...]]:
+    """Sessions in parts of a bounded size; one part at least, empty if there are none."""
+    parts: list[list[SessionRow]] = [[]]
+    size = 0
+    for row in rows:
+        cost = 4 + len(row.slots)
+        if parts[-1] and size + cost > PART_SLOTS_MAX:
+            parts.append([])
+            size = 0
+        parts[-1].append(row)
+        size += cost
+    return [tuple(part) for part in parts]
+
+
+def image_head(image: Image, first_list: object, settings: object) -> str:
+    """All of an image but its sessions, as JSON text; with the first list and first settings of the cluster."""
+    table = image.table._asdict()
+    for name in ("changed", "ended", "ahead"):
+        del table[name]
+    fields = {"base": list(image.base), "table": table, "first_list": first_list, "first_settings": settings}
+    return json.dumps(fields, sort_keys=True, separators=(",", ":"))

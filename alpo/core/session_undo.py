@@ -1,0 +1,193 @@
+"""The sessions at the head of the log, and the way back from there: expunging, and the table as of an earlier entry.
+
+Laws:
+
+* They stand at the head of the log. Every change is journalled until `JournalledSessions.settle` says that its entry
+  can no longer be expunged.
+* A session's slots are ordered by serial and by id at once; if there are any, the last has the last serial.
+* The heaps are derived: their keys are lower bounds, set right when they come up. Nothing else may depend on them.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from .members import Settings
+from .session_journal import APPENDED, CREATED, ENDED, OPENED, Last, Opened, Record, Session, Slot, expanded
+from .session_rows import SessionRow
+
+NEVER_MS = 1 << 63
+#: Settled journal records are dropped so many ids at a time: a list loses its front at the cost of its rest.
+_SETTLE_IDS = 1024
+
+
+class Saved(NamedTuple):
+    """What `JournalledSessions.rows_at` gives: the parts of a `TableSave`."""
+
+    changed: list[SessionRow]
+    ended: list[str]
+    horizon_ms: int
+
+
+class JournalledSessions:
+    """What there is, and how it is taken back and saved. `alpo.core.session_table.SessionState` makes it of entries."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._clear(settings)
+
+    def _clear(self, settings: Settings) -> None:
+        self.settings = settings
+        #: The newest creation time among the random sessions that ended, ms; 0: none did.
+        self.horizon_ms = 0
+        self.names = 0
+        self.randoms = 0
+        self._sessions: dict[str, Session] = {}
+        self._slots_total = 0
+        self._journal: list[Record] = []
+        self._settings_before: list[tuple[int, Settings]] = []
+        self._settled_id = 0
+        #: Clients changed since the last `rows_at`, and those of every `rows_at` not yet `saved`.
+        self._touched: dict[str, None] = {}
+        self._unsaved: list[tuple[int, dict[str, None]]] = []
+        #: (id, ms, client): one for each random session, a lower bound of its last entry.
+        self._idle: list[tuple[int, int, str]] = []
+        self._idle_after_ms = NEVER_MS
+        #: (id, client): of each session with slots a lower bound of its oldest; None until it is needed.
+        self._oldest: list[tuple[int, str]] | None = None
+
+    def load(self, rows: Iterable[SessionRow], horizon_ms: int, settings: Settings, applied_id: int) -> None:
+        """Become the table as of ``applied_id``, as it was saved; entries above it are applied next."""
+        self._clear(settings)
+        self.horizon_ms = horizon_ms
+        self._settled_id = applied_id
+        for row in rows:
+            self._put(Session(row.client, row[1:4], row[4:7], list(row.slots)))
+        self._derive()
+
+    # Taking back.
+
+    def expunge(self, from_id: int) -> None:
+        """Undo every entry with id >= ``from_id``. Raises ValueError if one of them was settled."""
+        if from_id <= self._settled_id:
+            raise ValueError(f"entry {from_id} is settled: everything up to {self._settled_id} is")
+        journal = self._journal = expanded(self._journal)
+        while journal and journal[-1][0] >= from_id:
+            _, what, session, before, slot = journal.pop()
+            self._touched[session.client] = None
+            if what == APPENDED:
+                session.slots.pop()
+                session.last = before
+                self._slots_total -= 1
+            elif what == CREATED:
+                self._take(session)
+            elif what == ENDED:
+                self._put(session)
+                self.horizon_ms = before
+            elif what == OPENED:
+                session.opened, session.last = before
+            if slot is not None:
+                session.slots.insert(0, slot)
+                self._slots_total += 1
+        while self._settings_before and self._settings_before[-1][0] >= from_id:
+            self.settings = self._settings_before.pop()[1]
+        self._derive()
+
+    def settle(self, guaranteed_id: int) -> None:
+        """Entries up to ``guaranteed_id`` will never be expunged, nor asked for by `rows_at` below it."""
+        self._settled_id = max(self._settled_id, guaranteed_id)
+        journal = self._journal
+        if journal and self._settled_id - journal[0][0] >= _SETTLE_IDS:
+            del journal[: bisect_left(journal, (self._settled_id + 1,))]
+        while self._settings_before and self._settings_before[0][0] <= self._settled_id:
+            del self._settings_before[0]
+
+    def _put(self, session: Session) -> None:
+        self._sessions[session.client] = session
+        self._slots_total += len(session.slots)
+        self._count_session(session, 1)
+
+    def _take(self, session: Session) -> None:
+        del self._sessions[session.client]
+        self._slots_total -= len(session.slots)
+        self._count_session(session, -1)
+
+    def _count_session(self, session: Session, more: int) -> None:
+        if session.random:
+            self.randoms += more
+        else:
+            self.names += more
+
+    def _derive(self) -> None:
+        """Make the heaps anew."""
+        self._idle = [(s.last[1], s.last[2], s.client) for s in self._sessions.values() if s.random]
+        heapq.heapify(self._idle)
+        self._idle_after_ms = self._idle[0][1] + self.settings.session_ttl_ms if self._idle else NEVER_MS
+        self._oldest = None
+
+    # Saving and showing.
+
+    def rows_at(self, at_id: int) -> Saved:
+        """The table as of entry ``at_id``: every session that changed since the saves that `saved` confirmed.
+
+        Nothing below the settled id can be asked for: raises ValueError.
+        """
+        if at_id < self._settled_id:
+            raise ValueError(f"the table cannot be had as of {at_id}: everything up to {self._settled_id} is settled")
+        clients = dict(self._touched)
+        for _, unsaved in self._unsaved:
+            clients |= unsaved
+        above = expanded(self._journal[bisect_left(self._journal, (at_id + 1,)) :])
+        above = above[bisect_left(above, (at_id + 1,)) :]
+        there: dict[str, Session | None] = {}
+        opened: dict[Session, Opened] = {}
+        last: dict[Session, Last] = {}
+        forgotten: dict[Session, list[Slot]] = {}
+        horizon_ms = self.horizon_ms
+        for _, what, session, before, slot in reversed(above):
+            if what == APPENDED:
+                last[session] = before
+            elif what == CREATED:
+                there[session.client] = None
+            elif what == ENDED:
+                there[session.client], horizon_ms = session, before
+            elif what == OPENED:
+                opened[session], last[session] = before
+            if slot is not None:
+                forgotten.setdefault(session, []).append(slot)
+        changed: list[SessionRow] = []
+        ended: list[str] = []
+        for client in sorted(clients):
+            then = there[client] if client in there else self._sessions.get(client)
+            if then is None:
+                ended.append(client)
+                continue
+            slots = [*reversed(forgotten.get(then, ())), *then.slots]
+            while slots and slots[-1][1] > at_id:
+                slots.pop()
+            changed.append(then.row(opened.get(then, then.opened), last.get(then, then.last), slots))
+        self._unsaved.append((at_id, self._touched))
+        self._touched = {record[2].client: None for record in above}
+        return Saved(changed, ended, horizon_ms)
+
+    def settings_at(self, at_id: int) -> Settings:
+        """The settings as of entry ``at_id``, which is not below the settled id."""
+        return next((before for id, before in self._settings_before if id > at_id), self.settings)
+
+    def saved(self, at_id: int) -> None:
+        """What `rows_at` gave up to ``at_id`` is on disk, or will be before anything that is handed out later."""
+        self._unsaved = [unsaved for unsaved in self._unsaved if unsaved[0] > at_id]
+
+    def snapshot_rows(self) -> list[SessionRow]:
+        """Every session at the head, by client, without slots."""
+        return [s.row(s.opened, s.last, []) for _, s in sorted(self._sessions.items())]
+
+    def state(self) -> tuple[Settings, int, list[SessionRow]]:
+        """Everything that the log makes, to be compared: settings, horizon, sessions by client."""
+        rows = [s.row(s.opened, s.last, list(s.slots)) for _, s in sorted(self._sessions.items())]
+        return self.settings, self.horizon_ms, rows
+
+    def same_as(self, other: JournalledSessions) -> bool:
+        return self.state() == other.state()

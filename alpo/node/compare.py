@@ -1,0 +1,270 @@
+"""The background comparison: do the other members hold what we hold? (R31)
+
+The scrub finds what does not match its own checksum; this finds copies that do, and differ all the same.
+
+Laws:
+
+* Digests are compared, a range of ids at a time, with one other member at a time; a pass over the log after the other,
+  at the scrub's rate. A range is what both hold and know to be guaranteed: that never changes again.
+* A difference is halved down to its first entries, all other members are asked for them, and what most members hold
+  alike is right: an alarm names entries, servers and who is wrong. It stands until a pass finds the copies equal.
+* It only ever says so. The log, and who takes part in what, are not changed by it.
+* A member that cannot be asked, or whose answers make no sense, is passed over; with it the comparison goes on later
+  from where it was. Nothing is remembered on disk.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import structlog
+import trio
+
+from alpo.core.members import Identity, Member
+from alpo.storage.digest import DamagedAt, Span, read_on
+from alpo.storage.interface import Store, StoreError
+
+from .digests import IDS_MAX, PIECE_BYTES, held_id
+from .driver import Driver
+from .inquiry import DamagedThere, Inquiry, Unusable
+
+log = structlog.get_logger()
+
+#: Between two passes.
+REST_S = 10.0
+#: What asking once counts at least, of the bytes of a second.
+ASKING_BYTES = 4096
+#: Entries that differ: looked for in one range; known of one member.
+DIFFERING_A_RANGE_MAX, DIFFERING_MAX = 10, 100
+#: Ids in one sentence or event.
+_TOLD_MAX = 10
+
+
+class Copies(NamedTuple):
+    """Servers by the copy that they hold of an entry, most first. ``silent``: members that could not be asked."""
+
+    groups: tuple[tuple[int, ...], ...]
+    silent: tuple[int, ...]
+
+    @property
+    def wrong(self) -> tuple[int, ...]:
+        """Who holds another copy than most members; nobody if there is no such majority."""
+        members = sum(map(len, self.groups)) + len(self.silent)
+        if 2 * len(self.groups[0]) <= members:
+            return ()
+        return tuple(sorted(id for group in self.groups[1:] for id in group))
+
+    def to_plain(self) -> dict[str, list[Any]]:
+        """For status and events."""
+        return {"copies": list(map(list, self.groups)), "wrong": list(self.wrong), "silent": list(self.silent)}
+
+
+class Comparer:
+    """``bytes_per_s`` 0: nothing is compared."""
+
+    def __init__(self, driver: Driver, store: Store, bytes_per_s: int) -> None:
+        self._driver = driver
+        self._replica = driver.replica
+        self._store = store
+        self._bytes_per_s = bytes_per_s
+        self._last_peer = 0
+        self._next_ids: dict[Identity, int] = {}  # where to go on, of those that could not be asked to the end
+        self._found: dict[tuple[Identity, int], Copies] = {}  # by (with whom, entry)
+        self._told: dict[Copies, list[int]] = {}
+        self._why: dict[int, str] = {}
+        self._passes = 0
+
+    async def run(self) -> None:
+        """Compare until cancelled."""
+        if not self._bytes_per_s:
+            return
+        while True:
+            peer = self._next_peer()
+            if peer is not None:
+                await self._compare_with(peer)
+            self._tell()
+            await trio.sleep(REST_S)
+
+    def _others(self) -> list[Member]:
+        r = self._replica
+        members = r.members.latest
+        return [member for member in members.replicas if member.id != r.me.id] if members.holds(r.me) else []
+
+    def _next_peer(self) -> Member | None:
+        """Whoever comes after the one before."""
+        others = self._others()
+        peer = min(others, key=lambda member: (member.id <= self._last_peer, member.id), default=None)
+        if peer is not None:
+            self._last_peer = peer.id
+        return peer
+
+    async def _compare_with(self, peer: Member) -> None:
+        """A pass, or what is left of one."""
+        why = ""
+        try:
+            inquiry = await self._open(peer.id)
+            try:
+                await self._pass(peer.identity, inquiry)
+            finally:
+                await inquiry.aclose()
+        except (Unusable, StoreError) as error:
+            why = str(error)
+        if why and self._why.get(peer.id) != why:
+            log.warning("cannot_compare", peer=peer.id, why=why)
+        self._why[peer.id] = why
+
+    async def _open(self, id: int) -> Inquiry:
+        """Raises `Unusable`."""
+        return await Inquiry.open(id, self._replica.address_of(id), self._replica.cluster)
+
+    async def _pass(self, peer: Identity, inquiry: Inquiry) -> None:
+        """Raises `Unusable`, `StoreError`."""
+        next_id = self._next_ids.pop(peer, 1)
+        while True:
+            first_id = max(next_id, self._replica.log.base_id + 1)
+            last_id = min(held_id(self._replica), first_id - 1 + IDS_MAX - (first_id - 1) % IDS_MAX)
+            if first_id > last_id:
+                self._passes += 1
+                return
+            self._next_ids[peer] = first_id
+            differing = await self._differing(inquiry, first_id, last_id)
+            self._keep(peer, first_id, last_id, await self._settle(peer.id, differing))
+            del self._next_ids[peer]
+            next_id = last_id + 1
+
+    async def _differing(self, inquiry: Inquiry, first_id: int, last_id: int) -> dict[int, tuple[bytes, bytes]]:
+        """The first few of these entries that differ: digests of our copy and of theirs. What either does not hold, or
+        holds damaged, is left out. Raises `Unusable`, `StoreError`."""
+        found: dict[int, tuple[bytes, bytes]] = {}
+        todo = [(first_id, last_id)]
+        while todo and len(found) < DIFFERING_A_RANGE_MAX:
+            first_id, last_id = todo.pop()
+            if first_id > last_id:
+                continue
+            await self._rest(ASKING_BYTES)
+            try:
+                theirs = await inquiry.digest(first_id, last_id)
+                ours = await self._our_digest(theirs.first_id, theirs.last_id)
+            except (DamagedThere, DamagedAt) as error:
+                todo += [(error.id + 1, last_id), (first_id, error.id - 1)]
+                continue
+            if ours is None or theirs.last_id < theirs.first_id:
+                continue
+            todo.append((theirs.last_id + 1, last_id))
+            first_id, last_id = theirs.first_id, theirs.last_id
+            if ours.digest != theirs.digest and first_id == last_id:
+                found[first_id] = ours.digest, theirs.digest
+            elif ours.digest != theirs.digest:
+                middle_id = (first_id + last_id) // 2
+                todo += [(middle_id + 1, last_id), (first_id, middle_id)]
+        return found
+
+    async def _our_digest(self, first_id: int, last_id: int) -> Span | None:
+        """Of exactly these entries; None if they were cleaned. Raises `DamagedAt`, `StoreError`."""
+        span = Span.before(first_id)
+        while span.last_id < last_id:
+            longer = await trio.to_thread.run_sync(read_on, self._store, span, last_id, PIECE_BYTES)
+            if longer.last_id == span.last_id:
+                return None
+            await self._rest(longer.bytes - span.bytes)
+            span = longer
+        return span
+
+    async def _rest(self, size_bytes: int) -> None:
+        await trio.sleep(size_bytes / self._bytes_per_s)
+
+    # -- what differs -----------------------------------------------------------------------------------
+
+    async def _settle(self, peer: int, differing: dict[int, tuple[bytes, bytes]]) -> dict[int, Copies]:
+        """Who holds which copy of these entries; all other members are asked."""
+        ours_id = self._replica.me.id
+        held = {id: {ours_id: ours, peer: theirs} for id, (ours, theirs) in differing.items()}
+        others = [member.id for member in self._others() if member.id != peer] if held else []
+        for other in others:
+            try:
+                inquiry = await self._open(other)
+                try:
+                    for id, copies in held.items():
+                        digest = await _copy(inquiry, id)
+                        if digest is not None:
+                            copies[other] = digest
+                finally:
+                    await inquiry.aclose()
+            except Unusable as error:
+                log.info("cannot_settle", peer=other, why=str(error))
+        return {id: _grouped(copies, {ours_id, peer, *others}) for id, copies in held.items()}
+
+    def _keep(self, peer: Identity, first_id: int, last_id: int, found: dict[int, Copies]) -> None:
+        """All that is known of this range from now on. Of too many the first stay."""
+        others = {key: copies for key, copies in self._found.items() if key[0] != peer}
+        of_peer = {id: copies for (who, id), copies in self._found.items() if who == peer}
+        now = {id: copies for id, copies in of_peer.items() if not first_id <= id <= last_id} | found
+        self._found = others | {(peer, id): now[id] for id in sorted(now)[:DIFFERING_MAX]}
+        self._tell()
+
+    def _tell(self) -> None:
+        """Raise or clear the alarm, if either is due."""
+        members, base_id = self._replica.members.latest, self._replica.log.base_id
+        self._found = {key: copies for key, copies in self._found.items() if members.holds(key[0]) and key[1] > base_id}
+        best: dict[int, Copies] = {}  # as whoever could ask most members has it
+        for (_, id), copies in self._found.items():
+            if id not in best or len(copies.silent) < len(best[id].silent):
+                best[id] = copies
+        now: dict[Copies, list[int]] = {}
+        for id in sorted(best):
+            now.setdefault(best[id], []).append(id)
+        for copies, ids in now.items():
+            if self._told.get(copies) != ids:
+                self._driver.note("diverged", logging.ERROR, ids=ids[:_TOLD_MAX], **copies.to_plain())
+        if self._told and not now:
+            self._driver.note("diverged_no_more")
+        self._told = now
+
+    def fields(self) -> dict[str, Any]:
+        """For status."""
+        diverged = [{"ids": ids, **copies.to_plain()} for copies, ids in self._told.items()]
+        return {"diverged": diverged, "compare_passes": self._passes}
+
+    def remarks(self) -> list[str]:
+        """For people, a sentence each; empty while all is well."""
+        return [_sentence(ids, copies) for copies, ids in self._told.items()]
+
+
+async def _copy(inquiry: Inquiry, id: int) -> bytes | None:
+    """The digest of entry ``id`` there; None if it is not there, or damaged. Raises `Unusable`."""
+    try:
+        answer = await inquiry.digest(id, id)
+    except DamagedThere:
+        return None
+    return answer.digest if answer.first_id == answer.last_id == id else None
+
+
+def _grouped(copies: dict[int, bytes], members: set[int]) -> Copies:
+    by_digest: dict[bytes, list[int]] = {}
+    for server in sorted(copies):
+        by_digest.setdefault(copies[server], []).append(server)
+    groups = sorted(map(tuple, by_digest.values()), key=lambda group: (-len(group), group))
+    return Copies(tuple(groups), tuple(sorted(members - copies.keys())))
+
+
+def _sentence(ids: Sequence[int], copies: Copies) -> str:
+    shown = _names("entry", "entries", ids[:_TOLD_MAX]) + (" …" if len(ids) > _TOLD_MAX else "")
+    held = " and another by ".join(_servers(group) for group in copies.groups)
+    says = f"{shown}: one copy is held by {held}"
+    if copies.wrong:
+        who = _servers(copies.wrong)
+        return f"{says}, which is wrong: look (alpo log diff), then give {who} an empty directory"
+    unasked = f" ({_servers(copies.silent)} cannot tell)" if copies.silent else ""
+    return f"{says}; which of them is wrong is not known{unasked}: look (alpo log diff)"
+
+
+def _servers(ids: Sequence[int]) -> str:
+    return _names("server", "servers", ids)
+
+
+def _names(one: str, many: str, ids: Sequence[int]) -> str:
+    if len(ids) == 1:
+        return f"{one} {ids[0]}"
+    return f"{many} {', '.join(map(str, ids[:-1]))} and {ids[-1]}"

@@ -1,0 +1,173 @@
+"""The background scrub: all of the log is read and checked, slowly, again and again (R31).
+
+Laws:
+
+* It reads at most so many bytes a second, in short stretches, in a reader's thread; after a pass it rests.
+* What is damaged is an alarm, once, and stays in status until a later look finds it sound, or it was cleaned. A damaged
+  entry is never served or sent; what else follows from it is the core's affair (`alpo.core.damage`).
+* What was written anew from a peer's copy is looked at as soon as it is on disk: only then is it sound. What stays
+  damaged all the same lies where SQLite cannot write: the store is lost (R30).
+* After a restart what was damaged counts as damaged before anything is said, and is looked at at once; then it goes on
+  where it was.
+* So many damaged ids are listed at most, the lowest. While it knows that there were more, all is never said to be sound
+  before it has looked at the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import structlog
+import trio
+
+from alpo.core.inputs import DamageFound
+from alpo.storage.interface import DamagedStore, Scrubbed, Store, StoreError
+from alpo.storage.scrub import DAMAGED_MAX, ScrubMark
+
+from .driver import Driver
+
+log = structlog.get_logger()
+
+STRETCH_BYTES = 64 << 10
+#: Between two passes; between two looks when the store cannot be read; between two notes of where it is.
+REST_S, RETRY_S, REMEMBER_S = 10.0, 10.0, 30.0
+#: So often an entry is written anew before the store is given up.
+MENDED_MAX = 3
+#: Damaged ids shown in status.
+SHOWN_MAX = 100
+
+
+class Scrubber:
+    """``bytes_per_s`` 0: no scrub. ``mark`` None: nothing is remembered."""
+
+    def __init__(self, driver: Driver, store: Store, bytes_per_s: int, mark: ScrubMark | None) -> None:
+        self._driver = driver
+        self._store = store
+        self._bytes_per_s = bytes_per_s
+        self._mark = mark
+        self._next_id = 1
+        self._damaged: set[int] = set()
+        self._unlisted_id = 0  # the first damaged one that was one too many to be listed; 0: none
+        self._recalled: list[int] = []
+        self._told: list[int] = []
+        self._passes = 0
+        self._remembered_s = trio.current_time()
+        self._mended: list[int] = []
+        self._in_vain: dict[int, int] = {}  # how often these were written anew, and stayed damaged
+        self._look = trio.Event()
+
+    def mended(self, ids: Sequence[int]) -> None:
+        """These are about to be written anew."""
+        self._mended.extend(ids)
+        self._look.set()
+
+    async def recall(self) -> None:
+        """Take up what was known before a restart. Before anything is said to others."""
+        if self._bytes_per_s and self._mark is not None:
+            self._next_id, self._recalled = await trio.to_thread.run_sync(self._mark.read)
+            self._damaged = self._of_the_log(self._recalled)
+            self._tell()
+
+    async def run(self) -> None:
+        """Scrub until cancelled."""
+        if not self._bytes_per_s:
+            return
+        for id in self._recalled:
+            await self._stretch(id, 1)
+        while True:
+            found = await self._stretch(self._next_id, STRETCH_BYTES)
+            if found is None:
+                await self._rest(RETRY_S)
+                continue
+            self._next_id = found.next_id
+            if found.at_end:
+                self._next_id = 1
+                self._passes += 1
+            if found.at_end or trio.current_time() - self._remembered_s >= REMEMBER_S:
+                await self._remember()
+            await self._rest(found.bytes / self._bytes_per_s + (REST_S if found.at_end else 0.0))
+
+    async def _rest(self, rest_s: float) -> None:
+        """Look at nothing for a while but what was mended."""
+        until_s = trio.current_time() + rest_s
+        while True:
+            with trio.move_on_at(until_s):
+                await self._look.wait()
+            if not self._look.is_set():
+                return
+            ids, self._mended, self._look = self._mended, [], trio.Event()
+            await self._driver.on_disk()
+            for id in ids:
+                if await self._stretch(id, 1) is not None:
+                    self._heed_mended(id)
+
+    def _heed_mended(self, id: int) -> None:
+        if id not in self._damaged:
+            self._in_vain.pop(id, None)
+            return
+        self._in_vain[id] = self._in_vain.get(id, 0) + 1
+        if self._in_vain[id] == MENDED_MAX:
+            self._driver.failed(DamagedStore(f"entry {id} was written anew {MENDED_MAX} times and is still damaged"))
+
+    async def _stretch(self, first_id: int, bytes_max: int) -> Scrubbed | None:
+        """One look, and what follows from it; None if the store could not be read."""
+        found = await self._look_at(first_id, bytes_max)
+        while found is not None and self._unlisted_id and not self._damaged:
+            from_id, self._unlisted_id = self._unlisted_id, 0
+            further = await self._look_at(from_id, STRETCH_BYTES)
+            if further is None:
+                self._unlisted_id = from_id
+                return None
+            if not self._unlisted_id and not further.at_end:
+                self._unlisted_id = further.next_id
+            await trio.sleep(further.bytes / self._bytes_per_s)
+        if found is not None and self._tell():
+            await self._remember()
+        return found
+
+    async def _look_at(self, first_id: int, bytes_max: int) -> Scrubbed | None:
+        try:
+            found = await trio.to_thread.run_sync(self._store.scrub, first_id, bytes_max)
+        except StoreError as error:
+            log.error("cannot_scrub", why=str(error))
+            return None
+        kept = [id for id in self._damaged if not first_id <= id < found.next_id]
+        known = sorted(self._of_the_log([*kept, *found.damaged]))
+        self._damaged = set(known[:DAMAGED_MAX])
+        if len(known) > DAMAGED_MAX:
+            self._unlisted_id = min(self._unlisted_id or known[DAMAGED_MAX], known[DAMAGED_MAX])
+        return found
+
+    def _of_the_log(self, ids: Iterable[int]) -> set[int]:
+        """Without those that were cleaned, or expunged: nobody will find them sound."""
+        of = self._driver.replica.log
+        return {id for id in ids if of.base_id < id <= of.last_id}
+
+    def _tell(self) -> bool:
+        """Tell the core what is known, at once; False: it knows."""
+        if sorted(self._damaged) == self._told:
+            return False
+        self._told = sorted(self._damaged)
+        self._driver.post(DamageFound(tuple(self._told)))
+        self._driver.pump()
+        return True
+
+    async def _remember(self) -> None:
+        self._remembered_s = trio.current_time()
+        if self._mark is not None:
+            try:
+                await trio.to_thread.run_sync(self._mark.write, self._next_id, self._told)
+            except OSError as error:  # a full disk, perhaps: the next pass finds it again
+                log.warning("cannot_remember_scrub", why=str(error))
+
+    def fields(self) -> dict[str, Any]:
+        """For status."""
+        return {"damaged": self._told[:SHOWN_MAX], "scrubbed_id": self._next_id - 1, "scrub_passes": self._passes}
+
+    def remarks(self) -> list[str]:
+        """For people: a sentence, or none."""
+        if not self._told:
+            return []
+        ids = ", ".join(map(str, self._told[:10])) + (" …" if len(self._told) > 10 else "")
+        return [f"its disk holds damaged entries, {len(self._told)} known: {ids}; it serves and sends none of them"]

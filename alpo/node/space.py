@@ -1,0 +1,99 @@
+"""Watching how full the disk is (see `alpo.core.room` for what follows from it).
+
+Laws:
+
+* What cleaning has freed in the file counts as room, above a reserve that must be free on the disk itself: for votes,
+  for the WAL, and for what it takes to clean.
+* A mark that was crossed is crossed back only well above it: a disk that is about at its mark does not flutter.
+* A write that found the disk full is room for nothing, whatever the file system says.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import structlog
+import trio
+
+from alpo.core.inputs import Space
+from alpo.core.messages import Room
+from alpo.storage.interface import Store, StoreError, Volume
+from alpo.storage.writer import WriterStats
+
+from .driver import Driver
+
+log = structlog.get_logger()
+
+#: Between two looks; when space is scarce, or about to be.
+LOOK_EVERY_S, LOOK_CLOSELY_S = 1.0, 0.1
+#: The reserve's part of the low-water mark; how much above a mark there is room again, as a part of it.
+RESERVE_PART, MARGIN_PART = 4, 4
+
+
+def judge(before: Room, low_water_bytes: int, disk_free_bytes: int, file_free_bytes: int) -> Room:
+    """What there is room for, having been ``before``. ``file_free_bytes``: of pages in the file that hold nothing."""
+    def above(mark_bytes: int, crossed: bool) -> int:
+        return mark_bytes + mark_bytes // MARGIN_PART if crossed else mark_bytes
+
+    if disk_free_bytes < above(low_water_bytes // RESERVE_PART, before is Room.NONE):
+        return Room.NONE
+    if disk_free_bytes + file_free_bytes < above(low_water_bytes, before is not Room.PLENTY):
+        return Room.LOW
+    return Room.PLENTY
+
+
+class DiskWatch:
+    """Looks, and tells the core. ``low_water_bytes`` 0: only a write that fails counts."""
+
+    def __init__(self, driver: Driver, store: Store, stats: WriterStats, low_water_bytes: int) -> None:
+        self._driver = driver
+        self._store = store
+        self._stats = stats
+        self._low_water_bytes = low_water_bytes
+        self._free_bytes = 0
+        self._told = Room.PLENTY
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        while True:
+            try:
+                disk, file_free_bytes = await trio.to_thread.run_sync(self._look)
+            except StoreError as error:
+                log.error("cannot_see_space", why=str(error))
+            else:
+                self._tell(disk, file_free_bytes)
+            scarce = self._told is not Room.PLENTY or self._free_bytes < 4 * self._low_water_bytes
+            await trio.sleep(LOOK_CLOSELY_S if scarce else LOOK_EVERY_S)
+
+    def _look(self) -> tuple[Volume, int]:
+        return self._store.volume(), self._store.free_bytes()
+
+    def _tell(self, disk: Volume, file_free_bytes: int) -> None:
+        self._free_bytes = disk.free_bytes + file_free_bytes
+        room = Room.PLENTY
+        if self._stats.full:
+            room = Room.NONE
+        elif disk.total_bytes:
+            room = judge(self._told, self._low_water_bytes, disk.free_bytes, file_free_bytes)
+        if room is not self._told or room is not Room.PLENTY:
+            self._told = room
+            self._driver.post(Space(room, self._free_bytes))
+            self._driver.kick()
+
+    def fields(self) -> dict[str, Any]:
+        """For status."""
+        return {
+            "room": self._told.name.lower(),
+            "free_bytes": self._free_bytes,
+            "low_water_bytes": self._low_water_bytes,
+        }
+
+    def remarks(self) -> list[str]:
+        """For people, a sentence each; empty while all is well."""
+        if self._stats.full:
+            return [f"no room for a write, which is tried again until there is: {self._stats.full}"]
+        if self._told is Room.PLENTY:
+            return []
+        takes = "no entries" if self._told is Room.NONE else "no appends"
+        marks = f"{self._free_bytes} bytes free, low-water mark {self._low_water_bytes}"
+        return [f"low on disk space: {marks}; it takes {takes}"]

@@ -1,0 +1,141 @@
+"""Reading an archive, by itself or as what is before a log's first payload.
+
+Laws, beside those of `origin`:
+
+* An archive is read by the manifest that is there when reading begins.
+* Of an archive and a log the log is asked for all it has; where it begins, the archive ends: without a seam, and a gap
+  between the two is a loss of data.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from alpo.client.record import PageEntry
+
+from .archive_file import batches_of, content_of, entries_of
+from .manifest import ArchivedRange, Manifest, other_cluster, read_manifest
+from .origin import DataLoss, Extent, Origin, SourceError
+
+
+@dataclass(frozen=True)
+class ArchiveOrigin:
+    """``path``: the directory. ``verify``: hold each file against its digest before anything of it is given."""
+
+    path: str
+    verify: bool = False
+
+    @property
+    def where(self) -> str:
+        return f"the archive {self.path}"
+
+    def manifest(self) -> Manifest:
+        """As of now. Raises `SourceError`."""
+        manifest = read_manifest(Path(self.path))
+        if manifest is None:
+            raise SourceError(f"{self.path} is no archive: it has no manifest.json")
+        return manifest
+
+    def extent(self) -> Extent:
+        manifest = self.manifest()
+        return Extent(manifest.cluster, manifest.first_lsn, manifest.next_lsn)
+
+    def lsn_since(self, time_ms: int) -> int:
+        manifest = self.manifest()
+        at = bisect_left(manifest.ranges, time_ms, key=lambda one: one.last_time_ms)
+        if at == len(manifest.ranges):
+            return manifest.next_lsn
+        for batch in self._batches(manifest.ranges[at], 0, 2**63 - 1):
+            for _, _, entry_ms, _, _, lsn, _, _ in entries_of(batch):
+                if entry_ms >= time_ms:
+                    return lsn
+        raise SourceError(f"{self.path}: {manifest.ranges[at].file} does not hold what the manifest says")
+
+    def pages(self, first_lsn: int, last_lsn: int, turn: int) -> Iterator[list[PageEntry]]:
+        manifest = self.manifest()
+        if first_lsn < manifest.first_lsn:
+            raise DataLoss(first_lsn, min(last_lsn, manifest.first_lsn - 1), self.where)
+        if last_lsn >= manifest.next_lsn:
+            raise SourceError(f"{self.where} ends at LSN {manifest.next_lsn - 1}, and {last_lsn} was asked for")
+        next_lsn = first_lsn
+        for one in manifest.of(first_lsn, last_lsn):
+            for batch in self._batches(one, first_lsn, last_lsn):
+                page = [entry for entry in entries_of(batch) if first_lsn <= entry[5] <= last_lsn]
+                if [entry[5] for entry in page] != list(range(next_lsn, next_lsn + len(page))):
+                    raise SourceError(f"{self.path}: {one.file} lacks payload {next_lsn}, or has others")
+                next_lsn += len(page)
+                if page:
+                    yield page
+        if next_lsn <= last_lsn:
+            raise SourceError(f"{self.path}: LSN {next_lsn} to {last_lsn} are missing")
+
+    def _batches(self, one: ArchivedRange, first_lsn: int, last_lsn: int) -> Iterator[pa.RecordBatch]:
+        path = Path(self.path) / one.file
+        if self.verify:
+            check_file(path, one)
+        return batches_of(path, first_lsn, last_lsn)
+
+
+def check_file(path: Path, one: ArchivedRange) -> None:
+    """Raises `SourceError` unless the file holds what the manifest says of it."""
+    digest = content_of(path).digest()
+    if digest != one.digest:
+        raise SourceError(
+            f"ALPO_ARCHIVE_DAMAGED: {path} holds {digest}, and {one.digest} by the manifest (payloads {one.first_lsn}"
+            f" to {one.last_lsn})"
+        )
+
+
+@dataclass(frozen=True)
+class JoinedOrigin:
+    """What ``log`` no longer has comes from ``archive``. ``seam_lsn``: the first payload of the log's; 0: ask."""
+
+    archive: ArchiveOrigin
+    log: Origin
+    seam_lsn: int = 0
+
+    @property
+    def where(self) -> str:
+        return f"{self.log.where} and {self.archive.where}"
+
+    def extent(self) -> Extent:
+        archived, live = self.archive.extent(), self.log.extent()
+        if archived.cluster != live.cluster:
+            raise other_cluster(Path(self.archive.path), archived.cluster, live.cluster)
+        if archived.next_lsn == archived.first_lsn:
+            return live
+        return Extent(live.cluster, min(archived.first_lsn, live.first_lsn), live.next_lsn)
+
+    def lsn_since(self, time_ms: int) -> int:
+        archived = self.archive.extent()
+        lsn = self.archive.lsn_since(time_ms)
+        return lsn if lsn < archived.next_lsn else self.log.lsn_since(time_ms)
+
+    def pages(self, first_lsn: int, last_lsn: int, turn: int) -> Iterator[list[PageEntry]]:
+        seam_lsn = self.seam_lsn or self.log.extent().first_lsn
+        while first_lsn <= last_lsn:
+            upto = min(last_lsn, seam_lsn - 1)
+            if first_lsn <= upto:
+                yield from self._archived(first_lsn, upto, turn)
+                first_lsn = upto + 1
+                continue
+            try:
+                for page in self.log.pages(first_lsn, last_lsn, turn):
+                    yield page
+                    first_lsn = page[-1][5] + page[-1][6] if page else first_lsn
+                return
+            except DataLoss as loss:  # trimmed after it was planned
+                seam_lsn = loss.last_lsn + 1
+
+    def _archived(self, first_lsn: int, last_lsn: int, turn: int) -> Iterator[list[PageEntry]]:
+        """From the archive as far as that goes. Raises `DataLoss` for what lies between it and the log."""
+        archived = self.archive.extent()
+        if first_lsn < archived.next_lsn:
+            yield from self.archive.pages(first_lsn, min(last_lsn, archived.next_lsn - 1), turn)
+        if last_lsn >= archived.next_lsn:
+            raise DataLoss(max(first_lsn, archived.next_lsn), last_lsn, self.where)

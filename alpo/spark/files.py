@@ -1,0 +1,91 @@
+"""Reading a data directory or a backup, whether or not a server runs on it (`alpo.storage.offline`).
+
+Every row's checksums are verified. What a file can vouch for ends at its guaranteed mark; of a directory that mark may
+stand some thousand entries behind what really is guaranteed, of a backup it is exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from alpo.client.record import PageEntry
+from alpo.core.entries import Entry, Kind
+from alpo.storage.interface import StoreError
+from alpo.storage.offline import Source, open_source
+
+from .origin import DataLoss, Extent, SourceError
+
+_DATA = int(Kind.DATA)
+
+
+class _Ids(NamedTuple):
+    """What may be read of a file, as ids and as LSNs."""
+
+    first: int
+    end: int
+    first_lsn: int
+    next_lsn: int
+
+
+@dataclass(frozen=True)
+class FileOrigin:
+    """``path``: a data directory, a data file or a backup."""
+
+    path: str
+
+    @property
+    def where(self) -> str:
+        return self.path
+
+    def extent(self) -> Extent:
+        with self._open() as source:
+            summary = source.summary()
+            if summary.hard is None or not summary.hard.cluster:
+                raise SourceError(f"{self.path} belongs to no cluster yet: {'; '.join(summary.damage) or 'it is new'}")
+            ids = _ids(source)
+            return Extent(summary.hard.cluster.hex(), ids.first_lsn, ids.next_lsn)
+
+    def lsn_since(self, time_ms: int) -> int:
+        with self._open() as source:
+            ids = _ids(source)
+            id = source.id_since(time_ms, ids.first, ids.end)
+            return source.next_lsn_after(id - 1) if id > ids.first else ids.first_lsn
+
+    def pages(self, first_lsn: int, last_lsn: int, turn: int) -> Iterator[list[PageEntry]]:
+        with self._open() as source:
+            ids = _ids(source)
+            if first_lsn < ids.first_lsn:
+                raise DataLoss(first_lsn, min(last_lsn, ids.first_lsn - 1), self.path)
+            id = source.id_of(first_lsn, ids.first, ids.end)
+            end_id = source.id_of(last_lsn, ids.first, ids.end)
+            if end_id > ids.end:
+                raise SourceError(f"{self.path} ends at LSN {ids.next_lsn - 1}, and {last_lsn} was asked for")
+            while id <= end_id:
+                entries = source.read(id, end_id)
+                yield [_row(entry) for entry in entries if entry[2] == _DATA]
+                id = entries[-1].id + 1
+
+    @contextmanager
+    def _open(self) -> Iterator[Source]:
+        try:
+            with open_source(Path(self.path)) as source:
+                yield source
+        except StoreError as error:
+            raise SourceError(str(error)) from error
+
+
+def _row(entry: Entry) -> PageEntry:
+    return entry[0], entry[1], entry[3], entry[4], entry[5], entry[7], entry[8], entry[10]
+
+
+def _ids(source: Source) -> _Ids:
+    summary = source.summary()
+    if summary.base is None or summary.hard is None:
+        raise StoreError(f"{source.path} is damaged: {'; '.join(summary.damage)}")
+    end = min(summary.guaranteed_id, summary.end_id)
+    next_lsn = source.next_lsn_after(end) if end > summary.base.id else summary.base.next_lsn
+    return _Ids(summary.base.id + 1, max(end, summary.base.id), summary.base.next_lsn, next_lsn)

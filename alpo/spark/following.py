@@ -1,0 +1,84 @@
+"""How far a stream goes next: admission, delays and ends; nothing of Spark's.
+
+An offset is ``{"log": cluster id, "lsn": next}``: everything below ``lsn`` was read.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from .options import ReadOptions
+from .origin import Extent, Origin
+from .reading import check_cluster, first_of, origin_of
+
+Offset = dict[str, Any]
+
+
+class Follower:
+    """Plans one stream. Lives for the query's time, on the driver."""
+
+    def __init__(self, options: ReadOptions, now_s: Callable[[], float] = time.monotonic) -> None:
+        self.options = options
+        self.origin: Origin = origin_of(options)
+        self._now_s = now_s
+        self._waits_since_s: float | None = None
+        self._end_lsn: int | None = None
+
+    def initial(self) -> Offset:
+        """Where a query without a checkpoint begins."""
+        extent = self.origin.extent()
+        return {"log": extent.cluster, "lsn": first_of(self.options, self.origin, extent)}
+
+    def fix_end(self) -> None:
+        """Everything there is now is to be read, and nothing later (AvailableNow)."""
+        self._end_lsn = self.origin.extent().next_lsn
+
+    def latest(self, start: Offset, records_max: int, bytes_max: int) -> Offset:
+        """Up to where the next trigger reads from ``start`` on: ``start`` again if that is nothing. 0: no limit."""
+        extent = self._extent(start)
+        begin = int(start["lsn"])
+        end = max(begin, extent.next_lsn if self._end_lsn is None else min(self._end_lsn, extent.next_lsn))
+        if end == begin or self._waits_for_more(end - max(begin, extent.first_lsn)):
+            return start
+        if records_max:
+            end = min(end, max(begin, extent.first_lsn) + records_max)
+        if bytes_max:
+            end = self._within(max(begin, extent.first_lsn), end, bytes_max)
+        return {"log": extent.cluster, "lsn": end}
+
+    def reported(self) -> Offset:
+        """The end of the log, for whoever measures how far the stream is behind."""
+        extent = self.origin.extent()
+        return {"log": extent.cluster, "lsn": extent.next_lsn}
+
+    def _extent(self, start: Offset) -> Extent:
+        extent = self.origin.extent()
+        check_cluster(self.origin, extent, str(start["log"]))
+        return extent
+
+    def _waits_for_more(self, there: int) -> bool:
+        """minRecordsPerTrigger, for maxTriggerDelay at most; not once the end is fixed."""
+        now_s = self._now_s()
+        if there >= self.options.records_min or self._end_lsn is not None:
+            self._waits_since_s = None
+            return False
+        if self._waits_since_s is None:
+            self._waits_since_s = now_s
+        if now_s - self._waits_since_s >= self.options.delay_s:
+            self._waits_since_s = None
+            return False
+        return True
+
+    def _within(self, begin: int, end: int, bytes_max: int) -> int:
+        """Where payloads from ``begin`` on come to ``bytes_max``; behind the first entry at least."""
+        size = 0
+        for page in self.origin.pages(begin, end - 1, 0):
+            for *_, lsn, count, body in page:
+                size += len(body)
+                if size > bytes_max and lsn > begin:
+                    return min(lsn, end)
+                if size >= bytes_max:
+                    return min(lsn + count, end)
+        return end

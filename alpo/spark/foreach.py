@@ -1,0 +1,32 @@
+"""What a function given to ``writeStream.foreachBatch`` writes with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def append_batch(
+    df: DataFrame, batch_id: int, *, servers: str | Sequence[str], query: str | None = None,
+    checkpoint: str | None = None, timeout_s: float = 60.0,
+) -> None:
+    """Append the column ``payload`` of ``df`` once as batch ``batch_id`` of ``query``: for `foreachBatch`.
+
+    Called again with the same number it appends nothing, whatever ``df`` is then: a function that writes several of
+    them gives each a ``query`` of its own. ``query``: who writes (default: the streaming query that this runs in; its
+    id). ``checkpoint``: a directory of this writer's own that the driver and all executors share; needed for what is
+    larger than one entry of the log. Raises ValueError without a query, and what Spark makes of the sink's errors.
+    """
+    if query is None:
+        query = df.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+    if not query:
+        raise ValueError("say who writes: query=NAME (only within foreachBatch it is known)")
+    writer = df.write.format("alpo").mode("append").option("txnAppId", query).option("txnVersion", batch_id)
+    if checkpoint is not None:
+        writer = writer.option("checkpointLocation", checkpoint)
+    writer.options(
+        servers=servers if isinstance(servers, str) else ",".join(servers), timeout=f"{timeout_s:g}s"
+    ).save()

@@ -1,0 +1,195 @@
+"""Is one copy of the log sound by itself? Gaps, order, checksums, exactly once, the state saved beside it.
+
+Of a file everything is checked (`alpo.storage.audit`). A server checks its own checksums, and its digests are compared
+with the others'; of what it serves the order, the gaps and the serials are checked here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import anyio
+
+from alpo.client.log import connect
+from alpo.client.record import PageEntry
+from alpo.core.entries import Kind
+from alpo.errors import AlpoError
+from alpo.storage.audit import Fault as FileFault
+from alpo.storage.audit import verify
+from alpo.storage.interface import StoreError
+from alpo.storage.offline import Source, open_source
+
+from ..origin import SourceError
+from .copies import Copy, FileCopy, ServerCopy
+from .faults import DAMAGE, DUPLICATE, FAULTS_MAX, GAP, ORDER, STATE, Fault
+from .serials import Serials, begins_anew
+
+_DATA: Final = int(Kind.DATA)
+_PAGE_IDS = 4096
+_HEADS = (
+    "SELECT id, kind, client, serial, lsn, count, CASE kind WHEN 4 THEN body END FROM log"
+    " WHERE id BETWEEN ? AND ? ORDER BY id"
+)
+_EARLIER = "SELECT id, lsn FROM log WHERE client = ? AND serial = ? AND kind = 1 AND id < ? ORDER BY id DESC LIMIT 1"
+#: What `alpo.storage.audit` says of an entry -> its kind here.
+_KINDS = {"missing": GAP, "its LSN is": GAP, "its term": ORDER, "it is older": ORDER, "a run of term": ORDER}
+_REPEATS = "repeats serial"
+
+
+@dataclass(frozen=True)
+class CheckTask:
+    """Check this copy."""
+
+    copy: Copy
+
+
+def check_copy(task: CheckTask) -> list[Fault]:
+    """Everything that is wrong. Raises `SourceError`."""
+    if isinstance(task.copy, FileCopy):
+        return _check_file(task.copy)
+    assert isinstance(task.copy, ServerCopy)
+    return _check_server(task.copy)
+
+
+def _check_file(copy: FileCopy) -> list[Fault]:
+    try:
+        with open_source(Path(copy.path)) as source:
+            repeats = list(_repeats(copy, source))
+            verdict = verify(source)
+            found = [_of_file(copy, source, fault) for fault in verdict.faults if _REPEATS not in fault.what]
+    except StoreError as error:
+        raise SourceError(str(error)) from error
+    if verdict.faults_more:
+        found.append(Fault(0, 0, 0, 0, DAMAGE, copy.name, f"and {verdict.faults_more} faults more"))
+    return found + repeats
+
+
+def _of_file(copy: FileCopy, source: Source, fault: FileFault) -> Fault:
+    first_id, last_id, what = fault
+    if not first_id:
+        return Fault(0, 0, 0, 0, STATE, copy.name, what)
+    kind = next((kind for begin, kind in _KINDS.items() if what.startswith(begin)), DAMAGE)
+    before, after = _lsn_after(source, first_id - 1), _lsn_of(source, last_id + 1)
+    if what == "missing" and before and after > before:
+        return Fault(first_id, last_id, before, after - 1, kind, copy.name, what)
+    lsn = _lsn_of(source, first_id) if first_id == last_id and what != "missing" else 0
+    return Fault(first_id, last_id, lsn, lsn, kind, copy.name, what)
+
+
+def _lsn_of(source: Source, id: int) -> int:
+    """0 if that cannot be told."""
+    try:
+        return source.read(id, id)[0].lsn
+    except StoreError:
+        return 0
+
+
+def _lsn_after(source: Source, id: int) -> int:
+    try:
+        return source.next_lsn_after(id)
+    except StoreError:
+        return 0
+
+
+def _repeats(copy: FileCopy, source: Source) -> Iterator[Fault]:
+    """Serials that do not go up. (`verify` loses track of them behind a gap.)"""
+    serials = Serials()
+    told = 0
+    for first_id in range(copy.first_id, copy.end_id + 1, _PAGE_IDS):
+        with source.snapshot() as db:
+            rows = db.execute(_HEADS, (first_id, min(copy.end_id, first_id + _PAGE_IDS - 1))).fetchall()
+        for id, kind, client, serial, lsn, count, body in rows:
+            if kind != _DATA:
+                if begins_anew(kind, body):
+                    serials.begin_anew(client)
+                continue
+            last = serials.take(client, serial)
+            if last and told < FAULTS_MAX:
+                told += 1
+                with source.snapshot() as db:
+                    earlier = db.execute(_EARLIER, (client, serial, id)).fetchone()
+                yield _repeat(copy, id, lsn, lsn + count - 1, client, serial, last, earlier)
+
+
+def _repeat(
+    copy: Copy, id: int, first_lsn: int, last_lsn: int, client: str, serial: int, last: int,
+    earlier: tuple[int, int] | None,
+) -> Fault:
+    if earlier is None:
+        what = f"serial {serial} of client {client!r} comes after its serial {last}"
+        return Fault(id, id, first_lsn, last_lsn, ORDER, copy.name, what)
+    what = f"serial {serial} of client {client!r} is in the log already: entry {earlier[0]}, LSN {earlier[1]}"
+    return Fault(id, id, first_lsn, last_lsn, DUPLICATE, copy.name, what)
+
+
+def _check_server(copy: ServerCopy) -> list[Fault]:
+    origin = copy.origin()
+    extent = origin.extent()
+    if extent.next_lsn == extent.first_lsn:
+        return []
+    check = _Served(copy)
+    for page in origin.pages(extent.first_lsn, extent.next_lsn - 1, 0):
+        for entry in page:
+            check.take(entry)
+            if len(check.faults) >= FAULTS_MAX:
+                return check.faults
+    return check.faults
+
+
+class _Served:
+    """What a server serves, entry by entry."""
+
+    def __init__(self, copy: ServerCopy) -> None:
+        self.faults: list[Fault] = []
+        self._copy = copy
+        self._serials = Serials()
+        self._before: PageEntry | None = None
+
+    def take(self, entry: PageEntry) -> None:
+        id, term, time_ms, client, serial, lsn, count, body = entry
+        before = self._before
+        if before is not None:
+            next_lsn = before[5] + before[6]
+            if lsn > next_lsn:
+                self._add(entry, GAP, f"LSN {next_lsn} to {lsn - 1} are missing before it")
+            if lsn < next_lsn or id <= before[0] or term < before[1] or time_ms < before[2]:
+                self._add(entry, ORDER, f"its LSN, term or time is below that of entry {before[0]} before it")
+        self._before = entry
+        last = self._serials.take(client, serial)
+        if not last:
+            return
+        earlier = _earlier(self._copy, client, serial, lsn)
+        if earlier is not None and not client.startswith("~") and earlier[2] != (body if count == 1 else None):
+            # Sent again, it would be the same: so the session was dropped, and its name begins anew.
+            self._serials.begin_anew(client, serial)
+            return
+        where = None if earlier is None else earlier[:2]
+        self.faults.append(_repeat(self._copy, id, lsn, lsn + count - 1, client, serial, last, where))
+
+    def _add(self, entry: PageEntry, kind: str, what: str) -> None:
+        self.faults.append(Fault(entry[0], entry[0], entry[5], entry[5] + entry[6] - 1, kind, self._copy.name, what))
+
+
+def _earlier(copy: ServerCopy, client: str, serial: int, below_lsn: int) -> tuple[int, int, bytes | None] | None:
+    """Id, LSN and payload (None of a batch) of the append of that serial that is nearest before ``below_lsn``."""
+
+    async def ask() -> tuple[int, int, bytes | None] | None:
+        found: tuple[int, int, bytes | None] | None = None
+        async with connect(copy.servers, timeout_s=copy.timeout_s) as log:
+            async with log.read(None, below_lsn - 1, local=True, server=copy.id, client=client) as records:
+                async for record in records:
+                    if record.serial != serial:
+                        continue
+                    if found is not None and found[0] == record.id:
+                        found = record.id, found[1], None
+                    else:
+                        found = record.id, record.lsn, record.payload
+        return found
+
+    try:
+        return anyio.run(ask, backend="trio")
+    except AlpoError as error:
+        raise SourceError(f"{copy.name}: {error}") from error

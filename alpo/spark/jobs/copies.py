@@ -1,0 +1,228 @@
+"""Copies of one log, as an audit looks at them: servers that run, data directories, backups.
+
+Laws:
+
+* A copy vouches for its entries from the first that it holds to its guaranteed mark; what lies beyond may differ.
+* All give the same digest of the same entries (`alpo.storage.digest`), which stands for every field of each. Servers
+  make it themselves: no payload is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import anyio
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+from alpo.client.connection import Connection, Lost
+from alpo.client.servers import Servers
+from alpo.core.entries import Entry
+from alpo.core.ready import Code
+from alpo.errors import AlpoError, Unavailable
+from alpo.storage.digest import Span
+from alpo.storage.interface import DamagedStore, StoreError
+from alpo.storage.offline import Source, open_source
+from alpo.wire import requests as w
+
+from ..files import FileOrigin
+from ..live import ServerOrigin
+from ..origin import Origin, SourceError
+from .members import Member
+
+_BACKEND = "trio"
+#: A server makes one digest at a time, each within a second.
+_ANSWER_S = 30.0
+_TRIES = 3
+
+
+class DamagedCopy(SourceError):
+    """Entry ``id`` of the copy is damaged or missing."""
+
+    def __init__(self, id: int, why: str) -> None:
+        super().__init__(why)
+        self.id = id
+
+
+class Look(Protocol):
+    """A copy that is being looked at."""
+
+    def digest(self, first_id: int, last_id: int) -> Span:
+        """Of as many of these entries as one answer takes, one at least; the first of them may have been cleaned, and
+        then perhaps all are gone. Raises `DamagedCopy`, `SourceError`."""
+
+    def entry(self, id: int) -> Entry | None:
+        """The entry itself, where it can be had. Raises `SourceError`."""
+
+
+class Copy(Protocol):
+    """One copy. Can be pickled. Vouches for entries ``first_id`` … ``end_id``."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def first_id(self) -> int: ...
+
+    @property
+    def end_id(self) -> int: ...
+
+    @property
+    def cluster(self) -> str: ...
+
+    def open(self) -> AbstractContextManager[Look]: ...
+
+    def origin(self) -> Origin: ...
+
+
+@dataclass(frozen=True)
+class FileCopy:
+    """A data directory or a backup at ``path``."""
+
+    path: str
+    cluster: str
+    first_id: int
+    end_id: int
+
+    @staticmethod
+    def of(path: str) -> FileCopy:
+        """As it is now. Raises `SourceError`."""
+        with _errors(), open_source(Path(path)) as source:
+            summary = source.summary()
+        if summary.hard is None or not summary.hard.cluster or summary.base is None:
+            raise SourceError(f"{path} belongs to no cluster: {'; '.join(summary.damage) or 'it is new'}")
+        end_id = max(summary.base.id, min(summary.guaranteed_id, summary.end_id))
+        return FileCopy(path, summary.hard.cluster.hex(), summary.first_id, end_id)
+
+    @property
+    def name(self) -> str:
+        return self.path
+
+    def origin(self) -> Origin:
+        return FileOrigin(self.path)
+
+    @contextmanager
+    def open(self) -> Iterator[FileLook]:
+        with _errors(), open_source(Path(self.path)) as source:
+            yield FileLook(source)
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    try:
+        yield
+    except StoreError as error:
+        raise SourceError(str(error)) from error
+
+
+class FileLook:
+    """`Look` of a file."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+
+    def digest(self, first_id: int, last_id: int) -> Span:
+        span = Span.before(first_id)
+        while span.last_id < last_id:
+            try:
+                entries = self.source.read(span.last_id + 1, last_id)
+            except DamagedStore as error:
+                begins_id = self.source.summary().first_id
+                if begins_id > span.first_id:  # cleaned meanwhile
+                    return self.digest(begins_id, last_id) if begins_id <= last_id else Span.before(begins_id)
+                raise DamagedCopy(span.last_id + 1, str(error)) from error
+            span = span.followed_by(entries)
+        return span
+
+    def entry(self, id: int) -> Entry | None:
+        return self.source.read(id, id)[0]
+
+
+@dataclass(frozen=True)
+class ServerCopy:
+    """Server ``id`` of those at ``servers``."""
+
+    servers: tuple[str, ...]
+    id: int
+    cluster: str
+    first_id: int
+    end_id: int
+    timeout_s: float
+
+    @staticmethod
+    def of(servers: tuple[str, ...], member: Member, timeout_s: float) -> ServerCopy:
+        """As it is now. Raises `SourceError`."""
+        assert member.id is not None
+        copy = ServerCopy(servers, member.id, member.cluster, 1, member.guaranteed_id, timeout_s)
+        with copy.open() as look:
+            first_id = look.digest(1, 1).first_id  # an answer begins where the log does
+        return ServerCopy(servers, member.id, member.cluster, first_id, member.guaranteed_id, timeout_s)
+
+    @property
+    def name(self) -> str:
+        return f"server {self.id}"
+
+    def origin(self) -> Origin:
+        return ServerOrigin(self.servers, str(self.id), self.timeout_s, self.cluster)
+
+    @contextmanager
+    def open(self) -> Iterator[ServerLook]:
+        with start_blocking_portal(_BACKEND) as portal:
+            look = ServerLook(self, portal)
+            try:
+                yield look
+            finally:
+                look.close()
+
+
+class ServerLook:
+    """`Look` of a server, over one connection at a time."""
+
+    def __init__(self, copy: ServerCopy, portal: BlockingPortal) -> None:
+        self._copy = copy
+        self._portal = portal
+        self._servers = Servers(copy.servers, cluster=bytes.fromhex(copy.cluster))
+        self._connection: Connection | None = None
+
+    def digest(self, first_id: int, last_id: int) -> Span:
+        answer = self._portal.call(self._ask, first_id, last_id)
+        if isinstance(answer, w.DigestIs):
+            return Span(*answer[1:], 0)
+        if isinstance(answer, w.RequestRefused) and answer.code == Code.NOT_READY:
+            if first_id <= answer.number <= last_id:
+                raise DamagedCopy(answer.number, answer.detail)
+        why = answer.detail if isinstance(answer, w.RequestRefused) else f"it answers {type(answer).__name__}"
+        raise SourceError(f"{self._copy.name} gives no digest of entries {first_id} to {last_id}: {why}")
+
+    def entry(self, id: int) -> Entry | None:
+        return None
+
+    async def _ask(self, first_id: int, last_id: int) -> Any:
+        reason: AlpoError = Unavailable(f"{self._copy.name} does not answer within {_ANSWER_S:g} s")
+        for _ in range(_TRIES):
+            try:
+                with anyio.move_on_after(_ANSWER_S):
+                    self._connection = self._connection or await self._servers.any(self._copy.id)
+                    return await self._connection.ask(lambda number: w.RangeDigest(number, first_id, last_id))
+            except Lost as lost:
+                reason = lost.reason
+            self._drop()
+        raise SourceError(str(reason)) from reason
+
+    def _drop(self) -> None:
+        if self._connection is not None:
+            self._servers.drop(self._connection)
+            self._connection = None
+
+    def close(self) -> None:
+        self._portal.call(_in_loop(self._servers.close))
+
+
+def _in_loop(do: Callable[[], None]) -> Callable[[], Awaitable[None]]:
+    async def run() -> None:
+        do()
+
+    return run

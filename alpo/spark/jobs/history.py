@@ -1,0 +1,112 @@
+"""What clients were told of their appends, held against the log.
+
+A history is JSON lines as `alpo append --json` prints them: ``client``, ``serial``, ``lsn`` of the first payload, and
+``count`` (1 without it). Other keys are passed over.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import NamedTuple
+
+from ..origin import Extent, SourceError
+from .copies import Copy
+from .faults import HISTORY, Fault
+
+#: Payloads of one task.
+RANGE_LSNS = 65_536
+
+
+class Told(NamedTuple):
+    """A client was told that its append ``serial``, of so many ``payloads``, is at ``lsn``."""
+
+    lsn: int
+    payloads: int
+    client: str
+    serial: int
+
+
+@dataclass(frozen=True)
+class HistoryTask:
+    """Hold these against this copy, which has all their LSNs."""
+
+    copy: Copy
+    told: tuple[Told, ...]
+
+
+def read_history(path: Path) -> list[Told]:
+    """In the order of LSNs. Raises `SourceError`."""
+    try:
+        with path.open(encoding="utf-8") as lines:
+            return sorted(_told(path, number, line) for number, line in enumerate(lines, 1) if line.strip())
+    except (OSError, UnicodeDecodeError) as error:
+        raise SourceError(f"{path}: {error}") from error
+
+
+def _told(path: Path, number: int, line: str) -> Told:
+    try:
+        fields = json.loads(line)
+        told = Told(fields["lsn"], fields.get("count", 1), fields["client"], fields["serial"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise SourceError(f"{path}, line {number}: no answer to an append ({error!r})") from error
+    if [type(value) for value in told] != [int, int, str, int] or min(told.lsn, told.payloads) < 1:
+        raise SourceError(f"{path}, line {number}: no answer to an append (lsn, count, client, serial: {told})")
+    return told
+
+
+def history_tasks(
+    copies: Sequence[Copy], history: Iterable[Told]
+) -> tuple[list[HistoryTask], list[Fault], int]:
+    """The tasks, each answer with the copy that reaches furthest of those that have its LSNs; what is beyond them all;
+    how many are not to be checked, for no copy has them any more. Raises `SourceError`."""
+    extents = sorted(((copy.origin().extent(), copy) for copy in copies), key=lambda one: -one[0].next_lsn)
+    inside: dict[str, list[Told]] = {copy.name: [] for copy in copies}
+    beyond, trimmed = [], 0
+    for told in history:
+        fits = [copy for extent, copy in extents if _within(told, extent)]
+        if fits:
+            inside[fits[0].name].append(told)
+        elif told.lsn + told.payloads > extents[0][0].next_lsn:
+            beyond.append(_fault(extents[0][1], told, f"the log ends at {extents[0][0].next_lsn - 1}"))
+        else:
+            trimmed += 1
+    return [
+        HistoryTask(copy, tuple(group)) for copy in copies
+        for _, group in groupby(inside[copy.name], lambda told: told.lsn // RANGE_LSNS)
+    ], beyond, trimmed
+
+
+def _within(told: Told, extent: Extent) -> bool:
+    return extent.first_lsn <= told.lsn and told.lsn + told.payloads <= extent.next_lsn
+
+
+def check_history(task: HistoryTask) -> list[Fault]:
+    """What is not as it was told. Raises `SourceError`."""
+    entries = _entries(task)
+    entry = next(entries, None)
+    faults = []
+    for told in task.told:
+        while entry is not None and entry.lsn + entry.payloads <= told.lsn:
+            entry = next(entries, None)
+        if entry is None or entry != told:
+            there = "nothing" if entry is None else f"serial {entry.serial} of {entry.client!r}"
+            if entry is not None and (entry.lsn, entry.payloads) != (told.lsn, told.payloads):
+                there += f", LSN {entry.lsn} to {entry.lsn + entry.payloads - 1}"
+            faults.append(_fault(task.copy, told, f"{there} is there"))
+    return faults
+
+
+def _entries(task: HistoryTask) -> Iterator[Told]:
+    last = task.told[-1]
+    for page in task.copy.origin().pages(task.told[0].lsn, last.lsn + last.payloads - 1, 0):
+        for _, _, _, client, serial, lsn, count, _ in page:
+            yield Told(lsn, count, client, serial)
+
+
+def _fault(copy: Copy, told: Told, why: str) -> Fault:
+    what = f"client {told.client!r} was told that its serial {told.serial} is there: {why}"
+    return Fault(0, 0, told.lsn, told.lsn + told.payloads - 1, HISTORY, copy.name, what)

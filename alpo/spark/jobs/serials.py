@@ -1,0 +1,40 @@
+"""Exactly once: along the log each client's serials go up (R21), until its session is dropped and begins anew."""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+
+from alpo.core.entries import Kind
+
+_SESSION: Final = int(Kind.SESSION)
+
+
+class Serials:
+    """The last serial of every client so far."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, int] = {}
+
+    def take(self, client: str, serial: int) -> int:
+        """The next append of ``client``. 0 if it goes up, else the last serial before it."""
+        last = self._last.get(client, 0)
+        if serial > last:
+            self._last[client] = serial
+            return 0
+        return last
+
+    def begin_anew(self, client: str, serial: int = 0) -> None:
+        """The session was dropped and opened again; it stands at ``serial``."""
+        self._last[client] = serial
+
+
+def begins_anew(kind: int, body: bytes | None) -> bool:
+    """Is it a SESSION entry after which serials begin with 1?"""
+    if kind != _SESSION or body is None:
+        return False
+    try:
+        fields = json.loads(body)
+    except ValueError:
+        return False
+    return isinstance(fields, dict) and (fields.get("op") == "drop" or not fields.get("replaces"))

@@ -1,0 +1,168 @@
+"""An archive's manifest: which payloads the archive holds, in which files, and what they must be.
+
+Laws:
+
+* The archive is what its manifest lists, one range of LSNs behind the other without a gap; any other file in the
+  directory is of no account.
+* It only grows, and only at its end: what one manifest lists every later one lists, unchanged. So a reader that holds
+  an older one reads the same, and archivers that run side by side cannot take anything from each other.
+* A new manifest appears by a rename, whole and on disk, under the lock of ``manifest.lock``; the files that it lists
+  were whole and on disk before.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .origin import SourceError
+
+MANIFEST = "manifest.json"
+LOCK = "manifest.lock"
+FORMAT, VERSION = "alpo-archive", 1
+
+
+class ArchivedRange(NamedTuple):
+    """Payloads ``first_lsn`` … ``last_lsn``: ``rows`` of them, ``bytes`` of payloads; ``digest`` as of `content`, in
+    hex. ``file``, of ``file_bytes``, lies beside the manifest."""
+
+    first_lsn: int
+    last_lsn: int
+    rows: int
+    bytes: int
+    first_time_ms: int
+    last_time_ms: int
+    digest: str
+    file: str
+    file_bytes: int
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """``cluster``: id in hex."""
+
+    cluster: str
+    ranges: tuple[ArchivedRange, ...] = ()
+
+    @property
+    def first_lsn(self) -> int:
+        return self.ranges[0].first_lsn if self.ranges else 1
+
+    @property
+    def next_lsn(self) -> int:
+        return self.ranges[-1].last_lsn + 1 if self.ranges else 1
+
+    def of(self, first_lsn: int, last_lsn: int) -> Iterator[ArchivedRange]:
+        """The ranges that hold any of these payloads."""
+        return (one for one in self.ranges if one.first_lsn <= last_lsn and first_lsn <= one.last_lsn)
+
+    def extended(self, made: Iterable[ArchivedRange]) -> Manifest:
+        """With those of ``made`` that follow on; those that it has already, or that leave a gap, change nothing.
+
+        Raises `SourceError` when one says something else of the same payloads.
+        """
+        ranges = list(self.ranges)
+        known = {one.file: one for one in ranges}
+        for one in sorted(made):
+            listed = known.get(one.file)
+            if listed is not None and listed.digest != one.digest:
+                raise SourceError(
+                    f"ALPO_ARCHIVE_DIFFERS: payloads {one.first_lsn} to {one.last_lsn} are archived as {listed.digest},"
+                    f" and the log now says {one.digest}"
+                )
+            if not ranges or one.first_lsn == ranges[-1].last_lsn + 1:
+                ranges.append(one)
+        return replace(self, ranges=tuple(ranges))
+
+
+def read_manifest(directory: Path) -> Manifest | None:
+    """None if there is none yet. Raises `SourceError`."""
+    path = directory / MANIFEST
+    try:
+        text = path.read_text("utf-8")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise SourceError(f"{path}: {error.strerror}") from error
+    try:
+        found = json.loads(text)
+        if found["format"] != FORMAT or found["version"] != VERSION:
+            raise SourceError(f"{path} is of format {found['format']} {found['version']}, not {FORMAT} {VERSION}")
+        manifest = Manifest(str(found["cluster"]), tuple(ArchivedRange(**one) for one in found["ranges"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise SourceError(f"{path} is no manifest of an archive: {error!r}") from error
+    check(manifest, path)
+    return manifest
+
+
+def check(manifest: Manifest, path: Path) -> None:
+    """Raises `SourceError` unless its ranges follow on and name files beside it."""
+    next_lsn = manifest.first_lsn
+    for one in manifest.ranges:
+        if one.first_lsn != next_lsn or one.rows != one.last_lsn - one.first_lsn + 1 or one.rows < 1:
+            raise SourceError(f"{path}: payload {next_lsn} belongs where {one.file} begins with {one.first_lsn}")
+        if Path(one.file).name != one.file:
+            raise SourceError(f"{path}: {one.file!r} is no file beside it")
+        next_lsn = one.last_lsn + 1
+
+
+def extend_manifest(directory: Path, cluster: str, made: Sequence[ArchivedRange]) -> Manifest:
+    """List what was ``made``, as `Manifest.extended`; the manifest as it is then. Raises `SourceError`."""
+    with _locked(directory):
+        before = read_manifest(directory) or Manifest(cluster)
+        if before.cluster != cluster:
+            raise other_cluster(directory, before.cluster, cluster)
+        after = before.extended(made)
+        if after != before:
+            _write(directory / MANIFEST, {
+                "format": FORMAT, "version": VERSION, "cluster": cluster, "first_lsn": after.first_lsn,
+                "next_lsn": after.next_lsn, "ranges": [one._asdict() for one in after.ranges],
+            })
+        return after
+
+
+def other_cluster(directory: Path, archived: str, given: str) -> SourceError:
+    return SourceError(
+        f"ALPO_OTHER_LOG: the archive {directory} is of cluster {archived}, not of {given}: its LSNs mean something"
+        " else"
+    )
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Alone at the manifest; whoever dies lets go. Raises `SourceError`."""
+    try:
+        lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise SourceError(f"{directory / LOCK}: {error.strerror}") from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _write(path: Path, fields: dict[str, Any]) -> None:
+    partial = path.with_name(f".{path.name}.tmp")  # of one name: whoever writes holds the lock
+    with partial.open("w", encoding="utf-8") as stream:
+        json.dump(fields, stream, indent=1)
+        stream.write("\n")
+        stream.flush()
+        os.fsync(stream.fileno())
+    partial.replace(path)
+    sync_directory(path.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    """Make what was renamed into it last."""
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,258 @@
+"""The data source's options: checked once, on the driver; a message says what would be right.
+
+Spark hands options over as text, their names in any case.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TypeVar
+
+from alpo.client.servers import parse_servers
+from alpo.core.client_ids import CLIENT_BYTES_MAX, valid_name
+
+from .origin import SourceError
+
+T = TypeVar("T")
+
+EARLIEST, LATEST = "earliest", "latest"
+RECORDS_PER_PARTITION = 65_536
+EXACTLY_ONCE, DIRECT = "exactlyonce", "direct"
+#: Serials of a writer's batch: this many bits number its entries, the ones above the batch.
+BATCH_BITS = 20
+#: Before a query's or an application's id it makes the name of their session.
+WRITER_PREFIX = "spark:"
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """What a read is to be. ``starting``, ``ending``: an LSN, `EARLIEST` or `LATEST`; ``ending`` is included.
+
+    ``read_from``: "any", "leader" or a server's id. Times in seconds; 0 and None: not restricted.
+    """
+
+    servers: tuple[str, ...] = ()
+    path: str = ""
+    archive: str = ""
+    verify_archive: bool = False
+    starting: int | str = EARLIEST
+    ending: int | str = LATEST
+    since_ms: int | None = None
+    since_strategy: str = "error"
+    records_max: int = 0
+    bytes_max: int = 0
+    records_min: int = 0
+    delay_s: float = math.inf
+    records_per_partition: int = RECORDS_PER_PARTITION
+    fail_on_data_loss: bool = True
+    read_from: str = "any"
+    timeout_s: float = 30.0
+
+    @staticmethod
+    def of(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
+        """From what the user gave. Raises `SourceError`."""
+        options = _Given(given)
+        servers: tuple[str, ...] = options.take("servers", _servers, ())
+        path = options.take("path", str, "")
+        archive = options.take("archivePath", str, "")
+        if bool(servers and path) or not (servers or path or archive):
+            raise SourceError(
+                "say where to read: option servers (HOST:PORT,HOST:PORT,…) or option path (a data directory or a "
+                "backup), one of them, with option archivePath or without; or archivePath alone"
+            )
+        since_ms = options.take("startingTimestamp", _time_ms, None)
+        if since_ms is not None and options.given("startingLsn"):
+            raise SourceError("only one of startingLsn and startingTimestamp can say where to begin")
+        records_max, bytes_max = options.take("maxRecordsPerTrigger", _count, 0), options.take(
+            "maxBytesPerTrigger", _count, 0
+        )
+        if records_max and bytes_max:
+            raise SourceError("only one of maxRecordsPerTrigger and maxBytesPerTrigger can limit a trigger")
+        if not streaming:
+            options.only_streaming(
+                "maxRecordsPerTrigger", "maxBytesPerTrigger", "minRecordsPerTrigger", "maxTriggerDelay"
+            )
+        elif options.given("endingLsn"):
+            raise SourceError("a stream has no end: endingLsn is for a batch read")
+        begin: int | str = LATEST if streaming else EARLIEST
+        end: int | str = LATEST
+        return ReadOptions(
+            servers=servers, path=path, archive=archive,
+            verify_archive=options.take("verifyArchive", _flag, False),
+            starting=options.take("startingLsn", _place, begin),
+            ending=options.take("endingLsn", _end, end),
+            since_ms=since_ms,
+            since_strategy=options.take("startingTimestampStrategy", _one_of("error", "latest"), "error"),
+            records_max=records_max, bytes_max=bytes_max,
+            records_min=options.take("minRecordsPerTrigger", _count, 0),
+            delay_s=options.take("maxTriggerDelay", _seconds, math.inf),
+            records_per_partition=options.take("recordsPerPartition", _count, RECORDS_PER_PARTITION),
+            fail_on_data_loss=options.take("failOnDataLoss", _flag, True),
+            read_from=options.take("readFrom", _read_from, "any"),
+            timeout_s=options.take("timeout", _seconds, 30.0),
+        )
+
+
+@dataclass(frozen=True)
+class WriteOptions:
+    """What a write is to be. ``directory``: the checkpoint's, "" if there is none; ``app``, ``version``: "" and -1 if
+    the user numbers nothing."""
+
+    servers: tuple[str, ...]
+    directory: str = ""
+    app: str = ""
+    version: int = -1
+    direct: bool = False
+    timeout_s: float = 60.0
+
+    @staticmethod
+    def of(given: Mapping[str, str], *, streaming: bool) -> WriteOptions:
+        """From what the user gave. Raises `SourceError`."""
+        options = _Given(given)
+        servers: tuple[str, ...] = options.take("servers", _servers, ())
+        if not servers:
+            raise SourceError("say where to write: option servers (HOST:PORT,HOST:PORT,…)")
+        made = WriteOptions(
+            servers,
+            options.take("checkpointLocation", _directory, ""),
+            options.take("txnAppId", _app, ""),
+            options.take("txnVersion", _version, -1),
+            options.take("mode", _one_of(EXACTLY_ONCE, DIRECT), EXACTLY_ONCE) == DIRECT,
+            options.take("timeout", _seconds, 60.0),
+        )
+        if bool(made.app) != (made.version >= 0):
+            raise SourceError("txnAppId and txnVersion go together: who writes, and the number of this write")
+        if made.app and (streaming or made.direct):
+            raise SourceError("txnAppId and txnVersion are for a batch write that is to be done once (not mode=direct)")
+        if streaming and not made.direct and not made.directory:
+            raise SourceError(
+                "a stream is written exactly once with the help of its checkpoint: give checkpointLocation as an "
+                "option of the query (that of the session is not shown to data sources)"
+            )
+        return made
+
+
+class _Given:
+    """Options by name in any case; each is read by whoever understands its text."""
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        self._given = {name.lower(): text for name, text in given.items()}
+
+    def given(self, name: str) -> bool:
+        return name.lower() in self._given
+
+    def take(self, name: str, read: Callable[[str], T], default: T) -> T:
+        text = self._given.get(name.lower())
+        if text is None:
+            return default
+        try:
+            return read(text.strip())
+        except ValueError as error:
+            raise SourceError(f"option {name} is {text!r}: {error}") from error
+
+    def only_streaming(self, *names: str) -> None:
+        for name in names:
+            if self.given(name):
+                raise SourceError(f"option {name} is for a stream: a batch read takes everything at once")
+
+
+def _servers(text: str) -> tuple[str, ...]:
+    return tuple(parse_servers(text))
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError("it must be a whole number, 1 or more")
+    return int(text)
+
+
+def _place(text: str) -> int | str:
+    return text.lower() if text.lower() in (EARLIEST, LATEST) else _lsn(text)
+
+
+def _end(text: str) -> int | str:
+    return LATEST if text.lower() == LATEST else _lsn(text)
+
+
+def _lsn(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError("it must be an LSN (1 or more), earliest or latest")
+    return int(text)
+
+
+def _directory(text: str) -> str:
+    """An absolute path of this machine's file system."""
+    scheme, colon, rest = text.partition(":")
+    if colon and scheme == "file":
+        text = "/" + rest.lstrip("/")
+    elif colon and len(scheme) > 1 and "/" not in scheme:
+        raise ValueError(
+            "it must be a directory that the driver and the executors see as a file system (a local path, NFS): what "
+            "fixes a batch is a file that is made exclusively, and synced"
+        )
+    if not text:
+        raise ValueError("it must be a directory")
+    return str(Path(text).absolute())
+
+
+def _app(text: str) -> str:
+    if not valid_name(WRITER_PREFIX + text) or not text:
+        raise ValueError(f"it must be a name of 1 to {CLIENT_BYTES_MAX - len(WRITER_PREFIX)} bytes")
+    return text
+
+
+def _version(text: str) -> int:
+    if not text.isdecimal() or int(text) >= 1 << 63 - BATCH_BITS:
+        raise ValueError(f"it must be a whole number, from 0 to {(1 << 63 - BATCH_BITS) - 1}")
+    return int(text)
+
+
+def _flag(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError("it must be true or false")
+    return text.lower() == "true"
+
+
+def _one_of(*allowed: str) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if text.lower() not in allowed:
+            raise ValueError(f"it must be one of {', '.join(allowed)}")
+        return text.lower()
+
+    return read
+
+
+def _read_from(text: str) -> str:
+    if text.lower() in ("any", "leader"):
+        return text.lower()
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError("it must be any, leader, or a server's id")
+    return text
+
+
+_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def _seconds(text: str) -> float:
+    for unit in ("ms", "s", "m", "h"):
+        number = text.removesuffix(unit).strip()
+        if text.endswith(unit) and number.replace(".", "", 1).isdecimal():
+            return float(number) * _UNITS_S[unit]
+    raise ValueError("it must be a time such as 500ms, 10s, 5m or 1h")
+
+
+def _time_ms(text: str) -> int:
+    """Milliseconds since the epoch, or RFC 3339 with a time zone."""
+    if text.isdecimal():
+        return int(text)
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        time = datetime.min
+    if time.tzinfo is None:
+        raise ValueError("it must be milliseconds since 1970, or a time with its zone such as 2026-11-21T08:00:00Z")
+    return math.ceil(time.astimezone(UTC).timestamp() * 1000)

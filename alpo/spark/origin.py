@@ -1,0 +1,63 @@
+"""Where payloads are read from: live servers, a data directory or backup, an archive; all alike to the reader.
+
+Laws every origin keeps:
+
+* What `pages` gives is guaranteed, in order and without a gap, from the first LSN asked for to the last; or it raises.
+* It can be pickled: executors open what they need themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+from alpo.client.record import PageEntry
+from alpo.errors import AlpoError
+
+
+class SourceError(AlpoError):
+    """The data source cannot do what was asked; the message is for the user."""
+
+
+class DataLoss(SourceError):
+    """Payloads that were asked for are gone: ``first_lsn`` … ``last_lsn`` of them, from the front."""
+
+    def __init__(self, first_lsn: int, last_lsn: int, where: str) -> None:
+        super().__init__(
+            f"ALPO_DATA_LOSS: payloads {first_lsn} to {last_lsn} are not in {where} any more (they were trimmed or "
+            "cleaned). Give archivePath if they were archived, or failOnDataLoss=false to go on behind them"
+        )
+        self.first_lsn = first_lsn
+        self.last_lsn = last_lsn
+        self.where = where
+
+    def __reduce__(self) -> tuple[type[DataLoss], tuple[int, int, str]]:
+        return DataLoss, (self.first_lsn, self.last_lsn, self.where)
+
+
+class Extent(NamedTuple):
+    """What there is: LSNs ``first_lsn`` … ``next_lsn - 1`` of the cluster with this id (hex)."""
+
+    cluster: str
+    first_lsn: int
+    next_lsn: int
+
+
+class Origin(Protocol):
+    """One place to read from."""
+
+    @property
+    def where(self) -> str:
+        """For messages."""
+
+    def extent(self) -> Extent:
+        """As of now; a later call never says less at the end. Raises `SourceError`."""
+
+    def lsn_since(self, time_ms: int) -> int:
+        """The first LSN of an entry of that time or later; the next LSN if there is none. Raises `SourceError`."""
+
+    def pages(self, first_lsn: int, last_lsn: int, turn: int) -> Iterator[list[PageEntry]]:
+        """Whole entries that hold payloads ``first_lsn`` … ``last_lsn``. ``turn``: spreads ranges over replicas.
+
+        Raises `SourceError`, `DataLoss`.
+        """

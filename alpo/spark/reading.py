@@ -1,0 +1,134 @@
+"""What a batch read and a stream do alike: from options to an origin, a span of LSNs, and its rows. Nothing of Spark's.
+
+Laws:
+
+* Nothing is ever left out in silence: each range is checked against what was planned, its end included. What is gone
+  is `DataLoss`, or with ``failOnDataLoss=false`` a line in the log and the rows behind it.
+* Never beyond what the origin says is guaranteed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+import structlog
+
+from .archive import ArchiveOrigin, JoinedOrigin
+from .columns import arrow_schema, batch_of
+from .files import FileOrigin
+from .live import ServerOrigin
+from .options import EARLIEST, LATEST, ReadOptions
+from .origin import DataLoss, Extent, Origin, SourceError
+from .ranges import Range
+
+log = structlog.get_logger()
+
+#: Rows of an Arrow batch: measured best between 2,000 and 8,000 (docs/spark.md).
+BATCH_ROWS = 8_192
+#: Bytes of payloads in one, about.
+BATCH_BYTES = 8 << 20
+
+
+def origin_of(options: ReadOptions) -> Origin:
+    """Where to read from."""
+    archive = ArchiveOrigin(options.archive, options.verify_archive)
+    if not (options.path or options.servers):
+        return archive
+    servers = ServerOrigin(options.servers, options.read_from, options.timeout_s)
+    log: Origin = FileOrigin(options.path) if options.path else servers
+    return JoinedOrigin(archive, log) if options.archive else log
+
+
+def pinned(origin: Origin, cluster: str) -> Origin:
+    """The same, and no other cluster's servers; where the archive ends and the log begins is settled for all ranges."""
+    if isinstance(origin, JoinedOrigin):
+        return replace(origin, log=pinned(origin.log, cluster), seam_lsn=origin.log.extent().first_lsn)
+    return replace(origin, cluster=cluster) if isinstance(origin, ServerOrigin) else origin
+
+
+def check_cluster(origin: Origin, found: Extent, wanted: str) -> None:
+    """Raises `SourceError` if this is another log than the one that was read before."""
+    if found.cluster != wanted:
+        raise SourceError(
+            f"ALPO_OTHER_LOG: {origin.where} is cluster {found.cluster}, and this query has read cluster {wanted}: its "
+            "LSNs mean something else. Use the right servers or path, or begin with a new checkpoint"
+        )
+
+
+def first_of(options: ReadOptions, origin: Origin, extent: Extent) -> int:
+    """The first LSN to read. Raises `SourceError`, `DataLoss`."""
+    if options.since_ms is not None:
+        lsn = origin.lsn_since(options.since_ms)
+        if lsn >= extent.next_lsn and options.since_strategy == "error":
+            raise SourceError(
+                f"{origin.where} has nothing of startingTimestamp or later; give startingTimestampStrategy=latest to "
+                "begin with what comes next"
+            )
+        return lsn
+    if options.starting == EARLIEST:
+        return extent.first_lsn
+    if options.starting == LATEST:
+        return extent.next_lsn
+    assert isinstance(options.starting, int)
+    return options.starting
+
+
+def span_of(options: ReadOptions, origin: Origin) -> tuple[Extent, int, int]:
+    """What a batch read is to give: the extent, the first and the last LSN (less by one: nothing)."""
+    extent = origin.extent()
+    first = first_of(options, origin, extent)
+    last = extent.next_lsn - 1 if options.ending == LATEST else int(options.ending)
+    if last >= extent.next_lsn:
+        raise SourceError(f"{origin.where} ends at LSN {extent.next_lsn - 1}, and endingLsn is {last}")
+    return extent, what_is_left(options, origin, extent, first, last), last
+
+
+def what_is_left(options: ReadOptions, origin: Origin, extent: Extent, first: int, last: int) -> int:
+    """``first``, or the first LSN that there still is if losses are allowed. Raises `DataLoss`."""
+    if first >= extent.first_lsn or first > last:
+        return first
+    loss = DataLoss(first, min(last, extent.first_lsn - 1), origin.where)
+    if options.fail_on_data_loss:
+        raise loss
+    log.warning("data_loss", first_lsn=loss.first_lsn, last_lsn=loss.last_lsn, where=origin.where)
+    return extent.first_lsn
+
+
+def rows_of(origin: Origin, wanted: Range, columns: Sequence[str], fail_on_data_loss: bool) -> Iterator[pa.RecordBatch]:
+    """The payloads of a range as batches of ``columns``. Raises `SourceError`, `DataLoss`."""
+    schema = arrow_schema(columns)
+    next_lsn, last = wanted.first, wanted.last
+    while next_lsn <= last:
+        try:
+            for page in origin.pages(next_lsn, last, wanted.turn):
+                for entries in _pieces(page):
+                    first_lsn, upto = entries[0][5], entries[-1][5] + entries[-1][6] - 1
+                    if first_lsn > next_lsn:
+                        raise SourceError(f"{origin.where}: LSN {next_lsn} to {first_lsn - 1} are missing")
+                    yield batch_of(entries, next_lsn, last, schema)
+                    next_lsn = upto + 1
+            break
+        except DataLoss as loss:
+            if fail_on_data_loss:
+                raise
+            log.warning("data_loss", first_lsn=loss.first_lsn, last_lsn=loss.last_lsn, where=origin.where)
+            next_lsn = loss.last_lsn + 1
+    if next_lsn <= last:
+        raise SourceError(f"{origin.where}: LSN {next_lsn} to {last} are missing")
+
+
+def _pieces(page: list[tuple[int, int, int, str, int, int, int, bytes]]) -> Iterator[
+    list[tuple[int, int, int, str, int, int, int, bytes]]
+]:
+    """Not too many rows and bytes at a time, one entry at least."""
+    begin = size = rows = 0
+    for at, entry in enumerate(page):
+        size += len(entry[7])
+        rows += entry[6]
+        if rows >= BATCH_ROWS or size >= BATCH_BYTES:
+            yield page[begin : at + 1]
+            begin, size, rows = at + 1, 0, 0
+    if begin < len(page):
+        yield page[begin:]

@@ -1,0 +1,80 @@
+"""The data source ``alpo`` as Spark sees it: a thin layer over `reading` and `following`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from .columns import DDL, TYPES
+from .options import ReadOptions, WriteOptions
+from .origin import Origin, SourceError
+from .ranges import Range, cut
+from .reading import origin_of, pinned, rows_of, span_of
+from .sink import LogStreamWriter, LogWriter
+from .stream import LogStreamReader
+
+
+@dataclass
+class LogPartition(InputPartition):
+    """A range of LSNs, and where they are read."""
+
+    origin: Origin
+    range: Range
+
+
+def columns_of(schema: StructType) -> list[str]:
+    """The columns that the user wants. Raises `SourceError` for any that there are not, or of another type."""
+    for field in schema.fields:
+        wanted = TYPES.get(field.name)
+        if wanted is None:
+            raise SourceError(f"there is no column {field.name}: the columns are {', '.join(TYPES)}")
+        if field.dataType.simpleString() != wanted:
+            raise SourceError(f"column {field.name} is a {wanted}, not a {field.dataType.simpleString()}")
+    return [field.name for field in schema.fields]
+
+
+class AlpoDataSource(DataSource):
+    """``format("alpo")`` of ``spark.read``, ``readStream``, ``df.write``, ``writeStream``; options in docs/spark.md."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "alpo"
+
+    def schema(self) -> str:
+        return DDL
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return LogReader(ReadOptions.of(self.options, streaming=False), columns_of(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> LogWriter:
+        return LogWriter(WriteOptions.of(self.options, streaming=False), schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> LogStreamWriter:
+        return LogStreamWriter(WriteOptions.of(self.options, streaming=True), schema)
+
+    def streamReader(self, schema: StructType) -> LogStreamReader:
+        return LogStreamReader(ReadOptions.of(self.options, streaming=True), columns_of(schema))
+
+
+class LogReader(DataSourceReader):
+    """One batch read: its end is fixed when its partitions are planned."""
+
+    def __init__(self, options: ReadOptions, columns: Sequence[str]) -> None:
+        self._options = options
+        self._columns = columns
+
+    def partitions(self) -> Sequence[InputPartition]:
+        origin = origin_of(self._options)
+        extent, first, last = span_of(self._options, origin)
+        origin = pinned(origin, extent.cluster)
+        return [LogPartition(origin, part) for part in cut(first, last, self._options.records_per_partition)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if isinstance(partition, LogPartition):  # Spark reads an empty plan with a partition of its own
+            yield from rows_of(
+                partition.origin, partition.range, self._columns, self._options.fail_on_data_loss
+            )

@@ -1,0 +1,85 @@
+"""``spark.readStream.format("alpo")``: what Spark's planner and executors ask of a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from .following import Follower
+from .options import ReadOptions
+from .origin import Origin
+from .ranges import Range, cut
+from .reading import check_cluster, pinned, rows_of, what_is_left
+
+
+@dataclass
+class StreamPartition(InputPartition):
+    """A range of LSNs, and where they are read."""
+
+    origin: Origin
+    range: Range
+
+
+class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """The planner's methods run in one process for the query's life; `read` in executors, with a copy."""
+
+    def __init__(self, options: ReadOptions, columns: Sequence[str]) -> None:
+        self._options = options
+        self._columns = columns
+        self._follower: Follower | None = None
+
+    def _plan(self) -> Follower:
+        if self._follower is None:
+            self._follower = Follower(self._options)
+        return self._follower
+
+    def initialOffset(self) -> dict[str, Any]:
+        return self._plan().initial()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        if self._options.records_max:
+            return ReadMaxRows(self._options.records_max)
+        if self._options.bytes_max:
+            return ReadMaxBytes(self._options.bytes_max)
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        records_max = limit.max_rows if isinstance(limit, ReadMaxRows) else 0
+        bytes_max = limit.max_bytes if isinstance(limit, ReadMaxBytes) else 0
+        return self._plan().latest(start, records_max, bytes_max)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._plan().fix_end()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        return self._plan().reported()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        plan = self._plan()
+        extent = plan.origin.extent()
+        check_cluster(plan.origin, extent, str(end["log"]))
+        last = int(end["lsn"]) - 1
+        first = what_is_left(self._options, plan.origin, extent, int(start["lsn"]), last)
+        origin = pinned(plan.origin, extent.cluster)
+        return [StreamPartition(origin, part) for part in cut(first, last, self._options.records_per_partition)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if isinstance(partition, StreamPartition):
+            yield from rows_of(partition.origin, partition.range, self._columns, self._options.fail_on_data_loss)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing: the offsets live in the checkpoint; retention is a cursor's affair."""
+
+    def stop(self) -> None:
+        """Nothing is held open between calls."""

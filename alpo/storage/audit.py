@@ -1,0 +1,302 @@
+"""Checking a whole file, a data directory's or a backup, against all that it promises (`alpo log verify`).
+
+Laws:
+
+* Every fault is told by the ids it is at, and the check goes on behind it.
+* The log is walked once, in bounded memory. What is replayed is compared with what was saved; behind a damaged entry
+  nobody can tell any more what a replay would give, so it ends there.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from alpo.core.entries import DamagedEntry, Entry, Kind, parse_body
+from alpo.core.members import Settings
+from alpo.core.ready import NO_BASE, Base
+from alpo.core.session_rows import SessionRow
+from alpo.core.session_table import SessionState
+
+from . import schema
+from .boot import read_applied
+from .endscan import check_end
+from .interface import DamagedStore
+from .offline import Found, Source, Summary, summarise
+from .rows import DamagedRow, run_checksum, session_columns, start_from_json
+from .walscan import check_wal
+
+#: Faults that are told one by one; of more only how many.
+FAULTS_MAX = 1000
+#: A server that writes may have moved on between the two looks that finding lost commits takes.
+_LOOKS = 3
+
+
+class Fault(NamedTuple):
+    """What is wrong at entries ``first_id`` … ``last_id``; both 0: not of any entry."""
+
+    first_id: int
+    last_id: int
+    what: str
+
+
+@dataclass(slots=True)
+class Verdict:
+    """Entries ``first_id`` … ``last_id`` were looked at; LSNs of the payloads in them."""
+
+    first_id: int = 1
+    last_id: int = 0
+    first_lsn: int = 1
+    last_lsn: int = 0
+    entries: int = 0
+    payloads: int = 0
+    guaranteed_id: int = 0
+    faults: list[Fault] = field(default_factory=list)
+    faults_more: int = 0
+
+    def add(self, first_id: int, last_id: int, what: str) -> None:
+        """One more fault."""
+        if len(self.faults) < FAULTS_MAX:
+            self.faults.append(Fault(first_id, last_id, what))
+        else:
+            self.faults_more += 1
+
+
+class Saved(NamedTuple):
+    """The state beside the log, as of one moment."""
+
+    runs: list[tuple[int, int]]  # (first id, term)
+    applied: dict[str, Any]  # of `applied_from_json`; {} before the first save
+    sessions: list[SessionRow]
+
+
+def verify(source: Source, on_progress: Callable[[int, int], None] = lambda id, end_id: None) -> Verdict:
+    """Check everything. ``on_progress(id, end_id)`` now and then. Raises `StoreError` if it cannot be read at all, or
+    was rewritten meanwhile."""
+    verdict = Verdict()
+    with source.snapshot() as db:
+        summary = summarise(db, source.path)
+        saved = _read_saved(db, verdict)
+    verdict.first_id, verdict.last_id = summary.first_id, summary.end_id
+    verdict.guaranteed_id = summary.guaranteed_id
+    for what in summary.damage:
+        verdict.add(0, 0, what)
+    _check_ends(source, verdict)
+    walk = _Walk(summary, saved, verdict)
+    for found in source.walk(summary.first_id, summary.end_id):
+        walk.take(found)
+        if found.last_id % 4096 == 0:
+            on_progress(found.last_id, summary.end_id)
+    walk.finish()
+    on_progress(summary.end_id, summary.end_id)
+    return verdict
+
+
+def _check_ends(source: Source, verdict: Verdict) -> None:
+    """Of the WAL and of the log. What a server writes at this moment may look like damage, once."""
+    for left in reversed(range(_LOOKS)):
+        try:
+            with source.snapshot() as db:
+                if source.live:
+                    check_wal(source.path, schema.PAGE_BYTES)
+                check_end(db, source.path, schema.PAGE_BYTES, with_wal=source.live)
+            return
+        except DamagedStore as error:
+            if not left:
+                verdict.add(0, 0, str(error))
+
+
+def _read_saved(db: sqlite3.Connection, verdict: Verdict) -> Saved:
+    runs: list[tuple[int, int]] = []
+    applied: dict[str, Any] = {}
+    sessions: list[SessionRow] = []
+    try:
+        for first_id, term, checksum in db.execute("SELECT first_id, term, checksum FROM runs ORDER BY first_id"):
+            if run_checksum(term, first_id) != checksum:
+                raise DamagedRow(f"the run of term {term} at {first_id} does not match its checksum")
+            runs.append((first_id, term))
+        if [term for _, term in runs] != sorted({term for _, term in runs}):
+            raise DamagedRow("the runs are out of order")
+    except (ValueError, sqlite3.Error) as error:
+        verdict.add(0, 0, f"the table of runs: {error}")
+    try:
+        applied, sessions = read_applied(db)
+        for row in sessions:
+            _check_columns(db, row)
+    except (ValueError, TypeError, sqlite3.Error) as error:
+        verdict.add(0, 0, f"the session table: {error}")
+    return Saved(runs, applied, sessions)
+
+
+def _check_columns(db: sqlite3.Connection, row: SessionRow) -> None:
+    """Do the columns that people read say what the state says?"""
+    sql = (
+        "SELECT client, epoch, last_serial, last_id, last_time_ms, state FROM saved_sessions WHERE client = ?"
+    )
+    if db.execute(sql, (row.client,)).fetchone() != session_columns(row):
+        raise DamagedRow(f"the columns of {row.client!r} differ from its state")
+
+
+class _Walk:
+    """What one entry after the other is held against."""
+
+    def __init__(self, summary: Summary, saved: Saved, verdict: Verdict) -> None:
+        base = summary.base or NO_BASE
+        self._summary, self._saved, self._verdict, self._base = summary, saved, verdict, base
+        self._term, self._time_ms = base.term, base.time_ms
+        self._next_lsn: int | None = base.next_lsn if summary.base is not None else None
+        self._next_id = summary.first_id
+        self._before: Entry | None = None  # the entry just before, if it was sound
+        self._runs = dict(saved.runs)
+        self._replay: _Replay | None = _Replay(base, summary, saved, verdict)
+        verdict.first_lsn, verdict.last_lsn = base.next_lsn, base.next_lsn - 1
+        self._run_term = next((term for first, term in reversed(saved.runs) if first <= base.id), None)
+
+    def take(self, found: Found) -> None:
+        verdict = self._verdict
+        entry = found.entry
+        if found.first_id > self._next_id:  # a server has cleaned what was between
+            self._before, self._next_lsn, self._replay = None, None, None
+            self._run_term = next((term for id, term in reversed(self._saved.runs) if id <= found.first_id), None)
+        self._next_id = found.last_id + 1
+        if entry is None or found.damage:
+            verdict.add(found.first_id, found.last_id, found.damage)
+            self._before, self._next_lsn, self._replay = None, None, None
+            if found.first_id == found.last_id and found.first_id in self._runs:
+                self._run_term = self._runs[found.first_id]
+            elif found.first_id != found.last_id:
+                began = [first for first in self._runs if found.first_id <= first <= found.last_id]
+                self._run_term = self._runs[max(began)] if began else self._run_term
+            return
+        verdict.entries += 1
+        verdict.payloads += entry.count
+        for what in self._wrong(entry):
+            verdict.add(entry.id, entry.id, what)
+        self._term, self._time_ms = max(self._term, entry.term), max(self._time_ms, entry.time_ms)
+        self._next_lsn = entry.lsn + entry.count
+        verdict.last_lsn = self._next_lsn - 1
+        self._before = entry
+        if self._replay is not None:
+            self._replay.take(entry)
+
+    def _wrong(self, entry: Entry) -> Iterator[str]:
+        if entry.term < self._term:
+            yield f"its term {entry.term} is below {self._term} before it"
+        if entry.time_ms < self._time_ms:
+            yield "it is older than an entry before it"
+        if self._next_lsn is not None and entry.lsn != self._next_lsn:
+            yield f"its LSN is {entry.lsn} where {self._next_lsn} belongs"
+        self._run_term = self._runs.get(entry.id, self._run_term)
+        if self._run_term != entry.term:
+            yield f"its term is {entry.term}, and {self._run_term or 'none'} by the table of runs"
+        elif entry.id in self._runs and self._before is not None and self._before.term == entry.term:
+            yield f"a run of term {entry.term} begins here by the table of runs, but began before"
+
+    def finish(self) -> None:
+        """After the last entry: the marks, and what was saved."""
+        verdict, last_id = self._verdict, self._summary.end_id
+        applied_id = self._saved.applied.get("applied_id", 0)
+        if self._summary.hard is not None and self._base.id > min(self._summary.guaranteed_id, applied_id):
+            verdict.add(0, 0, f"the log was cleaned up to {self._base.id}, beyond what was guaranteed or applied")
+        if applied_id > last_id and not self._saved.applied.get("ahead"):
+            verdict.add(0, 0, f"the session table stands at {applied_id}, beyond the end of the log")
+
+
+class _Replay:
+    """The session table made anew from the log, as far as that goes: from the beginning if nothing was cleaned, else
+    from where the saved table stands; of what it remembers from before, each entry is looked up."""
+
+    def __init__(self, base: Base, summary: Summary, saved: Saved, verdict: Verdict) -> None:
+        self._saved, self._verdict = saved, verdict
+        self._applied_id: int = saved.applied.get("applied_id", 0)
+        self._whole = base.id == 0
+        settings = _first_settings(summary, verdict)
+        self._table = SessionState(settings)
+        if not self._whole:
+            self._load()
+        #: id -> (client, (serial, lsn, epoch, digest)) of what the saved table remembers above the base.
+        self._remembered = {} if self._whole else {
+            id: (row.client, (serial, lsn, epoch, digest))
+            for row in saved.sessions for serial, id, lsn, epoch, digest in row.slots if id > base.id
+        }
+        self._members: tuple[int, Any] | None = None
+
+    def _load(self) -> None:
+        applied = self._saved.applied
+        settings = Settings.from_plain(applied.get("settings") or self._table.settings.to_plain())
+        self._table.load(self._saved.sessions, applied.get("horizon_ms", 0), settings, self._applied_id)
+
+    def take(self, entry: Entry) -> None:
+        if self._whole or entry.id > self._applied_id:
+            wrong = self._table.inconsistency(entry)
+            if wrong is not None:
+                self._verdict.add(entry.id, entry.id, wrong)
+            self._table.apply(entry)
+            self._table.settle(entry.id)
+        elif entry.id in self._remembered:
+            said = entry.client, (entry.serial, entry.lsn, entry.epoch, entry.digest)
+            if self._remembered.pop(entry.id) != said:
+                self._verdict.add(entry.id, entry.id, "the session table remembers another entry here")
+        if entry.kind == Kind.MEMBERS and entry.id <= self._applied_id:
+            self._members = entry.id, _members_of(entry)
+        if entry.id == self._applied_id:
+            self._compare()
+
+    def _compare(self) -> None:
+        """At the entry that the saved table stands at."""
+        applied, add = self._saved.applied, self._verdict.add
+        if self._whole:
+            made, kept = self._table.state(), SessionState(self._table.settings)
+            kept.load(
+                self._saved.sessions, applied["horizon_ms"], Settings.from_plain(applied["settings"]), self._applied_id
+            )
+            if made != kept.state():
+                names = _differing(made[2], kept.state()[2])
+                add(0, 0, f"the saved session table is not what the log makes: {names or 'settings or horizon'}")
+        elif self._remembered:
+            add(0, 0, f"the session table remembers entry {min(self._remembered)}, which is not in the log")
+        if self._members is not None and self._members != (applied["members_id"], applied["members"]):
+            add(0, 0, f"the saved member list is not that of entry {self._members[0]}")
+
+
+def _first_settings(summary: Summary, verdict: Verdict) -> Settings:
+    if summary.hard is not None:
+        try:
+            return Settings.from_plain(start_from_json(summary.hard.start).settings or {})
+        except ValueError as error:
+            verdict.add(0, 0, f"the start state: {error}")
+    return Settings()
+
+
+def _members_of(entry: Entry) -> Any:
+    try:
+        return parse_body(entry).get("members")
+    except DamagedEntry:
+        return None
+
+
+def _differing(made: list[SessionRow], kept: list[SessionRow]) -> str:
+    """The first few clients that differ."""
+    left, right = {row.client: row for row in made}, {row.client: row for row in kept}
+    names = sorted(client for client in {*left, *right} if left.get(client) != right.get(client))
+    return ", ".join(names[:3]) + (" …" if len(names) > 3 else "")
+
+
+def require_sound(source: Source, on_progress: Callable[[int, int], None] = lambda id, end_id: None) -> Verdict:
+    """`verify`. Raises `DamagedStore`, naming the first few faults, if there is any."""
+    verdict = verify(source, on_progress)
+    if verdict.faults:
+        told = "; ".join(tell(fault) for fault in verdict.faults[:3])
+        raise DamagedStore(f"{source.path}: {told}" + (" …" if len(verdict.faults) > 3 else ""))
+    return verdict
+
+
+def tell(fault: Fault) -> str:
+    """A fault in words."""
+    if not fault.first_id:
+        return fault.what
+    if fault.first_id == fault.last_id:
+        return f"entry {fault.first_id}: {fault.what}"
+    return f"entries {fault.first_id} to {fault.last_id}: {fault.what}"

@@ -1,0 +1,140 @@
+"""A backup: a data file's log and replicated state, without hard state (term, vote) and incarnation.
+
+Laws:
+
+* It ends at a guaranteed entry, and so do its marks. Its rows are those of the data file, checksums and all.
+* It is a file of the same schema under another application id, so no server starts on it; and no WAL belongs to it.
+* FILE appears by a rename, whole and synced; until then there is only ``FILE.partial``, which is no backup yet.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from alpo.core.entries import DamagedEntry, Entry, verify
+
+from . import schema
+from .boot import read_boot, require_caught_up
+from .connections import translate
+from .interface import DamagedStore, StateCopy, StoreError, WrongStore
+from .rows import Hard
+from .space import count_pages
+
+PARTIAL_SUFFIX = ".partial"
+
+#: What a backup holds beside the log, and how many columns; in the order in which it is sent.
+_COLUMNS = {"hard": 10, "base": 6, "runs": 3, "applied": 3, "saved_sessions": 6}
+
+
+class Finished(NamedTuple):
+    """A backup that is in place."""
+
+    first_lsn: int
+    last_lsn: int
+    bytes: int
+
+
+def copy_state(db: sqlite3.Connection, path: Path, upto_id: int) -> StateCopy:
+    """`Store.copy_state`, of a snapshot. Raises `DamagedStore`, and what SQLite raises."""
+    boot = read_boot(db, path)
+    require_caught_up(boot, path)
+    end_id = max(upto_id, boot.applied_id)
+    mine = schema.read_hard(db, path)
+    hard = Hard(mine.server_id, b"", 0, 0, end_id, min(mine.fully_replicated_id, end_id), mine.cluster, mine.start)
+    tables: dict[str, list[tuple[Any, ...]]] = {"hard": [(1, *hard, hard.checksum())]}
+    for table in ("base", "applied", "saved_sessions"):
+        tables[table] = db.execute(f"SELECT * FROM {table}").fetchall()
+    tables["runs"] = db.execute("SELECT * FROM runs WHERE first_id <= ?", (end_id,)).fetchall()
+    pages = count_pages(db)
+    return StateCopy(
+        len(schema.MIGRATIONS), mine.server_id, boot.base.id + 1, end_id,
+        (pages.all - pages.free) * schema.PAGE_BYTES, tables,
+    )
+
+
+class BackupWriter:
+    """Writes ``FILE.partial``, and makes it FILE with `finish`. May be used from one thread after the other."""
+
+    def __init__(self, file: Path, version: int) -> None:
+        """``version``: of the schema that the rows will be of. Raises `WrongStore`, `StoreError`."""
+        if version > len(schema.MIGRATIONS):
+            raise WrongStore(f"the server writes schema {version}; this version knows {len(schema.MIGRATIONS)}")
+        self._file = file
+        self._partial = file.with_name(file.name + PARTIAL_SUFFIX)
+        self._last_id: int | None = None
+        #: Bytes of bodies so far.
+        self.bodies_bytes = 0
+        try:
+            self._partial.unlink(missing_ok=True)
+            self._db = sqlite3.connect(self._partial, isolation_level=None, check_same_thread=False)
+            # What is not renamed yet is nothing: no journal, no fsync but the one before that.
+            for pragma in (f"page_size={schema.PAGE_BYTES}", "auto_vacuum=INCREMENTAL", "journal_mode=OFF",
+                           "synchronous=OFF"):
+                self._db.execute(f"PRAGMA {pragma}")
+            self._db.execute("BEGIN")
+            for migration in schema.MIGRATIONS[:version]:
+                migration(self._db)
+            self._db.execute("DELETE FROM base")
+            self._db.execute(f"PRAGMA user_version={version}")
+        except sqlite3.Error as error:
+            raise translate(error, self._partial) from error
+        except OSError as error:
+            raise StoreError(f"{self._partial}: {error.strerror}") from error
+
+    def add(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Add rows as they came; entries are checked, and that they follow on. Raises `DamagedStore`, `StoreError`."""
+        try:
+            if table == "log":
+                self._add_entries(rows)
+            elif any(len(row) != _COLUMNS.get(table) for row in rows):
+                raise WrongStore(f"rows of {table!r} do not belong in a backup")
+            else:
+                self._db.executemany(f"INSERT INTO {table} VALUES ({_marks(_COLUMNS[table])})", rows)
+        except sqlite3.Error as error:
+            raise translate(error, self._partial) from error
+
+    def _add_entries(self, rows: Sequence[tuple[Any, ...]]) -> None:
+        for row in rows:
+            try:
+                entry = Entry._make(row)
+                verify(entry)
+            except (DamagedEntry, TypeError) as error:
+                raise DamagedStore(f"an entry was damaged on its way: {error}") from error
+            if self._last_id is not None and entry.id != self._last_id + 1:
+                raise DamagedStore(f"entry {entry.id} came where {self._last_id + 1} belongs")
+            self._last_id = entry.id
+            self.bodies_bytes += len(entry.body)
+        self._db.executemany(
+            f"INSERT INTO log ({schema.COLUMNS}) VALUES ({_marks(len(Entry._fields))})", rows
+        )
+
+    def finish(self, end_id: int) -> Finished:
+        """All rows are there, and end at ``end_id``: FILE is in place when this returns. Raises `DamagedStore`,
+        `StoreError`."""
+        try:
+            self._db.execute(f"PRAGMA application_id={schema.BACKUP_APPLICATION_ID}")
+            self._db.execute("COMMIT")
+            boot = read_boot(self._db, self._partial)
+            if boot.last_id != end_id:
+                raise DamagedStore(f"{self._partial}: it ends at entry {boot.last_id}, not {end_id}")
+            self._db.close()
+            schema.sync(self._partial)
+            self._partial.replace(self._file)
+            schema.sync(self._file.absolute().parent)
+            return Finished(boot.base.next_lsn, boot.next_lsn - 1, self._file.stat().st_size)
+        except sqlite3.Error as error:
+            raise translate(error, self._partial) from error
+        except OSError as error:
+            raise StoreError(f"{self._file}: {error.strerror}") from error
+
+    def give_up(self) -> None:
+        """Leave nothing behind."""
+        self._db.close()
+        self._partial.unlink(missing_ok=True)
+
+
+def _marks(count: int) -> str:
+    return ", ".join("?" * count)

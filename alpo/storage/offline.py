@@ -1,0 +1,357 @@
+"""Looking at a data directory or a backup from outside, whether or not a server runs on it.
+
+Laws:
+
+* Nothing is written, and no file that is made on the way stays. A server that runs there is not held up: a snapshot
+  is held for `PAGE_S` at most, and never while anybody else is waited for.
+* What cannot be read is told by its ids, and reading goes on behind it: damage is never the end of the log (R31).
+* What was read before stays what it was: a log whose end is rewritten meanwhile, or a file that a server has taken up
+  meanwhile, ends the reading with an error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from alpo.core.entries import (
+    DIGEST_BYTES,
+    DamagedEntry,
+    Entry,
+    Kind,
+    body_digest,
+    split_payloads,
+    verify,
+    verify_header,
+    verify_headers,
+)
+from alpo.core.ready import Base
+
+from . import schema
+from .connections import connect_reader, translate
+from .interface import DamagedStore, StoreError, WrongStore
+from .lock import LOCK_NAME
+from .rows import Hard
+from .search import Head, first_id_where, holds_lsn, is_since
+
+PAGE_S = 0.1
+PAGE_ROWS = 4096
+PAGE_BYTES = 4 << 20
+
+_SELECT = f"SELECT {schema.COLUMNS} FROM log WHERE id BETWEEN ? AND ? ORDER BY id"
+#: An entry without its body, which is not even looked for.
+_SELECT_HEAD = "SELECT {} FROM log WHERE id = ?".format(schema.COLUMNS.replace('"body"', "x''"))
+#: Goes to no other row, so that no other's damage is in the way.
+_SELECT_ONE = f"SELECT {schema.COLUMNS} FROM log WHERE id = ?"
+_KINDS = frozenset(map(int, Kind))
+
+
+class Found(NamedTuple):
+    """What stands at ids ``first_id`` … ``last_id``: one entry, sound if ``damage`` is "", or nothing that can be read
+    (``entry`` None)."""
+
+    first_id: int
+    last_id: int
+    entry: Entry | None
+    damage: str
+
+
+class Summary(NamedTuple):
+    """A file at a glance. ``hard`` and ``base``: None where they are damaged; ``damage`` says how. ``end_id``: the last
+    id that the file tells of in any way."""
+
+    hard: Hard | None
+    base: Base | None
+    end_id: int
+    damage: list[str]
+
+    @property
+    def first_id(self) -> int:
+        return self.base.id + 1 if self.base is not None else 1
+
+    @property
+    def guaranteed_id(self) -> int:
+        """0 where it is not known."""
+        return self.hard.guaranteed_id if self.hard is not None else 0
+
+
+def damage_of(entry: Entry) -> str:
+    """What is wrong with an entry by itself; "" if nothing is."""
+    try:
+        verify(entry)
+        if entry.kind not in _KINDS or (entry.kind == Kind.DATA) != (entry.count > 0):
+            return f"it is of kind {entry.kind} with {entry.count} payloads"
+        if entry.kind == Kind.DATA:
+            split_payloads(entry.count, entry.body)
+    except DamagedEntry as error:
+        return str(error)
+    return ""
+
+
+def _verify_all(entries: list[Entry]) -> None:
+    """`verify` for a run of entries with consecutive ids, as strict as `verify_headers`, in tight loops.
+
+    Raises `DamagedEntry`.
+    """
+    verify_headers(entries)
+    blake2b = hashlib.blake2b
+    for entry in entries:
+        count, body = entry[8], entry[10]
+        digest = blake2b(body, digest_size=DIGEST_BYTES).digest() if count == 1 else body_digest(count, body)
+        if digest != entry[9]:
+            raise DamagedEntry(f"the body of entry {entry[0]} does not match its digest")
+
+
+class Source:
+    """A data file or backup that is looked at. Made by `open_source`."""
+
+    def __init__(self, path: Path, live: bool) -> None:
+        self.path = path
+        #: Is there a WAL: does a server run on it, or did until it was killed?
+        self.live = live
+        self._before = self._state()
+        self._db = connect_reader(path, immutable=not live)
+        self._db.text_factory = lambda text: text.decode("utf-8", "surrogateescape")
+        try:
+            (application,) = self._db.execute("PRAGMA application_id").fetchone()
+            (version,) = self._db.execute("PRAGMA user_version").fetchone()
+            self.is_backup = application == schema.BACKUP_APPLICATION_ID
+            schema.check_kind(self._db, path, backup=self.is_backup)
+            if version < len(schema.MIGRATIONS):
+                how = ("`alpo restore` of this version makes a data directory of it that can be looked at"
+                       if self.is_backup else "a server of this version brings it up when it is started")
+                raise WrongStore(
+                    f"{path} is of an older version (schema {version}; this one reads {len(schema.MIGRATIONS)}): {how}"
+                )
+        except (WrongStore, sqlite3.Error):
+            self._db.close()
+            raise
+
+    @contextmanager
+    def snapshot(self) -> Iterator[sqlite3.Connection]:
+        """One read transaction, to be short. Raises `StoreError` and its kinds."""
+        try:
+            self._db.execute("BEGIN")
+            try:
+                yield self._db
+            finally:
+                self._db.execute("ROLLBACK")
+        except sqlite3.Error as error:
+            raise translate(error, self.path) from error
+        if not self.live and self._state() != self._before:
+            raise StoreError(f"{self.path} was changed while it was read (was a server started?): run it again")
+
+    def _state(self) -> tuple[int, int, int]:
+        """What a server that is started on a file that nobody uses is seen by."""
+        found = self.path.stat()
+        return found.st_mtime_ns, found.st_size, schema.wal_bytes(self.path)
+
+    def summary(self) -> Summary:
+        """`summarise`, of this moment. Raises `StoreError`."""
+        with self.snapshot() as db:
+            return summarise(db, self.path)
+
+    def walk(self, first_id: int, end_id: int) -> Iterator[Found]:
+        """Everything at ``first_id`` … ``end_id``, in order. What is cleaned meanwhile is left out.
+
+        Raises `StoreError`, also when the end of the log is rewritten meanwhile.
+        """
+        last: Entry | None = None
+        while first_id <= end_id:
+            page: list[Found] = []
+            with self.snapshot() as db:
+                first_id = self._go_on(db, first_id, last)
+                stop_s, size = time.monotonic() + PAGE_S, 0
+                for found in _walk(db, first_id, end_id):
+                    page.append(found)
+                    size += len(found.entry.body) if found.entry is not None and not found.damage else 0
+                    if len(page) >= PAGE_ROWS or size >= PAGE_BYTES or time.monotonic() > stop_s:
+                        break
+            if not page:
+                return
+            yield from page
+            last, first_id = page[-1].entry, page[-1].last_id + 1
+
+    def read(self, first_id: int, end_id: int, rows_max: int = PAGE_ROWS) -> list[Entry]:
+        """Entries from ``first_id`` on, all of them sound, as many as fit a page; one at least.
+
+        Raises `DamagedStore` naming the first that is damaged or missing, `StoreError`.
+        """
+        page: list[Entry] = []
+        size = 0
+        with self.snapshot() as db:
+            for row in db.execute(_SELECT, (first_id, min(end_id, first_id + rows_max - 1))):
+                entry: Entry = tuple.__new__(Entry, row)
+                if entry[0] != first_id + len(page):
+                    break
+                page.append(entry)
+                size += len(entry[10]) if type(entry[10]) is bytes else 0
+                if size >= PAGE_BYTES:
+                    break
+        if not page:
+            raise DamagedStore(f"{self.path}: entry {first_id} is missing")
+        try:
+            _verify_all(page)
+        except DamagedEntry:
+            return page[: self._sound(page)]
+        return page
+
+    def _sound(self, page: list[Entry]) -> int:
+        """How many entries at its front are sound. Raises `DamagedStore` if not even one is."""
+        for at, entry in enumerate(page):
+            try:
+                verify(entry)
+            except DamagedEntry as error:
+                if at:
+                    return at
+                raise DamagedStore(f"{self.path}: entry {entry.id}: {error}") from error
+        raise DamagedStore(f"{self.path}: entry {page[0].id} is of a kind that there is not")
+
+    def id_of(self, lsn: int, first_id: int, end_id: int) -> int:
+        """The entry that holds payload ``lsn``, of those at ``first_id`` … ``end_id``; ``end_id + 1`` if none does."""
+        with self.snapshot() as db:
+            return first_id_where(lambda id: self._head(db, id), first_id, end_id, holds_lsn(lsn))
+
+    def id_since(self, time_ms: int, first_id: int, end_id: int) -> int:
+        """The first entry of ``first_id`` … ``end_id`` of that time or later; ``end_id + 1`` if none is."""
+        with self.snapshot() as db:
+            return first_id_where(lambda id: self._head(db, id), first_id, end_id, is_since(time_ms))
+
+    def next_lsn_after(self, id: int) -> int:
+        """The LSN after entry ``id``, which must be there. Raises `DamagedStore`."""
+        with self.snapshot() as db:
+            head = self._head(db, id)
+        return head.lsn + head.payloads
+
+    def _head(self, db: sqlite3.Connection, id: int) -> Head:
+        row = db.execute(_SELECT_HEAD, (id,)).fetchone()
+        if row is None:
+            raise DamagedStore(f"{self.path}: entry {id} is missing")
+        entry: Entry = tuple.__new__(Entry, row)
+        try:
+            verify_header(entry)
+        except DamagedEntry as error:
+            raise DamagedStore(f"{self.path}: entry {id}: {error}") from error
+        return Head(entry.time_ms, entry.lsn, entry.count)
+
+    def _go_on(self, db: sqlite3.Connection, first_id: int, last: Entry | None) -> int:
+        """From where to go on behind ``last``, which must still be what it was unless it was cleaned."""
+        if not self.live:
+            return first_id
+        try:
+            base_id = schema.read_base(db, self.path).id
+        except DamagedStore:
+            base_id = 0  # so nothing can have been cleaned meanwhile either
+        if last is None or base_id >= last.id:
+            return max(first_id, base_id + 1)
+        row = db.execute('SELECT term, "check" FROM log WHERE id = ?', (last.id,)).fetchone()
+        if row != (last.term, last.check):
+            raise StoreError(f"{self.path}: the end of the log was rewritten while it was read: run it again")
+        return first_id
+
+    def close(self) -> None:
+        self._db.close()
+
+
+def summarise(db: sqlite3.Connection, path: Path) -> Summary:
+    """The file at a glance; damage of parts is told in the answer."""
+    damage: list[str] = []
+    hard = base = None
+    try:
+        hard = schema.read_hard(db, path)
+    except (StoreError, sqlite3.Error) as error:
+        damage.append(str(error))
+    try:
+        base = schema.read_base(db, path)
+    except (StoreError, sqlite3.Error) as error:
+        damage.append(str(error))
+    ends = [hard.guaranteed_id if hard is not None else 0, base.id if base is not None else 0]
+    for sql in ("SELECT max(id) FROM log", "SELECT max(first_id) FROM runs"):
+        with contextlib.suppress(sqlite3.Error):  # what it would have told is damaged: the walk says so
+            ends.append(db.execute(sql).fetchone()[0] or 0)
+    return Summary(hard, base, max(ends), damage)
+
+
+def _walk(db: sqlite3.Connection, first_id: int, end_id: int) -> Iterator[Found]:
+    id = first_id
+    while id <= end_id:
+        try:
+            for row in db.execute(_SELECT, (id, end_id)):
+                entry = Entry(*row)
+                if entry.id > id:
+                    yield Found(id, entry.id - 1, None, "missing")
+                yield Found(entry.id, entry.id, entry, damage_of(entry))
+                id = entry.id + 1
+            if id <= end_id:
+                yield Found(id, end_id, None, "missing")
+            return
+        except sqlite3.Error as error:
+            upto_id = _unreadable_upto(db, id, end_id)
+            if upto_id >= id:
+                yield Found(id, upto_id, None, str(error))
+            else:
+                entry = Entry(*db.execute(_SELECT_ONE, (id,)).fetchone())
+                yield Found(id, id, entry, damage_of(entry))
+            id = max(upto_id, id) + 1
+
+
+def _unreadable_upto(db: sqlite3.Connection, id: int, end_id: int) -> int:
+    """The last of the ids from ``id`` on none of which can be read; ``id - 1``: it can be."""
+    while id <= end_id:
+        try:
+            if db.execute(_SELECT_ONE, (id,)).fetchone() is not None:
+                break
+        except sqlite3.Error:
+            pass
+        id += 1
+    return id - 1
+
+
+@contextmanager
+def open_source(where: Path) -> Iterator[Source]:
+    """Look at a data directory, a data file or a backup. Raises `StoreError` and its kinds."""
+    path = where / schema.DB_NAME if where.is_dir() else where
+    if not path.is_file():
+        raise StoreError(f"{where}: there is no data file or backup")
+    if path.stat().st_size == 0 and not schema.wal_bytes(path):
+        raise DamagedStore(f"{path}: the file is empty")
+    beside = [path.with_name(path.name + suffix) for suffix in ("-wal", "-shm")]
+    there = [file.exists() for file in beside]
+    # With a WAL and its index there, a server runs or was killed: reading makes no file. Without either nothing is
+    # beside the file itself. A WAL alone is a copy's: its index is made to read it, and taken away again.
+    live = all(there) or schema.wal_bytes(path) > 0
+    try:
+        source = Source(path, live)
+        try:
+            yield source
+        finally:
+            source.close()
+    except sqlite3.Error as error:
+        raise translate(error, path) from error
+    finally:
+        if live and not there[1]:
+            _take_away(beside[1])
+
+
+def _take_away(index: Path) -> None:
+    """Delete the index of a WAL that was made here, unless a server has come meanwhile and uses it."""
+    try:
+        lock = os.open(index.with_name(LOCK_NAME), os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        index.unlink(missing_ok=True)
+        return
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        index.unlink(missing_ok=True)
+    except BlockingIOError:
+        pass
+    finally:
+        os.close(lock)

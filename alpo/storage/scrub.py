@@ -1,0 +1,120 @@
+"""Looking for damage where nobody reads: every row's checksum, a stretch at a time (R31).
+
+Laws:
+
+* A stretch is one snapshot, bounded in bytes and time. What it says is damaged does not match its checksum, cannot be
+  read, or is missing between the base and the end; all else in the stretch is sound.
+* How far the scrub has come is remembered beside the store, without an fsync: to lose that costs a pass, nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from alpo.core.entries import DamagedEntry, Entry, verify
+
+from . import schema
+from .connections import translate
+from .interface import DamagedStore, Scrubbed, Store
+
+SCRUB_NAME = "alpo.scrub"
+#: A stretch ends once it took so long: no longer does any reader hold a snapshot.
+STRETCH_S = 0.1
+#: What a row counts beside its body.
+ROW_BYTES = 100
+#: Damaged ids that one stretch lists, and that are remembered.
+DAMAGED_MAX = 1_000
+
+_SELECT = f"SELECT {schema.COLUMNS} FROM log WHERE id BETWEEN ? AND ? ORDER BY id"
+_SELECT_ONE = f"SELECT {schema.COLUMNS} FROM log WHERE id = ?"
+
+
+def scrub(db: sqlite3.Connection, path: Path, first_id: int, bytes_max: int) -> Scrubbed:
+    """Check rows from ``first_id`` on, one at least. Raises sqlite3.Error, `DamagedStore` if not even the log's extent
+    can be read."""
+    stop_s = time.monotonic() + STRETCH_S
+    next_id = max(first_id, schema.read_base(db, path).id + 1)
+    end_id: int = db.execute("SELECT max(id) FROM log").fetchone()[0] or 0
+    damaged: list[int] = []
+    size = 0
+    while next_id <= end_id and size < bytes_max and len(damaged) < DAMAGED_MAX and time.monotonic() < stop_s:
+        try:
+            for row in db.execute(_SELECT, (next_id, end_id)):
+                while next_id < row[0] and len(damaged) < DAMAGED_MAX:  # missing
+                    damaged.append(next_id)
+                    next_id += 1
+                if next_id < row[0]:
+                    break
+                if not _is_sound(row):
+                    damaged.append(next_id)
+                next_id += 1
+                size += ROW_BYTES + (len(row[10]) if isinstance(row[10], bytes) else 0)
+                if size >= bytes_max or time.monotonic() >= stop_s:
+                    break
+        except sqlite3.Error as error:
+            if not isinstance(translate(error, path), DamagedStore):
+                raise
+            if not _is_sound(read_alone(db, next_id)):
+                damaged.append(next_id)
+            next_id += 1
+    return Scrubbed(next_id, damaged, size, next_id > end_id)
+
+
+def read_alone(db: sqlite3.Connection, id: int) -> tuple[Any, ...] | None:
+    """Row ``id`` after an error at it; None if it is this one that SQLite cannot read, or it is missing.
+
+    The sqlite3 module steps on to the next row before it gives one out, so the error may be of that.
+    """
+    try:
+        row: tuple[Any, ...] | None = db.execute(_SELECT_ONE, (id,)).fetchone()
+    except sqlite3.Error:
+        return None
+    return row
+
+
+def _is_sound(row: tuple[Any, ...] | None) -> bool:
+    if row is None:
+        return False
+    entry = Entry._make(row)
+    try:
+        verify(entry)
+    except DamagedEntry:
+        return False
+    return True
+
+
+def read_sound(store: Store, first_id: int, last_id: int, bytes_max: int) -> list[Entry]:
+    """As `Store.read_entries`, up to the first entry that is damaged; raises `DamagedStore` if that is ``first_id``."""
+    try:
+        return store.read_entries(first_id, last_id, bytes_max)
+    except DamagedStore:
+        damaged = store.scrub(first_id, bytes_max).damaged
+        if not damaged or damaged[0] <= first_id:
+            return store.read_entries(first_id, first_id, 1)  # an error that names this one
+        return store.read_entries(first_id, min(last_id, damaged[0] - 1), bytes_max)
+
+
+class ScrubMark:
+    """Where the scrub goes on after a restart, and what it has found."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / SCRUB_NAME
+
+    def read(self) -> tuple[int, list[int]]:
+        """(next id, damaged ids); (1, []) if nothing is remembered, or nothing that can be understood."""
+        try:
+            fields = json.loads(self._path.read_text("utf-8"))
+            return int(fields["next_id"]), [int(id) for id in fields["damaged"]][:DAMAGED_MAX]
+        except (OSError, ValueError, KeyError, TypeError):
+            return 1, []
+
+    def write(self, next_id: int, damaged: Iterable[int]) -> None:
+        """Raises OSError."""
+        fresh = self._path.with_name(SCRUB_NAME + ".new")
+        fresh.write_text(json.dumps({"next_id": next_id, "damaged": list(damaged)}) + "\n", "utf-8")
+        fresh.replace(self._path)

@@ -1,0 +1,282 @@
+"""`Cluster`: a whole ALPO cluster inside a test, on virtual time, repeatable from its seed."""
+
+from __future__ import annotations
+
+import inspect
+import random
+from collections.abc import Callable, Sequence
+from functools import partial
+from operator import itemgetter
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from alpo.client.record import PageEntry, Record, records_of
+from alpo.client.servers import Servers
+from alpo.core.entries import Kind
+from alpo.core.state import State
+from alpo.errors import Unavailable
+from alpo_sim.broken import Broken
+from alpo_sim.demands import LEADER_WITHIN_TIMEOUTS, demand_settled
+from alpo_sim.options import SECOND
+
+from .client_end import Network
+from .engine import Engine
+from .ledger import Ledger, WatchedLog
+from .logs import SimulatedLog, SimulatedSyncLog, Turns
+from .world import FAULTS, ClusterWorld, options
+
+T = TypeVar("T")
+
+
+def _recipe(**given: Any) -> str:
+    """The call with what is not the default."""
+    default = inspect.signature(Cluster).parameters
+    told = [f"{name}={value!r}" for name, value in given.items() if name == "seed" or value != default[name].default]
+    return f"alpo.testing.Cluster({', '.join(told)})"
+
+
+class Cluster:
+    """Servers of the real protocol core, and the real client, in one process on virtual time.
+
+    ``seed``: equal ones give the same run, of the same code. ``servers``: 1 to 9. ``faults``: True for random ones of
+    all kinds, or the names of those wanted (`alpo.testing.FAULTS`), on average one in ``fault_every_s``
+    virtual seconds; those that the test asks for itself need none of this. ``patience_s``: virtual seconds after which
+    a call that waits raises `Stuck`. Use it in a ``with``: leaving it heals everything, demands that the cluster
+    makes progress, and checks what every client was told against the log. Raises `Broken`, with the seed.
+    """
+
+    def __init__(
+        self, seed: int = 0, servers: int = 3, faults: bool | Sequence[str] = False, *, fault_every_s: float = 2.0,
+        election_timeout_s: float = 0.5, patience_s: float = 600.0,
+    ) -> None:
+        names = tuple(FAULTS if faults else ()) if isinstance(faults, bool) else tuple(faults)
+        self.seed = seed
+        #: How to make the same again.
+        self.recipe = _recipe(
+            seed=seed, servers=servers, faults=faults, fault_every_s=fault_every_s,
+            election_timeout_s=election_timeout_s, patience_s=patience_s,
+        )
+        chosen = options(seed, servers, names, fault_every_s, election_timeout_s)
+        self._world = ClusterWorld(chosen, "client" in names)
+        self._network = Network(self._world)
+        self._ledger = Ledger()
+        self._patience_s = patience_s
+        self._addresses = [host.address for host in self._world.stage.hosts.values()]
+        self._parties = 0
+        self._told: list[tuple[int, str]] = []
+        self._engine: Engine | None = None
+
+    # -- the whole of it --------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def open(self) -> None:
+        """Start the servers and wait for a leader; random faults begin after that. Entering the ``with`` does it."""
+        if self._engine is not None:
+            raise RuntimeError("a Cluster is entered once")
+        self._engine = Engine(self._world, self.recipe, self._patience_s)
+        self._turns = Turns(self._engine)
+        try:
+            self._engine.drive(lambda: self._world.leader() is not None)
+            self._engine.call(self._world.begin_faults)
+        except BaseException:
+            self.close()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is None:
+                self.check()
+            elif self.recipe not in str(error) and self.recipe not in getattr(error, "__notes__", ()):
+                error.add_note(self.recipe)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """The end, without checks. Leaving the ``with`` does both."""
+        if self._engine is not None:
+            self._engine.close()
+
+    def check(self) -> None:
+        """Heal everything for good, demand progress, and check what all clients were told. Raises `Broken`."""
+        self._call(partial(self._world.mend, for_good=True))
+        bound_s = LEADER_WITHIN_TIMEOUTS * self._world.options.election_timeout_us / SECOND + 3
+        try:
+            with self.connect_sync(timeout_s=bound_s) as log:
+                list(log.read(last=1))
+        except Unavailable as error:
+            raise Broken("no progress", f"{error}, after everything was healed [{self.recipe}]") from error
+        self._call(partial(demand_settled, self._world))
+        self._call(lambda: self._ledger.check(self._world.safety.guaranteed))
+
+    # -- clients ----------------------------------------------------------------------------------------
+
+    def connect_sync(
+        self, client: str | None = None, timeout_s: float = 10.0, *, queue_max: int = 10_000,
+        queue_bytes_max: int = 32 << 20,
+    ) -> SimulatedSyncLog:
+        """As `alpo.connect_sync`: a `SyncLog`, whose calls let virtual time go on until they are answered."""
+        log = self._new_log(client, timeout_s, queue_max, queue_bytes_max)
+        return SimulatedSyncLog(log, queue_max, self._running())
+
+    def connect(
+        self, client: str | None = None, timeout_s: float = 10.0, *, queue_max: int = 10_000,
+        queue_bytes_max: int = 32 << 20,
+    ) -> SimulatedLog:
+        """As `alpo.connect`, under trio or asyncio. Virtual time goes on while all tasks wait for the cluster."""
+        log = self._new_log(client, timeout_s, queue_max, queue_bytes_max)
+        return SimulatedLog(log, self._running(), self._turns)
+
+    def _new_log(self, client: str | None, timeout_s: float, queue_max: int, queue_bytes_max: int) -> WatchedLog:
+        self._parties += 1
+        party = self._parties
+        dialler = self._network.dialler(client or f"client {party}", party)
+        servers = Servers(self._addresses, dialler.open, random.Random(f"{self.seed}/client/{party}"))
+        return WatchedLog(servers, client, timeout_s, queue_max, queue_bytes_max, self._ledger)
+
+    # -- time -------------------------------------------------------------------------------------------
+
+    @property
+    def now_s(self) -> float:
+        """Virtual seconds since the beginning."""
+        return self._world.now_us / SECOND
+
+    def advance(self, seconds: float) -> None:
+        """Let so much virtual time go by."""
+        until_us = self._world.now_us + int(seconds * SECOND)
+        self.until(lambda: self._world.now_us >= until_us, seconds + 1)
+
+    def until(self, condition: Callable[[], bool], timeout_s: float | None = None) -> None:
+        """Let virtual time go by until ``condition()``, which is called often and must not wait. Raises `Stuck`."""
+        self._running().drive(condition, timeout_s=timeout_s)
+
+    async def sleep(self, seconds: float) -> None:
+        """As `advance`, from async code: others go on meanwhile."""
+        until_us = self._world.now_us + int(seconds * SECOND)
+        self.after(seconds, lambda: None)
+        await self._turns.until(lambda: self._world.now_us >= until_us)
+
+    def after(self, seconds: float, function: Callable[..., object], *args: Any) -> None:
+        """Call ``function(*args)`` in so much virtual time, while the test waits for something: for faults in the
+        middle of a call. What is called may not wait for the cluster itself.
+        """
+        self._call(lambda: self._world.after(int(seconds * SECOND), self._due, function, args))
+
+    def _due(self, function: Callable[..., object], args: tuple[Any, ...]) -> None:
+        function(*args)
+
+    # -- what is the case -------------------------------------------------------------------------------
+
+    @property
+    def servers(self) -> tuple[int, ...]:
+        """The ids of all servers."""
+        return self._world.links.ids
+
+    @property
+    def leader(self) -> int | None:
+        """The id of the leader of the highest term; None while nobody leads."""
+        leading = [r for r in self._world.replicas() if r.state is State.LEADER]
+        return max(leading, key=lambda r: r.term).me.id if leading else None
+
+    def up(self, id: int) -> bool:
+        """Does this server's process run?"""
+        return self._world.up(self._known(id))
+
+    def log(self) -> list[Record]:
+        """Every payload that is guaranteed by now, in order, whether anybody has been told yet or not."""
+        found = list(self._world.safety.guaranteed)
+        rows: list[PageEntry] = [
+            (e.id, e.term, e.time_ms, e.client, e.serial, e.lsn, e.count, e.body) for e in found if e.kind == Kind.DATA
+        ]
+        return records_of(rows, 1, 1 << 62)
+
+    def faults(self) -> list[str]:
+        """What went wrong so far, at random and at the test's word, a line each."""
+        drawn = [(at_us, f"{name} {id or ''}".strip()) for at_us, name, id in self._world.faults.log]
+        return [f"{at_us / SECOND:9.3f} s  {what}" for at_us, what in sorted([*drawn, *self._told], key=itemgetter(0))]
+
+    # -- faults -----------------------------------------------------------------------------------------
+
+    def crash(self, id: int, *, back_after_s: float | None = None) -> None:
+        """End a server's process at once; what was not fsynced may be gone. It stays down until `restart`."""
+        self._known(id)
+        self._do(f"crash {id}", partial(self._world.crash, id))
+        if back_after_s is not None:
+            self.after(back_after_s, self.restart, id)
+
+    def restart(self, id: int) -> None:
+        """Start a server that is down, on the disk that it had."""
+        self._known(id)
+        self._do(f"restart {id}", partial(self._world.boot, id))
+
+    def kill_leader(self, *, back_after_s: float | None = None) -> int:
+        """`crash` whoever leads; waits for a leader if there is none (from `after`: does nothing). The id, or 0."""
+        if self.leader is None and not self._running().inside:
+            self.until(lambda: self.leader is not None)
+        id = self.leader
+        if id is None:
+            return 0
+        self.crash(id, back_after_s=back_after_s)
+        return id
+
+    def pause(self, id: int) -> None:
+        """A server's process stands still, as under SIGSTOP, until `resume`. Its connections stay."""
+        self._known(id)
+        self._do(f"pause {id}", partial(self._world.hold, id))
+
+    def resume(self, id: int) -> None:
+        self._known(id)
+        self._do(f"resume {id}", partial(self._world.let_go, id))
+
+    def cut(self, a: int | str, b: int | str) -> None:
+        """Nothing gets through between two servers, or a named client and a server, until `heal`. Nobody is told."""
+        if isinstance(a, str) or isinstance(b, str):
+            client, server = (a, b) if isinstance(a, str) else (b, a)
+            if isinstance(server, str):
+                raise ValueError("clients do not talk to each other")
+            self._known(server)
+            self._do(f"cut {a} {b}", lambda: self._world.client_cuts.__setitem__((str(client), server), True))
+        else:
+            pair = (self._known(a), self._known(b))
+            self._do(f"cut {a} {b}", lambda: self._world.cut([pair]))
+
+    def isolate(self, id: int, *, clients: bool = True) -> None:
+        """Cut a server off from all others and, unless told otherwise, from all clients, until `heal`."""
+        others = [(self._known(id), other) for other in self.servers if other != id]
+
+        def unplug() -> None:
+            self._world.cut(others)
+            if clients:
+                self._world.client_cuts["", id] = True
+
+        self._do(f"isolate {id}", unplug)
+
+    def heal(self) -> None:
+        """Undo every cut, pause and crash. Random faults go on."""
+        self._do("heal", partial(self._world.mend, for_good=False))
+
+    # -- inside -----------------------------------------------------------------------------------------
+
+    def _known(self, id: int) -> int:
+        if id not in self._world.stage.hosts:
+            raise ValueError(f"there is no server {id}, only {', '.join(map(str, self.servers))}")
+        return id
+
+    def _do(self, what: str, function: Callable[[], object]) -> None:
+        def do() -> None:
+            self._told.append((self._world.now_us, what))
+            function()
+
+        self._call(do)
+
+    def _running(self) -> Engine:
+        if self._engine is None:
+            raise RuntimeError("use the Cluster in a `with`")
+        return self._engine
+
+    def _call(self, function: Callable[[], T]) -> T:
+        return self._running().call(function)

@@ -1,0 +1,367 @@
+"""Virtual time for the real client: an event loop whose clock is the simulated world's, in a thread of its own.
+
+Laws:
+
+* Virtual time goes on only while somebody outside waits (`Engine.drive`). Otherwise the loop's thread sleeps.
+* Whoever waits is let go only when the loop has nothing left to do at that microsecond. So the user's code runs
+  while nothing else does, and the same code does the same again.
+* Nothing hangs: a wait ends after `patience_s` of virtual time with `Stuck`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import math
+import selectors
+import threading
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
+from types import TracebackType
+from typing import Any, TypeVar, TypeVarTuple
+
+from alpo_sim.broken import Broken
+from alpo_sim.options import SECOND
+from alpo_sim.world import World
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+#: The world is taken so far at most before the loop looks round.
+_STRIDE_US = SECOND
+
+
+class Stuck(AssertionError):
+    """Something was waited for, and did not come in a long virtual time."""
+
+
+class _Waiter:
+    """Somebody in another thread, until ``ready()`` or the deadline."""
+
+    __slots__ = ("deadline_us", "error", "let_go", "patience_us", "ready")
+
+    def __init__(self, ready: Callable[[], bool], now_us: int, patience_us: int) -> None:
+        self.ready = ready
+        self.patience_us = patience_us
+        self.deadline_us = now_us + patience_us
+        self.let_go = threading.Event()
+        self.error: BaseException | None = None
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    """asyncio's own, but for its clock, and for where its idle time goes."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.busy = False
+        super().__init__(_Selector(engine, self))
+
+    def time(self) -> float:
+        return self._engine.world.now_us / SECOND
+
+    def call_soon(
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        self.busy = True
+        return super().call_soon(callback, *args, context=context)
+
+
+class _Selector(selectors.DefaultSelector):
+    """Where asyncio would sleep, the world goes on."""
+
+    def __init__(self, engine: Engine, loop: _Loop) -> None:
+        super().__init__()
+        self._engine = engine
+        self._loop = loop
+
+    def select(self, timeout: float | None = None) -> Any:
+        if timeout is not None and timeout <= 0:
+            return super().select(0)
+        self._loop.busy = False
+        if self._engine.release():
+            self._engine.advance(timeout)
+            return super().select(0)
+        return super().select(None)
+
+
+class Engine:
+    """One world and the loop in which its clients run. `close` it."""
+
+    def __init__(self, world: World, recipe: str, patience_s: float) -> None:
+        self.world = world
+        #: What makes this world again: told with whatever breaks.
+        self._recipe = recipe
+        #: What broke: every wait from then on ends with it.
+        self.failure: BaseException | None = None
+        self.patience_us = int(patience_s * SECOND)
+        self._posts: deque[Callable[[], None]] = deque()
+        self._waiters: list[_Waiter] = []
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._loop = _Loop(self)
+        self._thread = threading.Thread(target=self._run, name="alpo.testing", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.close()
+
+    @property
+    def inside(self) -> bool:
+        """Are we in the loop's thread?"""
+        return threading.current_thread() is self._thread
+
+    def close(self) -> None:
+        """End every task, then the thread."""
+        if self._thread.is_alive() and not self._loop.is_closed():
+            self.failure = self.failure or Stuck("the cluster is closed")
+            self._post(self._cancel_all)
+            self._thread.join()
+
+    def _cancel_all(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        self._stop_when_done()
+
+    def _stop_when_done(self) -> None:
+        if self._tasks:
+            self._loop.call_soon(self._stop_when_done)
+        else:
+            self._loop.stop()
+
+    # -- in the loop's thread ---------------------------------------------------------------------------
+
+    def release(self) -> bool:
+        """Nothing is left to do at this microsecond: let go whoever waits no more. Is anybody left?"""
+        left: list[_Waiter] = []
+        gone: list[_Waiter] = []
+        for waiter in self._waiters:
+            if self.failure is not None:
+                waiter.error = self.failure
+            elif not waiter.ready():
+                if self.world.now_us < waiter.deadline_us:
+                    left.append(waiter)
+                    continue
+                waiter.error = self.stuck(waiter.patience_us)
+            gone.append(waiter)
+        self._waiters = left
+        for waiter in gone:
+            waiter.let_go.set()
+        return bool(left)
+
+    def advance(self, timeout: float | None) -> None:
+        """Let the world go on until the loop has something to do, somebody need not wait more, or so many seconds."""
+        world, waiters, loop, posts = self.world, self._waiters, self._loop, self._posts
+        until_us = world.now_us + _STRIDE_US
+        if timeout is not None:
+            until_us = min(until_us, world.now_us + math.ceil(timeout * SECOND))
+        until_us = min(until_us, *(w.deadline_us for w in waiters))
+        try:
+            world.run_until(until_us, lambda: bool(loop.busy or posts or any(w.ready() for w in waiters)))
+        except Exception as error:
+            self.failure = self._told(error)
+
+    def _told(self, error: BaseException) -> BaseException:
+        if isinstance(error, Broken):
+            return Broken(error.invariant, f"{error.detail} [{self._recipe}]")
+        error.add_note(self._recipe)
+        return error
+
+    def _take_posts(self) -> None:
+        while self._posts:
+            self._posts.popleft()()
+
+    def start(self, function: Callable[[], Coroutine[Any, Any, T]], future: EngineFuture[T]) -> asyncio.Task[None]:
+        """A task that settles ``future``. In the loop's thread only."""
+        task = self._loop.create_task(_settle(function, future), context=contextvars.Context())
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
+        return task
+
+    def stuck(self, waited_us: int) -> Stuck:
+        return Stuck(f"waited for {waited_us / SECOND:g} s of virtual time, in vain [{self._recipe}]")
+
+    # -- from anywhere ----------------------------------------------------------------------------------
+
+    def _post(self, function: Callable[[], None]) -> None:
+        self._posts.append(function)
+        # A context of its own: the caller's may say that it runs under trio.
+        self._loop.call_soon_threadsafe(self._take_posts, context=contextvars.Context())
+
+    def drive(
+        self, ready: Callable[[], bool], first: Callable[[], None] | None = None, timeout_s: float | None = None
+    ) -> None:
+        """Do ``first``, then let virtual time go on until ``ready()``. Raises `Stuck`, and what broke.
+
+        Not in the loop's thread: what is called there cannot wait.
+        """
+        if self.inside:
+            raise RuntimeError("what the cluster calls by itself (after, callbacks) cannot wait for it")
+        if self.failure is not None:
+            raise self.failure.with_traceback(None)
+        patience_us = self.patience_us if timeout_s is None else int(timeout_s * SECOND)
+        waiter = _Waiter(ready, self.world.now_us, patience_us)
+
+        def begin() -> None:
+            if first is not None:
+                first()
+            self._waiters.append(waiter)
+
+        self._post(begin)
+        try:
+            waiter.let_go.wait()
+        except BaseException:
+            self._post(lambda: self._waiters.remove(waiter) if waiter in self._waiters else None)
+            raise
+        if waiter.error is not None:
+            raise waiter.error.with_traceback(None)
+
+    def call(self, function: Callable[[], T]) -> T:
+        """What ``function()`` gives in the loop's thread; no virtual time goes by."""
+        if self.inside:
+            return function()
+        outcome: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                outcome.set_result(function())
+            except Broken as error:
+                self.failure = self._told(error)
+                outcome.set_exception(self.failure)
+            except BaseException as error:
+                outcome.set_exception(error)
+
+        self.drive(outcome.done, run)
+        return outcome.result()
+
+    def spawn(self, function: Callable[[], Coroutine[Any, Any, T]]) -> EngineFuture[T]:
+        """Start a task in the loop. Cancelling the future cancels the task."""
+        future: EngineFuture[T] = EngineFuture(self)
+
+        def start() -> None:
+            task = self.start(function, future)
+            future.undo = lambda: self.call(lambda: (task.cancel(), None)[1])
+
+        self.call(start)
+        return future
+
+
+async def _settle(function: Callable[[], Coroutine[Any, Any, T]], future: EngineFuture[T]) -> None:
+    try:
+        result = await function()
+    except BaseException as error:
+        if not future.done():
+            future.set_exception(error)
+    else:
+        if not future.done():
+            future.set_result(result)
+
+
+class EngineFuture(Future[T]):
+    """A future whose `result` lets virtual time go on."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__()
+        self._engine = engine
+        self.undo: Callable[[], None] = lambda: None
+
+    def _wait(self, timeout: float | None) -> None:
+        if self.done() or self._engine.inside:
+            return
+        if timeout is None:
+            self._engine.drive(self.done)
+        else:
+            world = self._engine.world
+            end_us = world.now_us + int(timeout * SECOND)
+            self._engine.drive(lambda: self.done() or world.now_us >= end_us)
+
+    def result(self, timeout: float | None = None) -> T:
+        """As ever; ``timeout`` in virtual seconds."""
+        self._wait(timeout)
+        return super().result(0)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        self._wait(timeout)
+        return super().exception(0)
+
+
+class EnginePortal:
+    """What `SyncLog` takes for anyio's portal."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def call(self, func: Callable[[], Coroutine[Any, Any, T]], /) -> T:
+        future = self._engine.spawn(func)
+        try:
+            return future.result()
+        except BaseException:
+            if not future.done():
+                future.undo()
+            raise
+
+    def start_task_soon(self, func: Callable[[], Coroutine[Any, Any, T]], /) -> EngineFuture[T]:
+        return self._engine.spawn(func)
+
+    def wrap_async_context_manager(self, cm: AbstractAsyncContextManager[T], /) -> AbstractContextManager[T]:
+        return Stay(self._engine, cm)
+
+    @staticmethod
+    @contextmanager
+    def of(engine: Engine) -> Iterator[EnginePortal]:
+        yield EnginePortal(engine)
+
+
+class Stay(AbstractContextManager[T]):
+    """An async context manager, entered and left by one task in the loop."""
+
+    def __init__(self, engine: Engine, context: AbstractAsyncContextManager[T]) -> None:
+        self._engine = engine
+        self._context = context
+        self._leave = asyncio.Event()
+        self._error: tuple[type[BaseException] | None, BaseException | None, TracebackType | None] = (None,) * 3
+        self.entered: EngineFuture[T] = EngineFuture(engine)
+
+    def enter_soon(self) -> EngineFuture[T]:
+        self._left = self._engine.spawn(self._live)
+        return self.entered
+
+    def leave_soon(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> EngineFuture[bool | None]:
+        self._error = (kind, error, trace)
+        self._engine.call(self._leave.set)
+        return self._left
+
+    def give_up(self) -> None:
+        """Leave at once, from wherever the task is."""
+        self._left.undo()
+
+    def __enter__(self) -> T:
+        try:
+            return self.enter_soon().result()
+        except BaseException:
+            if not self.entered.done():
+                self.give_up()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        return self.leave_soon(kind, error, trace).result()
+
+    async def _live(self) -> bool | None:
+        try:
+            value = await self._context.__aenter__()
+        except BaseException as error:
+            self.entered.set_exception(error)
+            raise
+        self.entered.set_result(value)
+        try:
+            await self._leave.wait()
+        except BaseException as error:  # the cluster is closed over it: nothing is waited for
+            await self._context.__aexit__(type(error), error, error.__traceback__)
+            raise
+        return await self._context.__aexit__(*self._error)

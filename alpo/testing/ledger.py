@@ -1,0 +1,141 @@
+"""What the clients of a test were told, held against the log at the end.
+
+Laws: what was told as appended is at that LSN, once; what was told as unknown is in the log once or not at all; what
+was told as refused, or not sent, is not there. Appends are told apart by their payloads, so where two of a client are
+equal, they are counted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from alpo.client.admin import ByHand
+from alpo.client.appender import Appender
+from alpo.client.batches import Item, Parcel, Payload
+from alpo.client.handle import Handle
+from alpo.client.log import Log
+from alpo.client.servers import Servers
+from alpo.core.entries import Entry, Kind
+from alpo.errors import NotGuaranteed
+from alpo_sim.broken import Broken
+
+
+class WatchedLog(Log):
+    """The real client, every handle of which is kept."""
+
+    def __init__(
+        self, servers: Servers, client: str | None, timeout_s: float, queue_max: int, queue_bytes_max: int,
+        ledger: Ledger,
+    ) -> None:
+        super().__init__(servers, client, timeout_s, queue_max, queue_bytes_max)
+        self._ledger = ledger
+        kept = ledger.account(client)
+        self._appender = _WatchedAppender(kept.append, servers, client, timeout_s, queue_max, queue_bytes_max)
+
+    async def append_by_hand(self, payloads: Iterable[Payload], *, client: str, **how: Any) -> ByHand:
+        self._ledger.loose[client] = True
+        return await super().append_by_hand(payloads, client=client, **how)
+
+    async def drop_session(self, name: str, epoch: int | None = None, timeout_s: float | None = None) -> int:
+        self._ledger.loose[name] = True
+        return await super().drop_session(name, epoch, timeout_s)
+
+
+class _WatchedAppender(Appender):
+    def __init__(self, keep: Callable[[Handle], None], *args: Any) -> None:
+        super().__init__(*args)
+        self._keep = keep
+
+    def append(
+        self, parcel: Parcel, serial: int | None, sparse: bool, deadline_s: float, awaited: bool = False
+    ) -> Handle:
+        handle = super().append(parcel, serial, sparse, deadline_s, awaited)
+        self._keep(handle)
+        return handle
+
+
+@dataclass(slots=True)
+class _Told:
+    """Of one payload of one client: (client id, serial) of those in the log, and of those that may be."""
+
+    sure: dict[tuple[str, int], int] = field(default_factory=dict)
+    maybe: dict[tuple[str, int], int] = field(default_factory=dict)
+    unnumbered: int = 0
+
+
+class Ledger:
+    """All handles, by client name; each `Log` without a name by itself."""
+
+    def __init__(self) -> None:
+        self._named: dict[str, list[Handle]] = {}
+        self._random: list[list[Handle]] = []
+        #: Names of which more may have been sent than the handles say: retried by hand, or dropped.
+        self.loose: dict[str, bool] = {}
+
+    def account(self, client: str | None) -> list[Handle]:
+        if client is not None:
+            return self._named.setdefault(client, [])
+        self._random.append([])
+        return self._random[-1]
+
+    def check(self, log: list[Entry]) -> None:
+        """Raises `Broken`."""
+        data = [entry for entry in log if entry.kind == Kind.DATA]
+        by_client: dict[str, Counter[Item]] = {}
+        for entry in data:
+            by_client.setdefault(entry.client, Counter())[_item(entry)] += 1
+        at = {entry.lsn: entry for entry in data}
+        for name, handles in self._named.items():
+            self._check(name, handles, by_client.get(name, Counter()), at, name in self.loose)
+        for handles in self._random:
+            ids = dict.fromkeys(handle.client for handle in handles if handle.client)
+            counts: Counter[Item] = Counter()
+            for id in ids:
+                counts.update(by_client.get(id, Counter()))
+            self._check("a client without a name", handles, counts, at, any(id in self.loose for id in ids))
+
+    def _check(
+        self, who: str, handles: list[Handle], counts: Counter[Item], at: dict[int, Entry], loose: bool
+    ) -> None:
+        told: dict[Item, _Told] = {}
+        for handle in handles:
+            _note(handle, told.setdefault(handle.parcel.item, _Told()))
+            if handle.done and handle.lsn is not None:
+                self._check_place(who, handle, at.get(handle.lsn))
+        for item, of in told.items():
+            there, least = counts[item], len(of.sure)
+            most = least + len([1 for key in of.maybe if key not in of.sure]) + of.unnumbered
+            if there < least:
+                raise Broken("acknowledged", f"{who} was told {least} times that {_show(item)} is in the log, where it "
+                             f"is {there} times")
+            if there > most and not loose:
+                text = f"{_show(item)} of {who} is in the log {there} times, which was told of {least}"
+                raise Broken("exactly once", f"{text}, and left in the dark of {most - least}")
+
+    def _check_place(self, who: str, handle: Handle, entry: Entry | None) -> None:
+        wanted = (handle.client, handle.serial, handle.parcel.item)
+        if entry is None or (entry.client, entry.serial, _item(entry)) != wanted:
+            place = f"LSN {handle.lsn}, serial {handle.serial}"
+            raise Broken("acknowledged", f"{who} was told {place} of {_show(handle.parcel.item)}; there is {entry}")
+
+
+def _note(handle: Handle, told: _Told) -> None:
+    key = (handle.client, handle.serial)
+    if not handle.done:
+        told.unnumbered += 1
+    elif handle.lsn is not None:
+        told.sure[key] = 1
+    elif isinstance(handle._error, NotGuaranteed):
+        told.maybe[key] = 1
+
+
+def _item(entry: Entry) -> Item:
+    return entry.body if entry.count == 1 else (entry.count, entry.body)
+
+
+def _show(item: Item) -> str:
+    body = item if isinstance(item, bytes) else item[1]
+    return repr(body) if len(body) <= 60 else f"{body[:60]!r}…"

@@ -1,0 +1,286 @@
+"""A server's end of a client's connection: alpod's own rules for it, without its sockets and tasks.
+
+Laws:
+
+* Bytes in, bytes out, through the real codec; what a request is and how it is answered is `alpo.node.clients`.
+* A server that is paused or down does nothing; one that comes to life goes on with what waited.
+* Nothing is read that the core has not vouched for, and every entry read is held against the one log.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from types import SimpleNamespace
+from typing import Any, cast
+
+from alpo.core.entries import join_payloads, split_payloads
+from alpo.core.inputs import Input, ListCursors, ReadIndex
+from alpo.core.ready import Code, CursorsAre, ReadAt, Refused, Reply
+from alpo.core.replica import Replica
+from alpo.node.clients import ClientConnection
+from alpo.node.cursors import lags
+from alpo.node.driver import Driver
+from alpo.node.everyone import behind
+from alpo.node.hello import Ourselves
+from alpo.node.limits import Limits, frame_bytes
+from alpo.node.link import Link
+from alpo.node.pages import Extent, OutOfRange, build_page, extent
+from alpo.node.peers import Peers
+from alpo.node.reads import front
+from alpo.node.status import status_fields
+from alpo.wire import requests as w
+from alpo.wire.codec import WireError, decode_client, decode_hello, encode, encode_problem
+from alpo.wire.framing import HELLO_BYTES_MAX, FrameError, FrameReader
+from alpo_sim.broken import Broken
+from alpo_sim.host import Host
+from alpo_sim.options import MS
+
+from .wire import Wire
+
+_PAGE_US = 300
+
+
+class ServerEnd:
+    """For its connection it is link, driver and services in one (`ClientConnection`)."""
+
+    limits = Limits()
+
+    def __init__(self, wire: Wire) -> None:
+        self.wire = wire
+        self.closed = ""
+        self.queued_bytes = 0
+        self._world = wire.world
+        self._host: Host = self._world.stage.hosts[wire.server]
+        self._inbox: deque[bytes] = deque()
+        self._frames = FrameReader(HELLO_BYTES_MAX)
+        self._client: ClientConnection | None = None
+        wire.to_server.arrive = self._arrive
+
+    @property
+    def replica(self) -> Replica:
+        assert self._host.replica is not None
+        return self._host.replica
+
+    # -- bytes ------------------------------------------------------------------------------------------
+
+    def _arrive(self, data: bytes) -> None:
+        self._inbox.append(data)
+        self.work()
+
+    def work(self) -> None:
+        """Take what has come, unless the process stands still."""
+        while self._inbox and not self.closed and self._host.replica is not None:
+            if self._world.paused(self._host.id):
+                self._world.at(self._world.paused_until[self._host.id], self.work)
+                return
+            data = self._inbox.popleft()
+            if not data:
+                self.close("the client is gone")
+                return
+            try:
+                for body in self._frames.feed(data):
+                    self._take(body)
+            except (FrameError, WireError) as error:
+                self._part(Code.INVALID, str(error))
+            if self._client is not None:
+                self._client.flush()
+
+    def _take(self, body: bytes | memoryview) -> None:
+        if self.closed:
+            return
+        if self._client is not None:
+            self._client._take(decode_client(body), len(body))
+            return
+        hello = decode_hello(body)
+        if not isinstance(hello, w.ClientHello):
+            raise WireError("a connection begins with a client's hello")
+        cluster = self.replica.cluster
+        if hello.cluster and hello.cluster != cluster:
+            self._part(Code.INVALID, f"this server belongs to {cluster.hex() or 'no cluster yet'}")
+            return
+        self._frames.bytes_max = frame_bytes(self.replica.settings)
+        self.push(encode(self._hello()))
+        self._client = ClientConnection(cast(Link, self), cast(Driver, self), self, cast(Any, None))
+
+    def _hello(self) -> w.ServerHello:
+        replica = self.replica
+        settings = replica.settings
+        ids = [m.id for m in replica.members.latest.replicas] or [c.id for c in replica.cfg.configured]
+        return w.ServerHello(
+            w.VERSION, replica.cluster, replica.me.id, self._host.wall_ms(self._world.now_us), replica.horizon_ms,
+            settings.payload_bytes_max, settings.batch_bytes_max, settings.window, replica.leader_id,
+            tuple((id, replica.address_of(id)) for id in ids),
+        )
+
+    def _part(self, code: Code, why: str) -> None:
+        self.push(encode_problem(code, why))
+        self.close(why)
+
+    def close(self, why: str) -> None:
+        """This end is gone, and the other is told."""
+        if not self.closed:
+            self.closed = why
+            self.wire.to_client.send(b"")
+
+    def push(self, data: bytes) -> None:
+        """As a link's."""
+        if not self.closed:
+            self.wire.to_client.send(data)
+
+    # -- the driver's part ------------------------------------------------------------------------------
+
+    def post(self, request: Any, size_bytes: int = 0) -> None:
+        origin = request.origin
+
+        def heard(reply: Reply) -> None:
+            if not self.closed:
+                origin.answer(reply)
+                origin.flush()
+
+        self._ask(request, heard)
+
+    def _ask(self, request: Input, heard: Any) -> None:
+        self._world.request(self._host.id, request, self.wire.party, heard)
+
+    # -- the services -----------------------------------------------------------------------------------
+
+    def address_of(self, id: int) -> str:
+        return self.replica.address_of(id) if id else ""
+
+    def trouble_with(self, id: int) -> str:
+        return ""
+
+    def begin_read(self, client: ClientConnection, ask: w.Read) -> None:
+        if ask.linearizable:
+            self._ask(ReadIndex(0), lambda reply: self._read_index(client, ask, reply))
+        elif self.replica.status_text != "VOTING":
+            client.refuse(
+                ask.request, Code.NOT_READY, leader=self.replica.leader_id,
+                detail=f"this server is {self.replica.status_text}",
+            )
+        else:
+            self._read_local(client, ask)
+
+    def _read_index(self, client: ClientConnection, ask: w.Read, reply: Reply) -> None:
+        if isinstance(reply, ReadAt):
+            self._world.after(_PAGE_US, self._page, client, ask, reply.id, self._host.boots)
+        elif not self.closed:
+            assert isinstance(reply, Refused)
+            client.refuse(ask.request, reply.code, number=reply.number, leader=reply.leader, detail=reply.detail)
+
+    def _read_local(self, client: ClientConnection, ask: w.Read) -> None:
+        """Once there is what it waits for, or its time is up."""
+        boots, wanted = self._host.boots, (ask.end or ask.start) if ask.wait_ms > 0 else 0
+        looks = self._world.after_step[self._host.id]
+
+        def look(late: bool = False) -> None:
+            if look not in looks:
+                return
+            if self.closed or self._host.boots != boots or self._host.replica is None:
+                looks.remove(look)
+            elif late or self._extent(self.replica.readable_id).end_lsn >= wanted:
+                looks.remove(look)
+                self._world.after(_PAGE_US, self._page, client, ask, self.replica.readable_id, boots)
+
+        looks.append(look)
+        if wanted:
+            wait_us = min(ask.wait_ms, int(self.limits.poll_s_max * 1000)) * MS
+            self._world.after(wait_us, look, True)
+        look()
+
+    def _extent(self, end_id: int) -> Extent:
+        return extent(self._host.store, front(self.replica), end_id)
+
+    def _page(self, client: ClientConnection, ask: w.Read, end_id: int, boots: int) -> None:
+        if self.closed or self._host.boots != boots or self._host.replica is None:
+            return
+        if self._world.paused(self._host.id):
+            self._world.at(self._world.paused_until[self._host.id], self._page, client, ask, end_id, boots)
+            return
+        bytes_max = min(max(1, ask.bytes_max), self.limits.page_bytes_max)
+        try:
+            page = build_page(self._host.store, ask, self._extent(end_id), bytes_max)
+        except OutOfRange as error:
+            if not ask.linearizable and ask.wait_ms > 0 and ask.start > error.last_lsn:
+                client.settle(w.Page(ask.request, [], ask.start, error.last_lsn, error.first_lsn))
+            else:
+                client.refuse(ask.request, Code.OUT_OF_RANGE, detail=str(error))
+            return
+        self._check(page)
+        client.settle(page)
+
+    def _check(self, page: w.Page) -> None:
+        log = self._world.safety.guaranteed
+        for id, term, _, client, serial, lsn, count, body in page.entries:
+            known = log[id - 1] if id <= len(log) else None
+            if known is not None and known.lsn < lsn == page.first_lsn:  # a batch in which the log was trimmed
+                left = split_payloads(known.count, known.body)[lsn - known.lsn :]
+                known = known._replace(lsn=lsn, count=len(left), body=join_payloads(left))
+            if known is None or (term, client, serial, lsn, count, body) != (
+                known.term, known.client, known.serial, known.lsn, known.count, known.body
+            ):
+                raise Broken("one log", f"server {self._host.id} serves an entry {id} that is not guaranteed: {known}")
+
+    def begin_cursors(self, client: ClientConnection, ask: w.ListCursors) -> None:
+        def heard(reply: Reply) -> None:
+            if self.closed:
+                return
+            if isinstance(reply, CursorsAre):
+                rows = lags(self._host.store, reply.rows, self.replica.log.base_id, self.replica.guaranteed_id)
+                client.settle(w.CursorTable(ask.request, [(r.name, r.lsn, r.lag_bytes, 0) for r in rows]))
+            else:
+                assert isinstance(reply, Refused)
+                client.refuse(ask.request, reply.code, leader=reply.leader, detail=reply.detail)
+
+        self._ask(ListCursors(0), heard)
+
+    def begin_await(self, client: ClientConnection, ask: w.AwaitReplicated) -> None:
+        """Once every member has it, or its time is up."""
+        boots, looks = self._host.boots, self._world.after_step[self._host.id]
+
+        def look(late: bool = False) -> None:
+            if look not in looks:
+                return
+            if self.closed or self._host.boots != boots or self._host.replica is None:
+                looks.remove(look)
+                return
+            r, id = self.replica, self._entry(ask.lsn)
+            done = id <= r.fully_replicated_id
+            if done or late or r.leadership is None:
+                looks.remove(look)
+                if done or r.leadership is not None:
+                    client.settle(w.Replicated(ask.request, done, () if done else behind(r, id)))
+                else:
+                    client.refuse(ask.request, Code.NOT_LEADER, leader=r.leader_id)
+
+        looks.append(look)
+        self._world.after(min(ask.wait_ms, int(self.limits.poll_s_max * 1000)) * MS, look, True)
+        look()
+
+    def _entry(self, lsn: int) -> int:
+        """The entry that holds a payload, by what readers may see; one past the end while there is none."""
+        r = self.replica
+        if lsn < r.log.base_next_lsn:
+            return r.log.base_id
+        id = self._host.store.find_lsn(lsn, r.readable_id)
+        return id if id <= r.readable_id else r.last_id + 1
+
+    def begin_events(self, client: ClientConnection, ask: w.ListEvents) -> None:
+        """Simulated servers keep none."""
+        client.settle(w.EventList(ask.request, self._host.id, self._host.wall_ms(self._world.now_us), []))
+
+    def begin_backup(self, client: ClientConnection, ask: w.Backup) -> None:
+        client.refuse(ask.request, Code.NOT_READY, detail="a simulated server has no data file to copy")
+
+    def begin_give_back(self, client: ClientConnection, ask: w.GiveBack) -> None:
+        client.refuse(ask.request, Code.NOT_READY, detail="a simulated server has no data file to make smaller")
+
+    def begin_digest(self, client: ClientConnection, ask: w.RangeDigest) -> None:
+        client.refuse(ask.request, Code.NOT_READY, detail="simulated servers do not compare what they hold")
+
+    def begin_status(self, client: ClientConnection, ask: w.Status) -> None:
+        replica = self.replica
+        us = Ourselves(replica.me, self._host.address, (0, 0, 0))
+        nobody = cast(Peers, SimpleNamespace(by_id={}))
+        fields = status_fields(us, replica, nobody, {}, self._extent(replica.readable_id), {})
+        client.settle(w.StatusAnswer(ask.request, fields))

@@ -1,0 +1,162 @@
+"""The world that a test's cluster lives in: nobody in it but the servers, faults at the test's word or at random.
+
+Laws:
+
+* What the test asks for stays until the test, or `mend`, undoes it; what comes at random ends by itself.
+* Connections of clients draw from generators of their own: one more of them changes nothing for the others.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+from alpo.core.inputs import AppendRun, Input, Origin
+from alpo.core.ready import Refused, Reply
+from alpo_sim.host import Host
+from alpo_sim.options import MS, SECOND, Load, Network, Options
+from alpo_sim.world import World
+
+#: Of the simulator's faults, those that a user's cluster comes through by itself; "client" is ours: a client's
+#: connections break, or carry nothing for a while.
+FAULTS = (
+    "crash", "crash_all", "pause", "cut", "one_way", "star", "chain", "bridge", "isolate", "stall", "jump", "drift",
+    "stop", "reset", "client",
+)
+_CALM = Network(loss=0.0, late=0.0, duplication=0.0, damage=0.0, ordered=True)
+_PAUSE_STRIDE_US = 10 * MS
+
+#: Told a reply to a request.
+Heard = Callable[[Reply], None]
+
+
+def options(
+    seed: int, servers: int, faults: Sequence[str], fault_every_s: float, election_timeout_s: float
+) -> Options:
+    """Raises ValueError for a fault that there is none of."""
+    unknown = [name for name in faults if name not in FAULTS]
+    if unknown:
+        raise ValueError(f"no such fault: {', '.join(unknown)}; there are {', '.join(FAULTS)}")
+    if not 1 <= servers <= 9:
+        raise ValueError(f"a cluster has 1 to 9 servers, not {servers}")
+    return Options(
+        seed, servers, auto_init=servers > 1, election_timeout_us=int(election_timeout_s * SECOND),
+        network=Options.draw(seed).network if faults else _CALM, load=Load(writers=0, readers=0, operators=False),
+        fault_every_us=int(fault_every_s * SECOND) if faults else 0,
+        faults=tuple(name for name in faults if name != "client") or ("reset",), drift=0.01 if faults else 0.0,
+    )
+
+
+class ClusterWorld(World):
+    """See the module's laws. Everything here belongs into the engine's thread."""
+
+    def __init__(self, options: Options, client_faults: bool) -> None:
+        self._heard: dict[Origin, tuple[Heard, int]] = {}  # -> who asked, answers outstanding
+        self._asked = 0
+        #: After every step of a server, and after its process has ended.
+        self.after_step: dict[int, list[Callable[[], None]]] = {id: [] for id in range(1, options.servers + 1)}
+        self.on_down: Callable[[int], None] = lambda id: None
+        self.on_wake: Callable[[int], None] = lambda id: None
+        #: (client, server), or ("", server) for all clients: nothing gets through.
+        self.client_cuts: dict[tuple[str, int], bool] = {}
+        self.on_mended: Callable[[], None] = lambda: None
+        self.on_client_fault: Callable[[random.Random], None] = lambda rng: None
+        self._held: dict[int, bool] = {}  # paused at the test's word
+        self._client_rng = random.Random(f"client faults {options.seed}")
+        self._client_faults = client_faults
+        super().__init__(options)
+        self.stage.on_crash = lambda host: self.on_down(host.id)
+        if options.servers == 1:  # founded by an operator's command only (R29)
+            self.initialised = True
+            self.after(SECOND, self._initialise, 1)
+
+    # -- asking -----------------------------------------------------------------------------------------
+
+    def request(self, server: int, request: Input, party: int, heard: Heard) -> None:
+        """Ask a server that is up; ``heard`` gets every reply. ``party``: who asks, for the checks."""
+        self._asked += 1
+        origin = (party, self._asked)
+        numbered: Input = request._replace(origin=origin)  # type: ignore[call-arg]
+        self._heard[origin] = heard, len(request.bodies) if isinstance(request, AppendRun) else 1
+        self.history.asked(numbered)
+        self.ask(server, numbered)
+
+    def _on_reply(self, host: Host, reply: Reply) -> None:
+        if reply.origin == "operator":
+            return
+        self.history.replied(reply)
+        heard, left = self._heard.pop(reply.origin)
+        left -= len(getattr(reply, "lsns", ())) or (reply.count if isinstance(reply, Refused) else 0) or 1
+        if left > 0:
+            self._heard[reply.origin] = heard, left
+        heard(reply)
+
+    def _on_ready(self, host: Host, may_stop: bool) -> None:
+        super()._on_ready(host, may_stop)
+        for look in list(self.after_step[host.id]):
+            look()
+
+    # -- random faults ----------------------------------------------------------------------------------
+
+    def begin_faults(self) -> None:
+        if self.options.fault_every_us:
+            self.faults.begin()
+            if self._client_faults:
+                self._next_client_fault()
+
+    def _next_client_fault(self) -> None:
+        pause_us = 1 + int(self._client_rng.expovariate(1 / self.options.fault_every_us))
+        self.after(pause_us, self._client_fault)
+
+    def _client_fault(self) -> None:
+        if self._client_faults:
+            self.on_client_fault(self._client_rng)
+            self._next_client_fault()
+
+    # -- at the test's word -----------------------------------------------------------------------------
+
+    def paused(self, id: int) -> bool:
+        return self.paused_until[id] > self.now_us
+
+    def hold(self, id: int) -> None:
+        """Pause a server until `let_go`."""
+        self._held[id] = True
+        self._keep_paused(id)
+
+    def _keep_paused(self, id: int) -> None:
+        if self._held.get(id) and self.up(id):
+            self.paused_until[id] = max(self.paused_until[id], self.now_us + 2 * _PAUSE_STRIDE_US)
+            self.after(_PAUSE_STRIDE_US, self._keep_paused, id)
+
+    def let_go(self, id: int) -> None:
+        if self._held.pop(id, False) and self.up(id):
+            self.paused_until[id] = self.now_us
+            self.poke(self.stage.hosts[id])
+            self.on_wake(id)
+
+    def crash(self, id: int) -> None:
+        self._held.pop(id, None)
+        super().crash(id)
+
+    def cut(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """These links too are cut, in both directions."""
+        both = [(b, a) for a, b in pairs]
+        self.set_cuts([*dict.fromkeys([*self.links.cut, *pairs, *both])])
+
+    def client_cut(self, client: str, server: int) -> bool:
+        return (client, server) in self.client_cuts or ("", server) in self.client_cuts
+
+    def mend(self, *, for_good: bool) -> None:
+        """Every link, every server. ``for_good``: no random faults any more."""
+        if for_good:
+            self.faults.end()
+            self._client_faults = False
+            self.links.quiet = True
+        self.client_cuts.clear()
+        for id in list(self._held):
+            self.let_go(id)
+        self.set_cuts([])
+        self._restart_all()
+        for id in self.stage.hosts:
+            self.on_wake(id)
+        self.on_mended()

@@ -1,0 +1,158 @@
+"""`alpo backup`, `alpo restore` and `alpo recover`: a log carried away, and a new cluster made of what there is."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import aclosing, contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from shlex import quote
+
+import trio
+
+from alpo.client.copying import Overtaken, copy_log
+from alpo.client.servers import Servers
+from alpo.storage.backup import BackupWriter, Finished
+from alpo.storage.founding import Founded, Remains, recovery, restore
+from alpo.storage.interface import StoreError
+from alpo.wire.requests import BackupHead, BackupRows
+
+from .checks import size
+from .exits import Failed, UsageProblem
+from .options import Target
+from .output import print_json, say
+from .progress import Step, slow_progress
+
+#: How often a copy that cleaning overtook is begun anew.
+_TRIES = 5
+
+
+@contextmanager
+def store_errors() -> Iterator[None]:
+    """What is wrong with a file is the command's failure. Raises Failed."""
+    try:
+        yield
+    except StoreError as error:
+        raise Failed(str(error)) from error
+
+
+def back_up(target: Target, file: Path, server: int | None) -> None:
+    """Copy a server's log into FILE, which appears whole or not at all."""
+    if file.is_dir() or not file.absolute().parent.is_dir():
+        raise UsageProblem(f"{file}: not a file in a directory that exists")
+    with slow_progress() as step, store_errors():
+        made = trio.run(_copy, target, file, server, step)
+    if target.json:
+        print_json({"first_lsn": made.first_lsn, "last_lsn": made.last_lsn, "bytes": made.bytes})
+    else:
+        say(f"{file}: {_stretch(made.first_lsn, made.last_lsn)}, {size(made.bytes)}")
+
+
+def _stretch(first_lsn: int, last_lsn: int) -> str:
+    return f"LSN {first_lsn} to {last_lsn}" if last_lsn >= first_lsn else "no payloads"
+
+
+async def _copy(target: Target, file: Path, server: int | None, step: Step) -> Finished:
+    servers = Servers(target.servers)
+    try:
+        for _ in range(_TRIES - 1):
+            with suppress(Overtaken):
+                return await _copy_once(servers, file, server, target.timeout_s, step)
+        return await _copy_once(servers, file, server, target.timeout_s, step)
+    finally:
+        servers.close()
+
+
+async def _copy_once(servers: Servers, file: Path, server: int | None, timeout_s: float, step: Step) -> Finished:
+    writer: BackupWriter | None = None
+    about = 0
+    try:
+        async with aclosing(copy_log(servers, server, timeout_s)) as messages:  # type: ignore[type-var]
+            async for message in messages:
+                if isinstance(message, BackupHead):
+                    about = message.bytes_about
+                    _check_space(file, about)
+                    writer = BackupWriter(file, message.schema)
+                elif writer is None:
+                    break
+                elif isinstance(message, BackupRows):
+                    await trio.to_thread.run_sync(writer.add, message.table, message.rows)
+                    step("copying", writer.bodies_bytes, about)
+                else:
+                    made = await trio.to_thread.run_sync(writer.finish, message.number)
+                    writer = None
+                    return made
+        raise Failed("the server sent no whole copy")
+    finally:
+        if writer is not None:
+            writer.give_up()
+
+
+def _check_space(file: Path, about: int) -> None:
+    free = shutil.disk_usage(file.absolute().parent).free
+    if free < about:
+        raise Failed(f"{file}: {size(free)} are free, and the backup will take about {size(about)}")
+
+
+def make_of(target: Target, file: Path, data: Path, id: int, listen: str) -> None:
+    """A new cluster of one member, in DIR, out of a backup."""
+    with slow_progress() as step, store_errors():
+        founded = restore(file, data, id, listen, _now_ms(), step)
+    _tell(target, founded, data)
+
+
+def _tell(target: Target, founded: Founded, data: Path) -> None:
+    if target.json:
+        print_json({"first_lsn": founded.first_lsn, "last_lsn": founded.last_lsn, "bytes": founded.bytes,
+                    "cluster": founded.cluster.hex()})
+        return
+    address = founded.address or "HOST:PORT"
+    say(f"{data}: {_stretch(founded.first_lsn, founded.last_lsn)}, the only member of the new cluster"
+        f" {founded.cluster.hex()}\nstart it: alpod --id {founded.server_id} --data {quote(str(data))}"
+        f" --listen {address} --member {founded.server_id}={address}")
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def recover(target: Target, data: Path, yes: bool) -> None:
+    """Go on from one server's directory as the only member of a new cluster, once the operator has said yes."""
+    if not yes and not sys.stdin.isatty():
+        raise UsageProblem("this asks before it does anything: answer on a terminal, or give --yes")
+    with slow_progress() as step, store_errors(), recovery(data, step) as found:
+        say(warning(found.remains, data))
+        if not yes and input("Type yes to go on: ").strip() != "yes":
+            raise Failed("nothing was changed")
+        name = f"before-recover-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}.json"
+        founded = found.go_on(_now_ms(), name)
+        say(f"what the hard state was is kept in {data / name}")
+    _tell(target, founded, data)
+
+
+def warning(remains: Remains, data: Path) -> str:
+    """What is about to happen, and what it may cost."""
+    boot = remains.boot
+    others = [f"{id} ({address})" for id, address in remains.members if id != boot.me.id]
+    mark = max(boot.guaranteed_id, boot.applied_id)
+    beyond = (
+        f"The {remains.unguaranteed} entries beyond {mark} were not known here to be guaranteed. They are kept: some"
+        " may have been, and others were perhaps never acknowledged to whoever sent them."
+        if remains.unguaranteed else "All of it was known here to be guaranteed."
+    )
+    return "\n".join([
+        f"{data}: server {boot.me.id} of cluster {remains.cluster.hex()}",
+        f"  its log ends at entry {boot.last_id} of term {boot.last_term} (term {boot.term});"
+        f" {_stretch(remains.first_lsn, remains.last_lsn)}",
+        f"  members of that cluster: itself{', ' if others else ''}{', '.join(others)}",
+        "",
+        "This makes it the only member of a new cluster, which begins with this log.",
+        beyond,
+        f"LOST for good is whatever the others guaranteed beyond entry {boot.last_id}: appends that were acknowledged."
+        " If any other server's disk can still be read, compare first: alpo log diff.",
+        "The others' directories are of no more use to the new cluster: wipe them before they join it. Should a"
+        " majority of them come back by itself, it goes on as the old cluster, and there are two logs.",
+    ])

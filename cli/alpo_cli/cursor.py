@@ -1,0 +1,104 @@
+"""`alpo cursor set`, `list` and `drop`: named reader positions that hold cleaning back."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import trio
+import typer
+
+import alpo
+from alpo.core.cursors import valid_cursor
+
+from .checks import size
+from .exits import UsageProblem
+from .options import Target, remember, unwrapped, with_target
+from .output import print_json, say, table
+
+LSN_MAX = 2**63 - 1
+
+app = typer.Typer(
+    callback=remember, no_args_is_help=True, rich_markup_mode="rich",
+    help=unwrapped("Cursors: named positions of readers. What a reader needs is not cleaned."
+                   "\n\nExamples:\n\n    alpo cursor list"),
+)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False, help="1 to 128 bytes of UTF-8.")]
+
+
+def _check(name: str) -> None:
+    if not valid_cursor(name):
+        raise UsageProblem("NAME: a cursor's name is 1 to 128 bytes of UTF-8")
+
+
+async def _set(target: Target, name: str, lsn: int) -> None:
+    async with alpo.connect(",".join(target.servers), timeout_s=target.timeout_s) as log:
+        await log.set_cursor(name, lsn)
+
+
+async def _drop(target: Target, name: str) -> int:
+    async with alpo.connect(",".join(target.servers), timeout_s=target.timeout_s) as log:
+        return await log.drop_cursor(name)
+
+
+async def _list(target: Target) -> list[alpo.CursorInfo]:
+    async with alpo.connect(",".join(target.servers), timeout_s=target.timeout_s) as log:
+        return await log.cursors()
+
+
+@app.command("set")
+@with_target
+def set_(
+    target: Target, name: Name,
+    lsn: Annotated[int, typer.Argument(metavar="LSN", min=1, max=LSN_MAX, show_default=False,
+                                       help="The next LSN that the reader needs.")],
+) -> None:
+    """Set a cursor, new or not: everything from LSN on is kept for its reader.
+
+    Examples:
+
+        alpo cursor set nightly-export 120001
+    """
+    _check(name)
+    trio.run(_set, target, name, lsn)
+    if target.json:
+        print_json({"name": name, "lsn": lsn})
+    else:
+        say(f"cursor {name} is at LSN {lsn}")
+
+
+@app.command("list")
+@with_target
+def list_(target: Target) -> None:
+    """List the cursors: where each stands and how far it lags.
+
+    Examples:
+
+        alpo cursor list
+
+        alpo cursor list --json | jq 'select(.lag_s > 86400) | .name'
+    """
+    found = trio.run(_list, target)
+    if target.json:
+        for c in found:
+            print_json({"name": c.name, "lsn": c.lsn, "lag_bytes": c.lag_bytes, "lag_s": c.lag_s})
+        return
+    table("", ["cursor", "LSN", "holds", "lag"],
+          [[c.name, str(c.lsn), size(c.lag_bytes), f"{c.lag_s:.0f} s"] for c in found])
+
+
+@app.command()
+@with_target
+def drop(target: Target, name: Name) -> None:
+    """Forget a cursor: what only its reader needed may be cleaned.
+
+    Examples:
+
+        alpo cursor drop nightly-export
+    """
+    _check(name)
+    lsn = trio.run(_drop, target, name)
+    if target.json:
+        print_json({"name": name, "lsn": lsn or None})
+    else:
+        say(f"cursor {name} is forgotten")

@@ -1,0 +1,204 @@
+"""`alpo member list, add, remove, replace` and `alpo transfer`: who belongs to the cluster, who leads (R27, R28)."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any
+
+import trio
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+import alpo
+from alpo.config import ConfigError, parse_address
+
+from . import status as standing
+from .exits import Failed, UsageProblem
+from .options import Target, remember, unwrapped, with_target
+from .output import print_json, say, table
+
+app = typer.Typer(
+    callback=remember, no_args_is_help=True, rich_markup_mode="rich",
+    help=unwrapped("Members: the servers that keep the log."
+                   "\n\nExamples:\n\n    alpo member list"),
+)
+
+_POLL_S = 0.2
+_COLUMNS = ["id", "address", "role", "state", "status", "last", "guaranteed", "lag"]
+
+NewMember = Annotated[str, typer.Argument(
+    metavar="ID=HOST:PORT", show_default=False, help="The server's id, and where it waits."
+)]
+Wait = Annotated[bool, typer.Option(
+    "--wait/--no-wait", help="Wait until it has caught up and votes.", show_default=False
+)]
+
+
+def parse_member(text: str) -> tuple[int, str]:
+    """(id, address) of ID=HOST:PORT. Raises `UsageProblem`."""
+    id, _, address = text.partition("=")
+    try:
+        parse_address(address)
+        if not id.isascii() or not id.isdigit() or not int(id):
+            raise ConfigError(id)
+    except ConfigError:
+        raise UsageProblem(f"{text}: must be ID=HOST:PORT, as in 4=127.0.0.1:7103") from None
+    return int(id), address
+
+
+def _connect(target: Target) -> alpo.Log:
+    return alpo.connect(",".join(target.servers), timeout_s=target.timeout_s)
+
+
+def _roles(found: list[dict[str, Any]]) -> dict[int, str]:
+    """Of every member that any server lists, as the one that knows most lists it; those who are gone left out."""
+    knows = max((row for row in found if row.get("members")), key=lambda row: row["guaranteed_id"], default=None)
+    listed = knows["members"] if knows is not None else []
+    return {member["id"]: member["role"].lower() for member in listed if member["role"] != "GONE"}
+
+
+async def _list(target: Target) -> None:
+    found = await standing.members(target)
+    roles = _roles(found)
+    for row in found:
+        row["role"] = roles.get(row.get("id") or 0)
+    if target.json:
+        print_json(standing.as_json(found))
+    else:
+        rows = []
+        for row in found:
+            behind = standing.lag(row, found)
+            state = row.get("state") if row.get("reachable") else "unreachable"
+            values = (row.get("id"), row.get("address"), row["role"], state, row.get("status"), row.get("last_id"),
+                      row.get("guaranteed_id"), behind)
+            rows.append(["-" if value is None else str(value) for value in values])
+        table("", _COLUMNS, rows)
+    if not any(row.get("reachable") for row in found):
+        raise Failed(f"none of {', '.join(target.servers)} could be reached")
+
+
+async def _catch_up(target: Target, id: int) -> None:
+    """Until server ``id`` votes; raises `Failed` when it makes no progress for the timeout."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"),
+               TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(f"server {id} catches up", total=None)
+        reached, since_s = (-1, ""), time.monotonic()
+        while True:
+            found = await standing.members(target)
+            role = _roles(found).get(id)
+            mine = next((row for row in found if row.get("id") == id), {})
+            if role == "voter" and mine.get("status") == "VOTING":
+                return
+            end = max((row.get("last_id") or 0 for row in found), default=0)
+            now = (mine.get("last_id") or 0, str(mine.get("status")))
+            bar.update(task, completed=now[0], total=end or None)
+            if now != reached:
+                reached, since_s = now, time.monotonic()
+            elif time.monotonic() - since_s > target.timeout_s:
+                raise Failed(
+                    f"server {id} is in the cluster, but made no progress for {target.timeout_s:g} s: it is "
+                    f"{now[1]} at entry {now[0]} of {end}; it goes on by itself (`alpo member list` shows it)"
+                )
+            await trio.sleep(_POLL_S)
+
+
+async def _change(target: Target, what: str, id: int, address: str, wait: bool) -> None:
+    async with _connect(target) as log:
+        if what == "add":
+            await log.add_member(id, address)
+        elif what == "replace":
+            await log.replace_member(id, address)
+        else:
+            await log.remove_member(id)
+    if what == "remove":
+        if not target.json:
+            say(f"server {id} is no longer a member")
+    else:
+        if not target.json:
+            say(f"server {id} is in the cluster, as a learner: it votes once it has caught up")
+        if wait:
+            await _catch_up(target, id)
+            if not target.json:
+                say(f"server {id} votes")
+    await _list(target)
+
+
+@app.command("list")
+@with_target
+def list_(target: Target) -> None:
+    """Show who belongs to the cluster, as what, and how far each is.
+
+    Examples:
+
+        alpo member list
+
+        alpo member list --json | jq '.members[] | select(.role == "learner")'
+    """
+    trio.run(_list, target)
+
+
+@app.command()
+@with_target
+def add(target: Target, member: NewMember, wait: Wait = True) -> None:
+    """Take a new server into the cluster.
+
+    Start it first, with `alpod --id ID --data DIR --listen HOST:PORT --join HOST:PORT,…`. It copies the log while
+    appends go on, and votes once it has caught up.
+
+    Examples:
+
+        alpo member add 4=127.0.0.1:7103
+    """
+    id, address = parse_member(member)
+    trio.run(_change, target, "add", id, address, wait)
+
+
+@app.command()
+@with_target
+def remove(
+    target: Target,
+    id: Annotated[int, typer.Argument(metavar="ID", min=1, show_default=False, help="The server to take out.")],
+) -> None:
+    """Take a server out of the cluster.
+
+    Refused unless a majority of those who would remain answers. If it leads, another takes over first. Its data
+    directory is of no use afterwards: stop it and delete that.
+
+    Examples:
+
+        alpo member remove 4
+    """
+    trio.run(_change, target, "remove", id, "", False)
+
+
+@app.command()
+@with_target
+def replace(target: Target, member: NewMember, wait: Wait = True) -> None:
+    """Let a server with an empty disk, at a new address, take a member's place.
+
+    Start it first, with `alpod --id ID --data DIR --listen HOST:PORT --join HOST:PORT,…`. The old one counts for
+    nothing from then on. (A disk that was lost at the same address needs no command: start the server, and it comes
+    back.)
+
+    Examples:
+
+        alpo member replace 2=127.0.0.1:7202
+    """
+    id, address = parse_member(member)
+    trio.run(_change, target, "replace", id, address, wait)
+
+
+def hand_over(target: Target, id: int) -> None:
+    """`alpo transfer`."""
+    async def transfer() -> None:
+        async with _connect(target) as log:
+            found = await log.transfer(id)
+        if target.json:
+            print_json({"leader": found.leader, "term": found.term})
+        else:
+            say(f"server {found.leader} leads, in term {found.term}")
+
+    trio.run(transfer)

@@ -1,0 +1,1 @@
+"""The `alpo-pipeline` command: jobs over a log that run on Spark."""

@@ -1,0 +1,19 @@
+"""The entry point of `alpo-pipeline`."""
+
+from __future__ import annotations
+
+from ..early import until_begun
+
+
+def main() -> None:
+    """Run the job that the command line names; always leaves by SystemExit."""
+    until_begun()
+    from ..output import stand_in_for_closed_streams
+    from .app import app
+
+    stand_in_for_closed_streams()
+    app(prog_name="alpo-pipeline")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""`alpo settings show` and `alpo settings set`: what all servers compute alike, changed through the log."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import trio
+import typer
+
+import alpo
+from alpo.client.settings import Settings, parse_setting
+
+from .exits import UsageProblem
+from .options import Target, remember, unwrapped, with_target
+from .output import print_json, say, table
+
+app = typer.Typer(
+    callback=remember, no_args_is_help=True, rich_markup_mode="rich",
+    help=unwrapped("Settings: limits that all servers share. They are kept in the log."
+                   "\n\nExamples:\n\n    alpo settings show"),
+)
+
+
+async def ask(target: Target) -> Settings:
+    """Raises what the library raises."""
+    async with alpo.connect(",".join(target.servers), timeout_s=target.timeout_s) as log:
+        return await log.settings()
+
+
+async def change(target: Target, wanted: Settings) -> None:
+    """Change them, and say from what to what. Raises what the library raises; UsageProblem for what cannot be."""
+    async with alpo.connect(",".join(target.servers), timeout_s=target.timeout_s) as log:
+        before = await log.settings()
+        try:
+            after = await log.change_settings(wanted, expected=before)
+        except ValueError as error:
+            raise UsageProblem(str(error)) from error
+    if target.json:
+        print_json(dict(after))
+        return
+    for name in wanted:
+        say(f"{name}: {_text(before[name])} -> {_text(after[name])}")
+
+
+def _text(value: float) -> str:
+    return f"{value:.15g}"
+
+
+def parse(assignments: list[str]) -> Settings:
+    """NAME=VALUE … Raises UsageProblem."""
+    wanted: Settings = {}
+    for text in assignments:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise UsageProblem(f"{text!r} is not NAME=VALUE")
+        if name in wanted:
+            raise UsageProblem(f"{name} is given twice")
+        try:
+            wanted[name] = parse_setting(name, value)
+        except ValueError as error:
+            raise UsageProblem(str(error)) from error
+    return wanted
+
+
+@app.command()
+@with_target
+def show(target: Target) -> None:
+    """Show the settings.
+
+    Examples:
+
+        alpo settings show
+
+        alpo settings show --json | jq .payload_bytes_max
+    """
+    values = trio.run(ask, target)
+    if target.json:
+        print_json(dict(values))
+    else:
+        table("", ["setting", "value"], [[name, _text(value)] for name, value in values.items()])
+
+
+@app.command("set")
+@with_target
+def set_(
+    target: Target,
+    assignments: Annotated[list[str], typer.Argument(metavar="NAME=VALUE …", show_default=False,
+                                                     help="Settings and their new values; all of them or none.")],
+) -> None:
+    """Change settings, on all servers at once.
+
+    If another operator changes one of them at the same moment, nothing is changed and the command says so.
+
+    Examples:
+
+        alpo settings set payload_bytes_max=4194304
+
+        alpo settings set window=4096 window_total=500000
+    """
+    trio.run(change, target, parse(assignments))

@@ -1,0 +1,126 @@
+"""Member lists, by an account of our own: which may be in force, and how one follows from the other (R27, R30).
+
+Laws:
+
+* A list changes one member by one step, in a log that held the list before it.
+* A new incarnation comes in as a LEARNER, its predecessor retired; it becomes a VOTER in another entry, once what made
+  it a LEARNER is on its disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from alpo.core.entries import Entry, Kind, parse_body
+from alpo.core.inputs import Input
+from alpo.core.members import Member, MemberList, Role
+from alpo.core.messages import Envelope
+from alpo.core.ready import HandedOver, MembersChanged, Ready, Write
+from alpo.core.replica import Replica
+from alpo.core.state import State
+
+from ..broken import Broken
+from ..host import Host
+
+if TYPE_CHECKING:
+    from ..stage import Stage
+    from .safety import Safety
+
+_MEMBERS = int(Kind.MEMBERS)
+
+
+def list_of(entry: Entry) -> MemberList:
+    return MemberList.from_plain(parse_body(entry)["members"])
+
+
+def list_before(replica: Replica, ready: Ready) -> tuple[int, MemberList]:
+    """The list that was in force until this step's own changes of it, and the entry that made it."""
+    if replica.state is State.LEADER and ready.write is not None:
+        first = next((entry.id for entry in ready.write.entries if entry.kind == _MEMBERS), None)
+        if first is not None:
+            return replica.members.at(first - 1)
+    return replica.members.latest_id, replica.members.latest
+
+
+class Lists:
+    """One watcher for all servers; `Safety` tells it of what is guaranteed."""
+
+    def __init__(self, stage: Stage, safety: Safety) -> None:
+        self._stage, self._safety = stage, safety
+        #: Of the one log: (entry id, list), the first start's with 0.
+        self.guaranteed: list[tuple[int, MemberList]] = []
+        self._made: dict[tuple[int, int], MemberList] = {}  # (id, term) -> list, those not known guaranteed
+
+    @property
+    def latest(self) -> MemberList | None:
+        """The last one known to be guaranteed."""
+        return self.guaranteed[-1][1] if self.guaranteed else None
+
+    def in_force(self) -> list[MemberList]:
+        """Whatever some server may go by that knows all that is guaranteed."""
+        return [self.guaranteed[-1][1], *self._made.values()] if self.guaranteed else []
+
+    def taken(self, entry: Entry) -> None:
+        """The next entry of the one log."""
+        if entry.kind == _MEMBERS:
+            self.guaranteed.append((entry.id, list_of(entry)))
+            self._made = {at: members for at, members in self._made.items() if at[0] > entry.id}
+
+    def booted(self, host: Host) -> None:
+        return
+
+    def sent(self, host: Host, envelope: Envelope) -> None:
+        return
+
+    def committing(self, host: Host, writes: Sequence[Write]) -> None:
+        for write in writes:
+            if write.start is not None and write.start.cluster and not self.guaranteed:
+                self.guaranteed.append((0, MemberList.from_plain(write.start.first_list)))
+
+    def stepped(self, host: Host, inputs: Sequence[Input], ready: Ready) -> None:
+        replica = host.replica
+        assert replica is not None
+        if ready.write is not None:
+            for entry in ready.write.entries:
+                if entry.kind == _MEMBERS:
+                    self._wrote(host, replica, entry)
+        for reply in ready.replies:
+            if isinstance(reply, MembersChanged):
+                self._check_told(host, replica, reply)
+            elif isinstance(reply, HandedOver):
+                leader = self._safety.leaders.get(reply.term)
+                if leader is None or leader.id != reply.leader:
+                    raise Broken("acknowledged", f"server {host.id} says that {reply.leader} leads term {reply.term}")
+
+    def _wrote(self, host: Host, replica: Replica, entry: Entry) -> None:
+        if self.guaranteed and entry.id > self.guaranteed[-1][0]:
+            self._made.setdefault((entry.id, entry.term), list_of(entry))
+        if replica.state is State.LEADER and entry.term == replica.term:
+            self.check_step(host, replica.members.at(entry.id - 1)[1], list_of(entry))
+
+    def _check_told(self, host: Host, replica: Replica, reply: MembersChanged) -> None:
+        told = MemberList.from_plain(reply.members)
+        if told not in [members for _, members in self.guaranteed]:
+            raise Broken("acknowledged", f"server {host.id} tells of a member list that is not guaranteed")
+
+    def check_step(self, host: Host, before: MemberList, after: MemberList) -> None:
+        """Raises `Broken`."""
+        changed = [m for m in after.members if before.get(m.id) != m]
+        if len(changed) != 1 or len(after.members) - len(before.members) not in (0, 1):
+            raise Broken("members", f"leader {host.id} changes members {[m.id for m in changed]} in one entry")
+        new = changed[0]
+        old = before.get(new.id)
+        if old is not None and old.incarnation != new.incarnation:
+            if old.incarnation not in new.retired or new.incarnation in old.retired:
+                raise Broken("members", f"leader {host.id} lists another disk of {new.id}, and does not retire the old")
+            old = None if new.role is Role.LEARNER else old
+        if new.role is Role.VOTER and old != new._replace(address=old.address if old is not None else ""):
+            self._check_promoted(host, old, new)
+
+    def _check_promoted(self, host: Host, old: Member | None, new: Member) -> None:
+        if old is None or old != new._replace(address=old.address, role=Role.LEARNER):
+            raise Broken("members", f"leader {host.id} makes {new.id} a voter, and it was no learner before")
+        listed_id = next((id for id, members in self.guaranteed if members.holds(new.identity)), 0)
+        if listed_id and self._safety.disk_term_at(new.identity, listed_id) is None:
+            raise Broken("members", f"leader {host.id} makes {new.id} a voter, and list {listed_id} is not on its disk")

@@ -1,0 +1,1 @@
+"""The `alpo-sim` commands, one module each."""

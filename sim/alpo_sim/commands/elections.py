@@ -1,0 +1,67 @@
+"""`alpo-sim elections`: how long a cluster is without a leader, beside Raft and the draft of 2012."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from .output import writing
+
+
+def elections(
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="Folder for elections.md, elections.csv and img/.")
+    ] = None,
+    runs: Annotated[int, typer.Option("--runs", min=1, help="Of every case; the slowest get a part of it.")] = 10_000,
+    jobs: Annotated[int, typer.Option("--jobs", min=1, help="Processes; by default one a core.")] = os.cpu_count() or 1,
+    corner: Annotated[
+        str | None, typer.Option("--corner", metavar="TROUBLE:SEED", help="Play one bad world, and say what it is.")
+    ] = None,
+) -> None:
+    """Measure elections: tables and plots. The text around the tables in an elections.md that is there stays.
+
+    [dim]Examples:[/dim]
+
+      alpo-sim elections -o docs
+      alpo-sim elections -o /tmp/elections --runs 200
+      alpo-sim elections --corner 'slow disk:463'
+    """
+    if corner is not None:
+        return _corner(corner)
+    if out is None:
+        raise typer.BadParameter("give a folder to write to", param_hint="-o")
+    with writing(out):
+        out.mkdir(parents=True, exist_ok=True)
+    from ..elections.cells import cases, measured, runs_of
+    from ..elections.corner_table import corner_rows
+    from ..elections.report import write
+
+    wanted = cases()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, transient=True) as progress:
+        task = progress.add_task("runs", total=sum(runs_of(case, runs) for case in wanted))
+        cells = {c.case: c for c in measured(wanted, runs, jobs, lambda count: progress.advance(task, count))}
+        corners = list(corner_rows(max(1, runs // 5), jobs))
+    with writing(out):
+        paths = write(out, cells, corners, f"alpo-sim elections -o docs --runs {runs}")
+    for path in paths:
+        typer.echo(path)
+
+
+def _corner(text: str) -> None:
+    from ..elections.corner_table import PROTOCOLS
+    from ..elections.corners import FAMILIES, TIMEOUT_S, draw, play
+
+    family, _, number = text.rpartition(":")
+    if family not in FAMILIES or not number.isdecimal():
+        raise typer.BadParameter(f"{text!r} is none; write e.g. 'slow disk:463', of {', '.join(FAMILIES)}")
+    corner = draw(family, int(number))
+    typer.echo(corner.describe())
+    for protocol, name in PROTOCOLS.items():
+        heard_s = play(corner, protocol).heard_s
+        found = "none within 60 T" if heard_s is None else f"after {heard_s / TIMEOUT_S:.2f} T"
+        typer.echo(f"{name}: a leader that all follow {found}")

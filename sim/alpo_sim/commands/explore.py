@@ -1,0 +1,117 @@
+"""`alpo-sim explore`: all that can happen within bounds."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..explore.messages import Messages
+from ..explore.reigns import Reigns
+from ..explore.schedule import NoSchedule, schedule
+from ..explore.search import Found, search
+from ..explore.spaces import SPACES, Wanted
+from ..explore.way import lines
+from ..mutations import MUTATIONS
+from ..narrate import comments, narrated
+from ..scenario_text import write
+from .output import check_folder_of, writing
+
+Bound = Annotated[int | None, typer.Option(min=0, help="Bound; the world's own by default.", show_default=False)]
+
+
+def explore(
+    world: Annotated[str, typer.Option("--world", help=f"{', '.join(SPACES)}, or all.")] = "all",
+    servers: Annotated[int, typer.Option("--servers", min=2, max=5)] = 3,
+    terms: Bound = None, entries: Bound = None, timers: Bound = None, crashes: Bound = None, wipes: Bound = None,
+    writes: Bound = None, requests: Bound = None,
+    late: Annotated[bool, typer.Option("--late", help="Messages also reach later processes of their target.")] = False,
+    limit_s: Annotated[float, typer.Option("--limit-s", min=0.1, help="Processor time for each world.")] = 300.0,
+    mutation: Annotated[str | None, typer.Option("--mutation", help="Break a rule on purpose (see `mutants`).")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write what is found as a scenario file, and end there.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="A JSON object a world on stdout.")] = False,
+) -> None:
+    """Search every interleaving within bounds, breadth first. Exit 1, with a shortest way there, if a check fails.
+
+    Losses, copies and orders of messages are not bounded. Bounds: --terms; --entries appended; --timers that run out,
+    --crashes and --wipes in all; --writes under way on one server (0: on disk at once); --requests of clients.
+
+    [dim]Examples:[/dim]
+
+      alpo-sim explore --limit-s 60
+      alpo-sim explore --world start --wipes 1
+      alpo-sim explore --world reigns --mutation M2 -o found.txt
+    """
+    names = list(SPACES) if world == "all" else [world]
+    if names[0] not in SPACES:
+        raise typer.BadParameter(f"no world {world!r}: there are {', '.join(SPACES)}, all", param_hint="--world")
+    if mutation is not None and mutation not in MUTATIONS:
+        raise typer.BadParameter(f"no mutation {mutation!r}: there are {', '.join(MUTATIONS)}", param_hint="--mutation")
+    if output is not None:
+        check_folder_of(output)
+    wanted = Wanted(servers, terms, entries, timers, crashes, wipes, writes, requests, late)
+    with MUTATIONS[mutation].applied() if mutation else nullcontext():
+        sound = True
+        for name in names:
+            space = SPACES[name](wanted)
+            found = _one(name, space, limit_s, as_json)
+            if found.broken is not None:
+                sound = False
+                if output is not None:
+                    _write(output, space, found, mutation or "")
+                    break
+    raise typer.Exit(0 if sound else 1)
+
+
+def _write(output: Path, space: Messages | Reigns, found: Found, mutation: str) -> None:
+    """The way as a schedule, if it can be had as one."""
+    assert found.broken is not None
+    notes = (f"Found by: alpo-sim explore, {len(found.way)} steps from the beginning: {found.broken.invariant}.",)
+    try:
+        scenario = schedule(space, found.way, mutation, notes)
+    except NoSchedule as why:
+        typer.echo(f"{output} is not written: what was found cannot be had as a schedule: {why}", err=True)
+        return
+    text = write(scenario, comments(*narrated(scenario)))
+    with writing(output):
+        output.write_text(text, encoding="utf-8")
+    typer.echo(f"{output}: {len(scenario.lines)} lines, {scenario.expects[0].invariant} breaks", err=True)
+
+
+def _one(name: str, space: Messages | Reigns, limit_s: float, as_json: bool) -> Found:
+
+    def tell(found: Found) -> None:
+        typer.echo(f"{name}: {_numbers(found)}", err=True)
+
+    began = time.monotonic()
+    found = search(space, limit_s, tell)
+    if as_json:
+        fields = {"world": name, "bounds": space.bounds._asdict(), "broken": found.broken and found.broken.invariant}
+        numbers = {k: v for k, v in found._asdict().items() if k not in ("broken", "way")}
+        typer.echo(json.dumps(fields | numbers | {"way": list(lines(space, found.way))}))
+        return found
+    bounds = " ".join(f"{key}={value}" for key, value in space.bounds._asdict().items())
+    typer.echo(f"{name}: {bounds}\n  {_numbers(found)}; {time.monotonic() - began:.0f} s")
+    if found.broken is not None:
+        typer.echo(f"  BROKEN  {found.broken.invariant}: {found.broken.detail}, after {len(found.way)} steps", err=True)
+        for line in lines(space, found.way):
+            typer.echo(f"  {line}", err=True)
+    elif found.exhausted:
+        typer.echo("  all of it: every check held")
+    else:
+        typer.echo(f"  time is up: every check held in what was visited, all states {found.depth} steps deep and less")
+    return found
+
+
+def _numbers(found: Found) -> str:
+    speed = found.states / max(found.seconds, 0.001)
+    return (
+        f"{found.states:,} states, {found.transitions:,} transitions, depth {found.depth}, "
+        f"{found.frontier:,} not followed yet, {speed:,.0f} states/s"
+    )

@@ -1,0 +1,81 @@
+"""`alpo-sim mutants`: every rule broken on purpose, to see that the checks notice."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from ..mutations import MUTATIONS
+from ..mutations.hunt import Caught, hunts
+
+
+def mutants(
+    only: Annotated[str, typer.Option("--only", metavar="M1,M2", help="These alone.")] = "",
+    jobs: Annotated[int, typer.Option("--jobs", min=1, help="Processes; by default one a core.")] = os.cpu_count() or 1,
+    seeds_max: Annotated[
+        int | None, typer.Option("--seeds-max", min=1, help="Worlds after which a mutation counts as not caught.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Break every rule, one at a time, until a check notices. Exit 1 if one goes unnoticed.
+
+    Each mutation has a world of its own, small and bad in the way that matters; of one whose harm is to be seen some
+    checks are left out that would notice sooner. Repeat one with: alpo-sim run --mutation NAME --seed SEED.
+
+    [dim]Examples:[/dim]
+
+      alpo-sim mutants
+      alpo-sim mutants --only M1,S4 --jobs 1
+    """
+    names = [name.strip() for name in only.split(",") if name.strip()] or list(MUTATIONS)
+    unknown = [name for name in names if name not in MUTATIONS]
+    if unknown:
+        raise typer.BadParameter(f"no mutation {unknown[0]!r}; there are: {', '.join(MUTATIONS)}", param_hint="--only")
+    began, found = time.monotonic(), dict[str, Caught]()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, transient=True, console=Console(stderr=True)) as progress:
+        task = progress.add_task("mutations", total=len(names))
+        for caught in hunts(names, min(jobs, len(names)), seeds_max):
+            found[caught.name] = caught
+            progress.advance(task)
+    wall_s = time.monotonic() - began
+    results = [found[name] for name in names]
+    if as_json:
+        typer.echo(json.dumps({"mutations": [_to_json(each) for each in results], "seconds": round(wall_s, 1)}))
+    else:
+        _show(results, wall_s)
+    raise typer.Exit(0 if all(each.ok for each in results) else 1)
+
+
+def _to_json(caught: Caught) -> dict[str, Any]:
+    mutation = MUTATIONS[caught.name]
+    about = {"rule": mutation.rule, "title": mutation.title, "harm": mutation.harm, "blind": list(mutation.blind)}
+    return about | caught._asdict() | {"ok": caught.ok}
+
+
+def _show(results: list[Caught], wall_s: float) -> None:
+    table = Table(box=None, pad_edge=False)
+    for heading, justify in (("", "left"), ("rule", "left"), ("broken so", "left"), ("caught by", "left"),
+                             ("seeds", "right"), ("core s", "right")):
+        table.add_column(heading, justify=justify, no_wrap=heading not in ("broken so",))  # type: ignore[arg-type]
+    for each in results:
+        mutation = MUTATIONS[each.name]
+        by = each.invariant if each.ok else f"NOT CAUGHT {each.invariant}".rstrip()
+        table.add_row(each.name, mutation.rule, mutation.title, by, str(each.seeds), f"{each.cpu_s:.2f}")
+    Console().print(table)
+    caught = sum(each.ok for each in results)
+    typer.echo(
+        f"{caught} of {len(results)} mutations caught, in {sum(each.seeds for each in results):,} worlds, "
+        f"{sum(each.cpu_s for each in results):.1f} core-seconds, {wall_s:.1f} s"
+    )
+    for each in results:
+        if not each.ok:
+            what = f"{each.name} in {each.seeds} worlds: {each.invariant} {each.detail}".rstrip(": ")
+            typer.echo(f"NOT CAUGHT  {what}", err=True)

@@ -1,0 +1,118 @@
+"""`alpo-sim run`: one seed."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..actions import Clock
+from ..checks import INVARIANTS
+from ..options import Options
+from ..trace import Tracer
+from ..verdict import Verdict, run_world
+from ..world import World
+from .output import writing
+from .replay import mutated
+
+Seed = Annotated[
+    int | None, typer.Option("--seed", min=0, help="What everything is drawn from; drawn itself if not given.")
+]
+Servers = Annotated[
+    int | None, typer.Option("--servers", min=1, max=9, help="How many servers; drawn from the seed if not given.")
+]
+Seconds = Annotated[
+    int | None, typer.Option("--seconds", min=1, help="Virtual time under faults, before the heal; 60, or the "
+                             "mutation's own, if not given.")
+]
+SECONDS = 60
+
+
+def run(
+    seed: Seed = None,
+    servers: Servers = None,
+    seconds: Seconds = None,
+    mutation: Annotated[str | None, typer.Option("--mutation", help="Break a rule on purpose (see `mutants`).")] = None,
+    trace: Annotated[Path | None, typer.Option("--trace", help="Write every step, message and fault here.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Run one world. Exit 1, and the invariant that broke, if one does.
+
+    [dim]Examples:[/dim]
+
+      alpo-sim run --seed 7
+      alpo-sim run --seed 7 --servers 5 --trace run.txt
+      alpo-sim run --seed 7 --mutation M1
+    """
+    seed = random.SystemRandom().randrange(1 << 32) if seed is None else seed
+    with mutated(mutation or ""):
+        world = world_of(seed, servers, seconds, mutation)
+        if trace is None:
+            verdict = run_world(world)
+        else:
+            with writing(trace), trace.open("w", encoding="utf-8") as file:
+                world.stage.watchers.append(Tracer(world, file))
+                verdict = run_world(world)
+    if as_json:
+        typer.echo(json.dumps(to_json(verdict, mutation)))
+    else:
+        show(verdict, mutation, servers, seconds)
+    raise typer.Exit(0 if verdict.ok else 1)
+
+
+def world_of(
+    seed: int, servers: int | None, seconds: int | None, mutation: str | None, *, record: bool = False
+) -> World:
+    """The world of the seed; with a mutation the one in which that shows, which has its own size and length.
+
+    ``record``: it remembers what happens.
+    """
+    if not mutation:
+        return World(Options.draw(seed, servers=servers, seconds=seconds or SECONDS), record=record)
+    from ..mutations import MUTATIONS
+
+    options = MUTATIONS[mutation].options(seed)
+    if servers is not None:
+        options = replace(options, servers=servers)
+    if seconds is not None:
+        options = replace(options, seconds=seconds)
+    world = MUTATIONS[mutation].makes(options)
+    if record and world.stage.record is None:  # all that happened so far is that clocks were set
+        world.stage.record = [Clock(0, h.id, h.rate, h.wall_offset_ms) for h in world.stage.hosts.values()]
+    return world
+
+
+def to_json(verdict: Verdict, mutation: str | None = None) -> dict[str, object]:
+    fields = verdict._asdict() | {"options": verdict.options.describe(), "ok": verdict.ok}
+    return fields | ({"mutation": mutation} if mutation else {})
+
+
+def repeat(verdict: Verdict, mutation: str | None, servers: int | None, seconds: int | None) -> str:
+    """The command that repeats a run."""
+    parts = [f"alpo-sim run --seed {verdict.options.seed}"]
+    parts += [f"--servers {servers}"] if servers is not None else []
+    parts += [f"--seconds {seconds}"] if seconds is not None else []
+    parts += [f"--mutation {mutation}"] if mutation else []
+    return " ".join(parts)
+
+
+def show(verdict: Verdict, mutation: str | None, servers: int | None, seconds: int | None) -> None:
+    o = verdict.options
+    typer.echo(
+        f"seed {o.seed}: {o.servers} servers, election timeout {o.election_timeout_us // 1000} ms, "
+        f"{verdict.faults} faults in {verdict.virtual_s:.1f} s of virtual time"
+    )
+    typer.echo(
+        f"{verdict.steps:,} core steps in {verdict.cpu_s:.2f} s; {verdict.acknowledged:,} appends acknowledged, "
+        f"{verdict.reads:,} reads, {verdict.entries:,} entries guaranteed in {verdict.terms} terms"
+    )
+    if verdict.ok:
+        typer.echo("every check held")
+        return
+    typer.echo(f"BROKEN  {verdict.invariant}: {verdict.detail}", err=True)
+    typer.echo(f"        {INVARIANTS.get(verdict.invariant, '')}", err=True)
+    typer.echo(f"repeat  {repeat(verdict, mutation, servers, seconds)}", err=True)

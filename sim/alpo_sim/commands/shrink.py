@@ -1,0 +1,84 @@
+"""`alpo-sim shrink`: a failing seed as a small schedule."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from ..narrate import comments, narrated
+from ..recorded import recorded
+from ..scenario import Scenario
+from ..scenario_text import write
+from ..shrink import CannotReplay, Progress, Shrinker
+from ..verdict import Verdict, run_world
+from .output import check_folder_of, writing
+from .replay import mutated
+from .run import Seconds, Servers, repeat, world_of
+
+
+def shrink(
+    seed: Annotated[int, typer.Argument(metavar="SEED", min=0, help="A seed that fails.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The scenario file to write.", show_default=False)],
+    servers: Servers = None,
+    seconds: Seconds = None,
+    mutation: Annotated[
+        str, typer.Option("--mutation", help="Break a rule on purpose, in the world in which that shows.")
+    ] = "",
+    limit_s: Annotated[float, typer.Option("--limit-s", min=1, help="Time to shrink in; then the best so far.")] = 120,
+) -> None:
+    """Run a seed that fails, and leave out of its schedule what is not needed to fail. Exit 1 if it does not fail.
+
+    [dim]Examples:[/dim]
+
+      alpo-sim shrink 4711 -o found.txt
+      alpo-sim shrink 4711 --servers 5 --seconds 20 -o found.txt
+      alpo-sim shrink 2 --mutation M3 -o tests/scenarios/match-by-id.txt
+    """
+    check_folder_of(output)
+    console = Console(stderr=True)
+    with mutated(mutation):
+        with console.status(f"running seed {seed} …"):
+            world = world_of(seed, servers, seconds, mutation, record=True)
+            verdict = run_world(world)
+        command = repeat(verdict, mutation or None, servers, seconds)
+        if verdict.ok:
+            typer.echo(f"seed {seed} does not fail: every check held ({command})", err=True)
+            raise typer.Exit(1)
+        typer.echo(f"seed {seed}: {verdict.invariant}: {verdict.detail}")
+        schedule = recorded(world.stage, mutation)
+        try:
+            found = shrunk(schedule, verdict, limit_s, console)
+        except CannotReplay as error:
+            typer.echo(
+                f"on the core alone it does not fail ({error}). What clients or the world itself complain of (no "
+                f"progress; an answer that a client cannot have had) is not in a schedule: look at {command} --trace",
+                err=True,
+            )
+            raise typer.Exit(1) from error
+        found = replace(found, notes=(_origin(seed, servers, seconds, mutation),))
+        text = write(found, comments(*narrated(found)))
+    with writing(output):
+        output.write_text(text, encoding="utf-8")
+    typer.echo(f"{output}: {len(found.lines)} lines, {found.servers} servers (from {len(schedule.lines):,} lines)")
+
+
+def _origin(seed: int, servers: int | None, seconds: int | None, mutation: str) -> str:
+    parts = [f"Made by: alpo-sim shrink {seed}"]
+    parts += [f"--servers {servers}"] if servers is not None else []
+    parts += [f"--seconds {seconds}"] if seconds is not None else []
+    parts += [f"--mutation {mutation}"] if mutation else []
+    return " ".join(parts)
+
+
+def shrunk(schedule: Scenario, verdict: Verdict, limit_s: float, console: Console) -> Scenario:
+    """The schedule made small; shows how far it is. Raises `CannotReplay`."""
+    with console.status("replaying …") as status:
+        def show(progress: Progress) -> None:
+            if progress.replays % 10 == 0:
+                status.update(f"{progress.lines:,} lines left after {progress.replays:,} replays: {progress.phase} …")
+
+        return Shrinker(schedule, verdict.invariant, limit_s=limit_s, on_progress=show).run()

@@ -1,0 +1,3 @@
+"""Space-time diagrams of runs: `story` hears what happens, `lanes` and `layout` say where it goes, `svg` and `html`
+draw it.
+"""

@@ -1,0 +1,384 @@
+"""What happens on a stage, kept so that it can be drawn and told: moments of servers, flights of messages, marks.
+
+Laws:
+
+* Works on any stage, of a world or of a replay: it only reads the stage's record of actions and what watchers see.
+* Keeps what falls between ``from_us`` and ``until_us``, and the views of all servers as they are when that begins.
+* An *instant* is what one server does or takes at one microsecond, so cause comes before effect even where a schedule
+  lets everything happen at one time. ``when_us`` gives the time of each.
+* A flight that never arrived is lost, unless whoever ran the stage says that it was still on its way (`still_on_way`).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from alpo.core.inputs import Input, Received
+from alpo.core.messages import AppendAnswer, AppendRequest, Envelope
+from alpo.core.ready import Ready, Write
+
+from ..actions import Action, Boot, Clock, Crash, Deliver, Join, Move, Persist, PutBack, Step, Wipe
+from ..host import NEVER_US, Host
+from ..stage import Stage
+from .words import Said, asked, entry_words, ids, replied, said, span
+
+
+class Enough(Exception):
+    """The end of what is to be drawn is reached."""
+
+
+class View(NamedTuple):
+    """A server at one moment. ``state``: passive, candidate, leader or down; ``disk_id``: last entry on its disk."""
+
+    state: str
+    status: str
+    term: int
+    vote: int
+    leader: int
+    last_id: int
+    disk_id: int
+    guaranteed_id: int
+    runs: tuple[tuple[int, int], ...]
+
+
+NOWHERE = View("down", "", 0, 0, 0, 0, 0, 0, ())
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    """A message. ``sent`` and ``arrived`` are instants; it arrives several times if it was copied, never if it was lost
+    or is still ``on_way``.
+    """
+
+    number: int
+    envelope: Envelope
+    said: Said
+    sent: int
+    arrived: list[int] = field(default_factory=list)
+    on_way: bool = False
+    #: The same was said on this way before, with the same fate, and nothing about sender or target has changed since.
+    repeat: bool = False
+
+    @property
+    def source(self) -> int:
+        return self.envelope.sender.id
+
+    @property
+    def target(self) -> int:
+        return self.envelope.target.id
+
+    @property
+    def plain(self) -> bool:
+        """Nothing but a heartbeat, or what was said before."""
+        return self.repeat or self.said.kind == "heartbeat"
+
+    @property
+    def lost(self) -> bool:
+        return not self.arrived and not self.on_way
+
+
+@dataclass(slots=True, eq=False)
+class Moment:
+    """One thing that a server does or that befalls it; ``name``: step, disk, boot, crash, wipe, move or clock."""
+
+    at_us: int
+    instant: int
+    server: int
+    name: str
+    before: View
+    words: list[str] = field(default_factory=list)
+    view: View = NOWHERE
+    sent: list[Flight] = field(default_factory=list)
+    heard: list[Flight] = field(default_factory=list)
+    #: (first id, last id, term) of entries taken into the log, in memory as yet.
+    took: list[tuple[int, int, int]] = field(default_factory=list)
+    #: (first id, last id) of what the step expunged.
+    expunged: tuple[int, int] | None = None
+    #: Short, for the lane: what befell the server.
+    label: str = ""
+    asked: bool = False
+
+    @property
+    def quiet(self) -> bool:
+        """Nothing that a reader would miss."""
+        return not self.asked and not self.seen
+
+    @property
+    def seen(self) -> bool:
+        """Does it show in a picture?"""
+        if self.label or self.view != self.before:
+            return True
+        return not all(f.plain for f in self.sent) or not all(f.plain for f in self.heard)
+
+
+class Mark(NamedTuple):
+    """A fault that lasts: ``name`` pause or stall of a server, or cut (then ``server`` is 0)."""
+
+    name: str
+    server: int
+    from_us: int
+    until_us: int
+    words: str
+
+
+class _Tape(list[Action]):
+    """The stage's record, listened to."""
+
+    def __init__(self, story: Story, kept: list[Action] | None) -> None:
+        super().__init__(kept or ())
+        self._story, self._keep = story, kept is not None
+
+    def append(self, action: Action) -> None:
+        if self._keep:
+            super().append(action)
+        self._story.performed(action)
+
+
+class Story:
+    """A watcher of ``stage``, which listens to its record from now on. Call `finish` when it is over."""
+
+    def __init__(self, stage: Stage, from_us: int = 0, until_us: int = NEVER_US) -> None:
+        self.stage, self.from_us, self.until_us = stage, from_us, until_us
+        self.servers = list(stage.hosts)
+        self.moments: list[Moment] = []
+        self.flights: list[Flight] = []
+        self.marks: list[Mark] = []
+        self.entries: dict[tuple[int, int], str] = {}  # (id, term) -> in words
+        self.when_us: list[int] = []
+        self.views = {host.id: view_of(host) for host in stage.hosts.values()}
+        #: As ``from_us`` came.
+        self.views_before: dict[int, View] = dict(self.views)
+        self.end_us = 0
+        #: (invariant, detail) if the run broke one.
+        self.failure: tuple[str, str] | None = None
+        self._moment: Moment | None = None
+        self._acting = 0
+        self._by_envelope: dict[int, Flight] = {}
+        self._told: dict[tuple[int, int, int], tuple[int, int]] = {}  # (source, target, term) -> marks last sent
+        stage.record = _Tape(self, stage.record)
+
+    # -- what the stage does ----------------------------------------------------------------------------
+
+    def performed(self, action: Action) -> None:
+        """An action begins; the one before it is over."""
+        self._close()
+        if action.at_us > self.until_us:
+            raise Enough
+        self._begin(action.at_us, action.envelope.target.id if isinstance(action, Deliver) else action.id)
+        if isinstance(action, Deliver):
+            flight = self._flight_of(action.envelope)
+            if flight is not None:
+                flight.arrived.append(self._now)
+        elif isinstance(action, (Boot, Crash, Wipe, PutBack, Join, Move, Persist, Step, Clock)):
+            name = _NAMES[type(action)]
+            self._moment = moment = Moment(
+                action.at_us, self._now, action.id, name, self.views[action.id]
+            )
+            self._describe(moment, action)
+
+    def _begin(self, at_us: int, server: int) -> None:
+        if not self.when_us or at_us != self.end_us or server != self._acting:
+            self.when_us.append(at_us)
+            self.end_us, self._acting = at_us, server
+
+    @property
+    def _now(self) -> int:
+        return len(self.when_us) - 1
+
+    def instant_at(self, at_us: int) -> int:
+        """The first instant at or after that time; the last one if there is none."""
+        return min(bisect_left(self.when_us, at_us), self._now)
+
+    def _describe(self, moment: Moment, action: Action) -> None:
+        if isinstance(action, Boot):
+            moment.label = "restarts" if self.stage.hosts[action.id].boots else "starts"
+            moment.words.append(f"{moment.label}, with what its disk holds")
+        elif isinstance(action, Crash):
+            moment.label, moment.words = "crash", ["crashes: what was not on its disk is gone"]
+        elif isinstance(action, Wipe):
+            moment.label, moment.words = "disk lost", ["loses its disk and gets an empty one"]
+        elif isinstance(action, PutBack):
+            moment.label, moment.words = "old disk", ["gets the disk again that it had before"]
+        elif isinstance(action, Join):
+            moment.label, moment.words = "to join", ["will start again waiting to be added"]
+        elif isinstance(action, Move):
+            moment.label, moment.words = "moves", ["will start again under another address"]
+        elif isinstance(action, Clock):
+            self._describe_clock(moment, action)
+
+    def _describe_clock(self, moment: Moment, action: Clock) -> None:
+        if self.stage.hosts[action.id].boots:
+            if action.jump_ms:
+                sign = "+" if action.jump_ms > 0 else "−"
+                moment.label = f"clock {sign}{span(abs(action.jump_ms) * 1000)}"
+                moment.words.append(f"its wall clock jumps: {moment.label[6:]}")
+            if action.rate != self.stage.hosts[action.id].rate:
+                moment.words.append(f"its clock runs at {action.rate:.4f} from now on")
+                moment.label = moment.label or f"clock × {action.rate:.3f}"
+
+    def booted(self, host: Host) -> None:
+        pass
+
+    def committing(self, host: Host, writes: Sequence[Write]) -> None:
+        if self._moment is not None and self._moment.name == "disk":
+            self._moment.words.append("what it had written is on its disk, fsynced")
+
+    def sent(self, host: Host, envelope: Envelope) -> None:
+        flight = Flight(len(self.flights), envelope, said(envelope.message, self._is_news(envelope)), self._now)
+        self._by_envelope[id(envelope)] = flight
+        if self.end_us >= self.from_us:
+            self.flights.append(flight)
+        if self._moment is not None:
+            self._moment.sent.append(flight)
+
+    def stepped(self, host: Host, inputs: Sequence[Input], ready: Ready) -> None:
+        moment = self._moment
+        if moment is None:
+            return
+        for each in inputs:
+            if isinstance(each, Received):
+                flight = self._flight_of(each.envelope)
+                if flight is not None:
+                    moment.heard.append(flight)
+                    moment.words.append(f"hears from {flight.source}: {flight.said.words}")
+            elif words := asked(each):
+                moment.words.append(words)
+                moment.asked = True
+        if ready.write is not None:
+            self._written(moment, ready.write)
+        for reply in ready.replies:
+            moment.words.append(replied(reply))
+            moment.asked = True
+
+    def _written(self, moment: Moment, write: Write) -> None:
+        if write.expunge_from is not None and write.expunge_from <= moment.before.last_id:
+            moment.expunged = (write.expunge_from, moment.before.last_id)
+            moment.words.append(f"expunges {ids(*moment.expunged)}: never guaranteed, and not what the leader has")
+        for entry in write.entries:
+            self.entries[entry.id, entry.term] = entry_words(entry)
+            if moment.took and moment.took[-1][2] == entry.term:
+                moment.took[-1] = (moment.took[-1][0], entry.id, entry.term)
+            else:
+                moment.took.append((entry.id, entry.id, entry.term))
+
+    # -- keeping it -------------------------------------------------------------------------------------
+
+    def _is_news(self, envelope: Envelope) -> bool:
+        """Does an append move the mark, or an answer accept more, than the one before it on this way?"""
+        m = envelope.message
+        if not isinstance(m, (AppendRequest, AppendAnswer)):
+            return True
+        way = envelope.sender.id, envelope.target.id, m.term
+        mark, match = self._told.get(way, (0, 0))
+        now = (max(mark, m.guaranteed_id), match) if isinstance(m, AppendRequest) else (mark, max(match, m.match_id))
+        self._told[way] = now
+        return now != (mark, match)
+
+    def _flight_of(self, envelope: Envelope) -> Flight | None:
+        """None for what was sent before the story began."""
+        flight = self._by_envelope.get(id(envelope))
+        return flight if flight is not None and flight.envelope is envelope else None
+
+    def _close(self) -> None:
+        """The moment under way is over: how is its server now?"""
+        moment, self._moment = self._moment, None
+        if moment is None:
+            return
+        moment.view = view = view_of(self.stage.hosts[moment.server])
+        moment.words += _changes(moment)
+        moment.words += [f"to {f.target}: {f.said.words}" for f in moment.sent]
+        self.views[moment.server] = view
+        if moment.at_us >= self.from_us:
+            self.moments.append(moment)
+        else:
+            self.views_before[moment.server] = view
+
+    def begin_anew(self) -> None:
+        """What has been so far is not part of the story."""
+        self._close()
+        self.moments.clear()
+        self.flights.clear()
+        self.marks.clear()
+        self._by_envelope.clear()
+        self.when_us.clear()
+        self.views_before = dict(self.views)
+
+    def finish(self, still_on_way: Sequence[Envelope] = ()) -> None:
+        self._close()
+        if self.stage.now_us <= self.until_us:
+            self.end_us = max(self.end_us, self.stage.now_us)
+        for envelope in still_on_way:
+            flight = self._by_envelope.get(id(envelope))
+            if flight is not None:
+                flight.on_way = True
+        self._find_repeats()
+        self._cut_pauses_short()
+
+    def _cut_pauses_short(self) -> None:
+        """A process that ends is not paused any more."""
+        for at, mark in enumerate(self.marks):
+            ends = [m.at_us for m in self.moments if m.server == mark.server and m.name == "crash"]
+            until_us = min((e for e in ends if mark.from_us <= e), default=mark.until_us)
+            self.marks[at] = mark._replace(until_us=min(mark.until_us, until_us))
+
+    def _find_repeats(self) -> None:
+        changes: dict[int, list[int]] = {id: [] for id in self.servers}
+        for moment in self.moments:
+            if moment.view != moment.before or moment.label:
+                changes[moment.server].append(moment.instant)
+        last: dict[tuple[int, int, str, str], Flight] = {}
+        for flight in self.flights:
+            way = flight.source, flight.target, flight.said.kind, flight.said.label
+            before = last.get(way)
+            if before is not None and flight.lost == before.lost:
+                flight.repeat = not any(
+                    bisect_right(changes[end], flight.sent) > bisect_left(changes[end], before.sent)
+                    for end in (flight.source, flight.target) if end in changes
+                )
+            last[way] = flight
+
+
+_NAMES: dict[type, str] = {
+    Boot: "boot", Crash: "crash", Wipe: "wipe", PutBack: "wipe", Join: "move", Move: "move",
+    Persist: "disk", Step: "step", Clock: "clock",
+}
+
+
+def view_of(host: Host) -> View:
+    r = host.replica
+    if r is None:
+        disk = host.store.boot()
+        return View(
+            "down", "", disk.term, disk.vote, 0, disk.last_id, disk.last_id, min(disk.guaranteed_id, disk.last_id),
+            tuple(disk.runs),
+        )
+    return View(
+        r.state.value, r.status_text, r.term, r.vote, r.leader_id, r.log.last_id, min(host.disk_last_id, r.log.last_id),
+        r.guaranteed_id, tuple(r.log.runs),
+    )
+
+
+def _changes(moment: Moment) -> list[str]:
+    """What is different about the server, in words."""
+    old, new = moment.before, moment.view
+    found = [f"takes {ids(first, last)} of term {term} into its log" for first, last, term in moment.took]
+    if moment.name in ("crash", "wipe", "boot"):
+        return found
+    if new.status != old.status:
+        found.append(f"is {new.status} now")
+    if new.term != old.term:
+        found.append(f"is in term {new.term} now")
+    if new.state != old.state:
+        found.append(f"becomes {new.state}" + (f" of term {new.term}" if new.state == "leader" else ""))
+    if new.vote != old.vote and new.vote:
+        found.append(f"votes for {'itself' if new.vote == moment.server else new.vote}")
+    if new.leader != old.leader and new.leader and new.leader != moment.server:
+        found.append(f"follows {new.leader}")
+    if new.disk_id > old.disk_id:
+        found.append(f"holds all up to {new.disk_id} on its disk")
+    if new.guaranteed_id != old.guaranteed_id:
+        found.append(f"knows all up to {new.guaranteed_id} to be guaranteed")
+    return found

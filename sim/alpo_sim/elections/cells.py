@@ -1,0 +1,164 @@
+"""Which cases are measured, each over many runs, and what a table says of one."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass, fields
+from typing import TypeVar
+
+from .cases import LAN, PAPER, PROTOCOLS, Case, Outcome, measure
+
+SIZES = (3, 5, 9)
+RANDOMNESS = ((150, 150), (150, 151), (150, 155), (150, 175), (150, 200), (150, 300))
+TIMEOUTS = ((12, 24), (25, 50), (50, 100), (100, 200), (150, 300))
+TOPOLOGIES = ((5, "star"), (5, "chain"), (5, "bridge"), (9, "star"), (9, "bridge"))
+CHUNK = 100
+POINTS = 200  # of a curve, at most
+NEVER_MS = float("inf")
+
+T = TypeVar("T")
+Task = tuple[Callable[..., T], tuple[object, ...]]
+
+
+def cases() -> list[Case]:
+    """All of them, each once."""
+    found: dict[Case, bool] = {}
+    for n in SIZES:
+        for equal in (False, True):
+            for low, high in RANDOMNESS + TIMEOUTS:
+                found[Case("raft", n, low, high, equal=equal)] = True
+            for low, _ in TIMEOUTS:
+                found[Case("alpo", n, low, low, equal=equal)] = True
+                found[Case("draft", n, low, low, equal=equal)] = True
+            found[Case("raft-prevote", n, 150, 300, equal=equal)] = True
+            found[Case("draft-literal", n, 150, 150, equal=equal)] = True
+            for protocol in PROTOCOLS:
+                found[one(protocol, n, 150, "scattered", equal, PAPER, 0.5)] = True
+                found[one(protocol, n, 500, "crash", equal, LAN, 0.2)] = True
+    for n, fault in TOPOLOGIES:
+        for equal in (False, True):
+            for protocol in PROTOCOLS:
+                found[one(protocol, n, 150, fault, equal, PAPER, 0.2)] = True
+                found[one(protocol, n, 500, fault, equal, LAN, 0.2)] = True
+    return list(found)
+
+
+def one(protocol: str, servers: int, low_ms: int, fault: str, equal: bool, profile: object, beat: float) -> Case:
+    """Raft's range is twice as high as it is low, as the paper advises."""
+    high_ms = 2 * low_ms if protocol.startswith("raft") else low_ms
+    return Case(protocol, servers, low_ms, high_ms, fault, equal, PAPER if profile is PAPER else LAN, beat)
+
+
+def runs_of(case: Case, runs: int) -> int:
+    """Fewer where a run that elects nobody lasts 60 T of busy elections, and of partitions."""
+    if case.timeout_s < 2 * case.profile.broadcast_s or (case.protocol == "raft" and case.high_ms - case.low_ms <= 1):
+        return max(1, runs // 50)
+    if case.protocol == "draft-literal" or case.fault not in ("crash", "scattered"):
+        return max(1, runs // 5)
+    return runs
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A case measured. Milliseconds; quantiles are of all runs, infinite where a run had no leader within 60 T."""
+
+    case: Case
+    runs: int
+    none: int  # runs without a leader within 60 T
+    p50_ms: float
+    p90_ms: float
+    p99_ms: float
+    max_ms: float
+    heard_p50_ms: float  # until all that it reaches follow the leader
+    heard_p99_ms: float
+    heard_max_ms: float
+    lost: float  # share of the runs whose first leader was deposed before that
+    candidacies: float  # a run, on average
+    terms: float  # in which somebody stood, on average
+    terms_max: int
+    split: float  # share of the runs in which a term had candidates and no leader
+    curve_ms: list[float]  # until all follow, at even shares of the ``followed``
+    followed: float  # share of the runs with a leader that all follow
+
+
+def quantile(ordered: list[float], share: float) -> float:
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def _ordered_ms(seconds: list[float | None]) -> list[float]:
+    return sorted(NEVER_MS if each is None else each * 1000 for each in seconds)
+
+
+def summarise(case: Case, outcomes: list[Outcome]) -> Cell:
+    led = _ordered_ms([o.leaderless_s for o in outcomes])
+    heard = _ordered_ms([o.heard_s for o in outcomes])
+    count = len(outcomes)
+    finite = [ms for ms in heard if ms < NEVER_MS]
+    step = max(1, len(finite) // POINTS)
+    return Cell(
+        case, count, led.count(NEVER_MS), quantile(led, 0.5), quantile(led, 0.9), quantile(led, 0.99), led[-1],
+        quantile(heard, 0.5), quantile(heard, 0.99), heard[-1], sum(o.wins > 1 for o in outcomes) / count,
+        sum(o.candidacies for o in outcomes) / count,
+        sum(o.terms for o in outcomes) / count, max(o.terms for o in outcomes),
+        sum(o.split > 0 for o in outcomes) / count, finite[::step] + finite[-1:],
+        len(finite) / count,
+    )
+
+
+def some(case: Case, first: int, last: int) -> list[Outcome]:
+    return [measure(case, run) for run in range(first, last)]
+
+
+def spread(tasks: list[Task[T]], jobs: int) -> Iterator[T]:
+    """The results in the order of the tasks, worked out on ``jobs`` processes."""
+    if jobs == 1:
+        for call, args in tasks:
+            yield call(*args)
+        return
+    with ProcessPoolExecutor(jobs) as pool:
+        under_way: deque[Future[T]] = deque()
+        try:
+            for call, args in tasks:
+                under_way.append(pool.submit(call, *args))
+                if len(under_way) >= 8 * jobs:
+                    yield under_way.popleft().result()
+            while under_way:
+                yield under_way.popleft().result()
+        finally:
+            for future in under_way:
+                future.cancel()
+
+
+def measured(
+    wanted: list[Case], runs: int, jobs: int = os.cpu_count() or 1, done: Callable[[int], None] = lambda count: None,
+) -> Iterator[Cell]:
+    """Every case over its runs. ``done`` hears how many runs are over."""
+    tasks: list[Task[list[Outcome]]] = [
+        (some, (case, first, min(first + CHUNK, runs_of(case, runs))))
+        for case in wanted for first in range(0, runs_of(case, runs), CHUNK)
+    ]
+    results = spread(tasks, jobs)
+    for case in wanted:
+        outcomes: list[Outcome] = []
+        while len(outcomes) < runs_of(case, runs):
+            more = next(results)
+            done(len(more))
+            outcomes += more
+        yield summarise(case, outcomes)
+
+
+CSV_HEAD = [
+    "protocol", "servers", "low_ms", "high_ms", "fault", "equal_logs", "profile", "heartbeat_of_low",
+    "runs",
+    *(f.name for f in fields(Cell) if f.name not in ("case", "curve_ms", "runs")),
+]
+
+
+def csv_row(cell: Cell) -> list[str]:
+    c = cell.case
+    row: list[object] = [c.protocol, c.servers, c.low_ms, c.high_ms, c.fault, c.equal, c.profile.name, c.beat]
+    row += [getattr(cell, name) for name in CSV_HEAD[len(row):]]
+    return [f"{each:.3f}" if isinstance(each, float) else str(each) for each in row]

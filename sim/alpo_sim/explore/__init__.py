@@ -1,0 +1,1 @@
+"""Bounded exhaustive search of the real core: every interleaving within bounds, breadth first."""

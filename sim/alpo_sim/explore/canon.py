@@ -1,0 +1,139 @@
+"""What a server's state is, for telling two of them apart: everything that it holds, but for what is listed here.
+
+Laws:
+
+* Whatever a core object holds counts, by value, unless `LEFT_OUT` names it and says why it cannot matter. So an
+  attribute that the core gains counts too: states are then told apart needlessly at worst, never merged wrongly.
+* Equal states give equal bytes in every process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import marshal
+from collections import deque
+from collections.abc import Callable
+from enum import Enum
+from typing import Any
+
+from alpo.core.config import ReplicaConfig
+from alpo.core.entries import Entry
+from alpo.core.members import MemberList, Settings
+from alpo.core.start import FirstStart
+
+from ..host import Host
+
+#: Class name -> attributes that make no difference.
+LEFT_OUT = {
+    "Replica": (
+        "cfg", "rng", "me",  # the server itself; its incarnation comes with the disk
+        "now_s", "wall_ms", "clocks",  # the same everywhere, always
+        "last_leader_id",  # only orders election timers
+        "connected",  # all are, always
+        "wrong_incarnations",  # only told to the log
+        "seen_addresses",  # nobody moves
+        "settings",  # fixed
+        "watch",  # as of the last step: what the replica itself says
+    ),
+    "Outbox": ("me", "ready", "_needed", "_expunge_from", "_entries", "_runs", "_bodies_bytes", "_start"),  # one step's
+    "Log": (
+        "tail_bytes_max", "_run_ids", "_tail_bytes", "_groups", "_slices", "writing_bytes",  # derived, or caches
+        "last_time_ms",  # no time passes
+    ),
+    "Members": ("me", "latest", "i_vote", "may_stand", "_other_voters", "_other_replicas"),  # derived
+    "Replication": ("began_s", "_voters", "_replicas"),
+    "Changes": ("addresses_changed",),  # nobody moves
+    "Newcomers": ("_changes", "_ask_again_s"),  # a way back
+    "Progress": ("sent_s", "waiting_since_s", "sent_fully_id", "in_flight_bytes"),
+    "FirstStart": ("digest", "waits_for", "_ask_again_s"),
+    "Election": ("timer_s",),
+    "Round": ("ends_s",),
+    "Cycle": ("ends_s", "ask_again_s"),
+    "SessionTable": (
+        "settings", "names", "randoms", "_slots_total",  # fixed, or derived
+        "_idle", "_idle_after_ms", "_oldest",  # lower bounds, set right when they come up
+        "_touched", "_unsaved",  # what the next save writes: see `host_tree`
+    ),
+    "Session": ("created_ms",),
+}
+_LEFT_OUT = {name: frozenset(attributes) for name, attributes in LEFT_OUT.items()}
+#: Parts point back to the replica that they are of.
+_BACK = "_r"
+
+
+def digest(tree: Any) -> bytes:
+    """16 bytes that stand for a tree."""
+    return hashlib.blake2b(marshal.dumps(tree, 2), digest_size=16).digest()
+
+
+def tree(value: Any) -> Any:
+    """Nested tuples of plain values, equal for equal values."""
+    kind = type(value)
+    if kind in _PLAIN:
+        return value
+    make = _MAKERS.get(kind)
+    if make is None:
+        make = _MAKERS[kind] = _maker(kind)
+    return make(value)
+
+
+def host_tree(host: Host) -> Any:
+    """All that a server and its disk hold."""
+    store: Any = host.store
+    sessions: Any = host.replica.sessions if host.replica is not None else None
+    saving = sessions is not None and host.replica is not None and host.replica.cfg.table_save_entries == 1
+    return (
+        tree(store._hard), tree(store._entries), tree(store._sessions), store._applied, tree(host.writes),
+        tree(host.waiting), tree(host.loads), tree(host.replica),
+        tree((sessions._touched, sessions._unsaved)) if saving else None,
+    )
+
+
+_PLAIN = frozenset((int, str, bytes, bool, float, type(None)))
+
+
+def _sequence(value: Any) -> Any:
+    return tuple([tree(each) for each in value])
+
+
+def _mapping(value: dict[Any, Any]) -> Any:
+    return tuple(sorted([(tree(key), tree(each)) for key, each in value.items()]))
+
+
+def _maker(kind: type) -> Callable[[Any], Any]:
+    if issubclass(kind, Enum):
+        return lambda value: value.value
+    if issubclass(kind, tuple):
+        name = kind.__name__
+        return lambda value: (name, *[tree(each) for each in value])
+    return _object_maker(kind)
+
+
+def _object_maker(kind: type) -> Callable[[Any], Any]:
+    name = kind.__name__
+    left_out = _LEFT_OUT.get(name, frozenset()) | {_BACK}
+    slots = getattr(kind, "__slots__", None)
+    if slots is not None:
+        names = sorted(set(slots) - left_out)
+        return lambda value: (name, *[tree(getattr(value, each)) for each in names])
+
+    def of_attributes(value: Any) -> Any:
+        held = vars(value)
+        return (name, *[(each, tree(held[each])) for each in sorted(held) if each not in left_out])
+
+    return of_attributes
+
+
+_first_start = _object_maker(FirstStart)
+_MAKERS: dict[type, Callable[[Any], Any]] = {
+    tuple: _sequence,
+    list: _sequence,
+    deque: _sequence,
+    dict: _mapping,
+    Entry: lambda entry: (entry.id, entry.term, entry.check, entry.digest),
+    MemberList: lambda members: tree(members.members),
+    Settings: lambda settings: None,  # fixed
+    # Once started it only says so: no answer is heard, nothing is asked.
+    FirstStart: lambda first: ("FirstStart", tree(first.state)) if first.started else _first_start(first),
+    ReplicaConfig: lambda cfg: None,
+}

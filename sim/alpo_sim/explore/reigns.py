@@ -1,0 +1,259 @@
+"""A cluster in which an election, and an exchange between a leader and one follower, are one action each: the space of
+sessions, and of logs over many reigns.
+
+Laws:
+
+* Every state is one that the real core comes to by real messages, delivered in order between two servers while the
+  third hears nothing; whatever else was sent is lost. What a server writes is on disk at once.
+* An exchange may break off after any message: what follows is lost.
+* A server that was a leader stays one until it hears otherwise: it goes on answering clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from alpo.core.entries import Entry
+from alpo.core.inputs import Input
+from alpo.core.members import Settings
+from alpo.core.messages import AppendAnswer, AppendRequest
+from alpo.core.ready import Reply
+
+from ..broken import Broken
+from ..stage import Stage
+from .past import Pasts
+from .search import State, Step
+from .servers import Outcome, Servers
+from .timeless import Timer
+from .told import Accounts, Event
+
+
+class ReignBounds(NamedTuple):
+    """How much may happen in all. ``requests`` that arrive, copies counted; ``serials`` of one session.
+
+    ``single_entries``: a leader sends entries one at a time.
+    """
+
+    terms: int = 3
+    requests: int = 4
+    serials: int = 1
+    crashes: int = 0
+    sessions_max: int = 1
+    single_entries: bool = False
+
+
+class Talk(NamedTuple):
+    """Where two servers are after some messages between them, and what left for clients meanwhile."""
+
+    one: int
+    other: int
+    replies: tuple[Reply, ...]
+    broken: Broken | None = None
+
+
+class Reign(NamedTuple):
+    """An action: ``kind`` is elect, talk, ask or crash; ``messages``: so many were delivered."""
+
+    kind: str
+    server: int
+    other: int = 0
+    messages: int = 0
+    request: Input | None = None
+
+
+class Teller:
+    """Hears what an exchange does; this one does not care."""
+
+    def ran_out(self, id: int, timer: Timer) -> None:
+        return
+
+    def forgot(self, id: int) -> None:
+        """The leader that it heard is no longer live to it."""
+
+    def delivered(self, id: int, message: int) -> None:
+        return
+
+
+class Reigns:
+    """The space. A state: a server's state …, the past, what is left of the bounds, the clients' account."""
+
+    def __init__(self, bounds: ReignBounds, size: int = 3) -> None:
+        self.bounds = bounds
+        self.size = size
+        self.fixed = size + 4
+        limits = {"request_bytes_max": 1} if bounds.single_entries else {}
+        stage = Stage(size, 0, settings=Settings(sessions_max=bounds.sessions_max, window=2), limits=limits)
+        self.servers = Servers(stage, prompt=True, alone=True)
+        self.pasts = Pasts(self.servers.facts, size // 2 + 1)
+        self.accounts = Accounts()
+        self.actions: list[Reign] = []
+        self._action_numbers: dict[tuple[object, ...], int] = {}
+        self._talks: dict[tuple[str, int, int], list[Talk]] = {}
+        self._asks: dict[tuple[int, str], tuple[int, Outcome]] = {}
+        self._told: dict[tuple[int, str], int] = {}
+        self._first = self._begin()
+
+    def first(self) -> State:
+        return self._first
+
+    def _begin(self) -> State:
+        locals: list[int] = []
+        net: list[int] = []
+        for id in self.servers.ids:
+            outcome = self.servers.boot(id)
+            locals.append(outcome.local)
+            net.extend(outcome.sends)
+        while net:
+            message = net.pop(0)
+            id = self.servers.messages[message].target
+            outcome = self.servers.deliver(id, locals[id - 1], message)
+            locals[id - 1] = outcome.local
+            net.extend(outcome.sends)
+        locals = [self.servers.forget(id, locals[at]) for at, id in enumerate(self.servers.ids)]
+        return (*locals, 0, self.bounds.requests, self.bounds.crashes, self.accounts.first)
+
+    # -- the ways on ------------------------------------------------------------------------------------
+
+    def successors(self, state: State) -> Iterator[Step]:
+        size, servers = self.size, self.servers
+        requests, crashes, account = state[size + 1], state[size + 2], state[size + 3]
+        for at in range(size):
+            leads = servers.facts[state[at]].leads
+            for other in range(size):
+                if other == at:
+                    continue
+                kind = "talk" if leads else "elect"
+                for count, talk in enumerate(self._talk(kind, at + 1, state[at], other + 1, state[other])):
+                    if talk.broken is not None:
+                        yield Step(self._number(kind, at + 1, other + 1, count + 1), None, talk.broken)
+                        continue
+                    locals = list(state[:size])
+                    locals[at], locals[other] = talk.one, talk.other
+                    if tuple(locals) != state[:size]:
+                        action = self._number(kind, at + 1, other + 1, count + 1)
+                        yield self._moved(action, state, (at, other), locals, requests, crashes, talk.replies, ())
+            if leads and requests:
+                for request in self.accounts.take(account).requests(self.bounds.serials):
+                    yield self._ask(state, at, request, requests - 1, crashes)
+            if crashes:
+                outcome = servers.restart(at + 1, state[at], 0)
+                locals = [*state[:at], outcome.local, *state[at + 1 : size]]
+                action = self._number("crash", at + 1)
+                yield self._moved(action, state, (at,), locals, requests, crashes - 1, (), ())
+
+    def _ask(self, state: State, at: int, request: Input, requests: int, crashes: int) -> Step:
+        key = (state[at], repr(request))
+        if key not in self._asks:
+            outcome = self.servers.ask(at + 1, state[at], request)
+            self._asks[key] = self._number("ask", at + 1, request=request), outcome
+        action, outcome = self._asks[key]
+        if outcome.broken is not None:
+            return Step(action, None, outcome.broken)
+        locals = [*state[:at], outcome.local, *state[at + 1 : self.size]]
+        return self._moved(action, state, (at,), locals, requests, crashes, outcome.replies, (request,))
+
+    def _moved(
+        self, action: int, state: State, moved: tuple[int, ...], locals: list[int], requests: int, crashes: int,
+        replies: tuple[Reply, ...], asked: tuple[Input, ...],
+    ) -> Step:
+        size, past = self.size, state[self.size]
+        try:
+            for at in moved:
+                past = self.pasts.after(past, locals[at])
+                for other in range(size):
+                    if other != at:
+                        self.pasts.check_pair(locals[at], locals[other])
+            self.pasts.check_disks(past, locals)
+            account = self._account(state, past, locals, replies, asked)
+        except Broken as broken:
+            return Step(action, None, broken)
+        return Step(action, (*locals, past, requests, crashes, account))
+
+    def _account(
+        self, state: State, past: int, locals: list[int], replies: tuple[Reply, ...], asked: tuple[Input, ...]
+    ) -> int:
+        before, now = self.pasts.known[state[self.size]].guaranteed, self.pasts.known[past].guaranteed
+        entries: list[Entry] = []
+        if len(now) > len(before):
+            at = next(at for at, local in enumerate(locals) if self.servers.facts[local].log[: len(now)] == now)
+            entries = self.servers.entries(at + 1, locals[at])[len(before) : len(now)]
+        event = Event(asked, tuple(entries), replies)
+        if event == ((), (), ()):
+            return state[-1]
+        key = (state[-1], repr(event))
+        if key not in self._told:
+            self._told[key] = self.accounts.after(state[-1], event)
+        return self._told[key]
+
+    def _number(self, kind: str, server: int, other: int = 0, messages: int = 0, request: Input | None = None) -> int:
+        key = (kind, server, other, messages, repr(request))
+        number = self._action_numbers.setdefault(key, len(self.actions))
+        if number == len(self.actions):
+            self.actions.append(Reign(kind, server, other, messages, request))
+        return number
+
+    # -- two servers alone ------------------------------------------------------------------------------
+
+    def _talk(self, kind: str, id: int, local: int, other_id: int, other: int) -> list[Talk]:
+        """Where they are after one message between them, after two, … For an election only the end counts."""
+        key = (kind, local, other)
+        talks = self._talks.get(key)
+        if talks is None:
+            talks = list(self.exchange(kind, id, local, other_id, other))
+            if kind == "elect":
+                talks = [t for t in talks[-1:] if t.broken or self.servers.facts[t.one].leads]
+            talks = self._talks[key] = [t for t in talks if t.broken or self._within(t)]
+        return talks
+
+    def _within(self, talk: Talk) -> bool:
+        return all(self.servers.facts[local].own_term <= self.bounds.terms for local in (talk.one, talk.other))
+
+    def exchange(
+        self, kind: str, id: int, local: int, other_id: int, other: int, teller: Teller | None = None
+    ) -> Iterator[Talk]:
+        """Where they are after each message. ``teller`` hears what is done, before it is."""
+        servers, teller = self.servers, teller or Teller()
+        replies: list[Reply] = []
+        at = {id: local, other_id: other}
+        if kind == "elect":
+            if servers.facts[other].leads:  # it has to notice first that nobody hears it
+                teller.ran_out(other_id, Timer.SILENCE)
+                noticed = servers.time(other_id, other, Timer.SILENCE)
+                at[other_id] = noticed.local
+                replies += noticed.replies
+            teller.forgot(other_id)
+            at[other_id] = servers.forget(other_id, at[other_id])
+            timer = Timer.CANVASS
+        else:
+            timer = Timer.PROBE if Timer.PROBE in servers.timers(id, local) else Timer.HEARTBEAT
+        teller.ran_out(id, timer)
+        outcome, to = servers.time(id, local, timer), id
+        canvasses = int(kind == "elect")
+        queue: list[int] = []
+        while True:
+            at[to] = outcome.local
+            replies += outcome.replies
+            if outcome.broken is not None:
+                yield Talk(at[id], at[other_id], tuple(replies), outcome.broken)
+                return
+            queue += [m for m in outcome.sends if self._passes(kind, m, at)]
+            if not queue and canvasses and not servers.facts[at[id]].leads:
+                canvasses -= 1  # it has learnt of a term that it did not know
+                teller.ran_out(id, Timer.CANVASS)
+                outcome, to = servers.time(id, at[id], Timer.CANVASS), id
+                continue
+            if not queue:
+                return
+            message = queue.pop(0)
+            to = servers.messages[message].target
+            teller.delivered(to, message)
+            outcome = servers.deliver(to, at[to], message)
+            at[to] = outcome.local
+            yield Talk(at[id], at[other_id], (*replies, *outcome.replies), outcome.broken)
+
+    def _passes(self, kind: str, message: int, at: dict[int, int]) -> bool:
+        """Between these two, and in an election nothing of the reign that begins."""
+        envelope, source, target = self.servers.messages[message]
+        of_reign = isinstance(envelope.message, (AppendRequest, AppendAnswer))
+        return source in at and target in at and (kind == "talk" or not of_reign)

@@ -1,0 +1,95 @@
+"""One simulated server: its disk and its clocks survive a crash, its process does not."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+
+from alpo.core.inputs import Input
+from alpo.core.messages import Envelope
+from alpo.core.ready import Load, LoadCopy, LoadImage, Write
+from alpo.core.replica import Replica
+from alpo.storage.memory import MemoryStore
+
+WALL_ZERO_MS = 1_700_000_000_000
+NEVER_US = 1 << 62
+
+
+def incarnation_of(seed: int, id: int, disk: int) -> bytes:
+    """16 bytes that no other disk of this run has."""
+    return hashlib.blake2b(f"{seed}/{id}/{disk}".encode(), digest_size=16).digest()
+
+
+class Host:
+    """``boots`` counts processes, ``disks`` disks; what belonged to an earlier one is dropped by whoever holds it."""
+
+    __slots__ = (
+        "_deadline_s", "_mono_s", "_since_us", "boots", "damaged", "disk_last_id", "disk_term", "disk_vote", "disks",
+        "due_us", "id", "inbox", "joining", "laid_aside", "loads", "moves", "rate", "replica", "seed", "store",
+        "waiting", "wall_offset_ms", "writes",
+    )
+
+    def __init__(self, id: int, seed: int, *, joining: bool = False) -> None:
+        self.id = id
+        self.joining = joining  # it is started to be added to a cluster
+        self.seed = seed
+        self.boots = 0
+        self.disks = 0
+        self.moves = 0
+        self.store = MemoryStore(id, incarnation=incarnation_of(seed, id, 0))
+        self.laid_aside: MemoryStore | None = None
+        self.replica: Replica | None = None
+        self.rate = 1.0
+        self.wall_offset_ms = 0
+        self._mono_s, self._since_us = 1000.0, 0
+        # As of the disk: what may be spoken from (R14).
+        self.disk_term = self.disk_vote = self.disk_last_id = 0
+        self.damaged: tuple[int, ...] = ()  # entries on the disk that cannot be read, as its shell has found
+        self.down()
+
+    @property
+    def address(self) -> str:
+        return f"10.0.{self.moves}.{self.id}:7100"
+
+    def down(self) -> None:
+        """All that a process held is gone."""
+        self.replica = None
+        self.inbox: list[Input] = []
+        self.writes: deque[Write] = deque()
+        self.waiting: deque[tuple[int, list[Envelope]]] = deque()  # (number of the write, what leaves after it)
+        self.loads: deque[Load | LoadImage | LoadCopy] = deque()
+        self.set_deadline(float("inf"))
+
+    def new_disk(self) -> None:
+        self.disks += 1
+        self.damaged = ()
+        self.laid_aside = self.store
+        self.store = MemoryStore(self.id, incarnation=incarnation_of(self.seed, self.id, self.disks))
+        self.disk_term = self.disk_vote = self.disk_last_id = 0
+
+    def old_disk(self) -> None:
+        assert self.laid_aside is not None
+        self.store, self.laid_aside, self.damaged = self.laid_aside, self.store, ()
+
+    def mono_s(self, now_us: int) -> float:
+        return self._mono_s + (now_us - self._since_us) * self.rate * 1e-6
+
+    def wall_ms(self, now_us: int) -> int:
+        return WALL_ZERO_MS + now_us // 1000 + self.wall_offset_ms
+
+    def set_clock(self, now_us: int, rate: float, jump_ms: int) -> None:
+        self._mono_s, self._since_us = self.mono_s(now_us), now_us
+        self.rate = rate
+        self.wall_offset_ms += jump_ms
+        self.due_us = self.when_us(self._deadline_s)
+
+    def set_deadline(self, deadline_s: float) -> None:
+        """By our monotonic clock; ``due_us`` is when that is."""
+        self._deadline_s = deadline_s
+        self.due_us = self.when_us(deadline_s)
+
+    def when_us(self, deadline_s: float) -> int:
+        """The first microsecond at which our monotonic clock has reached ``deadline_s``."""
+        if deadline_s == float("inf"):
+            return NEVER_US
+        return self._since_us + max(0, int((deadline_s - self._mono_s) / self.rate * 1e6) + 1)

@@ -1,0 +1,35 @@
+"""Rules broken on purpose, one at a time, to see that the checks notice. `alpo-sim mutants` runs them all.
+
+M1-M16, N1-N6 and S1-S4 are lines of the protocol's list of what each rule prevents; P1 and on are of rules that this
+project added or worded itself.
+
+`mutation` says what a mutation is; `worlds`, `directed`, `changing` and `birth` are where they show;
+`log`, `elections`, `deferring`, `dropping`, `sessions`, `cleaning`, `keeping`, `leaving`, `members` and `room` list
+them.
+"""
+
+from __future__ import annotations
+
+from .cleaning import CLEANING
+from .deferring import DEFERRING
+from .dropping import DROPPING
+from .elections import ELECTIONS
+from .keeping import KEEPING
+from .leaving import LEAVING
+from .log import LOG
+from .members import MEMBERS
+from .mutation import Mutation
+from .room import ROOM
+from .sessions import SESSIONS
+
+
+def _order(mutation: Mutation) -> tuple[int, int, str]:
+    name = mutation.name
+    return "MNSP".index(name[0]), int("".join(filter(str.isdigit, name))), name
+
+
+_ALL = (*LOG, *ELECTIONS, *SESSIONS, *CLEANING, *DEFERRING, *DROPPING, *KEEPING, *LEAVING, *MEMBERS, *ROOM)
+#: By name: those of the protocol's list first.
+MUTATIONS = {m.name: m for m in sorted(_ALL, key=_order)}
+
+__all__ = ["MUTATIONS", "Mutation"]

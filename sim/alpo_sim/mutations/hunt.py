@@ -1,0 +1,64 @@
+"""Running mutations until they are caught, on all cores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from typing import NamedTuple
+
+from . import MUTATIONS
+
+
+class Caught(NamedTuple):
+    """``invariant`` broke in the world of seed ``seeds``, the first that did; "" if none did up to there."""
+
+    name: str
+    invariant: str
+    detail: str
+    seeds: int
+    cpu_s: float
+
+    @property
+    def ok(self) -> bool:
+        """Was it caught, and by a check that is meant to see it?"""
+        return self.invariant in MUTATIONS[self.name].caught_by
+
+
+def hunt(name: str, seeds_max: int | None = None) -> Caught:
+    """Seeds 1, 2, 3 …, up to the mutation's own bound unless another is given."""
+    mutation = MUTATIONS[name]
+    cpu_s, most = 0.0, seeds_max or mutation.seeds_max
+    for seed in range(1, most + 1):
+        verdict = mutation.verdict(seed)
+        cpu_s += verdict.cpu_s
+        if not verdict.ok:
+            return Caught(name, verdict.invariant, verdict.detail, seed, cpu_s)
+    return Caught(name, "", "", most, cpu_s)
+
+
+def spared(name: str, seeds: int) -> Caught:
+    """The same worlds with the core as it is: nothing is to break."""
+    mutation = MUTATIONS[name]
+    cpu_s = 0.0
+    for seed in range(1, seeds + 1):
+        verdict = mutation.verdict(seed, mutated=False)
+        cpu_s += verdict.cpu_s
+        if not verdict.ok:
+            return Caught(name, verdict.invariant, verdict.detail, seed, cpu_s)
+    return Caught(name, "", "", seeds, cpu_s)
+
+
+def hunts(names: Sequence[str], jobs: int, seeds_max: int | None = None) -> Iterator[Caught]:
+    """One each, as they are caught."""
+    if jobs == 1:
+        yield from (hunt(name, seeds_max) for name in names)
+        return
+    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
+        under_way = [pool.submit(hunt, name, seeds_max) for name in names]
+        try:
+            for future in as_completed(under_way):
+                yield future.result()
+        finally:
+            for future in under_way:
+                future.cancel()

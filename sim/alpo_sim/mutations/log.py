@@ -1,0 +1,139 @@
+"""Mutations of the log: matching, guaranteeing, what is said of the disk (R11-R18)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from alpo.core.acceptance import Acceptance
+from alpo.core.log import Log
+from alpo.core.replica import Replica
+from alpo.core.replication import Replication
+
+from ..options import SECOND
+from . import directed as plans
+from .directed import directed
+from .mutation import Mutation, edit
+from .worlds import BUSY, LATE, LATER, LOSSY, NARROW, ONE_BY_ONE, planned, world
+
+#: What a server that holds something else than it should comes to, whoever notices first.
+LOST = ("leader completeness", "one log", "nothing guaranteed expunged", "alarm")
+
+LOG = (
+    Mutation(
+        "M2", "R13", "any entry is guaranteed on a majority, of whatever term",
+        "an entry counted guaranteed is expunged by a later leader",
+        (edit(Replication, "count", ("mark > r.guaranteed_id and mark >= self.first_id", "mark > r.guaranteed_id")),),
+        planned(load=BUSY, limits=ONE_BY_ONE), LOST, ("own term",), makes=directed(plans.older_term),
+    ),
+    Mutation(
+        "M3", "R12", "entries are accepted when all smaller ids are there, of whatever term",
+        "two servers hold different entries at one id for ever",
+        (edit(Acceptance, "on_request", (
+            "r.log.term_at(request.prev_id) != request.prev_term", "r.log.term_at(request.prev_id) is None",
+        )),),
+        world(), (*LOST, "log matching", "guaranteed on a majority"),
+    ),
+    Mutation(
+        "M5", "R14", "an acceptance is sent before the fsync",
+        "a guaranteed entry vanishes when a majority restarts",
+        (edit(Acceptance, "_take", (
+            "r.out.send_after_write(sender, self._acceptance(request, upto))",
+            "r.out.send(sender, self._acceptance(request, upto))",
+        )),),
+        planned(), LOST, ("durable before sent", "guaranteed on a majority", "fully replicated"),
+        makes=directed(plans.lost_acceptance),
+    ),
+    Mutation(
+        "M6", "R16", "a passive server takes the carried mark as it comes",
+        "a suffix that differs from the leader's is served to readers",
+        (edit(Acceptance, "_take", ("min(request.guaranteed_id, self.matched_id)",
+                                    "min(request.guaranteed_id, r.log.last_id)")),),
+        world(limits=NARROW), (*LOST, "guaranteed on a majority"),
+    ),
+    Mutation(
+        "M13", "R1", "an append request of an older term is taken",
+        "a zombie overwrites the log",
+        (edit(Acceptance, "on_request", ("request.term < r.term", "False")),),
+        planned(load=BUSY, network=LATER), (*LOST, "log matching", "guaranteed on a majority"),
+        makes=directed(plans.leader_falls),
+    ),
+    Mutation(
+        "P1", "R16", "what was matched in an earlier term counts in this one",
+        "a suffix that differs from the leader's is called guaranteed",
+        (edit(Acceptance, "new_term", ("self.matched_id = 0", "pass")),),
+        world(servers=5, limits=NARROW, faults=("cut", "isolate")), (*LOST, "guaranteed on a majority"),
+    ),
+    Mutation(
+        "P2", "R16", "a mark that moved does not leave by itself",
+        "readers of a passive server wait for a heartbeat",
+        (edit(Replication, "flush", (
+            "self._marks_due_s = min(self._marks_due_s, r.now_s + r.cfg.mark_delay_s)", "pass",
+        )),),
+        world(), ("prompt mark",),
+    ),
+    Mutation(
+        "P3", "R17", "an answer to a heartbeat vouches for all that is on disk, matched or not",
+        "the leader counts entries that are not its own",
+        (edit(Acceptance, "_take", ("min(self.matched_id, r.log.stable_id)", "r.log.stable_id")),),
+        world(limits=NARROW), (*LOST, "guaranteed on a majority", "fully replicated", "no progress"),
+    ),
+    Mutation(
+        "P4", "R17", "an answer to a heartbeat vouches for all that matches, on disk or not",
+        "a guaranteed entry vanishes when a majority restarts",
+        (edit(Acceptance, "_take", ("min(self.matched_id, r.log.stable_id)", "self.matched_id")),),
+        planned(), LOST, ("durable before sent", "guaranteed on a majority", "fully replicated"),
+        makes=directed(plans.lost_acceptance),
+    ),
+    Mutation(
+        "P5", "R14", "a late completion of a write vouches for what replaced its entries (A-B-A)",
+        "a server takes for durable what its log no longer holds, and stops itself",
+        (edit(Log, "expunge", ("write[1] = min(write[1], self.last_id)", "pass")),),
+        planned(load=replace(BUSY, retry_us=2 * SECOND)), (*LOST, "guaranteed on a majority", "durable before sent"),
+        makes=directed(plans.late_completion),
+    ),
+    Mutation(
+        "P6", "R17", "acceptances of an earlier reign count in this one",
+        "the leader counts entries that have been expunged since",
+        (edit(Replication, "on_answer", ("peer is None or answer.term != r.term", "peer is None")),),
+        planned(servers=5, load=BUSY, network=LATE), (*LOST, "guaranteed on a majority", "fully replicated"),
+        ("steps down",), makes=directed(plans.old_acceptances),
+    ),
+    Mutation(
+        "P7", "R17", "what was lost on the way is never sent again for want of an answer",
+        "nothing leaves any more for a server whose window is full of lost requests",
+        (edit(Replication, "tick", (
+            "peer.in_flight and r.now_s - peer.waiting_since_s >= cfg.election_timeout_s", "False",
+        )),),
+        world(limits=NARROW, faults=("stall",), network=LOSSY), ("no progress",),
+    ),
+    Mutation(
+        "P8", "R13", "the leader's own copy counts before its fsync",
+        "an entry is called guaranteed that a majority's disks do not hold",
+        (edit(Replication, "mark_with", ("marks.append(stable_id)", "marks.append(self._r.log.last_id)")),),
+        planned(), LOST, ("guaranteed on a majority",),
+        makes=directed(plans.lost_own_copy),
+    ),
+    Mutation(
+        "P9", "R15", "a leader that hears from no majority goes on leading",
+        "the others hear it and nobody else may lead: no progress while the cut lasts",
+        (edit(Replication, "heard_majority", ("return heard >= r.members.latest.majority", "return True")),),
+        world(last_topology="deaf", faults=("crash", "pause")), ("no progress",), ("steps down",),
+    ),
+    Mutation(
+        "P36", "R15", "a leader that hears from no majority leads for twenty election timeouts more",
+        "its clients wait for answers that it cannot give, though the others serve",
+        (edit(Replication, "heard_majority", (
+            "r.now_s - r.cfg.election_timeout_s", "r.now_s - 20 * r.cfg.election_timeout_s",
+        )),),
+        world(faults=("isolate", "cut")), ("steps down",),
+    ),
+    Mutation(
+        "P10", "section 2", "entry time is the leader's clock, whatever the entry before says",
+        "time goes back along the log",
+        (edit(Replica, "entry_time_ms", (
+            "return max(self.log.last_time_ms, self.leadership.now_ms(self.wall_ms, self.clocks))",
+            "return self.leadership.now_ms(self.wall_ms, self.clocks)",
+        )),),
+        world(faults=("jump", "crash")), ("gapless", "alarm"),
+    ),
+)

@@ -1,0 +1,183 @@
+"""Mutations of what clients are promised: exactly once, sessions, replies, reads (R21-R25)."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+
+from alpo.core import replica
+from alpo.core.inputs import OpenSession
+from alpo.core.members import Settings
+from alpo.core.reads import Reads
+from alpo.core.replica import Replica
+from alpo.core.replication import Replication
+from alpo.core.serving import Serving
+from alpo.core.session_undo import JournalledSessions
+from alpo.core.sessions import SessionTable
+
+from ..writers import Named
+from . import directed as plans
+from .directed import directed
+from .mutation import Mutation, edit, swap
+from .worlds import CROWD, LATE, LATER, NARROW, NEW_NAMES, READING, SAVING, planned, world
+
+
+def _open_with_one_nonce(self: Named, *, fresh: bool) -> None:
+    """`Named._open` of a process whose nonce is that of every process of its name."""
+    if self.clients.closing or self.dead:
+        return
+    nonce = hashlib.blake2b(self.client.encode(), digest_size=16).digest()
+    self._opening = self.origin()
+    self._sent_at_us = self.clients.world.now_us
+    self.clients.send(self.server, OpenSession(self._opening, self.client, self._replaces, nonce))
+
+
+def _says(what: str, condition: str) -> tuple[str, str]:
+    """A change of `Serving.answer`: a reply of that kind leaves at once."""
+    return "if rests_on <= r.guaranteed_id and", f"if {condition} or rests_on <= r.guaranteed_id and"
+
+
+SESSIONS = (
+    Mutation(
+        "M7", "R25", "the leader answers reads at once",
+        "a zombie serves stale data as current",
+        (edit(Reads, "ask", ("self._new.append(request)", "r.out.reply(ReadAt(request.origin, r.guaranteed_id))")),),
+        planned(load=READING), ("linearizable",), makes=directed(plans.slow_zombie),
+    ),
+    Mutation(
+        "P17", "R25", "any answer ends a read round, to whichever request",
+        "a late answer to an earlier request proves nothing: stale data is served as current",
+        (edit(Replication, "on_answer", ("max(peer.round, answer.round)", "r.reads.round")),),
+        planned(load=READING, network=LATE), ("linearizable",), makes=directed(plans.slow_zombie),
+    ),
+    Mutation(
+        "P18", "R25", "a leader answers reads before an entry of its term is guaranteed",
+        "it does not know yet what is guaranteed: stale data is served as current",
+        (edit(Reads, "advance", ("and r.guaranteed_id >= r.leadership.first_id", "")),),
+        world(load=READING, faults=("crash", "crash_all", "stall")), ("linearizable",),
+    ),
+    Mutation(
+        "M9", "R21", "the session table is not rolled back on an expunge",
+        "a retried append is dropped though it was never guaranteed",
+        (edit(Replica, "expunge", ("self.sessions.expunge(from_id)", "pass")),),
+        world(load=CROWD, faults=("isolate", "cut", "crash")),
+        ("no progress", "sessions", "acknowledged", "exactly once"), ("equal tables",),
+    ),
+    Mutation(
+        "M10", "R21", "the session table forgets entries in flight",
+        "a retry is appended twice",
+        (edit(SessionTable, "_judge_known", ("parts = _joined(", (
+            "if any(slot[0] == run.serial and slot[1] > guaranteed_id for slot in session.slots):\n"
+            "        return [Accept(run.serial, run.bodies)]\n"
+            "    parts = _joined("
+        ))),),
+        world(), ("exactly once", "sessions"),
+    ),
+    Mutation(
+        "M11", "R21", "serial gaps are accepted",
+        "a reordered retry is dropped as a duplicate",
+        (edit(SessionTable, "_judge_new", ("run.sparse and not run.by_hand and len(run.bodies) == 1", "True")),),
+        world(), ("refused for good",),
+    ),
+    Mutation(
+        "S1", "R21", "a refusal for good leaves before what it rests on is guaranteed",
+        "an entry that was refused for good is in the log; a live client is stranded",
+        (edit(Serving, "answer", _says("refusals", "isinstance(reply, Refused)")),),
+        world(load=CROWD, faults=("isolate", "pause", "cut", "crash")),
+        ("refused for good", "sessions", "acknowledged"),
+    ),
+    Mutation(
+        "S2", "R22", "an open is taken without comparing the epoch that it replaces",
+        "a live writer is fenced by a ghost",
+        (edit(SessionTable, "judge_open", ("if request.replaces != epoch:", "if False:")),),
+        world(load=CROWD), ("sessions",),
+    ),
+    Mutation(
+        "S2n", "R22", "every process of a name opens with the same nonce",
+        "two live processes share an epoch: neither fences the other",
+        (swap(Named, "_open", _open_with_one_nonce),),
+        world(load=CROWD), ("sessions", "refused for good"),
+    ),
+    Mutation(
+        "S2h", "R22", "an open is answered from the head of the log",
+        "a client is given an epoch that is not in the log",
+        (edit(Serving, "answer", _says("opens", "isinstance(reply, Opened)")),),
+        world(load=CROWD), ("acknowledged",),
+    ),
+    Mutation(
+        "S3", "R22", "the horizon is ignored",
+        "a late retry of a session that has ended is appended twice",
+        (edit(SessionTable, "_judge_unknown", ("if made_ms <= self.horizon_ms:", "if False:")),),
+        world(settings=Settings(sessions_max=2, session_ttl_ms=2000), load=CROWD), ("exactly once", "sessions"),
+    ),
+    Mutation(
+        "S4", "R21", "the payloads of a remembered serial are not compared",
+        "a payload is acknowledged that is not in the log",
+        (edit(SessionTable, "_judge_old", (" and digest == body_digest(*run.bodies[at])", "")),),
+        world(load=CROWD), ("acknowledged",),
+    ),
+    Mutation(
+        "S4e", "R21", "the epoch of a remembered serial is not compared",
+        "a zombie's append is acknowledged that is not in the log",
+        (edit(SessionTable, "_judge_old", ("epoch == run.epoch and digest", "digest")),),
+        world(load=replace(CROWD, alike=True)),
+        ("acknowledged",),
+    ),
+    Mutation(
+        "P19", "R21", "an older epoch's serial that the table has forgotten is refused for good",
+        "an append is refused for good that is in the log",
+        (edit(SessionTable, "_judge_old", (
+            "run.epoch != current and (place > 0 or serial > opened_last_serial or run.epoch > current)",
+            "run.epoch != current",
+        )),),
+        world(settings=Settings(window=2), load=CROWD), ("refused for good",),
+    ),
+    Mutation(
+        "P20", "R21", "a deposed leader says NOT_LEADER of what it had appended",
+        "a client is told that its append was never taken, and the append is in the log",
+        (edit(Serving, "lose", ("Code.LOST_LEADERSHIP if waiting.taken else Code.NOT_LEADER", "Code.NOT_LEADER")),),
+        world(faults=("isolate", "pause", "cut")), ("never taken",),
+    ),
+    Mutation(
+        "P21", "R22", "an unknown epoch gets a verdict from a leader that has not come so far",
+        "a live writer is fenced by a leader that does not know it yet",
+        (
+            edit(SessionTable, "_judge_unknown", ("if run.epoch > guaranteed_id:", "if False:")),
+            edit(SessionTable, "_judge_known", ("if run.epoch > epoch and run.epoch > guaranteed_id:", "if False:")),
+        ),
+        planned(load=NEW_NAMES), ("sessions", "refused for good"), makes=directed(plans.astray),
+    ),
+    Mutation(
+        "P22", "section 2", "the table is saved as of the head of the log, not of the guaranteed mark",
+        "what is expunged after a restart stays in the table: a retried append is dropped",
+        (edit(replica, "table_save", ("r.sessions.rows_at(r.guaranteed_id)", "r.sessions.rows_at(r.log.last_id)")),),
+        world(limits=SAVING + NARROW, network=LATER, faults=("crash", "crash_all", "isolate", "cut")),
+        ("equal tables", "alarm", "no progress", "sessions", "acknowledged"),
+    ),
+    Mutation(
+        "P32", "R22", "the horizon is not taken back with what moved it",
+        "a server that expunged the end of a session refuses new clients as if they had ended",
+        (edit(JournalledSessions, "expunge", ("self.horizon_ms = before", "pass")),),
+        world(settings=Settings(sessions_max=1), limits=NARROW, load=CROWD, faults=("isolate", "cut", "crash")),
+        ("equal tables", "sessions", "refused for good"),
+    ),
+    Mutation(
+        "P35", "R25", "a leader that is deposed keeps the reads that wait",
+        "readers wait for a server that has forgotten them, though others serve",
+        (edit(Replica, "become_passive", ("self.reads.lose()", "pass")),),
+        world(load=READING, faults=("isolate", "pause", "cut")), ("answered",),
+    ),
+    Mutation(
+        "P23", "R24", "success is told when the leader has appended",
+        "an append is acknowledged that is lost with its leader",
+        (edit(Serving, "_accept", ("self._waiting.append(Waiting(r.log.last_id, reply, True, size_bytes))",
+                                   "r.out.reply(reply)")),),
+        world(), ("acknowledged",),
+    ),
+    Mutation(
+        "P24", "R24", "a retry is told that it is done while its entry is in flight",
+        "an append is acknowledged that is lost with its leader",
+        (edit(Serving, "answer", _says("duplicates", "isinstance(reply, Appended)")),),
+        world(), ("acknowledged",),
+    ),
+)

@@ -1,0 +1,114 @@
+"""What every line of a replay brings about, in words: for comments in scenario files, and for whoever reads along."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from alpo.core.inputs import Input
+from alpo.core.messages import Envelope
+from alpo.core.ready import Appended, Event, Opened, ReadAt, Ready, Refused, Reply, Write
+
+from .host import Host
+from .outcome import Outcome
+from .replay import Replay
+from .scenario import Scenario
+from .shapes import main_fields
+from .stage import Stage
+
+
+class Narrator:
+    """A watcher. ``story``: what matters, ``all``: every message and state too; both by line, from 0."""
+
+    def __init__(self) -> None:
+        self.at = -1
+        self.story: dict[int, list[str]] = {}
+        self.all: dict[int, list[str]] = {}
+        self._marks: dict[int, int] = {}
+
+    def on_line(self, at: int) -> None:
+        self.at = at
+
+    def _tell(self, text: str, *, story: bool = True) -> None:
+        if story and text not in self.story.setdefault(self.at, []):
+            self.story[self.at].append(text)
+        self.all.setdefault(self.at, []).append(text)
+
+    def booted(self, host: Host) -> None:
+        assert host.replica is not None
+        self._marks[host.id] = host.replica.guaranteed_id
+
+    def sent(self, host: Host, envelope: Envelope) -> None:
+        message = envelope.message
+        fields = " ".join(f"{name}={value}" for name, value in main_fields(message))
+        self._tell(f"{host.id} sends {envelope.target.id} {type(message).__name__} {fields}".rstrip(), story=False)
+
+    def committing(self, host: Host, writes: Sequence[Write]) -> None:
+        last = writes[-1]
+        ids = [entry.id for write in writes for entry in write.entries]
+        entries = f", entries {ids[0]}..{ids[-1]}" if ids else ""
+        self._tell(f"{host.id} has on disk: term {last.term}, vote {last.vote}{entries}", story=False)
+
+    def stepped(self, host: Host, inputs: Sequence[Input], ready: Ready) -> None:
+        replica = host.replica
+        assert replica is not None
+        for event in ready.events:
+            if event.name in _EVENTS:
+                self._tell(f"{host.id} {_EVENTS[event.name](event)}")
+            else:
+                self._tell(f"{host.id} {event.name} {event.fields}", story=False)
+        if replica.guaranteed_id > self._marks.get(host.id, 0):
+            self._marks[host.id] = replica.guaranteed_id
+            id = replica.guaranteed_id
+            self._tell(f"{host.id} holds entry {id} of term {replica.log.term_at(id)} guaranteed")
+        for reply in ready.replies:
+            self._tell(f"{host.id} {_reply(reply)}")
+
+
+_EVENTS: dict[str, Callable[[Event], str]] = {
+    "canvass": lambda e: f"canvasses for term {e.fields['term']}",
+    "candidate": lambda e: f"stands in term {e.fields['term']}",
+    "leader": lambda e: f"leads term {e.fields['term']}, from entry {e.fields['first_id']} on",
+    "passive": lambda e: f"leads no more (term {e.fields['term']})",
+    "following": lambda e: f"follows {e.fields['leader']} in term {e.fields['term']}",
+    "expunge": lambda e: f"expunges entries {e.fields['from_id']}..{e.fields['last_id']}",
+    "second_leader": lambda e: f"hears another leader of its own term {e.fields['term']}, {e.fields['sender']}",
+    "handing_over": lambda e: f"hands over to {e.fields['to']}",
+    "started": lambda e: "has started",
+    "member_change": lambda e: f"makes {e.fields['member']} a {e.fields['role']} (before: {e.fields['before']})",
+    "lost_disk": lambda e: f"hears that {e.fields['member']} has lost its disk",
+    "base_sent": lambda e: f"sends {e.fields['member']} a base, up to entry {e.fields['base_id']}",
+    "base_installed": lambda e: f"begins from a base, up to entry {e.fields['base_id']}",
+    "retired": lambda e: f"is told by {e.fields['told_by']} that it is no member any more",
+}
+
+
+def _reply(reply: Reply) -> str:
+    if isinstance(reply, Appended):
+        return f"acknowledges serial {reply.serial} of {reply.client} at LSN {', '.join(map(str, reply.lsns))}"
+    if isinstance(reply, Refused):
+        what = f"serial {reply.serial} of {reply.client}" if reply.count else "a request"
+        return f"refuses {what}: {reply.code.name}"
+    if isinstance(reply, Opened):
+        return f"opens epoch {reply.epoch}, last serial {reply.last_serial}"
+    if isinstance(reply, ReadAt):
+        return f"answers a read up to entry {reply.id}"
+    return f"answers {type(reply).__name__}"
+
+
+def narrated(scenario: Scenario, *, strict: bool = True) -> tuple[Outcome, Narrator]:
+    """Replay it, and tell."""
+    narrator = Narrator()
+
+    def watch(stage: Stage) -> Narrator:
+        return narrator
+
+    outcome = Replay(scenario, strict=strict, watchers=[watch], on_line=narrator.on_line).run()
+    return outcome, narrator
+
+
+def comments(outcome: Outcome, narrator: Narrator) -> list[str]:
+    """One a line, "" where nothing of note happens; the last says what broke."""
+    told = ["; ".join(narrator.story.get(at, [])) for at in range(outcome.at + 1)]
+    if outcome.invariant and told:
+        told[-1] = "; ".join(filter(None, [told[-1], f"{outcome.invariant.upper()}: {outcome.detail}"]))
+    return told

@@ -1,0 +1,89 @@
+"""Between the servers: what arrives, when, how often. Decides; the world schedules."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+from .options import Network
+
+
+class Links:
+    """Every ordered pair of servers. A cut link loses what is sent over it; some of it arrives after the heal, as a
+    connection that survives would have it.
+    """
+
+    def __init__(self, options: Network, rng: random.Random, ids: Sequence[int]) -> None:
+        self.options = options
+        self._rng = rng
+        self.ids = tuple(ids)
+        self.cut: dict[tuple[int, int], bool] = {}
+        self.quiet = False  # no losses, copies or late arrivals any more
+        self._last_us: dict[tuple[int, int], int] = {}  # latest arrival so far, where order is kept
+
+    def arrivals_us(self, now_us: int, source: int, target: int) -> list[int]:
+        """When the copies of a message that leaves now arrive; [] if it is lost."""
+        rng, o = self._rng, self.options
+        low, high = o.delay_us
+        at_us = now_us + low + int(rng.random() * (high - low))
+        if self.quiet:
+            return [] if (source, target) in self.cut else [self._in_order(source, target, at_us)]
+        chance = rng.random()
+        if (source, target) in self.cut:
+            return []
+        if chance < o.loss:
+            return []
+        if chance < o.loss + o.late:
+            return [at_us + int(rng.random() * o.late_us)]
+        if chance < o.loss + o.late + o.duplication:
+            return [at_us, at_us + int(rng.random() * 20 * high)]
+        return [self._in_order(source, target, at_us)]
+
+    def damages(self) -> bool:
+        """Is this one damaged on its way?"""
+        return not self.quiet and self._rng.random() < self.options.damage
+
+    def _in_order(self, source: int, target: int, at_us: int) -> int:
+        if self.options.ordered:
+            at_us = max(at_us, self._last_us.get((source, target), 0))
+            self._last_us[source, target] = at_us
+        return at_us
+
+    def connected(self, a: int, b: int) -> bool:
+        return (a, b) not in self.cut and (b, a) not in self.cut
+
+    def set_cuts(self, cut: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Exactly these links are cut from now on. Returns the pairs (low, high) that are connected again."""
+        before = self.cut
+        self.cut = dict.fromkeys(cut, True)
+        return [
+            (a, b) for a in self.ids for b in self.ids
+            if a < b and ((a, b) in before or (b, a) in before) and self.connected(a, b)
+        ]
+
+    def topology(self, name: str) -> list[tuple[int, int]]:
+        """The cuts of a topology over a random order of the servers."""
+        order = list(self.ids)
+        self._rng.shuffle(order)
+        return [
+            (a, b) for i, a in enumerate(order) for j, b in enumerate(order)
+            if i != j and not _KEPT[name](i, j, len(order))
+        ]
+
+
+def _side(i: int, n: int) -> int:
+    """Of a bridge: 0 is the pier between sides 1 and 2."""
+    return 0 if i == 0 else 1 + (i > n // 2)
+
+
+#: Does the link between positions i and j of ``n`` stand?
+_KEPT: dict[str, Callable[[int, int, int], bool]] = {
+    "whole": lambda i, j, n: True,
+    "star": lambda i, j, n: i == 0 or j == 0,
+    "chain": lambda i, j, n: abs(i - j) == 1,
+    "bridge": lambda i, j, n: _side(i, n) == _side(j, n) or 0 in (_side(i, n), _side(j, n)),
+    "halves": lambda i, j, n: (i < n // 2) == (j < n // 2),
+    "isolate": lambda i, j, n: i != 0 and j != 0,
+    "mute": lambda i, j, n: i != 0,  # the first hears, and is not heard
+    "deaf": lambda i, j, n: j != 0,
+}

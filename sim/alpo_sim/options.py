@@ -1,0 +1,185 @@
+"""What kind of world a seed makes: everything that is drawn once, before anything happens."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from alpo.core.members import Settings
+
+MS = 1000  # virtual time is in microseconds
+SECOND = 1_000_000
+
+FAULTS = (
+    "crash", "crash_all", "pause", "cut", "one_way", "star", "chain", "bridge", "isolate", "stall", "full", "jump",
+    "drift", "stop", "reset", "move",
+)
+TOPOLOGIES = ("whole", "star", "chain", "bridge")
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """Microseconds and probabilities a message. ``ordered``: what a link carries arrives in order, as over TCP."""
+
+    delay_us: tuple[int, int] = (100, 2000)
+    late: float = 0.001  # so many arrive much later
+    late_us: int = 3 * SECOND
+    loss: float = 0.005
+    duplication: float = 0.005
+    ordered: bool = False
+    damage: float = 0.001
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Who does what. ``pace_us``: mean pause between two new requests of one client."""
+
+    writers: int = 4
+    readers: int = 2
+    pace_us: int = 150 * MS
+    depth: int = 8  # appends in flight a client
+    payload_bytes_max: int = 200
+    operators: bool = True
+    retry_us: int = 700 * MS
+    #: A server that has taken so many bytes not yet guaranteed reads from no client (the driver's back pressure).
+    inflight_bytes_max: int = 8 << 20
+    copied: float = 0.02  # so many requests arrive a second time, up to 8 s later
+    same_name: float = 0.3  # so many new named writers take a name that is in use
+    quits: float = 0.005  # so often a writer dies before a request
+    alike: bool = False  # all payloads are equal
+    #: Operators and readers who look after what is kept, and what they ask for: see `keepers`.
+    keepers: int = 0
+    keep: tuple[str, ...] = ("outcome", "outcome", "outcome", "outcome", "settings", "cursor", "cursor")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """A world. Two with equal options do the same, to the byte."""
+
+    seed: int
+    servers: int = 3
+    seconds: int = 60
+    election_timeout_us: int = 500 * MS
+    #: None: T/20, at least 10 ms. Less than a round trip and an fsync makes candidates collide.
+    stagger_us: int | None = None
+    #: How long an fsync takes; mostly near the lower end.
+    fsync_us: tuple[int, int] = (300, 6300)
+    priorities: tuple[int, ...] = ()
+    auto_init: bool = True
+    network: Network = field(default_factory=Network)
+    load: Load = field(default_factory=Load)
+    settings: Settings = field(default_factory=Settings)
+    limits: tuple[tuple[str, int], ...] = ()
+    #: Mean time between two faults; 0: none.
+    fault_every_us: int = 2 * SECOND
+    faults: tuple[str, ...] = FAULTS
+    wipes: int = 0
+    drift: float = 0.01  # clocks run up to so much too fast or too slow
+    last_topology: str = "whole"
+    #: So many servers are down, at first, when progress is demanded: a minority, those with a lost disk included.
+    last_down: int = 0
+    #: One server is first started with another list of members.
+    misconfigured: bool = False
+    #: Mean time between two cleanings of one server; 0: none.
+    clean_every_us: int = 0
+    #: Servers that may be added, and operators who add, remove and replace members and hand over leadership.
+    spares: int = 0
+    stewards: int = 0
+
+    @staticmethod
+    def draw(seed: int, *, servers: int | None = None, seconds: int = 60, **fixed: Any) -> Options:
+        """The world of ``seed``; what is given is not drawn."""
+        rng = random.Random(f"options {seed}")
+        size = rng.choice((1, 2, 3, 3, 3, 3, 3, 3, 4, 5, 5, 5, 7, 9))
+        size = size if servers is None else servers
+        drawn: dict[str, Any] = {
+            "servers": size,
+            "seconds": seconds,
+            "election_timeout_us": rng.choice((60, 150, 300, 500, 500, 1000)) * MS,
+            "stagger_us": rng.choice((None, None, None, 0, 1 * MS)),
+            "priorities": tuple(rng.randrange(3) for _ in range(size)) if rng.random() < 0.3 else (),
+            "auto_init": size > 1 and rng.random() < 0.9,
+            "network": _network(rng),
+            "load": replace(_load(rng, size), keepers=_keepers(seed)),
+            "settings": _settings(rng),
+            "limits": _limits(rng),
+            "fault_every_us": rng.choice((500, 1000, 2000, 4000)) * MS,
+            "faults": tuple(f for f in FAULTS if rng.random() < 0.6) or ("crash",),
+            "wipes": rng.randint(0, (size - 1) // 2) if rng.random() < 0.3 else 0,
+            "drift": rng.choice((0.0, 0.0001, 0.01, 0.05)),
+            "clean_every_us": rng.choice((0, 500 * MS, 5 * SECOND)),
+            "misconfigured": rng.random() < 0.1,
+            "last_topology": rng.choice(TOPOLOGIES) if size >= 3 else "whole",
+        }
+        drawn["fsync_us"] = rng.choice(((300, 6300), (300, 6300), (100, 500), (1000, 60_000)))
+        drawn["last_down"] = rng.randint(0, (size - 1) // 2) if rng.random() < 0.5 else 0
+        if random.Random(f"damage {seed}").random() < 0.3:  # of its own: what it joins was drawn before there was any
+            drawn["faults"] += ("damage",)
+        drawn |= _members(seed, size, drawn["wipes"])
+        return Options(seed, **(drawn | fixed))
+
+    def describe(self) -> dict[str, Any]:
+        """JSON-ready, nested as it stands."""
+        return _plain(self)  # type: ignore[no-any-return]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (Options, Network, Load, Settings)):
+        return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
+    return [_plain(v) for v in value] if isinstance(value, tuple) else value
+
+
+def _network(rng: random.Random) -> Network:
+    low = rng.choice((50, 100, 500))
+    return Network(
+        (low, low + rng.choice((100, 1000, 5000))), rng.choice((0.0, 0.001, 0.01)), rng.choice((1, 3, 10)) * SECOND,
+        rng.choice((0.0, 0.0, 0.005, 0.05, 0.3)), rng.choice((0.0, 0.0, 0.005, 0.05)), rng.random() < 0.5,
+    )
+
+
+def _load(rng: random.Random, size: int) -> Load:
+    """The more servers, the fewer requests: every one costs steps on all of them."""
+    return Load(
+        rng.randint(1, 6), rng.randint(0, 3), rng.choice((50, 150, 400)) * MS * max(3, size) // 3,
+        rng.choice((1, 4, 16)), rng.choice((20, 200, 2000)), rng.random() < 0.5, rng.choice((300, 700, 2000)) * MS,
+        rng.choice((500, 5000, 8 << 20)),
+    )
+
+
+def _keepers(seed: int) -> int:
+    """In every third world; of a generator of its own, so that the rest of a seed's world stands."""
+    return random.Random(f"keepers {seed}").choice((0, 0, 2))
+
+
+def _members(seed: int, size: int, wipes: int) -> dict[str, int]:
+    """In every third world the list of members changes; of a generator of its own as well."""
+    rng = random.Random(f"members {seed}")
+    if wipes:
+        wipes = rng.choice((wipes, 3, 8))
+    if rng.random() < 0.67:
+        return {"wipes": wipes}
+    wipes = max(wipes, rng.choice((0, 2, 8)))
+    return {"wipes": wipes, "stewards": rng.choice((1, 1, 2)), "spares": min(9 - size, rng.choice((0, 1, 2, 4)))}
+
+
+def _settings(rng: random.Random) -> Settings:
+    """Mostly as they are; else so small that sessions end, windows slide and names run out."""
+    if rng.random() < 0.4:
+        return Settings()
+    return Settings(
+        session_ttl_ms=rng.choice((2000, 5000, 20_000)), window=rng.choice((2, 4, 16, 64)),
+        window_total=rng.choice((8, 32, 200)), sessions_max=rng.choice((1, 2, 4, 16)), names_max=rng.choice((1, 3, 10)),
+    )
+
+
+def _limits(rng: random.Random) -> tuple[tuple[str, int], ...]:
+    """Of the core's bounds: small ones make it read from disk, save and hold back often."""
+    if rng.random() < 0.4:
+        return ()
+    return (
+        ("tail_bytes_max", rng.choice((1000, 10_000, 1 << 20))),
+        ("peer_inflight_bytes_max", rng.choice((300, 5000, 1 << 20))),
+        ("request_bytes_max", rng.choice((100, 2000, 1 << 20))),
+        ("table_save_entries", rng.choice((5, 50, 1000))),
+    )

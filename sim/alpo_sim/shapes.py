@@ -1,0 +1,109 @@
+"""Messages by what a reader of a schedule tells them apart by: a kind and fields, as text.
+
+The main fields of a kind are those that matter to the story; the others (clocks, round numbers, marks that ride along)
+are only named where a schedule needs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from alpo.core import messages as m
+from alpo.core.entries import Entry
+from alpo.core.ranks import Rank
+
+
+def _rank(rank: Rank | None) -> str | None:
+    return None if rank is None else ".".join(map(str, rank))
+
+
+def _span(entries: list[Entry]) -> str:
+    return f"{entries[0].id}..{entries[-1].id}" if entries else "none"
+
+
+def _flag(value: bool) -> str | None:
+    return "yes" if value else None
+
+
+_Fields = dict[str, Callable[[Any], object]]
+
+_MAIN: dict[type, _Fields] = {
+    m.CanvassRequest: {"term": lambda x: x.term, "rank": lambda x: _rank(x.rank)},
+    m.CanvassAnswer: {"answer": lambda x: x.answer.name},
+    m.VoteRequest: {"term": lambda x: x.term, "rank": lambda x: _rank(x.rank)},
+    m.VoteAnswer: {"term": lambda x: x.request_term, "answer": lambda x: x.answer.name},
+    m.DeferRequest: {"term": lambda x: x.term, "rank": lambda x: _rank(x.rank)},
+    m.DeferAnswer: {"term": lambda x: x.request_term, "answer": lambda x: x.answer.name},
+    m.AppendRequest: {
+        "term": lambda x: x.term, "after": lambda x: f"{x.prev_id}.{x.prev_term}",
+        "entries": lambda x: _span(x.entries),
+    },
+    m.AppendAnswer: {
+        "term": lambda x: x.term, "accepted": lambda x: x.match_id if x.ok else None,
+        "refused": lambda x: None if x.ok else x.prev_id,
+    },
+    m.HandOver: {"term": lambda x: x.term},
+    m.WrongIncarnation: {},
+    m.StartQuestion: {},
+    m.StartAnswer: {"status": lambda x: x.status.name},
+    m.BasePart: {"term": lambda x: x.term, "part": lambda x: f"{x.part}/{x.parts}"},
+    m.BaseAnswer: {"term": lambda x: x.term, "part": lambda x: x.part, "base": lambda x: x.base_id},
+    m.Retired: {},
+    m.WentBack: {"term": lambda x: x.term, "held": lambda x: x.held_id},
+    m.CopyRequest: {"entry": lambda x: f"{x.id}.{x.entry_term}"},
+    m.CopyAnswer: {"entry": lambda x: x.id, "entries": lambda x: _span(x.entries)},
+}
+
+_MORE: dict[type, _Fields] = {
+    m.CanvassRequest: {"again": lambda x: _flag(x.again), "round": lambda x: x.round},
+    m.CanvassAnswer: {"own_term": lambda x: x.term, "round": lambda x: x.round},
+    m.VoteRequest: {"handed_over": lambda x: _flag(x.handed_over)},
+    m.VoteAnswer: {
+        "own_term": lambda x: x.term, "holder": lambda x: x.holder, "holder_rank": lambda x: _rank(x.holder_rank),
+        "wall": lambda x: x.wall_ms,
+    },
+    m.DeferRequest: {},
+    m.DeferAnswer: {"own_term": lambda x: x.term},
+    m.AppendRequest: {
+        "guaranteed": lambda x: x.guaranteed_id, "fully": lambda x: x.fully_replicated_id, "round": lambda x: x.round,
+    },
+    m.AppendAnswer: {
+        "last": lambda x: x.last_id, "conflict": lambda x: f"{x.conflict_id}.{x.conflict_term}",
+        "round": lambda x: x.round, "stopping": lambda x: _flag(x.stopping), "prev": lambda x: x.prev_id,
+        "room": lambda x: x.room.name.lower() if x.room else None,
+        "wall": lambda x: x.wall_ms,
+    },
+    m.HandOver: {},
+    m.WrongIncarnation: {"asked": lambda x: x.asked.hex()},
+    m.StartQuestion: {"number": lambda x: x.number},
+    m.StartAnswer: {"number": lambda x: x.number},
+    m.BasePart: {"number": lambda x: x.number, "rows": lambda x: len(x.rows)},
+    m.BaseAnswer: {"number": lambda x: x.number},
+    m.Retired: {},
+    m.WentBack: {},
+    m.CopyRequest: {},
+    m.CopyAnswer: {"base": lambda x: x.base_id},
+}
+
+#: Kind -> the names of all its fields, the main ones first.
+KINDS: dict[str, tuple[str, ...]] = {kind.__name__: (*_MAIN[kind], *_MORE[kind]) for kind in _MAIN}
+
+Fields = tuple[tuple[str, str], ...]
+
+
+def main_fields(message: object) -> Fields:
+    return _fields(message, _MAIN)
+
+
+def more_fields(message: object) -> Fields:
+    return _fields(message, _MORE)
+
+
+def _fields(message: object, table: dict[type, _Fields]) -> Fields:
+    found = []
+    for name, get in table[type(message)].items():
+        value = get(message)
+        if value is not None:
+            found.append((name, str(value)))
+    return tuple(found)

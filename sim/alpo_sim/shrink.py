@@ -1,0 +1,296 @@
+"""Makes a failing schedule small: leaves out what is not needed for the same invariant to break.
+
+Laws:
+
+* Whatever is kept was replayed and broke the same invariant; the schedule then is what that replay did, no more.
+* Lines are left out with the time before them, so that what remains moves together.
+* It ends when nothing more can be left out, or when its time is up; the best so far is the result.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+from alpo.core.members import Settings
+
+from .actions import Ask, Boot, Clock, Configure, Link, Persist, Serve, Step
+from .outcome import Outcome
+from .replay import Replay
+from .scenario import Arrive, Deed, Expect, Line, Scenario, Seen, Tick, Times
+from .shrink_forms import anonymous, permuted, plain_asks, retimed, without_servers
+
+_START_KINDS = ("StartQuestion", "StartAnswer", "WrongIncarnation")
+#: So few lines are also tried two at a time.
+_PAIRS_LINES_MAX = 120
+_SHORTCUT_LINES_MAX = 8
+#: Times between lines that look tidy.
+_APART_US = (1000, 500, 200, 100)
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far it is."""
+
+    lines: int
+    replays: int
+    phase: str
+
+
+class OutOfTime(Exception):
+    """The limit is reached."""
+
+
+class CannotReplay(Exception):
+    """The schedule does not break that invariant on the core alone."""
+
+
+class Shrinker:
+    """Shrinks ``scenario``, which breaks ``invariant``; `best` is valid at any time after `begin`.
+
+    The mutation that it names must be in force while this works.
+    """
+
+    def __init__(
+        self, scenario: Scenario, invariant: str, *, limit_s: float = 120.0,
+        on_progress: Callable[[Progress], None] = lambda progress: None,
+    ) -> None:
+        self.best = replace(scenario, expects=(Expect("broken", invariant=invariant),))
+        self.detail = ""
+        self._invariant = invariant
+        self._ends_s = time.monotonic() + limit_s
+        self._on_progress = on_progress
+        self._progress = Progress(len(scenario.lines), 0, "replaying")
+
+    def run(self) -> Scenario:
+        """All of it. Raises `CannotReplay`."""
+        self.begin()
+        try:
+            self._coarse()
+            while True:
+                before = self._size()
+                self._fine()
+                if self._size() >= before:
+                    break
+        except OutOfTime:
+            pass
+        return self._as_file()
+
+    def begin(self) -> None:
+        """Replay it as it stands. Raises `CannotReplay`."""
+        outcome = Replay(self.best, strict=False).run()
+        if outcome.invariant != self._invariant:
+            came = f"{outcome.invariant} broke instead: {outcome.detail}" if outcome.invariant else "every check held"
+            raise CannotReplay(came)
+        self._keep(self.best, outcome)
+
+    # -- trying -----------------------------------------------------------------------------------------
+
+    def _size(self) -> tuple[int, int]:
+        return self.best.servers, len(self.best.lines)
+
+    def _keep(self, scenario: Scenario, outcome: Outcome) -> None:
+        self.best = replace(scenario, lines=tuple(outcome.done))
+        self.detail = outcome.detail
+        self._progress.lines = len(outcome.done)
+
+    def _try(self, scenario: Scenario, *, smaller: bool = False) -> bool:
+        """Does that break the same invariant? Then it is the best. ``smaller``: only if it did fewer lines, too."""
+        if time.monotonic() > self._ends_s:
+            raise OutOfTime
+        self._progress.replays += 1
+        self._on_progress(self._progress)
+        outcome = Replay(scenario, strict=False).run()
+        if outcome.invariant != self._invariant or (smaller and len(outcome.done) >= len(self.best.lines)):
+            return False
+        self._keep(scenario, outcome)
+        return True
+
+    def _without(self, drop: Callable[[Line], bool]) -> bool:
+        """Leave out all such lines, if that does."""
+        gone = {at for at, line in enumerate(self.best.lines) if drop(line)}
+        return bool(gone) and self._try(replace(self.best, lines=_left(self.best.lines, gone)))
+
+    # -- what is large first ----------------------------------------------------------------------------
+
+    def _coarse(self) -> None:
+        self._phase("simplifying")
+        self._defaults()
+        self._chunks(smallest=max(32, len(self.best.lines) // 64))
+        self._try(retimed(self.best, 20))
+        self._groups()
+        self._chunks(smallest=8)
+        self._defaults()
+
+    def _fine(self) -> None:
+        self._groups()
+        self._chunks(smallest=1)
+        self._phase("simplifying")
+        self._defaults()
+        self._fewer_servers()
+        self._try(plain_asks(self.best))
+        self._tidy_times()
+        if len(self.best.lines) <= _PAIRS_LINES_MAX:
+            self._pairs()
+            self._shortcuts()
+        self._order()
+        self._tidy_times()
+
+    def _phase(self, name: str) -> None:
+        self._progress.phase = name
+
+    def _defaults(self) -> None:
+        """Everything as usual: settings, limits, timers, clocks, disks, first start."""
+        best = self.best
+        if not best.founded:
+            self._found()
+        for change in ({"limits": ()}, {"settings": Settings()}, {"priorities": ()}, {"times": Times()}):
+            if any(getattr(self.best, name) != value for name, value in change.items()):
+                self._try(replace(self.best, **change))
+        self._without(lambda line: isinstance(line.what, Clock))
+        self._without(lambda line: isinstance(line.what, Configure))
+        if any(line.more for line in self.best.lines):
+            lines = (Line(line.what) for line in self.best.lines if not isinstance(line.what, Step))
+            self._try(replace(self.best, lines=tuple(lines)))
+        if not self.best.prompt:
+            kept = (line for line in self.best.lines if not isinstance(line.what, (Persist, Serve)))
+            self._try(replace(self.best, prompt=True, lines=tuple(kept)))
+        if any(isinstance(line.what, Ask) for line in self.best.lines):
+            self._try(plain_asks(self.best))
+            self._try(anonymous(self.best))
+
+    def _found(self) -> None:
+        """The first start done beforehand. Then the last server's timer is the first: others may have to be it."""
+        founded = replace(self.best, founded=True, lines=_left(self.best.lines, _of_start(self.best.lines)))
+        if not self._try(founded) and len(founded.lines) <= _PAIRS_LINES_MAX:
+            any(self._try(each) for each in permuted(founded))
+
+    def _groups(self) -> None:
+        """By what they are and whom they are about."""
+        self._phase("leaving out by kind and server")
+        groups: dict[tuple[object, ...], None] = {}
+        for line in self.best.lines:
+            for group in _groups_of(line.what):
+                groups[group] = None
+        for group in groups:
+            self._without(lambda line, group=group: group in _groups_of(line.what))  # type: ignore[misc]
+
+    def _chunks(self, *, smallest: int) -> None:
+        """Runs of lines: half of them, a quarter, …, one."""
+        size = max(1, len(self.best.lines) // 2)
+        while True:
+            self._phase(f"leaving out {size} at a time" if size > 1 else "leaving out one at a time")
+            at = 0
+            while at < len(self.best.lines):
+                gone = set(range(at, min(at + size, len(self.best.lines))))
+                if not self._try(replace(self.best, lines=_left(self.best.lines, gone)), smaller=True):
+                    at += size
+            if size <= smallest:
+                return
+            size = max(smallest, size // 2)
+
+    def _pairs(self) -> None:
+        self._phase("leaving out two at a time")
+        apart = 1
+        while apart < len(self.best.lines):
+            at = 0
+            while at + apart < len(self.best.lines):
+                lines = _left(self.best.lines, {at, at + apart})
+                if not self._try(replace(self.best, lines=lines), smaller=True):
+                    at += 1
+            apart += 1
+
+    def _shortcuts(self) -> None:
+        """A deadline that comes by itself instead of several lines that bring the same about."""
+        self._phase("trying shortcuts")
+        for size in range(_SHORTCUT_LINES_MAX, 1, -1):
+            at = 0
+            while at + size <= len(self.best.lines):
+                ids = range(1, self.best.servers + self.best.spares + 1)
+                if not any(self._shortcut(at, size, id) for id in ids):
+                    at += 1
+
+    def _shortcut(self, at: int, size: int, id: int) -> bool:
+        lines = self.best.lines
+        tick = Line(Tick(lines[at].what.at_us, id))
+        rest = _left(lines, set(range(at + 1, at + size)))
+        return self._try(replace(self.best, lines=(*rest[:at], tick, *rest[at + 1 :])), smaller=True)
+
+    def _fewer_servers(self) -> None:
+        for count in (4, 2, 1):
+            while self.best.servers + self.best.spares > count and self._one_fewer(count):
+                pass
+
+    def _one_fewer(self, count: int) -> bool:
+        ids = range(1, self.best.servers + self.best.spares + 1)
+        return any(self._try(without_servers(self.best, gone)) for gone in combinations(ids, count))
+
+    def _order(self) -> None:
+        """Servers numbered as they come into the story."""
+        first = next(permuted(self.best))
+        if first != self.best:
+            self._try(first)
+
+    def _tidy_times(self) -> None:
+        any(self._try(retimed(self.best, apart_us)) for apart_us in _APART_US)
+
+    # -- the end ----------------------------------------------------------------------------------------
+
+    def _as_file(self) -> Scenario:
+        """With deliveries as a file has them."""
+        outcome = Replay(self.best, strict=False, patterns=True).run()
+        return replace(self.best, lines=tuple(outcome.done))
+
+
+def _left(lines: Sequence[Line], gone: set[int]) -> tuple[Line, ...]:
+    """Without those, and without the time that passed before each of them."""
+    left, saved_us, before_us = [], 0, 0
+    for at, line in enumerate(lines):
+        now_us = line.what.at_us
+        if at in gone:
+            saved_us += now_us - before_us
+        else:
+            left.append(line._replace(what=line.what._replace(at_us=now_us - saved_us)))
+        before_us = now_us
+    return tuple(left)
+
+
+def _of_start(lines: Sequence[Line]) -> set[int]:
+    """What is about the first start: with that done before, all are up from the beginning."""
+    ends = 0
+    for at, line in enumerate(lines):
+        if isinstance(line.what, Seen):
+            if line.what.kind not in _START_KINDS:
+                break
+            ends = at
+    booted: dict[int, bool] = {}
+    gone: set[int] = set()
+    for at, line in enumerate(lines):
+        what = line.what
+        if isinstance(what, Boot) and what.id not in booted:
+            booted[what.id] = True
+            gone.add(at)
+        elif at <= ends and isinstance(what, (Seen, Tick, Step, Persist)):
+            gone.add(at)
+    return gone
+
+
+def _groups_of(what: Deed) -> list[tuple[object, ...]]:
+    if isinstance(what, (Seen, Arrive)):
+        kind = (what.kind,)
+        ends = [("to", what.target), ("from", what.source), ("between", what.source, what.target)]
+        return [kind, *ends, (what.kind, what.source, what.target)]
+    name = type(what).__name__
+    groups: list[tuple[object, ...]] = [(name,), (name, what.id)]
+    if isinstance(what, Link):
+        groups.append((name, what.id, what.peer))
+    if isinstance(what, Ask):
+        request = what.request
+        groups += [(name, type(request).__name__)]
+        client = getattr(request, "client", None) or getattr(request, "name", None)
+        groups += [(name, client)] if client else []
+    if isinstance(what, Tick):
+        groups = [(name, what.id)]
+    return groups

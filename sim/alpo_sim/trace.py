@@ -1,0 +1,61 @@
+"""Everything that happens in a world, as text: a line an event, the same bytes for the same seed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TextIO
+
+from alpo.core.inputs import Input, Received
+from alpo.core.messages import AppendRequest, Envelope
+from alpo.core.ready import Ready, Write
+
+from .host import Host
+
+if TYPE_CHECKING:
+    from .world import World
+
+
+def _short(value: object) -> str:
+    """Without the entries' bodies, and without anything that differs between processes."""
+    if isinstance(value, Received):
+        return f"{value.envelope.sender.id} says {_short(value.envelope.message)}"
+    if isinstance(value, AppendRequest):
+        ends = f"{value.entries[0].id}..{value.entries[-1].id}" if value.entries else "-"
+        return repr(value._replace(entries=[])) + f" {ends}"
+    return repr(value)
+
+
+class Tracer:
+    """A watcher that writes to ``file``."""
+
+    def __init__(self, world: World, file: TextIO) -> None:
+        self._stage = world.stage
+        self._file = file
+
+    def _line(self, host: Host, text: str) -> None:
+        self._file.write(f"{self._stage.now_us / 1e6:11.6f} {host.id} {text}\n")
+
+    def booted(self, host: Host) -> None:
+        self._line(host, f"boot {host.boots}")
+
+    def committing(self, host: Host, writes: Sequence[Write]) -> None:
+        last = writes[-1]
+        self._line(host, f"disk term {last.term} vote {last.vote} write {last.number} guaranteed {last.guaranteed_id}")
+
+    def sent(self, host: Host, envelope: Envelope) -> None:
+        self._line(host, f"to {envelope.target.id} {_short(envelope.message)}")
+
+    def stepped(self, host: Host, inputs: Sequence[Input], ready: Ready) -> None:
+        for each in inputs:
+            self._line(host, f"in {_short(each)}")
+        for event in ready.events:
+            self._line(host, f"event {event.name} {event.fields}")
+        for reply in ready.replies:
+            self._line(host, f"reply {reply!r}")
+        replica = host.replica
+        if replica is not None:
+            self._line(
+                host,
+                f"now {replica.state.value} term {replica.term} last {replica.log.last_id} "
+                f"guaranteed {replica.guaranteed_id} stable {replica.log.stable_id}",
+            )

@@ -1,0 +1,45 @@
+"""One run and what came of it."""
+
+from __future__ import annotations
+
+import time
+from typing import NamedTuple
+
+from .broken import Broken
+from .options import Options
+from .world import World
+
+
+class Verdict(NamedTuple):
+    """``invariant`` is "" when all held; ``detail`` then too. ``virtual_s`` on the world's clock, ``cpu_s`` on ours."""
+
+    options: Options
+    invariant: str
+    detail: str
+    steps: int
+    acknowledged: int
+    reads: int
+    entries: int
+    terms: int
+    faults: int
+    virtual_s: float
+    cpu_s: float
+
+    @property
+    def ok(self) -> bool:
+        return not self.invariant
+
+
+def run_world(world: World) -> Verdict:
+    """Run ``world`` to its end or to the first check that fails."""
+    began = time.process_time()
+    invariant = detail = ""
+    try:
+        world.run()
+    except Broken as broken:
+        invariant, detail = broken.invariant, broken.detail
+    return Verdict(
+        world.options, invariant, detail, world.stage.steps, world.history.acknowledged, world.history.reads,
+        len(world.safety.guaranteed), len(world.safety.leaders), sum(world.faults.counts.values()),
+        world.now_us / 1e6, time.process_time() - began,
+    )

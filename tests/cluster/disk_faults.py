@@ -1,0 +1,289 @@
+"""Faults of disks, each with what must follow from it: the server votes again, by itself or on another disk.
+
+Laws (docs/protocol.md states the limits that they keep to):
+
+* The disks of a minority are harmed, here one at a time: the next only once everybody votes again, and what was the
+  log's end then is guaranteed everywhere.
+* A directory is put back to an older copy only when all that it held since is held by all others, a term that it may
+  have voted in has its leader, and more is fully replicated than the copy holds: anything else is the limit of R31, "a
+  directory rolled back whole, before anyone can tell, may vote twice".
+* Damage that nobody has noticed stays damage: unless the store was set aside, or SQLite and the scrub find nothing
+  wrong with it, the disk is replaced, as docs/operations.md tells an operator to.
+"""
+
+from __future__ import annotations
+
+import random
+import resource
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import trio
+from disks import Held, empty, fill, flip_in_file, flip_in_wal, held, is_sound, make_room
+from harness import Cluster, Server
+
+from alpo import AlpoError, connect
+
+#: Until all vote, before a fault that is then left out; until they do again after it, and what was to be seen is seen.
+BEFORE_S, AFTER_S = 10.0, 60.0
+#: Until the scrub has come round, and until what it found is sound again.
+SCRUB_S, MEND_S = 20.0, 10.0
+POLL_S = 0.05
+MIB = 1 << 20
+LOW_WATER_BYTES = 8 * MIB
+#: What is left on a disk that fills up: below the low-water mark, below the reserve, nothing.
+LEFT_BYTES = (5 * MIB, MIB, 0)
+#: Of a limit on the size of files, beyond what there is of the server's own log.
+LOG_BYTES = MIB
+
+Statuses = dict[int, dict[str, Any]]
+
+
+class DiskFaults:
+    """``by_kind`` counts the faults, ``became`` what came of them; ``problems``: what must not happen."""
+
+    def __init__(self, cluster: Cluster, seed: int, by_kind: Counter[str], problems: list[str]) -> None:
+        self.became: Counter[str] = Counter()
+        self._cluster = cluster
+        self._rng = random.Random(f"{seed}/disks")
+        self._by_kind = by_kind
+        self._problems = problems
+        #: To be held while one is.
+        self.one_harmed = trio.Lock()
+        self._kinds: dict[str, Callable[[int, float], Any]] = {
+            "lose disk": self._lose, "flip file": self._flip_file, "flip WAL": self._flip_wal,
+            "roll back": self._roll_back, "replace": self._replace,
+        }
+
+    async def harm(self, kind: str, id: int, length_s: float) -> None:
+        """A fault of server ``id``'s disk, or none if not everybody votes.
+
+        Once begun it is carried through, even if cancelled: a server that was left harmed might not vote again.
+        """
+        if not await self._all_vote(BEFORE_S):
+            return
+        for path in _set_aside(self._cluster.servers[id]):  # nobody needs to look at it any more
+            shutil.rmtree(path)
+        with trio.CancelScope(shield=True):
+            if await self._kinds[kind](id, length_s) and not await self._all_vote(AFTER_S):
+                found = await self._cluster.statuses()
+                self._problems.append(f"not everybody votes {AFTER_S:g} s after {kind} of server {id}: {found}")
+
+    # -- the kinds: True, once it was done ---------------------------------------------------------------
+
+    async def _lose(self, id: int, down_s: float) -> bool:
+        self._by_kind["lose disk"] += 1
+        await self._new_disk(id, down_s)
+        return True
+
+    async def _flip_file(self, id: int, down_s: float) -> bool:
+        """Of a server that has stopped in order, so that all is in the file, or was killed."""
+        self._by_kind["flip file"] += 1
+        server = self._cluster.servers[id]
+        await self._end(id)
+        flip_in_file(server.data, self._rng)
+        await trio.sleep(down_s)
+        self._cluster.start(id)
+        became = await self._until(lambda found: self._seen(server, found), SCRUB_S) or "not readable"
+        if became == "damaged" and await self._until(lambda found: self._sound_again(server, found), MEND_S):
+            became = "mended"
+        if became not in ("set aside", "ended") and not (became in ("unseen", "mended") and is_sound(server.data)):
+            became += ", disk replaced"
+            server.kill()
+            await self._new_disk(id, 0)
+        if became == "ended":
+            self._problems.append(f"server {id} ended by itself over a damaged file\n{server.tail(3)}")
+            await self._new_disk(id, 0)
+        self.became[f"file: {became}"] += 1
+        return True
+
+    async def _flip_wal(self, id: int, down_s: float) -> bool:
+        """Synced commits would vanish: this is always noticed."""
+        server = self._cluster.servers[id]
+        server.kill()
+        done = flip_in_wal(server.data, self._rng)
+        if done:
+            self._by_kind["flip WAL"] += 1
+        await trio.sleep(down_s)
+        self._cluster.start(id)
+        if done:
+            await self._must_be_set_aside(server, "WAL")
+        return done
+
+    async def _roll_back(self, id: int, length_s: float) -> bool:
+        """To a copy made ``length_s`` or more before."""
+        cluster, server = self._cluster, self._cluster.servers[id]
+        copy = cluster.home / "copy"
+        await self._end(id)
+        shutil.copytree(server.data, copy)
+        old = held(copy)
+        cluster.start(id)
+        await trio.sleep(length_s)
+        beyond = await self._until(lambda found: _all_know_more(cluster, found, old), AFTER_S)
+        server.kill()
+        now = held(server.data)
+        if beyond and await self._until(lambda found: _others_hold(cluster, found, id, now), AFTER_S):
+            self._by_kind["roll back"] += 1
+            empty(server.data)
+            shutil.copytree(copy, server.data, dirs_exist_ok=True)
+            cluster.start(id)
+            await self._must_be_set_aside(server, "older copy")
+        else:
+            cluster.start(id)
+        shutil.rmtree(copy)
+        return True
+
+    async def _replace(self, id: int, down_s: float) -> bool:
+        """The server is gone for good; another takes its place at another address.
+
+        The old address leads to it as well: it may be taken for one whose disk was lost before anybody asks.
+        """
+        self._by_kind["replace"] += 1
+        cluster = self._cluster
+        cluster.servers[id].kill()
+        empty(cluster.servers[id].data)
+        await trio.sleep(down_s)
+        address = await cluster.newcomer(id)
+        with trio.move_on_after(AFTER_S):
+            while True:
+                with suppress(AlpoError):  # another change is under way, or nobody leads
+                    async with connect(cluster.addresses, timeout_s=5.0) as log:
+                        await log.replace_member(id, address)
+                    self.became["replace: asked for"] += 1
+                    return True
+                if await self._all_vote(POLL_S):
+                    self.became["replace: as a lost disk"] += 1
+                    return True
+        self._problems.append(f"server {id} was not replaced within {AFTER_S:g} s")
+        return True
+
+    # -- no harm to what is on the disk ------------------------------------------------------------------
+
+    async def fill_up(self, id: int, length_s: float) -> None:
+        """Where the disk is a small one."""
+        data = self._cluster.servers[id].data
+        if data.is_mount():
+            self._by_kind["fill disk"] += 1
+            fill(data, self._rng.choice(LEFT_BYTES))
+            try:
+                await trio.sleep(length_s)
+            finally:
+                make_room(data)
+
+    async def fail_writes(self, id: int, length_s: float) -> None:
+        """A limit on the size of files: the server stops over the write that fails. One that needs none is killed."""
+        self._by_kind["fail writes"] += 1
+        server = self._cluster.servers[id]
+        assert server.process is not None
+        files = [path.stat().st_size for path in server.data.iterdir()]
+        limit_bytes = max(*files, server.log.stat().st_size + LOG_BYTES)
+        resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (limit_bytes, limit_bytes))
+        server.wanted = False
+        with trio.CancelScope(shield=True), trio.move_on_after(length_s):
+            while server.running:
+                await trio.sleep(POLL_S)
+        if server.running:
+            server.kill()
+        elif server.process.returncode != 1:
+            code = server.process.returncode
+            self._problems.append(f"server {id}: exit {code} over a failed write\n{server.tail(3)}")
+        else:
+            self.became["writes: stopped itself"] += 1
+        self._cluster.start(id)
+
+    # -- steps -------------------------------------------------------------------------------------------
+
+    async def _end(self, id: int) -> None:
+        """SIGTERM or kill -9."""
+        server = self._cluster.servers[id]
+        if self._rng.random() < 0.5:
+            codes = await self._cluster.stop(id)
+            if codes != {id: 0}:
+                self._problems.append(f"server {id}: exit {codes[id]} when stopped\n{server.tail(3)}")
+        else:
+            server.kill()
+
+    async def _new_disk(self, id: int, down_s: float) -> None:
+        server = self._cluster.servers[id]
+        server.kill()
+        empty(server.data)
+        await trio.sleep(down_s)
+        self._cluster.start(id)
+
+    async def _must_be_set_aside(self, server: Server, what: str) -> None:
+        if await self._until(lambda found: _set_aside(server), AFTER_S):
+            self.became[f"{what}: set aside"] += 1
+        else:
+            self._problems.append(f"server {server.id} has not set its store aside: {what}\n{server.tail(3)}")
+            await self._new_disk(server.id, 0)
+
+    def _seen(self, server: Server, found: Statuses) -> str:
+        """What the server says of its disk; "" as long as it says nothing."""
+        if _set_aside(server):
+            return "set aside"
+        if not server.running:
+            return "ended"
+        fields = found.get(server.id)
+        if fields is None or not (fields["damaged"] or fields["scrub_passes"]):
+            return ""
+        return "damaged" if fields["damaged"] else "unseen"
+
+    def _sound_again(self, server: Server, found: Statuses) -> bool:
+        return server.id in found and not found[server.id]["damaged"]
+
+    async def _until(self, condition: Callable[[Statuses], Any], within_s: float) -> Any:
+        """What it comes to, once that is something; None if it does not in time."""
+        with trio.move_on_after(within_s):
+            while True:
+                if came_to := condition(await self._cluster.statuses()):
+                    return came_to
+                await trio.sleep(POLL_S)
+        return None
+
+    async def _all_vote(self, within_s: float) -> bool:
+        """Everybody answers and votes, by its own account and the leader's list, and knows this to be guaranteed."""
+        ends: list[int] = []
+
+        def vote(found: Statuses) -> bool:
+            if not _are_voters(self._cluster, found):
+                ends.clear()
+                return False
+            ends.append(max(fields["last_id"] for fields in found.values()))
+            return all(fields["guaranteed_id"] >= ends[0] for fields in found.values())
+
+        return bool(await self._until(vote, within_s))
+
+
+def _set_aside(server: Server) -> list[Path]:
+    return list(server.data.glob("lost-*"))
+
+
+def _are_voters(cluster: Cluster, found: Statuses) -> bool:
+    voters = [
+        {member["id"] for member in fields["members"] if member["role"] == "VOTER"}
+        for fields in found.values() if fields["state"] == "leader"
+    ]
+    return found.keys() == cluster.servers.keys() and len(voters) == 1 and voters[0] == cluster.servers.keys() and all(
+        fields["status"] == "VOTING" and not fields["damaged"] for fields in found.values()
+    )
+
+
+def _all_know_more(cluster: Cluster, found: Statuses, old: Held) -> bool:
+    return len(found) == len(cluster.servers) and all(
+        fields["fully_replicated_id"] > old.last_id for fields in found.values()
+    )
+
+
+def _others_hold(cluster: Cluster, found: Statuses, id: int, now: Held) -> bool:
+    others = {other: found[other] for other in cluster.others(id) if other in found}
+    terms = {fields["term"] for fields in others.values()}
+    return (
+        len(others) == len(cluster.servers) - 1
+        and len(terms) == 1 and terms.pop() >= now.term
+        and sorted(fields["state"] for fields in others.values()) == ["leader"] + ["passive"] * (len(others) - 1)
+        and all(fields["guaranteed_id"] >= now.last_id for fields in others.values())
+    )

@@ -1,0 +1,127 @@
+"""Entries damaged on the disk of a real server: had back from the others, never served (R31)."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness import Cluster, alpo, cluster, in_trio
+
+from alpo import AlpoError, Unavailable, connect
+
+
+def tamper(data: Path, id: int, what: str = "body || x'00'") -> None:
+    """Behind a running server's back, as a failing disk would."""
+    with closing(sqlite3.connect(data / "alpo.db", timeout=30, isolation_level=None)) as db:
+        assert db.execute(f"UPDATE log SET body = {what} WHERE id = ?", (id,)).rowcount == 1
+
+
+def events(running: Cluster, id: int) -> list[dict[str, Any]]:
+    """What server ``id`` has logged."""
+    return [json.loads(line) for line in running.servers[id].log.read_text().splitlines()]
+
+
+@in_trio
+async def test_a_damaged_entry_comes_back_from_another_server(tmp_path: Path) -> None:
+    """Of a leader and of a follower, while appends go on."""
+    async with cluster(tmp_path, proxied=False, storage={"scrub_bytes_per_s": 1 << 30}) as running:
+        first = await running.leader()
+        follower = running.others(first)[0]
+        async with connect(running.addresses) as log:
+            lsns = [await log.append(b"%d" % number) for number in range(50)]
+            await running.level()
+            ids = [record.id async for record in log.read()]
+            tamper(running.servers[first].data, ids[20])
+            tamper(running.servers[follower].data, ids[30])
+            damaged = {first: ids[20], follower: ids[30]}
+
+            def mended(found: dict[int, dict[str, Any]]) -> bool:
+                return all(
+                    id in found and not found[id]["damaged"]
+                    and any(e["event"] == "damage_mended" and e["id"] == damaged[id] for e in events(running, id))
+                    for id in damaged
+                )
+
+            await running.until("both have theirs back", mended)
+            lsns.append(await log.append(b"goes on"))
+            await running.level()
+            for server in running.servers:
+                assert [r.lsn async for r in log.read(local=True, server=server)] == lsns
+        await running.stop()
+        for server in running.servers.values():
+            code, stdout, stderr = await alpo("log", "verify", str(server.data))
+            assert code == 0, stdout + stderr
+
+
+@in_trio
+async def test_an_entry_damaged_on_all_disks_is_an_alarm_and_never_served(tmp_path: Path) -> None:
+    async with cluster(tmp_path, proxied=False, storage={"scrub_bytes_per_s": 1 << 30}) as running:
+        first = await running.leader()
+        async with connect(running.addresses) as log:
+            lsns = [await log.append(b"%d" % number) for number in range(50)]
+            await running.level()
+            record, *_ = [r async for r in log.read(start=lsns[20], stop=lsns[20])]
+            for server in running.servers.values():
+                server.pause()
+            for server in running.servers.values():
+                tamper(server.data, record.id)
+            for server in running.servers.values():
+                server.resume()
+
+            def known(found: dict[int, dict[str, Any]]) -> bool:
+                return len(found) == 3 and all(fields["damaged"] == [record.id] for fields in found.values())
+
+            found = await running.until("all scrubs have found it", known)
+            assert found[first]["damage"] == [
+                f"its disk holds damaged entries, 1 known: {record.id}; it serves and sends none of them"
+            ]
+            sound = [r.lsn async for r in log.read(stop=lsns[19], local=True, server=first)]
+            assert sound == lsns[:20]
+            with pytest.raises(Unavailable, match=rf"entry {record.id}\b"):
+                async with connect(running.addresses, timeout_s=1) as impatient:
+                    [r async for r in impatient.read(start=lsns[20], local=True, server=first)]
+            _, stdout, _ = await alpo("status", "--servers", running.addresses)
+            assert f"server {first}: its disk holds damaged entries" in stdout
+            with pytest.raises(AlpoError, match="in time"):
+                await log.append(b"nobody may count it", timeout_s=1)
+            tamper(running.servers[running.others(first)[0]].data, record.id, f"x'{record.payload.hex()}'")
+            await running.until("one sound copy mends all", lambda found: len(found) == 3 and not any(
+                fields["damaged"] for fields in found.values()
+            ))
+            await log.settle()
+            await log.append(b"goes on")
+            assert [r.payload async for r in log.read(stop=lsns[-1])] == [b"%d" % number for number in range(50)]
+
+
+def break_page(data: Path, payload: bytes) -> None:
+    """Of a running server: the page with this payload, so that SQLite neither reads it nor writes to it."""
+    with closing(sqlite3.connect(data / "alpo.db", timeout=30, isolation_level=None)) as db:
+        assert db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] == 0
+    with (data / "alpo.db").open("r+b") as file:
+        whole = file.read()
+        page = whole.index(payload) // 4096 * 4096
+        file.seek(page + 3)
+        file.write(bytes([whole[page + 3] ^ 0xFF]))  # the number of its rows
+
+
+@in_trio
+async def test_a_damaged_page_of_a_running_server_ends_its_store_and_not_the_server(tmp_path: Path) -> None:
+    async with cluster(tmp_path, proxied=False, storage={"scrub_bytes_per_s": 1 << 30}) as running:
+        follower = running.others(await running.leader())[0]
+        async with connect(running.addresses) as log:
+            lsns = [await log.append(b"%04d" % number + bytes(200)) for number in range(200)]
+            await running.level()
+            break_page(running.servers[follower].data, b"0100" + bytes(200))
+            lsns.append(await log.append(b"what was read before is not read from memory again"))
+            await running.until("its store is set aside", lambda _: any(
+                event["event"] == "store_set_aside" for event in events(running, follower)
+            ))
+            await running.until("it votes again", lambda found: len(found) == 3 and all(
+                fields["status"] == "VOTING" and not fields["damaged"] for fields in found.values()
+            ))
+            await running.level()
+            assert [r.lsn async for r in log.read(local=True, server=follower)] == lsns

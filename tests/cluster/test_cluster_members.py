@@ -1,0 +1,228 @@
+"""Members come and go, and disks are lost, while real processes serve (R27, R28, R30)."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from harness import Cluster, alpo, cluster, in_trio, serving
+
+from alpo import Refused, connect
+
+
+def votes(all_: dict[int, dict[str, Any]], id: int) -> bool:
+    """It votes, by its own account and by the leader's list."""
+    leads = [fields for fields in all_.values() if fields["state"] == "leader"]
+    return id in all_ and all_[id]["status"] == "VOTING" and any(
+        member["id"] == id and member["role"] == "VOTER" for fields in leads for member in fields["members"]
+    )
+
+
+async def fill(running: Cluster, count: int, bytes_each: int = 100, batch: int = 500) -> None:
+    async with connect(running.addresses, timeout_s=30) as log:
+        for _ in range(count // batch):
+            await log.append_batch([random.randbytes(bytes_each) for _ in range(batch)])
+
+
+def same(running: Cluster, *ids: int) -> None:
+    """Their logs are equal on disk, as far as they overlap."""
+    logs = [running.servers[id].entries() for id in ids]
+    begin = max(log[0].id for log in logs)
+    assert len({log[-1].id for log in logs}) == 1
+    kept = [[entry for entry in log if entry.id >= begin] for log in logs]
+    assert all(log == kept[0] for log in kept)
+
+
+@pytest.mark.parametrize("trimmed", [False, True])
+@in_trio
+async def test_a_lost_disk_comes_back_by_itself(tmp_path: Path, trimmed: bool) -> None:
+    async with cluster(tmp_path) as running:
+        leader = await running.leader()
+        await fill(running, 5_000)
+        await running.level()
+        if trimmed:
+            async with connect(running.addresses) as log:
+                await log.trim(before=2_001)
+            await running.until("cleaned", lambda all_: all(fields["cleaned_id"] > 0 for fields in all_.values()))
+        lost = running.others(leader)[0]
+        async with serving(running):
+            running.servers[lost].kill()
+            shutil.rmtree(running.servers[lost].data)
+            running.start(lost)
+            await running.until("it votes again", lambda all_: votes(all_, lost))
+        await running.level()
+        await running.stop()
+        same(running, *running.servers)
+
+
+@in_trio
+async def test_kill_9_in_the_middle_of_catching_up(tmp_path: Path) -> None:
+    """Of the learner, and of the leader; wherever the learner has come to, three times over."""
+    async with cluster(tmp_path, size=5) as running:
+        await fill(running, 10_000, 500, batch=20)
+        lost = running.others(await running.leader())[0]
+        async with serving(running):
+            running.servers[lost].kill()
+            shutil.rmtree(running.servers[lost].data)
+            running.start(lost)
+            for turn in range(3):
+                upto_id = random.randrange(500)
+                await running.until(
+                    f"it holds entry {upto_id}",
+                    lambda all_, upto_id=upto_id: lost in all_ and all_[lost]["last_id"] >= upto_id,  # type: ignore[misc]
+                )
+                victim = lost if turn % 2 == 0 else await running.leader()
+                running.servers[victim].kill()
+                running.start(victim)
+            await running.until("it votes again", lambda all_: votes(all_, lost))
+        await running.level()
+        await running.stop()
+        same(running, *running.servers)
+
+
+@in_trio
+async def test_an_old_disk_put_back_is_refused_and_says_so(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as running:
+        await fill(running, 500)
+        await running.level()
+        lost = running.others(await running.leader())[0]
+        running.servers[lost].kill()
+        data = running.servers[lost].data
+        data.rename(tmp_path / "old")
+        running.start(lost)
+        await running.until("it votes again", lambda all_: votes(all_, lost))
+        running.servers[lost].kill()
+        data.rename(tmp_path / "new")
+        (tmp_path / "old").rename(data)
+        async with serving(running):
+            running.start(lost)
+            found = await running.until("it is told", lambda all_: lost in all_ and all_[lost]["status"] == "RETIRED")
+            term = max(fields["term"] for fields in found.values())
+            shutil.rmtree(tmp_path / "new")
+        found = await running.statuses()
+        assert max(fields["term"] for id, fields in found.items() if id != lost) == term, "it disturbed the others"
+
+
+@in_trio
+async def test_one_grows_to_three_and_back_under_load(tmp_path: Path) -> None:
+    async with cluster(tmp_path, size=1) as running, connect(running.addresses, timeout_s=30) as log:
+        await log.init()
+        await running.leader()
+        async with serving(running):
+            for id in (2, 3):
+                members = await log.add_member(id, await running.newcomer(id))
+                assert [member.role for member in members if member.id == id] == ["LEARNER"]
+                await running.until(f"{id} votes", lambda all_, id=id: votes(all_, id))  # type: ignore[misc]
+            for id in (1, 2):
+                await _remove(log, id)
+                await running.until(
+                    f"{id} is gone", lambda all_, id=id: all_[id]["status"] == "GONE"  # type: ignore[misc]
+                )
+            found = await running.statuses()
+            assert found[3]["state"] == "leader"
+
+
+async def _remove(log: Any, id: int) -> None:
+    """Once the change before it is guaranteed and the majority answers."""
+    with trio.fail_after(60):
+        while True:
+            try:
+                await log.remove_member(id)
+                return
+            except Refused as refused:
+                assert "another change" in str(refused) or "no majority" in str(refused), refused
+
+
+@in_trio
+async def test_replace_and_transfer_by_the_command(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as running:
+        leader = await running.leader()
+        await fill(running, 1_000)
+        before = running.addresses
+        moved, target = running.others(leader)
+        async with serving(running):
+            running.servers[moved].kill()
+            address = await running.newcomer(moved)
+            code, out, err = await alpo("--servers", before, "member", "replace", f"{moved}={address}", "--json")
+            assert code == 0, err
+            (row,) = [row for row in json.loads(out)["members"] if row["id"] == moved]
+            assert (row["address"], row["role"], row["status"]) == (address, "voter", "VOTING")
+            code, out, err = await alpo("--servers", before, "transfer", str(target), "--json")
+            assert code == 0, err
+            assert json.loads(out)["leader"] == target
+        assert await running.leader() == target
+
+
+@in_trio
+async def test_what_cannot_join_is_refused_with_the_reason(tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+    async with cluster(tmp_path / "one") as running, cluster(tmp_path / "other", size=1) as other:
+        await running.leader()
+        async with connect(other.addresses, timeout_s=30) as log:
+            await log.init()
+        async with connect(running.addresses) as log:
+            for id, address, why in [
+                (1, "127.0.0.1:1", "is a member already"), (4, running.members[2], "is the address of server 2"),
+                (4, "127.0.0.1:1", "no server 4 that waits to join"), (1, other.members[1], "is a member already"),
+                (4, other.members[1], "another server|this is server 1|cluster"),
+            ]:
+                with pytest.raises(Refused, match=why):
+                    await log.add_member(id, address)
+            with pytest.raises(Refused, match="is not a member"):
+                await log.remove_member(9)
+            with pytest.raises(Refused, match="is not a voting member"):
+                await log.transfer(9)
+        code, _, err = await alpo("--servers", running.addresses, "member", "add", "4")
+        assert code == 2 and "ID=HOST:PORT" in err
+        assert all(len(fields["members"]) == 3 for fields in (await running.statuses()).values())
+
+
+@in_trio
+async def test_a_newcomer_founds_nothing_and_joins_no_other_cluster(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as running:
+        await running.leader()
+        running._options["cluster"] = "00" * 16
+        address = await running.newcomer(4)
+        async with connect(address) as lonely:
+            with pytest.raises(Refused, match="alpo member add"):
+                await lonely.init()
+        async with connect(running.addresses) as log:
+            with pytest.raises(Refused, match="told to belong to cluster 0000"):
+                await log.add_member(4, address)
+        found = await running.statuses()
+        assert found[4]["status"] == "EMPTY" and "alpo member add 4=" in found[4]["waiting"][0]
+
+
+@in_trio
+async def test_a_restored_cluster_grows(tmp_path: Path) -> None:
+    """Its log holds member lists of the cluster that it was: whoever catches up ends with the right one."""
+    (tmp_path / "old").mkdir()
+    async with cluster(tmp_path / "old") as running:
+        await fill(running, 1_000)
+        victim = running.others(await running.leader())[0]
+        async with connect(running.addresses, timeout_s=30) as log:
+            await log.remove_member(victim)
+        code, _, err = await alpo("--servers", running.addresses, "backup", str(tmp_path / "b.alpo"))
+        assert code == 0, err
+    (tmp_path / "new").mkdir()
+    async with cluster(tmp_path / "new", size=1, start=False) as running:
+        code, _, err = await alpo(
+            "restore", str(tmp_path / "b.alpo"), "--data", str(running.servers[1].data), "--id", "1",
+            "--listen", running.members[1],
+        )
+        assert code == 0, err
+        running.start()
+        await running.leader()
+        async with connect(running.addresses, timeout_s=30) as log:
+            for id in (2, 3):
+                await log.add_member(id, await running.newcomer(id))
+                await running.until(f"{id} votes", lambda all_, id=id: votes(all_, id))  # type: ignore[misc]
+        await running.level()
+        await running.stop()
+        same(running, 1, 2, 3)

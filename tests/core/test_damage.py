@@ -1,0 +1,132 @@
+"""R31 in the core: what a server does, and does not, while it knows of damaged entries on its disk."""
+
+from __future__ import annotations
+
+from mini import Cluster
+
+from alpo.core.inputs import Clean, DamageFound, Initialise
+from alpo.core.ready import Appended
+from alpo.core.replica import Replica
+from alpo.core.state import State
+
+CLIENT = "~018bcfe5-6800-7000-8000-000000000001"
+
+
+def cluster_of(size: int = 3, count: int = 10) -> tuple[Cluster, Replica, list[Replica]]:
+    """A cluster that holds ``count`` payloads on all disks; its leader, and the others."""
+    cluster = Cluster(size)
+    if size == 1:
+        cluster.give(1, Initialise("init"))
+    cluster.elect()
+    for serial in range(1, count + 1):
+        cluster.append(CLIENT, serial, b"%d" % serial)
+    cluster.run(2.0)
+    leader = cluster.leader
+    assert leader is not None
+    others = [h.replica for h in cluster.hosts.values() if h.replica is not None and h.replica is not leader]
+    return cluster, leader, others
+
+
+def damage(cluster: Cluster, replica: Replica, *ids: int) -> None:
+    cluster.give(replica.me.id, DamageFound(ids))
+    cluster.run(0.3)
+
+
+def append(cluster: Cluster, serial: int) -> bool:
+    """Is it guaranteed within two seconds?"""
+    origin = cluster.append(CLIENT, serial, b"%d" % serial)
+    cluster.run(2.0)
+    return isinstance(cluster.reply_to(origin), Appended)
+
+
+def test_it_counts_nothing_from_there_on_and_goes_on_with_the_rest() -> None:
+    cluster, leader, others = cluster_of()
+    damage(cluster, others[0], 5)
+    cluster.crash(others[1].me.id)
+    assert not append(cluster, 11), "the damaged server's copy completed a majority"
+    assert others[0].log.last_id == leader.log.last_id > leader.guaranteed_id
+    damage(cluster, others[0])
+    cluster.run(1.0)
+    assert leader.guaranteed_id == leader.log.last_id
+
+
+def test_its_copy_is_not_needed_while_the_others_are_a_majority() -> None:
+    cluster, leader, others = cluster_of()
+    had = leader.fully_replicated_id
+    damage(cluster, others[0], 5)
+    assert append(cluster, 11)
+    assert others[0].guaranteed_id == leader.guaranteed_id > had
+    assert leader.fully_replicated_id == had
+
+
+def test_it_gives_no_vote_and_asks_for_none() -> None:
+    cluster, leader, others = cluster_of()
+    damage(cluster, others[0], 5)
+    term, vote = others[0].term, others[0].vote
+    cluster.crash(leader.me.id)
+    cluster.run(10.0)
+    assert cluster.leader is None
+    assert others[0].state is State.PASSIVE and (others[0].term, others[0].vote) == (term, vote)
+    damage(cluster, others[0])
+    cluster.run(3.0)
+    assert cluster.leader is not None
+
+
+def test_a_leader_has_a_sound_one_lead() -> None:
+    cluster, leader, others = cluster_of()
+    damage(cluster, leader, 3, 5)
+    cluster.run(0.5)
+    assert cluster.leader in others
+    assert append(cluster, 11)
+    named = [fields for _, id, name, fields in cluster.events if name == "damage_found" and id == leader.me.id]
+    assert named == [{"ids": [3, 5], "count": 2}]
+
+
+def test_it_cleans_nothing() -> None:
+    cluster, leader, others = cluster_of()
+    head = cluster.hosts[others[0].me.id].store.entry_head(8)
+    assert head is not None and others[0].cleaning.cleanable_id >= 8
+    damage(cluster, others[0], 9)
+    assert others[0].cleaning.cleanable_id == 0
+    cluster.give(others[0].me.id, Clean(8, head[0], head[1] + head[2]))
+    cluster.run(0.2)
+    assert others[0].log.base_id == 0
+    damage(cluster, others[0])
+    cluster.give(others[0].me.id, Clean(8, head[0], head[1] + head[2]))
+    cluster.run(0.2)
+    assert others[0].log.base_id == 8
+    assert leader.log.base_id == 0
+
+
+def test_a_damaged_server_that_counts_less_than_its_leader_has_cleaned() -> None:
+    cluster, leader, others = cluster_of()
+    for host in cluster.hosts.values():
+        head = host.store.entry_head(8)
+        assert head is not None and host.replica is not None
+        if host.replica is not others[0]:
+            cluster.give(host.id, Clean(8, head[0], head[1] + head[2]))
+    cluster.run(0.5)
+    assert leader.log.base_id == 8
+    damage(cluster, others[0], 4)
+    cluster.crash(leader.me.id)
+    cluster.boot(leader.me.id)
+    cluster.run(5.0)
+    assert cluster.leader is not None and cluster.leader is not others[0]
+    assert append(cluster, 11)
+    damage(cluster, others[0])
+    cluster.run(2.0)
+    assert cluster.leader.fully_replicated_id == cluster.leader.log.last_id
+
+
+def test_alone_it_is_an_alarm_and_nothing_else() -> None:
+    cluster, leader, _ = cluster_of(1)
+    damage(cluster, leader, 4)
+    assert append(cluster, 11)
+    assert leader.cleaning.cleanable_id == leader.guaranteed_id
+    cluster.crash(1)
+    cluster.boot(1)
+    replica = cluster.hosts[1].replica
+    assert replica is not None
+    damage(cluster, replica, 4)
+    cluster.run(3.0)
+    assert append(cluster, 12)

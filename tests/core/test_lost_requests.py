@@ -1,0 +1,38 @@
+"""R17: what was lost on its way is sent again."""
+
+from __future__ import annotations
+
+from mini import Cluster, Host
+
+from alpo.core.messages import AppendRequest, Envelope
+
+CLIENT = "~018bcfe5-6800-7000-8000-000000000001"
+
+
+def test_r17_lost_entries_are_sent_again_to_a_server_with_as_many_of_its_own() -> None:
+    """It answers, and its log is as long as what was sent: that says nothing of what it has got."""
+    cluster = Cluster(3, seed=5)
+    old = cluster.elect()
+    cluster.append_some(3)
+    others = [id for id in cluster.hosts if id != old.me.id]
+    for id in others:
+        cluster.cut |= {(old.me.id, id), (id, old.me.id)}
+    cluster.append(CLIENT, 1, *[b"never guaranteed"] * 8, to=old.me.id)
+    cluster.run(3.0)
+    new = cluster.leader
+    assert new is not None and new is not old and old.log.last_id > new.log.last_id
+    dropped: list[int] = []
+    transmit = cluster.transmit
+
+    def lossy(host: Host, envelope: Envelope) -> None:
+        message = envelope.message
+        if isinstance(message, AppendRequest) and message.entries and envelope.target == old.me and not dropped:
+            dropped.append(message.entries[-1].id)
+            return
+        transmit(host, envelope)
+
+    cluster.transmit = lossy  # type: ignore[method-assign]
+    cluster.cut.clear()
+    cluster.run(5.0)
+    assert dropped and dropped[-1] < old.log.last_id + 8
+    assert old.log.last_id == old.guaranteed_id == new.log.last_id

@@ -1,0 +1,311 @@
+"""Members come, go and lose their disks (R27, R28, R30), in a small cluster on virtual time."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from mini import Cluster
+
+from alpo.core.inputs import ChangeMember, Clean, Initialise, Input, MemberStep, Transfer
+from alpo.core.members import Role
+from alpo.core.ready import Code, HandedOver, MembersChanged, Refused, Reply
+from alpo.core.replica import Replica
+
+
+def started(size: int = 3, seed: int = 1, entries: int = 30, **options: int) -> Cluster:
+    cluster = Cluster(size, seed, auto_init=size > 1, **options)  # type: ignore[arg-type]
+    if size == 1:
+        cluster.give(1, Initialise("init"))
+    cluster.elect()
+    cluster.append_some(entries)
+    return cluster
+
+
+def ask(cluster: Cluster, request: Input, seconds: float = 30.0) -> Reply:
+    origin = request.origin  # type: ignore[union-attr]
+    cluster.give(cluster.elect().me.id, request)
+    cluster.run_until(lambda: cluster.reply_to(origin) is not None, seconds)
+    reply = cluster.reply_to(origin)
+    assert reply is not None
+    return reply
+
+
+def replica(cluster: Cluster, id: int) -> Replica:
+    found = cluster.hosts[id].replica
+    assert found is not None
+    return found
+
+
+def votes(cluster: Cluster, id: int) -> bool:
+    """It is a voter in the leader's guaranteed list and in its own, and level with the leader."""
+    leader, mine = cluster.leader, cluster.hosts[id].replica
+    return (
+        leader is not None and mine is not None and leader.members.latest.is_voter(mine.me)
+        and leader.members.latest_id <= leader.guaranteed_id and mine.status_text == "VOTING"
+        and mine.guaranteed_id == leader.guaranteed_id
+    )
+
+
+def clean(cluster: Cluster, upto_id: int) -> None:
+    """On every server, as a retention would."""
+    for host in cluster.hosts.values():
+        if host.replica is not None:
+            head = host.store.entry_head(upto_id)
+            assert head is not None
+            time_ms, lsn, count = head
+            cluster.give(host.id, Clean(upto_id, time_ms, lsn + count))
+    cluster.run_until(lambda: all(h.replica.log.base_id == upto_id for h in cluster.hosts.values() if h.replica))
+
+
+def same_logs(cluster: Cluster, *ids: int) -> None:
+    logs = [cluster.log_of(id) for id in ids]
+    assert all(log == logs[0] for log in logs)
+    states = [replica(cluster, id).sessions.state() for id in ids]
+    assert all(state == states[0] for state in states)
+
+
+@pytest.mark.parametrize("cleaned", [0, 20])
+def test_a_lost_disk_comes_back_by_itself(cleaned: int) -> None:
+    cluster = started()
+    leader = cluster.elect()
+    lost = next(id for id in (1, 2, 3) if id != leader.me.id)
+    cluster.run(1.0)
+    if cleaned:
+        clean(cluster, cleaned)
+    before = replica(cluster, lost).me
+    cluster.wipe(lost)
+    cluster.boot(lost)
+    seen: set[str] = set()
+
+    def back() -> bool:
+        seen.add(replica(cluster, lost).status_text)
+        return votes(cluster, lost)
+
+    cluster.run_until(back)
+    assert {"EMPTY", "RECOVERING", "VOTING"} <= seen
+    mine = replica(cluster, lost).members.latest.get(lost)
+    assert mine is not None and mine.retired == (before.incarnation,) and mine.identity == replica(cluster, lost).me
+    cluster.append_some(5)
+    cluster.run(1.0)
+    same_logs(cluster, 1, 2, 3)
+    assert replica(cluster, lost).log.base_id == cleaned
+
+
+def test_what_came_back_is_whole_after_a_crash_at_any_moment() -> None:
+    for seed in range(12):
+        cluster = started(seed=seed, entries=40)
+        leader = cluster.elect()
+        lost = next(id for id in (1, 2, 3) if id != leader.me.id)
+        cluster.run(1.0)
+        clean(cluster, 20)
+        cluster.wipe(lost)
+        cluster.boot(lost)
+        rng = random.Random(seed)
+        for _ in range(3):
+            cluster.run(rng.uniform(0.01, 0.4))
+            cluster.crash(lost)
+            cluster.run(rng.uniform(0.0, 0.2))
+            cluster.boot(lost)
+        cluster.run_until(lambda c=cluster, i=lost: votes(c, i))  # type: ignore[misc]
+        cluster.run(0.5)
+        same_logs(cluster, 1, 2, 3)
+
+
+def test_an_old_disk_put_back_is_refused_and_says_so() -> None:
+    cluster = started()
+    leader = cluster.elect()
+    lost = next(id for id in (1, 2, 3) if id != leader.me.id)
+    cluster.crash(lost)
+    old = cluster.hosts[lost].store
+    cluster.hosts[lost].store = type(old)(lost, incarnation=b"new" + bytes(13))
+    cluster.boot(lost)
+    cluster.run_until(lambda: votes(cluster, lost))
+    cluster.crash(lost)
+    cluster.hosts[lost].store = old
+    cluster.boot(lost)
+    cluster.run_until(lambda: replica(cluster, lost).status_text == "RETIRED")
+    term = cluster.elect().term
+    cluster.run(10.0)
+    assert cluster.elect().term == term, "it disturbs nobody"
+    cluster.append_some(3)
+    assert replica(cluster, lost).status_text == "RETIRED"
+
+
+def test_one_lost_disk_and_one_server_down_wait() -> None:
+    cluster = started()
+    leader = cluster.elect()
+    lost, down = (id for id in (1, 2, 3) if id != leader.me.id)
+    cluster.crash(down)
+    cluster.wipe(lost)
+    cluster.boot(lost)
+    cluster.run(20.0)
+    assert replica(cluster, lost).status_text == "EMPTY"
+    cluster.boot(down)
+    cluster.run_until(lambda: votes(cluster, lost))
+    cluster.run(1.0)
+    same_logs(cluster, 1, 2, 3)
+
+
+def test_one_grows_to_three_and_back() -> None:
+    cluster = started(1)
+    for id in (2, 3):
+        cluster.newcomer(id)
+        reply = ask(cluster, ChangeMember(f"add {id}", MemberStep.ADD, id, f"10.0.0.{id}:7100", 0))
+        assert isinstance(reply, MembersChanged)
+        cluster.run_until(lambda id=id: votes(cluster, id))  # type: ignore[misc]
+        cluster.append_some(5)
+    cluster.run(1.0)
+    same_logs(cluster, 1, 2, 3)
+    for id in (1, 2):
+        cluster.run(1.0)
+        reply = ask(cluster, ChangeMember(f"remove {id}", MemberStep.REMOVE, id, "", 0))
+        assert isinstance(reply, MembersChanged)
+        cluster.run_until(lambda id=id: replica(cluster, id).status_text == "GONE")  # type: ignore[misc]
+        cluster.run_until(lambda id=id: cluster.leader is not None and cluster.leader.me.id != id)  # type: ignore[misc]
+        cluster.append_some(5)
+    leader = cluster.elect()
+    assert leader.me.id == 3 and leader.members.latest.voters == (leader.members.latest.get(3),)
+
+
+def test_replaced_by_another_host() -> None:
+    cluster = started()
+    leader = cluster.elect()
+    other = next(id for id in (1, 2, 3) if id != leader.me.id)
+    cluster.crash(other)
+    old = replica(cluster, leader.me.id).members.latest.get(other)
+    cluster.newcomer(other)
+    reply = ask(cluster, ChangeMember("replace", MemberStep.REPLACE, other, "10.0.9.9:7100", 0))
+    assert isinstance(reply, MembersChanged)
+    cluster.run_until(lambda: votes(cluster, other))
+    new = cluster.elect().members.latest.get(other)
+    assert old is not None and new is not None and old.incarnation in new.retired
+
+
+@pytest.mark.parametrize("step, id, address, why", [
+    (MemberStep.ADD, 2, "10.0.9.9:7100", "is a member already"),
+    (MemberStep.ADD, 4, "10.0.0.2:7100", "is the address of server 2"),
+    (MemberStep.ADD, 4, "10.0.0.4:7100", "no server 4 that waits to join answers"),
+    (MemberStep.REMOVE, 4, "", "is not a member"),
+    (MemberStep.REPLACE, 4, "10.0.0.4:7100", "is not a member"),
+])
+def test_what_cannot_be_is_refused(step: MemberStep, id: int, address: str, why: str) -> None:
+    cluster = started()
+    cluster.run(1.0)
+    reply = ask(cluster, ChangeMember("change", step, id, address, 0))
+    assert isinstance(reply, Refused) and reply.code is Code.CANNOT_CHANGE and why in reply.detail
+    assert cluster.elect().members.latest_id == 0
+
+
+def test_one_change_at_a_time_and_no_majority_is_given_up() -> None:
+    cluster = started()
+    leader = cluster.elect()
+    away, stays = (id for id in (1, 2, 3) if id != leader.me.id)
+    cluster.crash(away)
+    cluster.run(0.5)
+    cluster.give(leader.me.id, ChangeMember("first", MemberStep.REMOVE, stays, "", 0))
+    reply = ask(cluster, ChangeMember("second", MemberStep.REMOVE, away, "", 0))
+    assert isinstance(reply, Refused) and "another change" in reply.detail
+    cluster.run_until(lambda: cluster.reply_to("first") is not None)
+    first = cluster.reply_to("first")
+    assert isinstance(first, Refused) and "no majority" in first.detail
+    assert leader.members.latest_id == 0
+    reply = ask(cluster, ChangeMember("third", MemberStep.REMOVE, away, "", 0))
+    assert isinstance(reply, MembersChanged)
+
+
+def test_the_only_voter_stays() -> None:
+    cluster = started(1)
+    reply = ask(cluster, ChangeMember("remove", MemberStep.REMOVE, 1, "", 0))
+    assert isinstance(reply, Refused) and "only voting member" in reply.detail
+
+
+def test_a_newcomer_that_dies_is_not_promoted() -> None:
+    """N2: four voters with two dead would have no leader."""
+    cluster = started()
+    cluster.newcomer(4)
+    ask(cluster, ChangeMember("add", MemberStep.ADD, 4, "10.0.0.4:7100", 0))
+    leader = cluster.elect()
+    cluster.run_until(lambda: leader.leadership is not None and leader.leadership.peers[4].matched)
+    cluster.crash(4)
+    cluster.run(20.0)
+    four = cluster.elect().members.latest.get(4)
+    assert four is not None and four.role is Role.LEARNER
+    cluster.boot(4)
+    cluster.run_until(lambda: votes(cluster, 4))
+
+
+def test_leadership_is_handed_to_whom_the_operator_names() -> None:
+    cluster = started()
+    leader = cluster.elect()
+    for _ in range(3):
+        leader = cluster.elect()
+        target = leader.me.id % 3 + 1
+        cluster.run(0.5)
+        before_s = cluster.now_s
+        reply = ask(cluster, Transfer(f"to {target} {before_s}", target))
+        assert isinstance(reply, HandedOver) and (reply.leader, reply.term) == (target, leader.term)
+        assert cluster.elect().me.id == target
+        assert cluster.now_s - before_s < leader.cfg.election_timeout_s
+        cluster.append_some(3)
+    same = ask(cluster, Transfer("same", cluster.elect().me.id))
+    assert isinstance(same, HandedOver)
+
+
+def test_a_handover_that_comes_to_nothing_is_taken_back() -> None:
+    cluster = started()
+    leader = cluster.elect()
+    target = leader.me.id % 3 + 1
+    cluster.run(0.5)
+    cluster.cut |= {(leader.me.id, target)}
+    reply = ask(cluster, Transfer("transfer", target))
+    assert isinstance(reply, Refused) and reply.code is Code.CANNOT_CHANGE
+    assert cluster.elect() is leader
+    cluster.append_some(3)
+    nobody = ask(cluster, Transfer("nobody", 7))
+    assert isinstance(nobody, Refused) and "not a voting member" in nobody.detail
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_random_lives(seed: int) -> None:
+    """Disks lost, servers added, removed and restarted at random, with loss and appends: whatever was guaranteed stays,
+    and in the end everybody is level."""
+    rng = random.Random(seed)
+    cluster = Cluster(3, seed, loss=0.02, duplication=0.05, table_save_entries=10)
+    cluster.append_some(5)
+    extra = [4, 5]
+    for turn in range(12):
+        cluster.run(rng.uniform(0.05, 1.5))
+        id = rng.choice([1, 2, 3])
+        others_up = all(h.replica is not None for h in cluster.hosts.values())
+        match rng.randrange(5):
+            case 0 if others_up and cluster.leader is not None and all(votes(cluster, i) for i in (1, 2, 3)):
+                cluster.wipe(id)
+                cluster.run(rng.uniform(0.0, 1.0))
+                cluster.boot(id)
+            case 1 if others_up:
+                cluster.crash(id)
+                cluster.run(rng.uniform(0.0, 1.0))
+                cluster.boot(id)
+            case 2 if extra and cluster.leader is not None:
+                new = extra.pop()
+                cluster.newcomer(new)
+                cluster.give(
+                    cluster.leader.me.id,
+                    ChangeMember(f"add {new}", MemberStep.ADD, new, f"10.0.0.{new}:7100", 0),
+                )
+            case 3 if cluster.leader is not None:
+                gone = rng.choice(list(cluster.hosts))
+                if gone > 3:
+                    cluster.give(
+                        cluster.leader.me.id, ChangeMember(f"remove {turn}", MemberStep.REMOVE, gone, "", 0)
+                    )
+            case _:
+                cluster.append_some(rng.randint(1, 6))
+    cluster.loss = 0.0
+    cluster.run_until(lambda: all(votes(cluster, id) for id in (1, 2, 3)), 60.0)
+    cluster.append_some(3)
+    cluster.run(1.0)
+    logs = [cluster.log_of(id) for id in (1, 2, 3)]
+    longest = max(logs, key=len)
+    assert all(log == longest[len(longest) - len(log):] for log in logs)

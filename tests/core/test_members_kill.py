@@ -1,0 +1,74 @@
+"""kill -9 at every step of a catch-up, of whom is brought up and of whom brings it up: before each write, and after."""
+
+from __future__ import annotations
+
+import pytest
+from mini import Host
+from test_members import clean, replica, same_logs, started, votes
+
+ENTRIES, CLEANED = 60, 20
+LARGE, LARGE_BYTES = 40, 100_000
+DOWN_S, APPEND_EVERY_S = 0.05, 0.02
+
+
+class CatchUp:
+    """A disk is lost while appends go on; the ``step``th write of a server since then is the last of its process."""
+
+    def __init__(self, step: int, who: str, when: str) -> None:
+        self.cluster = cluster = started(seed=step, entries=ENTRIES)
+        for _ in range(LARGE):
+            cluster.append(f"~{cluster.count:08d}-0000-7000-8000-000000000000", 1, bytes(LARGE_BYTES))
+        leads = cluster.elect().me.id
+        self.lost = next(id for id in (1, 2, 3) if id != leads)
+        cluster.run(1.0)
+        clean(cluster, CLEANED)
+        cluster.run(0.5)
+        self.left = step
+        self._victim = self.lost if who == "learner" else leads
+        self._when = when
+        self._over = False
+        self._persist = cluster.persist
+        cluster.persist = self._persist_or_die  # type: ignore[method-assign]
+
+    def _persist_or_die(self, host: Host, epoch: int, number: int) -> None:
+        group = [write for write in host.writes if write.number <= number]
+        due = bool(group) and host.id == self._victim and host.epoch == epoch
+        self.left -= due
+        if not due or self.left != 0:
+            self._persist(host, epoch, number)
+            return
+        if self._when == "after":
+            host.store.commit(group)
+        self.cluster.crash(host.id)
+        self.cluster.later(DOWN_S, lambda: self.cluster.boot(host.id))
+
+    def _append_on(self) -> None:
+        cluster = self.cluster
+        if not self._over:
+            if cluster.leader is not None:
+                cluster.append(f"~{cluster.count:08d}-0000-7000-8000-000000000000", 1, b"meanwhile")
+            cluster.later(APPEND_EVERY_S, self._append_on)
+
+    def run(self) -> bool:
+        """Was there such a step? What came back is whole."""
+        cluster = self.cluster
+        cluster.wipe(self.lost)
+        cluster.boot(self.lost)
+        self._append_on()
+        cluster.run_until(lambda: votes(cluster, self.lost))
+        died = self.left <= 0
+        self._over = True
+        self.left = -1
+        cluster.run(1.0)
+        same_logs(cluster, 1, 2, 3)
+        assert replica(cluster, self.lost).log.base_id == CLEANED
+        return died
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("who", ["learner", "leader"])
+def test_killed_at_any_step_of_catching_up_it_is_whole(who: str, when: str) -> None:
+    step = 1
+    while CatchUp(step, who, when).run():
+        step += 1
+    assert step > 5

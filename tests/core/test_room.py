@@ -1,0 +1,132 @@
+"""Full disks, as the core sees them: who takes what, who leads, what clients are told."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from mini import Cluster
+
+from alpo.core.inputs import AppendRun, DropSession, Initialise, OpenSession, ReadIndex, Space, Trim
+from alpo.core.messages import Room
+from alpo.core.ready import Appended, Code, Dropped, Opened, ReadAt, Refused, Trimmed
+from alpo.core.replica import Replica
+
+_numbers = itertools.count()
+CLIENT = "~018bcfe5-6800-7000-8000-000000000001"
+
+
+def cluster_of(size: int = 3) -> tuple[Cluster, Replica, list[int]]:
+    """A cluster with one payload, its leader, and the ids of the others."""
+    cluster = Cluster(size)
+    if size == 1:
+        cluster.give(1, Initialise("init"))
+    cluster.elect()
+    cluster.append(CLIENT, 1, b"first")
+    cluster.run(1.0)
+    leader = cluster.leader
+    assert leader is not None
+    return cluster, leader, [id for id in cluster.hosts if id != leader.me.id]
+
+
+def ask(cluster: Cluster, server: int, request: Any) -> Any:
+    cluster.give(server, request)
+    cluster.run(0.05)
+    return cluster.reply_to(request.origin)
+
+
+def append(cluster: Cluster, server: int, serial: int, *bodies: bytes) -> Any:
+    origin = f"append {next(_numbers)}"
+    return ask(cluster, server, AppendRun(origin, CLIENT, 0, serial, [(1, body) for body in bodies]))
+
+
+def fill(cluster: Cluster, room: Room, *servers: int) -> None:
+    for server in servers:
+        cluster.give(server, Space(room, 1234))
+    cluster.run(0.3)
+
+
+def test_a_low_server_alone_takes_no_appends_and_no_opens_and_goes_on_with_the_rest() -> None:
+    cluster, _, _ = cluster_of(1)
+    opened = ask(cluster, 1, OpenSession("open", "alice", 0, b"n" * 16))
+    assert isinstance(opened, Opened)
+    fill(cluster, Room.LOW, 1)
+    refused = append(cluster, 1, 2, b"second")
+    assert (refused.code, refused.count) == (Code.NO_SPACE, 1)
+    assert refused.detail == "server 1 is low on disk space: 1234 bytes free"
+    assert ask(cluster, 1, OpenSession("other", "bob", 0, b"m" * 16)).code is Code.NO_SPACE
+    assert isinstance(ask(cluster, 1, OpenSession("again", "alice", 0, b"n" * 16)), Opened)
+    assert isinstance(ask(cluster, 1, Trim("trim", 2)), Trimmed)
+    assert isinstance(ask(cluster, 1, ReadIndex("read")), ReadAt)
+    assert isinstance(ask(cluster, 1, DropSession("drop", "alice", opened.epoch)), Dropped)
+    fill(cluster, Room.PLENTY, 1)
+    assert isinstance(append(cluster, 1, 2, b"second"), Appended)
+    assert [e[2] for e in cluster.events if e[2] in ("low_on_space", "space_is_back")] == [
+        "low_on_space", "space_is_back"
+    ]
+
+
+def test_what_is_in_the_log_already_is_answered_as_ever() -> None:
+    """Of one request the part that was appended before is told, the new one refused."""
+    cluster, _, _ = cluster_of(1)
+    fill(cluster, Room.LOW, 1)
+    cluster.give(1, AppendRun("both", CLIENT, 0, 1, [(1, b"first"), (1, b"second")]))
+    cluster.run(0.1)
+    told = [reply for reply in cluster.replies if reply.origin == "both"]
+    assert [(type(reply), reply.serial) for reply in told] == [(Appended, 1), (Refused, 2)]
+    assert told[0].duplicate and told[1].code is Code.NO_SPACE
+
+
+@pytest.mark.parametrize("room", [Room.LOW, Room.NONE])
+def test_a_low_leader_has_one_lead_that_has_room(room: Room) -> None:
+    cluster, leader, others = cluster_of()
+    cluster.give(others[0], Space(Room.LOW, 1))
+    cluster.run(0.3)
+    fill(cluster, room, leader.me.id)
+    cluster.run(0.3)
+    low = [leader.me.id, others[0]]
+    assert cluster.leader is leader, f"two of three are low: {low}"
+    fill(cluster, Room.PLENTY, others[0])
+    cluster.run(0.5)
+    assert cluster.leader is not None and cluster.leader.me.id in others
+    assert isinstance(append(cluster, cluster.leader.me.id, 2, b"second"), Appended)
+    took = leader.log.last_id == cluster.leader.log.last_id
+    assert took is (room is Room.LOW)
+    fill(cluster, Room.PLENTY, leader.me.id)
+    cluster.run(2.0)
+    assert leader.guaranteed_id == cluster.leader.log.last_id
+
+
+def test_a_leader_takes_nothing_while_a_majority_is_low() -> None:
+    cluster, leader, others = cluster_of(5)
+    fill(cluster, Room.LOW, *others[:2])
+    assert isinstance(append(cluster, leader.me.id, 2, b"second"), Appended)
+    fill(cluster, Room.NONE, others[2])
+    refused = append(cluster, leader.me.id, 3, b"third")
+    assert refused.code is Code.NO_SPACE
+    assert refused.detail.endswith(": " + ", ".join(map(str, sorted(others[:3]))))
+    fill(cluster, Room.PLENTY, others[0])
+    assert isinstance(append(cluster, leader.me.id, 3, b"third"), Appended)
+
+
+def test_a_server_without_room_takes_no_entries_votes_and_catches_up() -> None:
+    cluster, leader, others = cluster_of()
+    full = others[0]
+    replica = cluster.hosts[full].replica
+    assert replica is not None
+    had = replica.log.last_id
+    fill(cluster, Room.NONE, full)
+    for serial in range(2, 12):
+        assert isinstance(append(cluster, leader.me.id, serial, b"more"), Appended)
+    cluster.run(2.0)
+    assert replica.log.last_id == had == replica.guaranteed_id
+    assert replica.leader == leader.me
+    cluster.crash(leader.me.id)
+    cluster.run(5.0)
+    assert cluster.leader is not None and cluster.leader.me.id == others[1], "its vote is needed"
+    assert replica.log.last_id == had
+    fill(cluster, Room.PLENTY, full)
+    cluster.run(2.0)
+    assert replica.guaranteed_id == cluster.leader.log.last_id > had + 10
+    assert isinstance(append(cluster, others[1], 12, b"on"), Appended)

@@ -1,0 +1,352 @@
+"""The comparison as servers run it: copies that differ are found and named, and nothing else comes of it (R31)."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+from node_rig import Rig, append, connect, in_trio, listening_socket, random_id, rig, until
+
+from alpo.core.entries import Entry, seal
+from alpo.node import compare, digests
+from alpo.node.compare import Copies
+from alpo.node.inquiry import Inquiry, Unusable
+from alpo.node.lifecycle import Node
+from alpo.node.limits import DiskCare
+from alpo.node.retention import Retention
+from alpo.storage.interface import DamagedStore
+from alpo.wire import requests as w
+from alpo.wire.codec import encode
+
+CARE = DiskCare(0, 1 << 40)
+
+
+@pytest.fixture(autouse=True)
+def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compare, "REST_S", 0.01)
+
+
+def plant(node: Node, *ids: int) -> None:
+    """On this server's disk these entries are others from now on, sealed as well as those that they replace."""
+    for id in ids:
+        at, old = next((at, entry) for at, entry in enumerate(node._store._entries) if entry.id == id)
+        body = old.body + b" or not"
+        node._store._entries[at] = seal(*old[:4], old.lsn, body, old.client, old.serial, old.epoch, old.count)
+
+
+@contextmanager
+def planted(node: Node, *ids: int) -> Iterator[None]:
+    before = list(node._store._entries)
+    plant(node, *ids)
+    yield
+    node._store._entries[: len(before)] = before
+
+
+async def filled(r: Rig, count: int) -> list[Entry]:
+    """So many appends on all servers; all that is on their disks. That a busy machine deposes a leader is fine."""
+    leader = await r.leader()
+    client, id = await connect(leader.us.address), random_id()
+    for serial in range(1, count + 1):
+        while not isinstance(await client.ask(append(id, serial, (1, b"%d" % serial))), w.Appended):
+            leader = await r.leader()
+            client = await connect(leader.us.address)
+    await until(lambda: all(node.replica.guaranteed_id == leader.replica.last_id for node in r.nodes))
+    return leader._store.read_entries(1, 1 << 20, 1 << 40)
+
+
+async def status(node: Node) -> dict[str, Any]:
+    return (await (await connect(node.us.address)).ask(w.Status(1))).fields
+
+
+async def further(*nodes: Node, passes: int = 4) -> None:
+    """Until these have compared all of the log with everybody."""
+    before = [node.comparer._passes for node in nodes]
+    await until(lambda: all(n.comparer._passes >= b + passes for n, b in zip(nodes, before, strict=True)))
+
+
+def events(node: Node, name: str) -> list[dict[str, Any]]:
+    return [json.loads(event.fields) for event in node._store.read_events(0, 1000) if event.name == name]
+
+
+@in_trio
+async def test_the_odd_one_is_found_named_and_forgotten() -> None:
+    async with rig(3, care=CARE) as r:
+        entries = await filled(r, 30)
+        await further(*r.nodes)
+        assert [(await status(node))["diverged"] for node in r.nodes] == [[]] * 3
+        ids = [entries[11].id, entries[20].id]
+        with planted(r.nodes[1], *ids):
+            alarm = [{"ids": ids, "copies": [[1, 3], [2]], "wrong": [2], "silent": []}]
+            await until(lambda: all(node.comparer.fields()["diverged"] == alarm for node in r.nodes))
+            fields = await status(r.nodes[0])
+            assert fields["diverged"] == alarm and fields["damage"] == []
+            assert fields["divergence"] == [
+                f"entries {ids[0]} and {ids[1]}: one copy is held by servers 1 and 3 and another by server 2, which is"
+                " wrong: look (alpo log diff), then give server 2 an empty directory"
+            ]
+            await further(*r.nodes)
+        for node in r.nodes:
+            assert events(node, "diverged") == alarm
+        await until(lambda: not any(node.comparer.fields()["diverged"] for node in r.nodes))
+        assert [len(events(node, "diverged_no_more")) for node in r.nodes] == [1] * 3
+        assert len((await status(r.nodes[0]))["divergence"]) == 0
+        assert len(await filled(r, 1)) > len(entries), "the log goes on"
+
+
+@in_trio
+async def test_without_a_majority_nobody_is_called_wrong() -> None:
+    async with rig(3, care=CARE) as r:
+        (id, *_) = [entry.id for entry in (await filled(r, 10))[-3:]]
+        plant(r.nodes[1], id)
+        plant(r.nodes[2], id)
+        plant(r.nodes[2], id)  # yet another
+        alarm = [{"ids": [id], "copies": [[1], [2], [3]], "wrong": [], "silent": []}]
+        await until(lambda: all(node.comparer.fields()["diverged"] == alarm for node in r.nodes))
+        assert (await status(r.nodes[0]))["divergence"] == [
+            f"entry {id}: one copy is held by server 1 and another by server 2 and another by server 3; which of them"
+            " is wrong is not known: look (alpo log diff)"
+        ]
+
+
+@in_trio
+async def test_two_servers_cannot_tell() -> None:
+    async with rig(2, care=CARE) as r:
+        id = (await filled(r, 10))[-3].id
+        plant(r.nodes[0], id)
+        alarm = [{"ids": [id], "copies": [[1], [2]], "wrong": [], "silent": []}]
+        await until(lambda: all(node.comparer.fields()["diverged"] == alarm for node in r.nodes))
+
+
+@pytest.mark.parametrize("most", [3, 1 << 20])
+def test_answers_that_go_less_far_than_asked(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    """However the log is cut into requests, a difference at any place is found and no other."""
+    monkeypatch.setattr(digests, "IDS_MAX", most)
+    monkeypatch.setattr(compare, "IDS_MAX", 8)
+
+    @in_trio
+    async def body() -> None:
+        async with rig(3, care=CARE) as r:
+            entries = await filled(r, 30)
+            for id in (entries[0].id, entries[7].id, entries[8].id, entries[-1].id):
+                with planted(r.nodes[2], id):
+                    await until(lambda: [d["ids"] for d in r.nodes[0].comparer.fields()["diverged"]] == [[id]])
+                    assert r.nodes[0].comparer.fields()["diverged"][0]["wrong"] == [3]
+                await until(lambda: r.nodes[0].comparer.fields()["diverged"] == [])
+
+    body()
+
+
+@in_trio
+async def test_of_a_log_that_differs_throughout_the_first_few_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compare, "IDS_MAX", 32)
+    monkeypatch.setattr(compare, "DIFFERING_MAX", 15)
+    async with rig(3, care=CARE) as r:
+        entries = await filled(r, 80)
+        plant(r.nodes[2], *(entry.id for entry in entries[1:]))
+        first = [*range(2, 12), *range(33, 38)]
+        await until(lambda: [d["ids"] for d in r.nodes[0].comparer.fields()["diverged"]] == [first])
+        await further(r.nodes[0])
+        assert [d["ids"] for d in r.nodes[0].comparer.fields()["diverged"]] == [first]
+        assert "2, 3, 4, 5, 6, 7, 8, 9, 10 and 11 …: " in r.nodes[0].comparer.remarks()[0]
+
+
+@in_trio
+async def test_what_is_damaged_is_left_out_and_what_is_around_it_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with rig(3, care=CARE) as r:
+        await filled(r, 30)
+        for node, damaged in ((r.nodes[0], 9), (r.nodes[1], 12)):
+            spoil(node, damaged, monkeypatch)
+        plant(r.nodes[1], 8, 10, 11, 13)
+        plant(r.nodes[2], 9, 12)
+        await until(lambda: [d["ids"] for d in r.nodes[0].comparer.fields()["diverged"]] == [[8, 10, 11, 13], [12]])
+        about = r.nodes[0].comparer.fields()["diverged"]
+        assert about[0] == {"ids": [8, 10, 11, 13], "copies": [[1, 3], [2]], "wrong": [2], "silent": []}
+        assert about[1] == {"ids": [12], "copies": [[1], [3]], "wrong": [], "silent": [2]}
+        assert "is not known (server 2 cannot tell)" in r.nodes[0].comparer.remarks()[1]
+
+
+def spoil(node: Node, damaged: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, scrub = node._store.read_entries, node._store.scrub
+
+    def read_entries(first_id: int, last_id: int, bytes_max: int) -> list[Entry]:
+        if first_id <= damaged <= last_id:
+            raise DamagedStore(f"entry {damaged} does not match its checksum")
+        return read(first_id, last_id, bytes_max)
+
+    def scrub_all(first_id: int, bytes_max: int) -> Any:
+        return scrub(damaged + 1, bytes_max)._replace(damaged=[damaged] if first_id <= damaged else [])
+
+    monkeypatch.setattr(node._store, "read_entries", read_entries)
+    monkeypatch.setattr(node._store, "scrub", scrub_all)
+
+
+@in_trio
+async def test_servers_that_have_cleaned_differently_compare_what_both_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with rig(3, care=CARE) as r:
+        r.nodes[1].cleaner._policy = Retention(max_entries=15)
+        entries = await filled(r, 60)
+        await until(lambda: r.nodes[1].replica.log.base_id >= entries[-16].id)
+        assert r.nodes[0].replica.log.base_id == 0
+        early, late = entries[5].id, entries[-3].id
+        plant(r.nodes[0], early, late)
+        alarm = {
+            (early,): {"copies": [[1], [3]], "wrong": [], "silent": [2]},
+            (late,): {"copies": [[2, 3], [1]], "wrong": [1], "silent": []},
+        }
+        await until(lambda: told(r.nodes[0]) == told(r.nodes[2]) == alarm)
+        await further(r.nodes[1])
+        assert told(r.nodes[1]) == {(late,): alarm[(late,)]}
+        idle = trio.Event()
+
+        async def compare_nothing(*_: object) -> None:
+            idle.set()
+
+        monkeypatch.setattr(r.nodes[0].comparer, "_pass", compare_nothing)
+        await idle.wait()
+        r.nodes[0].cleaner._policy = Retention(max_entries=15)
+        await until(lambda: told(r.nodes[0]) == {(late,): alarm[(late,)]})
+
+
+def told(node: Node) -> dict[tuple[int, ...], Any]:
+    return {tuple(alarm.pop("ids")): alarm for alarm in node.comparer.fields()["diverged"]}
+
+
+# -- members that cannot be asked
+
+
+@in_trio
+async def test_a_member_that_hangs_or_is_gone_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("alpo.node.inquiry.ANSWER_S_MAX", 0.2)
+    async with rig(3, care=CARE) as r:
+        id = (await filled(r, 10))[-3].id
+        for sock in (listening_socket(), None):  # it takes connections and says nothing; nobody listens
+            monkeypatch.setattr(r.nodes[0].replica, "address_of", _addresses(r, 2, sock))
+            with planted(r.nodes[2], id):
+                alarm = [{"ids": [id], "copies": [[1], [3]], "wrong": [], "silent": [2]}]
+                await until(lambda: r.nodes[0].comparer.fields()["diverged"] == alarm)
+            await until(lambda: r.nodes[0].comparer.fields()["diverged"] == [])
+            if sock is not None:
+                sock.close()
+        monkeypatch.undo()
+        monkeypatch.setattr(compare, "REST_S", 0.01)
+        await further(r.nodes[0])
+
+
+def _addresses(r: Rig, id: int, sock: Any) -> Any:
+    other = listening_socket() if sock is None else sock
+    address = "{}:{}".format(*other.getsockname())
+    if sock is None:
+        other.close()
+    return lambda asked: address if asked == id else r.addresses[asked - 1]
+
+
+HELLO = w.ServerHello(w.VERSION, b"c" * 16, 2, 0, 0, 1, 1, 1, 0, ())
+NONSENSE: dict[str, list[Any]] = {
+    "another server": [HELLO._replace(id=3)],
+    "another cluster": [HELLO._replace(cluster=b"d" * 16)],
+    "turned away": [w.Problem(1, "no")],
+    "no hello": [w.Done(1, 1)],
+    "no digest": [HELLO, w.Done(1, 1)],
+    "another request's": [HELLO, w.DigestIs(7, 5, 9, 0, 0, bytes(16))],
+    "beginning too early": [HELLO, w.DigestIs(1, 4, 9, 0, 0, bytes(16))],
+    "going too far": [HELLO, w.DigestIs(1, 5, 10, 0, 0, bytes(16))],
+    "damage elsewhere": [HELLO, w.RequestRefused(1, 16, 10, 0, "", "entry 10")],
+    "not ready": [HELLO, w.RequestRefused(1, 16, 0, 0, "", "input/output error")],
+    "a last word": [HELLO, w.Problem(1, "no")],
+    "bytes": [HELLO, b"GET / HTTP/1.0\r\n\r\n"],
+    "a long frame": [HELLO, b"\xff\xff\xff\x7f" + bytes(4)],
+    "an end": [HELLO],
+    "silence": [HELLO, None],
+    "not even a hello": [None],
+}
+
+
+@pytest.mark.parametrize("what", NONSENSE)
+def test_nonsense_makes_a_member_unusable(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    if None in NONSENSE[what]:
+        monkeypatch.setattr("alpo.node.inquiry.ANSWER_S_MAX", 0.1)
+
+    @in_trio
+    async def body() -> None:
+        sock = trio.socket.from_stdlib_socket(listening_socket())
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_say, trio.SocketListener(sock), NONSENSE[what])
+            with pytest.raises(Unusable):
+                inquiry = await Inquiry.open(2, "{}:{}".format(*sock.getsockname()), b"c" * 16)
+                try:
+                    await inquiry.digest(5, 9)
+                finally:
+                    await inquiry.aclose()
+            nursery.cancel_scope.cancel()
+        sock.close()
+
+    body()
+
+
+async def _say(listener: trio.SocketListener, messages: list[Any]) -> None:
+    stream = await listener.accept()
+    async with stream:
+        for message in messages:
+            await stream.receive_some()
+            if message is None:
+                await trio.sleep_forever()
+            await stream.send_all(message if isinstance(message, bytes) else encode(message))
+        await stream.receive_some()
+
+
+@pytest.mark.parametrize("answer", ["damage", "digests", "nothing"])
+def test_a_member_that_lies_is_an_alarm_at_most(answer: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Damage everywhere, digests at random, nothing at all: every pass ends, and the log goes on."""
+    caplog.set_level(logging.CRITICAL)
+
+    @in_trio
+    async def body() -> None:
+        async with rig(3, care=CARE) as r:
+            await filled(r, 30)
+            lies = iter(range(1 << 62))
+
+            def lie(client: Any, ask: w.RangeDigest) -> None:
+                if answer == "damage":
+                    middle_id = (ask.first_id + ask.last_id) // 2
+                    client.settle(w.RequestRefused(ask.request, 16, middle_id, 0, "", "damaged"))
+                elif answer == "digests":
+                    digest = next(lies).to_bytes(16, "big")
+                    client.settle(w.DigestIs(ask.request, ask.first_id, ask.last_id, 0, 0, digest))
+                else:
+                    client.settle(w.DigestIs(ask.request, ask.first_id, ask.first_id - 1, 0, 0, bytes(16)))
+
+            r.nodes[1].digests.begin = lie  # type: ignore[method-assign, assignment]
+            await further(r.nodes[0], r.nodes[2], passes=6)
+            wrong = {tuple(alarm["wrong"]) for alarm in r.nodes[0].comparer.fields()["diverged"]}
+            assert wrong == ({(2,)} if answer == "digests" else set())
+            await filled(r, 3)
+
+    body()
+
+
+@in_trio
+async def test_no_scrub_no_comparison() -> None:
+    async with rig(3) as r:
+        id = (await filled(r, 10))[-3].id
+        plant(r.nodes[1], id)
+        await trio.testing.wait_all_tasks_blocked()
+        assert [node.comparer.fields() for node in r.nodes] == [{"diverged": [], "compare_passes": 0}] * 3
+
+
+@pytest.mark.parametrize(("groups", "silent", "wrong"), [
+    (((1, 3), (2,)), (), (2,)),
+    (((1,), (2,)), (), ()),
+    (((1,), (2,)), (3,), ()),
+    (((1, 2), (3,)), (4,), ()),
+    (((1, 2, 4), (3,), (5,)), (), (3, 5)),
+    (((1, 2), (3, 4)), (5,), ()),
+    (((1, 2), (3,)), (4, 5), ()),
+])
+def test_who_is_wrong(groups: Any, silent: Any, wrong: Any) -> None:
+    assert Copies(groups, silent).wrong == wrong

@@ -1,0 +1,39 @@
+"""A connection whose other end is gone without a word, and on which nobody has anything to say."""
+
+from __future__ import annotations
+
+import ctypes
+import socket
+import sys
+
+import pytest
+from node_rig import in_trio, rig, until
+
+_SO_ATTACH_FILTER = 26
+_RETURN = 0x06
+
+
+class _Instruction(ctypes.Structure):
+    _fields_ = (("code", ctypes.c_uint16), ("jt", ctypes.c_uint8), ("jf", ctypes.c_uint8), ("k", ctypes.c_uint32))
+
+
+class _Program(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_uint16), ("instructions", ctypes.POINTER(_Instruction)))
+
+
+def drop_all_that_comes(sock: socket.socket) -> None:
+    """From now on the kernel treats whatever comes for ``sock`` as if it had been lost on its way."""
+    program = _Program(1, ctypes.pointer(_Instruction(_RETURN, 0, 0, 0)))
+    sock.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, bytes(program))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="socket filters and these keepalive options are Linux's")
+@in_trio
+async def test_an_idle_half_open_connection_is_dialled_anew() -> None:
+    async with rig(2) as r:
+        leader = await r.leader()
+        passive = next(node for node in r.nodes if node is not leader)
+        idle = passive.routes.dialled[leader.us.me.id]
+        drop_all_that_comes(leader.routes.accepted[passive.us.me].link._sock)
+        await until(lambda: passive.routes.dialled.get(leader.us.me.id) not in (None, idle))
+        assert leader.replica.state.value == "leader"

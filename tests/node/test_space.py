@@ -1,0 +1,68 @@
+"""How full a disk is judged to be, and what the node makes of it."""
+
+from __future__ import annotations
+
+import pytest
+from node_rig import connect, founded, in_trio, random_id, rig, until
+
+from alpo.core.messages import Room
+from alpo.core.ready import Code
+from alpo.node import space
+from alpo.node.limits import DiskCare
+from alpo.node.space import judge
+from alpo.storage.interface import Volume
+from alpo.wire import requests as w
+
+LOW = 1000  # so the reserve is 250, and there is room again at 1250 and 312
+
+
+@pytest.mark.parametrize(
+    ("before", "disk", "file", "found"),
+    [
+        (Room.PLENTY, 1000, 0, Room.PLENTY), (Room.PLENTY, 999, 0, Room.LOW), (Room.PLENTY, 400, 600, Room.PLENTY),
+        (Room.PLENTY, 400, 599, Room.LOW), (Room.PLENTY, 250, 0, Room.LOW), (Room.PLENTY, 249, 10**9, Room.NONE),
+        (Room.LOW, 1249, 0, Room.LOW), (Room.LOW, 1250, 0, Room.PLENTY), (Room.LOW, 300, 950, Room.PLENTY),
+        (Room.LOW, 250, 0, Room.LOW), (Room.LOW, 249, 0, Room.NONE),
+        (Room.NONE, 311, 10**9, Room.NONE), (Room.NONE, 312, 0, Room.LOW), (Room.NONE, 312, 900, Room.LOW),
+        (Room.NONE, 1250, 0, Room.PLENTY),
+    ],
+)
+def test_marks_are_crossed_back_well_above_them(before: Room, disk: int, file: int, found: Room) -> None:
+    assert judge(before, LOW, disk, file) is found
+
+
+def test_without_a_mark_there_is_always_room() -> None:
+    for before in Room:
+        assert judge(before, 0, 0, 0) is Room.PLENTY
+
+
+@in_trio
+async def test_a_disk_fills_up_and_empties(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(space, "LOOK_EVERY_S", 0.001)
+    monkeypatch.setattr(space, "LOOK_CLOSELY_S", 0.001)
+    async with rig(care=DiskCare(LOW)) as r:
+        node = r.nodes[0]
+        free = 5000
+        monkeypatch.setattr(node._store, "volume", lambda: Volume(10_000, free))
+        client, id = await founded(r), random_id()
+        assert isinstance(await client.ask(w.Append(id, 0, 1, False, False, [(1, b"one")])), w.Appended)
+        free = 999
+        await until(lambda: node.replica.disks.room is Room.LOW)
+        refused = await client.ask(w.Append(id, 0, 2, False, False, [(1, b"two")]))
+        assert isinstance(refused, w.AppendRefused) and refused.code == Code.NO_SPACE
+        assert refused.detail == "server 1 is low on disk space: 999 bytes free"
+        refused = await (await connect(r.addresses[0])).ask(w.Open(7, "alice", 0, b"n" * 16))
+        assert isinstance(refused, w.RequestRefused) and refused.code == Code.NO_SPACE
+        fields = (await client.ask(w.Status(8))).fields
+        assert (fields["room"], fields["free_bytes"], fields["low_water_bytes"]) == ("low", 999, LOW)
+        assert fields["space"] == ["low on disk space: 999 bytes free, low-water mark 1000; it takes no appends"]
+        free = 1250
+        await until(lambda: node.replica.disks.room is Room.PLENTY)
+        assert isinstance(await client.ask(w.Append(id, 0, 2, False, False, [(1, b"two")])), w.Appended)
+        node.writer.stats.full = "alpo.db: database or disk is full"
+        await until(lambda: node.replica.disks.room is Room.NONE)
+        fields = (await client.ask(w.Status(9))).fields
+        assert fields["room"] == "none" and "tried again" in fields["space"][0]
+        node.writer.stats.full = ""
+        await until(lambda: node.replica.disks.room is Room.PLENTY)
+        assert (await client.ask(w.Status(10))).fields["space"] == []

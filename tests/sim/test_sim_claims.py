@@ -1,0 +1,92 @@
+"""Rules that no mutation of `alpo_sim.mutations` breaks: each broken here, in a world that is drawn like any other."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+import pytest
+
+from alpo.core.changes import Changes
+from alpo.core.election import Election
+from alpo.core.outbox import Outbox
+from alpo.core.reads import Reads
+from alpo.core.replica import Replica
+from alpo.core.replication import Replication
+from alpo.core.serving import Serving
+from alpo.core.session_table import SessionState
+from alpo.core.sessions import SessionTable
+from alpo_sim.mutations.mutation import Patch, edit
+from alpo_sim.options import Options
+from alpo_sim.verdict import run_world
+from alpo_sim.world import World
+
+READABLE = "min(self.guaranteed_id, self.log.stable_id)"
+REMEMBERED = "if place < len(slots) and slots[place][0] == serial:"
+
+#: The first seed is one in which it showed; when worlds are drawn otherwise it shows soon after.
+WORLDS_MAX = 40
+CASES: dict[str, tuple[int, str, Patch]] = {
+    "readers see what is not guaranteed": (
+        1, "one log", edit(Replica, "readable_id", (READABLE, "self.log.stable_id"))),
+    "readers see what is not on disk": (
+        2, "durable before sent", edit(Replica, "readable_id", (READABLE, "self.guaranteed_id"))),
+    "a read is answered before our disk has it": (
+        9, "durable before sent", edit(Reads, "advance", ("if index <= r.log.stable_id:", "if True:"))),
+    "reads are never answered": (
+        1, "no progress", edit(Reads, "_answered", (
+            "return count + r.members.i_vote >= r.members.latest.majority", "return False"))),
+    "opens are never answered": (
+        2, "no progress", edit(Serving, "open_session", ("if isinstance(verdict, OpenAgain):", "if False:"))),
+    "the fastest peer is everybody": (
+        2, "fully replicated", edit(Replication, "count", ("low = min([", "low = max(["))),
+    "a member list upon another": (
+        3, "members", edit(Changes, "may_change", (" >= r.members.latest_id", ""))),
+    "a member list before the reign has begun": (
+        2, "members", edit(Changes, "may_change", ("r.leadership.first_id <= ", ""))),
+    "a start answer before it is durable": (
+        4, "durable before sent", edit(Outbox, "send", (
+            "if self.hard_durable:", "if self.hard_durable or type(message).__name__ == 'StartAnswer':"))),
+    "entry time is the leader's clock": (
+        10, "entry time", edit(Replication, "now_ms", ("return lower_median(walls)", "return own_wall_ms"))),
+    "nothing is counted as in flight": (
+        1, "bounds", edit(Replica, "inflight_bytes", (
+            "return max(self.serving.inflight_bytes, self.log.writing_bytes)", "return 0"))),
+    "a peer's window has no end": (2, "bounds", edit(Replication, "_room", (
+        "len(peer.in_flight) < REQUESTS_MAX and peer.in_flight_bytes < self._r.cfg.peer_inflight_bytes_max", "True"))),
+    "OUTRANKED counts as held": (
+        4, "electable", edit(Election, "on_vote_answer", (
+            "cycle.outranked[sender.id] = True",
+            "cycle.outranked[sender.id] = True\n        cycle.held[sender.id] = (sender.id, None)"))),
+    "a drop is told before it is guaranteed": (
+        7, "acknowledged", edit(Serving, "drop_session", (
+            "self.answer(Dropped(request.origin, verdict.epoch), entry.id, taken=True)",
+            "r.out.reply(Dropped(request.origin, verdict.epoch))"))),
+    "what is remembered is too old": (1, "sessions", edit(SessionTable, "_judge_old", (
+        REMEMBERED, f"{REMEMBERED}\n        return Refuse(serial, 1, Code.TOO_OLD, 0, head_id)"))),
+    "sessions do not end by age": (
+        1, "equal tables", edit(SessionState, "_end_idle", ("time_ms - session.last[2] > ttl_ms", "False"))),
+    "more sessions than there may be": (
+        3, "equal tables", edit(SessionState, "_begin", (
+            "while self._idle and len(self._idle) >= self.settings.sessions_max:", "while False:"))),
+    "more serials remembered than there may be": (
+        1, "equal tables", edit(SessionState, "_count_slot", (
+            "if self._slots_total > self.settings.window_total:", "if False:"))),
+    "more names than there may be": (
+        1, "sessions", edit(SessionTable, "judge_open", (
+            "session is None and self.names >= self.settings.names_max", "False"))),
+}
+
+
+@pytest.mark.parametrize("what", CASES)
+def test_it_is_seen(what: str) -> None:
+    first, invariant, patch = CASES[what]
+    seen: list[tuple[int, str, str]] = []
+    for seed in range(first, first + WORLDS_MAX):
+        with ExitStack() as stack:
+            stack.enter_context(patch())
+            verdict = run_world(World(Options.draw(seed, seconds=20)))
+        seen += [] if verdict.ok else [(seed, verdict.invariant, verdict.detail)]
+        if verdict.invariant == invariant:
+            assert run_world(World(Options.draw(seed, seconds=20))).ok
+            return
+    pytest.fail(f"not seen in {WORLDS_MAX} worlds; only {seen}")

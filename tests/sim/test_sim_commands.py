@@ -1,0 +1,66 @@
+"""What is wrong on the command line or with a file is a line on stderr and exit code 2, never a traceback."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from alpo_sim.commands.run import world_of
+from alpo_sim.main import app
+
+FULL = Path("/dev/full")
+M3 = ["8", "--mutation", "M3", "--limit-s", "1"]
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="no /dev/full here")
+@pytest.mark.parametrize("arguments", [["run", "--seed", "3", "--seconds", "1"], ["mutants", "--only", "M5"], ["-h"]])
+def test_output_that_cannot_be_written_is_said(arguments: list[str]) -> None:
+    with FULL.open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "alpo_sim.main", *arguments], check=False, stdout=full, stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert done.returncode == 1
+    assert done.stderr.strip() == "alpo-sim: stdout cannot be written: No space left on device"
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="no /dev/full here")
+@pytest.mark.parametrize("arguments", [
+    ["run", "--seed", "3", "--seconds", "1", "--trace", str(FULL)], ["shrink", *M3, "-o", str(FULL)],
+])
+def test_a_full_disk_is_said(arguments: list[str]) -> None:
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 2, result.output
+    assert "cannot be written: No space left on device" in result.output
+
+
+def test_a_folder_is_no_file(tmp_path: Path) -> None:
+    for arguments in (["run", "--seed", "3", "--seconds", "1", "--trace"], ["shrink", *M3, "-o"]):
+        result = CliRunner().invoke(app, [*arguments, str(tmp_path)])
+        assert result.exit_code == 2, result.output
+        assert "irectory" in result.output
+
+
+@pytest.mark.parametrize("arguments", [
+    ["run", "--seed", "-5"], ["run", "--seed", "1", "--servers", "10"], ["run", "--seed", "1", "--mutation", "NONE"],
+    ["seeds"], ["seeds", "5..1"], ["seeds", "a..b"], ["mutants", "--only", "NONE"], ["shrink", "1"],
+])
+def test_wrong_arguments_are_refused(arguments: list[str]) -> None:
+    assert CliRunner().invoke(app, arguments).exit_code == 2
+
+
+def test_a_mutation_keeps_its_world_when_the_servers_are_given() -> None:
+    """Else `run --servers` would not repeat what `shrink --servers` found."""
+    mine, given = world_of(1, None, None, "P12").options, world_of(1, 7, None, "P12", record=True).options
+    assert (given.servers, given.network, given.faults) == (7, mine.network, mine.faults)
+
+
+def test_a_mutation_has_the_length_that_is_given() -> None:
+    assert world_of(1, None, 3, "M1").options.seconds == 3
+    assert world_of(1, None, None, "M1").options.seconds == 12
+    result = CliRunner().invoke(app, ["run", "--seed", "1", "--mutation", "M1", "--seconds", "2"])
+    assert result.exit_code == 1 and "--seed 1 --seconds 2 --mutation M1" in result.output

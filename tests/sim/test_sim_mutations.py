@@ -1,0 +1,151 @@
+"""Every mutation is caught, and the core as it is passes the very same worlds. Run on all cores: where the tests are
+not spread over processes already, in some of their own, ahead of the tests.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import replace
+from multiprocessing import get_context
+from types import ModuleType
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from alpo.core.ranks import Rank
+from alpo_sim.checks import INVARIANTS
+from alpo_sim.main import app
+from alpo_sim.mutations import MUTATIONS
+from alpo_sim.mutations.hunt import Caught, hunt, spared
+from alpo_sim.mutations.mutation import BLIND, rewritten
+
+#: Worlds of each mutation in which the core as it is must break nothing.
+SPARED = 3
+
+Running = Callable[[str, str], Caught]
+
+
+@pytest.fixture(scope="module")
+def running(request: pytest.FixtureRequest) -> Iterator[Running]:
+    """Runs what a test asks for; on all cores, whatever of this module was asked for is under way already."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        yield _run
+        return
+    wanted = [
+        (item.originalname, item.callspec.params["name"])
+        for item in request.session.items
+        if isinstance(item, pytest.Function) and item.module is request.module and "running" in item.fixturenames
+    ]
+    pool = ProcessPoolExecutor(os.cpu_count() or 1, get_context("spawn"))
+    try:
+        ahead: dict[tuple[str, str], Future[Caught]] = {
+            (test, name): pool.submit(hunt, name) if test == "test_caught" else pool.submit(spared, name, SPARED)
+            for test, name in wanted
+        }
+        yield lambda test, name: ahead[test, name].result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _run(test: str, name: str) -> Caught:
+    return hunt(name) if test == "test_caught" else spared(name, SPARED)
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_caught(name: str, running: Running) -> None:
+    caught = running("test_caught", name)
+    print(f"{name}: {caught.invariant or 'nothing'} broke after {caught.seeds} worlds, {caught.cpu_s:.2f} core-seconds")
+    assert caught.ok, caught
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_the_core_as_it_is_passes_the_same_worlds(name: str, running: Running) -> None:
+    spent = running("test_the_core_as_it_is_passes_the_same_worlds", name)
+    assert spent.invariant == "", spent
+
+
+@pytest.mark.parametrize("mutation", [m for m in MUTATIONS.values() if "durable before sent" in m.blind])
+def test_with_all_checks_on_what_is_not_durable_is_seen_as_it_leaves(mutation: Any) -> None:
+    seen = [mutation.verdict(seed, blind=False).invariant for seed in range(1, 4)]
+    assert "durable before sent" in seen or "first start" in seen
+
+
+def everything() -> dict[tuple[str, ...], object]:
+    """Whatever a mutation might replace: names of modules, of classes, and entries of dispatch tables."""
+    found: dict[tuple[str, ...], object] = {}
+    modules = [m for n, m in sorted(sys.modules.items()) if n.startswith(("alpo.core.", "alpo_sim."))]
+    for module in modules:
+        assert isinstance(module, ModuleType)
+        for name, value in vars(module).items():
+            found[module.__name__, name] = value
+            if isinstance(value, type) and value.__module__ == module.__name__:
+                found.update({(module.__name__, name, key): held for key, held in vars(value).items()})
+            elif isinstance(value, dict) and name.isupper():
+                found.update({(module.__name__, name, str(key)): held for key, held in value.items()})
+    return found
+
+
+def changed(before: dict[tuple[str, ...], object]) -> list[tuple[str, ...]]:
+    after = everything()
+    return [key for key in before if after[key] is not before[key]]
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS.values(), ids=list(MUTATIONS))
+def test_patches_are_undone(mutation: Any) -> None:
+    before = everything()
+    with mutation.applied():
+        assert len(changed(before)) >= len(mutation.patches)
+    assert changed(before) == []
+    with pytest.raises(KeyError), mutation.applied():
+        raise KeyError
+    assert changed(before) == []
+
+
+def test_a_change_that_fits_the_core_no_longer_fails() -> None:
+    with pytest.raises(LookupError, match=r"Rank\.log holds 'no such text' 0 times"):
+        rewritten(Rank, "log", [("no such text", "")])
+
+
+def test_names() -> None:
+    for name, mutation in MUTATIONS.items():
+        assert mutation.name == name and mutation.patches and mutation.harm
+        assert set(mutation.caught_by) <= set(INVARIANTS) and mutation.caught_by
+        assert set(mutation.blind) <= set(BLIND) and not set(mutation.blind) & set(mutation.caught_by)
+
+
+# -- the command --------------------------------------------------------------------------------------------
+
+
+def test_command_shows_a_table() -> None:
+    result = CliRunner().invoke(app, ["mutants", "--only", "M5, S2", "--jobs", "1"])
+    assert result.exit_code == 0, result.output
+    assert "M5" in result.output and "S2" in result.output and "2 of 2 mutations caught" in result.output
+
+
+def test_command_speaks_json() -> None:
+    result = CliRunner().invoke(app, ["mutants", "--only", "M5", "--jobs", "1", "--json"])
+    (found,) = json.loads(result.stdout)["mutations"]
+    assert (found["name"], found["ok"], found["rule"]) == ("M5", True, "R14")
+
+
+def test_command_fails_if_one_is_not_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(MUTATIONS, "M5", replace(MUTATIONS["M5"], patches=()))
+    result = CliRunner().invoke(app, ["mutants", "--only", "M5", "--jobs", "1", "--seeds-max", "2"])
+    assert result.exit_code == 1
+    assert "NOT CAUGHT" in result.output and "0 of 1 mutations caught" in result.output
+
+
+def test_command_refuses_names_that_are_none() -> None:
+    result = CliRunner().invoke(app, ["mutants", "--only", "M99"])
+    assert result.exit_code == 2
+
+
+def test_run_repeats_a_mutation_in_its_own_world() -> None:
+    result = CliRunner().invoke(app, ["run", "--mutation", "M5", "--seed", "1"])
+    assert result.exit_code == 1
+    assert "leader completeness" in result.output and "--seed 1 --mutation M5" in result.output

@@ -1,0 +1,121 @@
+"""`alpo.testing`: its check at the end, its pytest plugin, and what docs/testing.md promises."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import alpo
+from alpo.core.entries import Entry, Kind, seal
+from alpo.testing import Broken
+from alpo.testing.ledger import Ledger
+from alpo.testing_plugin import _seeds
+
+ROOT = Path(__file__).parents[2]
+
+
+def entry(id: int, serial: int, body: bytes) -> Entry:
+    return seal(id, 1, Kind.DATA, 0, id, body, "x", serial, 0, 1)
+
+
+class Told:
+    """What of a `Handle` the ledger looks at."""
+
+    def __init__(self, body: bytes, serial: int, lsn: int | None = None, error: Exception | None = None) -> None:
+        self.client, self.serial, self.lsn, self._error, self.done = "x", serial, lsn, error, True
+        self.parcel = type("Parcel", (), {"item": body})
+
+
+UNKNOWN = alpo.NotGuaranteed("?", client="x", serial=1, epoch=0)
+
+
+@pytest.mark.parametrize(
+    ("told", "log", "broken"),
+    [
+        ([Told(b"a", 1, 1)], [entry(1, 1, b"a")], ""),
+        ([Told(b"a", 1, 1)], [], "acknowledged"),
+        ([Told(b"a", 1, 1)], [entry(1, 1, b"b")], "acknowledged"),
+        ([Told(b"a", 1, 1)], [entry(1, 1, b"a"), entry(2, 2, b"a")], "exactly once"),
+        ([Told(b"a", 1, None, UNKNOWN)], [], ""),
+        ([Told(b"a", 1, None, UNKNOWN)], [entry(1, 1, b"a")], ""),
+        ([Told(b"a", 1, None, UNKNOWN)], [entry(1, 1, b"a"), entry(2, 2, b"a")], "exactly once"),
+        ([Told(b"a", 1, None, UNKNOWN), Told(b"a", 1, 1)], [entry(1, 1, b"a"), entry(2, 2, b"a")], "exactly once"),
+        ([Told(b"a", 0, None, alpo.Unavailable("no"))], [entry(1, 1, b"a")], "exactly once"),
+        ([Told(b"a", 1, None, alpo.Fenced("no"))], [], ""),
+    ],
+)
+def test_the_ledger(told: list[Any], log: list[Entry], broken: str) -> None:
+    ledger = Ledger()
+    ledger.account("x").extend(told)
+    if broken:
+        with pytest.raises(Broken, match=broken):
+            ledger.check(log)
+    else:
+        ledger.check(log)
+
+
+def run_pytest(folder: Path, text: str, name: str = "test_mine.py") -> str:
+    (folder / name).write_text(text)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-W", "error", "--strict-markers", "-p", "no:cacheprovider"],
+        cwd=folder, capture_output=True, text=True, check=False,
+    )
+    return done.stdout + done.stderr
+
+
+def shape(line: str) -> str:
+    """Without the numbers, which may be others when anything in the core takes its time otherwise."""
+    return re.sub(r"\d+", "#", re.sub(r" in \d+\.\d+s.*", "", line)).strip("_- ")
+
+
+def test_the_example_in_the_docs(tmp_path: Path) -> None:
+    """What docs/testing.md says comes out does."""
+    page = (ROOT / "docs" / "testing.md").read_text()
+    example = re.findall(r"```python\n(# test_outbox.*?)```", page, re.DOTALL)[0]
+    wanted = re.findall(r"```text\n(.*?)```", page, re.DOTALL)[0]
+    told = run_pytest(tmp_path, example, "test_outbox.py")
+    shapes = [shape(line) for line in told.splitlines()]
+    assert [line for line in wanted.splitlines() if line != "…" and shape(line) not in shapes] == []
+    assert "-publish]" not in told
+
+
+def test_a_failure_says_its_seed(tmp_path: Path) -> None:
+    told = run_pytest(tmp_path, """
+import pytest
+
+pytestmark = pytest.mark.alpo(servers=5)
+
+@pytest.mark.alpo(seeds=[5, 6])
+def test_mine(alpo_cluster):
+    alpo_cluster.crash(2)
+    assert alpo_cluster.seed != 6 and len(alpo_cluster.servers) == 5
+""")
+    assert "1 failed, 1 passed" in told
+    assert "test_mine[seed6]" in told
+    assert "alpo.testing.Cluster(seed=6, servers=5)" in told
+    assert re.search(r"^ +\d+\.\d{3} s  crash 2$", told, re.MULTILINE)
+
+
+def test_the_marks_seeds() -> None:
+    assert _seeds({}) == [0]
+    assert _seeds({"seed": 7}) == [7]
+    assert _seeds({"seeds": 3}) == [0, 1, 2]
+    assert _seeds({"seeds": (4, 5)}) == [4, 5]
+    with pytest.raises(pytest.UsageError):
+        _seeds({"seed": 1, "seeds": 2})
+
+
+def test_who_does_not_use_it_pays_nothing(tmp_path: Path) -> None:
+    told = run_pytest(tmp_path, """
+import sys
+
+def test_mine():
+    loaded = {name for name in sys.modules if name.startswith(("alpo", "_alpo"))}
+    assert loaded == {"alpo", "alpo.errors", "alpo.testing_plugin"}
+""")
+    assert "1 passed" in told

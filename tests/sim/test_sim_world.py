@@ -1,0 +1,154 @@
+"""Worlds: repeatable to the byte, sound over fixed seeds, and their checks see what they are there for."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from alpo.core.replica import Replica
+from alpo.storage.memory import MemoryStore
+from alpo_sim.options import FAULTS, Load, Network, Options
+from alpo_sim.trace import Tracer
+from alpo_sim.verdict import run_world
+from alpo_sim.world import World
+
+#: Fixed for good; fresh ones are for the soak.
+SEEDS = range(1, 81)
+CHUNK = 8
+
+
+def trace_of(seed: int, seconds: int) -> str:
+    world = World(Options.draw(seed, seconds=seconds))
+    file = io.StringIO()
+    world.stage.watchers.append(Tracer(world, file))
+    verdict = run_world(world)
+    return f"{file.getvalue()}{verdict._replace(cpu_s=0)}"
+
+
+@pytest.mark.parametrize("first", SEEDS[::CHUNK])
+def test_every_check_holds_over_fixed_seeds(first: int) -> None:
+    for seed in range(first, first + CHUNK):
+        verdict = run_world(World(Options.draw(seed, seconds=30)))
+        assert verdict.ok, f"alpo-sim run --seed {seed} --seconds 30: {verdict.invariant}: {verdict.detail}"
+        assert verdict.steps > 100
+
+
+@pytest.mark.parametrize("seed", [3, 5, 18])
+def test_a_seed_gives_the_same_trace_in_other_processes_and_hash_seeds(seed: int) -> None:
+    code = f"import test_sim_world as t; print(t.trace_of({seed}, 10))"
+    traces = []
+    for hash_seed in ("1", "2"):
+        env = os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(Path(__file__).parent)}
+        traces.append(subprocess.run([sys.executable, "-c", code], env=env, check=True, capture_output=True).stdout)
+    assert traces[0] == traces[1]
+    assert len(traces[0]) > 10_000
+    assert trace_of(seed, 10).encode() == traces[0].removesuffix(b"\n")
+
+
+def test_other_seeds_give_other_worlds() -> None:
+    assert trace_of(3, 2) != trace_of(4, 2)
+    assert Options.draw(3) != Options.draw(4)
+    assert {Options.draw(seed).servers for seed in range(100)} >= {1, 2, 3, 5, 9}
+
+
+def test_every_fault_happens_somewhere() -> None:
+    seen: dict[str, int] = {}
+    for seed in range(12):
+        world = World(Options.draw(seed, seconds=20, faults=FAULTS, fault_every_us=300_000, servers=3, wipes=1))
+        assert run_world(world).ok
+        for name, count in world.faults.counts.items():
+            seen[name] = seen.get(name, 0) + count
+    assert set(seen) >= {*FAULTS, "wipe"}
+
+
+def test_a_calm_world_is_calm() -> None:
+    """Without faults one leader is enough, and everything asked is done."""
+    quiet = Network(late=0.0, loss=0.0, duplication=0.0, damage=0.0)
+    options = Options(7, seconds=20, fault_every_us=0, drift=0.0, network=quiet, load=Load(operators=False))
+    world = World(options)
+    verdict = run_world(world)
+    assert verdict.ok, verdict.detail
+    assert verdict.terms == 1
+    assert verdict.acknowledged > 100 and verdict.reads > 5
+
+
+def changed_world(seed: int, servers: int = 3, **options: Any) -> World:
+    world = World(Options.draw(seed, servers=servers, seconds=20, faults=("crash",), auto_init=True, **options))
+    assert world.run_until(5_000_000, lambda: world.leader() is not None)
+    return world
+
+
+def status(world: World, id: int) -> str:
+    replica = world.stage.hosts[id].replica
+    return replica.status_text if replica is not None else "down"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_lost_disk_comes_back_by_itself(seed: int) -> None:
+    world = changed_world(seed, wipes=1, stewards=0)
+    before = world.stage.hosts[1].store.boot().me
+    world.wipe(1)
+    world.boot(1)
+    assert run_world(world).ok
+    assert status(world, 1) == "VOTING"
+    latest = world.lists.latest
+    assert latest is not None
+    member = latest.get(1)
+    assert member is not None and before.incarnation in member.retired
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_an_old_disk_put_back_is_retired_and_does_no_harm(seed: int) -> None:
+    quiet = Network(late=0.0, loss=0.0, duplication=0.0, damage=0.0)
+    world = changed_world(seed, wipes=0, stewards=0, fault_every_us=0, network=quiet)
+    world.wipe(1)
+    world.boot(1)
+    assert world.run_until(60_000_000, lambda: status(world, 1) == "VOTING")
+    world.crash(1)
+    world.stage.put_back(1)
+    world.boot(1)
+    assert world.run_until(world.now_us + 20_000_000, lambda: status(world, 1) == "RETIRED")
+    terms = len(world.safety.leaders)
+    world.run_until(world.now_us + 10_000_000)
+    assert len(world.safety.leaders) == terms and status(world, 1) == "RETIRED"
+
+
+def test_a_cluster_grows_and_shrinks() -> None:
+    """From one server to several and back to few, whatever else goes wrong."""
+    sizes: set[int] = set()
+    for seed in range(8):
+        options = Options.draw(seed, servers=1, seconds=60, stewards=2, spares=5, wipes=0, auto_init=False)
+        world = World(options)
+        verdict = run_world(world)
+        assert verdict.ok, f"{seed}: {verdict.invariant}: {verdict.detail}"
+        sizes |= {len(members.voters) for _, members in world.lists.guaranteed}
+    assert sizes >= {1, 2, 3, 4}
+
+
+def test_a_disk_that_lies_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checks can fail: a crash loses entries that were fsynced."""
+    honest = MemoryStore.crash
+
+    def lying(store: MemoryStore) -> MemoryStore:
+        found = honest(store)
+        del found._entries[-3:]
+        return found
+
+    monkeypatch.setattr(MemoryStore, "crash", lying)
+    verdicts = [run_world(World(Options.draw(seed, servers=3, seconds=20, faults=("crash_all",)))) for seed in range(4)]
+    assert not any(verdict.ok for verdict in verdicts)
+
+
+def test_a_core_that_raises_is_a_failure_with_its_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def raising(replica: Replica, id: int) -> None:
+        raise KeyError(id)
+
+    monkeypatch.setattr(Replica, "set_guaranteed", raising)
+    verdict = run_world(World(Options.draw(3, seconds=5)))
+    assert verdict.invariant == "alarm" and "raised KeyError(" in verdict.detail

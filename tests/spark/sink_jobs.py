@@ -1,0 +1,85 @@
+"""A driver for the sink's batch tests: writes in every way there is, and prints as JSON what went wrong with each.
+
+    python sink_jobs.py SERVERS FOLDER
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, SparkSession
+from sink_driver import session
+
+import alpo.spark
+
+
+def failing_once(rows: Any) -> Any:
+    """As an executor that dies after it has given everything."""
+    yield from rows
+    task = TaskContext.get()
+    assert task is not None
+    if task.attemptNumber() == 0 and task.partitionId() == 1:
+        raise RuntimeError("this attempt fails")
+
+
+def error_of(write: Any) -> str:
+    """The first line that names what the data source said."""
+    try:
+        write()
+    except Exception as error:
+        lines = [line for line in str(error).splitlines() if ".SourceError: " in line]
+        return lines[0].strip() if lines else str(error)
+    return ""
+
+
+def main(spark: SparkSession, servers: str, folder: Path) -> dict[str, str]:
+    def rows(tag: str, count: int) -> DataFrame:
+        return spark.range(count).repartition(2).selectExpr(f"concat('{tag}-', id) as payload")
+
+    def once(df: DataFrame) -> DataFrame:
+        return spark.createDataFrame(df.rdd.mapPartitions(failing_once), "payload string")
+
+    def write(df: DataFrame, **options: Any) -> None:
+        df.write.format("alpo").mode("append").option("servers", servers).options(**options).save()
+
+    def each(tag: str, checkpoint: str | None) -> str:
+        stream = (
+            spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 50).load()
+            .selectExpr(f"concat('{tag}-', value) as payload").writeStream
+            .foreachBatch(lambda df, batch: [
+                alpo.spark.append_batch(df, batch, servers=servers, checkpoint=checkpoint) for _ in range(2)
+            ] and None)
+            .start()
+        )
+        while stream.isActive and len(stream.recentProgress) < 3:
+            stream.awaitTermination(1)
+        stream.stop()
+        return str(stream.exception() or "")
+
+    cp = str(folder / "jobs")
+    found = {}
+    found["plain"] = error_of(lambda: write(once(rows("plain", 100))))
+    for name, options in (("txn", {}), ("txn-dir", {"checkpointLocation": cp})):
+        for _ in range(2):
+            found[name] = error_of(lambda: write(rows(name, 100), txnAppId=name, txnVersion=5, **options))
+    found["large"] = error_of(lambda: write(rows("large", 500), txnAppId="large", txnVersion=1))
+    found["direct"] = error_of(lambda: write(rows("direct", 100), mode="direct"))
+    found["binary"] = error_of(lambda: write(rows("binary", 10).selectExpr("cast(payload as binary) payload")))
+    found["each"] = each("each", None)
+    found["each-dir"] = each("each-dir", str(folder / "each"))
+    two = rows("two", 1).selectExpr("payload", "1 as n")
+    found["two columns"] = error_of(lambda: write(two))
+    found["null"] = error_of(lambda: write(rows("null", 1).selectExpr("cast(null as string) as payload")))
+    found["overwrite"] = error_of(
+        lambda: rows("o", 1).write.format("alpo").mode("overwrite").option("servers", servers).save()
+    )
+    return found
+
+
+if __name__ == "__main__":
+    where = Path(sys.argv[2])
+    print(json.dumps(main(session(where), sys.argv[1], where)))

@@ -1,0 +1,147 @@
+"""Reading live servers: spread over replicas, and from the next where one stops."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from harness import Cluster, cluster, in_trio
+from spark_kit import options, read_all, read_span
+
+from alpo import connect
+from alpo.client.reading import Pages
+from alpo.spark import live
+from alpo.spark.live import ServerOrigin
+from alpo.spark.options import ReadOptions
+from alpo.spark.origin import DataLoss, SourceError
+from alpo.spark.ranges import Range
+from alpo.spark.reading import origin_of, rows_of
+
+COUNT = 300
+
+
+async def filled(running: Cluster) -> list[tuple[int, bytes]]:
+    """Single payloads and batches, on all servers."""
+    async with connect(running.addresses) as log:
+        rows = []
+        for number in range(0, COUNT, 10):
+            rows += [await log.append(b"%d" % (number + at)) for at in range(7)]
+            rows += await log.append_batch([b"%d" % (number + 7 + at) for at in range(3)])
+        await running.level()
+    return [(lsn, b"%d" % at) for at, lsn in enumerate(rows)]
+
+
+def of(running: Cluster, **given: object) -> ReadOptions:
+    return options(servers=running.addresses, **given)
+
+
+async def read(given: ReadOptions) -> list[tuple[Any, ...]]:
+    return await trio.to_thread.run_sync(read_all, given)
+
+
+@in_trio
+async def test_ranges_are_spread_over_replicas_and_make_the_whole_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: Counter[int | None] = Counter()
+    pages_of = ServerOrigin._pages_of
+
+    def noted(self: ServerOrigin, replica: int | None, first: int, last: int) -> object:
+        asked[replica] += 1
+        return pages_of(self, replica, first, last)
+
+    monkeypatch.setattr(ServerOrigin, "_pages_of", noted)
+    async with cluster(tmp_path, proxied=False) as running:
+        wanted = await filled(running)
+        assert await read(of(running, recordsPerPartition=50)) == wanted
+        assert asked == {1: 2, 2: 2, 3: 2}
+        part = of(running, recordsPerPartition=50, readFrom=2, startingLsn=5, endingLsn=120)
+        assert await read(part) == wanted[4:120]
+        assert await read(of(running, readFrom="leader")) == wanted
+        assert asked == {1: 2, 2: 5, 3: 2, None: 1}
+
+
+@in_trio
+async def test_a_replica_that_dies_in_the_middle_and_one_that_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What they had given stays, another gives the rest: nothing twice, nothing left out."""
+    monkeypatch.setattr("alpo.client.reading.PAGE_BYTES_MAX", 30)
+    monkeypatch.setattr(live, "_REPLICA_S", 0.5)
+    async with cluster(tmp_path, proxied=False) as running:
+        wanted = await filled(running)
+        given = of(running)
+        leader = await running.leader()
+        victim, hanging = running.others(leader)
+        extent = await trio.to_thread.run_sync(origin_of(given).extent)
+        origin = ServerOrigin(given.servers, cluster=extent.cluster)
+        turns = {id: at for at, id in enumerate(sorted(running.servers))}
+        taken = Pages._take
+        pages = 0
+
+        def take(self: Pages, page: Any) -> Any:
+            nonlocal pages
+            pages += 1
+            if pages == 20:
+                running.servers[victim].kill()
+            if pages == 40:
+                running.servers[hanging].pause()
+            return taken(self, page)
+
+        monkeypatch.setattr(Pages, "_take", take)
+
+        def rows(turn: int, first: int, last: int) -> list[tuple[int, bytes]]:
+            found = []
+            for batch in rows_of(origin, Range(first, last, turn), ["lsn", "payload"], True):
+                found += zip(*(column.to_pylist() for column in batch.columns), strict=True)
+            return found
+
+        try:
+            assert await trio.to_thread.run_sync(rows, turns[victim], 1, 150) == wanted[:150]
+            assert pages >= 20 and not running.servers[victim].running
+            assert await trio.to_thread.run_sync(rows, turns[hanging], 151, COUNT) == wanted[150:]
+            assert pages >= 40
+        finally:
+            running.servers[hanging].resume()
+
+
+@in_trio
+async def test_what_was_trimmed_is_a_loss(tmp_path: Path) -> None:
+    async with cluster(tmp_path, proxied=False) as running:
+        wanted = await filled(running)
+        async with connect(running.addresses) as log:
+            await log.trim(101)
+        await running.level()
+        with pytest.raises(DataLoss, match="payloads 1 to 100 are not in the cluster"):
+            await read(of(running, startingLsn=1))
+        assert await read(of(running, startingLsn=1, failOnDataLoss=False)) == wanted[100:]
+        assert await read(of(running)) == wanted[100:]
+
+
+@in_trio
+async def test_a_trim_between_planning_and_reading(tmp_path: Path) -> None:
+    async with cluster(tmp_path, proxied=False) as running:
+        wanted = await filled(running)
+        given = of(running, failOnDataLoss=False)
+        origin = origin_of(given)
+        async with connect(running.addresses) as log:
+            await log.trim(101)
+        await running.level()
+        found = await trio.to_thread.run_sync(read_span, origin, given, 1, COUNT)
+        assert found == wanted[100:]
+        with pytest.raises(DataLoss, match="payloads 1 to 100"):
+            await trio.to_thread.run_sync(read_span, origin, of(running), 1, COUNT)
+
+
+@in_trio
+async def test_another_cluster_is_refused_and_nobody_there_is_said(tmp_path: Path) -> None:
+    async with cluster(tmp_path, proxied=False) as running:
+        await filled(running)
+        origin = ServerOrigin(of(running).servers, timeout_s=2.0, cluster="ab" * 16)
+        with pytest.raises(SourceError, match="not abab"):
+            await trio.to_thread.run_sync(origin.extent)
+        with pytest.raises(SourceError, match="no server answers"):
+            await read(options(servers="127.0.0.1:1", timeout="1s"))

@@ -1,0 +1,64 @@
+"""The data source's options: what is taken, and what is said of the rest."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from spark_kit import options
+
+from alpo.spark.options import EARLIEST, LATEST, ReadOptions
+from alpo.spark.origin import SourceError
+
+
+def test_defaults() -> None:
+    batch = options(path="/data")
+    assert (batch.starting, batch.ending, batch.fail_on_data_loss, batch.read_from) == (EARLIEST, LATEST, True, "any")
+    assert options(True, servers="h:1").starting == LATEST
+
+
+def test_names_are_in_any_case_and_texts_are_understood() -> None:
+    given = ReadOptions.of({
+        "SERVERS": "a:1, b:2", "startinglsn": "7", "failOnDataLoss": "False", "maxTriggerDelay": "2m",
+        "minRecordsPerTrigger": "10", "maxBytesPerTrigger": "1000", "readFrom": "3", "timeout": "500ms",
+    }, streaming=True)
+    assert given.servers == ("a:1", "b:2") and given.starting == 7 and not given.fail_on_data_loss
+    assert (given.delay_s, given.records_min, given.bytes_max, given.read_from) == (120.0, 10, 1000, "3")
+    assert given.timeout_s == 0.5
+
+
+@pytest.mark.parametrize(
+    ("text", "time_ms"), [("1700000000000", 1_700_000_000_000), ("2023-11-14T22:13:20.0005Z", 1_700_000_000_001),
+                          ("2023-11-14T23:13:20+01:00", 1_700_000_000_000)],
+)
+def test_times(text: str, time_ms: int) -> None:
+    assert options(path="/data", startingTimestamp=text).since_ms == time_ms
+
+
+@pytest.mark.parametrize(
+    ("streaming", "given", "words"), [
+        (False, {}, "option servers .* or option path"),
+        (False, {"servers": "h:1", "path": "/data"}, "one of them"),
+        (False, {"servers": "nowhere"}, "option servers is 'nowhere'"),
+        (False, {"path": "/data", "startingLsn": "0"}, "option startingLsn is '0': it must be an LSN"),
+        (False, {"path": "/data", "startingLsn": "-3"}, "it must be an LSN"),
+        (False, {"path": "/data", "endingLsn": "earliest"}, "option endingLsn"),
+        (False, {"path": "/data", "startingLsn": "1", "startingTimestamp": "5"}, "only one of"),
+        (False, {"path": "/data", "startingTimestamp": "2023-11-14T22:13:20"}, "time with its zone"),
+        (False, {"path": "/data", "maxRecordsPerTrigger": "5"}, "is for a stream"),
+        (True, {"path": "/data", "endingLsn": "5"}, "for a batch read"),
+        (True, {"path": "/data", "maxRecordsPerTrigger": "5", "maxBytesPerTrigger": "5"}, "only one of"),
+        (True, {"path": "/data", "maxTriggerDelay": "5"}, "500ms, 10s"),
+        (False, {"path": "/data", "failOnDataLoss": "yes"}, "true or false"),
+        (False, {"path": "/data", "readFrom": "everybody"}, "any, leader"),
+        (False, {"path": "/data", "recordsPerPartition": "0"}, "1 or more"),
+        (False, {"path": "/data", "startingTimestampStrategy": "never"}, "one of error, latest"),
+    ],
+)
+def test_what_is_wrong_is_said(streaming: bool, given: dict[str, str], words: str) -> None:
+    with pytest.raises(SourceError, match=words):
+        ReadOptions.of(given, streaming=streaming)
+
+
+def test_without_a_delay_it_waits_for_ever() -> None:
+    assert options(True, path="/data", minRecordsPerTrigger=5).delay_s == math.inf

@@ -1,0 +1,406 @@
+"""The sink's commit without Spark and without servers: replays, crashes at every step, zombies, damage."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+import trio
+from fake_log import Crash, FakeLog, FakeWriter
+
+from alpo.errors import Fenced
+from alpo.spark import appending, committing, durable, staging
+from alpo.spark.appending import Chunk
+from alpo.spark.committing import Job, commit, commit_one_entry, commit_unnumbered
+from alpo.spark.ledger import Ledger, Manifest
+from alpo.spark.origin import SourceError
+from alpo.spark.staging import Part, Tag, stage
+
+QUERY = "q"
+CLIENT = f"spark:{QUERY}"
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that little data takes several entries, and files; and nobody waits for the disk."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    monkeypatch.setattr(staging, "INLINE_BYTES", 600)
+    for module in (appending, committing):
+        monkeypatch.setattr(module, "ENTRY_BYTES", 100)
+
+
+def staged(payloads: list[bytes], ledger: Ledger | None, batch: int, partitions: int, run: str = "r") -> list[Part]:
+    """As so many tasks would stage them, a consecutive piece each; the last task ends first."""
+    size = -(-len(payloads) // partitions) or 1
+    parts = []
+    for partition in range(partitions):
+        mine = payloads[partition * size : (partition + 1) * size]
+        batches = [
+            pa.RecordBatch.from_arrays([pa.array(mine[at : at + 7], pa.binary())], names=["payload"])
+            for at in range(0, len(mine), 7)
+        ]
+        tag = Tag(QUERY, run, batch, partition, partition)
+        parts.append(stage(batches, tag, ledger.staged if ledger else None))
+    return parts[::-1]
+
+
+def rows(batch: int, count: int = 40, seed: int = 0) -> list[bytes]:
+    rng = random.Random(f"{batch} {seed}")
+    return [b"%d-%d-" % (batch, at) + rng.randbytes(rng.randrange(30)) for at in range(count)]
+
+
+class Driver:
+    """One run of the query: a ledger over the checkpoint, and commits."""
+
+    def __init__(self, checkpoint: Path, log: FakeLog, run: str = "r") -> None:
+        self.ledger = Ledger(str(checkpoint))
+        self.log, self.run = log, run
+
+    def commit(self, batch: int, payloads: list[bytes], partitions: int = 2) -> None:
+        parts = staged(payloads, self.ledger, batch, partitions, self.run)
+        trio.run(commit, Job(CLIENT, batch, self.run), parts, self.ledger, self.log.open)
+
+
+def test_batches_come_once_and_in_order(tmp_path: Path) -> None:
+    log = FakeLog()
+    driver = Driver(tmp_path, log)
+    for batch in range(5):
+        driver.commit(batch, rows(batch))
+        driver.commit(batch, rows(batch))
+    assert log.payloads == [payload for batch in range(5) for payload in rows(batch)]
+    assert sorted(path.name for path in (tmp_path / "alpo" / "commits").iterdir()) == [
+        "2", "2.done", "3", "3.done", "4", "4.done"
+    ]
+
+
+def test_a_replay_with_other_partitions_and_other_bytes_takes_what_was_fixed(tmp_path: Path) -> None:
+    for seed, partitions in ((0, 3), (0, 1), (1, 2), (1, 5)):
+        log = FakeLog()
+        checkpoint = tmp_path / f"{seed}-{partitions}"
+        log.crash_after = 3
+        with pytest.raises(Crash):
+            Driver(checkpoint, log).commit(0, rows(0), 2)
+        log.crash_after = None
+        assert 0 < len(log.payloads) < 40
+        Driver(checkpoint, log, "next").commit(0, rows(0, 37, seed), partitions)
+        assert log.payloads == rows(0)
+
+
+def test_a_replay_without_any_rows_finishes_what_was_fixed(tmp_path: Path) -> None:
+    log = FakeLog()
+    log.crash_after = 2
+    with pytest.raises(Crash):
+        Driver(tmp_path, log).commit(0, rows(0))
+    log.crash_after = None
+    Driver(tmp_path, log, "next").commit(0, [])
+    assert log.payloads == rows(0)
+
+
+@contextmanager
+def dying_at(monkeypatch: pytest.MonkeyPatch, step: int) -> Iterator[list[str]]:
+    """Whatever touches the disk dies at its ``step``-th call; yields what was called."""
+    calls: list[str] = []
+
+    def dying(name: str, function: object) -> object:
+        def call(*arguments: object, **options: object) -> object:
+            calls.append(name)
+            if len(calls) == step:
+                raise Crash
+            return function(*arguments, **options)  # type: ignore[operator]
+        return call
+
+    with monkeypatch.context() as patch:
+        for module, names in (
+            (os, ("link", "fsync")), (durable, ("sync_directory",)), (Path, ("unlink", "touch", "rename", "open")),
+        ):
+            for name in names:
+                patch.setattr(module, name, dying(name, getattr(module, name)))
+        yield calls
+
+
+def test_a_driver_that_dies_at_any_step_leaves_nothing_out_and_nothing_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step, survived = 0, False
+    while not survived:
+        step += 1
+        log, checkpoint = FakeLog(), tmp_path / str(step)
+        Driver(checkpoint, log, "a").commit(0, rows(0))
+        with dying_at(monkeypatch, step) as calls:
+            try:
+                Driver(checkpoint, log, "b").commit(1, rows(1), 2)
+                survived = True
+            except Crash:
+                pass
+        Driver(checkpoint, log, "c").commit(1, rows(1, 40, seed=step), 3)
+        Driver(checkpoint, log, "c").commit(2, rows(2), 3)
+        found = [p for p in log.payloads if p.startswith(b"1-")]
+        assert found in (rows(1), rows(1, 40, seed=step)), (step, calls)
+        assert len(log.payloads) == 120 and log.payloads[:40] == rows(0) and log.payloads[80:] == rows(2)
+    assert step > 10
+
+
+@pytest.mark.parametrize("appends", range(9))
+def test_a_driver_that_dies_between_appends(tmp_path: Path, appends: int) -> None:
+    log = FakeLog()
+    log.crash_after = appends
+    with pytest.raises(Crash):
+        Driver(tmp_path, log, "a").commit(7, rows(7))
+    log.crash_after = appends
+    with pytest.raises(Crash):
+        Driver(tmp_path, log, "b").commit(7, rows(7, 20, seed=1))
+        Driver(tmp_path, log, "b").commit(8, rows(8))
+    log.crash_after = None
+    Driver(tmp_path, log, "c").commit(7, rows(7, 20, seed=2))
+    Driver(tmp_path, log, "c").commit(8, rows(8))
+    assert log.payloads == rows(7) + rows(8)
+
+
+def test_a_zombie_driver_is_fenced(tmp_path: Path) -> None:
+    log = FakeLog()
+    old, new = Driver(tmp_path, log, "old"), Driver(tmp_path, log, "new")
+    old.commit(0, rows(0))
+    new.commit(1, rows(1))
+    for batch in (1, 2):
+        with pytest.raises(Fenced):
+            old.commit(batch, rows(batch, seed=1))
+    new.commit(2, rows(2))
+    assert log.payloads == rows(0) + rows(1) + rows(2)
+
+
+@pytest.mark.parametrize("sleeps", range(10))
+def test_a_zombie_that_wakes_in_the_middle_of_a_commit(tmp_path: Path, sleeps: int) -> None:
+    """It sleeps before it opens the session (0), before it looks at its claim again (1), or between two appends; in the
+    meantime another run takes over and writes this batch and the next."""
+    log = FakeLog()
+    old, new = Driver(tmp_path, log, "old"), Driver(tmp_path, log, "new")
+    old.commit(0, rows(0))
+    replayed = [staged(rows(batch, 30, seed=9), new.ledger, batch, 3, "new") for batch in (1, 2)]
+
+    async def sleep() -> None:
+        for batch, parts in zip((1, 2), replayed, strict=True):
+            await commit(Job(CLIENT, batch, "new"), parts, new.ledger, log.open)
+
+    @asynccontextmanager
+    async def open_sleepily(client: str | None, cluster: str) -> AsyncIterator[object]:
+        if sleeps == 0:
+            await sleep()
+        async with log.open(client, cluster) as writer:
+            if sleeps == 1:
+                await sleep()
+            yield Sleepy(writer)
+
+    class Sleepy:
+        def __init__(self, writer: FakeWriter) -> None:
+            self.writer = writer
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self.writer, name)
+
+        async def append(self, chunks: Iterable[Chunk]) -> None:
+            for number, chunk in enumerate(chunks, 2):
+                if number == sleeps:
+                    await sleep()
+                await self.writer.append([chunk])
+
+    parts = staged(rows(1), old.ledger, 1, 2, "old")
+    with pytest.raises(Fenced):
+        trio.run(commit, Job(CLIENT, 1, "old"), parts, old.ledger, open_sleepily)
+    assert log.payloads == rows(0) + (rows(1, 30, seed=9) if sleeps < 2 else rows(1)) + rows(2, 30, seed=9)
+
+
+def test_a_run_takes_back_the_session_that_a_dying_zombie_took(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = FakeLog()
+    left = 2
+
+    def numbered(number: int, chunks: Iterable[list[bytes]], last_serial: int) -> Iterator[Chunk]:
+        nonlocal left
+        for at, chunk in enumerate(appending.numbered(number, chunks, last_serial)):
+            if left and at == 2:
+                left -= 1
+                log.epochs[CLIENT] += 1
+            yield chunk
+
+    monkeypatch.setattr(committing, "numbered", numbered)
+    Driver(tmp_path, log).commit(0, rows(0))
+    assert left == 0 and log.payloads == rows(0)
+
+
+def test_another_query_in_the_same_checkpoint_is_refused(tmp_path: Path) -> None:
+    log = FakeLog()
+    Driver(tmp_path, log).commit(0, rows(0))
+    ledger = Ledger(str(tmp_path))
+    with pytest.raises(SourceError, match="ALPO_OTHER_WRITER"):
+        trio.run(commit, Job("spark:other", 0, "r"), staged(rows(0), ledger, 0, 1), ledger, log.open)
+    other = FakeLog()
+    other.cluster = "bb"
+    with pytest.raises((SourceError, AssertionError)):
+        Driver(tmp_path, other).commit(1, rows(1))
+
+
+def test_a_manifest_that_is_gone_is_not_guessed(tmp_path: Path) -> None:
+    log = FakeLog()
+    log.crash_after = 2
+    with pytest.raises(Crash):
+        Driver(tmp_path, log).commit(0, rows(0))
+    log.crash_after = None
+    (tmp_path / "alpo" / "commits" / "0").unlink()
+    with pytest.raises(SourceError, match="has 2 entries of batch 0"):
+        Driver(tmp_path, log).commit(0, rows(0))
+
+
+def test_an_earlier_version_that_was_interrupted_is_finished_first(tmp_path: Path) -> None:
+    log = FakeLog()
+    log.crash_after = 2
+    with pytest.raises(Crash):
+        Driver(tmp_path, log, "a").commit(100, rows(5))
+    log.crash_after = None
+    Driver(tmp_path, log, "b").commit(2000, rows(6))
+    Driver(tmp_path, log, "c").commit(100, rows(5))
+    assert log.payloads == rows(5) + rows(6)
+
+
+@pytest.mark.parametrize("place", ["staged", "commits"])
+def test_damage_is_told(tmp_path: Path, place: str) -> None:
+    log = FakeLog()
+    log.crash_after = 2
+    with pytest.raises(Crash):
+        Driver(tmp_path, log).commit(0, rows(0, 100))
+    log.crash_after = None
+    [path] = (tmp_path / "alpo" / place).iterdir() if place == "commits" else [
+        next((tmp_path / "alpo" / place).iterdir())
+    ]
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    before = list(log.payloads)
+    with pytest.raises(SourceError, match="damaged"):
+        Driver(tmp_path, log, "next").commit(0, rows(0, 100))
+    assert log.payloads == before
+
+
+def test_any_damaged_byte_of_a_manifest_is_told(tmp_path: Path) -> None:
+    ledger = Ledger(str(tmp_path))
+    ledger.fix(Manifest(0, 100, tuple(staged(rows(0, 5), ledger, 0, 1))))
+    [path] = (tmp_path / "alpo" / "commits").iterdir()
+    sound = path.read_bytes()
+    for at in range(len(sound)):
+        path.write_bytes(sound[:at] + bytes([sound[at] ^ 1]) + sound[at + 1 :])
+        with pytest.raises(SourceError, match="damaged"):
+            ledger.manifest(0)
+
+
+def test_the_first_manifest_wins(tmp_path: Path) -> None:
+    """Also over one that is made when the first was not there yet."""
+    ledger = Ledger(str(tmp_path))
+    first, second = (Manifest(0, 100, tuple(staged(rows(0, 5, seed), ledger, 0, 1))) for seed in (0, 1))
+    ledger.fix(first)
+    ledger.fix(second)
+    assert ledger.manifest(0) == first != second
+    assert [path.name for path in (tmp_path / "alpo" / "commits").iterdir()] == ["0"]
+
+
+def test_a_staged_file_that_is_gone_is_told(tmp_path: Path) -> None:
+    ledger = Ledger(str(tmp_path))
+    parts = staged(rows(0, 200), ledger, 0, 1)
+    assert parts[0].name
+    (ledger.staged / parts[0].name).unlink()
+    with pytest.raises(SourceError, match="must be a directory that the driver and all executors share"):
+        trio.run(commit, Job(CLIENT, 0, "r"), parts, ledger, FakeLog().open)
+
+
+def test_a_failed_batch_leaves_no_files_unless_it_is_fixed(tmp_path: Path) -> None:
+    log, ledger = FakeLog(), Ledger(str(tmp_path))
+    parts = staged(rows(0, 200), ledger, 0, 2)
+    assert len(list(ledger.staged.iterdir())) == 2
+    ledger.discard(parts, 0)
+    assert not list(ledger.staged.iterdir())
+    log.crash_after = 1
+    parts = staged(rows(0, 200), ledger, 0, 2)
+    with pytest.raises(Crash):
+        trio.run(commit, Job(CLIENT, 0, "r"), parts, ledger, log.open)
+    ledger.discard(parts, 0)
+    assert len(list(ledger.staged.iterdir())) == 2
+
+
+def test_what_nobody_needs_any_more_goes(tmp_path: Path) -> None:
+    driver = Driver(tmp_path, FakeLog())
+    for batch in range(6):
+        staged(rows(batch, 200), driver.ledger, batch, 1, "dead")  # another attempt that nobody heard of
+        (driver.ledger.staged / f"{batch}-0-0-q-r-.ff.tmp").touch()
+        driver.commit(batch, rows(batch, 200))
+    assert {path.name.split("-")[0] for path in driver.ledger.staged.iterdir()} == {"3", "4", "5"}
+
+
+def test_a_payload_that_is_too_large_fixes_nothing(tmp_path: Path) -> None:
+    driver = Driver(tmp_path, FakeLog())
+    with pytest.raises(SourceError, match="a payload of 501 bytes, where the cluster takes 500"):
+        driver.commit(0, [b"x" * 501])
+    driver.commit(0, [b"x" * 500])
+    assert driver.log.payloads == [b"x" * 500]
+
+
+def test_what_fits_is_one_entry_and_more_is_cut_by_bytes(tmp_path: Path) -> None:
+    driver = Driver(tmp_path, FakeLog(batch_bytes_max=1000))
+    driver.commit(0, [b"x" * 6] * 100)
+    assert [len(entry) for entry in driver.log.entries] == [100]
+    driver.commit(1, [b"x" * 6] * 101 + [b"y" * 500] + [b"z"])
+    assert [len(entry) for entry in driver.log.entries[1:]] == [10] * 10 + [1, 1, 1]
+
+
+def test_runs_that_are_remembered_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("alpo.spark.ledger.RUNS_KEPT", 3)
+    ledger = Ledger(str(tmp_path))
+    for run in range(10):
+        ledger.claim(f"run-{run}")
+        ledger.claim(f"run-{run}")
+    assert sorted(int(path.name) for path in (tmp_path / "alpo" / "runs").iterdir()) == [7, 8, 9, 10]
+    with pytest.raises(Fenced):
+        ledger.claim("run-8")
+
+
+# -- without a checkpoint -------------------------------------------------------------------------------------
+
+
+def test_one_entry_needs_no_checkpoint(tmp_path: Path) -> None:
+    log = FakeLog()
+    for batch, seed in ((3, 0), (3, 1), (2, 0), (4, 0)):
+        trio.run(
+            commit_one_entry, Job(CLIENT, batch, "r"), staged(rows(batch, 20, seed), None, batch, 2), log.open
+        )
+    assert log.payloads == rows(3, 20) + rows(4, 20)
+    with pytest.raises(SourceError, match="give checkpointLocation"):
+        trio.run(commit_one_entry, Job(CLIENT, 5, "r"), staged(rows(5, 200), None, 5, 2), log.open)
+    assert len(log.entries) == 2
+
+
+def test_an_unnumbered_job_appends_again_when_it_is_run_again(tmp_path: Path) -> None:
+    log = FakeLog()
+    for _ in range(2):
+        trio.run(commit_unnumbered, staged(rows(0, 100), None, 0, 3), None, log.open)
+    assert log.payloads == rows(0, 100) * 2
+
+
+def test_payloads_are_bytes_or_text_and_never_null() -> None:
+    def of(values: list[object], kind: pa.DataType) -> Part:
+        batch = pa.RecordBatch.from_arrays([pa.array(values, kind)], names=["payload"])
+        return stage([batch], Tag(QUERY, "r", 0, 0, 0), None)
+
+    for kind in (pa.string(), pa.large_string()):
+        assert list(staging.payloads(of(["ä", ""], kind), None)) == [["ä".encode(), b""]]
+    assert list(staging.payloads(of([b"\xff"], pa.large_binary()), None)) == [[b"\xff"]]
+    with pytest.raises(SourceError, match="NULL"):
+        of([b"a", None], pa.binary())
+    with pytest.raises(SourceError, match="int64"):
+        of([1], pa.int64())
+
+
+def test_a_partition_without_a_directory_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(staging, "INLINE_ALONE_BYTES", 1000)
+    with pytest.raises(SourceError, match="give checkpointLocation"):
+        staged(rows(0, 500), None, 0, 1)

@@ -1,0 +1,137 @@
+"""A file that an older version wrote is brought up whole or not at all."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from store_kit import INCARNATION, SERVER, LogBuilder, cleaning, row, table
+
+from alpo.core.entries import Entry
+from alpo.core.members import Identity
+from alpo.core.messages import StartStatus
+from alpo.core.ready import NO_BASE, StartState
+from alpo.storage import schema
+from alpo.storage.connections import connect_writer
+from alpo.storage.interface import WrongStore
+from alpo.storage.offline import open_source
+from alpo.storage.sqlite import SqliteStore
+
+CLUSTER = b"c" * 16
+
+
+def _entries() -> list[Entry]:
+    log = LogBuilder()
+    return [log.leader(4), *log.datas(3, 4), log.leader(6), log.data(6, payloads=(b"a", b"b"))]
+
+
+@pytest.fixture
+def version_1(tmp_path):
+    """A directory with a file as version 1 left it."""
+    directory = tmp_path / "version_1"
+    directory.mkdir()
+    with closing(sqlite3.connect(directory / schema.DB_NAME)) as db:
+        db.executescript(Path(__file__).with_name("version_1.sql").read_text())
+        assert db.execute("PRAGMA journal_mode=WAL").fetchone() == ("wal",)
+    return directory
+
+
+def _tables(directory: Path) -> tuple[int, list[str]]:
+    with closing(sqlite3.connect(f"file:{directory / schema.DB_NAME}?mode=ro", uri=True)) as db:
+        (version,) = db.execute("PRAGMA user_version").fetchone()
+        return version, [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+
+
+def _check(directory: Path) -> None:
+    """Everything is there, and the store works."""
+    entries = _entries()
+    store = SqliteStore.open(directory, SERVER, cluster=CLUSTER)
+    boot = store.boot()
+    assert boot.start == StartState(
+        StartStatus.STARTED, (Identity(SERVER, INCARNATION),), b"d" * 16, CLUSTER,
+        [[SERVER, "h:1", 0, INCARNATION.hex(), 1, []]], {"window": 1024},
+    )
+    assert (boot.me, boot.term, boot.vote) == (Identity(SERVER, INCARNATION), 7, 2)
+    assert (boot.guaranteed_id, boot.fully_replicated_id, boot.applied_id, boot.trim_lsn) == (5, 4, 5, 1)
+    assert boot.cursors == ()
+    assert (boot.base, boot.runs, boot.last_id, boot.next_lsn) == (NO_BASE, [(4, 1), (6, 5)], 6, 6)
+    assert (boot.sessions, boot.members) == ([row("a", 3, 2), row("b")], table(5, []).members)
+    assert list(store.replay(1)) == entries
+    store.commit([cleaning(entries[3], guaranteed_id=5, table=None, term=7)])
+    store.close()
+    store = SqliteStore.open(directory, SERVER, cluster=CLUSTER)
+    assert (store.boot().base.id, list(store.replay(1))) == (4, entries[4:])
+    store.close()
+
+
+def test_version_1_is_brought_up(version_1):
+    assert _tables(version_1)[0] == 1
+    _check(version_1)
+    version, tables = _tables(version_1)
+    assert version == len(schema.MIGRATIONS) and "base" in tables
+
+
+@pytest.mark.parametrize(("backup", "how"), [(False, "a server of this version"), (True, "`alpo restore` of this")])
+def test_looked_at_from_outside_it_is_told_and_left_as_it_is(version_1, backup, how):
+    path = version_1 / schema.DB_NAME
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA journal_mode=DELETE")
+        if backup:
+            db.execute(f"PRAGMA application_id={schema.BACKUP_APPLICATION_ID}")
+    before = path.read_bytes()
+    told = rf"older version \(schema 1; this one reads {len(schema.MIGRATIONS)}\): {how}"
+    with pytest.raises(WrongStore, match=told), open_source(version_1):
+        pass
+    assert path.read_bytes() == before and [file.name for file in version_1.iterdir()] == [schema.DB_NAME]
+
+
+def test_a_new_file_has_the_schema_of_one_brought_up(version_1, sqlite):
+    SqliteStore.open(version_1, SERVER).close()
+    found = []
+    for path in (version_1 / schema.DB_NAME, sqlite.path):
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
+            found.append(db.execute("SELECT name, sql FROM sqlite_master ORDER BY name").fetchall())
+            found[-1] += [db.execute(f"PRAGMA {name}").fetchone() for name in ("user_version", "auto_vacuum")]
+    assert found[0] == found[1]
+
+
+def test_anothers_version_1_is_left_as_it_is(version_1):
+    before = (version_1 / schema.DB_NAME).read_bytes()
+    with pytest.raises(WrongStore):
+        SqliteStore.open(version_1, SERVER + 1)
+    with pytest.raises(WrongStore):
+        SqliteStore.open(version_1, SERVER, cluster=b"d" * 16)
+    assert (version_1 / schema.DB_NAME).read_bytes() == before
+
+
+def test_a_crash_at_any_step_of_it_is_recovered_from(version_1, tmp_path):
+    """What is on disk before each statement, and with the WAL cut at each place, is one of the versions, whole."""
+    path = version_1 / schema.DB_NAME
+    states: list[tuple[bytes, bytes]] = []
+
+    def note(_: object = None) -> None:
+        wal = path.with_name(path.name + "-wal")
+        states.append((path.read_bytes(), wal.read_bytes() if wal.exists() else b""))
+
+    with closing(connect_writer(path)) as db:
+        db.set_trace_callback(note)
+        schema.migrate(db)
+        db.set_trace_callback(None)
+        note()
+        assert len(states) > 5
+        file, wal = states[-1]
+        states += [(file, wal[:at]) for at in range(0, len(wal), 1000)]
+    versions = []
+    for number, (file, wal) in enumerate(states):
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        (directory / schema.DB_NAME).write_bytes(file)
+        (directory / (schema.DB_NAME + "-wal")).write_bytes(wal)
+        version, tables = _tables(directory)
+        there = [name in tables for name in ("base", "event_log", "sessions")]
+        assert there == [version >= 2, version >= 3, version <= 3]
+        versions.append(version)
+        _check(directory)
+    assert set(versions) == {1, 2, 3, 4}

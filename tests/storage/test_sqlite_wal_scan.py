@@ -1,0 +1,240 @@
+"""A WAL that was damaged never opens as a log with fewer commits than were synced; a torn one opens (R31)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from store_kit import SERVER, LogBuilder, write
+
+from alpo.storage.interface import DamagedStore, LostCommits, Rest, StoreError
+from alpo.storage.sqlite import SqliteStore
+
+COMMITS = 200
+HEADER, FRAME = 32, 24 + 4096
+#: Offsets within a frame.
+FIELDS = {"page": 3, "commit": 6, "salt 1": 9, "salt 2": 14, "sum 1": 16, "sum 2": 23, "data": 24, "data end": 4119}
+
+
+class Left(NamedTuple):
+    """What a kill -9 left: the bytes of ``alpo.db`` and its WAL, and where the WAL's commits end (frames, from 1)."""
+
+    db: bytes
+    wal: bytes
+    ends: list[int]
+
+
+def _left(store: SqliteStore, directory: Path) -> Left:
+    db, wal = (directory / "alpo.db").read_bytes(), (directory / "alpo.db-wal").read_bytes()
+    frames = [struct.unpack_from(">IIII", wal, at) for at in range(HEADER, len(wal), FRAME)]
+    salts = struct.unpack_from(">II", wal, 16)
+    return Left(db, wal, [at for at, (_, pages, *own) in enumerate(frames, 1) if pages and tuple(own) == salts])
+
+
+@pytest.fixture(scope="module")
+def left(tmp_path_factory):
+    """One entry a commit, 1 … 200, all of them in the WAL."""
+    directory = tmp_path_factory.mktemp("left")
+    store = SqliteStore.open(directory, SERVER)
+    log = LogBuilder()
+    for id in range(1, COMMITS + 1):
+        store.commit([write([log.data()], runs=[(1, 1)] if id == 1 else [])])
+    found = _left(store, directory)
+    store.close()
+    assert len(found.ends) == COMMITS
+    return found
+
+
+def _last_id(directory: Path) -> int:
+    store = SqliteStore.open(directory, SERVER)
+    try:
+        assert [e.id for e in store.replay(1)] == list(range(1, store.boot().last_id + 1))
+        return store.boot().last_id
+    finally:
+        store.close()
+
+
+def _opened(left: Left, wal: bytes) -> int | type[StoreError]:
+    """The last entry of a store with this WAL, or the error. What is refused was not touched."""
+    directory = Path(tempfile.mkdtemp())
+    try:
+        (directory / "alpo.db").write_bytes(left.db)
+        (directory / "alpo.db-wal").write_bytes(wal)
+        try:
+            return _last_id(directory)
+        except StoreError as error:
+            assert "alpo.db" in str(error)
+            if isinstance(error, LostCommits):
+                assert (directory / "alpo.db").read_bytes() == left.db
+                assert (directory / "alpo.db-wal").read_bytes() == wal
+            return type(error)
+    finally:
+        shutil.rmtree(directory)
+
+
+def _changed(wal: bytes, at: int, mask: int) -> bytes:
+    return wal[:at] + bytes([wal[at] ^ mask]) + wal[at + 1 :]
+
+
+def test_what_a_kill_left_is_whole(left):
+    assert _opened(left, left.wal) == COMMITS
+
+
+@pytest.mark.parametrize("field", FIELDS)
+@pytest.mark.parametrize("commit", [1, 2, 100, 198, 199])
+def test_a_flip_before_the_last_commit(left, field, commit):
+    at = HEADER + (left.ends[commit - 1] - 1) * FRAME + FIELDS[field]
+    for bit in range(8):
+        assert _opened(left, _changed(left.wal, at, 1 << bit)) is LostCommits, bit
+
+
+@pytest.mark.parametrize("at", range(HEADER))
+def test_a_flip_in_the_header(left, at):
+    assert _opened(left, _changed(left.wal, at, 0x10)) is LostCommits
+    assert _opened(left, _changed(left.wal, at, 0x01)) is LostCommits
+
+
+def test_a_flip_in_the_header_before_a_single_commit(left):
+    wal = left.wal[: HEADER + left.ends[0] * FRAME]
+    assert _opened(left, wal) == 1
+    assert _opened(left, _changed(wal, 20, 1)) is LostCommits
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_a_flip_in_the_last_commit_looks_like_a_torn_one(left, field):
+    """The limit that docs/data-file.md states."""
+    at = HEADER + (left.ends[-1] - 1) * FRAME + FIELDS[field]
+    assert _opened(left, _changed(left.wal, at, 1)) == COMMITS - 1
+
+
+def test_a_region_of_many_frames_damaged(left):
+    begin, end = HEADER + 100 * FRAME + 1000, HEADER + 110 * FRAME + 3000
+    for filling in (bytes(end - begin), os.urandom(end - begin)):
+        assert _opened(left, left.wal[:begin] + filling + left.wal[end:]) is LostCommits
+
+
+@settings(deadline=None, max_examples=60)
+@given(cut=st.integers(0, HEADER + 400 * FRAME))
+def test_a_wal_cut_anywhere_opens_with_the_commits_that_it_holds(left, cut):
+    frames = max(0, min(cut, len(left.wal)) - HEADER) // FRAME
+    held = sum(1 for end in left.ends if end <= frames)
+    assert _opened(left, left.wal[:cut]) in ((held,) if held else (0, DamagedStore))
+
+
+@settings(deadline=None, max_examples=60)
+@given(data=st.data())
+def test_a_torn_last_commit_opens(left, data):
+    """Of the last commit any 512 bytes may have reached the disk, in any order, or what was there before."""
+    begin = HEADER + left.ends[-2] * FRAME
+    torn = bytearray(left.wal)
+    for at in range(begin - begin % 512, len(torn), 512):
+        if data.draw(st.booleans()):
+            low = max(begin, at)
+            torn[low : at + 512] = bytes(len(torn[low : at + 512]))
+    assert _opened(left, bytes(torn)) == (COMMITS if torn == left.wal else COMMITS - 1)
+
+
+def _may_lose(left: Left, damaged: bytes) -> bool:
+    """Does the damage reach the last commit, or take the mark off the one before?"""
+    last = HEADER + left.ends[-2] * FRAME
+    mark = HEADER + (left.ends[-2] - 1) * FRAME + 4
+    return damaged[last:] != left.wal[last:] or damaged[mark : mark + 4] == bytes(4)
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    flips=st.lists(
+        st.tuples(
+            st.one_of(st.integers(0, 10**6), st.integers(0, 5 * FRAME).map(lambda back: -back - 1)),
+            st.integers(1, 255),
+        ),
+        min_size=1, max_size=4,
+    )
+)
+def test_random_flips_never_open_with_fewer_commits(left, flips):
+    damaged = bytearray(left.wal)
+    for at, mask in flips:
+        damaged[at % len(damaged)] ^= mask
+    found = _opened(left, bytes(damaged))
+    if isinstance(found, int) and found < COMMITS:
+        assert _may_lose(left, bytes(damaged)), found
+
+
+def test_frames_left_from_before_the_wal_was_begun_anew_are_no_commits(tmp_path):
+    """Old frames beyond the new ones, and damage in them, mean nothing."""
+    store = SqliteStore.open(tmp_path / "data", SERVER)
+    log = LogBuilder()
+    store.commit([write([log.data()])])
+    for _ in range(50):
+        store.commit([write([log.data()], runs=[])])
+    store.checkpoint(Rest.IDLE)
+    for _ in range(10):
+        store.commit([write([log.data()], runs=[])])
+    left = _left(store, tmp_path / "data")
+    store.close()
+    frames = (len(left.wal) - HEADER) // FRAME
+    assert left.ends[-1] <= 20 < frames
+    assert _opened(left, left.wal) == 61
+    last, old = (HEADER + (frame - 1) * FRAME + 100 for frame in (left.ends[-1], frames - 5))
+    assert _opened(left, _changed(left.wal, old, 1)) == 61
+    assert _opened(left, _changed(left.wal, last, 1)) == 60
+    assert _opened(left, _changed(left.wal, HEADER + 100, 1)) is LostCommits
+
+
+def test_the_rest_of_a_commit_that_was_torn_earlier_is_no_commit(left, tmp_path):
+    """A torn commit of many frames, over which a smaller one was written and torn too."""
+    directory = tmp_path / "data"
+    directory.mkdir()
+    (directory / "alpo.db").write_bytes(left.db)
+    (directory / "alpo.db-wal").write_bytes(left.wal)
+    store = SqliteStore.open(directory, SERVER)
+    log = LogBuilder(COMMITS + 1, COMMITS + 1)
+    store.commit([write(log.datas(50, size=3000), runs=[])])
+    whole = _left(store, directory)
+    store.close()
+    torn = _changed(whole.wal, HEADER + (left.ends[-1] + 20) * FRAME, 1)
+    (directory / "alpo.db").write_bytes(whole.db)
+    (directory / "alpo.db-wal").write_bytes(torn)
+    store = SqliteStore.open(directory, SERVER)
+    assert store.boot().last_id == COMMITS
+    log = LogBuilder(COMMITS + 1, COMMITS + 1)
+    store.commit([write(log.datas(5, size=3000), runs=[])])
+    again = _left(store, directory)
+    store.close()
+    assert _opened(again, again.wal) == COMMITS + 5
+    assert _opened(again, _changed(again.wal, HEADER + (left.ends[-1] + 1) * FRAME, 1)) == COMMITS
+
+
+def test_without_the_index_all_is_found(left, tmp_path):
+    (tmp_path / "alpo.db").write_bytes(left.db)
+    (tmp_path / "alpo.db-wal").write_bytes(left.wal)
+    (tmp_path / "alpo.db-shm").write_bytes(b"\xff" * 32768)
+    assert _last_id(tmp_path) == COMMITS
+
+
+def test_without_the_wal_nothing_is_made_up(sqlite, tmp_path):
+    """What was copied back is there; what was not cannot be missed by one server alone."""
+    log = LogBuilder()
+    sqlite.store.commit([write([log.data()])])
+    sqlite.store.checkpoint(Rest.IDLE)
+    sqlite.store.commit([write([log.data()], runs=[])])
+    (tmp_path / "alpo.db").write_bytes(sqlite.path.read_bytes())
+    assert _last_id(tmp_path) == 1
+
+
+@pytest.mark.parametrize("at", [0, 5, 16, 60, 68])
+def test_a_damaged_header_of_the_file(sqlite, at):
+    sqlite.store.commit([write(LogBuilder().datas(3))])
+    sqlite.store.close()
+    damaged = bytearray(sqlite.path.read_bytes())
+    damaged[at] ^= 0xFF
+    sqlite.path.write_bytes(damaged)
+    with pytest.raises(StoreError, match=r"alpo\.db"):
+        _last_id(sqlite.directory)
