@@ -101,6 +101,7 @@ class Run:
         self._waiting = trio.lowlevel.ParkingLot()
         self._feeding = trio.CancelScope()
         self._failed: list[AlpoError] = []
+        self._writing = False
         #: Bad input, which stopped the reading, or results that could not be written.
         self.problem: AlpoError | UsageProblem | OSError | None = None
         self.payloads = 0
@@ -108,7 +109,8 @@ class Run:
         self.last_lsn: int | None = None
 
     async def feed(self, source: Callable[[], AsyncIterator[list[Append]]]) -> None:
-        """Take appends from the source until it ends or something fails; then wait for what is under way."""
+        """Take appends from the source until it ends or something fails; then wait for what is under way, and until
+        its results are written."""
         try:
             with self._feeding:
                 async with aclosing(source()) as groups:  # type: ignore[type-var]
@@ -118,7 +120,7 @@ class Run:
                             self._start(payloads)
         except (AlpoError, UsageProblem, OSError) as error:
             self.problem = error
-        while self._under_way:
+        while self._under_way or self._writing:
             await self._waiting.park()
 
     async def _room(self) -> None:
@@ -142,6 +144,7 @@ class Run:
             await self._answered.wait()
             self._answered = trio.Event()
             lines = self._take_done()
+            self._writing = True
             if lines and self._sink is not None:
                 try:
                     await self._sink.write("".join(lines).encode())
@@ -149,6 +152,7 @@ class Run:
                     self._sink = None  # nobody reads the results any more; the appends go on
                 except OSError as error:
                     self._sink, self.problem = None, error
+            self._writing = False
             if self._failed:
                 self._feeding.cancel()
             self._waiting.unpark_all()

@@ -127,6 +127,34 @@ def test_results_come_in_order_whatever_the_answers_order() -> None:
     trio.run(main)
 
 
+def test_the_last_results_are_written_before_it_ends() -> None:
+    class Slow(FakeSink):
+        def __init__(self) -> None:
+            super().__init__()
+            self.may = trio.Event()
+
+        async def write(self, chunk: bytes) -> None:
+            await self.may.wait()
+            await super().write(chunk)
+
+    async def main() -> None:
+        sink = Slow()
+        async with Stage(sink, as_json=False) as stage:
+            stage.give.send_nowait([[b"a"]])
+            await stage.settle()
+            stage.log.sent[0][1].end(lsn=7)
+            await stage.settle()
+            stage.give.close()  # everything is answered, but its result is still on its way out
+            await stage.settle()
+            assert not stage.finished
+            sink.may.set()
+            await stage.settle()
+            assert stage.finished
+        assert sink.text == "7\n"
+
+    trio.run(main)
+
+
 def test_plain_results_are_lsns() -> None:
     async def main() -> None:
         sink = FakeSink()
