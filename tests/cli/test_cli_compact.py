@@ -4,31 +4,17 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from alpo_command import Alpo, write
 
-from alpo_cli.local_cluster import LocalCluster, free_base_port
+from alpo_cli.local_cluster import LocalCluster
 
 PAYLOADS = 20_000
 KEPT = 4_000
 KEYS = {"server", "disk_bytes_before", "disk_bytes", "free_bytes", "done"}
-
-
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    path = tmp_path_factory.mktemp("cluster")
-    yield path
-    Alpo().run("cluster", "stop", "--dir", path, code=None)
-
-
-@pytest.fixture(scope="module")
-def alpo(directory: Path) -> Alpo:
-    base = str(free_base_port(3))
-    return Alpo(Alpo().out("cluster", "start", "--dir", directory, "--base-port", base, "--detach").strip())
 
 
 def members(alpo: Alpo) -> list[dict[str, Any]]:

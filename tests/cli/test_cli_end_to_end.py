@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -18,22 +17,6 @@ from alpo_cli.status import KEYS
 
 BYTES = bytes(range(256))
 RESULT_KEYS = ["ops_per_s", "mb_per_s", "p50_ms", "p99_ms", "p999_ms", "max_ms", "errors"]
-
-
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    path = tmp_path_factory.mktemp("cluster")
-    yield path
-    Alpo().run("cluster", "stop", "--dir", path, code=None)
-
-
-@pytest.fixture(scope="module")
-def alpo(directory: Path) -> Alpo:
-    base = free_base_port(3)
-    done = Alpo().run("cluster", "start", "--dir", directory, "--size", "3", "--base-port", str(base), "--detach")
-    servers = done.stdout.decode().strip()
-    assert servers == f"127.0.0.1:{base},127.0.0.1:{base + 1},127.0.0.1:{base + 2}"
-    return Alpo(servers)
 
 
 def end_lsn(alpo: Alpo) -> int:

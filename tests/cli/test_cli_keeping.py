@@ -3,26 +3,12 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from alpo_command import Alpo
 
-from alpo_cli.local_cluster import LocalCluster, free_base_port
-
-
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    path = tmp_path_factory.mktemp("cluster")
-    yield path
-    Alpo().run("cluster", "stop", "--dir", path, code=None)
-
-
-@pytest.fixture(scope="module")
-def alpo(directory: Path) -> Alpo:
-    base = str(free_base_port(3))
-    return Alpo(Alpo().out("cluster", "start", "--dir", directory, "--base-port", base, "--detach").strip())
+from alpo_cli.local_cluster import LocalCluster
 
 
 def test_an_outcome_is_told(alpo: Alpo) -> None:

@@ -2,41 +2,17 @@
 
 from __future__ import annotations
 
+from damage_kit import append, cluster_of
 from mini import Cluster
 
-from alpo.core.inputs import Clean, DamageFound, Initialise
-from alpo.core.ready import Appended
+from alpo.core.inputs import Clean, DamageFound
 from alpo.core.replica import Replica
 from alpo.core.state import State
-
-CLIENT = "~018bcfe5-6800-7000-8000-000000000001"
-
-
-def cluster_of(size: int = 3, count: int = 10) -> tuple[Cluster, Replica, list[Replica]]:
-    """A cluster that holds ``count`` payloads on all disks; its leader, and the others."""
-    cluster = Cluster(size)
-    if size == 1:
-        cluster.give(1, Initialise("init"))
-    cluster.elect()
-    for serial in range(1, count + 1):
-        cluster.append(CLIENT, serial, b"%d" % serial)
-    cluster.run(2.0)
-    leader = cluster.leader
-    assert leader is not None
-    others = [h.replica for h in cluster.hosts.values() if h.replica is not None and h.replica is not leader]
-    return cluster, leader, others
 
 
 def damage(cluster: Cluster, replica: Replica, *ids: int) -> None:
     cluster.give(replica.me.id, DamageFound(ids))
     cluster.run(0.3)
-
-
-def append(cluster: Cluster, serial: int) -> bool:
-    """Is it guaranteed within two seconds?"""
-    origin = cluster.append(CLIENT, serial, b"%d" % serial)
-    cluster.run(2.0)
-    return isinstance(cluster.reply_to(origin), Appended)
 
 
 def test_it_counts_nothing_from_there_on_and_goes_on_with_the_rest() -> None:

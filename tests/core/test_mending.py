@@ -3,29 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from damage_kit import CLIENT, append, cluster_of
 from mini import Cluster
 
 from alpo.core import messages as m
 from alpo.core.entries import Entry, Kind, seal
 from alpo.core.inputs import Clean, DamageFound, Received
-from alpo.core.ready import Appended
 from alpo.core.replica import Replica
-
-CLIENT = "~018bcfe5-6800-7000-8000-000000000001"
-
-
-def cluster_of(size: int = 3, count: int = 10) -> tuple[Cluster, Replica, list[Replica]]:
-    """A cluster in which damaged entries can be had back; its leader, and the others."""
-    cluster = Cluster(size)
-    cluster.damaged = {id: set() for id in cluster.hosts}
-    cluster.elect()
-    for serial in range(1, count + 1):
-        cluster.append(CLIENT, serial, b"%d" % serial)
-    cluster.run(2.0)
-    leader = cluster.leader
-    assert leader is not None
-    others = [h.replica for h in cluster.hosts.values() if h.replica is not None and h.replica is not leader]
-    return cluster, leader, others
 
 
 def damage(cluster: Cluster, replica: Replica, *ids: int) -> None:
@@ -42,15 +26,8 @@ def mended_by(cluster: Cluster, replica: Replica) -> dict[int, int]:
     }
 
 
-def append(cluster: Cluster, serial: int) -> bool:
-    """Is it guaranteed within two seconds?"""
-    origin = cluster.append(CLIENT, serial, b"%d" % serial)
-    cluster.run(2.0)
-    return isinstance(cluster.reply_to(origin), Appended)
-
-
 def test_all_of_it_comes_back_and_counts_again() -> None:
-    cluster, _, others = cluster_of()
+    cluster, _, others = cluster_of(mending=True)
     damage(cluster, others[0], 2, 5, 6)
     cluster.run(3.0)
     assert sorted(mended_by(cluster, others[0])) == [2, 5, 6]
@@ -60,7 +37,7 @@ def test_all_of_it_comes_back_and_counts_again() -> None:
 
 
 def test_a_leader_has_its_own_back_from_those_who_follow() -> None:
-    cluster, leader, others = cluster_of()
+    cluster, leader, others = cluster_of(mending=True)
     damage(cluster, leader, 4)
     cluster.run(3.0)
     assert mended_by(cluster, leader)[4] in [other.me.id for other in others]
@@ -68,7 +45,7 @@ def test_a_leader_has_its_own_back_from_those_who_follow() -> None:
 
 
 def test_of_two_with_the_same_damage_each_finds_the_third() -> None:
-    cluster, leader, others = cluster_of()
+    cluster, leader, others = cluster_of(mending=True)
     damage(cluster, others[0], 5)
     damage(cluster, others[1], 5)
     cluster.run(5.0)
@@ -76,7 +53,7 @@ def test_of_two_with_the_same_damage_each_finds_the_third() -> None:
 
 
 def test_who_does_not_answer_is_passed_over() -> None:
-    cluster, leader, others = cluster_of()
+    cluster, leader, others = cluster_of(mending=True)
     cluster.crash(others[1].me.id)
     damage(cluster, others[0], 5)
     cluster.run(5.0)
@@ -84,7 +61,7 @@ def test_who_does_not_answer_is_passed_over() -> None:
 
 
 def test_alone_nobody_is_asked() -> None:
-    cluster, leader, others = cluster_of()
+    cluster, leader, others = cluster_of(mending=True)
     for other in others:
         cluster.crash(other.me.id)
     damage(cluster, leader, 5)
@@ -102,7 +79,7 @@ def test_alone_nobody_is_asked() -> None:
     ids=["of another term", "whose body is damaged", "whose id is damaged", "of another id"],
 )
 def test_a_copy_of_anything_else_is_not_taken(wrong: object) -> None:
-    cluster, leader, others = cluster_of()
+    cluster, leader, others = cluster_of(mending=True)
     (entry,) = cluster.hosts[leader.me.id].store.read_entries(5, 5, 1)
     assert callable(wrong)
     copy: Entry = wrong(entry)
@@ -119,7 +96,7 @@ def test_a_copy_of_anything_else_is_not_taken(wrong: object) -> None:
 
 
 def test_one_copy_is_taken_a_question_and_told_of_once_it_is_sound() -> None:
-    cluster, leader, others = cluster_of()
+    cluster, leader, others = cluster_of(mending=True)
     host = cluster.hosts[others[0].me.id]
     (entry,) = host.store.read_entries(5, 5, 1)
     cluster.damaged = None  # nobody answers, and nothing that is written helps
@@ -135,7 +112,7 @@ def test_one_copy_is_taken_a_question_and_told_of_once_it_is_sound() -> None:
 
 
 def test_a_member_that_says_it_is_cleaned_and_lies_is_not_asked_in_a_loop() -> None:
-    cluster, leader, others = cluster_of()
+    cluster, leader, others = cluster_of(mending=True)
     cluster.damaged = None
     cluster.give(others[0].me.id, DamageFound((5,)))
     lie = m.Envelope(leader.cluster, leader.me, others[0].me, m.CopyAnswer(5, 4, []))
@@ -144,7 +121,7 @@ def test_a_member_that_says_it_is_cleaned_and_lies_is_not_asked_in_a_loop() -> N
 
 
 def test_what_is_found_is_told_once() -> None:
-    cluster, _, others = cluster_of()
+    cluster, _, others = cluster_of(mending=True)
     damage(cluster, others[0], 2, 5)
     cluster.run(3.0)
     found = [fields for _, id, name, fields in cluster.events if name == "damage_found" and id == others[0].me.id]
@@ -152,7 +129,7 @@ def test_what_is_found_is_told_once() -> None:
 
 
 def test_a_copy_of_an_entry_that_was_expunged_meanwhile_is_not_taken() -> None:
-    cluster, leader, others = cluster_of()
+    cluster, leader, others = cluster_of(mending=True)
     for other in others:
         cluster.cut |= {(other.me.id, leader.me.id), (leader.me.id, other.me.id)}
     cluster.append(CLIENT, 11, b"never guaranteed", to=leader.me.id)
@@ -170,7 +147,7 @@ def test_a_copy_of_an_entry_that_was_expunged_meanwhile_is_not_taken() -> None:
 
 
 def test_what_another_member_has_cleaned_binds_no_more() -> None:
-    cluster, leader, others = cluster_of()
+    cluster, leader, others = cluster_of(mending=True)
     head = cluster.hosts[leader.me.id].store.entry_head(8)
     assert head is not None
     for replica in (leader, others[1]):
