@@ -45,7 +45,7 @@ def elections(
     with Progress(*columns, transient=True) as progress:
         task = progress.add_task("runs", total=sum(runs_of(case, runs) for case in wanted))
         cells = {c.case: c for c in measured(wanted, runs, jobs, lambda count: progress.advance(task, count))}
-        corners = list(corner_rows(max(1, runs // 5), jobs))
+        corners = list(corner_rows(runs, jobs))
     with writing(out):
         paths = write(out, cells, corners, f"alpo-sim elections -o docs --runs {runs}")
     for path in paths:
