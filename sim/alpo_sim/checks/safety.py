@@ -197,13 +197,15 @@ class Safety:
 
     def _check_room(self, host: Host, inputs: Sequence[Input], write: Write) -> None:
         """A full disk takes nothing that can be had later: of what it makes itself no payloads, of what others sent
-        nothing at all. It may have led at the step's beginning and not at its end, or the other way round."""
+        nothing at all. It may have led at the step's beginning and not at its end, or the other way round; what it made
+        and lost may come back to it from others."""
         replica = host.replica
         assert replica is not None
         room = replica.disks.room
         if room is Room.PLENTY or not write.entries or any(type(each) is Space for each in inputs):
             return
-        own = [self.leaders.get(e.term) == replica.me for e in write.entries]
+        sent = _entries_sent(inputs)
+        own = [self.leaders.get(e.term) == replica.me and e.id not in sent for e in write.entries]
         ours_or_not = zip(write.entries, own, strict=True)
         taken = [e.id for e, ours in ours_or_not if (e.kind == _DATA if ours else room is Room.NONE)]
         if taken:
@@ -411,3 +413,9 @@ _BEFORE_SENT: dict[type, Callable[[Safety, Host, Envelope], None]] = {
     AppendAnswer: Safety._check_acceptance,
     HandOver: Safety._check_own_vote,
 }
+
+
+def _entries_sent(inputs: Sequence[Input]) -> set[int]:
+    """Ids of the entries that others sent in this step."""
+    said = [each.envelope.message for each in inputs if isinstance(each, Received)]
+    return {entry.id for message in said if isinstance(message, AppendRequest) for entry in message.entries}
