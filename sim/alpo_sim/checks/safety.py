@@ -61,6 +61,7 @@ class Safety:
         self.id_of_lsn: list[int] = []
         self.leaders: dict[int, Identity] = {}  # term -> who leads it
         self.cleaned_id = 0  # somebody has cleaned up to here
+        self._given_up_id = 0  # so far somebody cleans: everybody holds that, whether or not he gets it done (R19)
         self._disks: dict[Identity, list[int]] = {}  # terms on that disk, at index id - 1
         self._places: dict[tuple[int, int], tuple[int, int]] = {}  # (id, term) -> (checksum, term before)
         self._trims: list[tuple[int, int]] = []  # (entry id, LSN)
@@ -151,6 +152,8 @@ class Safety:
         assert replica is not None
         self._check_damage(host, inputs, ready)
         if ready.write is not None:
+            if ready.write.base is not None:
+                self._given_up_id = max(self._given_up_id, ready.write.base.id)
             try:
                 check_all(replica)
             except InvariantBroken as broken:
@@ -179,7 +182,7 @@ class Safety:
         """What a server may not do while it knows of damage; what it did before it knew may still be on its way."""
         replica = host.replica
         assert replica is not None
-        first_id = next((id for id in replica.damage.ids if id > self.cleaned_id), 0)
+        first_id = next((id for id in replica.damage.ids if id > self._given_up_id), 0)
         if not first_id or not replica.members.other_voters() or any(type(each) is DamageFound for each in inputs):
             return
         if ready.write is not None and ready.write.base is not None:
