@@ -209,6 +209,7 @@ def limits_of(config: Config) -> Limits:
         hello_timeout_s=given.hello_timeout_s,
         inflight_bytes_max=given.inflight_bytes_max,
         connection_inflight_max=given.connection_inflight_max,
+        catch_up_bytes_per_s=given.catch_up_bytes_per_s,
     )
 
 

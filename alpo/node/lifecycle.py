@@ -24,14 +24,12 @@ import trio
 
 from alpo import __version__
 from alpo.core.config import ReplicaConfig
-from alpo.core.inputs import CopyLoaded, ImageLoaded, Loaded, Stop
-from alpo.core.members import Identity
+from alpo.core.inputs import Stop
 from alpo.core.messages import Envelope
-from alpo.core.ready import Code, Load, LoadCopy, LoadImage, Write
+from alpo.core.ready import Code, Write
 from alpo.core.replica import Replica
 from alpo.storage.events import EventRow, event_row
-from alpo.storage.interface import DamagedStore, Store, StoreError
-from alpo.storage.scrub import read_sound
+from alpo.storage.interface import Store, StoreError
 from alpo.storage.writer import After, Slow, WriterStats
 from alpo.wire import requests as w
 
@@ -47,6 +45,7 @@ from .growth import Growth
 from .hello import Ourselves
 from .limits import NO_CARE, DiskCare, Limits
 from .listener import Listener
+from .loader import Loader
 from .peers import Peers
 from .reads import Reads
 from .retention import KEEP_ALL, Cleaner, Retention
@@ -60,8 +59,6 @@ STOP_S_MAX = 5.0
 SLOW_SHARE = 0.25
 #: Events of one page.
 EVENTS_MAX = 1_000
-#: Until entries that could not be read for a peer are tried again.
-DAMAGED_RETRY_S = 1.0
 
 
 class WriterLike(Protocol):
@@ -103,9 +100,6 @@ class Node:
         self._recorder = Recorder()
         self._care = care
         self._ended = trio.Event()
-        self._nursery: trio.Nursery | None = None
-        self._damage_told = ""
-        self._copying: set[Identity] = set()  # for whom a copy is being read
 
     def stop(self) -> None:
         """Begin to leave; `run` returns when done."""
@@ -126,9 +120,10 @@ class Node:
         )
         self.writer = writer
         self.routes = Routes()
+        self.loader = loader = Loader(self._store, self.limits.catch_up_bytes_per_s)
         self.driver = Driver(
-            self.replica, submit=writer.submit, send=self._send, prepare=self._prepare, load=self._load,
-            load_image=self._load_image, load_copy=self._load_copy,
+            self.replica, submit=writer.submit, send=self._send, prepare=self._prepare, load=loader.load,
+            load_image=loader.load_image, load_copy=loader.load_copy,
             inflight_bytes_max=self.limits.inflight_bytes_max,
         )
         self.driver.on_failure = self._ended.set
@@ -181,9 +176,9 @@ class Node:
         self, listening: socket.socket, heed_signals: bool, task_status: trio.TaskStatus[None]
     ) -> None:
         async with trio.open_nursery() as nursery:
-            self._nursery = nursery
             if heed_signals:
                 await nursery.start(self._stop_on_signals)
+            self.loader.start(self.driver, nursery)
             self.driver.start()
             await self.scrubber.recall()
             nursery.start_soon(self.driver.run)
@@ -234,70 +229,6 @@ class Node:
 
     def _prepare(self, envelopes: Sequence[Envelope]) -> Callable[[], None]:
         return self.routes.prepare(envelopes, trio.current_time())
-
-    def _load(self, load: Load) -> None:
-        assert self._nursery is not None
-        self._nursery.start_soon(self._load_from_disk, load)
-
-    async def _load_from_disk(self, load: Load) -> None:
-        """Entries that are no longer in the core's memory. A log that cannot be read stops the server; an entry that is
-        damaged is not sent (R31), and is looked at again after a while."""
-        try:
-            entries = await trio.to_thread.run_sync(
-                read_sound, self._store, load.first_id, self.replica.log.stable_id, load.bytes_max
-            )
-        except DamagedStore as error:
-            self._tell_damage(load.peer, error)
-            await trio.sleep(DAMAGED_RETRY_S)
-            entries = []
-        except StoreError as error:
-            self.driver.failed(error)
-            return
-        self.driver.post(Loaded(load.peer, load.first_id, load.generation, entries))
-        self.driver.kick()
-
-    def _tell_damage(self, peer: int, error: DamagedStore) -> None:
-        """Once: it is asked for again and again."""
-        if str(error) != self._damage_told:
-            self._damage_told = str(error)
-            self.driver.note("cannot_send", logging.ERROR, peer=peer, why=str(error))
-
-    def _load_image(self, wanted: LoadImage) -> None:
-        assert self._nursery is not None
-        self._nursery.start_soon(self._load_image_from_disk, wanted)
-
-    async def _load_image_from_disk(self, wanted: LoadImage) -> None:
-        """For a server that entries alone do not bring up."""
-        try:
-            image = await trio.to_thread.run_sync(self._store.read_image)
-        except StoreError as error:
-            self.driver.failed(error)
-            return
-        if image is not None:
-            self.driver.post(ImageLoaded(wanted.peer, image))
-            self.driver.kick()
-
-    def _load_copy(self, wanted: LoadCopy) -> None:
-        assert self._nursery is not None
-        if wanted.peer not in self._copying:  # one at a time for each: whoever needs more asks again
-            self._copying.add(wanted.peer)
-            self._nursery.start_soon(self._load_copy_from_disk, wanted)
-
-    async def _load_copy_from_disk(self, wanted: LoadCopy) -> None:
-        """For a server that has a damaged one. If ours is damaged too, the others are asked in their turn."""
-        try:
-            entries = await trio.to_thread.run_sync(self._store.read_entries, wanted.id, wanted.id, 1)
-        except DamagedStore as error:
-            self._tell_damage(wanted.peer.id, error)
-            return
-        except StoreError as error:
-            self.driver.failed(error)
-            return
-        finally:
-            self._copying.discard(wanted.peer)
-        for entry in entries:
-            self.driver.post(CopyLoaded(wanted.peer, entry))
-        self.driver.kick()
 
     # -- what clients ask -------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from alpo.core.entries import Entry
 from alpo.core.inputs import DamageFound, Input, Received
 from alpo.core.messages import CopyRequest, Envelope
 from alpo.core.ready import Code
-from alpo.node import lifecycle, scrub
+from alpo.node import loader, scrub
 from alpo.node.lifecycle import Node
 from alpo.node.limits import DiskCare
 from alpo.storage.interface import DamagedStore, Scrubbed
@@ -29,7 +29,7 @@ RATE = 1 << 40
 def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scrub, "REST_S", 0.001)
     monkeypatch.setattr(scrub, "RETRY_S", 0.001)
-    monkeypatch.setattr(lifecycle, "DAMAGED_RETRY_S", 0.001)
+    monkeypatch.setattr(loader, "DAMAGED_RETRY_S", 0.001)
 
 
 class Damage:
@@ -259,10 +259,10 @@ async def test_a_peer_that_asks_for_copies_without_end_has_one_read_at_a_time(mo
             assert reads == [4]
         finally:
             go_on.set()
-        await until(lambda: not leader._copying)
+        await until(lambda: not leader.loader.copying)
         leader.driver.post(asked)
         leader.driver.pump()
-        await until(lambda: reads == [4, 4] and not leader._copying)
+        await until(lambda: reads == [4, 4] and not leader.loader.copying)
         assert told.count("cannot_send") == 1
 
 
