@@ -11,7 +11,7 @@ SIM_SECONDS ?= 600
 EXPLORE_SECONDS ?= 300
 
 .DEFAULT_GOAL := help
-.PHONY: help venv lint test demo bench soak sim-coverage clean
+.PHONY: help venv lint test demo demo-spark bench soak sim-coverage clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ test: lint ## everything: lint, tests with real processes one by one, then simul
 
 demo: $(STAMP) ## three servers, real input, the leader killed in the middle: nothing lost, nothing doubled
 	$(BIN)/python -m alpo_cli.demo
+
+demo-spark: $(TEST_STAMP) ## two logs and Spark between them, killed in the middle: exactly once; then archive, trim, audit
+	$(BIN)/python -m alpo_cli.pipeline.demo
 
 bench: $(TEST_STAMP) ## the speed of appends beside the yardstick's, in the same run
 	$(BIN)/python benchmarks/against_yardstick.py

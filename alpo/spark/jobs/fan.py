@@ -25,7 +25,8 @@ from ..origin import SourceError
 T = TypeVar("T")
 R = TypeVar("R")
 
-_LOGGING = Path(__file__).with_name("log4j2.properties")
+#: What Spark says beside a job's own words: errors alone.
+QUIET = Path(__file__).with_name("log4j2.properties")
 #: How often progress is looked at.
 _LOOK_S = 0.2
 
@@ -65,7 +66,7 @@ def spark_runner(name: str, master: str = "") -> Iterator[Runner]:
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         conf.setMaster(master or "local[*]")
         if not master:  # a Spark of our own: stdout and stderr are the job's
-            conf.set("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}")
+            conf.set("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={QUIET.as_uri()}")
     for key in ("spark.ui.enabled", "spark.ui.showConsoleProgress"):
         conf.set(key, "false")
     context = SparkContext(conf=conf)

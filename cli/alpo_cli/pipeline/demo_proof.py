@@ -1,0 +1,120 @@
+"""What `make demo-spark` holds its word count against: plain Python over the same lines."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from alpo import Record
+from alpo.spark.options import BATCH_BITS
+
+from ..exits import Failed
+
+_WORD = re.compile(rb"[A-Za-z]+")
+
+
+class Row(NamedTuple):
+    """A payload of the second log: by the end of micro-batch ``batch``, ``word`` had come ``times`` times."""
+
+    batch: int
+    word: str
+    times: int
+
+
+class Proof(NamedTuple):
+    """``rows`` are in the second log. ``lost``, ``doubled``: of what should be. ``wrong``: words whose last count is
+    not what plain Python counts."""
+
+    batches: int
+    rows: int
+    lost: int
+    doubled: int
+    words: int
+    wrong: int
+
+    @property
+    def holds(self) -> bool:
+        return self.rows > 0 and not (self.lost or self.doubled or self.wrong)
+
+
+def batch_of(record: Record) -> int:
+    """The micro-batch that wrote it (docs/spark-writing.md)."""
+    return record.serial >> BATCH_BITS
+
+
+def row_of(record: Record) -> Row:
+    fields = json.loads(record.payload)
+    return Row(batch_of(record), fields["word"], fields["count"])
+
+
+def words_of(line: bytes) -> list[str]:
+    return [word.decode().lower() for word in _WORD.findall(line)]
+
+
+def ends_of(checkpoint: Path) -> list[int]:
+    """How many lines Spark had read by the end of each micro-batch, from the first. Raises Failed."""
+    files = sorted((int(file.name), file) for file in (checkpoint / "offsets").iterdir() if file.name.isdigit())
+    if [number for number, _ in files] != list(range(len(files))):
+        raise Failed(f"{checkpoint} does not know all micro-batches")
+    return [int(json.loads(file.read_text("utf-8").splitlines()[-1])["lsn"]) - 1 for _, file in files]
+
+
+def expected(lines: Sequence[bytes], ends: Iterable[int]) -> list[Row]:
+    """The rows that should be there."""
+    counts: Counter[str] = Counter()
+    rows, begin = [], 0
+    for batch, end in enumerate(ends):
+        new = Counter(word for line in lines[begin:end] for word in words_of(line))
+        counts += new
+        rows += [Row(batch, word, counts[word]) for word in new]
+        begin = end
+    return rows
+
+
+def prove(lines: Sequence[bytes], ends: Sequence[int], found: Sequence[Row]) -> Proof:
+    """``found``: in the order of the second log."""
+    wanted, there = Counter(expected(lines, ends)), Counter(found)
+    counted = Counter(word for line in lines for word in words_of(line))
+    last = {row.word: row.times for row in found}
+    wrong = sum(last.get(word) != counted.get(word) for word in last.keys() | counted.keys())
+    return Proof(
+        len({row.batch for row in found}), len(found), (wanted - there).total(), (there - wanted).total(), len(last),
+        wrong,
+    )
+
+
+def approved(step: dict[str, Any], total: int, digest: str) -> str:
+    """What is to be said of a step that a driver tells, of ``total`` lines with this sha256; "": nothing.
+
+    Raises Failed for what is not as it should be.
+    """
+    match step["step"]:
+        case "begun":
+            return f"another driver goes on from the checkpoint ({step['took_s']:.0f} s to begin)"
+        case "batch" if step["upto"] == total:
+            return f"micro-batch {step['batch'] + 1}: all {total:,} lines are counted"
+        case "archive":
+            if not step["checked"]:
+                raise Failed("the archive was not checked against a second replica")
+            return (f"archived lines 1 to {step['upto']:,}: {step['files']} Parquet files, {step['bytes']:,} bytes,"
+                    f" each checked against a second replica, in {step['took_s']:.1f} s")
+        case "trim":
+            if step["first_lsn"] <= 1:
+                raise Failed("nothing was trimmed")
+            return f"trimmed: the first log now begins at line {step['first_lsn']:,}"
+        case "read":
+            if (step["rows"], step["in_order"], step["digest"]) != (total, True, digest):
+                raise Failed("what was read across the seam is not what was appended")
+            return (f"read across the seam, archive and log as one: {total:,} lines, sha256 {digest[:16]}…, "
+                    "[green]identical to the file[/green]")
+        case "audit":
+            if step["faults"]:
+                raise Failed("\n".join(step["faults"]))
+            told = f", {step['told']:,} answers to the appender checked" if step["told"] else ""
+            return (f"audited the log of {step['log']}: {step['copies']} servers, {step['compared']:,} entries compared"
+                    f"{told}: no fault")
+    return ""

@@ -1,0 +1,67 @@
+"""What `make demo-spark` proves by: whatever is lost, doubled or wrong is told. The demo itself is run by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from alpo_cli.exits import Failed
+from alpo_cli.pipeline.demo_proof import Row, approved, ends_of, expected, prove
+
+LINES = [b"Down the rabbit-hole", b"", b"down, DOWN, down!", b"the end"]
+ENDS = [2, 3, 4]
+
+
+def test_what_should_be_there() -> None:
+    assert sorted(expected(LINES, ENDS)) == [
+        Row(0, "down", 1), Row(0, "hole", 1), Row(0, "rabbit", 1), Row(0, "the", 1), Row(1, "down", 4),
+        Row(2, "end", 1), Row(2, "the", 2),
+    ]
+    assert prove(LINES, ENDS, expected(LINES, ENDS)) == (3, 7, 0, 0, 5, 0)
+    assert prove(LINES, ENDS, expected(LINES, ENDS)).holds
+
+
+@pytest.mark.parametrize(("change", "lost", "doubled", "wrong"), [
+    (lambda rows: rows + rows[:1], 0, 1, 1),
+    (lambda rows: rows[1:], 1, 0, 0),
+    (lambda rows: rows[:-1], 1, 0, 1),
+    (lambda rows: [*rows[:-1], rows[-1]._replace(times=9)], 1, 1, 1),
+    (lambda rows: [], 7, 0, 5),
+])
+def test_what_is_not(change, lost: int, doubled: int, wrong: int) -> None:  # type: ignore[no-untyped-def]
+    proof = prove(LINES, ENDS, change(expected(LINES, ENDS)))
+    assert (proof.lost, proof.doubled, proof.wrong) == (lost, doubled, wrong) and not proof.holds
+
+
+def test_the_ends_are_those_of_the_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "offsets").mkdir()
+    for batch, lsn in enumerate((3, 11, 12)):
+        (tmp_path / "offsets" / str(batch)).write_text(f'v1\n{{"batchWatermarkMs":0}}\n{{"log": "aa", "lsn": {lsn}}}')
+    (tmp_path / "offsets" / ".2.crc").write_text("")
+    assert ends_of(tmp_path) == [2, 10, 11]
+    (tmp_path / "offsets" / "0").unlink()
+    with pytest.raises(Failed, match="does not know all"):
+        ends_of(tmp_path)
+
+
+STEPS = [
+    {"step": "archive", "checked": True, "upto": 2, "files": 1, "bytes": 9, "took_s": 1.0},
+    {"step": "trim", "first_lsn": 3},
+    {"step": "read", "rows": 4, "in_order": True, "digest": "ab"},
+    {"step": "audit", "log": "lines", "copies": 3, "compared": 4, "told": 4, "trimmed": 0, "faults": []},
+]
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_what_is_as_it_should_be_is_said(step: dict[str, object]) -> None:
+    assert approved(step, 4, "ab")
+
+
+@pytest.mark.parametrize("step", [
+    STEPS[0] | {"checked": False}, STEPS[1] | {"first_lsn": 1}, STEPS[2] | {"rows": 3}, STEPS[2] | {"in_order": False},
+    STEPS[2] | {"digest": "cd"}, STEPS[3] | {"faults": ["GAP in server 1"]},
+])
+def test_what_is_not_as_it_should_be_fails(step: dict[str, object]) -> None:
+    with pytest.raises(Failed):
+        approved(step, 4, "ab")
