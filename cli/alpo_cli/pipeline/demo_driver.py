@@ -48,7 +48,7 @@ def session(home: Path) -> SparkSession:
     for key, value in {
         "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.sql.shuffle.partitions": "1",
         "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.extraJavaOptions": _JAVA, "spark.local.dir": str(home / "local"),
+        "spark.driver.extraJavaOptions": f"{_JAVA} -Djava.io.tmpdir={home}", "spark.local.dir": str(home / "local"),
         "spark.sql.warehouse.dir": str(home / "warehouse"),
     }.items():
         builder = builder.config(key, value)
