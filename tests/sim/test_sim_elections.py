@@ -48,6 +48,16 @@ def test_the_arena_refuses_two_leaders_in_a_term() -> None:
         arena.wins_term(2, 7)
 
 
+def test_who_wins_an_older_term_late_is_not_waited_for() -> None:
+    arena = Arena(3, LAN, random.Random(1))
+    arena.begin_s = 0.0
+    arena.wins_term(1, 7)
+    arena.wins_term(2, 6)
+    arena.follows(2, 1)
+    arena.follows(3, 1)
+    assert arena.heard_s is not None
+
+
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_run_is_the_same_every_time(protocol: str) -> None:
     every = [case(protocol), case(protocol, fault="star"), case(protocol, 3, fault="scattered", equal=True)]

@@ -81,6 +81,7 @@ class Arena:
         self.terms: dict[int, bool] = {}  # in which somebody stood
         self.candidacies = 0
         self._leader = 0
+        self._leader_term = 0
         self._followers: dict[int, bool] = {}
 
     # -- time -------------------------------------------------------------------------------------------
@@ -190,8 +191,8 @@ class Arena:
         self.wins += 1
         if self.won_s is None:
             self.won_s = self.now_s
-        if self.heard_s is None:
-            self._leader = id
+        if self.heard_s is None and term > self._leader_term:  # who wins an older term late leads nobody
+            self._leader, self._leader_term = id, term
             self._followers = {
                 other: True for other in self.ids if other != id and self.connected(id, other)
             }
