@@ -62,7 +62,9 @@ def remember(
     given.update(_given(servers, config, timeout, json))
 
 
-def _given(servers: str | None, config: Path | None, timeout: float | None, json: bool) -> dict[str, Any]:
+def _given(
+    servers: str | None = None, config: Path | None = None, timeout: float | None = None, json: bool = False
+) -> dict[str, Any]:
     """Only what was really given, so that an outer value shows through an inner silence."""
     given: dict[str, Any] = {"servers": servers, "config": config, "timeout": timeout, "json": json or None}
     return {key: value for key, value in given.items() if value is not None}
@@ -152,20 +154,27 @@ def local(command: Callable[..., None]) -> Callable[..., None]:
     return _with_shared_options(command, lambda given: [])
 
 
+def only_json(command: Callable[..., None]) -> Callable[..., None]:
+    """For commands that have no servers at all, and may have another `--servers`: of the shared options they take
+    `--json` alone."""
+    return _with_shared_options(command, lambda given: [resolve(given, needs_servers=False)], ("json",))
+
+
 def _with_shared_options(
-    command: Callable[..., None], first: Callable[[dict[str, Any]], list[Target]]
+    command: Callable[..., None], first: Callable[[dict[str, Any]], list[Target]],
+    names: tuple[str, ...] = ("servers", "config", "timeout", "json"),
 ) -> Callable[..., None]:
     own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.annotation is not Target]
 
     def run(ctx: typer.Context, **values: Any) -> None:
-        shared = {name: values.pop(name) for name in ("servers", "config", "timeout", "json")}
-        given = {**ctx.ensure_object(dict), **_given(**shared)}
+        given = {**ctx.ensure_object(dict), **_given(**{name: values.pop(name) for name in names})}
         if code := guarded(lambda: command(*first(given), **values)):
             raise typer.Exit(code)
 
-    shared = list(inspect.signature(remember, eval_str=True).parameters.values())
-    parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own + shared[1:]]
-    context = shared[0].replace(kind=inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    context, *shared = inspect.signature(remember, eval_str=True).parameters.values()
+    shared = [p for p in shared if p.name in names]
+    parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own + shared]
+    context = context.replace(kind=inspect.Parameter.POSITIONAL_OR_KEYWORD)
     run.__signature__ = inspect.Signature([context, *parameters])  # type: ignore[attr-defined]
     run.__annotations__ = {p.name: p.annotation for p in [context, *parameters]}
     run.__name__, run.__module__ = command.__name__, command.__module__

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from .broken import Broken
 from .options import Options
+from .scenario import CRASHED
 from .world import World
 
 
@@ -30,14 +31,16 @@ class Verdict(NamedTuple):
         return not self.invariant
 
 
-def run_world(world: World) -> Verdict:
-    """Run ``world`` to its end or to the first check that fails."""
+def run_world(world: World, crashes: tuple[type[Exception], ...] = ()) -> Verdict:
+    """Run ``world`` to its end or to the first check that fails. An error of ``crashes`` counts as one, `CRASHED`."""
     began = time.process_time()
     invariant = detail = ""
     try:
         world.run()
     except Broken as broken:
         invariant, detail = broken.invariant, broken.detail
+    except crashes as error:
+        invariant, detail = CRASHED, f"{type(error).__name__}: {error}"
     return Verdict(
         world.options, invariant, detail, world.stage.steps, world.history.acknowledged, world.history.reads,
         len(world.safety.guaranteed), len(world.safety.leaders), sum(world.faults.counts.values()),

@@ -59,11 +59,16 @@ def shrink(
                 err=True,
             )
             raise typer.Exit(1) from error
-        found = replace(found, notes=(_origin(seed, servers, seconds, mutation),))
-        text = write(found, comments(*narrated(found)))
+        text = file_text(found, seed, servers, seconds, mutation)
     with writing(output):
         output.write_text(text, encoding="utf-8")
     typer.echo(f"{output}: {len(found.lines)} lines, {found.servers} servers (from {len(schedule.lines):,} lines)")
+
+
+def file_text(found: Scenario, seed: int, servers: int | None, seconds: int | None, mutation: str) -> str:
+    """The scenario's file: what it was made of, its lines, and what they bring about. The mutation is in force."""
+    found = replace(found, notes=(_origin(seed, servers, seconds, mutation),))
+    return write(found, comments(*narrated(found)))
 
 
 def _origin(seed: int, servers: int | None, seconds: int | None, mutation: str) -> str:

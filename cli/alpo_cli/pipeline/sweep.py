@@ -1,0 +1,176 @@
+"""What `alpo-pipeline sweep` does and prints."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from alpo import __version__
+
+from ..exits import Failed, UsageProblem
+from ..options import Target
+from ..output import escape, print_json, table
+from ..progress import Step, slow_progress
+from . import spark
+
+if TYPE_CHECKING:
+    from alpo.spark.jobs.fan import Runner
+
+    from .sweep_range import Worlds
+
+#: So many failures are told of on a terminal.
+_TOLD_MAX = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """See the options of the command. ``first``, ``last``: seeds."""
+
+    first: int
+    last: int
+    to: Path
+    servers: int | None
+    seconds: int | None
+    mutation: str
+    range_seeds: int
+    shrink_max: int
+    shrink_s: float
+    master: str
+
+
+def parse_seeds(text: str) -> tuple[int, int]:
+    """``A..B``, or one number. Raises UsageProblem."""
+    first, dots, last = text.partition("..")
+    if not first.isdecimal() or (dots and not last.isdecimal()):
+        raise UsageProblem(f"{text!r} is no range of seeds; write 1..1000, or one number")
+    ends = int(first), int(last) if dots else int(first)
+    if ends[0] > ends[1]:
+        raise UsageProblem(f"the seeds {text} are none")
+    if ends[1] >= 1 << 63:
+        raise UsageProblem(f"the seeds {text} are too large: below {1 << 63}")
+    return ends
+
+
+def run(target: Target, wanted: Wanted) -> None:
+    """Run what is missing, shrink what failed, and tell. Raises Failed if a seed failed, or no mutation was caught."""
+    from alpo_sim.mutations import MUTATIONS
+
+    if wanted.mutation and wanted.mutation not in MUTATIONS:
+        raise UsageProblem(f"--mutation: there is no {wanted.mutation!r}; there are: {', '.join(MUTATIONS)}")
+    spark.require()
+    from alpo_sim.code import code_digest
+
+    from . import sweep_files
+    from .sweep_range import Worlds
+
+    began_s = time.monotonic()
+    worlds = Worlds(wanted.servers, wanted.seconds, wanted.mutation, code_digest())
+    wish = {
+        "seeds": [wanted.first, wanted.last], "servers": wanted.servers, "seconds": wanted.seconds,
+        "mutation": wanted.mutation, "alpo": __version__, "code": worlds.code,
+    }
+    with sweep_files.opened(wanted.to, wish):
+        done = sweep_files.done_ranges(wanted.to)
+        found = sum(last - first + 1 for first, last in done)
+        missing = sweep_files.missing_ranges(done, wanted.first, wanted.last, wanted.range_seeds)
+        columns = ("seed", "outcome", "invariant", "detail", "repeat", "steps", "cpu_s")
+        if missing or _to_shrink(wanted, _failed(sweep_files.read_rows(wanted.to, columns).to_pylist())):
+            with slow_progress() as step, spark.runner("sweep", wanted.master) as runner:
+                _work(wanted, worlds, missing, runner, step)
+        rows = sweep_files.read_rows(wanted.to, columns).to_pylist()
+    if [row["seed"] for row in rows] != list(range(wanted.first, wanted.last + 1)):
+        raise Failed(f"{wanted.to} does not hold every seed once: were files put there, or taken away?")
+    told = _told(wanted, rows, found, time.monotonic() - began_s)
+    if target.json:
+        print_json(told)
+    else:
+        _print(wanted, told)
+    _judge(wanted, told)
+
+
+def _work(wanted: Wanted, worlds: Worlds, missing: list[tuple[int, int]], runner: Runner, step: Step) -> None:
+    from . import sweep_files
+    from .sweep_range import RangeTask, ShrinkTask, run_range, shrink_seed
+
+    to = str(wanted.to.resolve())
+    runner(
+        run_range, [RangeTask(to, worlds, *ends) for ends in missing], lambda done, all: step("sweeping", done, all)
+    )
+    failed = _failed(sweep_files.read_rows(wanted.to, ("seed", "outcome", "invariant")).to_pylist())
+    runner(
+        shrink_seed, [ShrinkTask(to, worlds, seed, wanted.shrink_s) for seed in _to_shrink(wanted, failed)],
+        lambda done, all: step("shrinking", done, all),
+    )
+
+
+def _failed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [row for row in rows if row["outcome"] != "held"]
+
+
+def _to_shrink(wanted: Wanted, failed: list[dict[str, Any]]) -> list[int]:
+    """The first so many of every invariant, but for those that were looked at."""
+    seen: Counter[str] = Counter()
+    seeds = []
+    for row in failed:
+        seen[row["invariant"]] += 1
+        if seen[row["invariant"]] <= wanted.shrink_max and _scenario(wanted, row["seed"]) is None:
+            seeds.append(row["seed"])
+    return seeds
+
+
+def _scenario(wanted: Wanted, seed: int) -> Path | None:
+    from .sweep_files import found_path
+
+    paths = (found_path(wanted.to, seed, replayable=replayable) for replayable in (True, False))
+    return next((path for path in paths if path.exists()), None)
+
+
+def _told(wanted: Wanted, rows: list[dict[str, Any]], found: int, took_s: float) -> dict[str, Any]:
+    failures = []
+    for row in _failed(rows):
+        path = _scenario(wanted, row["seed"])
+        failures.append({
+            "seed": row["seed"], "invariant": row["invariant"], "detail": row["detail"],
+            "scenario": str(path) if path is not None and path.suffix == ".txt" else None, "repeat": row["repeat"],
+        })
+    return {
+        "sweep": str(wanted.to), "first_seed": wanted.first, "last_seed": wanted.last, "seeds": len(rows),
+        "seeds_found": found, "held": len(rows) - len(failures), "failed": len(failures),
+        "mutation": wanted.mutation or None, "steps": sum(row["steps"] for row in rows),
+        "core_seconds": round(sum(row["cpu_s"] for row in rows), 1), "seconds": round(took_s, 3), "failures": failures,
+    }
+
+
+def _print(wanted: Wanted, told: dict[str, Any]) -> None:
+    for failure in told["failures"][:_TOLD_MAX]:
+        print(escape(f"BROKEN  seed {failure['seed']}: {failure['invariant']}: {failure['detail']}"))
+        print(escape(f"  repeat    {failure['repeat']}"))
+        if failure["scenario"]:
+            print(escape(f"  scenario  {failure['scenario']}"))
+    if len(told["failures"]) > _TOLD_MAX:
+        print(f"and {len(told['failures']) - _TOLD_MAX:,} more; --json lists all")
+    table(f"sweep {wanted.to}", ["", ""], [
+        ["seeds", f"{told['seeds']:,}, {told['seeds_found']:,} of them found done"],
+        ["every check held", f"{told['held']:,}"],
+        ["failed", f"{told['failed']:,}"],
+        ["core steps", f"{told['steps']:,}"],
+        ["core-seconds", f"{told['core_seconds']:,}"],
+        ["took", f"{told['seconds']:.1f} s"],
+    ])
+
+
+def _judge(wanted: Wanted, told: dict[str, Any]) -> None:
+    if not wanted.mutation:
+        if told["failed"]:
+            raise Failed(f"{told['failed']:,} of {told['seeds']:,} seeds failed")
+        return
+    from alpo_sim.mutations import MUTATIONS
+
+    caught_by = MUTATIONS[wanted.mutation].caught_by
+    if not any(failure["invariant"] in caught_by for failure in told["failures"]):
+        raise Failed(
+            f"mutation {wanted.mutation} was not caught in {told['seeds']:,} seeds (by {' or '.join(caught_by)})"
+        )

@@ -1,0 +1,168 @@
+"""What executors do of a sweep: the worlds of a range of seeds, and the shrinking of one that failed.
+
+Laws:
+
+* What a seed does follows from the seed, the options and the code alone; so an executor of other code than the
+  driver's is refused.
+* A file appears whole, under a name that follows from its seeds, and is never overwritten: to do it again does no harm.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from alpo import __version__
+from alpo.core.inputs import Input
+from alpo.core.messages import Envelope
+from alpo.core.ready import Ready, Write
+from alpo.spark.durable import make
+from alpo.spark.origin import SourceError
+from alpo_sim.code import code_digest
+from alpo_sim.commands.replay import mutated
+from alpo_sim.commands.run import repeat, world_of
+from alpo_sim.commands.shrink import file_text
+from alpo_sim.host import Host
+from alpo_sim.recorded import recorded
+from alpo_sim.scenario import CORE_ERRORS
+from alpo_sim.shrink import CannotReplay, Shrinker
+from alpo_sim.verdict import Verdict, run_world
+
+from ..exits import reason
+from . import sweep_files
+
+
+@dataclass(frozen=True)
+class Worlds:
+    """Which worlds: of the options of `alpo-sim run`; None: drawn, or the mutation's own. ``mutation`` "": none.
+    ``code``: the driver's `code_digest`."""
+
+    servers: int | None
+    seconds: int | None
+    mutation: str
+    code: str
+
+
+@dataclass(frozen=True)
+class RangeTask:
+    """Seeds ``first`` … ``last``."""
+
+    directory: str
+    worlds: Worlds
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class ShrinkTask:
+    """Of one seed, for ``limit_s`` at most."""
+
+    directory: str
+    worlds: Worlds
+    seed: int
+    limit_s: float
+
+
+class Shrunk(NamedTuple):
+    """``lines`` 0: it cannot be replayed on the core alone."""
+
+    seed: int
+    lines: int
+
+
+class _Events:
+    """A watcher that counts what the core tells of."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+
+    def booted(self, host: Host) -> None: ...
+
+    def sent(self, host: Host, envelope: Envelope) -> None: ...
+
+    def committing(self, host: Host, writes: Sequence[Write]) -> None: ...
+
+    def stepped(self, host: Host, inputs: Sequence[Input], ready: Ready) -> None:
+        for event in ready.events:
+            self.counts[event.name] += 1
+
+
+def run_range(task: RangeTask) -> int:
+    """Run the worlds and have their file there; how many. Raises `SourceError`."""
+    _check_code(task.worlds)
+    with mutated(task.worlds.mutation):
+        rows = [row_of(task.worlds, seed) for seed in range(task.first, task.last + 1)]
+    path = Path(task.directory) / sweep_files.range_name(task.first, task.last)
+    try:
+        sweep_files.write_rows(path, rows)
+    except OSError as error:
+        raise SourceError(f"{path}: {reason(error)}") from error
+    return len(rows)
+
+
+def row_of(worlds: Worlds, seed: int) -> dict[str, Any]:
+    """Run one world, the mutation in force; its row (`sweep_files.SCHEMA`)."""
+    world = world_of(seed, worlds.servers, worlds.seconds, worlds.mutation)
+    events = _Events()
+    world.stage.watchers.append(events)
+    verdict = run_world(world, CORE_ERRORS)
+    return {
+        "seed": seed, "mutation": worlds.mutation, "outcome": "held" if verdict.ok else "broke",
+        "invariant": verdict.invariant, "detail": verdict.detail, "repeat": _repeat(verdict, worlds),
+        "servers": verdict.options.servers, "steps": verdict.steps, "acknowledged": verdict.acknowledged,
+        "reads": verdict.reads, "entries": verdict.entries, "terms": verdict.terms, "faults": verdict.faults,
+        "faults_by_kind": sorted(world.faults.counts.items()), "events": sorted(events.counts.items()),
+        "virtual_s": verdict.virtual_s, "cpu_s": verdict.cpu_s,
+        "options": json.dumps(verdict.options.describe()), "version": __version__, "code": worlds.code,
+    }
+
+
+def shrink_seed(task: ShrinkTask) -> Shrunk:
+    """Have the seed's scenario file there, or a file that says why there can be none. Raises `SourceError`."""
+    worlds, seed = task.worlds, task.seed
+    _check_code(worlds)
+    with mutated(worlds.mutation):
+        world = world_of(seed, worlds.servers, worlds.seconds, worlds.mutation, record=True)
+        verdict = run_world(world, CORE_ERRORS)
+        if verdict.ok:
+            raise SourceError(f"seed {seed} failed, and now it does not: {_repeat(verdict, worlds)}")
+        schedule = recorded(world.stage, worlds.mutation)
+        try:
+            found = Shrinker(schedule, verdict.invariant, limit_s=task.limit_s).run()
+        except CannotReplay as error:
+            return _keep(task, Shrunk(seed, 0), f"{_no_schedule(verdict, worlds)}: {error}\n")
+        text = file_text(found, seed, worlds.servers, worlds.seconds, worlds.mutation)
+    return _keep(task, Shrunk(seed, len(found.lines)), text)
+
+
+def _no_schedule(verdict: Verdict, worlds: Worlds) -> str:
+    """What only the whole world complains of (no progress; an answer that cannot be) is not in a schedule."""
+    return (
+        f"{verdict.invariant}: {verdict.detail}\nrepeat: {_repeat(verdict, worlds)} --trace FILE\n"
+        "no scenario: on the core alone it does not fail"
+    )
+
+
+def _keep(task: ShrinkTask, shrunk: Shrunk, text: str) -> Shrunk:
+    path = sweep_files.found_path(Path(task.directory), shrunk.seed, replayable=bool(shrunk.lines))
+    try:
+        make(path, [text.encode()])
+    except OSError as error:
+        raise SourceError(f"{path}: {reason(error)}") from error
+    return shrunk
+
+
+def _repeat(verdict: Verdict, worlds: Worlds) -> str:
+    return repeat(verdict, worlds.mutation, worlds.servers, worlds.seconds)
+
+
+def _check_code(worlds: Worlds) -> None:
+    if code_digest() != worlds.code:
+        raise SourceError(
+            f"an executor has other code than the driver, {code_digest()}, not {worlds.code}: what a seed does would"
+            " differ"
+        )
