@@ -1,0 +1,60 @@
+"""What `alpo-pipeline report` does and prints."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from alpo import __version__
+
+from ..exits import Failed, UsageProblem, reason
+from ..options import Target
+from ..output import print_json, rfc3339, say
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """See the options of the command."""
+
+    to: Path
+    sweep: tuple[Path, ...]
+    bench: tuple[Path, ...]
+    elections: tuple[Path, ...]
+    log: tuple[str, ...]
+
+
+def run(target: Target, wanted: Wanted) -> None:
+    """Write the page, whole. Raises UsageProblem for an input that is wrong, Failed if it cannot be written."""
+    if not (wanted.sweep or wanted.bench or wanted.elections or wanted.log):
+        raise UsageProblem("of what? --sweep DIR, --bench FILE, --elections FILE or --log DATA_OR_BACKUP")
+    if not wanted.to.parent.is_dir() or wanted.to.is_dir():
+        raise UsageProblem(f"--to {wanted.to}: the page is a file, in a directory that is there")
+    try:
+        import matplotlib  # noqa: F401
+        import pyarrow  # noqa: F401
+    except ImportError as error:
+        raise UsageProblem("this draws with Matplotlib: pip install 'alpo[report]'") from error
+    from .report_log import of_logs
+    from .report_measured import benched, elections, swept
+    from .report_page import page
+
+    sections = [elections(path) for path in wanted.elections]
+    sections += [benched(list(wanted.bench))] if wanted.bench else []
+    sections += of_logs(wanted.log) if wanted.log else []
+    sections += [swept(path) for path in wanted.sweep]
+    text = page("ALPO report", f"Made by alpo-pipeline report {__version__}, {rfc3339(datetime.now(UTC))}.", sections)
+    partial = wanted.to.with_name(f".{wanted.to.name}.{os.getpid()}.partial")
+    try:
+        partial.write_text(text, "utf-8")
+        partial.replace(wanted.to)
+    except OSError as error:
+        raise Failed(f"{wanted.to} cannot be written: {reason(error)}") from error
+    finally:
+        partial.unlink(missing_ok=True)
+    titles = [section.title for section in sections]
+    if target.json:
+        print_json({"report": str(wanted.to), "bytes": len(text.encode()), "sections": titles})
+    else:
+        say(f"{wanted.to}: {', '.join(titles)}")

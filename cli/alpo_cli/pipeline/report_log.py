@@ -1,0 +1,236 @@
+"""A report's sections of a log: its elections, its payloads over time, how far readers and copies are behind.
+
+Laws:
+
+* The copies are of one cluster. What is drawn of the log comes from the copy that is guaranteed furthest, up to there.
+* Nothing is verified on the way (`alpo log verify` does that), and a snapshot is held for one page only.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from alpo.client.events import ServerEvent
+from alpo.core.entries import Kind
+from alpo.storage.events import ROWS_MAX, read_events
+from alpo.storage.interface import StoreError
+from alpo.storage.offline import Source, open_source
+
+from .. import story
+from ..exits import UsageProblem
+from ..output import rfc3339_ms
+from .report_page import Section
+from .report_plots import Series, bars, lines
+
+_PAGE_ROWS = 5_000
+_POINTS = 200
+_STEPS_MS = (100, 200, 500, 1000, 2000, 5000, 10_000, 15_000, 30_000, 60_000, 120_000, 300_000, 600_000, 1_800_000,
+             3_600_000, 7_200_000, 21_600_000, 86_400_000, 604_800_000)
+_ELECTIONS_MAX = 100
+
+
+class Copy(NamedTuple):
+    """``end_id``: as far as it knows its entries to be guaranteed. ``events``: none in a backup."""
+
+    path: str
+    server: int
+    cluster: str
+    first_id: int
+    last_id: int
+    end_id: int
+    is_backup: bool
+    events: list[ServerEvent]
+
+
+class _Head(NamedTuple):
+    id: int
+    kind: int
+    time_ms: int
+    lsn: int
+    count: int
+    bytes: int
+    body: bytes
+
+
+@dataclass
+class _Sums:
+    """By steps of time from ``began_ms`` on. ``behind``: of each cursor (step, payloads)."""
+
+    began_ms: int
+    step_ms: int
+    payloads: dict[int, int] = field(default_factory=dict)
+    bytes: dict[int, int] = field(default_factory=dict)
+    behind: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    cursors: dict[str, int] = field(default_factory=dict)
+
+    def sample(self, step: int, next_lsn: int) -> None:
+        """How far each reader is behind as the step ends."""
+        for name, lsn in self.cursors.items():
+            self.behind.setdefault(name, []).append((step + 1, next_lsn - lsn))
+
+    def at(self, step: int) -> datetime:
+        return datetime.fromtimestamp((self.began_ms + step * self.step_ms) / 1000, UTC)
+
+
+def of_logs(paths: Sequence[str]) -> list[Section]:
+    """The sections. Raises UsageProblem that names the file that is no copy, or one of another cluster."""
+    copies = [_copy(path) for path in paths]
+    for copy in copies[1:]:
+        if copy.cluster != copies[0].cluster:
+            raise UsageProblem(f"--log {copy.path} is of cluster {copy.cluster}, the first of {copies[0].cluster}")
+    furthest = max(copies, key=lambda copy: (copy.end_id, -copy.first_id))
+    sections = [_elections(copies), _over_time(furthest), _behind(copies)]
+    return [section for section in sections if section.parts]
+
+
+def _copy(path: str) -> Copy:
+    try:
+        with open_source(Path(path)) as source:
+            summary = source.summary()
+            if summary.hard is None or summary.base is None:
+                raise UsageProblem(f"--log {path} is damaged: {'; '.join(summary.damage)}")
+            if not summary.hard.cluster:
+                raise UsageProblem(f"--log {path} belongs to no cluster yet")
+            with source.snapshot() as db:
+                kept = read_events(db, 0, ROWS_MAX)
+            id = summary.hard.server_id
+            events = [ServerEvent(e.time_ms, id, e.number, e.name, json.loads(e.fields)) for e in kept]
+            end_id = max(min(summary.guaranteed_id, summary.end_id), summary.base.id)
+            return Copy(
+                path, id, summary.hard.cluster.hex(), summary.first_id, summary.end_id, end_id, source.is_backup, events
+            )
+    except (StoreError, sqlite3.Error, ValueError) as error:
+        raise UsageProblem(f"--log {path}: {error}") from error
+
+
+def _elections(copies: Sequence[Copy]) -> Section:
+    section = Section("Elections of this log")
+    events = sorted(event for copy in copies for event in copy.events)
+    rows, times, waits = [], [], []
+    for chapter in story.chapters(events, leaderless=False):
+        if chapter.reign is None:
+            continue
+        gone = story.gap(chapter)
+        wait_ms = max(0, chapter.reign.time_ms - gone[0]) if gone is not None else None
+        rows.append([
+            rfc3339_ms(chapter.reign.time_ms), str(chapter.reign.term), f"server {chapter.reign.leader}",
+            f"{wait_ms:,} ms" if wait_ms is not None else "the events do not say", gone[1] if gone is not None else "",
+        ])
+        if wait_ms is not None:
+            times.append(datetime.fromtimestamp(chapter.reign.time_ms / 1000, UTC))
+            waits.append(wait_ms)
+    if not rows:
+        return section
+    if len(waits) > 1:
+        section.parts.append(lines(
+            "Time without a leader, by election", [Series("", times, waits)], "time, UTC", "ms", marks=True,
+        ))
+    if len(rows) > _ELECTIONS_MAX:
+        section.say(f"The last {_ELECTIONS_MAX} of {len(rows):,}:")
+    section.table(("won at", "term", "by", "no leader for", "since"), rows[-_ELECTIONS_MAX:], 5)
+    return section
+
+
+def _over_time(copy: Copy) -> Section:
+    section = Section("The log over time")
+    try:
+        with open_source(Path(copy.path)) as source:
+            sums = _sums(source, copy)
+    except (StoreError, sqlite3.Error, ValueError) as error:
+        raise UsageProblem(f"--log {copy.path}: {error}") from error
+    if not sums.payloads:
+        return section
+    steps = range(max(sums.payloads) + 1)
+    per_s = 1000 / sums.step_ms
+    times = [sums.at(step) for step in (*steps, len(steps))]
+    section.say(
+        f"From {copy.path}, entries {copy.first_id:,} to {copy.end_id:,}: {sum(sums.payloads.values()):,} payloads,"
+        f" {sum(sums.bytes.values()):,} bytes, in steps of {sums.step_ms / 1000:g} s, by the leaders' clocks."
+    )
+    for title, unit, counts, scale in (
+        ("Throughput", "payloads a second", sums.payloads, 1.0), ("Throughput in bytes", "MB/s", sums.bytes, 1e6),
+    ):
+        rates = [counts.get(step, 0) * per_s / scale for step in steps]
+        section.parts.append(lines(title, [Series("", times, [*rates, rates[-1]])], "time, UTC", unit, steps=True))
+    if sums.behind:
+        section.parts.append(lines("Lag of the readers (cursors)", [
+            Series(name, [sums.at(step) for step, _ in found], [behind for _, behind in found])
+            for name, found in sorted(sums.behind.items())
+        ], "time, UTC", "payloads behind the end"))
+    return section
+
+
+def _sums(source: Source, copy: Copy) -> _Sums:
+    if copy.end_id < copy.first_id:
+        return _Sums(0, 1)
+    first, last = (next(_heads(source, id, id)) for id in (copy.first_id, copy.end_id))
+    span_ms = max(1, last.time_ms - first.time_ms)
+    step_ms = next((step for step in _STEPS_MS if span_ms / step <= _POINTS), _STEPS_MS[-1])
+    return summed(_heads(source, copy.first_id, copy.end_id), first.time_ms, step_ms)
+
+
+def summed(heads: Iterable[_Head], began_ms: int, step_ms: int) -> _Sums:
+    """What the entries come to, by steps of ``step_ms``."""
+    sums = _Sums(began_ms, step_ms)
+    now = next_lsn = 0
+    for head in heads:
+        step = (head.time_ms - began_ms) // step_ms
+        if step > now:
+            for quiet in sorted({now, step - 1}):  # flat between them
+                sums.sample(quiet, head.lsn)
+            now = step
+        if head.kind == Kind.DATA:
+            sums.payloads[step] = sums.payloads.get(step, 0) + head.count
+            sums.bytes[step] = sums.bytes.get(step, 0) + head.bytes
+        elif head.kind in (Kind.CURSOR, Kind.TRIM):
+            _follow(sums.cursors, head)
+        next_lsn = head.lsn + head.count
+    sums.sample(now, next_lsn)
+    return sums
+
+
+def _follow(cursors: dict[str, int], head: _Head) -> None:
+    """What an entry makes of the cursors (`alpo.core.cursors`)."""
+    fields = json.loads(head.body)
+    if head.kind == Kind.TRIM:
+        for name in [name for name, lsn in cursors.items() if lsn < fields["before"]]:
+            del cursors[name]
+    elif fields["op"] == "set":
+        cursors[fields["name"]] = fields["lsn"]
+    else:
+        cursors.pop(fields["name"], None)
+
+
+def _heads(source: Source, first_id: int, end_id: int) -> Iterator[_Head]:
+    sql = (
+        "SELECT id, kind, time_ms, lsn, count, length(body), CASE WHEN kind = 1 THEN x'' ELSE body END FROM log"
+        " WHERE id BETWEEN ? AND ? ORDER BY id"
+    )
+    while first_id <= end_id:
+        with source.snapshot() as db:
+            page = [_Head(*row) for row in db.execute(sql, (first_id, min(end_id, first_id + _PAGE_ROWS - 1)))]
+        if not page:
+            raise StoreError(f"entry {first_id} is missing (alpo log verify says what is wrong)")
+        yield from page
+        first_id = page[-1].id + 1
+
+
+def _behind(copies: Sequence[Copy]) -> Section:
+    section = Section("The copies")
+    end_id = max(copy.end_id for copy in copies)
+    section.table(("copy", "what", "first entry", "guaranteed up to", "entries behind"), [
+        [copy.path, "backup" if copy.is_backup else f"server {copy.server}", f"{copy.first_id:,}", f"{copy.end_id:,}",
+         f"{end_id - copy.end_id:,}"] for copy in copies
+    ], 2)
+    if any(copy.end_id < end_id for copy in copies):
+        names = [Path(copy.path).name for copy in copies]
+        section.parts.append(
+            bars("Lag of the copies", names, [Series("", names, [end_id - copy.end_id for copy in copies])], "entries")
+        )
+    return section
