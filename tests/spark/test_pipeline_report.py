@@ -68,7 +68,7 @@ def log(tmp_path: Path) -> str:
     with closing(sqlite3.connect(Path(path) / DB_NAME)) as db, db:
         for row in (
             event_row(1_000, "following", {"term": 1, "leader": 2}),
-            event_row(5_000, "canvass", {"term": 1, "leader": 2, "silent_ms": 600}),
+            event_row(5_000, "canvass", {"term": 2, "leader": 2, "silent_ms": 600}),
             event_row(5_100, "leader", {"term": 2, "votes": [1, 3], "voters": [1, 2, 3]}),
             event_row(9_000, "handing_over", {"term": 2, "to": 2}),
             event_row(9_025, "following", {"term": 3, "leader": 2}),
