@@ -3,8 +3,8 @@
     python benchmarks/sweep_scaling.py [--seeds 20000] [--seconds 2] [--rounds 1]
 
 Each sweep is a process and a Spark of its own (`local-cluster[N,1,1024]`: executors are separate JVMs, as on a cluster;
-PySpark from pip brings all that it needs), into a directory that is removed afterwards. Prints the seconds of each, Spark's
-start included, and the ratio of the medians. Meaningful only on a machine with two idle cores.
+PySpark from pip brings all that it needs), into a directory that is removed afterwards. Prints the seconds of each,
+Spark's start included, and the ratio of the medians. Meaningful only on a machine with two idle cores.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ def sweep(seeds: int, seconds: int, executors: int) -> float:
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
             [
-                sys.executable, "-m", "alpo_cli.pipeline.main", "sweep", f"1..{seeds}", "--seconds", str(seconds), "--to",
-                str(Path(folder) / "sweep"), "--range-seeds", str(RANGE_SEEDS), "--master",
+                sys.executable, "-m", "alpo_cli.pipeline.main", "sweep", f"1..{seeds}", "--seconds", str(seconds),
+                "--to", str(Path(folder) / "sweep"), "--range-seeds", str(RANGE_SEEDS), "--master",
                 f"local-cluster[{executors},1,1024]", "--json",
             ],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False,
+            capture_output=True, text=True, check=False,
         )
     if done.returncode:
         sys.exit(f"{done.stdout}{done.stderr[-4000:]}")

@@ -53,8 +53,8 @@ class _Head(NamedTuple):
     kind: int
     time_ms: int
     lsn: int
-    count: int
-    bytes: int
+    payloads: int
+    size_bytes: int
     body: bytes
 
 
@@ -186,11 +186,11 @@ def summed(heads: Iterable[_Head], began_ms: int, step_ms: int) -> _Sums:
                 sums.sample(quiet, head.lsn)
             now = step
         if head.kind == Kind.DATA:
-            sums.payloads[step] = sums.payloads.get(step, 0) + head.count
-            sums.bytes[step] = sums.bytes.get(step, 0) + head.bytes
+            sums.payloads[step] = sums.payloads.get(step, 0) + head.payloads
+            sums.bytes[step] = sums.bytes.get(step, 0) + head.size_bytes
         elif head.kind in (Kind.CURSOR, Kind.TRIM):
             _follow(sums.cursors, head)
-        next_lsn = head.lsn + head.count
+        next_lsn = head.lsn + head.payloads
     sums.sample(now, next_lsn)
     return sums
 
