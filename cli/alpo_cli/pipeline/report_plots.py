@@ -16,7 +16,7 @@ from matplotlib.ticker import LogLocator, NullFormatter
 
 #: Told apart also by those who see fewer colours (Paul Tol, "bright").
 COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#777777")
-_STYLE = {
+_STYLE: dict[Any, Any] = {
     "svg.fonttype": "none", "font.family": "sans-serif", "font.size": 10, "axes.grid": True, "grid.color": "#e4e4e4",
     "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True, "axes.edgecolor": "#888888",
     "legend.frameon": False, "axes.titlesize": 11, "axes.titlelocation": "left", "text.parse_math": False,
@@ -87,7 +87,7 @@ def lines(
         axes.set_ylabel(unit_y)
         axes.set_ylim(0, 1.08 * max((y for one in series for y in one.y), default=0) or 1)
         if isinstance(series[0].x[0], datetime):
-            axes.xaxis.set_major_formatter(ConciseDateFormatter(axes.xaxis.get_major_locator()))
+            axes.xaxis.set_major_formatter(ConciseDateFormatter(axes.xaxis.get_major_locator()))  # type: ignore[no-untyped-call]
         axes.yaxis.set_major_formatter("{x:,g}")
         _legend(axes, series)
     return out[0]
