@@ -54,8 +54,8 @@ def run_here(do: Callable[[T], R], tasks: Sequence[T], on_done: Progress = unsee
 
 
 @contextmanager
-def spark_runner(name: str, master: str = "") -> Iterator[Runner]:
-    """A `Runner` over a Spark of its own. ``master``: Spark's word for where; "": all cores of this machine. Under
+def spark_context(name: str, master: str = "") -> Iterator[Any]:
+    """A SparkContext of one's own. ``master``: Spark's word for where; "": all cores of this machine. Under
     spark-submit what that was told counts."""
     from pyspark import SparkConf, SparkContext
 
@@ -71,7 +71,7 @@ def spark_runner(name: str, master: str = "") -> Iterator[Runner]:
         conf.set(key, "false")
     context = SparkContext(conf=conf)
     try:
-        yield on_spark(context)
+        yield context
     finally:
         context.stop()
 
@@ -83,25 +83,32 @@ def on_spark(context: Any) -> Runner:
         if not tasks:
             return []
         rows = context.parallelize(list(tasks), len(tasks)).map(_refusals(do))
-        tracker = context.statusTracker()
-        with ThreadPoolExecutor(1) as pool:
-            found = pool.submit(rows.collect)
-            try:
-                while not found.done():
-                    stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
-                    on_done(sum(stage.numCompletedTasks for stage in stages if stage is not None), len(tasks))
-                    _wait(found)
-            except BaseException:
-                context.cancelAllJobs()
-                raise
-        on_done(len(tasks), len(tasks))
-        results = found.result()
+        results = collected(context, rows, len(tasks), on_done)
         for _, refusal in results:
             if refusal:
                 raise SourceError(refusal)
         return [result for result, _ in results]
 
     return run
+
+
+def collected(context: Any, rows: Any, tasks: int, on_done: Progress) -> list[Any]:
+    """All rows of an RDD that takes so many ``tasks``; whoever interrupts it stops Spark's work too."""
+    tracker = context.statusTracker()
+    seen: dict[int, int] = {}
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(rows.collect)
+        try:
+            while not found.done():
+                stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+                seen |= {stage.stageId: stage.numCompletedTasks for stage in stages if stage is not None}
+                on_done(min(sum(seen.values()), tasks), tasks)
+                _wait(found)
+        except BaseException:
+            context.cancelAllJobs()
+            raise
+    on_done(tasks, tasks)
+    return list(found.result())
 
 
 def _wait(found: Any) -> None:

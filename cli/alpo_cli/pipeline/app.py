@@ -46,6 +46,8 @@ def _print_version(wanted: bool) -> None:
         alpo-pipeline audit --path /mnt/server-1 --path monday.alpo
 
         alpo-pipeline sweep 1..20000 --to /mnt/sweep
+
+        alpo-pipeline replay --servers 127.0.0.1:7100 --fold orders.py:apply --key orders.py:customer --to tables
 """))
 def root(
     ctx: typer.Context, servers: Servers = None, config: ConfigFile = None, timeout: Timeout = None,
@@ -202,3 +204,44 @@ def report(
     work.run(target, work.Wanted(
         to, tuple(sweep or ()), tuple(bench or ()), tuple(elections or ()), tuple(log or ()),
     ))
+
+
+@app.command()
+@with_servers_if_given
+def replay(
+    target: Target,
+    fold: Annotated[str, typer.Option("--fold", metavar="FILE.py:NAME", show_default=False,
+                                      help="The function (state, record) -> state; also MODULE:NAME.")],
+    to: Annotated[Path, typer.Option("--to", metavar="DIR", show_default=False,
+                                     help="Where the tables go: a directory that all executors see.")],
+    key: Annotated[str | None, typer.Option("--key", metavar="FILE.py:NAME", show_default=False,
+                                            help="The function record -> key, None, or a list of keys. Without it the"
+                                                 " whole log is folded into one state.")] = None,
+    path: Annotated[str | None, typer.Option("--path", metavar="DATA_OR_BACKUP", show_default=False,
+                                             help="Read a data directory or a backup, not servers.")] = None,
+    archive: Annotated[str | None, typer.Option("--archive", metavar="DIR", show_default=False,
+                                                help="An archive: for what the log no longer has, or alone.")] = None,
+    upto: Annotated[int | None, typer.Option("--upto", metavar="LSN", min=1, max=INT_MAX, show_default="the end now",
+                                             help="The last payload to fold.")] = None,
+    every: Annotated[int, typer.Option("--every", metavar="N", min=1, max=INT_MAX,
+                                       help="A table at every multiple of N, too: where a replay can go on.")
+                     ] = 1_000_000,
+    master: Master = "",
+) -> None:
+    """Fold the log into a table, as of any LSN: a state for every key, by functions of yours.
+
+    A key's records are folded in the order of the log, different keys side by side. It goes on from the latest table
+    that is not beyond the LSN asked for; it may be stopped anywhere and run again, and the same replay makes the same
+    bytes.
+
+    Examples:
+
+        alpo-pipeline replay --fold orders.py:apply --key orders.py:customer --to tables
+
+        alpo-pipeline replay --fold orders.py:apply --key orders.py:customer --to tables --upto 120000
+
+        alpo-pipeline replay --archive /mnt/archive --fold orders.py:total --to totals --every 500000 --json
+    """
+    from . import replay as work
+
+    work.run(target, work.Asked(fold, key, to, path, archive, upto, every, master))

@@ -1,0 +1,195 @@
+"""Tables on disk: what a fold made of the log up to an LSN. ``DIR/at-LSN``, each by itself, beside ``DIR/replay.json``.
+
+Laws:
+
+* A table is there once its ``_manifest.json`` is, which appears last: whole and on disk, after all that it lists. A
+  directory without one was left by a replay that died.
+* A table's bytes follow from the log, the functions and the LSN alone.
+* ``replay.json`` says of which cluster and of which functions all tables of a directory are; it is made once.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+from uuid import uuid4
+
+from .. import durable
+from ..origin import SourceError
+
+FORMAT, VERSION = "alpo-table", 1
+#: Spark passes over names with a "_" or a "." in front when it reads a directory.
+MANIFEST = "_manifest.json"
+REPLAY, LOCK = "replay.json", "replay.lock"
+_PREFIX = "at-"
+_DIGEST_BYTES = 16
+_READ_BYTES = 1 << 20
+
+
+class Part(NamedTuple):
+    """One file of a table, of ``rows`` rows and ``bytes``; ``digest`` of its bytes, in hex."""
+
+    file: str
+    rows: int
+    bytes: int
+    digest: str
+
+
+class Table(NamedTuple):
+    """The fold of payloads 1 … ``lsn``, in ``directory``."""
+
+    directory: Path
+    cluster: str
+    lsn: int
+    parts: tuple[Part, ...]
+
+    @property
+    def rows(self) -> int:
+        return sum(part.rows for part in self.parts)
+
+    @property
+    def bytes(self) -> int:
+        return sum(part.bytes for part in self.parts)
+
+
+class Identity(NamedTuple):
+    """What all tables of a directory have in common. ``fold``, ``key``: name and digest; ``key`` "" without one."""
+
+    cluster: str
+    fold: str
+    key: str
+    parts: int
+
+
+def place_of(directory: Path, lsn: int) -> Path:
+    return directory / f"{_PREFIX}{lsn:019d}"
+
+
+@contextmanager
+def alone(directory: Path) -> Iterator[None]:
+    """Nobody else writes tables here; whoever dies lets go. Raises `SourceError`."""
+    try:
+        durable.make_directory(directory)
+        lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise SourceError(f"{directory}: {error.strerror}") from error
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise SourceError(f"another replay is at work in {directory}") from error
+        yield
+    finally:
+        os.close(lock)
+
+
+def identify(directory: Path, identity: Identity) -> None:
+    """This directory is for these tables. Raises `SourceError` if it is for others."""
+    path = directory / REPLAY
+    given = {"format": "alpo-replay", "version": VERSION, **identity._asdict()}
+    try:
+        if durable.make(path, [_json(given)]):
+            return
+        found = json.loads(path.read_text("utf-8"))
+        there = Identity(*(found[name] for name in Identity._fields))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise SourceError(f"{path} cannot be read: {error!r}") from error
+    if there.cluster != identity.cluster:
+        raise SourceError(
+            f"ALPO_OTHER_LOG: the tables in {directory} are of cluster {there.cluster}, not of {identity.cluster}"
+        )
+    if there != identity:
+        raise SourceError(
+            f"ALPO_OTHER_FOLD: the tables in {directory} were made by other functions, or by another text of their"
+            " file: replay into another directory"
+        )
+
+
+def tables_in(directory: Path) -> Iterator[Table]:
+    """All that are there, the latest first. Raises `SourceError`."""
+    for place in sorted(directory.glob(f"{_PREFIX}*"), reverse=True):
+        path = place / MANIFEST
+        try:
+            found = json.loads(path.read_text("utf-8"))
+            if (found["format"], found["version"]) != (FORMAT, VERSION):
+                raise SourceError(f"{path} is of format {found['format']} {found['version']}")
+            yield Table(place, found["cluster"], found["lsn"], tuple(Part(**part) for part in found["parts"]))
+        except FileNotFoundError:
+            continue  # never finished
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise _damaged(path, repr(error)) from error
+
+
+def clear(directory: Path) -> None:
+    """Remove what replays that died have left. For who is `alone`."""
+    for place in directory.glob(f"{_PREFIX}*"):
+        if not (place / MANIFEST).exists():
+            shutil.rmtree(place, ignore_errors=True)
+
+
+def finish(table: Table) -> None:
+    """Its parts are there: so is the table from now on. Raises `SourceError`."""
+    fields = {
+        "format": FORMAT, "version": VERSION, "cluster": table.cluster, "lsn": table.lsn, "rows": table.rows,
+        "parts": [part._asdict() for part in table.parts],
+    }
+    try:
+        durable.make(table.directory / MANIFEST, [_json(fields)])
+        durable.sync_directory(table.directory.parent)
+    except OSError as error:
+        raise SourceError(f"{table.directory}: {error.strerror}") from error
+
+
+@contextmanager
+def new_part(path: Path) -> Iterator[IO[bytes]]:
+    """A file to write, which has its name once it is whole and on disk. Raises `SourceError`."""
+    partial = path.with_name(f".partial-{uuid4().hex}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with partial.open("xb") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        partial.replace(path)
+        durable.sync_directory(path.parent)
+    except OSError as error:
+        raise SourceError(f"{path}: {error.strerror or error}") from error
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def part_at(path: Path, rows: int) -> Part:
+    """What a file is. Raises `SourceError`."""
+    found = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+    try:
+        with path.open("rb") as stream:
+            while piece := stream.read(_READ_BYTES):
+                found.update(piece)
+            return Part(path.name, rows, stream.tell(), found.hexdigest())
+    except OSError as error:
+        raise _damaged(path, error.strerror or str(error)) from error
+
+
+def check_part(directory: Path, part: Part) -> Path:
+    """The part's file, which holds what its table's manifest says. Raises `SourceError`."""
+    path = directory / part.file
+    if part_at(path, part.rows) != part:
+        raise _damaged(path, "it is not what was written")
+    return path
+
+
+def _damaged(path: Path, why: str) -> SourceError:
+    return SourceError(
+        f"ALPO_TABLE_DAMAGED: {path}: {why}. Delete {path.parent}; it is made again from the table before it"
+    )
+
+
+def _json(fields: dict[str, Any]) -> bytes:
+    return json.dumps(fields, indent=1).encode() + b"\n"
