@@ -9,18 +9,16 @@ Laws, beside those of `origin`:
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 
-from alpo.client.record import PageEntry
-
-from .archive_file import batches_of, content_of, entries_of
+from .archive_file import batches_of, content_of, stretch_of
 from .manifest import ArchivedRange, Manifest, other_cluster, read_manifest
-from .origin import DataLoss, Extent, Origin, SourceError
+from .origin import DataLoss, Extent, Origin, SourceError, Stretch
 
 
 @dataclass(frozen=True)
@@ -51,12 +49,13 @@ class ArchiveOrigin:
         if at == len(manifest.ranges):
             return manifest.next_lsn
         for batch in self._batches(manifest.ranges[at], 0, 2**63 - 1):
-            for _, _, entry_ms, _, _, lsn, _, _ in entries_of(batch):
+            found = stretch_of(batch)
+            for entry_ms, lsn in zip(found.times_ms, found.lsns, strict=True):
                 if entry_ms >= time_ms:
                     return lsn
         raise SourceError(f"{self.path}: {manifest.ranges[at].file} does not hold what the manifest says")
 
-    def pages(self, first_lsn: int, last_lsn: int, turn: int) -> Iterator[list[PageEntry]]:
+    def pages(self, first_lsn: int, last_lsn: int, turn: int) -> Iterator[Stretch]:
         manifest = self.manifest()
         if first_lsn < manifest.first_lsn:
             raise DataLoss(first_lsn, min(last_lsn, manifest.first_lsn - 1), self.where)
@@ -65,11 +64,12 @@ class ArchiveOrigin:
         next_lsn = first_lsn
         for one in manifest.of(first_lsn, last_lsn):
             for batch in self._batches(one, first_lsn, last_lsn):
-                page = [entry for entry in entries_of(batch) if first_lsn <= entry[5] <= last_lsn]
-                if [entry[5] for entry in page] != list(range(next_lsn, next_lsn + len(page))):
+                page = stretch_of(batch)
+                page = page.part(bisect_left(page.lsns, first_lsn), bisect_right(page.lsns, last_lsn))
+                if list(page.lsns) != list(range(next_lsn, next_lsn + len(page.lsns))):
                     raise SourceError(f"{self.path}: {one.file} lacks payload {next_lsn}, or has others")
-                next_lsn += len(page)
-                if page:
+                next_lsn += len(page.lsns)
+                if page.lsns:
                     yield page
         if next_lsn <= last_lsn:
             raise SourceError(f"{self.path}: LSN {next_lsn} to {last_lsn} are missing")
@@ -116,7 +116,7 @@ class JoinedOrigin:
         lsn = self.archive.lsn_since(time_ms)
         return lsn if lsn < archived.next_lsn else self.log.lsn_since(time_ms)
 
-    def pages(self, first_lsn: int, last_lsn: int, turn: int) -> Iterator[list[PageEntry]]:
+    def pages(self, first_lsn: int, last_lsn: int, turn: int) -> Iterator[Stretch]:
         seam_lsn = self.seam_lsn or self.log.extent().first_lsn
         while first_lsn <= last_lsn:
             upto = min(last_lsn, seam_lsn - 1)
@@ -127,12 +127,12 @@ class JoinedOrigin:
             try:
                 for page in self.log.pages(first_lsn, last_lsn, turn):
                     yield page
-                    first_lsn = page[-1][5] + page[-1][6] if page else first_lsn
+                    first_lsn = page.next_lsn if page.ids else first_lsn
                 return
             except DataLoss as loss:  # trimmed after it was planned
                 seam_lsn = loss.last_lsn + 1
 
-    def _archived(self, first_lsn: int, last_lsn: int, turn: int) -> Iterator[list[PageEntry]]:
+    def _archived(self, first_lsn: int, last_lsn: int, turn: int) -> Iterator[Stretch]:
         """From the archive as far as that goes. Raises `DataLoss` for what lies between it and the log."""
         archived = self.archive.extent()
         if first_lsn < archived.next_lsn:

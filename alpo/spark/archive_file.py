@@ -19,12 +19,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from alpo.client.record import PageEntry
-
 from .columns import ARROW
 from .content import Content
 from .manifest import ArchivedRange, sync_directory
-from .origin import SourceError
+from .origin import SourceError, Stretch
 from .ranges import Range
 
 #: Rows, and bytes of payloads, of one row group: what is held in memory while writing.
@@ -135,17 +133,14 @@ def _holds(metadata: Any, group: int, first_lsn: int, last_lsn: int) -> bool:
     return found is None or not found.has_min_max or (found.min <= last_lsn and first_lsn <= found.max)
 
 
-def entries_of(batch: pa.RecordBatch) -> list[PageEntry]:
+def stretch_of(batch: pa.RecordBatch) -> Stretch:
     """The rows as entries, one a payload: those of a batch share their id, as in the log."""
     lsns, ids, terms, times, clients, serials, payloads = (
         column.cast(pa.int64()).to_pylist() if pa.types.is_timestamp(column.type) else column.to_pylist()
         for column in batch.columns
     )
-    return [
-        (id, term, time // 1000, client, serial, lsn, 1, payload)
-        for lsn, id, term, time, client, serial, payload
-        in zip(lsns, ids, terms, times, clients, serials, payloads, strict=True)
-    ]
+    times_ms = [time // 1000 for time in times]
+    return Stretch(ids, terms, times_ms, clients, serials, lsns, [1] * len(lsns), payloads)
 
 
 def clear_partials(directory: Path) -> None:

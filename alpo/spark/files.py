@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from alpo.client.record import PageEntry
-from alpo.core.entries import Entry, Kind
+from alpo.core.entries import Kind
+from alpo.storage.columns import only
 from alpo.storage.interface import StoreError
 from alpo.storage.offline import Source, open_source
 
-from .origin import DataLoss, Extent, SourceError
+from .origin import DataLoss, Extent, SourceError, Stretch
 
 _DATA = int(Kind.DATA)
 
@@ -55,7 +55,7 @@ class FileOrigin:
             id = source.id_since(time_ms, ids.first, ids.end)
             return source.next_lsn_after(id - 1) if id > ids.first else ids.first_lsn
 
-    def pages(self, first_lsn: int, last_lsn: int, turn: int) -> Iterator[list[PageEntry]]:
+    def pages(self, first_lsn: int, last_lsn: int, turn: int) -> Iterator[Stretch]:
         with self._open() as source:
             ids = _ids(source)
             if first_lsn < ids.first_lsn:
@@ -65,9 +65,13 @@ class FileOrigin:
             if end_id > ids.end:
                 raise SourceError(f"{self.path} ends at LSN {ids.next_lsn - 1}, and {last_lsn} was asked for")
             while id <= end_id:
-                entries = source.read(id, end_id)
-                yield [_row(entry) for entry in entries if entry[2] == _DATA]
-                id = entries[-1].id + 1
+                columns = source.read_columns(id, end_id)
+                id = columns.ids[-1] + 1
+                found = only(columns, _DATA)
+                yield Stretch(
+                    found.ids, found.terms, found.times_ms, found.clients, found.serials, found.lsns, found.counts,
+                    found.bodies,
+                )
 
     @contextmanager
     def _open(self) -> Iterator[Source]:
@@ -76,10 +80,6 @@ class FileOrigin:
                 yield source
         except StoreError as error:
             raise SourceError(str(error)) from error
-
-
-def _row(entry: Entry) -> PageEntry:
-    return entry[0], entry[1], entry[3], entry[4], entry[5], entry[7], entry[8], entry[10]
 
 
 def _ids(source: Source) -> _Ids:

@@ -75,7 +75,7 @@ class Follower:
         """Where payloads from ``begin`` on come to ``bytes_max``; behind the first entry at least."""
         size = 0
         for page in self.origin.pages(begin, end - 1, 0):
-            for *_, lsn, count, body in page:
+            for lsn, count, body in zip(page.lsns, page.counts, page.bodies, strict=True):
                 size += len(body)
                 if size > bytes_max and lsn > begin:
                     return min(lsn, end)

@@ -16,11 +16,10 @@ from anyio.from_thread import start_blocking_portal
 
 from alpo.client.log import connect
 from alpo.client.reading import PagePart, Pages, Query
-from alpo.client.record import PageEntry
 from alpo.client.servers import Servers
 from alpo.errors import AlpoError, OutOfRange, Unavailable
 
-from .origin import DataLoss, Extent, SourceError
+from .origin import DataLoss, Extent, SourceError, Stretch
 
 T = TypeVar("T")
 
@@ -79,7 +78,7 @@ class ServerOrigin:
         except AlpoError as error:
             raise SourceError(f"{self.where}: {error}") from error
 
-    def pages(self, first_lsn: int, last_lsn: int, turn: int) -> Iterator[list[PageEntry]]:
+    def pages(self, first_lsn: int, last_lsn: int, turn: int) -> Iterator[Stretch]:
         gone = troubles = 0
         why = ""
         replicas = self._replicas(turn)
@@ -87,10 +86,10 @@ class ServerOrigin:
             replica = replicas[troubles % len(replicas)]
             try:
                 for part in self._pages_of(replica, first_lsn, last_lsn):
-                    yield part.entries
-                    if part.entries:
-                        *_, lsn, count, _ = part.entries[-1]
-                        first_lsn = lsn + count
+                    page = Stretch.of(part.entries)
+                    yield page
+                    if page.ids:
+                        first_lsn = page.next_lsn
             except OutOfRange as error:
                 gone, why = max(gone, 1), str(error)
             except Unavailable as error:

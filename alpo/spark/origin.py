@@ -8,10 +8,9 @@ Laws every origin keeps:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple, Protocol
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
 
-from alpo.client.record import PageEntry
 from alpo.errors import AlpoError
 
 
@@ -43,6 +42,37 @@ class Extent(NamedTuple):
     next_lsn: int
 
 
+class Stretch(NamedTuple):
+    """Whole DATA entries, in order: a column for each field of a `PageEntry`, all of one length, which may be 0."""
+
+    ids: Sequence[int]
+    terms: Sequence[int]
+    times_ms: Sequence[int]
+    clients: Sequence[str]
+    serials: Sequence[int]
+    lsns: Sequence[int]
+    counts: Sequence[int]
+    bodies: Sequence[bytes]
+
+    @staticmethod
+    def of(entries: Sequence[Sequence[Any]]) -> Stretch:
+        """Of `PageEntry`."""
+        return Stretch._make(zip(*entries, strict=True)) if entries else Stretch(*[()] * len(Stretch._fields))
+
+    def entries(self) -> Iterable[tuple[Any, ...]]:
+        """As `PageEntry`."""
+        return zip(*self, strict=True)
+
+    @property
+    def next_lsn(self) -> int:
+        """Behind the last; there must be one."""
+        return self.lsns[-1] + self.counts[-1]
+
+    def part(self, begin: int, end: int) -> Stretch:
+        """Entries by their places."""
+        return self if (begin, end) == (0, len(self.ids)) else Stretch._make(column[begin:end] for column in self)
+
+
 class Origin(Protocol):
     """One place to read from."""
 
@@ -56,7 +86,7 @@ class Origin(Protocol):
     def lsn_since(self, time_ms: int) -> int:
         """The first LSN of an entry of that time or later; the next LSN if there is none. Raises `SourceError`."""
 
-    def pages(self, first_lsn: int, last_lsn: int, turn: int) -> Iterator[list[PageEntry]]:
+    def pages(self, first_lsn: int, last_lsn: int, turn: int) -> Iterator[Stretch]:
         """Whole entries that hold payloads ``first_lsn`` … ``last_lsn``. ``turn``: spreads ranges over replicas.
 
         Raises `SourceError`, `DataLoss`.

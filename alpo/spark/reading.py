@@ -9,8 +9,11 @@ Laws:
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import accumulate
+from operator import add
 
 import pyarrow as pa
 import structlog
@@ -20,15 +23,17 @@ from .columns import arrow_schema, batch_of
 from .files import FileOrigin
 from .live import ServerOrigin
 from .options import EARLIEST, LATEST, ReadOptions
-from .origin import DataLoss, Extent, Origin, SourceError
+from .origin import DataLoss, Extent, Origin, SourceError, Stretch
 from .ranges import Range
 
 log = structlog.get_logger()
 
-#: Rows of an Arrow batch: measured best between 2,000 and 8,000 (docs/spark.md).
+#: Rows of an Arrow batch, at most: measured best between 2,000 and 8,000 (docs/spark.md).
 BATCH_ROWS = 8_192
-#: Bytes of payloads in one, about.
+#: Bytes of payloads in one, about, at most.
 BATCH_BYTES = 8 << 20
+#: Smaller ones are joined until they come to so many rows or bytes.
+JOINED_ROWS, JOINED_BYTES = 4_096, 512 << 10
 
 
 def origin_of(options: ReadOptions) -> Origin:
@@ -98,17 +103,39 @@ def what_is_left(options: ReadOptions, origin: Origin, extent: Extent, first: in
 
 def rows_of(origin: Origin, wanted: Range, columns: Sequence[str], fail_on_data_loss: bool) -> Iterator[pa.RecordBatch]:
     """The payloads of a range as batches of ``columns``. Raises `SourceError`, `DataLoss`."""
+    held: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in _batches(origin, wanted, columns, fail_on_data_loss):
+        held.append(batch)
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+        if rows >= JOINED_ROWS or size >= JOINED_BYTES:
+            yield _joined(held)
+            held, rows, size = [], 0, 0
+    if held:
+        yield _joined(held)
+
+
+def _joined(held: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    if len(held) == 1:
+        return held[0]
+    (joined,) = pa.Table.from_batches(held).combine_chunks().to_batches()
+    return joined
+
+
+def _batches(
+    origin: Origin, wanted: Range, columns: Sequence[str], fail_on_data_loss: bool
+) -> Iterator[pa.RecordBatch]:
+    """A batch a page, or several."""
     schema = arrow_schema(columns)
     next_lsn, last = wanted.first, wanted.last
     while next_lsn <= last:
         try:
             for page in origin.pages(next_lsn, last, wanted.turn):
-                for entries in _pieces(page):
-                    first_lsn, upto = entries[0][5], entries[-1][5] + entries[-1][6] - 1
-                    if first_lsn > next_lsn:
-                        raise SourceError(f"{origin.where}: LSN {next_lsn} to {first_lsn - 1} are missing")
-                    yield batch_of(entries, next_lsn, last, schema)
-                    next_lsn = upto + 1
+                if page.ids:
+                    _require_whole(page, next_lsn, origin)
+                for piece in _pieces(page):
+                    yield batch_of(piece, next_lsn, last, schema)
+                    next_lsn = piece.next_lsn
             break
         except DataLoss as loss:
             if fail_on_data_loss:
@@ -119,16 +146,26 @@ def rows_of(origin: Origin, wanted: Range, columns: Sequence[str], fail_on_data_
         raise SourceError(f"{origin.where}: LSN {next_lsn} to {last} are missing")
 
 
-def _pieces(page: list[tuple[int, int, int, str, int, int, int, bytes]]) -> Iterator[
-    list[tuple[int, int, int, str, int, int, int, bytes]]
-]:
+def _require_whole(page: Stretch, next_lsn: int, origin: Origin) -> None:
+    """Raises `SourceError` where a payload from ``next_lsn`` on is missing or comes again."""
+    if page.lsns[0] > next_lsn:
+        raise SourceError(f"{origin.where}: LSN {next_lsn} to {page.lsns[0] - 1} are missing")
+    due = list(map(add, page.lsns, page.counts))[:-1]
+    if due == list(page.lsns[1:]):
+        return
+    for lsn, wanted in zip(page.lsns[1:], due, strict=True):
+        if lsn > wanted:
+            raise SourceError(f"{origin.where}: LSN {wanted} to {lsn - 1} are missing")
+        if lsn < wanted:
+            raise SourceError(f"{origin.where}: LSN {lsn} comes twice")
+
+
+def _pieces(page: Stretch) -> Iterator[Stretch]:
     """Not too many rows and bytes at a time, one entry at least."""
-    begin = size = rows = 0
-    for at, entry in enumerate(page):
-        size += len(entry[7])
-        rows += entry[6]
-        if rows >= BATCH_ROWS or size >= BATCH_BYTES:
-            yield page[begin : at + 1]
-            begin, size, rows = at + 1, 0, 0
-    if begin < len(page):
-        yield page[begin:]
+    rows, sizes = list(accumulate(page.counts)), list(accumulate(map(len, page.bodies)))
+    begin = rows_before = size_before = 0
+    while begin < len(rows):
+        end = min(bisect_right(rows, rows_before + BATCH_ROWS), bisect_right(sizes, size_before + BATCH_BYTES))
+        end = max(end, begin + 1)
+        yield page.part(begin, end)
+        begin, rows_before, size_before = end, rows[end - 1], sizes[end - 1]

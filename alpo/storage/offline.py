@@ -36,6 +36,7 @@ from alpo.core.entries import (
 from alpo.core.ready import Base
 
 from . import schema
+from .columns import Columns, verify_columns
 from .connections import connect_reader, translate
 from .interface import DamagedStore, StoreError, WrongStore
 from .lock import LOCK_NAME
@@ -45,12 +46,16 @@ from .search import Head, first_id_where, holds_lsn, is_since
 PAGE_S = 0.1
 PAGE_ROWS = 4096
 PAGE_BYTES = 4 << 20
+#: Of `Source.read_columns`: what stays in a processor's cache until it is checked. Measured against 4,096 and 4 MiB at
+#: 100 B and 1 KiB: a seventh faster.
+COLUMN_ROWS, COLUMN_BYTES = 512, 512 << 10
 
 _SELECT = f"SELECT {schema.COLUMNS} FROM log WHERE id BETWEEN ? AND ? ORDER BY id"
 #: An entry without its body, which is not even looked for.
 _SELECT_HEAD = "SELECT {} FROM log WHERE id = ?".format(schema.COLUMNS.replace('"body"', "x''"))
 #: Goes to no other row, so that no other's damage is in the way.
 _SELECT_ONE = f"SELECT {schema.COLUMNS} FROM log WHERE id = ?"
+_BYTES = "SELECT total(length(body)) FROM log WHERE id BETWEEN ? AND ?"
 _KINDS = frozenset(map(int, Kind))
 
 
@@ -204,6 +209,26 @@ class Source:
             return page[: self._sound(page)]
         return page
 
+    def read_columns(self, first_id: int, end_id: int) -> Columns:
+        """As `read`, column by column and several times as fast."""
+        try:
+            with self.snapshot() as db, self._plain_text(db):
+                last_id = _page_end(db, first_id, min(end_id, first_id + COLUMN_ROWS - 1))
+                columns = Columns.of(db.execute(_SELECT, (first_id, last_id)).fetchall())
+            verify_columns(columns, first_id)
+        except (DamagedEntry, DamagedStore):
+            return Columns.of(self.read(first_id, end_id))  # which tells what is wrong where
+        return columns if columns.ids else Columns.of(self.read(first_id, end_id))
+
+    @contextmanager
+    def _plain_text(self, db: sqlite3.Connection) -> Iterator[None]:
+        """Text that is not UTF-8 is an error of SQLite's meanwhile, and text is quicker to read."""
+        before, db.text_factory = db.text_factory, str
+        try:
+            yield
+        finally:
+            db.text_factory = before
+
     def _sound(self, page: list[Entry]) -> int:
         """How many entries at its front are sound. Raises `DamagedStore` if not even one is."""
         for at, entry in enumerate(page):
@@ -278,6 +303,16 @@ def summarise(db: sqlite3.Connection, path: Path) -> Summary:
         with contextlib.suppress(sqlite3.Error):  # what it would have told is damaged: the walk says so
             ends.append(db.execute(sql).fetchone()[0] or 0)
     return Summary(hard, base, max(ends), damage)
+
+
+def _page_end(db: sqlite3.Connection, first_id: int, last_id: int) -> int:
+    """Where the entries from ``first_id`` on, up to ``last_id``, come to about `COLUMN_BYTES`; one at least."""
+    while last_id > first_id:
+        (size,) = db.execute(_BYTES, (first_id, last_id)).fetchone()
+        if size <= COLUMN_BYTES:
+            break
+        last_id = first_id + int((last_id - first_id) * COLUMN_BYTES / size)
+    return last_id
 
 
 def _walk(db: sqlite3.Connection, first_id: int, end_id: int) -> Iterator[Found]:

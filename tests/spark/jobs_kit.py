@@ -13,14 +13,13 @@ from typing import Any
 from sound_log import fill
 from store_kit import LogBuilder, SqliteBench, base_of, table, write
 
-from alpo.client.record import PageEntry
 from alpo.core.entries import Entry, seal
 from alpo.core.messages import StartStatus
 from alpo.core.ready import StartState
 from alpo.spark.files import FileOrigin
 from alpo.spark.jobs.members import Member
 from alpo.spark.options import ReadOptions
-from alpo.spark.origin import Extent, Origin, SourceError
+from alpo.spark.origin import Extent, Origin, SourceError, Stretch
 from alpo.spark.ranges import cut
 from alpo.spark.reading import origin_of, pinned, rows_of, span_of
 from alpo.storage.schema import COLUMNS, DB_NAME
@@ -87,7 +86,7 @@ class FileServers:
     def extent(self) -> Extent:
         return FileOrigin(min(self.paths.items())[1]).extent()
 
-    def pages(self, first_lsn: int, last_lsn: int, turn: int) -> Iterator[list[PageEntry]]:
+    def pages(self, first_lsn: int, last_lsn: int, turn: int) -> Iterator[Stretch]:
         if int(self.read_from) in self.down:
             raise SourceError("it does not answer")
         return FileOrigin(self.paths[int(self.read_from)]).pages(first_lsn, last_lsn, turn)

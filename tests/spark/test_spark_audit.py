@@ -187,7 +187,7 @@ def test_copies_of_another_log_are_refused(a: str, tmp_path: Path) -> None:
 def answers(path: str) -> list[Told]:
     extent = FileOrigin(path).extent()
     pages = FileOrigin(path).pages(extent.first_lsn, extent.next_lsn - 1, 0)
-    return [Told(lsn, count, client, serial) for page in pages for _, _, _, client, serial, lsn, count, _ in page]
+    return [told for page in pages for told in map(Told, page.lsns, page.counts, page.clients, page.serials)]
 
 
 def test_a_history_that_is_so(a: str, tmp_path: Path) -> None:

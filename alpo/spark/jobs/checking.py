@@ -132,7 +132,7 @@ def _check_server(copy: ServerCopy) -> list[Fault]:
         return []
     check = _Served(copy)
     for page in origin.pages(extent.first_lsn, extent.next_lsn - 1, 0):
-        for entry in page:
+        for entry in page.entries():
             check.take(entry)
             if len(check.faults) >= FAULTS_MAX:
                 return check.faults

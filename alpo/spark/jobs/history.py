@@ -103,8 +103,7 @@ def check_history(task: HistoryTask) -> list[Fault]:
 def _entries(task: HistoryTask) -> Iterator[Told]:
     last = task.told[-1]
     for page in task.copy.origin().pages(task.told[0].lsn, last.lsn + last.payloads - 1, 0):
-        for _, _, _, client, serial, lsn, count, _ in page:
-            yield Told(lsn, count, client, serial)
+        yield from map(Told, page.lsns, page.counts, page.clients, page.serials)
 
 
 def _fault(copy: Copy, told: Told, why: str) -> Fault:
