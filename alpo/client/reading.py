@@ -19,8 +19,10 @@ from typing import NamedTuple, Self
 import anyio
 
 from alpo.core.ready import Code
-from alpo.errors import OutOfRange, Overloaded, Refused, Unavailable
-from alpo.wire.requests import Page, Read, RequestRefused, ServerReply
+from alpo.errors import OutOfRange, Overloaded, ProtocolError, Refused, Unavailable
+from alpo.wire.column_pages import PageColumns, unpack_page
+from alpo.wire.requests import ColumnPage, Page, Read, ReadColumns, RequestRefused, ServerReply
+from alpo.wire.shapes import WireError
 
 from .connection import Connection, Lost
 from .ids import NAME_BYTES_MAX
@@ -103,6 +105,8 @@ class PagePart(NamedTuple):
 class Pages(_Closing):
     """An iterator over pages as they come; one may be empty."""
 
+    _ask: type[Read] | type[ReadColumns] = Read
+
     def __init__(self, servers: Servers, query: Query, timeout_s: float) -> None:
         if timeout_s <= 0:
             raise ValueError("timeout_s must be positive")
@@ -143,14 +147,15 @@ class Pages(_Closing):
         """Was that the last page?"""
         return self._over
 
-    def _take(self, page: Page) -> PagePart:
+    def _take(self, page: Page | ColumnPage) -> PagePart:
         """Move on by one page, and ask for the next one before anybody looks at this one."""
         query = self._query
+        entries = page.entries if isinstance(page, Page) else []
         first_lsn = self._next_lsn or _first_lsn(query, page)
         if not query.follow and self._next_lsn == 0:
             self._end_lsn = min(page.end_lsn, query.stop) if query.stop else page.end_lsn
         self._next_lsn = page.next_lsn
-        self._doubt = query.follow and not query.local and not page.entries and not self._doubt
+        self._doubt = query.follow and not query.local and not entries and not self._doubt
         if not query.follow and self._next_lsn > self._end_lsn:
             self._over = True
         elif self._connection is not None:
@@ -158,9 +163,9 @@ class Pages(_Closing):
                 self._send(self._connection)
             except Lost:
                 self._drop()  # the next page is asked for elsewhere
-        return PagePart(page.entries, first_lsn, _NO_LSN if query.follow else self._end_lsn)
+        return PagePart(entries, first_lsn, _NO_LSN if query.follow else self._end_lsn)
 
-    async def _next_page(self) -> Page:
+    async def _next_page(self) -> Page | ColumnPage:
         attempt_s = ATTEMPT_S + (POLL_MS / 1000 if self._query.follow else 0)
         pause_s = 0.0
         try:
@@ -172,7 +177,7 @@ class Pages(_Closing):
                         connection = self._connection = self._connection or await self._choose()
                         with anyio.move_on_after(attempt_s):
                             reply = await self._exchange(connection)
-                        if isinstance(reply, Page) and self._moves_on(reply):
+                        if isinstance(reply, Page | ColumnPage) and self._moves_on(reply):
                             return reply
                         self._judge(reply)
                     except Lost as lost:
@@ -189,7 +194,7 @@ class Pages(_Closing):
             kind = Overloaded if isinstance(reason, Overloaded) else Unavailable
             raise kind(f"no server answered a read within {self._timeout_s:g} s{why}") from error
 
-    def _moves_on(self, page: Page) -> bool:
+    def _moves_on(self, page: Page | ColumnPage) -> bool:
         """Is this page an answer, or does its server only say that it is behind?"""
         self._asked = 0
         return self._query.follow or self._next_lsn == 0 or page.next_lsn > self._next_lsn
@@ -209,7 +214,7 @@ class Pages(_Closing):
         query = self._query
         begun = self._next_lsn > 0
         self._asked = connection.next_request()
-        connection.send(Read(
+        connection.send(self._ask(
             self._asked,
             self._next_lsn if begun else query.start,
             self._end_lsn if begun else query.stop,
@@ -255,6 +260,21 @@ class Pages(_Closing):
             self._servers.drop(connection)
 
 
+class ColumnPages(Pages):
+    """The same column by column: each part comes without entries, and ``columns`` are its entries."""
+
+    _ask: type[Read] | type[ReadColumns] = ReadColumns
+    columns: PageColumns
+
+    def _take(self, page: Page | ColumnPage) -> PagePart:
+        assert isinstance(page, ColumnPage)
+        try:
+            self.columns = unpack_page(page)
+        except WireError as error:
+            raise ProtocolError(f"a page is damaged: {error}") from error
+        return super()._take(page)
+
+
 class Batches(_Closing):
     """An iterator over lists of records, as `Log.read_batches` and `Log.follow_batches` return it.
 
@@ -298,7 +318,7 @@ class Records(_Closing):
         await self._batches.aclose()
 
 
-def _first_lsn(query: Query, page: Page) -> int:
+def _first_lsn(query: Query, page: Page | ColumnPage) -> int:
     """Where the records of the first page begin: the entry that holds it comes whole."""
     if query.last:
         return 1 if query.client else page.end_lsn - query.last + 1

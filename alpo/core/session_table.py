@@ -15,6 +15,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Sequence
 from itertools import groupby
+from operator import lt
 
 from .client_ids import created_ms, valid_name
 from .entries import DamagedEntry, Entry, Kind, parse_body
@@ -104,6 +105,18 @@ class SessionState(JournalledSessions):
                 window = self.settings.window
             if time_ms > self._idle_after_ms:
                 self._end_idle(id, time_ms)
+
+    def would_append(self, serials: dict[str, list[int]], epochs: set[tuple[str, int]], until_ms: int) -> bool:
+        """Is there nothing inconsistent in these appends, the last of ``until_ms``? ``serials``: each client's, in
+        order; ``epochs``: (client, epoch). False also where `inconsistency` must be asked one by one."""
+        for client, epoch in epochs:
+            session = self._sessions.get(client)
+            if session is None or epoch != session.opened[0] or serials[client][0] <= session.last[0]:
+                return False
+            mine = serials[client]
+            if not all(map(lt, mine, mine[1:])) or session.last[2] + self.settings.session_ttl_ms < until_ms:
+                return False  # it may have ended meanwhile
+        return True
 
     def inconsistency(self, entry: Entry) -> str | None:
         """Why no right leader would append ``entry`` here, or None. To be asked before it is applied; not cheap."""

@@ -37,7 +37,7 @@ class Services(Protocol):
 
     def trouble_with(self, id: int) -> str: ...
 
-    def begin_read(self, client: ClientConnection, ask: w.Read) -> None: ...
+    def begin_read(self, client: ClientConnection, ask: w.Read | w.ReadColumns) -> None: ...
 
     def begin_cursors(self, client: ClientConnection, ask: w.ListCursors) -> None: ...
 
@@ -112,7 +112,7 @@ class ClientConnection:
             self.gather(w.RequestRefused(request.request, Code.OVERLOADED, 0, 0, "", text))
             return
         self.requests += 1
-        if isinstance(request, w.Read):
+        if isinstance(request, w.Read | w.ReadColumns):
             self._services.begin_read(self, request)
         elif isinstance(request, w.Backup):
             self._services.begin_backup(self, request)
@@ -187,6 +187,13 @@ class ClientConnection:
         """The answer to a numbered request, sent at once."""
         self.requests -= 1
         self.gather(reply)
+        self.flush()
+
+    def settle_encoded(self, reply: bytes) -> None:
+        """The same, of an answer that is a frame already."""
+        self.requests -= 1
+        if not self.link.closed:
+            self._out.append(reply)
         self.flush()
 
     def refuse(self, request: int, code: Code, *, number: int = 0, leader: int = 0, detail: str = "") -> None:

@@ -241,7 +241,7 @@ class Node:
         peer = self.peers.by_id.get(id)
         return peer.trouble if peer is not None else ""
 
-    def begin_read(self, client: ClientConnection, ask: w.Read) -> None:
+    def begin_read(self, client: ClientConnection, ask: w.Read | w.ReadColumns) -> None:
         self.reads.begin(client, ask)
 
     def begin_cursors(self, client: ClientConnection, ask: w.ListCursors) -> None:

@@ -15,14 +15,16 @@ Laws:
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
-from alpo.core.entries import Entry, Kind, join_payloads, split_payloads
+from alpo.core.entries import Kind, join_payloads, split_payloads
+from alpo.storage.columns import NO_COLUMNS, Columns, joined, only
 from alpo.storage.interface import DamagedStore, Store
-from alpo.storage.scrub import read_sound
+from alpo.storage.scrub import read_sound_columns
 from alpo.wire.codec import CLIENT_ID_BYTES_MAX
+from alpo.wire.column_pages import PageColumns, pack_page
 from alpo.wire.framing import GATHERED_BYTES_MAX
-from alpo.wire.requests import Page, Read
+from alpo.wire.requests import ColumnPage, Page, Read, ReadColumns
 
 #: How much one page of one client's payloads may look through before it answers with what it has.
 SCAN_BYTES_MAX = 8 << 20
@@ -30,8 +32,6 @@ SCAN_BYTES_MAX = 8 << 20
 ROW_BYTES_MAX = 6 * 9 + CLIENT_ID_BYTES_MAX + 1 + 2 + 5
 #: Rows of one page: the half of what is gathered that is for the rest than bodies (`framing.frame_bytes_max`).
 PAGE_ROWS_MAX = GATHERED_BYTES_MAX // 2 // ROW_BYTES_MAX
-#: A row of a page: see `Page.entries`.
-Row: TypeAlias = tuple[int, int, int, str, int, int, int, bytes]
 #: Ids looked at in one go when the last payloads of one client are sought.
 _BACK_IDS = 4096
 
@@ -87,7 +87,18 @@ def extent_to(front: Front, end_id: int, end_lsn: int) -> Extent:
     return Extent(front.base_id + 1, end_id, front.first_lsn, max(end_lsn, front.first_lsn - 1))
 
 
-def build_page(store: Store, ask: Read, within: Extent, bytes_max: int) -> Page:
+def answer(ask: Read | ReadColumns, entries: Columns, next_lsn: int, end_lsn: int, first_lsn: int) -> Page | ColumnPage:
+    """A page in the form that was asked for."""
+    columns = PageColumns(
+        entries.ids, entries.terms, entries.times_ms, entries.clients, entries.serials, entries.lsns, entries.counts,
+        entries.bodies,
+    )
+    if isinstance(ask, ReadColumns):
+        return pack_page(ask.request, columns, next_lsn, end_lsn, first_lsn)
+    return Page(ask.request, list(zip(*columns, strict=True)), next_lsn, end_lsn, first_lsn)
+
+
+def build_page(store: Store, ask: Read | ReadColumns, within: Extent, bytes_max: int) -> Page | ColumnPage:
     """The page that ``ask`` is due. Raises `OutOfRange`, `Overtaken`, and the store's `DamagedStore`."""
     start = _start(store, ask, within, bytes_max)
     all_gone = not ask.start and 0 < ask.end < within.first_lsn
@@ -97,44 +108,45 @@ def build_page(store: Store, ask: Read, within: Extent, bytes_max: int) -> Page:
     if 0 < ask.end < within.end_lsn:
         last_id = store.find_lsn(ask.end, within.end_id)
     if start > within.end_lsn or 0 < ask.end < start:
-        return Page(ask.request, [], start, within.end_lsn, within.first_lsn)
-    rows: list[Row] = []
+        return answer(ask, NO_COLUMNS, start, within.end_lsn, within.first_lsn)
+    parts: list[Columns] = []
+    rows = 0
     next_id, next_lsn, scanned = store.find_lsn(start, last_id), start, 0
-    while next_id <= last_id and bytes_max > 0 and len(rows) < PAGE_ROWS_MAX and scanned < SCAN_BYTES_MAX:
+    while next_id <= last_id and bytes_max > 0 and rows < PAGE_ROWS_MAX and scanned < SCAN_BYTES_MAX:
         try:
-            entries = read_sound(store, next_id, min(last_id, next_id + PAGE_ROWS_MAX - len(rows) - 1), bytes_max)
+            entries = read_sound_columns(store, next_id, min(last_id, next_id + PAGE_ROWS_MAX - rows - 1), bytes_max)
         except DamagedStore:
             if next_lsn > start:
                 break
             raise
-        if not entries or entries[0].lsn > next_lsn:
+        if not entries.ids or entries.lsns[0] > next_lsn:
             raise Overtaken
-        found = [e for e in entries if e.kind == Kind.DATA and (not ask.client or e.client == ask.client)]
-        rows += [(e.id, e.term, e.time_ms, e.client, e.serial, e.lsn, e.count, e.body) for e in found]
-        bytes_max -= sum([len(e.body) for e in found])
-        scanned += _size(entries)
-        next_id, next_lsn = entries[-1].id + 1, entries[-1].lsn + entries[-1].count
+        found = only(entries, int(Kind.DATA), ask.client)
+        parts.append(found)
+        rows += len(found.ids)
+        bytes_max -= sum(map(len, found.bodies))
+        scanned += sum(map(len, entries.bodies)) + 100 * len(entries.ids)
+        next_id, next_lsn = entries.ids[-1] + 1, entries.lsns[-1] + entries.counts[-1]
         if not ask.client:
             break
     if next_lsn == start:
         raise Overtaken  # the entry that holds it was there
-    if rows and rows[0][5] < within.first_lsn:
-        rows[0] = _trimmed(rows[0], within.first_lsn)
-    return Page(ask.request, rows, next_lsn, within.end_lsn, within.first_lsn)
+    page = joined(parts)
+    if page.ids and page.lsns[0] < within.first_lsn:
+        page = _trimmed(page, within.first_lsn)
+    return answer(ask, page, next_lsn, within.end_lsn, within.first_lsn)
 
 
-def _trimmed(row: Row, first_lsn: int) -> Row:
-    """Of a batch the payloads from ``first_lsn`` on."""
-    id, term, time_ms, client, serial, lsn, count, body = row
-    left = split_payloads(count, body)[first_lsn - lsn :]
-    return id, term, time_ms, client, serial, first_lsn, len(left), join_payloads(left)
+def _trimmed(page: Columns, first_lsn: int) -> Columns:
+    """Of its first entry, a batch, the payloads from ``first_lsn`` on."""
+    left = split_payloads(page.counts[0], page.bodies[0])[first_lsn - page.lsns[0] :]
+    return page._replace(
+        lsns=(first_lsn, *page.lsns[1:]), counts=(len(left), *page.counts[1:]),
+        bodies=(join_payloads(left), *page.bodies[1:]),
+    )
 
 
-def _size(entries: list[Entry]) -> int:
-    return sum([len(e.body) for e in entries]) + 100 * len(entries)
-
-
-def _start(store: Store, ask: Read, within: Extent, bytes_max: int) -> int:
+def _start(store: Store, ask: Read | ReadColumns, within: Extent, bytes_max: int) -> int:
     if within.end_lsn < within.first_lsn and not ask.start:
         return within.end_lsn + 1
     if ask.last > 0:
@@ -152,7 +164,7 @@ def _start(store: Store, ask: Read, within: Extent, bytes_max: int) -> int:
     return ask.start or within.first_lsn
 
 
-def _last_of_client(store: Store, ask: Read, within: Extent, bytes_max: int) -> int:
+def _last_of_client(store: Store, ask: Read | ReadColumns, within: Extent, bytes_max: int) -> int:
     """The LSN from which ``ask.last`` payloads of that client follow, sought from the end backwards."""
     missing, upto = ask.last, within.end_id
     while upto >= within.first_id:

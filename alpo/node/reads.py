@@ -19,13 +19,15 @@ import trio
 from alpo.core.inputs import ReadIndex
 from alpo.core.ready import Code, ReadAt, Refused, Reply
 from alpo.core.replica import Replica
+from alpo.storage.columns import NO_COLUMNS
 from alpo.storage.interface import DamagedStore, Store, StoreError
 from alpo.wire import requests as w
+from alpo.wire.codec import encode
 
 from .clients import ClientConnection
 from .driver import Driver
 from .limits import Limits
-from .pages import Extent, Front, OutOfRange, Overtaken, build_page, extent_to
+from .pages import Extent, Front, OutOfRange, Overtaken, answer, build_page, extent_to
 
 #: How often a page is made anew because cleaning overtook it. Between two of them a chunk was cleaned.
 _OVERTAKEN_MAX = 8
@@ -34,6 +36,11 @@ _OVERTAKEN_MAX = 8
 def front(replica: Replica) -> Front:
     """Where the log begins now. It moves before the store does: what is gone from there is below it."""
     return Front(replica.log.base_id, replica.log.base_next_lsn, replica.cleaning.first_lsn)
+
+
+def _encoded_page(store: Store, ask: w.Read | w.ReadColumns, within: Extent, bytes_max: int) -> bytes:
+    """`build_page` as a frame: all that is much work about a page is done in the thread that reads."""
+    return encode(build_page(store, ask, within, bytes_max))
 
 
 class _Wait:
@@ -77,7 +84,7 @@ class Reads:
         self._nursery = nursery
         self._driver.after_step.append(self._notice)
 
-    def begin(self, client: ClientConnection, ask: w.Read) -> None:
+    def begin(self, client: ClientConnection, ask: w.Read | w.ReadColumns) -> None:
         """Serve one read; its answer goes to ``client``."""
         client.nursery.start_soon(self._serve, client, ask)
 
@@ -87,7 +94,7 @@ class Reads:
 
     # -- one read ---------------------------------------------------------------------------------------
 
-    async def _serve(self, client: ClientConnection, ask: w.Read) -> None:
+    async def _serve(self, client: ClientConnection, ask: w.Read | w.ReadColumns) -> None:
         try:
             if ask.linearizable:
                 end_id = await self._read_index(client, ask)
@@ -99,7 +106,7 @@ class Reads:
             self._driver.note("read_failed", logging.ERROR, why=str(error))
             client.refuse(ask.request, Code.NOT_READY, detail=f"this server's store cannot be read: {error}")
 
-    async def _read_index(self, client: ClientConnection, ask: w.Read) -> int | None:
+    async def _read_index(self, client: ClientConnection, ask: w.Read | w.ReadColumns) -> int | None:
         wait = _Wait()
         self._driver.post(ReadIndex(wait))
         self._driver.kick()
@@ -109,7 +116,7 @@ class Reads:
         client.refuse(ask.request, reply.code, number=reply.number, leader=reply.leader, detail=reply.detail)
         return None
 
-    async def _local_end(self, client: ClientConnection, ask: w.Read) -> int | None:
+    async def _local_end(self, client: ClientConnection, ask: w.Read | w.ReadColumns) -> int | None:
         """Up to where a local read may see, once there is what it waits for, or its time is up."""
         status = self._replica.status_text
         if status != "VOTING":
@@ -124,7 +131,7 @@ class Reads:
                     await self.wait_for_lsn(wanted)
         return self._replica.readable_id
 
-    async def _send_page(self, client: ClientConnection, ask: w.Read, end_id: int) -> None:
+    async def _send_page(self, client: ClientConnection, ask: w.Read | w.ReadColumns, end_id: int) -> None:
         async with client.paging:
             await client.link.wait_below(self._limits.client_outbox_bytes_high)
             if client.link.closed:
@@ -134,21 +141,21 @@ class Reads:
                 within = await self._extent(end_id)
                 try:
                     page = await trio.to_thread.run_sync(
-                        build_page, self._store, ask, within, bytes_max, limiter=self._threads
+                        _encoded_page, self._store, ask, within, bytes_max, limiter=self._threads
                     )
                 except OutOfRange as error:
                     self._refuse_range(client, ask, error)
                     return
                 except Overtaken:
                     continue
-                client.settle(page)
+                client.settle_encoded(page)
                 return
             self._refuse_range(client, ask, OutOfRange(front(self._replica).first_lsn, within.end_lsn))
 
-    def _refuse_range(self, client: ClientConnection, ask: w.Read, error: OutOfRange) -> None:
+    def _refuse_range(self, client: ClientConnection, ask: w.Read | w.ReadColumns, error: OutOfRange) -> None:
         """A server that is behind must not tell a reader, who has waited for it, that there is no such LSN."""
         if not ask.linearizable and ask.wait_ms > 0 and ask.start > error.last_lsn:
-            client.settle(w.Page(ask.request, [], ask.start, error.last_lsn, error.first_lsn))
+            client.settle(answer(ask, NO_COLUMNS, ask.start, error.last_lsn, error.first_lsn))
         else:
             client.refuse(ask.request, Code.OUT_OF_RANGE, detail=str(error))
 

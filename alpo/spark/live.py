@@ -15,7 +15,7 @@ import anyio
 from anyio.from_thread import start_blocking_portal
 
 from alpo.client.log import connect
-from alpo.client.reading import PagePart, Pages, Query
+from alpo.client.reading import ColumnPages, Query
 from alpo.client.servers import Servers
 from alpo.errors import AlpoError, OutOfRange, Unavailable
 
@@ -85,8 +85,7 @@ class ServerOrigin:
         while first_lsn <= last_lsn:
             replica = replicas[troubles % len(replicas)]
             try:
-                for part in self._pages_of(replica, first_lsn, last_lsn):
-                    page = Stretch.of(part.entries)
+                for page in self._pages_of(replica, first_lsn, last_lsn):
                     yield page
                     if page.ids:
                         first_lsn = page.next_lsn
@@ -111,15 +110,16 @@ class ServerOrigin:
         turn %= len(ids)
         return [*ids[turn:], *ids[:turn]]
 
-    def _pages_of(self, replica: int | None, first_lsn: int, last_lsn: int) -> Iterator[PagePart]:
+    def _pages_of(self, replica: int | None, first_lsn: int, last_lsn: int) -> Iterator[Stretch]:
         local = replica is not None
         query = Query(first_lsn, last_lsn, local, replica, 0, 0, "", False)
         servers = Servers(self.servers, cluster=bytes.fromhex(self.cluster))
         with start_blocking_portal(_BACKEND) as portal:
-            pages = Pages(servers, query, min(_REPLICA_S, self.timeout_s) if local else self.timeout_s)
+            pages = ColumnPages(servers, query, min(_REPLICA_S, self.timeout_s) if local else self.timeout_s)
             try:
                 while not pages.over:
-                    yield portal.call(pages.__anext__)
+                    portal.call(pages.__anext__)
+                    yield Stretch(*pages.columns)
             finally:
                 portal.call(pages.aclose)
                 portal.call(_close, servers)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from operator import add
 from typing import Any, NamedTuple
 
 from alpo.core.entries import DamagedEntry, Entry, Kind, parse_body
@@ -22,14 +23,16 @@ from alpo.core.session_table import SessionState
 
 from . import schema
 from .boot import read_applied
+from .columns import Columns, by_client
 from .endscan import check_end
 from .interface import DamagedStore
-from .offline import Found, Source, Summary, summarise
+from .offline import Found, Source, Summary, as_found, summarise
 from .rows import DamagedRow, run_checksum, session_columns, start_from_json
 from .walscan import check_wal
 
 #: Faults that are told one by one; of more only how many.
 FAULTS_MAX = 1000
+_DATA = int(Kind.DATA)
 #: A server that writes may have moved on between the two looks that finding lost commits takes.
 _LOOKS = 3
 
@@ -85,10 +88,11 @@ def verify(source: Source, on_progress: Callable[[int, int], None] = lambda id, 
         verdict.add(0, 0, what)
     _check_ends(source, verdict)
     walk = _Walk(summary, saved, verdict)
-    for found in source.walk(summary.first_id, summary.end_id):
-        walk.take(found)
-        if found.last_id % 4096 == 0:
-            on_progress(found.last_id, summary.end_id)
+    for page in source.walk_pages(summary.first_id, summary.end_id):
+        if not (isinstance(page, Columns) and walk.take_all(page)):
+            for found in as_found(page):
+                walk.take(found)
+        on_progress(walk.next_id - 1, summary.end_id)
     walk.finish()
     on_progress(summary.end_id, summary.end_id)
     return verdict
@@ -153,6 +157,31 @@ class _Walk:
         self._replay: _Replay | None = _Replay(base, summary, saved, verdict)
         verdict.first_lsn, verdict.last_lsn = base.next_lsn, base.next_lsn - 1
         self._run_term = next((term for first, term in reversed(saved.runs) if first <= base.id), None)
+
+    @property
+    def next_id(self) -> int:
+        """Behind what was taken."""
+        return self._next_id
+
+    def take_all(self, page: Columns) -> bool:
+        """`take` of every entry, if there is nothing to tell of them; else nothing, and it must be done one by one."""
+        dues = [self._next_lsn, *map(add, page.lsns, page.counts)]
+        if not (
+            page.ids[0] == self._next_id
+            and dues[:-1] == list(page.lsns)
+            and {self._run_term} == set(page.terms) and page.terms[0] >= self._term
+            and self._runs.keys().isdisjoint(page.ids)
+            and self._time_ms <= page.times_ms[0] and sorted(page.times_ms) == list(page.times_ms)
+            and (self._replay is None or self._replay.take_all(page))
+        ):
+            return False
+        verdict = self._verdict
+        verdict.entries += len(page.ids)
+        verdict.payloads += sum(page.counts)
+        self._term, self._time_ms, self._next_lsn = page.terms[-1], page.times_ms[-1], dues[-1]
+        self._next_id, verdict.last_lsn = page.ids[-1] + 1, page.lsns[-1] + page.counts[-1] - 1
+        self._before = page.last()
+        return True
 
     def take(self, found: Found) -> None:
         verdict = self._verdict
@@ -227,6 +256,20 @@ class _Replay:
         applied = self._saved.applied
         settings = Settings.from_plain(applied.get("settings") or self._table.settings.to_plain())
         self._table.load(self._saved.sessions, applied.get("horizon_ms", 0), settings, self._applied_id)
+
+    def take_all(self, page: Columns) -> bool:
+        """As `_Walk.take_all`."""
+        replayed = self._whole or page.ids[0] > self._applied_id
+        if set(page.kinds) != {_DATA} or page.ids[0] <= self._applied_id <= page.ids[-1]:
+            return False
+        if not replayed:
+            return self._remembered.keys().isdisjoint(page.ids)
+        epochs = set(zip(page.clients, page.epochs, strict=True))
+        if not self._table.would_append(by_client(page.clients, page.serials), epochs, page.times_ms[-1]):
+            return False
+        self._table.apply_all(page.entries())
+        self._table.settle(page.ids[-1])
+        return True
 
     def take(self, entry: Entry) -> None:
         if self._whole or entry.id > self._applied_id:

@@ -6,10 +6,12 @@ import struct
 from collections.abc import Iterable, Sequence
 from functools import partial
 from hashlib import blake2b
+from itertools import chain
+from operator import lt
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from alpo.core.entries import DIGEST_BYTES, DamagedEntry, Entry, Kind, body_digest
+from alpo.core.entries import DIGEST_BYTES, DamagedEntry, Entry, Kind, body_digest, split_payloads
 
 _HEADER = struct.Struct(f"<QQQQQQQQ{DIGEST_BYTES}s")
 _KINDS = frozenset(map(int, Kind))
@@ -42,13 +44,24 @@ class Columns(NamedTuple):
         """The same, row by row."""
         return list(map(Entry._make, zip(*self, strict=True)))
 
+    def last(self) -> Entry:
+        """The last of them; there must be one."""
+        return Entry._make(column[-1] for column in self)
+
 
 NO_COLUMNS = Columns(*[()] * len(Columns._fields))
 
 
+def joined(parts: Sequence[Columns]) -> Columns:
+    """One after the other."""
+    if len(parts) < 2:
+        return parts[0] if parts else NO_COLUMNS
+    return Columns._make(tuple(chain.from_iterable(columns)) for columns in zip(*parts, strict=True))
+
+
 def verify_columns(columns: Columns, first_id: int) -> None:
-    """`entries.verify` and `entries.verify_headers` at once, for rows off a disk, whose ids are to be ``first_id`` and
-    so on. Raises `DamagedEntry`, which names no entry."""
+    """`entries.verify` and `entries.verify_headers` at once, batches taken apart too, for rows off a disk, with the ids
+    ``first_id`` and so on. Raises `DamagedEntry`, which names no entry."""
     ids, terms, kinds, times_ms, clients, serials, epochs, lsns, counts, digests, bodies, checks = columns
     try:
         if list(ids) != list(range(first_id, first_id + len(ids))):
@@ -64,6 +77,9 @@ def verify_columns(columns: Columns, first_id: int) -> None:
         for kind, has_payloads in set(zip(kinds, map(bool, counts), strict=True)):
             if kind not in _KINDS or (kind == _DATA) != has_payloads:
                 raise DamagedEntry(f"an entry from {first_id} on is of kind {kind}, with payloads or without")
+        for count, body in zip(counts, bodies, strict=True) if set(counts) - {0, 1} else ():
+            if count > 1:
+                split_payloads(count, body)
     except (struct.error, TypeError, AttributeError, ValueError) as error:
         raise error if isinstance(error, DamagedEntry) else DamagedEntry(f"not entries: {error}") from error
 
@@ -74,8 +90,24 @@ def _digests(counts: Sequence[int], bodies: Sequence[bytes]) -> list[bytes]:
     return list(map(body_digest, counts, bodies))
 
 
-def only(columns: Columns, kind: int) -> Columns:
-    """The entries of that kind."""
-    if set(columns.kinds) <= {kind}:
+def by_client(clients: Sequence[str], serials: Sequence[int]) -> dict[str, list[int]]:
+    """Each client's serials, in order."""
+    found: dict[str, list[int]] = {}
+    if set(clients) == {clients[0]}:
+        return {clients[0]: list(serials)}
+    for client, serial in zip(clients, serials, strict=True):
+        found.setdefault(client, []).append(serial)
+    return found
+
+
+def rise(numbers: Sequence[int], above: int) -> bool:
+    """Is each greater than the one before, the first than ``above``?"""
+    return numbers[0] > above and all(map(lt, numbers, numbers[1:]))
+
+
+def only(columns: Columns, kind: int, client: str = "") -> Columns:
+    """The entries of that kind, and of that client unless it is ""."""
+    if set(columns.kinds) <= {kind} and (not client or set(columns.clients) <= {client}):
         return columns
-    return Columns.of([row for row in zip(*columns, strict=True) if row[2] == kind])
+    rows = zip(*columns, strict=True)
+    return Columns.of([row for row in rows if row[2] == kind and (not client or row[4] == client)])

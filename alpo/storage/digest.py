@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from alpo.core.entries import DIGEST_BYTES, Entry
 
+from .columns import Columns
 from .interface import DamagedStore, Store
 from .scrub import ROW_BYTES, read_sound
 
@@ -48,6 +49,20 @@ class Span(NamedTuple):
     def before(first_id: int) -> Span:
         """No entry; the first will be ``first_id``."""
         return Span(first_id, first_id - 1, 0, 0, bytes(DIGEST_BYTES), 0)
+
+    def followed_by_columns(self, columns: Columns) -> Span:
+        """The same."""
+        if not columns.ids:
+            return self
+        assert columns.ids[0] == self.last_id + 1
+        digest, pack = self.digest, _LINK.pack
+        for check, of_body in zip(columns.checks, columns.digests, strict=True):
+            digest = hashlib.blake2b(pack(digest, check, of_body), digest_size=DIGEST_BYTES).digest()
+        return Span(
+            self.first_id, columns.ids[-1], self.first_lsn or columns.lsns[0],
+            columns.lsns[-1] + columns.counts[-1] - 1, digest,
+            self.bytes + ROW_BYTES * len(columns.ids) + sum(map(len, columns.bodies)),
+        )
 
     def followed_by(self, entries: Iterable[Entry]) -> Span:
         """With ``entries``, which have the next ids and are sound."""

@@ -22,6 +22,7 @@ from alpo.core.members import Identity
 from alpo.core.ready import NO_BASE, Base, Image, StartState, Write
 from alpo.core.session_rows import SessionRow
 
+from .columns import Columns
 from .events import EventRow, KeptEvent
 
 
@@ -153,6 +154,9 @@ class Store(Protocol):
         """Entries ``first_id`` … ``last_id`` in order, verified, as many as fit in ``bytes_max`` of bodies, one at
         least if there is any; fewer if it would take long; [] when ``first_id`` is past the end or was cleaned.
         Raises `DamagedStore` on a gap or a bad checksum."""
+
+    def read_columns(self, first_id: int, last_id: int, bytes_max: int) -> Columns:
+        """The same column by column, several times as fast. Any thread."""
 
     def scrub(self, first_id: int, bytes_max: int) -> Scrubbed:
         """Check entries from ``first_id`` on, or from the first there is, about ``bytes_max`` of them. Any thread."""

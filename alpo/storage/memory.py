@@ -17,6 +17,7 @@ from alpo.core.members import INCARNATION_BYTES
 from alpo.core.ready import NO_BASE, Base, Image, Write
 
 from .boot import make_boot, make_image
+from .columns import Columns
 from .events import PENDING_MAX, ROWS_MAX, EventRow, KeptEvent
 from .interface import Boot, Rest, Scrubbed, StateCopy, StoreError, Volume
 from .merge import merge
@@ -148,6 +149,9 @@ class MemoryStore:
             if count and size > bytes_max:
                 return chosen[:count]
         return chosen
+
+    def read_columns(self, first_id: int, last_id: int, bytes_max: int) -> Columns:
+        return Columns.of(self.read_entries(first_id, last_id, bytes_max))
 
     def scrub(self, first_id: int, bytes_max: int) -> Scrubbed:
         entries = self.read_entries(max(first_id, self._base.id + 1), self._last_id, bytes_max)

@@ -36,7 +36,8 @@ from alpo.core.entries import (
 from alpo.core.ready import Base
 
 from . import schema
-from .columns import Columns, verify_columns
+from .column_reads import sound_columns
+from .columns import Columns
 from .connections import connect_reader, translate
 from .interface import DamagedStore, StoreError, WrongStore
 from .lock import LOCK_NAME
@@ -46,16 +47,12 @@ from .search import Head, first_id_where, holds_lsn, is_since
 PAGE_S = 0.1
 PAGE_ROWS = 4096
 PAGE_BYTES = 4 << 20
-#: Of `Source.read_columns`: what stays in a processor's cache until it is checked. Measured against 4,096 and 4 MiB at
-#: 100 B and 1 KiB: a seventh faster.
-COLUMN_ROWS, COLUMN_BYTES = 512, 512 << 10
 
 _SELECT = f"SELECT {schema.COLUMNS} FROM log WHERE id BETWEEN ? AND ? ORDER BY id"
 #: An entry without its body, which is not even looked for.
 _SELECT_HEAD = "SELECT {} FROM log WHERE id = ?".format(schema.COLUMNS.replace('"body"', "x''"))
 #: Goes to no other row, so that no other's damage is in the way.
 _SELECT_ONE = f"SELECT {schema.COLUMNS} FROM log WHERE id = ?"
-_BYTES = "SELECT total(length(body)) FROM log WHERE id BETWEEN ? AND ?"
 _KINDS = frozenset(map(int, Kind))
 
 
@@ -169,21 +166,31 @@ class Source:
 
         Raises `StoreError`, also when the end of the log is rewritten meanwhile.
         """
+        for page in self.walk_pages(first_id, end_id):
+            yield from as_found(page)
+
+    def walk_pages(self, first_id: int, end_id: int) -> Iterator[Columns | list[Found]]:
+        """The same, as columns where all is sound."""
         last: Entry | None = None
         while first_id <= end_id:
             page: list[Found] = []
             with self.snapshot() as db:
                 first_id = self._go_on(db, first_id, last)
+                columns = sound_columns(db, first_id, end_id)
                 stop_s, size = time.monotonic() + PAGE_S, 0
-                for found in _walk(db, first_id, end_id):
+                for found in () if columns.ids else _walk(db, first_id, end_id):
                     page.append(found)
                     size += len(found.entry.body) if found.entry is not None and not found.damage else 0
                     if len(page) >= PAGE_ROWS or size >= PAGE_BYTES or time.monotonic() > stop_s:
                         break
-            if not page:
+            if columns.ids:
+                last, first_id = columns.last(), columns.ids[-1] + 1
+                yield columns
+            elif page:
+                last, first_id = page[-1].entry, page[-1].last_id + 1
+                yield page
+            else:
                 return
-            yield from page
-            last, first_id = page[-1].entry, page[-1].last_id + 1
 
     def read(self, first_id: int, end_id: int, rows_max: int = PAGE_ROWS) -> list[Entry]:
         """Entries from ``first_id`` on, all of them sound, as many as fit a page; one at least.
@@ -211,23 +218,10 @@ class Source:
 
     def read_columns(self, first_id: int, end_id: int) -> Columns:
         """As `read`, column by column and several times as fast."""
-        try:
-            with self.snapshot() as db, self._plain_text(db):
-                last_id = _page_end(db, first_id, min(end_id, first_id + COLUMN_ROWS - 1))
-                columns = Columns.of(db.execute(_SELECT, (first_id, last_id)).fetchall())
-            verify_columns(columns, first_id)
-        except (DamagedEntry, DamagedStore):
-            return Columns.of(self.read(first_id, end_id))  # which tells what is wrong where
-        return columns if columns.ids else Columns.of(self.read(first_id, end_id))
+        with self.snapshot() as db:
+            columns = sound_columns(db, first_id, end_id)
+        return columns if columns.ids else Columns.of(self.read(first_id, end_id))  # which tells what is wrong where
 
-    @contextmanager
-    def _plain_text(self, db: sqlite3.Connection) -> Iterator[None]:
-        """Text that is not UTF-8 is an error of SQLite's meanwhile, and text is quicker to read."""
-        before, db.text_factory = db.text_factory, str
-        try:
-            yield
-        finally:
-            db.text_factory = before
 
     def _sound(self, page: list[Entry]) -> int:
         """How many entries at its front are sound. Raises `DamagedStore` if not even one is."""
@@ -305,14 +299,9 @@ def summarise(db: sqlite3.Connection, path: Path) -> Summary:
     return Summary(hard, base, max(ends), damage)
 
 
-def _page_end(db: sqlite3.Connection, first_id: int, last_id: int) -> int:
-    """Where the entries from ``first_id`` on, up to ``last_id``, come to about `COLUMN_BYTES`; one at least."""
-    while last_id > first_id:
-        (size,) = db.execute(_BYTES, (first_id, last_id)).fetchone()
-        if size <= COLUMN_BYTES:
-            break
-        last_id = first_id + int((last_id - first_id) * COLUMN_BYTES / size)
-    return last_id
+def as_found(page: Columns | list[Found]) -> list[Found]:
+    """What `Source.walk` gives of it."""
+    return [Found(entry.id, entry.id, entry, "") for entry in page.entries()] if isinstance(page, Columns) else page
 
 
 def _walk(db: sqlite3.Connection, first_id: int, end_id: int) -> Iterator[Found]:

@@ -19,6 +19,7 @@ from typing import Any
 from alpo.core.entries import DamagedEntry, Entry, verify
 
 from . import schema
+from .columns import Columns
 from .connections import translate
 from .interface import DamagedStore, Scrubbed, Store
 
@@ -97,6 +98,14 @@ def read_sound(store: Store, first_id: int, last_id: int, bytes_max: int) -> lis
         if not damaged or damaged[0] <= first_id:
             return store.read_entries(first_id, first_id, 1)  # an error that names this one
         return store.read_entries(first_id, min(last_id, damaged[0] - 1), bytes_max)
+
+
+def read_sound_columns(store: Store, first_id: int, last_id: int, bytes_max: int) -> Columns:
+    """As `read_sound`, column by column."""
+    try:
+        return store.read_columns(first_id, last_id, bytes_max)
+    except DamagedStore:
+        return Columns.of(read_sound(store, first_id, last_id, bytes_max))
 
 
 class ScrubMark:

@@ -29,6 +29,8 @@ from . import schema
 from .applying import ROWS_A_STATEMENT, apply, insert
 from .backup import copy_state
 from .boot import read_boot, read_image
+from .column_reads import sound_columns
+from .columns import Columns, joined
 from .connections import ReadPool, connect_writer, translate
 from .events import EventKeeper, EventRow, KeptEvent, read_events
 from .interface import Boot, DamagedStore, Rest, Scrubbed, StateCopy, StoreError, StoreFull, Volume
@@ -248,6 +250,20 @@ class SqliteStore:
             except DamagedEntry as error:
                 raise DamagedStore(f"{self._path}: entry {id}: {error}") from error
         return entries
+
+    def read_columns(self, first_id: int, last_id: int, bytes_max: int) -> Columns:
+        stop_s = time.monotonic() + READ_S_MAX
+        pages: list[Columns] = []
+        next_id = first_id
+        with self._pool.snapshot() as db:
+            while next_id <= last_id and (bytes_max > 0 or not pages) and time.monotonic() < stop_s:
+                page = sound_columns(db, next_id, last_id, max(bytes_max, 1))
+                bytes_max -= sum(map(len, page.bodies))
+                if not page.ids or (pages and bytes_max < 0):
+                    break
+                pages.append(page)
+                next_id = page.ids[-1] + 1
+        return joined(pages) if pages else Columns.of(self.read_entries(first_id, last_id, bytes_max))
 
     def _rows(self, db: sqlite3.Connection, first_id: int, last_id: int) -> Iterator[tuple[Any, ...]]:
         """Rows ``first_id`` … ``last_id``; where SQLite itself finds damage, the error names the id."""

@@ -24,12 +24,14 @@ from alpo.node.everyone import behind
 from alpo.node.hello import Ourselves
 from alpo.node.limits import Limits, frame_bytes
 from alpo.node.link import Link
-from alpo.node.pages import Extent, OutOfRange, build_page, extent
+from alpo.node.pages import Extent, OutOfRange, answer, build_page, extent
 from alpo.node.peers import Peers
 from alpo.node.reads import front
 from alpo.node.status import status_fields
+from alpo.storage.columns import NO_COLUMNS
 from alpo.wire import requests as w
 from alpo.wire.codec import WireError, decode_client, decode_hello, encode, encode_problem
+from alpo.wire.column_pages import unpack_page
 from alpo.wire.framing import HELLO_BYTES_MAX, FrameError, FrameReader
 from alpo_sim.broken import Broken
 from alpo_sim.host import Host
@@ -150,7 +152,7 @@ class ServerEnd:
     def trouble_with(self, id: int) -> str:
         return ""
 
-    def begin_read(self, client: ClientConnection, ask: w.Read) -> None:
+    def begin_read(self, client: ClientConnection, ask: w.Read | w.ReadColumns) -> None:
         if ask.linearizable:
             self._ask(ReadIndex(0), lambda reply: self._read_index(client, ask, reply))
         elif self.replica.status_text != "VOTING":
@@ -161,14 +163,14 @@ class ServerEnd:
         else:
             self._read_local(client, ask)
 
-    def _read_index(self, client: ClientConnection, ask: w.Read, reply: Reply) -> None:
+    def _read_index(self, client: ClientConnection, ask: w.Read | w.ReadColumns, reply: Reply) -> None:
         if isinstance(reply, ReadAt):
             self._world.after(_PAGE_US, self._page, client, ask, reply.id, self._host.boots)
         elif not self.closed:
             assert isinstance(reply, Refused)
             client.refuse(ask.request, reply.code, number=reply.number, leader=reply.leader, detail=reply.detail)
 
-    def _read_local(self, client: ClientConnection, ask: w.Read) -> None:
+    def _read_local(self, client: ClientConnection, ask: w.Read | w.ReadColumns) -> None:
         """Once there is what it waits for, or its time is up."""
         boots, wanted = self._host.boots, (ask.end or ask.start) if ask.wait_ms > 0 else 0
         looks = self._world.after_step[self._host.id]
@@ -191,7 +193,7 @@ class ServerEnd:
     def _extent(self, end_id: int) -> Extent:
         return extent(self._host.store, front(self.replica), end_id)
 
-    def _page(self, client: ClientConnection, ask: w.Read, end_id: int, boots: int) -> None:
+    def _page(self, client: ClientConnection, ask: w.Read | w.ReadColumns, end_id: int, boots: int) -> None:
         if self.closed or self._host.boots != boots or self._host.replica is None:
             return
         if self._world.paused(self._host.id):
@@ -202,16 +204,17 @@ class ServerEnd:
             page = build_page(self._host.store, ask, self._extent(end_id), bytes_max)
         except OutOfRange as error:
             if not ask.linearizable and ask.wait_ms > 0 and ask.start > error.last_lsn:
-                client.settle(w.Page(ask.request, [], ask.start, error.last_lsn, error.first_lsn))
+                client.settle(answer(ask, NO_COLUMNS, ask.start, error.last_lsn, error.first_lsn))
             else:
                 client.refuse(ask.request, Code.OUT_OF_RANGE, detail=str(error))
             return
         self._check(page)
         client.settle(page)
 
-    def _check(self, page: w.Page) -> None:
+    def _check(self, page: w.Page | w.ColumnPage) -> None:
         log = self._world.safety.guaranteed
-        for id, term, _, client, serial, lsn, count, body in page.entries:
+        entries = page.entries if isinstance(page, w.Page) else zip(*unpack_page(page), strict=True)
+        for id, term, _, client, serial, lsn, count, body in entries:
             known = log[id - 1] if id <= len(log) else None
             if known is not None and known.lsn < lsn == page.first_lsn:  # a batch in which the log was trimmed
                 left = split_payloads(known.count, known.body)[lsn - known.lsn :]

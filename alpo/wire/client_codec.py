@@ -91,6 +91,9 @@ _REQUESTS = (
     Shape(140, r.Backup, (s.number,)),
     Shape(141, r.GiveBack, (s.number,)),
     Shape(142, r.RangeDigest, (s.number, s.positive, s.positive)),
+    Shape(143, r.ReadColumns, (
+        s.number, s.number, s.number, s.number, s.number, s.number, s.flag, s.number, s.client_id_or_none,
+    )),
     Shape(28, r.ChangeMember, (s.number, s.one_of(MemberStep), s.positive, _address, s.signed)),
     Shape(29, r.Transfer, (s.number, s.positive)),
 )
@@ -116,6 +119,10 @@ _REPLIES = (
     Shape(156, r.BackupHead, (s.number, s.positive, s.number, s.number, s.number)),
     Shape(157, r.BackupRows, (s.number, s.client_id, s.mixed_rows(ROWS_MAX, _COLUMNS_MAX)), packed=(2,)),
     Shape(158, r.DigestIs, (s.number, s.positive, s.number, s.number, s.number, s.octets(s.ID_BYTES))),
+    Shape(159, r.ColumnPage, (
+        s.number, s.longs, s.longs, s.longs, s.texts(ROWS_MAX), s.longs, s.longs, s.longs, s.longs, s.longs, s.blob,
+        s.number, s.number, s.number,
+    ), packed=(4,)),
     Shape(48, r.MemberTable, (s.number, _detail)),
     Shape(49, r.HandedOver, (s.number, s.number, s.number)),
 )

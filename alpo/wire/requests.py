@@ -295,6 +295,41 @@ class Page(NamedTuple):
     first_lsn: int
 
 
+class ReadColumns(NamedTuple):
+    """`Read`, answered by a `ColumnPage`: for whoever reads a great deal."""
+
+    request: int
+    start: int
+    end: int
+    last: int
+    since_ms: int
+    bytes_max: int
+    linearizable: bool
+    wait_ms: int
+    client: str
+
+
+class ColumnPage(NamedTuple):
+    """A `Page` column by column, as `wire.column_pages` packs it: integers of 8 bytes; ``names`` the clients there are,
+    ``clients`` the place of each entry's in it; ``lengths`` of the bodies, and the bodies in one.
+    """
+
+    request: int
+    ids: bytes
+    terms: bytes
+    times_ms: bytes
+    names: list[str]
+    clients: bytes
+    serials: bytes
+    lsns: bytes
+    counts: bytes
+    lengths: bytes
+    bodies: bytes
+    next_lsn: int
+    end_lsn: int
+    first_lsn: int
+
+
 class Status(NamedTuple):
     request: int
 
@@ -389,11 +424,11 @@ class RequestRefused(NamedTuple):
 ClientRequest: TypeAlias = (
     Append | Open | Drop | ListSessions | Init | Read | Status | Trim | Outcome | AwaitReplicated | ListEvents
     | ShowSettings | ChangeSettings | SetCursor | DropCursor | ListCursors | Backup | ChangeMember | Transfer
-    | GiveBack | RangeDigest
+    | GiveBack | RangeDigest | ReadColumns
 )
 ServerReply: TypeAlias = (
     Appended | AppendRefused | Opened | SessionTable | Done | Page | StatusAnswer | RequestRefused | Trimmed | Told
     | Replicated | EventList | SettingsAre | CursorTable | BackupHead | BackupRows | MemberTable | HandedOver
-    | DigestIs
+    | DigestIs | ColumnPage
 )
 Hello: TypeAlias = PeerHello | ClientHello | ServerHello

@@ -30,6 +30,7 @@ CLIENT_ID_BYTES_MAX = 128
 ADDRESS_BYTES_MAX = 300
 TEXT_BYTES_MAX = 48 * 1024
 ID_BYTES = 16
+LONG_BYTES = 8
 
 #: Items of a packed list that is short, and of an item of it.
 _FEW = 15
@@ -287,6 +288,31 @@ def numbers(items_max: int) -> Check:
         return items
 
     return check
+
+
+def texts(items_max: int) -> Check:
+    """A packed list of client ids, or ""."""
+
+    def check(value: Any) -> list[str]:
+        items = unpack_list(value, items_max, 0)
+        if items:
+            check_column(items, str)
+        return items
+
+    return check
+
+
+def longs(value: Any) -> bytes:
+    """Integers of 8 bytes each, little endian; they are not looked at here."""
+    if type(value) is not bytes or len(value) % LONG_BYTES:
+        refuse("not a binary of 8 bytes an integer")
+    return value
+
+
+def blob(value: Any) -> bytes:
+    if type(value) is not bytes:
+        refuse("not a binary")
+    return value
 
 
 def rows(items_max: int, *types: type[Any], text_bytes_max: int = CLIENT_ID_BYTES_MAX) -> Check:

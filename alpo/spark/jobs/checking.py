@@ -101,6 +101,11 @@ def _repeats(copy: FileCopy, source: Source) -> Iterator[Fault]:
     for first_id in range(copy.first_id, copy.end_id + 1, _PAGE_IDS):
         with source.snapshot() as db:
             rows = db.execute(_HEADS, (first_id, min(copy.end_id, first_id + _PAGE_IDS - 1))).fetchall()
+        if not rows:
+            continue
+        _, kinds, clients, numbers, *_ = zip(*rows, strict=True)
+        if set(kinds) == {_DATA} and serials.take_all(clients, numbers):
+            continue
         for id, kind, client, serial, lsn, count, body in rows:
             if kind != _DATA:
                 if begins_anew(kind, body):

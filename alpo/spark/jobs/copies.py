@@ -128,13 +128,13 @@ class FileLook:
         span = Span.before(first_id)
         while span.last_id < last_id:
             try:
-                entries = self.source.read(span.last_id + 1, last_id)
+                columns = self.source.read_columns(span.last_id + 1, last_id)
             except DamagedStore as error:
                 begins_id = self.source.summary().first_id
                 if begins_id > span.first_id:  # cleaned meanwhile
                     return self.digest(begins_id, last_id) if begins_id <= last_id else Span.before(begins_id)
                 raise DamagedCopy(span.last_id + 1, str(error)) from error
-            span = span.followed_by(entries)
+            span = span.followed_by_columns(columns)
         return span
 
     def entry(self, id: int) -> Entry | None:

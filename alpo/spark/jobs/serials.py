@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Final
 
 from alpo.core.entries import Kind
+from alpo.storage.columns import by_client, rise
 
 _SESSION: Final = int(Kind.SESSION)
 
@@ -23,6 +25,14 @@ class Serials:
             self._last[client] = serial
             return 0
         return last
+
+    def take_all(self, clients: Sequence[str], serials: Sequence[int]) -> bool:
+        """Appends whose serials all go up; else nothing is done, and it must be one by one."""
+        groups = by_client(clients, serials)
+        if not all(rise(of_one, self._last.get(client, 0)) for client, of_one in groups.items()):
+            return False
+        self._last |= {client: of_one[-1] for client, of_one in groups.items()}
+        return True
 
     def begin_anew(self, client: str, serial: int = 0) -> None:
         """The session was dropped and opened again; it stands at ``serial``."""
