@@ -168,7 +168,7 @@ class Slow:
 
 
 @pytest.mark.parametrize("linearizable", [False, True])
-@pytest.mark.parametrize("method", ["find_lsn", "read_entries"])
+@pytest.mark.parametrize("method", ["find_lsn", "read_columns"])
 def test_a_page_in_the_making_is_overtaken(method: str, linearizable: bool) -> None:
     @in_trio
     async def test() -> None:

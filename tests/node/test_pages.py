@@ -12,8 +12,9 @@ from alpo.core.ready import Base, Write
 from alpo.node.pages import PAGE_ROWS_MAX, ROW_BYTES_MAX, Front, OutOfRange, Overtaken, build_page, extent
 from alpo.storage.memory import MemoryStore
 from alpo.wire.codec import CLIENT_ID_BYTES_MAX, encode
+from alpo.wire.column_pages import unpack_page
 from alpo.wire.framing import GATHERED_BYTES_MAX, frame_bytes_max
-from alpo.wire.requests import Page
+from alpo.wire.requests import ColumnPage, Page, ReadColumns
 from alpo.wire.shapes import INT_MAX
 
 CLIENTS = ("a", "b")
@@ -265,3 +266,19 @@ def test_cleaning_in_the_middle_of_a_page_leaves_no_gap(shape: list[tuple[int, i
     except Overtaken:
         return
     assert page == due
+
+
+@given(shape=shapes, data=st.data())
+def test_a_page_by_columns_says_the_same(shape: list[tuple[int, int]], data: st.DataObject) -> None:
+    entries = log_of(shape)
+    store = store_of(entries)
+    within = extent(store, WHOLE, len(entries))
+    ask = read(**data.draw(st.fixed_dictionaries({}, optional={
+        "start": st.integers(1, within.end_lsn + 1), "end": st.integers(1, within.end_lsn + 1),
+        "client": st.sampled_from(CLIENTS), "last": st.integers(1, 4),
+    })))
+    bytes_max = data.draw(st.integers(1, 40))
+    rows = build_page(store, ask, within, bytes_max)
+    columns = build_page(store, ReadColumns(*ask), within, bytes_max)
+    assert isinstance(columns, ColumnPage)
+    assert Page(columns.request, list(zip(*unpack_page(columns), strict=True)), *columns[-3:]) == rows

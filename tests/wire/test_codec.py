@@ -23,9 +23,11 @@ from alpo.core.session_rows import SessionRow
 from alpo.storage.events import FIELDS_CHARS_MAX
 from alpo.wire import client_codec, codec, peer_codec
 from alpo.wire import requests as r
+from alpo.wire.column_pages import PageColumns, pack_page
 from alpo.wire.framing import FrameError, FrameReader, frame
 from alpo.wire.shapes import WireError
 
+PAGE = PageColumns((8,), (3,), (1_001,), ("client",), (1,), (5,), (1,), (b"payload",))
 ints = st.integers(0, 2**63 - 1)
 texts = st.text(st.characters(codec="utf-8"), max_size=30)  # at most 120 bytes
 names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=30)
@@ -95,6 +97,7 @@ FIELDS: dict[tuple[type, str], st.SearchStrategy[Any]] = {
     (r.RangeDigest, "last_id"): st.integers(1, 2**63 - 1),
     (r.DigestIs, "first_id"): st.integers(1, 2**63 - 1),
     (r.DigestIs, "digest"): ids16,
+    (r.ColumnPage, "names"): st.lists(texts, max_size=4),
     (r.Told, "fate"): st.sampled_from(Fate).map(int),
     (Rank, "priority"): st.integers(-1000, 1000),
     (m.StartAnswer, "incarnations"): st.lists(st.builds(Identity, ints, maybe16), max_size=4).map(tuple),
@@ -289,6 +292,7 @@ def sample_frames() -> list[bytes]:
         r.Read(1, 1, 0, 0, 0, 1 << 20, True, 0, ""), r.Status(1), r.Appended("client", 1, [5, 6], False),
         r.Backup(1), r.GiveBack(1), r.BackupHead(1, 4, 2, 9, 4096), r.BackupRows(1, "runs", [(1, 2, 3)]),
         r.RangeDigest(1, 5, 9), r.DigestIs(1, 5, 9, 4, 7, b"d" * 16),
+        r.ReadColumns(1, 5, 9, 0, 0, 1_000, False, 0, ""), pack_page(1, PAGE, 6, 7, 1),
         r.Trim(1, 7, False), r.Trimmed(1, 7), r.Outcome(1, "client", 3), r.Told(1, Fate.APPENDED, 5),
         r.AwaitReplicated(1, 5, 100), r.Replicated(1, False, (2, 3)),
         r.SetCursor(1, "nightly", 7), r.DropCursor(1, "nightly"), r.ListCursors(1),
