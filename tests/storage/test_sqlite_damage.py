@@ -22,12 +22,25 @@ def _filled(sqlite):
     return entries
 
 
+def _columns_stop_at_7(sqlite):
+    """With an error that names it, or before it."""
+    for first in (1, 6):
+        try:
+            assert sqlite.store.read_columns(first, 9, 10_000).ids == tuple(range(first, 7))
+        except DamagedStore as error:
+            assert "entry 7" in str(error)
+    assert sqlite.store.read_columns(1, 6, 10_000).ids == tuple(range(1, 7))
+    with pytest.raises(DamagedStore, match=r"entry 7\b"):
+        sqlite.store.read_columns(7, 9, 10_000)
+
+
 @pytest.mark.parametrize("column", HEADERS)
 def test_a_header_changed(sqlite, column):
     _filled(sqlite)
     sqlite.tamper(f"UPDATE log SET {column} = {column} + 1 WHERE id = 7")
     with pytest.raises(DamagedStore, match=r"entry 7\b"):
         sqlite.store.read_entries(5, 9, 10_000)
+    _columns_stop_at_7(sqlite)
     with pytest.raises(DamagedStore, match=r"entry 7\b"):
         sqlite.store.entry_head(7)
     with pytest.raises(DamagedStore, match=r"entry 7\b"):
@@ -48,6 +61,7 @@ def test_a_column_of_another_value_or_type(sqlite, change):
     sqlite.tamper(f"UPDATE log SET {change} WHERE id = 7")
     with pytest.raises(DamagedStore, match=r"entry 7\b"):
         sqlite.store.read_entries(5, 9, 10_000)
+    _columns_stop_at_7(sqlite)
 
 
 def test_an_entry_missing(sqlite):
@@ -56,6 +70,7 @@ def test_an_entry_missing(sqlite):
     for first, last in ((1, 22), (7, 22), (6, 7), (7, 8), (8, 8), (1, 8), (8, 100)):
         with pytest.raises(DamagedStore, match=r"entry [78] is missing"):
             sqlite.store.read_entries(first, last, 10_000)
+    _columns_stop_at_7(sqlite)
     with pytest.raises(DamagedStore):
         sqlite.store.entry_head(7)
     with pytest.raises(DamagedStore):

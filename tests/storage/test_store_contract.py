@@ -273,3 +273,16 @@ def test_a_closed_store_says_so(bench):
         bench.store.read_entries(1, 1, 1)
     with pytest.raises(StoreError):
         bench.store.commit([write()])
+
+
+@pytest.mark.parametrize("bytes_max", [1, 30, 1 << 20])
+def test_columns_say_what_entries_say(bench, bytes_max):
+    log = LogBuilder()
+    entries = [log.leader(), *log.datas(700), log.data(payloads=(b"a", b"")), log.leader(2), *log.datas(30, 2)]
+    bench.store.commit([write(entries)])
+    for first, last in [(1, len(entries)), (690, 720), (5, 5), (733, 900), (900, 1000)]:
+        found = []
+        while page := bench.store.read_columns(first + len(found), last, bytes_max).entries():
+            assert len(page) == 1 or sum(len(entry.body) for entry in page) <= bytes_max
+            found += page
+        assert found == entries[first - 1 : last]
