@@ -10,12 +10,18 @@ from sound_log import fill, sound_entries, table_at
 from store_kit import SqliteBench
 
 from alpo.core.entries import Entry, seal
-from alpo.storage import audit
+from alpo.storage import audit, column_reads
 from alpo.storage.audit import Verdict, require_sound, tell, verify
 from alpo.storage.connections import connect_writer
 from alpo.storage.interface import DamagedStore
 from alpo.storage.offline import open_source
 from alpo.storage.rows import applied_to_json, run_checksum, session_to_blob, text_checksum
+
+
+@pytest.fixture(autouse=True, params=[512, 1, 3])
+def columns_at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Entries that are sound are looked at together, so many at a time."""
+    monkeypatch.setattr(column_reads, "COLUMN_ROWS", request.param)
 
 
 def check(sqlite: SqliteBench) -> Verdict:
