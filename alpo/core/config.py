@@ -30,7 +30,7 @@ class ReplicaConfig:
     #: Bodies in one append request, at most (one entry may be larger).
     request_bytes_max: int = 1 << 20
     #: Bodies loaded from disk at once for a peer that is behind: appends wait for no more than that takes.
-    load_bytes_max: int = 1 << 17
+    load_bytes_max: int = 1 << 16
     #: The replicated state is saved every so many entries; more are never replayed at a start.
     table_save_entries: int = 50_000
     #: It is to be added to a cluster that there is: it never founds one.

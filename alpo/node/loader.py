@@ -25,28 +25,31 @@ from .driver import Driver
 
 #: Until entries that could not be read for a peer are tried again.
 DAMAGED_RETRY_S = 1.0
+#: Nothing guaranteed for so long while something waits for it: longer than an append takes that waits for nobody.
+STUCK_S = 0.25
 
 
 class Pace:
     """How fast entries are read for those who are behind, all together. ``bytes_per_s`` 0: as fast as it goes.
 
-    ``state`` gives (guaranteed id, last id): while neither moves nor is equal, appends wait for a majority, perhaps for
-    the very server that is being brought up, and then nothing is held up.
+    ``state`` gives (guaranteed id, last id): while they differ and the first does not move, appends wait for a majority,
+    perhaps for the very server that is being brought up, and then nothing is held up.
     """
 
     def __init__(self, bytes_per_s: int, state: Callable[[], tuple[int, int]]) -> None:
         self._bytes_per_s = bytes_per_s
         self._state = state
         self._guaranteed_id = -1
+        self._moved_s = 0.0
         self._next_s = 0.0
 
     async def keep(self, entries: list[Entry]) -> None:
         """Before these leave."""
+        now_s = trio.current_time()
         guaranteed_id, last_id = self._state()
-        stuck = guaranteed_id == self._guaranteed_id < last_id
-        self._guaranteed_id = guaranteed_id
-        if self._bytes_per_s and not stuck:
-            now_s = trio.current_time()
+        if guaranteed_id == last_id or guaranteed_id != self._guaranteed_id:
+            self._guaranteed_id, self._moved_s = guaranteed_id, now_s
+        if self._bytes_per_s and now_s - self._moved_s < STUCK_S:
             wait_s = self._next_s - now_s
             size = sum([ROW_BYTES + len(entry.body) for entry in entries])
             self._next_s = max(now_s, self._next_s) + size / self._bytes_per_s
