@@ -32,8 +32,8 @@ STUCK_S = 0.25
 class Pace:
     """How fast entries are read for those who are behind, all together. ``bytes_per_s`` 0: as fast as it goes.
 
-    ``state`` gives (guaranteed id, last id): while they differ and the first does not move, appends wait for a majority,
-    perhaps for the very server that is being brought up, and then nothing is held up.
+    ``state`` gives (guaranteed id, last id): while they differ and the first does not move, appends wait for a
+    majority, perhaps for the very server that is being brought up, and then nothing is held up.
     """
 
     def __init__(self, bytes_per_s: int, state: Callable[[], tuple[int, int]]) -> None:
