@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from alpo.client.record import Record, records_of
 from alpo.errors import AlpoError
 
-from ..archive_file import entries_of
+from ..archive_file import stretch_of
 from ..columns import ARROW
 from ..origin import DataLoss, Origin, SourceError
 from ..ranges import Range
@@ -98,7 +98,7 @@ def read_keyed(task: ReadTask) -> Iterator[Item]:
     try:
         key = task.key.load() if task.key is not None else None
         for batch in rows_of(task.origin, wanted, ARROW.names, True):
-            for record in records_of(entries_of(batch), wanted.first, wanted.last):
+            for record in records_of(stretch_of(batch).entries(), wanted.first, wanted.last):
                 lsn = record.lsn
                 for name in _keys(task.key, key, record):
                     yield (name, lsn), tuple(record[1:])
