@@ -9,8 +9,6 @@ from typing import Annotated, Literal
 import trio
 import typer
 
-from alpo import __version__
-
 from . import append as appending
 from . import cluster, compact, cursor, doctor, explain, log, member, offline, session, settings, spark
 from . import outcome as outcomes
@@ -19,7 +17,18 @@ from . import status as standing
 from . import trim as trimming
 from .bench import commands as bench
 from .exits import UsageProblem
-from .options import ConfigFile, Json, Servers, Target, Timeout, check_client, remember, unwrapped, with_target
+from .options import (
+    ConfigFile,
+    Json,
+    Servers,
+    Target,
+    Timeout,
+    check_client,
+    remember,
+    unwrapped,
+    version_option,
+    with_target,
+)
 from .times import parse_since
 
 #: What an integer on the wire can be.
@@ -41,12 +50,6 @@ app.command()(offline.restore)
 app.command()(offline.recover)
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        print(f"alpo {__version__}")
-        raise typer.Exit
-
-
 @app.callback(help=unwrapped("""
     Append to, read and look after an ALPO cluster: a replicated append-only log.
 
@@ -61,8 +64,7 @@ def _print_version(wanted: bool) -> None:
 def root(
     ctx: typer.Context, servers: Servers = None, config: ConfigFile = None, timeout: Timeout = None,
     json: Json = False,
-    version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, show_default=False,
-                                          help="Print the version and exit.")] = False,
+    version: Annotated[bool, version_option("alpo")] = False,
 ) -> None:
     """What stands before the command."""
     remember(ctx, servers, config, timeout, json)

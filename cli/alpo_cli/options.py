@@ -16,6 +16,7 @@ from typing import Annotated, Any
 
 import typer
 
+from alpo import __version__
 from alpo.client.ids import NAME_BYTES_MAX
 from alpo.core.client_ids import created_ms
 
@@ -43,6 +44,18 @@ Json = Annotated[
     bool,
     typer.Option("--json", rich_help_panel=PANEL, show_default=False, help="One JSON object a line on stdout."),
 ]
+
+
+def version_option(command: str) -> Any:
+    """``--version`` of the root of ``command``."""
+    def show(wanted: bool) -> None:
+        if wanted:
+            print(f"{command} {__version__}")
+            raise typer.Exit
+
+    return typer.Option("--version", callback=show, is_eager=True, show_default=False,
+                        help="Print the version and exit.")
+
 
 
 @dataclass(frozen=True, slots=True)

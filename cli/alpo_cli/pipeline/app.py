@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from alpo import __version__
 from alpo.core.entries import INT_MAX
 
 from ..exits import UsageProblem
@@ -20,6 +19,7 @@ from ..options import (
     only_json,
     remember,
     unwrapped,
+    version_option,
     with_servers_if_given,
     with_target,
 )
@@ -28,12 +28,6 @@ app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_mar
 
 Master = Annotated[str, typer.Option("--master", metavar="URL", show_default="spark-submit's, else local[*]",
                                      help="Where Spark runs the tasks.")]
-
-
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        print(f"alpo-pipeline {__version__}")
-        raise typer.Exit
 
 
 @app.callback(help=unwrapped("""
@@ -52,8 +46,7 @@ def _print_version(wanted: bool) -> None:
 def root(
     ctx: typer.Context, servers: Servers = None, config: ConfigFile = None, timeout: Timeout = None,
     json: Json = False,
-    version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, show_default=False,
-                                          help="Print the version and exit.")] = False,
+    version: Annotated[bool, version_option("alpo-pipeline")] = False,
 ) -> None:
     """What stands before the command."""
     remember(ctx, servers, config, timeout, json)
