@@ -1,7 +1,7 @@
 """How fast Spark reads a log, audits it and archives it; and what appends feel of reading from live servers.
 
 Three real servers on loopback and Spark with two tasks at a time (``local[2]``), all on this machine.
-``python benchmarks/spark_pipeline.py DIR --rows 1000000 --size 100``: the log is made in DIR once, and used again later.
+``python benchmarks/spark_pipeline.py DIR --rows 1000000 --size 100``: the log is made in DIR once, and used again.
 """
 
 from __future__ import annotations
