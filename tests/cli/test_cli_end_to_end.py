@@ -128,7 +128,7 @@ def test_an_epoch_that_is_not_known_yet_is_called_that(alpo: Alpo) -> None:
     alpo.run("append", "--client", "known", "x")
     for name in ("known", "unknown"):
         for words in (["append", "x", "--serial", "1", "--client"], ["session", "drop"]):
-            said = alpo.says(*words, name, "--epoch", str(10**9), "--timeout", "0.5", code=1)
+            said = alpo.says(*words, name, "--epoch", str(10**9), "--timeout", "2", code=1)
             assert f"no server knows an epoch 1000000000 of {name} yet" in said and "lead" not in said
 
 

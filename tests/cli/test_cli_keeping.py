@@ -30,7 +30,7 @@ def test_waiting_for_everyone(alpo: Alpo, directory: Path) -> None:
     assert server.send(signal.SIGSTOP)
     try:
         for words, stdin in ((["one"], b""), ([], b"two\nthree\n")):
-            ended = alpo.run("append", *words, "--wait", "everyone", "--timeout", "1", "--json", stdin=stdin, code=1)
+            ended = alpo.run("append", *words, "--wait", "everyone", "--timeout", "4", "--json", stdin=stdin, code=1)
             lines = ended.stdout.splitlines()
             assert len(lines) == max(1, stdin.count(b"\n")) and f'"lsn": {lsn + 1}'.encode() in lines[0]
             lsn += len(lines)

@@ -82,7 +82,7 @@ async def test_an_entry_damaged_on_all_disks_is_an_alarm_and_never_served(tmp_pa
             sound = [r.lsn async for r in log.read(stop=lsns[19], local=True, server=first)]
             assert sound == lsns[:20]
             with pytest.raises(Unavailable, match=rf"entry {record.id}\b"):
-                async with connect(running.addresses, timeout_s=1) as impatient:
+                async with connect(running.addresses, timeout_s=4) as impatient:
                     [r async for r in impatient.read(start=lsns[20], local=True, server=first)]
             _, stdout, _ = await alpo("status", "--servers", running.addresses)
             assert f"server {first}: its disk holds damaged entries" in stdout

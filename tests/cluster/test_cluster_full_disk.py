@@ -107,7 +107,7 @@ async def test_a_low_leader_hands_over_a_low_majority_refuses_and_all_resumes_by
             # The rest goes on.
             assert [r.lsn async for r in log.read()] == lsns
             await log.trim(before=lsns[5])
-            code, _, stderr = await alpo("append", "--servers", running.addresses, "--timeout", "1", "late")
+            code, _, stderr = await alpo("append", "--servers", running.addresses, "--timeout", "4", "late")
             assert code == 1 and "low on disk space" in stderr
             _, stdout, _ = await alpo("status", "--servers", running.addresses)
             assert f"server {second}: low on disk space" in stdout
