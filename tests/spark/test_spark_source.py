@@ -37,6 +37,18 @@ def test_a_batch_read(spark: SparkSession, log: FileLog) -> None:
     assert frame.filter("lsn > 240 and client = '~client'").count() == 10
 
 
+def test_one_frame_with_several_filters(spark: SparkSession, log: FileLog) -> None:
+    """Spark 4.3 keeps, for all uses of a frame, what a reader with `pushFilters` planned for one of them."""
+    setting = "spark.sql.python.filterPushdown.enabled"
+    spark.conf.set(setting, "true")
+    try:
+        frame = spark.read.format("alpo").option("path", log.path).load()
+        few, rest = frame.where("lsn <= 10"), frame.where("lsn > 200")
+        assert (few.union(rest).count(), frame.count()) == (60, 250)
+    finally:
+        spark.conf.unset(setting)
+
+
 def test_a_schema_of_ones_own_reads_those_columns_alone(spark: SparkSession, log: FileLog) -> None:
     frame = spark.read.format("alpo").schema("serial bigint, lsn bigint").option("path", log.path).load()
     found = frame.agg({"lsn": "max", "serial": "min"}).first()
