@@ -6,6 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TEST_STAMP := $(VENV)/.installed-for-tests
+SOAK_STAMP := $(VENV)/.installed-for-soak
 SOAK_SECONDS ?= 300
 SIM_SECONDS ?= 600
 EXPLORE_SECONDS ?= 300
@@ -35,6 +36,11 @@ $(TEST_STAMP): $(STAMP)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]' --constraint constraints.txt
 	@touch $@
 
+$(SOAK_STAMP): $(TEST_STAMP)
+	@echo "installing what Spark Connect needs ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[soak]' --constraint constraints.txt
+	@touch $@
+
 lint: $(TEST_STAMP) ## ruff and mypy --strict
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -52,9 +58,10 @@ demo-spark: $(TEST_STAMP) ## two logs and Spark between them, killed in the midd
 bench: $(TEST_STAMP) ## the speed of appends beside the yardstick's, in the same run
 	$(BIN)/python benchmarks/against_yardstick.py
 
-soak: $(TEST_STAMP) ## real processes under faults SOAK_SECONDS=300, fresh simulated seeds SIM_SECONDS=600, then all states within bounds
+soak: $(SOAK_STAMP) ## real processes under faults SOAK_SECONDS=300, fresh simulated seeds SIM_SECONDS=600, then all states within bounds
 	$(BIN)/python tests/cluster/soak.py --seconds $(SOAK_SECONDS)
 	$(BIN)/python tests/spark/sink_kills.py
+	$(BIN)/python tests/spark/shipped.py
 	$(BIN)/alpo-sim seeds --limit-s $(SIM_SECONDS)
 	$(BIN)/alpo-sim explore --world all --limit-s $(EXPLORE_SECONDS)
 
