@@ -111,6 +111,7 @@ def _measure(cluster: LocalCluster, directory: Path, rows: int, size: int) -> No
     from pyspark.sql import SparkSession
 
     path = str(cluster.servers[0].data)
+    rows = min(rows, FileOrigin(path).extent().next_lsn - 1)  # what is guaranteed comes to the disk a little later
     builder = alpo.spark.configure(SparkSession.builder.master("local[2]").appName("benchmark"))
     spark = builder.config("spark.ui.showConsoleProgress", "false").config("spark.log.level", "ERROR").getOrCreate()
     table = directory / "table.parquet"
