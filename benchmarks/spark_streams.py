@@ -61,6 +61,8 @@ def _sink(spark: Any, addresses: str, checkpoint: Path, batches: int) -> tuple[i
         time.sleep(_APART_S)
     done = query.recentProgress[1 : batches + 1]
     query.stop()
+    with alpo.connect_sync(addresses, timeout_s=60) as log:
+        assert max(row["last_lsn"] for row in log.status() if row["reachable"]) > _ROWS * batches, "rows are missing"
     return sum(one.numInputRows for one in done), sum(one.batchDuration for one in done) / 1000
 
 
