@@ -75,8 +75,8 @@ class Query(NamedTuple):
         return Query(start or 0, stop or 0, local, server, last or 0, since_ms, client or "", follow)
 
 
-class _Closing:
-    """What ``async for`` and ``async with`` ask of the iterators below, beside their ``__anext__``."""
+class Closing:
+    """What ``async for`` and ``async with`` ask of an iterator that has a connection, beside its ``__anext__``."""
 
     def __aiter__(self) -> Self:
         return self
@@ -102,7 +102,7 @@ class PagePart(NamedTuple):
     last_lsn: int
 
 
-class Pages(_Closing):
+class Pages(Closing):
     """An iterator over pages as they come; one may be empty."""
 
     _ask: type[Read] | type[ReadColumns] = Read
@@ -275,7 +275,7 @@ class ColumnPages(Pages):
         return super()._take(page)
 
 
-class Batches(_Closing):
+class Batches(Closing):
     """An iterator over lists of records, as `Log.read_batches` and `Log.follow_batches` return it.
 
     Close it (``aclose``, or ``async with``) when leaving early, or let the `Log` do so.
@@ -300,7 +300,7 @@ class Batches(_Closing):
                 return records
 
 
-class Records(_Closing):
+class Records(Closing):
     """An iterator over records, as `Log.read` and `Log.follow` return it."""
 
     def __init__(self, batches: Batches) -> None:

@@ -28,7 +28,7 @@ from alpo.client.handle import Handle
 from alpo.client.keeping import Outcome
 from alpo.client.log import Log
 from alpo.client.members import Leadership, MemberInfo
-from alpo.client.reading import Batches
+from alpo.client.reading import Batches, Closing
 from alpo.client.record import Record
 from alpo.client.settings import Settings
 from alpo.client.sync import Portal, SyncLog
@@ -136,23 +136,12 @@ class SimulatedHandle:
         self._handle.add_done_callback(lambda handle: function(self))
 
 
-class _Iterator:
+class _Iterator(Closing):
     """What `Batches` and `Records` share."""
 
     def __init__(self, log: SimulatedLog, batches: Callable[[], Batches]) -> None:
         self._log = log
         self._batches = log.turns_call(batches)
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
 
     async def aclose(self) -> None:
         """Give the connection back. The iterator is over."""
