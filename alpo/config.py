@@ -159,7 +159,7 @@ class ReplicatedSettings(_Table):
 
 
 class LimitsTable(_Table):
-    """Bounds of this server's own; they may differ between servers. ``catch_up_bytes_per_s`` 0: no bound."""
+    """Bounds of this server's own; they may differ between servers. ``…_bytes_per_s`` 0: no bound."""
 
     client_connections_max: int = _whole(1000, 1, 100_000)
     hello_timeout_s: float = _seconds(5.0, 0.05, 300)
@@ -168,6 +168,7 @@ class LimitsTable(_Table):
     tail_bytes_max: int = _whole(16 * _MIB, 64 * 1024, 4096 * _MIB)
     peer_inflight_bytes_max: int = _whole(8 * _MIB, 64 * 1024, 1024 * _MIB)
     catch_up_bytes_per_s: int = _whole(24 * _MIB, 0, 1 << 40)
+    bulk_read_bytes_per_s: int = _whole(256 * _MIB, 0, 1 << 40)
 
 
 class RetentionTable(_Table):

@@ -210,6 +210,7 @@ def limits_of(config: Config) -> Limits:
         inflight_bytes_max=given.inflight_bytes_max,
         connection_inflight_max=given.connection_inflight_max,
         catch_up_bytes_per_s=given.catch_up_bytes_per_s,
+        bulk_read_bytes_per_s=given.bulk_read_bytes_per_s,
     )
 
 

@@ -7,15 +7,17 @@ Three real servers on loopback and Spark with two tasks at a time (``local[2]``)
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
 import shutil
 import statistics
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from multiprocessing.queues import SimpleQueue
+from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
@@ -73,24 +75,31 @@ def _made(directory: Path, rows: int, size: int) -> LocalCluster:
     return cluster
 
 
+def _append(addresses: str, over: Event, told: SimpleQueue[list[float]]) -> None:
+    """One append of 100 B at a time until ``over``: the seconds that each took. A process of its own."""
+    os.setsid()  # as somebody else's would be: it does not share Spark's part of the processors
+    took_s: list[float] = []
+    with alpo.connect_sync(addresses, timeout_s=60) as log:
+        log.append(bytes(100))
+        while not over.is_set():
+            took_s.append(_timed(lambda: log.append(bytes(100))))
+    told.put(took_s)
+
+
 @contextmanager
 def _appending(addresses: str) -> Iterator[list[float]]:
-    """One append of 100 B at a time meanwhile: the seconds that each took."""
+    """Appends meanwhile: what each took is there afterwards."""
+    context = multiprocessing.get_context("spawn")
+    over, told = context.Event(), context.SimpleQueue()
+    appender = context.Process(target=_append, args=(addresses, over, told))
+    appender.start()
     took_s: list[float] = []
-    over = threading.Event()
-
-    def append() -> None:
-        with alpo.connect_sync(addresses, timeout_s=60) as log:
-            while not over.is_set():
-                took_s.append(_timed(lambda: log.append(bytes(100))))
-
-    thread = threading.Thread(target=append)
-    thread.start()
     try:
         yield took_s
     finally:
         over.set()
-        thread.join()
+        took_s += told.get()
+        appender.join()
 
 
 def _told(took_s: list[float]) -> str:
@@ -146,8 +155,10 @@ def _measure(cluster: LocalCluster, directory: Path, rows: int, size: int) -> No
             time.sleep(5)
         print(f"without reading: {_told(quiet_s)}")
         with _appending(cluster.addresses) as busy_s:
-            wall_s = _timed(read(servers=cluster.addresses))
-        _line("Spark, servers, beside appends", wall_s, rows, size, _told(busy_s))
+            walls_s = [_timed(read(servers=cluster.addresses)) for _ in range(5)]
+        for wall_s in walls_s:
+            _line("Spark, servers, beside appends", wall_s, rows, size)
+        print(f"beside reading: {_told(busy_s)}")
         shutil.rmtree(directory / "archive", ignore_errors=True)
         live, run = ServerOrigin(tuple(cluster.addresses.split(","))), on_spark(spark.sparkContext)
         wall_s = _timed(lambda: archive(live, directory / "archive", _RANGE_ROWS, rows, run))

@@ -12,7 +12,7 @@ from alpo.wire.framing import frame_bytes_max
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bytes are bytes, times seconds. The first five are configurable, the rest are fixed."""
+    """Bytes are bytes, times seconds. The first six are configurable, the rest are fixed."""
 
     #: Clients that said hello; one more is told OVERLOADED. Peers are not counted.
     client_connections_max: int = 1000
@@ -24,6 +24,8 @@ class Limits:
     connection_inflight_max: int = 4096
     #: Read from the log for servers that are behind, all together; 0: no bound.
     catch_up_bytes_per_s: int = 24 << 20
+    #: Read column by column while appends come, all together, an entry weighing `bulk.ENTRY_BYTES` more; 0: no bound.
+    bulk_read_bytes_per_s: int = 256 << 20
     #: Connections that have not said hello yet: one more, and the oldest of them is closed.
     silent_connections_max: int = 512
     #: Numbered requests (reads, opens …) of one connection under way: one more is refused OVERLOADED.

@@ -22,6 +22,7 @@ from alpo.storage.interface import DamagedStore, Store, StoreError
 from alpo.storage.scrub import ROW_BYTES, read_sound
 
 from .driver import Driver
+from .pace import Pace
 
 #: Until entries that could not be read for a peer are tried again.
 DAMAGED_RETRY_S = 1.0
@@ -29,7 +30,7 @@ DAMAGED_RETRY_S = 1.0
 STUCK_S = 0.25
 
 
-class Pace:
+class CatchUpPace:
     """How fast entries are read for those who are behind, all together. ``bytes_per_s`` 0: as fast as it goes.
 
     ``state`` gives (guaranteed id, last id): while they differ and the first does not move, appends wait for a
@@ -37,11 +38,10 @@ class Pace:
     """
 
     def __init__(self, bytes_per_s: int, state: Callable[[], tuple[int, int]]) -> None:
-        self._bytes_per_s = bytes_per_s
+        self._pace = Pace(bytes_per_s)
         self._state = state
         self._guaranteed_id = -1
         self._moved_s = 0.0
-        self._next_s = 0.0
 
     async def keep(self, entries: list[Entry]) -> None:
         """Before these leave."""
@@ -49,12 +49,8 @@ class Pace:
         guaranteed_id, last_id = self._state()
         if guaranteed_id == last_id or guaranteed_id != self._guaranteed_id:
             self._guaranteed_id, self._moved_s = guaranteed_id, now_s
-        if self._bytes_per_s and now_s - self._moved_s < STUCK_S:
-            wait_s = self._next_s - now_s
-            size = sum([ROW_BYTES + len(entry.body) for entry in entries])
-            self._next_s = max(now_s, self._next_s) + size / self._bytes_per_s
-            if wait_s > 0:
-                await trio.sleep(wait_s)
+        if now_s - self._moved_s < STUCK_S:
+            await self._pace.keep(sum([ROW_BYTES + len(entry.body) for entry in entries]))
 
 
 class Loader:
@@ -62,7 +58,9 @@ class Loader:
 
     def __init__(self, store: Store, catch_up_bytes_per_s: int) -> None:
         self._store = store
-        self._pace = Pace(catch_up_bytes_per_s, lambda: (self._replica.guaranteed_id, self._replica.log.last_id))
+        self._pace = CatchUpPace(
+            catch_up_bytes_per_s, lambda: (self._replica.guaranteed_id, self._replica.log.last_id)
+        )
         self._damage_told = ""
         self.copying: set[Identity] = set()  # for whom a copy is being read
 

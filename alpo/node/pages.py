@@ -98,8 +98,11 @@ def answer(ask: Read | ReadColumns, entries: Columns, next_lsn: int, end_lsn: in
     return Page(ask.request, list(zip(*columns, strict=True)), next_lsn, end_lsn, first_lsn)
 
 
-def build_page(store: Store, ask: Read | ReadColumns, within: Extent, bytes_max: int) -> Page | ColumnPage:
-    """The page that ``ask`` is due. Raises `OutOfRange`, `Overtaken`, and the store's `DamagedStore`."""
+def build_page(
+    store: Store, ask: Read | ReadColumns, within: Extent, bytes_max: int, rows_max: int = PAGE_ROWS_MAX
+) -> Page | ColumnPage:
+    """The page that ``ask`` is due, of ``rows_max`` entries at most. Raises `OutOfRange`, `Overtaken`, and the store's
+    `DamagedStore`."""
     start = _start(store, ask, within, bytes_max)
     all_gone = not ask.start and 0 < ask.end < within.first_lsn
     if all_gone or not within.first_lsn <= start <= within.end_lsn + 1:
@@ -112,9 +115,9 @@ def build_page(store: Store, ask: Read | ReadColumns, within: Extent, bytes_max:
     parts: list[Columns] = []
     rows = 0
     next_id, next_lsn, scanned = store.find_lsn(start, last_id), start, 0
-    while next_id <= last_id and bytes_max > 0 and rows < PAGE_ROWS_MAX and scanned < SCAN_BYTES_MAX:
+    while next_id <= last_id and bytes_max > 0 and rows < rows_max and scanned < SCAN_BYTES_MAX:
         try:
-            entries = read_sound_columns(store, next_id, min(last_id, next_id + PAGE_ROWS_MAX - rows - 1), bytes_max)
+            entries = read_sound_columns(store, next_id, min(last_id, next_id + rows_max - rows - 1), bytes_max)
         except DamagedStore:
             if next_lsn > start:
                 break

@@ -24,6 +24,7 @@ from alpo.storage.interface import DamagedStore, Store, StoreError
 from alpo.wire import requests as w
 from alpo.wire.codec import encode
 
+from .bulk import Bulk, Size, weight_of
 from .clients import ClientConnection
 from .driver import Driver
 from .limits import Limits
@@ -38,9 +39,10 @@ def front(replica: Replica) -> Front:
     return Front(replica.log.base_id, replica.log.base_next_lsn, replica.cleaning.first_lsn)
 
 
-def _encoded_page(store: Store, ask: w.Read | w.ReadColumns, within: Extent, bytes_max: int) -> bytes:
-    """`build_page` as a frame: all that is much work about a page is done in the thread that reads."""
-    return encode(build_page(store, ask, within, bytes_max))
+def _encoded_page(store: Store, ask: w.Read | w.ReadColumns, within: Extent, size: Size) -> tuple[bytes, int]:
+    """`build_page` as a frame, and its weight: all that is much work about it is done in the thread that reads."""
+    page = build_page(store, ask, within, size.bytes, size.rows)
+    return encode(page), weight_of(page)
 
 
 class _Wait:
@@ -72,6 +74,7 @@ class Reads:
         self._replica = driver.replica
         self._store = store
         self._limits = limits
+        self._bulk = Bulk(limits.bulk_read_bytes_per_s, lambda: self._replica.log.last_id)
         self._threads = trio.CapacityLimiter(limits.read_threads)
         self._nursery: trio.Nursery | None = None
         self._pollers: dict[trio.Event, int] = {}  # event -> LSN that it waits for
@@ -137,17 +140,20 @@ class Reads:
             if client.link.closed:
                 return
             bytes_max = min(max(1, ask.bytes_max), self._limits.page_bytes_max)
+            size = self._bulk.size(ask, bytes_max)
             for _ in range(_OVERTAKEN_MAX):
                 within = await self._extent(end_id)
                 try:
-                    page = await trio.to_thread.run_sync(
-                        _encoded_page, self._store, ask, within, bytes_max, limiter=self._threads
+                    page, weight = await trio.to_thread.run_sync(
+                        _encoded_page, self._store, ask, within, size, limiter=self._threads
                     )
                 except OutOfRange as error:
                     self._refuse_range(client, ask, error)
                     return
                 except Overtaken:
                     continue
+                if weight:
+                    await self._bulk.keep(weight)
                 client.settle_encoded(page)
                 return
             self._refuse_range(client, ask, OutOfRange(front(self._replica).first_lsn, within.end_lsn))

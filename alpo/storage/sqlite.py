@@ -96,6 +96,7 @@ class SqliteStore:
         self._wal = WalKeeper(self._db, path)
         self._events = EventKeeper()
         self._pool = ReadPool(path)
+        self._near = (0, 0)  # an LSN and the entry found to hold it: what is sought next is mostly near
 
     @staticmethod
     def open(
@@ -316,16 +317,19 @@ class SqliteStore:
             return self._head(db, id) if first <= id <= last else None
 
     def find_lsn(self, lsn: int, last_id: int) -> int:
-        return self._find(holds_lsn(lsn), last_id)
+        near_lsn, near_id = self._near
+        found = self._find(holds_lsn(lsn), last_id, near_id + lsn - near_lsn)
+        self._near = (lsn, found)
+        return found
 
     def find_time(self, time_ms: int, last_id: int) -> int:
         return self._find(is_since(time_ms), last_id)
 
-    def _find(self, holds: Callable[[Head], bool], last_id: int) -> int:
+    def _find(self, holds: Callable[[Head], bool], last_id: int, guess_id: int = 0) -> int:
         with self._pool.snapshot() as db:
             first, last = self._extent(db)
             high = min(last, last_id)
-            found = first_id_where(lambda id: self._head(db, id), first, high, holds)
+            found = first_id_where(lambda id: self._head(db, id), first, high, holds, guess_id)
         return found if found <= high else last_id + 1
 
     def _extent(self, db: sqlite3.Connection) -> tuple[int, int]:

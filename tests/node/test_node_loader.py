@@ -7,7 +7,7 @@ import trio
 import trio.testing
 
 from alpo.core.entries import Kind, seal
-from alpo.node.loader import STUCK_S, Pace
+from alpo.node.loader import STUCK_S, CatchUpPace
 from alpo.storage.scrub import ROW_BYTES
 
 BODY_BYTES = 900
@@ -15,7 +15,7 @@ LOAD = [seal(n, 1, Kind.DATA, 0, n, bytes(BODY_BYTES), client="c", serial=n, cou
 LOAD_S = 10 * (BODY_BYTES + ROW_BYTES) / 1000  # at 1,000 bytes a second
 
 
-def waits(pace: Pace, loads: int) -> list[float]:
+def waits(pace: CatchUpPace, loads: int) -> list[float]:
     """Virtual seconds that each load is held up."""
     async def main() -> list[float]:
         found = []
@@ -29,18 +29,18 @@ def waits(pace: Pace, loads: int) -> list[float]:
 
 
 def test_loads_keep_the_rate() -> None:
-    assert waits(Pace(1000, lambda: (5, 5)), 3) == pytest.approx([0, LOAD_S, LOAD_S])
+    assert waits(CatchUpPace(1000, lambda: (5, 5)), 3) == pytest.approx([0, LOAD_S, LOAD_S])
 
 
 def test_without_a_bound_nothing_waits() -> None:
-    assert waits(Pace(0, lambda: (5, 5)), 3) == [0, 0, 0]
+    assert waits(CatchUpPace(0, lambda: (5, 5)), 3) == [0, 0, 0]
 
 
 def test_the_rate_is_kept_while_appends_get_through() -> None:
     guaranteed = iter(range(1, 9))
-    assert waits(Pace(1000, lambda: (next(guaranteed), 9)), 3) == pytest.approx([0, LOAD_S, LOAD_S])
+    assert waits(CatchUpPace(1000, lambda: (next(guaranteed), 9)), 3) == pytest.approx([0, LOAD_S, LOAD_S])
 
 
 def test_nothing_waits_while_appends_wait_for_those_who_are_behind() -> None:
     assert LOAD_S > STUCK_S
-    assert waits(Pace(1000, lambda: (5, 9)), 4) == pytest.approx([0, LOAD_S, 0, 0])
+    assert waits(CatchUpPace(1000, lambda: (5, 9)), 4) == pytest.approx([0, LOAD_S, 0, 0])

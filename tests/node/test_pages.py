@@ -61,7 +61,7 @@ def test_pages_one_after_another_give_every_payload_once(shape: list[tuple[int, 
     store = store_of(entries)
     end_id = data.draw(st.integers(0, len(entries)))
     client = data.draw(st.sampled_from(["", *CLIENTS]))
-    bytes_max = data.draw(st.integers(1, 40))
+    bytes_max, rows_max = data.draw(st.integers(1, 40)), data.draw(st.integers(1, 5))
     everything = records(entries, end_id)
     end_lsn = everything[-1][0] if everything else 0
     start = data.draw(st.integers(1, end_lsn + 1))
@@ -70,7 +70,8 @@ def test_pages_one_after_another_give_every_payload_once(shape: list[tuple[int, 
     found: list[tuple[int, str, bytes]] = []
     at = start
     for _ in range(50):
-        page = build_page(store, read(start=at, end=end, client=client), within, bytes_max)
+        page = build_page(store, read(start=at, end=end, client=client), within, bytes_max, rows_max)
+        assert len(page.entries) <= rows_max
         assert (page.first_lsn, page.end_lsn) == (1, end_lsn)
         for _, _, _, name, _, lsn, count, body in page.entries:
             found += [(lsn + n, name, payload) for n, payload in enumerate(split_payloads(count, body))]

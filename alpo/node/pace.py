@@ -1,0 +1,22 @@
+"""How fast what may wait goes, so that what may not keeps its latency."""
+
+from __future__ import annotations
+
+import trio
+
+
+class Pace:
+    """At most ``bytes_per_s`` pass, all together; 0: as fast as they come."""
+
+    def __init__(self, bytes_per_s: int) -> None:
+        self._bytes_per_s = bytes_per_s
+        self._next_s = 0.0
+
+    async def keep(self, size: int) -> None:
+        """Before these bytes leave. The first do not wait; those after them wait until the first are paid for."""
+        if self._bytes_per_s:
+            now_s = trio.current_time()
+            wait_s = self._next_s - now_s
+            self._next_s = max(now_s, self._next_s) + size / self._bytes_per_s
+            if wait_s > 0:
+                await trio.sleep(wait_s)

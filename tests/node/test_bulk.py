@@ -1,0 +1,104 @@
+"""Great reads beside appends: small pages at a bounded rate; without appends as large and fast as they can."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+import trio
+import trio.testing
+from node_rig import append, founded, in_trio, random_id, read, rig
+
+from alpo.node.bulk import BUSY_PAGE_BYTES, BUSY_PAGE_ROWS, BUSY_S, ENTRY_BYTES, Bulk, Size, weight_of
+from alpo.node.limits import Limits
+from alpo.node.pages import PAGE_ROWS_MAX
+from alpo.wire.column_pages import PageColumns, pack_page
+from alpo.wire.requests import Page, ReadColumns
+from alpo.wire.shapes import LONG_BYTES
+
+COLUMNS = ReadColumns(*read())
+LARGE, SMALL = Size(1 << 20, PAGE_ROWS_MAX), Size(BUSY_PAGE_BYTES, BUSY_PAGE_ROWS)
+#: Appended in the whole shell: more than a page beside appends holds.
+ROWS = BUSY_PAGE_ROWS + 100
+
+
+class Log:
+    """Its last id."""
+
+    def __init__(self) -> None:
+        self.last_id = 7
+
+    def bulk(self, bytes_per_s: int = 1000) -> Bulk:
+        return Bulk(bytes_per_s, lambda: self.last_id)
+
+
+def in_virtual_time(test: Callable[[], Awaitable[None]]) -> None:
+    trio.run(test, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+async def held_s(bulk: Bulk, weight: int = 500) -> float:
+    """Virtual seconds that a page is held up."""
+    start_s = trio.current_time()
+    await bulk.keep(weight)
+    return trio.current_time() - start_s
+
+
+def test_pages_are_small_and_held_up_while_appends_come_and_for_a_while_after() -> None:
+    async def main() -> None:
+        log = Log()
+        bulk = log.bulk()
+        assert [await held_s(bulk) for _ in range(3)] == [0, 0, 0]
+        assert bulk.size(COLUMNS, 1 << 20) == LARGE
+        log.last_id += 1
+        assert bulk.size(COLUMNS, 1 << 20) == SMALL
+        assert bulk.size(COLUMNS, 10) == Size(10, BUSY_PAGE_ROWS)
+        assert [await held_s(bulk) for _ in range(2)] == pytest.approx([0, 0.5])
+        await trio.sleep(BUSY_S)
+        assert [await held_s(bulk) for _ in range(3)] == [0, 0, 0]
+        assert bulk.size(COLUMNS, 1 << 20) == LARGE
+
+    in_virtual_time(main)
+
+
+def test_the_rate_is_of_all_reads_together() -> None:
+    async def main() -> None:
+        log = Log()
+        bulk = log.bulk()
+        log.last_id += 1
+        start_s = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(bulk.keep, 300)
+        assert trio.current_time() - start_s == pytest.approx(0.6)
+
+    in_virtual_time(main)
+
+
+@pytest.mark.parametrize("ask", [COLUMNS, read()])
+def test_without_a_bound_and_for_other_reads_pages_are_large(ask: object) -> None:
+    async def main() -> None:
+        log = Log()
+        bulk = log.bulk(0 if ask is COLUMNS else 1000)
+        log.last_id += 1
+        assert bulk.size(ask, 1 << 20) == LARGE
+        if ask is COLUMNS:
+            assert [await held_s(bulk) for _ in range(3)] == [0, 0, 0]
+
+    in_virtual_time(main)
+
+
+def test_a_page_weighs_its_entries_and_their_bodies() -> None:
+    columns = PageColumns((1, 2), (1, 1), (0, 0), ("c", "c"), (1, 2), (1, 2), (1, 1), (b"abc", b"d"))
+    assert weight_of(pack_page(1, columns, 3, 2, 1)) == 2 * ENTRY_BYTES + 4
+    assert weight_of(Page(1, [], 1, 0, 1)) == 0
+
+
+@in_trio
+async def test_in_the_whole_shell() -> None:
+    for bytes_per_s, rows in ((1 << 40, BUSY_PAGE_ROWS), (0, ROWS)):
+        async with rig(limits=Limits(bulk_read_bytes_per_s=bytes_per_s)) as r:
+            client = await founded(r)
+            await client.ask(append(random_id(), 1, *([b"x"] * ROWS)))
+            page = await client.ask(ReadColumns(*read(start=1)))
+            assert len(page.ids) // LONG_BYTES == rows
+            assert len((await client.ask(read(start=1))).entries) == ROWS
