@@ -151,6 +151,10 @@ def _measure(cluster: LocalCluster, directory: Path, rows: int, size: int) -> No
         for _ in range(3):
             out_of(origin, "servers")
             _line("Spark, servers", _timed(read(servers=cluster.addresses)), rows, size)
+        live, run = ServerOrigin(tuple(cluster.addresses.split(","))), on_spark(spark.sparkContext)
+        for _ in range(3):
+            shutil.rmtree(directory / "archive", ignore_errors=True)
+            _line("archive", _timed(lambda: archive(live, directory / "archive", _RANGE_ROWS, rows, run)), rows, size)
         with _appending(cluster.addresses) as quiet_s:
             time.sleep(5)
         print(f"without reading: {_told(quiet_s)}")
@@ -159,10 +163,6 @@ def _measure(cluster: LocalCluster, directory: Path, rows: int, size: int) -> No
         for wall_s in walls_s:
             _line("Spark, servers, beside appends", wall_s, rows, size)
         print(f"beside reading: {_told(busy_s)}")
-        shutil.rmtree(directory / "archive", ignore_errors=True)
-        live, run = ServerOrigin(tuple(cluster.addresses.split(","))), on_spark(spark.sparkContext)
-        wall_s = _timed(lambda: archive(live, directory / "archive", _RANGE_ROWS, rows, run))
-        _line("archive", wall_s, rows, size)
     finally:
         cluster.stop()
         spark.stop()
