@@ -80,6 +80,7 @@ async def _serve(cluster: LocalCluster, fresh: list[LocalServer], detach: bool) 
         if not detach:
             say(f"{len(cluster.servers)} servers run; Ctrl-C stops them. Logs: {cluster.directory}/server-N.log")
             await _say_who_ends(fresh)
+            raise Failed("no server is left")
 
     return await unless_interrupted(body)
 
@@ -99,9 +100,9 @@ def lay_out(dir: Path, size: int | None, base_port: int | None) -> LocalCluster:
 
 
 async def _say_who_ends(servers: list[LocalServer]) -> None:
-    """Say it when a server ends by itself; for ever."""
+    """Say it when a server ends by itself or is stopped from elsewhere, until the last one has."""
     known = list(servers)
-    while True:
+    while known:
         for server in [server for server in known if not server.running()]:
             known.remove(server)
             say(f"server {server.id} has ended; its log ends:\n{server.log_tail(4)}")

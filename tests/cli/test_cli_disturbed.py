@@ -104,6 +104,16 @@ def test_a_cluster_of_one_in_the_foreground(tmp_path: Path) -> None:
         assert not LocalCluster.load(tmp_path).servers[0].running()
 
 
+def test_the_foreground_ends_when_its_servers_were_stopped_from_elsewhere(tmp_path: Path) -> None:
+    start = ["cluster", "start", "--dir", tmp_path, "--size", "2", "--base-port", str(free_base_port(2))]
+    with Alpo().under_way(*start) as foreground:
+        read_line(foreground)
+        assert "stopped 2 servers" in Alpo().says("cluster", "stop", "--dir", tmp_path, code=0)
+        _, said = foreground.communicate(timeout=30)
+    assert foreground.returncode == 1
+    assert all(words in said for words in (b"server 1 has ended", b"server 2 has ended", b"no server is left"))
+
+
 def test_a_port_in_use_starts_nothing(tmp_path: Path) -> None:
     base = free_base_port(3)
     with socket.socket() as taken:
