@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from multiprocessing.queues import SimpleQueue
+from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
@@ -75,7 +75,7 @@ def _made(directory: Path, rows: int, size: int) -> LocalCluster:
     return cluster
 
 
-def _append(addresses: str, over: Event, told: SimpleQueue[list[float]]) -> None:
+def _append(addresses: str, over: Event, told: Connection) -> None:
     """One append of 100 B at a time until ``over``: the seconds that each took. A process of its own."""
     os.setsid()  # as somebody else's would be: it does not share Spark's part of the processors
     took_s: list[float] = []
@@ -83,22 +83,23 @@ def _append(addresses: str, over: Event, told: SimpleQueue[list[float]]) -> None
         log.append(bytes(100))
         while not over.is_set():
             took_s.append(_timed(lambda: log.append(bytes(100))))
-    told.put(took_s)
+    told.send(took_s)
 
 
 @contextmanager
 def _appending(addresses: str) -> Iterator[list[float]]:
     """Appends meanwhile: what each took is there afterwards."""
     context = multiprocessing.get_context("spawn")
-    over, told = context.Event(), context.SimpleQueue()
+    over, (hearing, told) = context.Event(), context.Pipe(duplex=False)
     appender = context.Process(target=_append, args=(addresses, over, told))
     appender.start()
+    told.close()  # here: if the appender dies, to hear of it is an EOFError
     took_s: list[float] = []
     try:
         yield took_s
     finally:
         over.set()
-        took_s += told.get()
+        took_s += hearing.recv()
         appender.join()
 
 

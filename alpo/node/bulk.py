@@ -23,6 +23,9 @@ BUSY_S = 1.0
 #: A page beside appends: about a millisecond of a processor. With pages of 1 MiB the p99 of appends was twice as high.
 BUSY_PAGE_BYTES, BUSY_PAGE_ROWS = 256 << 10, 512
 
+#: No page is held up for longer, however many read: clients ask elsewhere after a second.
+HOLD_S_MAX = 0.25
+
 
 class Size(NamedTuple):
     """Of a page, at most."""
@@ -31,11 +34,13 @@ class Size(NamedTuple):
     rows: int
 
 
-def weight_of(page: Page | ColumnPage) -> int:
-    """What it costs to make a page, as bytes; of one that is no great read, 0."""
+def weight_of(ask: Read | ReadColumns, page: Page | ColumnPage) -> int:
+    """What it costs to make a page, as bytes; of one that is no great read, 0. Of one client's, whose entries were
+    sought among others: that of a whole one."""
     if isinstance(page, Page):
         return 0
-    return len(page.bodies) + ENTRY_BYTES * (len(page.ids) // LONG_BYTES)
+    entries = BUSY_PAGE_ROWS if ask.client else len(page.ids) // LONG_BYTES
+    return len(page.bodies) + ENTRY_BYTES * entries
 
 
 class Bulk:
@@ -43,16 +48,19 @@ class Bulk:
 
     def __init__(self, bytes_per_s: int, last_id: Callable[[], int]) -> None:
         self._bounded = bytes_per_s > 0
-        self._pace = Pace(bytes_per_s)
+        self._pace = Pace(bytes_per_s, HOLD_S_MAX)
         self._last_id = last_id
         self._seen_id = last_id()
         self._moved_s = float("-inf")
 
-    def _busy(self) -> bool:
-        now_s, last_id = trio.current_time(), self._last_id()
+    def notice(self) -> None:
+        """Something was done: did an entry come?"""
+        last_id = self._last_id()
         if last_id != self._seen_id:
-            self._seen_id, self._moved_s = last_id, now_s
-        return self._bounded and now_s - self._moved_s < BUSY_S
+            self._seen_id, self._moved_s = last_id, trio.current_time()
+
+    def _busy(self) -> bool:
+        return self._bounded and trio.current_time() - self._moved_s < BUSY_S
 
     def size(self, ask: Read | ReadColumns, bytes_max: int) -> Size:
         """Of the page for whoever would take ``bytes_max``."""

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import math
+
 import trio
 
 
 class Pace:
-    """At most ``bytes_per_s`` pass, all together; 0: as fast as they come."""
+    """At most ``bytes_per_s`` pass, all together; 0: as fast as they come.
 
-    def __init__(self, bytes_per_s: int) -> None:
+    Nothing is held up for longer than ``hold_s_max``: rather more pass than that those who wait give up.
+    """
+
+    def __init__(self, bytes_per_s: int, hold_s_max: float = math.inf) -> None:
         self._bytes_per_s = bytes_per_s
+        self._hold_s_max = hold_s_max
         self._next_s = 0.0
 
     async def keep(self, size: int) -> None:
@@ -17,6 +23,7 @@ class Pace:
         if self._bytes_per_s:
             now_s = trio.current_time()
             wait_s = self._next_s - now_s
-            self._next_s = max(now_s, self._next_s) + size / self._bytes_per_s
+            next_s = max(now_s, self._next_s) + size / self._bytes_per_s
+            self._next_s = min(next_s, now_s + self._hold_s_max)
             if wait_s > 0:
                 await trio.sleep(wait_s)

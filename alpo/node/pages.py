@@ -101,8 +101,8 @@ def answer(ask: Read | ReadColumns, entries: Columns, next_lsn: int, end_lsn: in
 def build_page(
     store: Store, ask: Read | ReadColumns, within: Extent, bytes_max: int, rows_max: int = PAGE_ROWS_MAX
 ) -> Page | ColumnPage:
-    """The page that ``ask`` is due, of ``rows_max`` entries at most. Raises `OutOfRange`, `Overtaken`, and the store's
-    `DamagedStore`."""
+    """The page that ``ask`` is due; it looks at ``rows_max`` entries at most. Raises `OutOfRange`, `Overtaken`, and the
+    store's `DamagedStore`."""
     start = _start(store, ask, within, bytes_max)
     all_gone = not ask.start and 0 < ask.end < within.first_lsn
     if all_gone or not within.first_lsn <= start <= within.end_lsn + 1:
@@ -126,7 +126,7 @@ def build_page(
             raise Overtaken
         found = only(entries, int(Kind.DATA), ask.client)
         parts.append(found)
-        rows += len(found.ids)
+        rows += len(entries.ids)
         bytes_max -= sum(map(len, found.bodies))
         scanned += sum(map(len, entries.bodies)) + 100 * len(entries.ids)
         next_id, next_lsn = entries.ids[-1] + 1, entries.lsns[-1] + entries.counts[-1]

@@ -42,7 +42,7 @@ def front(replica: Replica) -> Front:
 def _encoded_page(store: Store, ask: w.Read | w.ReadColumns, within: Extent, size: Size) -> tuple[bytes, int]:
     """`build_page` as a frame, and its weight: all that is much work about it is done in the thread that reads."""
     page = build_page(store, ask, within, size.bytes, size.rows)
-    return encode(page), weight_of(page)
+    return encode(page), weight_of(ask, page)
 
 
 class _Wait:
@@ -200,6 +200,7 @@ class Reads:
 
     def _notice(self) -> None:
         """After a group: is there more to see, and anybody who waits for it?"""
+        self._bulk.notice()
         if self._pollers and self._replica.readable_id != self._looked_at and not self._looking:
             assert self._nursery is not None
             entry = self._replica.log.entry(self._replica.readable_id)

@@ -1,4 +1,4 @@
-"""Finding an id by what grows along the log: no index is kept, ids are found by halving.
+"""Finding an id by what grows along the log: no index is kept, ids are found by halving, or where they are guessed.
 
 ``time_ms`` never decreases along the log and neither does the LSN after an entry, so both finders are
 "the first id for which something holds that then holds for every later one".
@@ -7,7 +7,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple
+
+from .interface import DamagedStore
 
 
 class Head(NamedTuple):
@@ -17,20 +20,24 @@ class Head(NamedTuple):
     lsn: int
     payloads: int
 
-#: How far from a guess is looked before all is halved: a bad guess costs as many looks more.
-_REACHES = (1, 8, 64)
-
 
 def first_id_where(
     head: Callable[[int], Head], first_id: int, last_id: int, holds: Callable[[Head], bool], guess_id: int = 0
 ) -> int:
     """The first id of ``first_id`` … ``last_id`` whose head ``holds``; ``last_id + 1`` if none does.
 
-    A right ``guess_id`` costs two looks, a wrong one some more, none is out of bounds.
+    If that is ``guess_id`` it takes two looks. A wrong guess takes two more than none; one that cannot be looked at for
+    damage, or is not among those ids, is as none.
     """
     low, high = first_id, last_id + 1
     if low <= guess_id < high:
-        low, high = _around(head, low, high, holds, guess_id)
+        with suppress(DamagedStore):
+            if not holds(head(guess_id)):
+                low = guess_id + 1
+            elif guess_id > low and holds(head(guess_id - 1)):
+                high = guess_id - 1
+            else:
+                return guess_id
     while low < high:
         middle = (low + high) // 2
         if holds(head(middle)):
@@ -38,29 +45,6 @@ def first_id_where(
         else:
             low = middle + 1
     return low
-
-
-def _around(
-    head: Callable[[int], Head], low: int, high: int, holds: Callable[[Head], bool], guess_id: int
-) -> tuple[int, int]:
-    """What is left of ``low`` … ``high`` after a few looks near ``guess_id``, which is below ``high``."""
-    if holds(head(guess_id)):
-        high = guess_id
-        for id in (guess_id - reach for reach in _REACHES):
-            if id < low:
-                break
-            if not holds(head(id)):
-                return id + 1, high
-            high = id
-    else:
-        low = guess_id + 1
-        for id in (guess_id + reach for reach in _REACHES):
-            if id >= high:
-                break
-            if holds(head(id)):
-                return low, id
-            low = id + 1
-    return low, high
 
 
 def holds_lsn(lsn: int) -> Callable[[Head], bool]:
@@ -71,3 +55,23 @@ def holds_lsn(lsn: int) -> Callable[[Head], bool]:
 def is_since(time_ms: int) -> Callable[[Head], bool]:
     """Is this entry of ``time_ms`` or later?"""
     return lambda head: head.time_ms >= time_ms
+
+
+class Places:
+    """Where LSNs were found lately, to guess where they are: who reads on asks for what follows on what it has got, and
+    up to the same end as before. Any thread; what is forgotten or wrong costs looks, nothing else."""
+
+    _COUNT = 32
+
+    def __init__(self) -> None:
+        self._found = [(0, 0)] * self._COUNT
+        self._next = 0
+
+    def add(self, lsn: int, id: int) -> None:
+        """Payload ``lsn`` is in entry ``id``, or will be."""
+        self._found[self._next % self._COUNT] = (lsn, id)
+        self._next += 1
+
+    def id_of(self, lsn: int) -> int:
+        """The entry; 0: not known."""
+        return dict(self._found).get(lsn, 0)

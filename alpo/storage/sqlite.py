@@ -37,7 +37,7 @@ from .interface import Boot, DamagedStore, Rest, Scrubbed, StateCopy, StoreError
 from .lock import DirectoryLock
 from .merge import Merged, merge
 from .scrub import read_alone, scrub
-from .search import Head, first_id_where, holds_lsn, is_since
+from .search import Head, Places, first_id_where, holds_lsn, is_since
 from .space import IDLE_GAP_S, SpaceKeeper, count_pages
 from .wal import WalKeeper
 
@@ -96,7 +96,7 @@ class SqliteStore:
         self._wal = WalKeeper(self._db, path)
         self._events = EventKeeper()
         self._pool = ReadPool(path)
-        self._near = (0, 0)  # an LSN and the entry found to hold it: what is sought next is mostly near
+        self._places = Places()
 
     @staticmethod
     def open(
@@ -264,7 +264,10 @@ class SqliteStore:
                     break
                 pages.append(page)
                 next_id = page.ids[-1] + 1
-        return joined(pages) if pages else Columns.of(self.read_entries(first_id, last_id, bytes_max))
+        if not pages:
+            return Columns.of(self.read_entries(first_id, last_id, bytes_max))
+        self._places.add(pages[-1].lsns[-1] + pages[-1].counts[-1], next_id)
+        return joined(pages)
 
     def _rows(self, db: sqlite3.Connection, first_id: int, last_id: int) -> Iterator[tuple[Any, ...]]:
         """Rows ``first_id`` … ``last_id``; where SQLite itself finds damage, the error names the id."""
@@ -317,9 +320,10 @@ class SqliteStore:
             return self._head(db, id) if first <= id <= last else None
 
     def find_lsn(self, lsn: int, last_id: int) -> int:
-        near_lsn, near_id = self._near
-        found = self._find(holds_lsn(lsn), last_id, near_id + lsn - near_lsn)
-        self._near = (lsn, found)
+        guess_id = self._places.id_of(lsn)
+        found = self._find(holds_lsn(lsn), last_id, guess_id)
+        if found != guess_id:
+            self._places.add(lsn, found)
         return found
 
     def find_time(self, time_ms: int, last_id: int) -> int:

@@ -9,7 +9,7 @@ import trio
 import trio.testing
 from node_rig import append, founded, in_trio, random_id, read, rig
 
-from alpo.node.bulk import BUSY_PAGE_BYTES, BUSY_PAGE_ROWS, BUSY_S, ENTRY_BYTES, Bulk, Size, weight_of
+from alpo.node.bulk import BUSY_PAGE_BYTES, BUSY_PAGE_ROWS, BUSY_S, ENTRY_BYTES, HOLD_S_MAX, Bulk, Size, weight_of
 from alpo.node.limits import Limits
 from alpo.node.pages import PAGE_ROWS_MAX
 from alpo.wire.column_pages import PageColumns, pack_page
@@ -28,8 +28,11 @@ class Log:
     def __init__(self) -> None:
         self.last_id = 7
 
-    def bulk(self, bytes_per_s: int = 1000) -> Bulk:
-        return Bulk(bytes_per_s, lambda: self.last_id)
+        self.bulk = Bulk(10_000, lambda: self.last_id)
+
+    def grow(self, bulk: Bulk | None = None) -> None:
+        self.last_id += 1
+        (bulk or self.bulk).notice()
 
 
 def in_virtual_time(test: Callable[[], Awaitable[None]]) -> None:
@@ -46,30 +49,33 @@ async def held_s(bulk: Bulk, weight: int = 500) -> float:
 def test_pages_are_small_and_held_up_while_appends_come_and_for_a_while_after() -> None:
     async def main() -> None:
         log = Log()
-        bulk = log.bulk()
+        bulk = log.bulk
+        bulk.notice()
         assert [await held_s(bulk) for _ in range(3)] == [0, 0, 0]
         assert bulk.size(COLUMNS, 1 << 20) == LARGE
-        log.last_id += 1
+        log.grow()
         assert bulk.size(COLUMNS, 1 << 20) == SMALL
         assert bulk.size(COLUMNS, 10) == Size(10, BUSY_PAGE_ROWS)
-        assert [await held_s(bulk) for _ in range(2)] == pytest.approx([0, 0.5])
+        assert [await held_s(bulk) for _ in range(3)] == pytest.approx([0, 0.05, 0.05])
         await trio.sleep(BUSY_S)
+        bulk.notice()
         assert [await held_s(bulk) for _ in range(3)] == [0, 0, 0]
         assert bulk.size(COLUMNS, 1 << 20) == LARGE
 
     in_virtual_time(main)
 
 
-def test_the_rate_is_of_all_reads_together() -> None:
+def test_the_rate_is_of_all_reads_together_and_none_waits_long() -> None:
     async def main() -> None:
         log = Log()
-        bulk = log.bulk()
-        log.last_id += 1
-        start_s = trio.current_time()
-        async with trio.open_nursery() as nursery:
-            for _ in range(3):
-                nursery.start_soon(bulk.keep, 300)
-        assert trio.current_time() - start_s == pytest.approx(0.6)
+        log.grow()
+        for readers, all_s in ((3, 0.1), (1000, HOLD_S_MAX)):
+            start_s = trio.current_time()
+            async with trio.open_nursery() as nursery:
+                for _ in range(readers):
+                    nursery.start_soon(log.bulk.keep, 500)
+            assert trio.current_time() - start_s == pytest.approx(all_s)
+            await trio.sleep(HOLD_S_MAX)
 
     in_virtual_time(main)
 
@@ -78,8 +84,8 @@ def test_the_rate_is_of_all_reads_together() -> None:
 def test_without_a_bound_and_for_other_reads_pages_are_large(ask: object) -> None:
     async def main() -> None:
         log = Log()
-        bulk = log.bulk(0 if ask is COLUMNS else 1000)
-        log.last_id += 1
+        bulk = Bulk(0, lambda: log.last_id) if ask is COLUMNS else log.bulk
+        log.grow(bulk)
         assert bulk.size(ask, 1 << 20) == LARGE
         if ask is COLUMNS:
             assert [await held_s(bulk) for _ in range(3)] == [0, 0, 0]
@@ -89,16 +95,35 @@ def test_without_a_bound_and_for_other_reads_pages_are_large(ask: object) -> Non
 
 def test_a_page_weighs_its_entries_and_their_bodies() -> None:
     columns = PageColumns((1, 2), (1, 1), (0, 0), ("c", "c"), (1, 2), (1, 2), (1, 1), (b"abc", b"d"))
-    assert weight_of(pack_page(1, columns, 3, 2, 1)) == 2 * ENTRY_BYTES + 4
-    assert weight_of(Page(1, [], 1, 0, 1)) == 0
+    page = pack_page(1, columns, 3, 2, 1)
+    assert weight_of(COLUMNS, page) == 2 * ENTRY_BYTES + 4
+    assert weight_of(COLUMNS._replace(client="c"), page) == BUSY_PAGE_ROWS * ENTRY_BYTES + 4
+    assert weight_of(read(), Page(1, [], 1, 0, 1)) == 0
 
 
 @in_trio
-async def test_in_the_whole_shell() -> None:
+async def test_in_the_whole_shell(monkeypatch: pytest.MonkeyPatch) -> None:
     for bytes_per_s, rows in ((1 << 40, BUSY_PAGE_ROWS), (0, ROWS)):
         async with rig(limits=Limits(bulk_read_bytes_per_s=bytes_per_s)) as r:
+            kept: list[int] = []
+
+            async def keep(self: Bulk, weight: int, kept: list[int] = kept) -> None:
+                kept.append(weight)
+
+            monkeypatch.setattr(Bulk, "keep", keep)
             client = await founded(r)
             await client.ask(append(random_id(), 1, *([b"x"] * ROWS)))
             page = await client.ask(ReadColumns(*read(start=1)))
             assert len(page.ids) // LONG_BYTES == rows
+            assert kept == [rows * (ENTRY_BYTES + 1)]
             assert len((await client.ask(read(start=1))).entries) == ROWS
+            assert len(kept) == 1
+
+
+@in_trio
+async def test_one_client_s_payloads_are_sought_among_no_more_entries_than_a_page_holds() -> None:
+    async with rig() as r:
+        client = await founded(r)
+        await client.ask(append(random_id(), 1, *([b"x"] * ROWS)))
+        page = await client.ask(ReadColumns(*read(start=1, client="nobody")))
+        assert (page.ids, page.next_lsn) == (b"", BUSY_PAGE_ROWS + 1)

@@ -33,3 +33,9 @@ def test_time_that_nobody_used_is_not_saved_up() -> None:
 
 def test_without_a_bound_nothing_waits() -> None:
     assert held_s(Pace(0), [1 << 40] * 3) == [0, 0, 0]
+
+
+def test_nothing_is_held_up_for_longer_than_it_may() -> None:
+    """And what is not paid for then is forgotten."""
+    assert held_s(Pace(1000, 3), [9000, 2000, 1]) == [0, 3, 0]
+    assert held_s(Pace(1000, 3), [9000, 1], between_s=3) == [0, 0]

@@ -167,3 +167,20 @@ def test_a_reader_still_out_when_the_store_closes_is_closed_on_its_return(sqlite
         sqlite.store.close()
     assert not sqlite.store._pool._idle
     sqlite.store = sqlite._open()
+
+
+def test_whoever_reads_on_does_not_search(sqlite, monkeypatch):
+    """Batches of three, read by pages: neither where the next page begins nor where all ends is sought by halving."""
+    log = LogBuilder()
+    sqlite.store.commit([write([log.data(payloads=(b"x",) * 3) for _ in range(300)])])
+    looks: list[int] = []
+    head = sqlite.store._head
+    monkeypatch.setattr(sqlite.store, "_head", lambda db, id: looks.append(id) or head(db, id))
+    assert sqlite.store.find_lsn(600, 300) == 200
+    columns = sqlite.store.read_columns(41, 90, 1 << 20)
+    assert columns.ids[-1] == 90
+    assert len(looks) > 5
+    looks.clear()
+    assert sqlite.store.find_lsn(columns.lsns[-1] + columns.counts[-1], 300) == 91
+    assert sqlite.store.find_lsn(600, 300) == 200
+    assert looks == [91, 90, 200, 199]
