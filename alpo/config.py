@@ -168,7 +168,7 @@ class LimitsTable(_Table):
     tail_bytes_max: int = _whole(16 * _MIB, 64 * 1024, 4096 * _MIB)
     peer_inflight_bytes_max: int = _whole(8 * _MIB, 64 * 1024, 1024 * _MIB)
     catch_up_bytes_per_s: int = _whole(24 * _MIB, 0, 1 << 40)
-    bulk_read_bytes_per_s: int = _whole(256 * _MIB, 0, 1 << 40)
+    bulk_read_bytes_per_s: int = _whole(192 * _MIB, 0, 1 << 40)
 
 
 class RetentionTable(_Table):

@@ -21,7 +21,7 @@ ENTRY_BYTES = 1400
 #: For so long after an entry was written appends are taken to be under way.
 BUSY_S = 1.0
 #: A page beside appends: about a millisecond of a processor. With pages of 1 MiB the p99 of appends was twice as high.
-BUSY_PAGE_BYTES, BUSY_PAGE_ROWS = 256 << 10, 512
+BUSY_PAGE_BYTES, BUSY_PAGE_ROWS = 192 << 10, 384
 
 #: No page is held up for longer, however many read: clients ask elsewhere after a second.
 HOLD_S_MAX = 0.25

@@ -25,7 +25,7 @@ class Limits:
     #: Read from the log for servers that are behind, all together; 0: no bound.
     catch_up_bytes_per_s: int = 24 << 20
     #: Read column by column while appends come, all together, an entry weighing `bulk.ENTRY_BYTES` more; 0: no bound.
-    bulk_read_bytes_per_s: int = 256 << 20
+    bulk_read_bytes_per_s: int = 192 << 20
     #: Connections that have not said hello yet: one more, and the oldest of them is closed.
     silent_connections_max: int = 512
     #: Numbered requests (reads, opens …) of one connection under way: one more is refused OVERLOADED.
