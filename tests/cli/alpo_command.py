@@ -6,7 +6,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,14 @@ from typing import Any
 COMMAND = [sys.executable, "-m", "alpo_cli.main"]
 #: Far longer than anything takes; what hangs is killed and fails the test.
 ENDS_WITHIN_S = 60.0
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Look again and again until it does; fails after `ENDS_WITHIN_S`."""
+    deadline_s = time.monotonic() + ENDS_WITHIN_S
+    while not holds():
+        assert time.monotonic() < deadline_s, "what was waited for did not come"
+        time.sleep(0.01)
 
 
 def environment(servers: str) -> dict[str, str]:

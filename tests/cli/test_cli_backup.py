@@ -11,7 +11,6 @@ import sqlite3
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any
 
 import pytest
 import sqlite_utils
-from alpo_command import COMMAND, Alpo, environment
+from alpo_command import COMMAND, Alpo, environment, until
 
 from alpo_cli.local_cluster import LocalCluster, free_base_port
 
@@ -89,13 +88,6 @@ def appends(alpo: Alpo, done: list[int]) -> Iterator[None]:
             process.stdin.close()
             process.stdin = None  # for `under_way`, which would close it too
             assert process.wait(WITHIN_S) == 0
-
-
-def until(holds: Any) -> None:
-    deadline_s = time.monotonic() + WITHIN_S
-    while not holds():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
 
 
 def test_a_backup_under_appends_restored_goes_on(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from alpo_command import Alpo
+from alpo_command import Alpo, until
 
 from alpo.spark.jobs.archiving import archive
 from alpo.spark.jobs.fan import run_here
@@ -54,8 +54,7 @@ def test_across_a_trim(spark: SparkSession, alpo: Alpo, tmp_path: Path) -> None:
     append(alpo, 21, 60)
     archive(ServerOrigin(tuple(alpo.servers.split(","))), tmp_path / "archive", 16, 50, run_here)
     alpo.run("trim", "--before", "41")
-    while {member["first_lsn"] for member in alpo.lines("status")[0]["members"]} != {41}:
-        pass  # a passive server hears of it a message later; the test's own time limit ends this
+    until(lambda: all(m["first_lsn"] == 41 for m in alpo.lines("status")[0]["members"]))  # a passive one hears it later
     with pytest.raises(Exception, match="ALPO_DATA_LOSS: payloads 21 to 40"):
         run()
     assert run(archivePath=str(tmp_path / "archive")) == due(21, 60), "nothing was given up"
