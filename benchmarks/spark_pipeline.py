@@ -81,6 +81,7 @@ def _append(addresses: str, over: Event, told: Connection) -> None:
     took_s: list[float] = []
     with alpo.connect_sync(addresses, timeout_s=60) as log:
         log.append(bytes(100))
+        told.send(took_s)  # it begins
         while not over.is_set():
             took_s.append(_timed(lambda: log.append(bytes(100))))
     told.send(took_s)
@@ -94,7 +95,7 @@ def _appending(addresses: str) -> Iterator[list[float]]:
     appender = context.Process(target=_append, args=(addresses, over, told))
     appender.start()
     told.close()  # here: if the appender dies, to hear of it is an EOFError
-    took_s: list[float] = []
+    took_s: list[float] = hearing.recv()
     try:
         yield took_s
     finally:
