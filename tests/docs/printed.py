@@ -15,7 +15,9 @@ Comments of a page, which no reader sees, say what an example needs:
     <!-- not run: WHY -->             the next block is not run
 
 An output that ends with the line `^C` is that of a command that is interrupted once all before has come. Ports 7100 to
-7999 of a page are ports that are free.
+7999 of a page are ports that are free. What Java says as Spark starts is left out.
+
+`python tests/docs/printed.py PAGE …` writes what is printed now into pages whose examples print something else.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -54,12 +57,17 @@ MASKS = [(re.compile(pattern), name) for pattern, name in (
 _BORDER = re.compile(r"[━─]+[━─┳┯┬┴╇┼┻┷┓┐┩┤┛┘]*|[┳┬╇┼┴]+")
 
 
+_JAVA = re.compile(r"WARNING: Using incubator modules|Setting default log level|To adjust logging level use|^\[Stage ")
+
+
 class Example(NamedTuple):
-    """A command and what the page prints below it. ``where``: PAGE:LINE."""
+    """A command and what the page prints below it. ``where``: PAGE:LINE; ``below``: the page's lines before it."""
 
     where: str
     command: str
     output: list[str]
+    below: int = 0
+    indent: str = ""
     varies: tuple[str, ...] = ()
     any_order: bool = False
 
@@ -85,7 +93,7 @@ def read_page(path: Path) -> Page:
     varies: list[str] = []
     why = ""
     any_order = False
-    for number, kind, lines in _pieces(path.read_text("utf-8").splitlines()):
+    for number, kind, lines, indent in _pieces(path.read_text("utf-8").splitlines()):
         where = f"{path.name}:{number}"
         if kind == "comment":
             word, _, rest = "\n".join(lines).strip().partition(":")
@@ -102,13 +110,13 @@ def read_page(path: Path) -> Page:
             if why:
                 not_run.append((where, why))
             else:
-                steps += _examples(path.name, number, lines, tuple(varies), any_order)
+                steps += _examples(path.name, number, lines, indent, tuple(varies), any_order)
             why, any_order = "", False
     return Page(steps, not_run)
 
 
-def _pieces(lines: list[str]) -> Iterator[tuple[int, str, list[str]]]:
-    """(line number, "comment" or "block", lines without their indentation)."""
+def _pieces(lines: list[str]) -> Iterator[tuple[int, str, list[str], str]]:
+    """(line number, "comment" or "block", lines without their indentation, that)."""
     at = 0
     while at < len(lines):
         start, line = at, lines[at]
@@ -116,23 +124,25 @@ def _pieces(lines: list[str]) -> Iterator[tuple[int, str, list[str]]]:
             while "-->" not in lines[at]:
                 at += 1
             text = "\n".join(lines[start:at + 1])
-            yield start + 1, "comment", text.removeprefix("<!--").partition("-->")[0].splitlines()
+            yield start + 1, "comment", text.removeprefix("<!--").partition("-->")[0].splitlines(), ""
         elif line.lstrip().startswith("```"):
             at += 1
             while not lines[at].lstrip().startswith("```"):
                 at += 1
-            yield start + 2, "block", lines[start + 1:at]
+            yield start + 2, "block", lines[start + 1:at], ""
         elif line.startswith("    ") and line.strip() and (start == 0 or not lines[start - 1].strip()):
             while at + 1 < len(lines) and (lines[at + 1].startswith("    ") or not lines[at + 1].strip()):
                 at += 1
             block = lines[start:at + 1]
             while block and not block[-1].strip():
                 block.pop()
-            yield start + 1, "block", [text[4:] for text in block]
+            yield start + 1, "block", [text[4:] for text in block], "    "
         at += 1
 
 
-def _examples(name: str, number: int, lines: list[str], varies: tuple[str, ...], any_order: bool) -> Iterator[Example]:
+def _examples(
+    name: str, number: int, lines: list[str], indent: str, varies: tuple[str, ...], any_order: bool
+) -> Iterator[Example]:
     at = 0
     while at < len(lines):
         if not lines[at].startswith("$ "):
@@ -144,8 +154,8 @@ def _examples(name: str, number: int, lines: list[str], varies: tuple[str, ...],
             command += "\n" + lines[at]
             at += 1
         output = list(itertools.takewhile(lambda line: not line.startswith("$ "), lines[at:]))
+        yield Example(f"{name}:{number + start}", command, output, number - 1 + at, indent, varies, any_order)
         at += len(output)
-        yield Example(f"{name}:{number + start}", command, output, varies, any_order)
 
 
 def _whole(command: str) -> bool:
@@ -240,8 +250,8 @@ def free_ten(taken: set[str]) -> int:
 
 def masked(line: str, varies: tuple[str, ...] = ()) -> str:
     """A line without what varies."""
-    for pattern in varies:
-        line = re.sub(pattern, f"<{pattern}>", line)
+    for number, pattern in enumerate(varies, 1):
+        line = re.sub(pattern, f"<varies {number}>", line)
     for regex, name in MASKS:
         line = regex.sub(name, line)
     return re.sub(r" +", " ", _BORDER.sub("━", line)).rstrip()
@@ -258,7 +268,7 @@ def interrupted(example: Example) -> Callable[[str], bool] | None:
 def difference(example: Example, printed: str) -> str:
     """"" if ``printed`` is what the page says; else the first line that is not, in words."""
     told = [masked(line, example.varies) for line in example.output]
-    real = [masked(line, example.varies) for line in printed.strip("\n").splitlines()]
+    real = [masked(line, example.varies) for line in _lines(printed)]
     while told and (not told[-1] or told[-1] == "^C"):
         told.pop()
     if example.any_order:
@@ -267,6 +277,11 @@ def difference(example: Example, printed: str) -> str:
         return ""
     return f"{example.where}: $ {example.command}\n--- the page says\n" + "\n".join(told) + (
         "\n--- it prints\n" + "\n".join(real) + "\n--- in full\n" + printed.strip("\n"))
+
+
+def _lines(printed: str) -> list[str]:
+    kept = [line.rstrip() for line in printed.splitlines() if not _JAVA.search(line)]
+    return "\n".join(kept).strip("\n").splitlines()
 
 
 def _same(told: list[str], real: list[str]) -> bool:
@@ -281,3 +296,31 @@ def _line_same(told: str, real: str) -> bool:
     if "…" not in told:
         return told == real
     return re.fullmatch(".*".join(re.escape(part) for part in told.split("…")), real) is not None
+
+
+def rewrite(path: Path, folder: Path) -> None:
+    """Run a page's examples, and write what they print now into it where it says something else."""
+    lines = path.read_text("utf-8").splitlines()
+    moved = 0
+    shell = Shell(folder)
+    try:
+        for step in read_page(path).steps:
+            code, printed = shell.run(step.command, interrupted(step) if isinstance(step, Example) else None)
+            if isinstance(step, Hidden):
+                assert code == 0, f"{step.where}: {step.command} ended with {code}:\n{printed}"
+            elif difference(step, printed):
+                print(difference(step, printed), end="\n\n", flush=True)
+                new = [(step.indent + line).rstrip() for line in _lines(printed)]
+                new += [""] * (len(step.output) - len("\n".join(step.output).rstrip().splitlines()))
+                at = step.below + moved
+                lines[at:at + len(step.output)] = new
+                moved += len(new) - len(step.output)
+    finally:
+        shell.close()
+        path.write_text("\n".join(lines) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        with tempfile.TemporaryDirectory() as home:
+            rewrite(Path(name), Path(home))

@@ -9,9 +9,13 @@ from printed import ROOT, Example, Shell, difference, interrupted, masked, read_
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 WITH_EXAMPLES = [page for page in PAGES if read_page(page).steps]
+#: They start Spark again and again: a minute or two.
+SLOW = {"spark-jobs.md", "spark-writing.md"}
 
 
-@pytest.mark.parametrize("page", WITH_EXAMPLES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [
+    pytest.param(page, id=page.name, marks=[pytest.mark.soak] if page.name in SLOW else []) for page in WITH_EXAMPLES
+])
 @pytest.mark.timeout(600)
 def test_the_examples_of_a_page_print_what_it_says(page: Path, tmp_path: Path) -> None:
     shell = Shell(tmp_path)
