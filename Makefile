@@ -8,6 +8,9 @@ STAMP := $(VENV)/.installed
 TEST_STAMP := $(VENV)/.installed-for-tests
 SOAK_STAMP := $(VENV)/.installed-for-soak
 SOAK_SECONDS ?= 300
+# Twice as many as cores: tests with real servers mostly wait.
+WORKERS ?= 4
+IN_PARALLEL := --numprocesses=$(WORKERS) --dist=loadgroup --no-loadscope-reorder
 SIM_SECONDS ?= 600
 EXPLORE_SECONDS ?= 300
 
@@ -45,9 +48,8 @@ lint: $(TEST_STAMP) ## ruff and mypy --strict
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-test: lint ## everything: lint, tests with real processes one by one, then simulated ones on all cores
-	$(BIN)/python -m pytest --ignore=tests/sim --durations=15 --durations-min=1
-	$(BIN)/python -m pytest tests/sim --numprocesses=auto --dist=worksteal --durations=10 --durations-min=1
+test: lint ## everything: lint, then all tests but the slow kinds' matrices (make soak)
+	$(BIN)/python -m pytest $(IN_PARALLEL) --durations=25 --durations-min=2
 
 demo: $(STAMP) ## three servers, real input, the leader killed in the middle: nothing lost, nothing doubled
 	$(BIN)/python -m alpo_cli.demo

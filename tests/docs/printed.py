@@ -26,6 +26,7 @@ import itertools
 import os
 import pty
 import re
+import secrets
 import select
 import signal
 import socket
@@ -34,6 +35,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -168,13 +170,14 @@ class Shell:
 
     def __init__(self, folder: Path) -> None:
         self._ports: dict[str, str] = {}
+        self._name = secrets.token_hex(16)
         self._numbers = itertools.count(1)
         inside, outside = pty.openpty()
         self._terminal = inside
         environment = {
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "HOME": str(folder), "LANG": "C.UTF-8",
             "TERM": "dumb", "COLUMNS": str(COLUMNS), "LINES": "60", "PYTHON": sys.executable, "ROOT": str(ROOT),
-            "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONWARNINGS": "ignore",
+            "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONWARNINGS": "ignore", "STARTED_BY": self._name,
         }
         self._process = subprocess.Popen(
             ["bash", "--norc", "--noprofile"], stdin=subprocess.PIPE, stdout=outside, stderr=outside, cwd=folder,
@@ -205,8 +208,12 @@ class Shell:
         return int(found[1]), self._there(printed[:found.start()])
 
     def close(self) -> None:
-        """End it, and whatever it started."""
-        os.killpg(self._process.pid, signal.SIGKILL)
+        """End it, and whatever it started: servers too, which are in sessions of their own."""
+        mark = f"STARTED_BY={self._name}".encode()
+        for environment in Path("/proc").glob("[0-9]*/environ"):
+            with suppress(OSError):  # it has ended meanwhile
+                if mark in environment.read_bytes():
+                    os.kill(int(environment.parent.name), signal.SIGKILL)
         if self._process.stdin is not None:
             self._process.stdin.close()
         self._process.wait()
