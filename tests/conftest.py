@@ -23,6 +23,8 @@ for _name in [name for name in os.environ if name in _PRINTING or name.startswit
 
 #: Folders whose tests take longest, so that no worker is left with one of them at the end.
 _FIRST = ("spark", "cluster", "cli", "sim", "node")
+#: Folders whose modules' fixtures start servers.
+_WITH_SERVERS = ("cli", "spark")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -38,8 +40,6 @@ def _group(item: pytest.Item) -> str:
     if "spark" in getattr(item, "fixturenames", ()):
         return "spark"
     fixtures = getattr(item, "_fixtureinfo", None)
-    shared = fixtures is not None and any(
-        fixture.scope == "module" and fixture.baseid.startswith("tests")
-        for name in fixtures.names_closure for fixture in fixtures.name2fixturedefs.get(name, ())
-    )
-    return item.path.name if shared else ""
+    definitions = fixtures.name2fixturedefs.values() if fixtures is not None else ()
+    runs_servers = item.path.parent.name in _WITH_SERVERS
+    return item.path.name if runs_servers and any(found[-1].scope == "module" for found in definitions) else ""
