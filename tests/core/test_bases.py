@@ -92,7 +92,7 @@ def test_copies_of_answers_make_no_copies_of_parts() -> None:
 
 
 def test_what_a_learner_says_to_each_part() -> None:
-    cluster, leader, lost = about_to_recover()
+    cluster, _, lost = about_to_recover()
     cluster.catches = lambda envelope: isinstance(envelope.message, BasePart | BaseAnswer)
     cluster.boot(lost)
     cluster.run_until(lambda: bool(cluster.caught))
