@@ -10,7 +10,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 from alpo.core.inputs import MemberStep
 
-VERSION = 1
+#: Of this protocol: the one spoken where both sides know it, and the oldest that is still understood.
+VERSION = 2
+OLDEST_VERSION = 1
 
 
 class PeerHello(NamedTuple):

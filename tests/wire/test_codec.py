@@ -383,3 +383,27 @@ def test_every_sample_is_taken() -> None:
     assert all(only_named_errors(framed[8:]) for framed in sample_frames())
     known = {shape.number for shape in (*client_codec.SHAPES, *peer_codec.SHAPES)}
     assert {msgpack.unpackb(framed[8:])[0] for framed in sample_frames()} == known
+
+
+def test_version_1_has_no_births_and_names_the_part_that_came() -> None:
+    a, b = Identity(1, b"a" * 16), Identity(2, b"b" * 16)
+    rows = (SessionRow("web", 9, b"n" * 16, 3, 5, 20, 7, [(4, 18, 30, 5, b"d" * 16), (5, 20, 31, 9, b"e" * 16)], 2),)
+    for message, comes in (
+        (m.BasePart(3, 1, 1, 4, "", rows), m.BasePart(3, 1, 1, 4, "", (rows[0]._replace(birth=5),))),
+        (m.BaseAnswer(3, 1, 2, 0), m.BaseAnswer(3, 1, 2, 0)),
+    ):
+        envelope = m.Envelope(b"c" * 16, a, b, message)
+        sent = FrameReader(1 << 20).feed(codec.encode_envelope(envelope, version=1))[0]
+        assert codec.decode_envelope(sent, version=1).message == comes
+    fields = msgpack.unpackb(FrameReader(1 << 20).feed(codec.encode_envelope(envelope, version=1))[0])
+    assert fields[-2:] == [1, 0]  # part 1 came
+
+
+def test_version_1_has_no_epochs_of_outcomes_and_no_dropped_names() -> None:
+    def through(message: Any, decode: Any) -> Any:
+        return decode(FrameReader(1 << 20).feed(codec.encode(message, version=1))[0], version=1)
+
+    assert through(r.Outcome(1, "web", 4, 9), codec.decode_client) == r.Outcome(1, "web", 4, 0)
+    assert through(r.Told(1, 2, 0, 9), codec.decode_server) == r.Told(1, 2, 0, 0)
+    refused = r.AppendRefused("web", 1, 1, Code.DROPPED, 9, 0, "", "")
+    assert through(refused, codec.decode_server) == refused._replace(code=Code.FENCED)
