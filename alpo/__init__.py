@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from .client.record import Record
     from .client.sync import SyncLog, connect_sync
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "AlpoError", "CursorInfo", "Fenced", "Handle", "Log", "NoSpace", "NotEverywhere", "NotGuaranteed", "OutOfRange",

@@ -333,7 +333,7 @@ class Appender:
             self._heard_s = self._clock()
         try:
             while (append := session.next_append()) is not None:
-                connection.send_now(encode(append))
+                connection.send_now(encode(append, connection.version))
                 if connection.backlog:
                     self._writer.ring()
                     return

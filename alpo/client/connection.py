@@ -25,9 +25,9 @@ from alpo import __version__
 from alpo.core.ready import Code
 from alpo.core.setting_rules import BATCH_BYTES_MOST
 from alpo.errors import AlpoError, Overloaded, ProtocolError, Unavailable
-from alpo.wire.codec import WireError, decode_hello, decode_server, encode
+from alpo.wire.codec import WireError, decode_hello, decode_server, encode, version_told
 from alpo.wire.framing import HELLO_BYTES_MAX, FrameError, FrameReader, frame_bytes_max
-from alpo.wire.requests import VERSION, ClientHello, ClientRequest, Problem, ServerHello, ServerReply
+from alpo.wire.requests import OLDEST_VERSION, VERSION, ClientHello, ClientRequest, Problem, ServerHello, ServerReply
 
 RECEIVE_BYTES = 256 * 1024
 
@@ -52,8 +52,10 @@ def split_address(address: str) -> tuple[str, int]:
 class Connection:
     """An open connection, the hellos exchanged. Made by `Connection.open`."""
 
-    def __init__(self, sock: socket.socket, address: str) -> None:
+    def __init__(self, sock: socket.socket, address: str, version: int = VERSION) -> None:
         self.address = address
+        #: Of the protocol, as spoken here.
+        self.version = version
         self.hello = ServerHello(VERSION, b"", 0, 0, 0, 0, 0, 0, 0, ())
         self.closed = False
         #: Bytes that the kernel has not taken yet.
@@ -70,7 +72,11 @@ class Connection:
         try:
             with anyio.fail_after(timeout_s):
                 connection = Connection(await _dial(address), address)
-                await connection._greet(cluster)
+                older = await connection._greet(cluster)
+                if older:
+                    connection.close()
+                    connection = Connection(await _dial(address), address, older)
+                    await connection._greet(cluster)
         except BaseException as error:
             if connection is not None:
                 connection.close()
@@ -81,8 +87,9 @@ class Connection:
             raise
         return connection
 
-    async def _greet(self, cluster: bytes) -> None:
-        self.send_now(encode(ClientHello(VERSION, cluster, f"alpo-python {__version__}")))
+    async def _greet(self, cluster: bytes) -> int:
+        """0; or the older version of the protocol that the server wants, and nothing has been agreed."""
+        self.send_now(encode(ClientHello(self.version, cluster, f"alpo-python {__version__}")))
         bodies: list[bytes | memoryview] = []
         while not bodies:
             bodies = await self._receive_bodies()
@@ -91,6 +98,8 @@ class Connection:
         except WireError as error:
             raise Lost(ProtocolError(f"{self.address}: {error}")) from error
         if isinstance(hello, Problem):
+            if OLDEST_VERSION <= version_told(hello.text) < self.version:
+                return version_told(hello.text)
             raise _problem(self.address, hello)
         if not isinstance(hello, ServerHello):
             raise Lost(ProtocolError(f"{self.address} answered a client as a server answers another"))
@@ -99,6 +108,7 @@ class Connection:
         self.hello = hello
         # Not by the limits of today: what is in the log may be larger.
         self._frames.bytes_max = frame_bytes_max(BATCH_BYTES_MOST)
+        return 0
 
     @property
     def leads(self) -> bool:
@@ -112,7 +122,7 @@ class Connection:
 
     def send(self, request: ClientRequest) -> None:
         """Send one request; `drain` afterwards if that leaves a backlog. Raises `Lost`."""
-        self.send_now(encode(request))
+        self.send_now(encode(request, self.version))
 
     def send_now(self, data: bytes) -> None:
         """Give the kernel what it takes now, keep the rest. Raises `Lost`."""
@@ -149,7 +159,7 @@ class Connection:
         messages: list[ServerReply] = []
         try:
             for body in bodies:
-                message = decode_server(body)
+                message = decode_server(body, self.version)
                 if isinstance(message, Problem):
                     if messages:
                         break  # heard first what came before it; the connection ends by itself

@@ -57,10 +57,13 @@ class Services(Protocol):
 class ClientConnection:
     """See the module's laws. As an `Asker` it is the origin of its appends."""
 
-    def __init__(self, link: Link, driver: Driver, services: Services, nursery: trio.Nursery) -> None:
+    def __init__(
+        self, link: Link, driver: Driver, services: Services, nursery: trio.Nursery, version: int = w.VERSION
+    ) -> None:
         self.link = link
         #: Ends with the connection, and whatever runs in it.
         self.nursery = nursery
+        self._version = version
         self._driver = driver
         self._services = services
         self._limits = services.limits
@@ -83,7 +86,7 @@ class ClientConnection:
         """Serve requests until the connection ends. Raises `LinkClosed`, `FrameError`, `WireError`."""
         while True:
             for body in bodies:
-                self._take(decode_client(body), len(body))
+                self._take(decode_client(body, self._version), len(body))
             self._driver.kick()
             self.flush()
             await self._wait_for_room()
@@ -173,7 +176,7 @@ class ClientConnection:
     def gather(self, reply: w.ServerReply) -> None:
         """Keep a reply for the next `flush`."""
         if not self.link.closed:
-            self._out.append(encode(reply))
+            self._out.append(encode(reply, self._version))
 
     def flush(self) -> None:
         """Send what was gathered, at once."""
@@ -250,7 +253,7 @@ def _session_table(request: int, reply: y.Sessions) -> w.ServerReply:
 
 
 def _told(request: int, reply: y.Told) -> w.ServerReply:
-    return w.Told(request, reply.fate, reply.lsn)
+    return w.Told(request, reply.fate, reply.lsn, reply.birth)
 
 
 def _cursor(request: int, reply: y.CursorIs) -> w.ServerReply:

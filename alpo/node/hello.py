@@ -2,7 +2,7 @@
 
 Laws:
 
-* Only a *different* cluster id, another protocol version, or a wrong server id closes a connection.
+* Only a *different* cluster id, or a wrong server id, closes a connection whose version of the protocol is spoken here.
 * A connection is full only if both hellos name the same cluster and each the other's incarnation.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from alpo.core.members import Identity
 from alpo.core.replica import Replica
-from alpo.wire.requests import VERSION, PeerHello
+from alpo.wire.requests import PeerHello
 
 from .driver import wall_ms
 
@@ -26,10 +26,10 @@ class Ourselves:
     timers_ms: tuple[int, int, int]
 
 
-def our_hello(us: Ourselves, replica: Replica, target: Identity) -> PeerHello:
-    """To, or in answer to, ``target`` (its incarnation b"" if we do not know it)."""
+def our_hello(us: Ourselves, replica: Replica, target: Identity, version: int) -> PeerHello:
+    """To, or in answer to, ``target`` (its incarnation b"" if we do not know it); ``version``: to be spoken."""
     return PeerHello(
-        VERSION, replica.cluster, us.me.id, us.me.incarnation, us.address, target.id, target.incarnation,
+        version, replica.cluster, us.me.id, us.me.incarnation, us.address, target.id, target.incarnation,
         wall_ms(), replica.horizon_ms, us.timers_ms,
     )
 
@@ -41,8 +41,6 @@ def listed_incarnation(replica: Replica, id: int) -> bytes:
 
 def objection(us: Ourselves, replica: Replica, hello: PeerHello) -> str:
     """Why we cannot talk to the sender of ``hello`` at all; "" if we can."""
-    if hello.version != VERSION:
-        return f"protocol version {hello.version}: this server speaks version {VERSION}"
     if hello.cluster and replica.cluster and hello.cluster != replica.cluster:
         return f"cluster {hello.cluster.hex()}: this server belongs to cluster {replica.cluster.hex()}"
     wanted = replica.cfg.cluster_wanted

@@ -14,7 +14,7 @@ from alpo import __version__
 from alpo.config import ConfigError, parse_address
 from alpo.core.ready import Code
 from alpo.wire import requests as w
-from alpo.wire.codec import WireError, decode_hello, decode_server, encode
+from alpo.wire.codec import WireError, decode_hello, decode_server, encode, version_told
 from alpo.wire.framing import HELLO_BYTES_MAX, FrameError, FrameReader
 
 from .link import Body
@@ -57,7 +57,12 @@ class Inquiry:
                 host, port = parse_address(address)
                 stream = await trio.open_tcp_stream(host, port)
                 made = Inquiry(stream)
-                await made._greet(id, cluster)
+                older = await made._greet(id, cluster, w.VERSION)
+                if older:
+                    await trio.aclose_forcefully(stream)
+                    stream = await trio.open_tcp_stream(host, port)
+                    made = Inquiry(stream)
+                    await made._greet(id, cluster, older)
                 return made
         except BaseException as error:
             if stream is not None:
@@ -66,13 +71,17 @@ class Inquiry:
                 raise Unusable(str(error) or "no answer in time") from error
             raise
 
-    async def _greet(self, id: int, cluster: bytes) -> None:
-        await self._stream.send_all(encode(w.ClientHello(w.VERSION, cluster, f"alpod {__version__}")))
+    async def _greet(self, id: int, cluster: bytes, version: int) -> int:
+        """0; or the older version of the protocol that the server wants. A digest is the same in all."""
+        await self._stream.send_all(encode(w.ClientHello(version, cluster, f"alpod {__version__}")))
         hello = decode_hello(await self._body())
         if isinstance(hello, w.Problem):
+            if w.OLDEST_VERSION <= version_told(hello.text) < version:
+                return version_told(hello.text)
             raise Unusable(hello.text)
         if not isinstance(hello, w.ServerHello) or (hello.id, hello.cluster) != (id, cluster):
             raise Unusable("another server answers there")
+        return 0
 
     async def digest(self, first_id: int, last_id: int) -> w.DigestIs:
         """What the server says of its entries ``first_id`` … ``last_id``. Raises `Unusable`, `DamagedThere`."""

@@ -206,20 +206,20 @@ class Listener:
             else:  # a client that was quicker than our first start: nothing to keep in mind
                 await link.part(encode_problem(Code.INVALID, why), why)
             return
-        link.push(encode(self._server_hello()))
-        client = ClientConnection(link, self._driver, self._services, nursery)
+        link.push(encode(self._server_hello(hello.version)))
+        client = ClientConnection(link, self._driver, self._services, nursery, hello.version)
         self.clients[client] = None
         try:
             await client.serve(bodies)
         finally:
             del self.clients[client]
 
-    def _server_hello(self) -> w.ServerHello:
+    def _server_hello(self, version: int) -> w.ServerHello:
         replica = self._replica
         settings = replica.settings
         ids = [member.id for member in replica.members.latest.replicas] or [c.id for c in replica.cfg.configured]
         return w.ServerHello(
-            w.VERSION, replica.cluster, self._us.me.id, wall_ms(), replica.horizon_ms, settings.payload_bytes_max,
+            version, replica.cluster, self._us.me.id, wall_ms(), replica.horizon_ms, settings.payload_bytes_max,
             settings.batch_bytes_max, settings.window, replica.leader_id,
             tuple((id, replica.address_of(id)) for id in ids),
         )
@@ -238,8 +238,8 @@ class Listener:
         if timers_differ(self._us, hello):
             note_timers(self._driver, hello.id, hello, self._us)
         full = is_full(self._us, self._replica, hello)
-        link.push(encode(our_hello(self._us, self._replica, who)))
-        route = Route(link, full)
+        link.push(encode(our_hello(self._us, self._replica, who, hello.version)))
+        route = Route(link, full, hello.version)
         self._admit(who, route, number)
         known = listed_incarnation(self._replica, who.id) == who.incarnation
         if known:

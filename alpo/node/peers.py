@@ -22,9 +22,9 @@ from alpo.config import ConfigError, parse_address
 from alpo.core.inputs import Connected, Disconnected, PeerAddress, Received
 from alpo.core.members import Identity
 from alpo.core.messages import START_ONLY
-from alpo.wire.codec import WireError, decode_envelope, decode_hello, encode
+from alpo.wire.codec import WireError, decode_envelope, decode_hello, encode, version_told
 from alpo.wire.framing import FrameError
-from alpo.wire.requests import PeerHello, Problem
+from alpo.wire.requests import OLDEST_VERSION, VERSION, PeerHello, Problem
 
 from .driver import Driver
 from .hello import Ourselves, listed_incarnation, objection, our_hello, timers_differ
@@ -35,6 +35,14 @@ from .routes import Route, Routes
 _RETRY_S_MAX = 1.0
 _CONNECT_S_MAX = 1.0
 _KEEPALIVE_S = (1, 1)
+
+
+class OlderVersion(Exception):
+    """The other server speaks only an older ``version`` of the protocol."""
+
+    def __init__(self, version: int) -> None:
+        super().__init__(f"it speaks version {version}")
+        self.version = version
 
 
 class Peer:
@@ -48,6 +56,8 @@ class Peer:
         self.trouble = "not tried yet"
         self.route: Route | None = None
         self.incarnation = b""
+        #: Of the protocol, to be tried next: the newest, or an older one that it has just said it speaks.
+        self.version = VERSION
         self._turn = 0
         self._kick = trio.Event()
 
@@ -63,6 +73,10 @@ class Peer:
         with trio.move_on_after(pause_s):
             await self._kick.wait()
         return self._kick.is_set()
+
+    def stay(self) -> None:
+        """Dial the same address again."""
+        self._turn -= 1
 
     def next_address(self, addresses: list[str]) -> str:
         self._turn += 1
@@ -150,8 +164,13 @@ class Peers:
             if addresses:
                 try:
                     was_up = await self._session(peer, peer.next_address(addresses))
+                except OlderVersion as older:
+                    peer.version = older.version
+                    peer.stay()
+                    continue
                 except (LinkClosed, FrameError, WireError, OSError, trio.TooSlowError, ConfigError) as error:
                     self._note_trouble(peer, str(error) or "no answer in time")
+            peer.version = VERSION  # it may be another program by now
             pause_s = heartbeat_s / 2 if was_up else min(pause_s * 2, _RETRY_S_MAX)
             if await peer.pause(pause_s, heartbeat_s / 2):
                 pause_s = heartbeat_s / 2
@@ -169,7 +188,8 @@ class Peers:
         link = Link(sock, 2 * self._replica.cfg.peer_inflight_bytes_max + FRAME_BYTES_MOST, _KEEPALIVE_S)
         try:
             target = Identity(peer.id, listed_incarnation(self._replica, peer.id))
-            link.push(encode(our_hello(self._us, self._replica, target)))
+            version = peer.version
+            link.push(encode(our_hello(self._us, self._replica, target, version)))
             with trio.fail_after(max(_CONNECT_S_MAX, self._us.timers_ms[1] / 1000)):
                 first, *rest = await link.receive()
             link.allow_frames(frame_bytes(self._replica.settings))
@@ -178,13 +198,16 @@ class Peers:
                 self._replica.cluster and hello.cluster == self._replica.cluster
                 and target.incarnation and hello.incarnation == target.incarnation
             )
-            return await self._converse(peer, link, Identity(hello.id, hello.incarnation), full, rest)
+            route = Route(link, full, version)
+            return await self._converse(peer, route, Identity(hello.id, hello.incarnation), rest)
         finally:
             link.close("done with")
 
     def _judge_answer(self, peer: Peer, body: Body, address: str) -> PeerHello:
         hello = decode_hello(body)
         if isinstance(hello, Problem):
+            if OLDEST_VERSION <= version_told(hello.text) < peer.version:
+                raise OlderVersion(version_told(hello.text))
             raise LinkClosed(f"{address} says: {hello.text}")
         if not isinstance(hello, PeerHello):
             raise LinkClosed(f"{address} is no ALPO server's peer port")
@@ -199,8 +222,9 @@ class Peers:
         peer.incarnation = hello.incarnation
         return hello
 
-    async def _converse(self, peer: Peer, link: Link, who: Identity, full: bool, bodies: list[Body]) -> bool:
-        route = peer.route = self._routes.dialled[peer.id] = Route(link, full)
+    async def _converse(self, peer: Peer, route: Route, who: Identity, bodies: list[Body]) -> bool:
+        peer.route = self._routes.dialled[peer.id] = route
+        link, full = route.link, route.full
         self._driver.post(PeerAddress(who.id, who.incarnation, peer.said_address))
         if full:
             self._driver.note("peer_connected", peer=peer.id, address=link.remote)
@@ -253,7 +277,7 @@ def take_messages(driver: Driver, route: Route, who: Identity, bodies: list[Body
     """Post the messages of ``bodies``, which must be from ``who``. Raises `WireError` on anything else."""
     route.silent_since_s = None
     for body in bodies:
-        envelope = decode_envelope(body)
+        envelope = decode_envelope(body, route.version)
         if envelope.sender != who:
             raise WireError(f"a message of {envelope.sender.id} on the connection of {who.id}")
         if not route.full and not isinstance(envelope.message, START_ONLY):

@@ -19,9 +19,11 @@ from .link import Link
 class Route:
     """A connection to one peer: open for everything, or for first-start messages only."""
 
-    def __init__(self, link: Link, full: bool) -> None:
+    def __init__(self, link: Link, full: bool, version: int) -> None:
         self.link = link
         self.full = full
+        #: Of the protocol, as spoken on this connection.
+        self.version = version
         #: When we first sent something after we last heard something; None: nothing is unanswered.
         self.silent_since_s: float | None = None
 
@@ -70,7 +72,7 @@ class Routes:
                 if link is not None:
                     yield link, b"".join(parts)
                 link, parts = route.link, []
-            parts.append(encode_envelope(envelope, blob))
+            parts.append(encode_envelope(envelope, blob, route.version))
             if route.silent_since_s is None:
                 route.silent_since_s = now_s
         if link is not None:

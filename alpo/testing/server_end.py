@@ -56,6 +56,7 @@ class ServerEnd:
         self._inbox: deque[bytes] = deque()
         self._frames = FrameReader(HELLO_BYTES_MAX)
         self._client: ClientConnection | None = None
+        self._version = w.VERSION
         wire.to_server.arrive = self._arrive
 
     @property
@@ -91,7 +92,7 @@ class ServerEnd:
         if self.closed:
             return
         if self._client is not None:
-            self._client._take(decode_client(body), len(body))
+            self._client._take(decode_client(body, self._version), len(body))
             return
         hello = decode_hello(body)
         if not isinstance(hello, w.ClientHello):
@@ -101,15 +102,16 @@ class ServerEnd:
             self._part(Code.INVALID, f"this server belongs to {cluster.hex() or 'no cluster yet'}")
             return
         self._frames.bytes_max = frame_bytes(self.replica.settings)
+        self._version = hello.version
         self.push(encode(self._hello()))
-        self._client = ClientConnection(cast(Link, self), cast(Driver, self), self, cast(Any, None))
+        self._client = ClientConnection(cast(Link, self), cast(Driver, self), self, cast(Any, None), hello.version)
 
     def _hello(self) -> w.ServerHello:
         replica = self.replica
         settings = replica.settings
         ids = [m.id for m in replica.members.latest.replicas] or [c.id for c in replica.cfg.configured]
         return w.ServerHello(
-            w.VERSION, replica.cluster, replica.me.id, self._host.wall_ms(self._world.now_us), replica.horizon_ms,
+            self._version, replica.cluster, replica.me.id, self._host.wall_ms(self._world.now_us), replica.horizon_ms,
             settings.payload_bytes_max, settings.batch_bytes_max, settings.window, replica.leader_id,
             tuple((id, replica.address_of(id)) for id in ids),
         )

@@ -80,7 +80,7 @@ REQUESTS = (
     )),
     Shape(22, r.Status, (s.number,)),
     Shape(23, r.Trim, (s.number, s.number, s.flag)),
-    Shape(128, r.Outcome, (s.number, s.client_id, s.positive)),
+    Shape(128, r.Outcome, (s.number, s.client_id, s.positive, s.number)),
     Shape(129, r.AwaitReplicated, (s.number, s.positive, s.number)),
     Shape(130, r.ListEvents, (s.number, s.number, s.number)),
     Shape(131, r.ShowSettings, (s.number,)),
@@ -109,7 +109,7 @@ REPLIES = (
     Shape(38, r.StatusAnswer, (s.number, s.fields_by_name)),
     Shape(39, r.RequestRefused, (s.number, _code, s.number, s.number, _address, _detail)),
     Shape(40, r.Trimmed, (s.number, s.number)),
-    Shape(144, r.Told, (s.number, s.one_of(Fate), s.number)),
+    Shape(144, r.Told, (s.number, s.one_of(Fate), s.number, s.number)),
     Shape(145, r.Replicated, (s.number, s.flag, s.each(s.number))),
     Shape(146, r.EventList, (
         s.number, s.number, s.number, s.rows(ROWS_MAX, int, int, str, str, text_bytes_max=s.TEXT_BYTES_MAX),
@@ -127,19 +127,35 @@ REPLIES = (
     Shape(49, r.HandedOver, (s.number, s.number, s.number)),
 )
 
+#: As version 1 has them, where that differs: what it lacks has its default.
+_REQUESTS_1 = (Shape(128, r.Outcome, (s.number, s.client_id, s.positive)),)
+_REPLIES_1 = (Shape(144, r.Told, (s.number, s.one_of(Fate), s.number)),)
+#: What version 1 says instead of codes that it does not know.
+_CODES_1 = {Code.DROPPED: Code.FENCED}
+
 #: Every type that travels outside an envelope, for documentation and tests.
 SHAPES = (*_HELLOS, _PROBLEM, *REQUESTS, *REPLIES)
 
 _BY_CLASS = {shape.cls: shape for shape in SHAPES}
+_BY_CLASS_1 = _BY_CLASS | {shape.cls: shape for shape in (*_REQUESTS_1, *_REPLIES_1)}
 _BY_NUMBER_HELLO = {shape.number: shape for shape in (*_HELLOS, _PROBLEM)}
 _VERSIONED = frozenset(shape.number for shape in _HELLOS)
 _BY_NUMBER_REQUEST = {shape.number: shape for shape in REQUESTS}
+_BY_NUMBER_REQUEST_1 = _BY_NUMBER_REQUEST | {shape.number: shape for shape in _REQUESTS_1}
 _BY_NUMBER_REPLY = {shape.number: shape for shape in (*REPLIES, _PROBLEM)}
+_BY_NUMBER_REPLY_1 = _BY_NUMBER_REPLY | {shape.number: shape for shape in _REPLIES_1}
 
 
-def encode(message: r.Hello | r.Problem | r.ClientRequest | r.ServerReply) -> bytes:
-    """The message as a frame. Raises `WireError` for a value that cannot travel; shapes are checked on arrival."""
-    return frame(s.pack(s.plain_fields(_BY_CLASS[type(message)], message)))
+def encode(message: r.Hello | r.Problem | r.ClientRequest | r.ServerReply, version: int = r.VERSION) -> bytes:
+    """The message as a frame, for a connection of this ``version``.
+
+    Raises `WireError` for a value that cannot travel; shapes are checked on arrival.
+    """
+    if version == r.VERSION:
+        return frame(s.pack(s.plain_fields(_BY_CLASS[type(message)], message)))
+    if isinstance(message, r.AppendRefused | r.RequestRefused):
+        message = message._replace(code=_CODES_1.get(Code(message.code), message.code))
+    return frame(s.pack(s.plain_fields(_BY_CLASS_1[type(message)], message)))
 
 
 def encode_problem(code: Code, text: str) -> bytes:
@@ -152,22 +168,24 @@ def decode_hello(body: bytes | memoryview) -> r.Hello | r.Problem:
     """A connection's first message, from either side. Raises `WrongVersion`, which is a `WireError`, or `WireError`."""
     fields = s.unpack_message(body)
     # Before anything else: another version may well have other fields.
-    if fields[0] in _VERSIONED and len(fields) > 1 and s.number(fields[1]) != r.VERSION:
+    if fields[0] in _VERSIONED and len(fields) > 1 and not r.OLDEST_VERSION <= s.number(fields[1]) <= r.VERSION:
         raise WrongVersion(fields[1], r.VERSION)
     return _decode(fields, _BY_NUMBER_HELLO, "a hello")  # type: ignore[no-any-return]
 
 
-def decode_client(body: bytes | memoryview) -> r.ClientRequest:
+def decode_client(body: bytes | memoryview, version: int = r.VERSION) -> r.ClientRequest:
     """What a client asks; `Append.items` come as (count, body) pairs throughout. Raises `WireError`."""
-    request = _decode(s.unpack_message(body), _BY_NUMBER_REQUEST, "a request")
+    known = _BY_NUMBER_REQUEST if version == r.VERSION else _BY_NUMBER_REQUEST_1
+    request = _decode(s.unpack_message(body), known, "a request")
     if type(request) is r.Append and request.serial + len(request.items) - 1 > s.INT_MAX:
         raise WireError("Append.serial: the serials run past 2**63 - 1")
     return request  # type: ignore[no-any-return]
 
 
-def decode_server(body: bytes | memoryview) -> r.ServerReply | r.Problem:
+def decode_server(body: bytes | memoryview, version: int = r.VERSION) -> r.ServerReply | r.Problem:
     """What a server answers a client, or its last word. Raises `WireError`."""
-    return _decode(s.unpack_message(body), _BY_NUMBER_REPLY, "an answer")  # type: ignore[no-any-return]
+    known = _BY_NUMBER_REPLY if version == r.VERSION else _BY_NUMBER_REPLY_1
+    return _decode(s.unpack_message(body), known, "an answer")  # type: ignore[no-any-return]
 
 
 def _decode(fields: tuple[Any, ...], known: dict[int, Shape], what: str) -> Any:

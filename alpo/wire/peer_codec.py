@@ -19,7 +19,7 @@ from typing import Any
 from alpo.core import messages as m
 from alpo.core.entries import DamagedEntry, Entry, verify_headers
 from alpo.core.members import Identity
-from alpo.core.session_rows import SessionRow
+from alpo.core.session_rows import SessionRow, birth_untold
 
 from . import requests as r
 from . import shapes as s
@@ -40,7 +40,8 @@ _BIN32 = struct.Struct(">BI")
 _EMPTY_BIN = b"\xc4\x00"
 _PREFIX = 6
 _client_of = attrgetter("client")
-_SESSION_TYPES = (str, int, bytes, int, int, int, int)
+_SESSION_TYPES = (str, int, bytes, int, int, int, int, int)
+_SLOTS = SessionRow._fields.index("slots")
 _SLOT_TYPES = (int, int, int, int, bytes)
 _PROBLEM = next(shape for shape in CLIENT_SHAPES if shape.cls is r.Problem)
 
@@ -70,17 +71,30 @@ def _entries(value: Any) -> list[Entry]:
 
 
 def _sessions(value: Any) -> tuple[SessionRow, ...]:
+    return _session_rows(s.unpack_list(value, SESSIONS_MAX, SLOTS_MAX))
+
+
+def _sessions_1(value: Any) -> tuple[SessionRow, ...]:
+    """Of version 1: without births."""
     items = s.unpack_list(value, SESSIONS_MAX, SLOTS_MAX)
+    if any(type(item) is not tuple for item in items):
+        s.refuse("a list with something else than sessions")
+    rows = _session_rows([(*item, 0) for item in items])
+    return tuple(row._replace(birth=birth_untold(row.epoch, row.slots)) for row in rows)
+
+
+def _session_rows(items: list[Any]) -> tuple[SessionRow, ...]:
     if not items:
         return ()
-    *heads, slots = s.columns(items, len(SessionRow._fields))
+    columns = s.columns(items, len(SessionRow._fields))
+    heads, slots = (*columns[:_SLOTS], *columns[_SLOTS + 1 :]), columns[_SLOTS]
     for column, of in zip(heads, _SESSION_TYPES, strict=True):
         s.check_column(column, of)
     if set(map(type, slots)) != {tuple} or max(map(len, slots)) > SLOTS_MAX:
         s.refuse("a session's serials are no list, or too many")
     for column, of in zip(s.columns(list(chain.from_iterable(slots)), len(_SLOT_TYPES)), _SLOT_TYPES, strict=True):
         s.check_column(column, of)
-    return tuple(SessionRow._make((*head, list(mine))) for *head, mine in items)
+    return tuple(SessionRow._make((*item[:_SLOTS], list(item[_SLOTS]), *item[_SLOTS + 1 :])) for item in items)
 
 
 _MESSAGES = (
@@ -107,11 +121,17 @@ _MESSAGES = (
     Shape(81, m.CopyAnswer, (s.number, s.number, _entries), packed=(2,)),
 )
 
+#: As version 1 has it: sessions without births.
+_BASE_PART_1 = Shape(
+    76, m.BasePart, (s.number, s.number, s.number, s.positive, s.text(HEAD_BYTES_MAX), _sessions_1), packed=(5,)
+)
+
 #: Every type that travels in an envelope, for documentation and tests.
 SHAPES = _MESSAGES
 
 _BY_CLASS = {shape.cls: shape for shape in _MESSAGES}
 _BY_NUMBER = {shape.number: shape for shape in _MESSAGES}
+_BY_NUMBER_1 = _BY_NUMBER | {_BASE_PART_1.number: _BASE_PART_1}
 
 
 def encode_entries(entries: list[Entry]) -> bytes:
@@ -119,12 +139,16 @@ def encode_entries(entries: list[Entry]) -> bytes:
     return s.pack(entries)
 
 
-def encode_envelope(envelope: m.Envelope, entries_blob: bytes | None = None) -> bytes:
-    """The envelope as a frame. ``entries_blob``: `encode_entries` of an AppendRequest's entries, when already made.
+def encode_envelope(envelope: m.Envelope, entries_blob: bytes | None = None, version: int = r.VERSION) -> bytes:
+    """The envelope as a frame, for a connection of this ``version``.
+
+    ``entries_blob``: `encode_entries` of an AppendRequest's entries, when already made.
 
     Raises `WireError` for a value that cannot travel; shapes are checked on arrival.
     """
     sender, target, message = envelope.sender, envelope.target, envelope.message
+    if version != r.VERSION:
+        message = _as_version_1(message)
     shape = _BY_CLASS[type(message)]
     prefix = [shape.number, envelope.cluster, sender.id, sender.incarnation, target.id, target.incarnation]
     if type(message) is not m.AppendRequest:
@@ -133,6 +157,15 @@ def encode_envelope(envelope: m.Envelope, entries_blob: bytes | None = None) -> 
     # Pack with no bytes in the blob's place, then put the blob there: so it is copied once only, into the frame.
     head = s.pack([*prefix, *message[:-1], b""]).removesuffix(_EMPTY_BIN)
     return frame(head, _BIN32.pack(0xC6, len(blob)), blob)
+
+
+def _as_version_1(message: m.Message) -> Any:
+    """Version 1 names the part that came, not the one wanted next, and knows no births."""
+    if type(message) is m.BaseAnswer:
+        return message._replace(wanted=message.wanted - 1)
+    if type(message) is m.BasePart:
+        return message._replace(rows=tuple(row[:-1] for row in message.rows))  # type: ignore[misc]
+    return message
 
 
 @lru_cache(maxsize=64, typed=True)  # all that a connection brings has the same
@@ -145,12 +178,12 @@ def _addresses(of: Any, sender: Any, sender_is: Any, target: Any, target_is: Any
     )
 
 
-def decode_envelope(body: bytes | memoryview) -> m.Envelope:
+def decode_envelope(body: bytes | memoryview, version: int = r.VERSION) -> m.Envelope:
     """The inverse. Raises `WireError`; `ToldProblem`, which is one, when the other side says what was wrong with us."""
     fields = s.unpack_message(body)
     if fields[0] == _PROBLEM.number:
         raise ToldProblem(s.build(_PROBLEM, fields[1:]))
-    shape = _BY_NUMBER.get(fields[0])
+    shape = (_BY_NUMBER if version == r.VERSION else _BY_NUMBER_1).get(fields[0])
     if shape is None:
         raise WireError(f"message type {fields[0]} is nothing that servers say to each other")
     if len(fields) < _PREFIX:
@@ -160,6 +193,8 @@ def decode_envelope(body: bytes | memoryview) -> m.Envelope:
     except (WireError, TypeError) as error:
         raise WireError(f"an envelope's addresses: {error}") from error
     message = s.build(shape, fields[_PREFIX:])
+    if version != r.VERSION and type(message) is m.BaseAnswer:
+        message = message._replace(wanted=message.wanted + 1)
     if type(message) is m.AppendRequest and message.entries and message.entries[0].id != message.prev_id + 1:
         raise WireError(f"entry {message.entries[0].id} does not follow entry {message.prev_id}")
     return m.Envelope(of, sender, target, message)

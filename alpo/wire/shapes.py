@@ -11,6 +11,7 @@ Laws:
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
@@ -46,11 +47,20 @@ class WireError(ValueError):
 
 
 class WrongVersion(WireError):
-    """A hello of another version of this protocol."""
+    """A hello of a version of this protocol that this side does not speak.
+
+    The text ends, in every version, with the newest version that its writer speaks: see `version_told`.
+    """
 
     def __init__(self, version: int, mine: int) -> None:
         super().__init__(f"the other side speaks version {version} of the protocol, this one version {mine}")
         self.version = version
+
+
+def version_told(problem: str) -> int:
+    """The version that the writer of a `Problem` with this text speaks; 0: it is not about versions."""
+    found = re.fullmatch(r"the other side speaks version \d+ of the protocol, this one version (\d{1,9})", problem)
+    return int(found[1]) if found else 0
 
 
 class Shape(NamedTuple):
@@ -150,12 +160,17 @@ def build(shape: Shape, values: Sequence[Any]) -> Any:
             fields.append(check(value))
     except WireError as error:
         raise WireError(f"{cls.__name__}.{cls._fields[len(fields)]}: {error}") from error
+    if len(fields) < len(cls._fields):  # an older version's shape
+        fields += [cls._field_defaults[name] for name in cls._fields[len(fields) :]]
     return tuple.__new__(cls, fields)
 
 
 def plain_fields(shape: Shape, message: Any) -> list[Any]:
-    """The inverse of `build`: type number and fields, packed lists packed. Raises `WireError`."""
-    fields = [shape.number, *message]
+    """The inverse of `build`: type number and fields, packed lists packed. Raises `WireError`.
+
+    Fields beyond those of the shape, which is then an older version's, are left out.
+    """
+    fields = [shape.number, *message[: len(shape.checks)]]
     for index in shape.packed:
         fields[index + 1] = pack(fields[index + 1])
     return fields

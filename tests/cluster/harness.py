@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import random
 import signal
 import socket
@@ -58,6 +59,11 @@ def free_port() -> int:
         return port
 
 
+def of_release(release: Path | None) -> dict[str, str]:
+    """The environment of a process of this release (a file to import from); None: of what is tested."""
+    return dict(os.environ) if release is None else os.environ | {"PYTHONPATH": str(release)}
+
+
 class Server:
     """One alpod: its directory, its configuration, its process."""
 
@@ -74,6 +80,8 @@ class Server:
         self.options = dict(options)
         self.process: subprocess.Popen[bytes] | None = None
         self.paused = False
+        #: The release to run, as a file to import from; None: this one.
+        self.release: Path | None = None
         #: It was started and should run; what else ended it is its own doing.
         self.wanted = False
 
@@ -94,8 +102,8 @@ class Server:
         config.write_text(self._toml(), "utf-8")
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", _ALPOD, "--config", str(config)], stdin=subprocess.DEVNULL, stdout=log,
-                stderr=log,
+                [sys.executable, "-P", "-c", _ALPOD, "--config", str(config)], stdin=subprocess.DEVNULL, stdout=log,
+                stderr=log, env=of_release(self.release),
             )
 
     def _toml(self) -> str:
@@ -368,7 +376,7 @@ async def alpo_process(*arguments: str) -> AsyncIterator[Command]:
     """The alpo command, its stdin open; killed on leaving if it still runs."""
     pipe = subprocess.PIPE
     process = await trio.lowlevel.open_process(
-        [sys.executable, "-c", _ALPO, *arguments], stdin=pipe, stdout=pipe, stderr=pipe
+        [sys.executable, "-P", "-c", _ALPO, *arguments], stdin=pipe, stdout=pipe, stderr=pipe
     )
     try:
         yield Command(process)
@@ -382,9 +390,10 @@ async def alpo_process(*arguments: str) -> AsyncIterator[Command]:
                 await stream.aclose()
 
 
-async def alpo(*arguments: str, stdin: bytes = b"") -> tuple[int, str, str]:
+async def alpo(*arguments: str, stdin: bytes = b"", release: Path | None = None) -> tuple[int, str, str]:
     """The alpo command in a process of its own: exit code, stdout, stderr."""
     done = await trio.run_process(
-        [sys.executable, "-c", _ALPO, *arguments], stdin=stdin, capture_stdout=True, capture_stderr=True, check=False
+        [sys.executable, "-P", "-c", _ALPO, *arguments], stdin=stdin, capture_stdout=True, capture_stderr=True,
+        check=False, env=of_release(release),
     )
     return done.returncode, done.stdout.decode(), done.stderr.decode()

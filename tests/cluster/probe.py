@@ -56,10 +56,10 @@ async def probe(address: str, hello: w.Hello | None = None) -> AsyncIterator[Pro
 
 
 async def status(address: str) -> dict[str, Any] | None:
-    """What the server says of itself; None if it does not answer."""
+    """What the server, of whatever release, says of itself; None if it does not answer."""
     with trio.move_on_after(ANSWER_S):
         try:
-            async with probe(address) as server:
+            async with probe(address, w.ClientHello(w.OLDEST_VERSION, b"", "probe")) as server:
                 answer = await server.ask(w.Status(1))
         except (OSError, trio.BrokenResourceError):
             return None
