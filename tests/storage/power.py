@@ -60,7 +60,7 @@ class Power:
                 (to / name).write_bytes(survivor(self._files.get(inode, b""), now))
 
     def _on_fsync(self, descriptor: int) -> None:
-        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
         if path.is_relative_to(self._root):
             if path.name == self._failing:
                 self._lost.add(self._inode(path))
@@ -72,7 +72,7 @@ class Power:
         self._fsync(descriptor)
 
     def _on_advise(self, descriptor: int, offset: int, length: int, advice: int) -> None:
-        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
         if advice == os.POSIX_FADV_DONTNEED and path.is_file() and (inode := self._inode(path)) in self._lost:
             path.write_bytes(self._files.get(inode, b""))
             self._lost.discard(inode)
