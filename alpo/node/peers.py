@@ -239,10 +239,12 @@ class Peers:
         """Close a connection over which nothing came for an election timeout although we sent."""
         timeout_s = self._us.timers_ms[1] / 1000
         while True:
-            await trio.sleep(timeout_s / 4)
-            since_s = route.silent_since_s
-            if since_s is not None and trio.current_time() - since_s > timeout_s:
+            now_s, since_s = trio.current_time(), route.silent_since_s
+            due_s = (now_s if since_s is None else since_s) + timeout_s  # it cannot be earlier
+            if due_s <= now_s:
                 route.link.close("no answer for an election timeout")
+                return
+            await trio.sleep_until(due_s)
 
 
 def note_timers(driver: Driver, peer: int, hello: PeerHello, us: Ourselves) -> None:
