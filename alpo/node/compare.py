@@ -5,7 +5,8 @@ The scrub finds what does not match its own checksum; this finds copies that do,
 Laws:
 
 * Digests are compared, a range of ids at a time, with one other member at a time; a pass over the log after the other,
-  at the scrub's pace, and a connection for each range. A range is what both hold and know to be guaranteed: that never changes again.
+  at the scrub's pace, and a connection for each range. A range is what both hold and know to be guaranteed: that never
+  changes again.
 * A difference is halved down to its first entries, all other members are asked for them, and what most members hold
   alike is right: an alarm names entries, servers and who is wrong. It stands until a pass finds the copies equal.
 * It only ever says so. The log, and who takes part in what, are not changed by it.

@@ -6,7 +6,6 @@ import math
 
 import trio
 
-
 #: A pass over a log that is read so fast costs next to nothing: a thousandth of a core, of small entries.
 FREE_BYTES_PER_S = 16 << 10
 #: A pass over a small log takes this part of the time that others take.

@@ -24,7 +24,7 @@ import trio
 
 from alpo.core.inputs import DamageFound
 from alpo.storage.interface import DamagedStore, Scrubbed, Store, StoreError
-from alpo.storage.scrub import DAMAGED_MAX, ScrubMark
+from alpo.storage.scrub import DAMAGED_MAX
 
 from .driver import Driver, wall_ms
 from .limits import DiskCare

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -123,7 +124,7 @@ def test_a_pass_takes_as_long_as_it_may(
         assert log.reads == []
     else:
         assert len(began) == 3
-        assert [later - s for s, later in zip(began, began[1:], strict=False)] == pytest.approx([pass_s] * 2, rel=0.02)
+        assert [later - s for s, later in pairwise(began)] == pytest.approx([pass_s] * 2, rel=0.02)
 
 
 @pytest.mark.parametrize("which", ["scrub", "comparison"])
@@ -143,7 +144,7 @@ def test_the_scrub_reads_evenly() -> None:
     log = Log(12 * MB)
     for_virtual_s(HOUR - 1, lambda: log.scrubber(DiskCare(0, CAP)))
     times = [at_s for at_s, _, _ in log.reads]
-    gaps = [later - s for s, later in zip(times, times[1:], strict=False)]
+    gaps = [later - s for s, later in pairwise(times)]
     assert max(gaps) == pytest.approx(min(gaps)) and len(gaps) > 100
 
 
