@@ -18,11 +18,14 @@ from alpo.node.driver import Driver
 from alpo.node.limits import DiskCare
 from alpo.node.pace import FREE_BYTES_PER_S
 from alpo.node.peers import Peers
+from alpo.node.retention import KEEP_ALL, Cleaner
 from alpo.node.routes import Route
 from alpo.node.scrub import STRETCH_BYTES, Scrubber
+from alpo.node.space import DiskWatch
 from alpo.storage.digest import Span
-from alpo.storage.interface import Scrubbed, Store
+from alpo.storage.interface import Scrubbed, Store, Volume
 from alpo.storage.scrub import ScrubMark
+from alpo.storage.writer import WriterStats
 from alpo.wire import requests as w
 
 ENTRY = 1000
@@ -226,3 +229,29 @@ def test_a_connection_is_looked_at_once_an_election_timeout_and_closed_on_time()
         assert route.closed_s == pytest.approx(asked_s + 0.5)
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+@pytest.mark.parametrize(("low_water_bytes", "free_bytes", "pause_s"), [
+    (1000, 63_999, 1.0), (1000, 64_000, 5.0), (1000, 3_999, 0.1), (0, 0, 1.0), (0, 1 << 40, 1.0),
+])
+def test_a_disk_with_room_for_long_is_looked_at_seldom(low_water_bytes: int, free_bytes: int, pause_s: float) -> None:
+    watch = DiskWatch(cast(Driver, SimpleNamespace()), cast(Store, None), WriterStats(), low_water_bytes)
+    watch._tell(Volume(1 << 41, free_bytes), 0)
+    assert watch._pause_s() == pause_s
+
+
+async def _never(*arguments: object) -> None:
+    raise AssertionError("a thread was asked")
+
+
+def test_without_limits_nothing_is_looked_for_that_may_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that keeps everything does not go to its disk every second."""
+    log = Log(1 * MB)
+    log.replica.cleaning = SimpleNamespace(trim_lsn=1, cleanable_id=0)
+    log.replica.cursors = SimpleNamespace(now={})
+    log.replica.damage = SimpleNamespace(binds=False)
+    monkeypatch.setattr(trio.to_thread, "run_sync", _never)
+    for_virtual_s(10, lambda: Cleaner(cast(Driver, log), cast(Store, log), KEEP_ALL, lambda: 0.0))
+    log.replica.cleaning.trim_lsn = 5
+    with pytest.raises(AssertionError, match="a thread was asked"):
+        for_virtual_s(10, lambda: Cleaner(cast(Driver, log), cast(Store, log), KEEP_ALL, lambda: 0.0))
