@@ -39,6 +39,7 @@ def main() -> None:
     cluster.spawn(cluster.servers)
     try:
         with alpo.connect_sync(cluster.addresses, timeout_s=120) as log:
+            log.append(b"")  # done once there is a leader
             for first in range(0, args.entries, _BATCH):
                 for sent in [log.append_nowait(b"payload %d" % (first + at)) for at in range(_BATCH)]:
                     sent.result()
