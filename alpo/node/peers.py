@@ -240,11 +240,13 @@ class Peers:
         timeout_s = self._us.timers_ms[1] / 1000
         while True:
             now_s, since_s = trio.current_time(), route.silent_since_s
-            due_s = (now_s if since_s is None else since_s) + timeout_s  # it cannot be earlier
-            if due_s <= now_s:
+            if since_s is None:  # nothing is due for a timeout; all connections are looked at in one waking
+                await trio.sleep_until((now_s // timeout_s + 1) * timeout_s)
+            elif now_s < since_s + timeout_s:
+                await trio.sleep_until(since_s + timeout_s)
+            else:
                 route.link.close("no answer for an election timeout")
                 return
-            await trio.sleep_until(due_s)
 
 
 def note_timers(driver: Driver, peer: int, hello: PeerHello, us: Ourselves) -> None:
