@@ -148,7 +148,8 @@ def test_the_scrub_reads_evenly() -> None:
     for_virtual_s(HOUR - 1, lambda: log.scrubber(DiskCare(0, CAP)))
     times = [at_s for at_s, _, _ in log.reads]
     gaps = [later - s for s, later in pairwise(times)]
-    assert max(gaps) == pytest.approx(min(gaps)) and len(gaps) > 100
+    assert max(gaps) == pytest.approx(min(gaps))
+    assert times[-1] - times[0] > 0.95 * HOUR
 
 
 def test_whoever_wants_it_sooner_says_so() -> None:
