@@ -186,6 +186,7 @@ class StorageTable(_Table):
 
     low_water_bytes: int = _whole(256 * _MIB, 0, 1 << 60)
     scrub_bytes_per_s: int = _whole(1 * _MIB, 0, 1 << 40)
+    scrub_pass_s: float = _seconds(24 * 3600, 1, 366 * 24 * 3600)
 
 
 _WILDCARDS = ("0.0.0.0", "::")

@@ -198,7 +198,7 @@ def replica_config(config: Config, me: Any) -> ReplicaConfig:
 def disk_care(config: Config) -> DiskCare:
     """What is watched of the data directory."""
     given = config.storage
-    return DiskCare(given.low_water_bytes, given.scrub_bytes_per_s, ScrubMark(config.data))
+    return DiskCare(given.low_water_bytes, given.scrub_bytes_per_s, ScrubMark(config.data), given.scrub_pass_s)
 
 
 def limits_of(config: Config) -> Limits:

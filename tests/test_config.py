@@ -278,8 +278,9 @@ def test_the_example_shows_every_key_with_its_default() -> None:
     compare(plain.settings, shown.pop("settings"), set())
     compare(plain.limits, shown.pop("limits"), set())
     compare(plain.retention, shown.pop("retention"), {"max_age_s", "max_bytes", "max_entries"})
+    compare(plain.storage, shown.pop("storage"), set())
     compare(plain.member[0], shown["member"][0], set())
-    assert set(shown) == set(Config.model_fields) - {"timers", "settings", "limits", "retention", "join"}
+    assert set(shown) == set(Config.model_fields) - {"timers", "settings", "limits", "retention", "storage", "join"}
     assert "join = " in EXAMPLE.read_text()
     for key in ("auto_init", "insecure", "log_format"):
         assert getattr(plain, key) == shown[key] == Config.model_fields[key].default

@@ -5,7 +5,8 @@ The scrub finds what does not match its own checksum; this finds copies that do,
 Laws:
 
 * Digests are compared, a range of ids at a time, with one other member at a time; a pass over the log after the other,
-  at the scrub's rate. A range is what both hold and know to be guaranteed: that never changes again.
+  at the scrub's pace, and a connection for each range. A range is what both hold and know to be guaranteed: that never
+  changes again.
 * A difference is halved down to its first entries, all other members are asked for them, and what most members hold
   alike is right: an alarm names entries, servers and who is wrong. It stands until a pass finds the copies equal.
 * It only ever says so. The log, and who takes part in what, are not changed by it.
@@ -29,11 +30,13 @@ from alpo.storage.interface import Store, StoreError
 from .digests import IDS_MAX, PIECE_BYTES, held_id
 from .driver import Driver
 from .inquiry import DamagedThere, Inquiry, Unusable
+from .limits import DiskCare
+from .pace import SMALL_PART, pass_bytes_per_s
 
 log = structlog.get_logger()
 
-#: Between two passes.
-REST_S = 10.0
+#: Until another member is tried when one could not be asked.
+RETRY_S = 10.0
 #: What asking once counts at least, of the bytes of a second.
 ASKING_BYTES = 4096
 #: Entries that differ: looked for in one range; known of one member.
@@ -62,13 +65,15 @@ class Copies(NamedTuple):
 
 
 class Comparer:
-    """``bytes_per_s`` 0: nothing is compared."""
+    """Without a scrub nothing is compared."""
 
-    def __init__(self, driver: Driver, store: Store, bytes_per_s: int) -> None:
+    def __init__(self, driver: Driver, store: Store, care: DiskCare) -> None:
         self._driver = driver
         self._replica = driver.replica
         self._store = store
-        self._bytes_per_s = bytes_per_s
+        self._bytes_per_s = care.scrub_bytes_per_s
+        self._pass_s = care.scrub_pass_s
+        self._range_bytes = 0  # compared of the present range
         self._last_peer = 0
         self._next_ids: dict[Identity, int] = {}  # where to go on, of those that could not be asked to the end
         self._found: dict[tuple[Identity, int], Copies] = {}  # by (with whom, entry)
@@ -81,11 +86,12 @@ class Comparer:
         if not self._bytes_per_s:
             return
         while True:
+            began_s = trio.current_time()
             peer = self._next_peer()
-            if peer is not None:
-                await self._compare_with(peer)
+            passed = peer is not None and await self._compare_with(peer)
             self._tell()
-            await trio.sleep(REST_S)
+            rest_s = began_s + self._pass_s / SMALL_PART - trio.current_time() if passed else RETRY_S
+            await trio.sleep(max(rest_s, 0.0))
 
     def _others(self) -> list[Member]:
         r = self._replica
@@ -100,39 +106,46 @@ class Comparer:
             self._last_peer = peer.id
         return peer
 
-    async def _compare_with(self, peer: Member) -> None:
-        """A pass, or what is left of one."""
-        why = ""
+    async def _compare_with(self, peer: Member) -> bool:
+        """A pass, or what is left of one; False if it did not come to its end."""
+        why, passed = "", False
         try:
-            inquiry = await self._open(peer.id)
-            try:
-                await self._pass(peer.identity, inquiry)
-            finally:
-                await inquiry.aclose()
+            passed = await self._pass(peer.identity)
         except (Unusable, StoreError) as error:
             why = str(error)
         if why and self._why.get(peer.id) != why:
             log.warning("cannot_compare", peer=peer.id, why=why)
         self._why[peer.id] = why
+        return passed
 
     async def _open(self, id: int) -> Inquiry:
         """Raises `Unusable`."""
         return await Inquiry.open(id, self._replica.address_of(id), self._replica.cluster)
 
-    async def _pass(self, peer: Identity, inquiry: Inquiry) -> None:
-        """Raises `Unusable`, `StoreError`."""
+    async def _pass(self, peer: Identity) -> bool:
+        """True at its end; False if this is no member any more. Raises `Unusable`, `StoreError`."""
         next_id = self._next_ids.pop(peer, 1)
-        while True:
+        while self._replica.members.latest.holds(peer):
+            began_s = trio.current_time()
             first_id = max(next_id, self._replica.log.base_id + 1)
             last_id = min(held_id(self._replica), first_id - 1 + IDS_MAX - (first_id - 1) % IDS_MAX)
             if first_id > last_id:
                 self._passes += 1
-                return
+                return True
             self._next_ids[peer] = first_id
-            differing = await self._differing(inquiry, first_id, last_id)
+            self._range_bytes = 0
+            inquiry = await self._open(peer.id)
+            try:
+                differing = await self._differing(inquiry, first_id, last_id)
+            finally:
+                await inquiry.aclose()
             self._keep(peer, first_id, last_id, await self._settle(peer.id, differing))
             del self._next_ids[peer]
             next_id = last_id + 1
+            log_bytes = await trio.to_thread.run_sync(self._store.live_bytes)
+            paid_s = began_s + self._range_bytes / pass_bytes_per_s(log_bytes, self._bytes_per_s, self._pass_s)
+            await trio.sleep(max(paid_s - trio.current_time(), 0.0))
+        return False
 
     async def _differing(self, inquiry: Inquiry, first_id: int, last_id: int) -> dict[int, tuple[bytes, bytes]]:
         """The first few of these entries that differ: digests of our copy and of theirs. What either does not hold, or
@@ -154,11 +167,13 @@ class Comparer:
                 continue
             todo.append((theirs.last_id + 1, last_id))
             first_id, last_id = theirs.first_id, theirs.last_id
-            if ours.digest != theirs.digest and first_id == last_id:
-                found[first_id] = ours.digest, theirs.digest
-            elif ours.digest != theirs.digest:
+            if ours.digest != theirs.digest and first_id < last_id:
                 middle_id = (first_id + last_id) // 2
                 todo += [(middle_id + 1, last_id), (first_id, middle_id)]
+                continue
+            self._range_bytes += ours.bytes
+            if ours.digest != theirs.digest:
+                found[first_id] = ours.digest, theirs.digest
         return found
 
     async def _our_digest(self, first_id: int, last_id: int) -> Span | None:

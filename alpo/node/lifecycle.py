@@ -139,9 +139,9 @@ class Node:
         )
         care = self._care
         self.disk = DiskWatch(self.driver, self._store, writer.stats, care.low_water_bytes)
-        self.scrubber = Scrubber(self.driver, self._store, care.scrub_bytes_per_s, care.mark)
+        self.scrubber = Scrubber(self.driver, self._store, care)
         self.driver.on_mended = self.scrubber.mended
-        self.comparer = Comparer(self.driver, self._store, care.scrub_bytes_per_s)
+        self.comparer = Comparer(self.driver, self._store, care)
         configured = {c.id: c.address for c in self._cfg.configured}
         self.peers = Peers(self.us, self.driver, self.routes, configured)
         self.listener = Listener(self.us, self.driver, self.routes, self.peers, self, self.limits)

@@ -47,6 +47,8 @@ class DiskCare:
     low_water_bytes: int = 0
     scrub_bytes_per_s: int = 0
     mark: ScrubMark | None = None
+    #: How long a pass of the scrub, and of the comparison, takes.
+    scrub_pass_s: float = 86_400.0
 
 
 NO_CARE = DiskCare()

@@ -6,6 +6,18 @@ import math
 
 import trio
 
+#: A pass over a log that is read so fast costs next to nothing: a thousandth of a core, of small entries.
+FREE_BYTES_PER_S = 16 << 10
+#: A pass over a small log takes this part of the time that others take.
+SMALL_PART = 24
+
+
+def pass_bytes_per_s(log_bytes: int, bytes_per_s_max: int, pass_s: float) -> float:
+    """How fast a pass over the log goes in the background: evenly, so that it takes ``pass_s``; a small log's a
+    `SMALL_PART` of that, where `FREE_BYTES_PER_S` suffice. ``bytes_per_s_max``: no faster, however long it takes."""
+    small = min(log_bytes * SMALL_PART / pass_s, FREE_BYTES_PER_S)
+    return max(1.0, min(bytes_per_s_max, max(log_bytes / pass_s, small)))
+
 
 class Pace:
     """At most ``bytes_per_s`` pass, all together; 0: as fast as they come.

@@ -263,10 +263,14 @@ class Peers:
         """Close a connection over which nothing came for an election timeout although we sent."""
         timeout_s = self._us.timers_ms[1] / 1000
         while True:
-            await trio.sleep(timeout_s / 4)
-            since_s = route.silent_since_s
-            if since_s is not None and trio.current_time() - since_s > timeout_s:
+            now_s, since_s = trio.current_time(), route.silent_since_s
+            if since_s is None:  # nothing is due for a timeout; all connections are looked at in one waking
+                await trio.sleep_until((now_s // timeout_s + 1) * timeout_s)
+            elif now_s < since_s + timeout_s:
+                await trio.sleep_until(since_s + timeout_s)
+            else:
                 route.link.close("no answer for an election timeout")
+                return
 
 
 def note_timers(driver: Driver, peer: int, hello: PeerHello, us: Ourselves) -> None:

@@ -48,6 +48,11 @@ class Retention:
     cursor_lag_bytes: int | None = 16 << 30
     cursor_lag_s: float | None = 7 * 24 * 3600.0
 
+    @property
+    def limits(self) -> bool:
+        """May anything go that nobody trimmed?"""
+        return self.max_age_s is not None or self.max_bytes is not None or self.max_entries is not None
+
 
 #: The default: only what was trimmed may go.
 KEEP_ALL = Retention()
@@ -84,7 +89,9 @@ class Cleaner:
         """One chunk and the rest after it. False: nothing may go just now. Raises `StoreError`."""
         r = self._replica
         base_id = r.log.base_id
-        upto_id = await trio.to_thread.run_sync(self._find, r.guaranteed_id, base_id, r.cleaning.trim_lsn)
+        upto_id = base_id
+        if self._policy.limits or r.cleaning.trim_lsn > 1:
+            upto_id = await trio.to_thread.run_sync(self._find, r.guaranteed_id, base_id, r.cleaning.trim_lsn)
         await self._look_at_cursors(upto_id)
         if trio.current_time() - self._looked_s >= LOOK_EVERY_S:
             self._looked_s = trio.current_time()

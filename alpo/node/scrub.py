@@ -2,7 +2,8 @@
 
 Laws:
 
-* It reads at most so many bytes a second, in short stretches, in a reader's thread; after a pass it rests.
+* It reads in short stretches, in a reader's thread, no faster than a pass over all of the log in so many hours needs
+  (`pace`), and at most so many bytes a second.
 * What is damaged is an alarm, once, and stays in status until a later look finds it sound, or it was cleaned. A damaged
   entry is never served or sent; what else follows from it is the core's affair (`alpo.core.damage`).
 * What was written anew from a peer's copy is looked at as soon as it is on disk: only then is it sound. What stays
@@ -15,7 +16,7 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import structlog
@@ -23,15 +24,17 @@ import trio
 
 from alpo.core.inputs import DamageFound
 from alpo.storage.interface import DamagedStore, Scrubbed, Store, StoreError
-from alpo.storage.scrub import DAMAGED_MAX, ScrubMark
+from alpo.storage.scrub import DAMAGED_MAX
 
-from .driver import Driver
+from .driver import Driver, wall_ms
+from .limits import DiskCare
+from .pace import SMALL_PART, pass_bytes_per_s
 
 log = structlog.get_logger()
 
 STRETCH_BYTES = 64 << 10
-#: Between two passes; between two looks when the store cannot be read; between two notes of where it is.
-REST_S, RETRY_S, REMEMBER_S = 10.0, 10.0, 30.0
+#: Between two looks when the store cannot be read; between two notes of where it is.
+RETRY_S, REMEMBER_S = 10.0, 300.0
 #: So often an entry is written anew before the store is given up.
 MENDED_MAX = 3
 #: Damaged ids shown in status.
@@ -39,19 +42,22 @@ SHOWN_MAX = 100
 
 
 class Scrubber:
-    """``bytes_per_s`` 0: no scrub. ``mark`` None: nothing is remembered."""
+    """``now_ms``: the wall clock."""
 
-    def __init__(self, driver: Driver, store: Store, bytes_per_s: int, mark: ScrubMark | None) -> None:
+    def __init__(self, driver: Driver, store: Store, care: DiskCare, now_ms: Callable[[], int] = wall_ms) -> None:
         self._driver = driver
         self._store = store
-        self._bytes_per_s = bytes_per_s
-        self._mark = mark
+        self._bytes_per_s = care.scrub_bytes_per_s
+        self._pass_s = care.scrub_pass_s
+        self._mark = care.mark
+        self._now_ms = now_ms
         self._next_id = 1
         self._damaged: set[int] = set()
         self._unlisted_id = 0  # the first damaged one that was one too many to be listed; 0: none
         self._recalled: list[int] = []
         self._told: list[int] = []
         self._passes = 0
+        self._ended_ms: int | None = None  # when the last pass did
         self._remembered_s = trio.current_time()
         self._mended: list[int] = []
         self._in_vain: dict[int, int] = {}  # how often these were written anew, and stayed damaged
@@ -65,7 +71,8 @@ class Scrubber:
     async def recall(self) -> None:
         """Take up what was known before a restart. Before anything is said to others."""
         if self._bytes_per_s and self._mark is not None:
-            self._next_id, self._recalled = await trio.to_thread.run_sync(self._mark.read)
+            known = await trio.to_thread.run_sync(self._mark.read)
+            self._next_id, self._recalled, self._ended_ms = known
             self._damaged = self._of_the_log(self._recalled)
             self._tell()
 
@@ -75,18 +82,32 @@ class Scrubber:
             return
         for id in self._recalled:
             await self._stretch(id, 1)
+        began_s = trio.current_time()
         while True:
             found = await self._stretch(self._next_id, STRETCH_BYTES)
             if found is None:
                 await self._rest(RETRY_S)
                 continue
             self._next_id = found.next_id
+            rest_s = await self._paid_for(found.bytes)
             if found.at_end:
                 self._next_id = 1
                 self._passes += 1
+                self._ended_ms = self._now_ms()
+                rest_s = max(rest_s, began_s + self._pass_s / SMALL_PART - trio.current_time())
+                began_s = trio.current_time() + rest_s
             if found.at_end or trio.current_time() - self._remembered_s >= REMEMBER_S:
                 await self._remember()
-            await self._rest(found.bytes / self._bytes_per_s + (REST_S if found.at_end else 0.0))
+            await self._rest(rest_s)
+
+    async def _paid_for(self, size_bytes: int) -> float:
+        """How long to look at nothing more after so many bytes."""
+        try:
+            log_bytes = await trio.to_thread.run_sync(self._store.live_bytes)
+        except StoreError as error:
+            log.error("cannot_scrub", why=str(error))
+            return RETRY_S
+        return size_bytes / pass_bytes_per_s(log_bytes, self._bytes_per_s, self._pass_s)
 
     async def _rest(self, rest_s: float) -> None:
         """Look at nothing for a while but what was mended."""
@@ -157,13 +178,18 @@ class Scrubber:
         self._remembered_s = trio.current_time()
         if self._mark is not None:
             try:
-                await trio.to_thread.run_sync(self._mark.write, self._next_id, self._told)
+                await trio.to_thread.run_sync(self._mark.write, self._next_id, self._told, self._ended_ms)
             except OSError as error:  # a full disk, perhaps: the next pass finds it again
                 log.warning("cannot_remember_scrub", why=str(error))
 
     def fields(self) -> dict[str, Any]:
         """For status."""
-        return {"damaged": self._told[:SHOWN_MAX], "scrubbed_id": self._next_id - 1, "scrub_passes": self._passes}
+        return {
+            "damaged": self._told[:SHOWN_MAX],
+            "scrubbed_id": self._next_id - 1,
+            "scrub_passes": self._passes,
+            "scrub_ended_ms": self._ended_ms,
+        }
 
     def remarks(self) -> list[str]:
         """For people: a sentence, or none."""

@@ -24,8 +24,10 @@ from .driver import Driver
 
 log = structlog.get_logger()
 
-#: Between two looks; when space is scarce, or about to be.
-LOOK_EVERY_S, LOOK_CLOSELY_S = 1.0, 0.1
+#: Between two looks; when space is scarce, or about to be; when so many low-water marks are free that no disk writes as
+#: fast as to use them up before the next.
+LOOK_EVERY_S, LOOK_CLOSELY_S, LOOK_SELDOM_S = 1.0, 0.1, 5.0
+_CLOSE_MARKS, _FAR_MARKS = 4, 64
 #: The reserve's part of the low-water mark; how much above a mark there is room again, as a part of it.
 RESERVE_PART, MARGIN_PART = 4, 4
 
@@ -62,8 +64,14 @@ class DiskWatch:
                 log.error("cannot_see_space", why=str(error))
             else:
                 self._tell(disk, file_free_bytes)
-            scarce = self._told is not Room.PLENTY or self._free_bytes < 4 * self._low_water_bytes
-            await trio.sleep(LOOK_CLOSELY_S if scarce else LOOK_EVERY_S)
+            await trio.sleep(self._pause_s())
+
+    def _pause_s(self) -> float:
+        """Until the next look."""
+        if self._told is not Room.PLENTY or self._free_bytes < _CLOSE_MARKS * self._low_water_bytes:
+            return LOOK_CLOSELY_S
+        far = 0 < _FAR_MARKS * self._low_water_bytes <= self._free_bytes
+        return LOOK_SELDOM_S if far else LOOK_EVERY_S
 
     def _look(self) -> tuple[Volume, int]:
         return self._store.volume(), self._store.free_bytes()

@@ -129,8 +129,7 @@ def _restore(
             db.execute("PRAGMA journal_mode=WAL")
         schema.sync(new)
         new.replace(directory / schema.DB_NAME)
-        schema.sync(directory)
-        schema.sync(directory.absolute().parent)
+        schema.settle(directory)
     except sqlite3.Error as error:
         raise translate(error, new) from error
     except OSError as error:
@@ -238,6 +237,7 @@ def recovery(
         raise StoreError(f"{directory}: there is no data file")
     lock = DirectoryLock.take(directory)
     try:
+        schema.settle(directory)
         with open_source(path) as source:
             if source.is_backup:
                 raise StoreError(f"{path} is a backup: `alpo restore` makes a data directory of it")

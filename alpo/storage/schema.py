@@ -4,6 +4,9 @@ Laws:
 
 * ``alpo.db`` appears by a rename, whole: with its tables and its hard row, synced. A crash before leaves only
   ``alpo.db.new``, in which no hard state was ever used.
+* Nothing of a directory is believed before `settle`: a process that was killed may have left it in memory alone. What
+  was told of it would be gone after a power cut; and frames written behind a commit that nobody synced would make that
+  look like one that was.
 * Whose file it is and whether this version may write it is settled on a read-only connection, before any other.
 * A file of a newer schema is never written to; an older one is brought up in one transaction a version.
 """
@@ -14,6 +17,7 @@ import functools
 import os
 import sqlite3
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from alpo.core.entries import Entry
@@ -196,11 +200,11 @@ def create(directory: Path, server_id: int, incarnation: bytes) -> None:
             new.with_name(new.name + suffix).unlink(missing_ok=True)
         _fill(new, Hard(server_id, incarnation, 0, 0, 0, 0, b"", start_to_json(EMPTY_START)))
         sync(new)
-        for suffix in ("-wal", "-shm"):  # of an empty file that stood in its place
+        for suffix in ("-wal", "-shm"):  # of another store that was here, or of an empty file
             (directory / (DB_NAME + suffix)).unlink(missing_ok=True)
+        sync(directory)  # they would be taken for the new file's
         new.replace(directory / DB_NAME)
         sync(directory)
-        sync(directory.absolute().parent)
     except sqlite3.Error as error:
         raise translate(error, new) from error
     except OSError as error:
@@ -300,10 +304,39 @@ def migrate(db: sqlite3.Connection) -> None:
         db.execute("COMMIT")
 
 
-def sync(path: Path) -> None:
-    """fsync of a file or directory. Raises OSError."""
+def settle(directory: Path) -> None:
+    """See to it that what is read of a store is on disk: the WAL, the data file, the directory, those that it is in.
+    The directory's lock must be held. Raises `StoreError`."""
+    path = directory / DB_NAME
+    try:
+        for file in (path.with_name(path.name + "-wal"), path):
+            with suppress(FileNotFoundError):
+                sync(file, forget=True)
+        sync(directory)
+        _sync_above(directory.absolute())
+    except OSError as error:
+        raise StoreError(f"{error.filename or directory}: cannot be synced: {error.strerror}") from error
+
+
+def _sync_above(directory: Path) -> None:
+    """They may have been made with it. One that we may not look into was not made by us."""
+    device = directory.stat().st_dev
+    for above in directory.parents:
+        if above.stat().st_dev != device:
+            break
+        with suppress(PermissionError):
+            sync(above)
+
+
+def sync(path: Path, *, forget: bool = False) -> None:
+    """fsync of a file or directory; ``forget``: what is read from now on comes from the disk, as far as the system
+    allows. Raises OSError, with the path."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+        if forget and hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         os.close(descriptor)

@@ -114,16 +114,20 @@ class ScrubMark:
     def __init__(self, directory: Path) -> None:
         self._path = directory / SCRUB_NAME
 
-    def read(self) -> tuple[int, list[int]]:
-        """(next id, damaged ids); (1, []) if nothing is remembered, or nothing that can be understood."""
+    def read(self) -> tuple[int, list[int], int | None]:
+        """(next id, damaged ids, when the last pass ended, ms since the epoch, None if none did or it is not known);
+        (1, [], None) if nothing is remembered, or nothing that can be understood."""
         try:
             fields = json.loads(self._path.read_text("utf-8"))
-            return int(fields["next_id"]), [int(id) for id in fields["damaged"]][:DAMAGED_MAX]
-        except (OSError, ValueError, KeyError, TypeError):
-            return 1, []
+            ended_ms = fields.get("ended_ms")  # older files have none
+            damaged = [int(id) for id in fields["damaged"]][:DAMAGED_MAX]
+            return int(fields["next_id"]), damaged, None if ended_ms is None else int(ended_ms)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return 1, [], None
 
-    def write(self, next_id: int, damaged: Iterable[int]) -> None:
+    def write(self, next_id: int, damaged: Iterable[int], ended_ms: int | None = None) -> None:
         """Raises OSError."""
         fresh = self._path.with_name(SCRUB_NAME + ".new")
-        fresh.write_text(json.dumps({"next_id": next_id, "damaged": list(damaged)}) + "\n", "utf-8")
+        fields = {"next_id": next_id, "damaged": list(damaged), "ended_ms": ended_ms}
+        fresh.write_text(json.dumps(fields) + "\n", "utf-8")
         fresh.replace(self._path)

@@ -29,22 +29,23 @@ def first_id_where(
     If that is ``guess_id`` it takes two looks. A wrong guess takes two more than none; one that cannot be looked at for
     damage, or is not among those ids, is as none.
     """
-    low, high = first_id, last_id + 1
-    if low <= guess_id < high:
-        with suppress(DamagedStore):
-            if not holds(head(guess_id)):
-                low = guess_id + 1
-            elif guess_id > low and holds(head(guess_id - 1)):
-                high = guess_id - 1
+    def halve(low: int, high: int) -> int:
+        while low < high:
+            middle = (low + high) // 2
+            if holds(head(middle)):
+                high = middle
             else:
-                return guess_id
-    while low < high:
-        middle = (low + high) // 2
-        if holds(head(middle)):
-            high = middle
-        else:
-            low = middle + 1
-    return low
+                low = middle + 1
+        return low
+
+    if first_id <= guess_id <= last_id:
+        with suppress(DamagedStore):  # met because of the guess, perhaps
+            if not holds(head(guess_id)):
+                return halve(guess_id + 1, last_id + 1)
+            if guess_id > first_id and holds(head(guess_id - 1)):
+                return halve(first_id, guess_id - 1)
+            return guess_id
+    return halve(first_id, last_id + 1)
 
 
 def holds_lsn(lsn: int) -> Callable[[Head], bool]:

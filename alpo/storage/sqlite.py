@@ -115,6 +115,7 @@ class SqliteStore:
         with ExitStack() as undo:
             lock = DirectoryLock.take(directory)
             undo.callback(lock.release)
+            schema.settle(directory)
             if not schema.exists(directory):
                 schema.create(directory, server_id, make_incarnation())
             schema.check(directory, server_id, cluster)

@@ -4,7 +4,8 @@ Laws:
 
 * What SQLite heeds it says itself: a connection that only reads has built the index of the WAL, and nothing else.
 * A commit is proven to have been synced by a frame that was written after it: frames are chained by their checksums,
-  and the next transaction's first frame is written only once the fsync of the commit before it has returned.
+  and the next transaction's first frame is written only once the fsync of the commit before it has returned, or, after
+  a restart, that of all that was there (`schema.settle`).
 * A torn last commit never looks so, nor do frames left over from before the WAL was begun anew (their salts are
   others) or from a transaction that was given up (nothing follows its last frame).
 * The header is synced before the first frame is written: a bad one before frames is damage.

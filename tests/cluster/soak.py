@@ -49,7 +49,7 @@ SHOWN_MAX = 5
 DISK_MIB = 192
 OPTIONS = {
     "retention": {"max_entries": 2_000},
-    "storage": {"low_water_bytes": LOW_WATER_BYTES, "scrub_bytes_per_s": 1 << 30},
+    "storage": {"low_water_bytes": LOW_WATER_BYTES, "scrub_bytes_per_s": 1 << 30, "scrub_pass_s": 10.0},
 }
 
 

@@ -28,7 +28,7 @@ def replace_body(data: Path, id: int, body: bytes) -> None:
 
 @in_trio
 async def test_a_copy_that_differs_is_found_named_and_gone_with_its_disk(tmp_path: Path) -> None:
-    async with cluster(tmp_path, proxied=False, storage={"scrub_bytes_per_s": 1 << 30}) as running:
+    async with cluster(tmp_path, proxied=False, storage={"scrub_bytes_per_s": 1 << 30, "scrub_pass_s": 1.0}) as running:
         leader = await running.leader()
         odd, other = running.others(leader)
         async with connect(running.addresses) as log:

@@ -28,7 +28,7 @@ def events(running: Cluster, id: int) -> list[dict[str, Any]]:
 @in_trio
 async def test_a_damaged_entry_comes_back_from_another_server(tmp_path: Path) -> None:
     """Of a leader and of a follower, while appends go on."""
-    async with cluster(tmp_path, proxied=False, storage={"scrub_bytes_per_s": 1 << 30}) as running:
+    async with cluster(tmp_path, proxied=False, storage={"scrub_bytes_per_s": 1 << 30, "scrub_pass_s": 1.0}) as running:
         first = await running.leader()
         follower = running.others(first)[0]
         async with connect(running.addresses) as log:
@@ -59,7 +59,7 @@ async def test_a_damaged_entry_comes_back_from_another_server(tmp_path: Path) ->
 
 @in_trio
 async def test_an_entry_damaged_on_all_disks_is_an_alarm_and_never_served(tmp_path: Path) -> None:
-    async with cluster(tmp_path, proxied=False, storage={"scrub_bytes_per_s": 1 << 30}) as running:
+    async with cluster(tmp_path, proxied=False, storage={"scrub_bytes_per_s": 1 << 30, "scrub_pass_s": 1.0}) as running:
         first = await running.leader()
         async with connect(running.addresses) as log:
             lsns = [await log.append(b"%d" % number) for number in range(50)]
@@ -110,7 +110,7 @@ def break_page(data: Path, payload: bytes) -> None:
 
 @in_trio
 async def test_a_damaged_page_of_a_running_server_ends_its_store_and_not_the_server(tmp_path: Path) -> None:
-    async with cluster(tmp_path, proxied=False, storage={"scrub_bytes_per_s": 1 << 30}) as running:
+    async with cluster(tmp_path, proxied=False, storage={"scrub_bytes_per_s": 1 << 30, "scrub_pass_s": 1.0}) as running:
         follower = running.others(await running.leader())[0]
         async with connect(running.addresses) as log:
             lsns = [await log.append(b"%04d" % number + bytes(200)) for number in range(200)]

@@ -119,6 +119,45 @@ def test_a_wal_that_would_lose_commits_is_not_opened(tmp_path: Path) -> None:
     assert {name: (tmp_path / name).read_bytes() for name in left} == left
 
 
+#: alpod on a system where no file called so can be synced.
+_NO_SYNC = """
+import errno, os, sys
+name, sync = sys.argv.pop(1), os.fsync
+def fails(descriptor):
+    if os.readlink(f"/proc/self/fd/{descriptor}").endswith("/" + name):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+    sync(descriptor)
+os.fsync = fails
+from alpo.daemon import main
+main()
+"""
+
+
+@pytest.mark.parametrize("name", ["alpo.db-wal", "alpo.db", "data"])
+def test_a_disk_that_cannot_be_synced_at_the_start(tmp_path: Path, name: str) -> None:
+    """Exit 1, a line that names the file, the store as it was, and nobody was told anything."""
+    data = tmp_path / "data"
+    store = SqliteStore.open(data, 1)
+    store.commit([Write(1, 1, 0, None, [], [], 0, 0)])
+    left = {name: (data / name).read_bytes() for name in ("alpo.db", "alpo.db-wal")}
+    store.close()
+    for each, content in left.items():
+        (data / each).write_bytes(content)
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        other.setblocking(False)
+        more = ["--member", f"2=127.0.0.1:{other.getsockname()[1]}"]
+        arguments = [sys.executable, "-c", _NO_SYNC, name, *flags(data, free_port()), *more]
+        ended = subprocess.run(arguments, capture_output=True, text=True, timeout=WAIT_S, check=False)
+        with pytest.raises(BlockingIOError):
+            other.accept()
+    assert (ended.returncode, ended.stdout) == (1, "")
+    path = data if name == "data" else data / name
+    assert ended.stderr == f"alpod: {path}: cannot be synced: Input/output error\n"
+    assert {path.name: path.read_bytes() for path in data.iterdir() if path.name != "alpo.lock"} == left
+
+
 def test_a_directory_of_another_server_is_not_touched(tmp_path: Path) -> None:
     with Serving(*flags(tmp_path, free_port())) as server:
         server.process.terminate()

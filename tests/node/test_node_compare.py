@@ -14,7 +14,7 @@ import trio.testing
 from node_rig import Rig, append, connect, in_trio, listening_socket, random_id, rig, until
 
 from alpo.core.entries import Entry, seal
-from alpo.node import compare, digests
+from alpo.node import compare, digests, pace
 from alpo.node.compare import Copies
 from alpo.node.inquiry import Inquiry, Unusable
 from alpo.node.lifecycle import Node
@@ -24,12 +24,17 @@ from alpo.storage.interface import DamagedStore
 from alpo.wire import requests as w
 from alpo.wire.codec import encode
 
-CARE = DiskCare(0, 1 << 40)
+CARE = DiskCare(0, 1 << 40, scrub_pass_s=0.0024)
 
 
 @pytest.fixture(autouse=True)
 def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compare, "REST_S", 0.01)
+    _set_quick(monkeypatch)
+
+
+def _set_quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compare, "RETRY_S", 0.01)
+    monkeypatch.setattr(pace, "FREE_BYTES_PER_S", 1 << 40)
 
 
 def plant(node: Node, *ids: int) -> None:
@@ -234,7 +239,7 @@ async def test_a_member_that_hangs_or_is_gone_is_passed_over(monkeypatch: pytest
             if sock is not None:
                 sock.close()
         monkeypatch.undo()
-        monkeypatch.setattr(compare, "REST_S", 0.01)
+        _set_quick(monkeypatch)
         await further(r.nodes[0])
 
 

@@ -23,11 +23,12 @@ from alpo.storage.scrub import ScrubMark
 from alpo.wire import requests as w
 
 RATE = 1 << 40
+#: Of a pass: the next begins at once.
+PASS_S = 0.024
 
 
 @pytest.fixture(autouse=True)
 def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scrub, "REST_S", 0.001)
     monkeypatch.setattr(scrub, "RETRY_S", 0.001)
     monkeypatch.setattr(loader, "DAMAGED_RETRY_S", 0.001)
 
@@ -83,7 +84,7 @@ async def status(r: Rig) -> dict[str, Any]:
 @in_trio
 async def test_damage_is_an_alarm_until_it_is_gone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     mark = ScrubMark(tmp_path)
-    async with rig(care=DiskCare(0, RATE, mark)) as r:
+    async with rig(care=DiskCare(0, RATE, mark, PASS_S)) as r:
         damage = Damage(r.nodes[0], monkeypatch)
         client, id = await founded(r), random_id()
         for serial in range(1, 10):
@@ -121,7 +122,7 @@ async def test_after_a_restart_it_looks_at_what_was_damaged_and_goes_on_where_it
 
     damages: list[Damage] = []
     monkeypatch.setattr(Node, "__init__", made)
-    async with rig(care=DiskCare(0, RATE, mark)):
+    async with rig(care=DiskCare(0, RATE, mark, PASS_S)):
         await until(lambda: len(damages[0].scrubbed) >= 4)
         assert damages[0].scrubbed[:3] == [2, 4, 6]
 
@@ -189,7 +190,7 @@ async def test_what_was_known_before_a_restart_holds_the_server_back_before_it_s
         await with_entries(r)
         node = r.nodes[0]
         mark.write(1, [4, 10**6])
-        again = scrub.Scrubber(node.driver, node._store, RATE, mark)
+        again = scrub.Scrubber(node.driver, node._store, DiskCare(0, RATE, mark, PASS_S))
         told = noted(node, monkeypatch)
         await again.recall()
         assert told == [DamageFound((4,))], "and nothing of what is beyond the log's end"
@@ -199,7 +200,7 @@ async def test_what_was_known_before_a_restart_holds_the_server_back_before_it_s
 @in_trio
 async def test_what_was_expunged_is_no_damage_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """The log may be shorter afterwards, and no look would ever come there."""
-    async with rig(care=DiskCare(0, RATE, None)) as r:
+    async with rig(care=DiskCare(0, RATE, None, PASS_S)) as r:
         await with_entries(r)
         node = r.nodes[0]
         beyond_id = node.replica.last_id + 3
@@ -212,13 +213,13 @@ async def test_of_more_damage_than_is_listed_the_rest_is_looked_for_before_all_i
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(scrub, "DAMAGED_MAX", 2)
-    async with rig(care=DiskCare(0, RATE, None)) as r:
+    async with rig(care=DiskCare(0, RATE, None, PASS_S)) as r:
         await with_entries(r)
         node = r.nodes[0]
         damage, told = Damage(node, monkeypatch), noted(node, monkeypatch)
         damage.ids = [3, 5, 7, 9, 11]
         await until(lambda: told == [DamageFound((3, 5))])
-        monkeypatch.setattr(scrub, "REST_S", 10_000)  # from now on only what was mended is looked at
+        node.scrubber._pass_s = 1_000_000  # from now on only what was mended is looked at
         passes = node.scrubber._passes
         await until(lambda: node.scrubber._passes > passes)
         for mended, left in (((3, 5), (7, 9, 11)), ((7, 9), (11,)), ((11,), ())):
@@ -268,8 +269,7 @@ async def test_a_peer_that_asks_for_copies_without_end_has_one_read_at_a_time(mo
 
 @in_trio
 async def test_what_stays_damaged_though_it_was_written_anew_ends_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scrub, "REST_S", 10_000)
-    async with rig(care=DiskCare(0, RATE, None)) as r:
+    async with rig(care=DiskCare(0, RATE, None, 1_000_000)) as r:
         await with_entries(r)
         node = r.nodes[0]
         failed: list[BaseException] = []

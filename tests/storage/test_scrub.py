@@ -134,9 +134,13 @@ def test_what_is_sound_before_a_damaged_entry_is_read(sqlite):
 
 def test_where_it_was_is_remembered(tmp_path):
     mark = ScrubMark(tmp_path)
-    assert mark.read() == (1, [])
+    assert mark.read() == (1, [], None)
     mark.write(77, [3, 9])
-    assert ScrubMark(tmp_path).read() == (77, [3, 9])
+    assert ScrubMark(tmp_path).read() == (77, [3, 9], None)
+    mark.write(1, [], 1_700_000_000_123)
+    assert ScrubMark(tmp_path).read() == (1, [], 1_700_000_000_123)
+    (tmp_path / "alpo.scrub").write_text('{"next_id": 77, "damaged": [3, 9]}')  # of an earlier version
+    assert mark.read() == (77, [3, 9], None)
     for text in ("", "{}", "[]", '{"next_id": "x", "damaged": []}', "\x00", '{"next_id": 1, "damaged": 4}'):
         (tmp_path / "alpo.scrub").write_text(text)
-        assert mark.read() == (1, [])
+        assert mark.read() == (1, [], None)

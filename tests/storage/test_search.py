@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from alpo.storage.interface import DamagedStore
@@ -43,6 +43,7 @@ def test_a_right_guess_costs_two_looks(before: int, after: int) -> None:
     assert len(heads.looks) == 2
 
 
+@example(count=32, before=0, damaged=3, guess=25)
 @given(count=st.integers(1, 200), before=st.integers(0, 200), damaged=st.integers(0, 199), guess=st.integers(-1, 201))
 def test_damage_is_met_only_where_it_is_met_without_a_guess(count: int, before: int, damaged: int, guess: int) -> None:
     flags = [at >= before for at in range(count)]
