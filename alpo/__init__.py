@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from .errors import (
     AlpoError,
+    Closed,
     Fenced,
     NoSpace,
     NotEverywhere,
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "AlpoError", "CursorInfo", "Fenced", "Handle", "Log", "NoSpace", "NotEverywhere", "NotGuaranteed", "OutOfRange",
+    "AlpoError", "Closed", "CursorInfo", "Fenced", "Handle", "Log", "NoSpace", "NotEverywhere", "NotGuaranteed", "OutOfRange",
     "Outcome", "Overloaded", "ProtocolError", "Record", "Refused", "SerialExpected", "SerialReused", "SessionExpired",
     "Skipped", "SyncLog", "TooLarge", "Unavailable", "__version__", "connect", "connect_sync",
 ]
