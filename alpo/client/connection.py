@@ -203,6 +203,11 @@ class Connection:
             anyio.notify_closing(self._sock)
             self._sock.close()
 
+    def abandon(self) -> None:
+        """Let go of it in a forked child: the socket stays open in the parent, and nobody is told."""
+        self.closed = True
+        self._sock.close()
+
     def _lost(self, error: Exception) -> Lost:
         text = (error.strerror or error) if isinstance(error, OSError) else "the connection was closed"
         return Lost(Unavailable(f"{self.address}: {text}"))

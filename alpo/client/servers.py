@@ -16,9 +16,10 @@ from typing import TypeAlias
 
 import anyio
 
-from alpo.errors import AlpoError, Unavailable
+from alpo.errors import AlpoError, Closed, Unavailable
 from alpo.wire.requests import ServerHello
 
+from . import forking
 from .connection import Connection, Lost, split_address
 
 DIAL_S = 1.0
@@ -64,11 +65,14 @@ class Servers:
         self.hint: str | None = self._configured[0]
         #: Why the last server that was tried would not do.
         self.reason: AlpoError | None = None
-        #: For good: nothing is dialled any more.
-        self.closed = False
+        #: Why nothing is dialled any more, for good; "" while it is.
+        self._over = ""
+        #: Is this the copy of another process's?
+        self.inherited = False
         self._cluster = cluster
         self._idle: list[Connection] = []
         self._open: dict[int, Connection] = {}
+        forking.watch(self)
 
     @property
     def cluster(self) -> bytes:
@@ -116,19 +120,31 @@ class Servers:
 
     def close(self) -> None:
         """Close every connection, for good."""
-        self.closed = True
+        self._over = self._over or _CLOSED
         self._idle.clear()
         for connection in list(self._open.values()):
             self.drop(connection)
 
+    def forked(self) -> None:
+        """In a child: leave all connections to the parent, which goes on with them."""
+        self._over, self.inherited = forking.WHY, True
+        for connection in list(self._open.values()):
+            connection.abandon()
+        self._idle.clear()
+        self._open.clear()
+
+    @property
+    def closed(self) -> bool:
+        return bool(self._over)
+
     def require_open(self) -> None:
-        """Raises `Unavailable` once closed: then no server could do better."""
-        if self.closed:
-            raise Unavailable(_CLOSED)
+        """Raises `Closed` once closed: then no server could do better."""
+        if self._over:
+            raise Closed(self._over)
 
     def _hold_open(self) -> None:
-        if self.closed:
-            raise Lost(Unavailable(_CLOSED))
+        if self._over:
+            raise Lost(Closed(self._over))
 
     async def leader(self, fresh: bool = True) -> Connection:
         """A connection to the leader; tries until there is one. ``fresh``: not one used before. Raises `Lost` once

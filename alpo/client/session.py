@@ -20,7 +20,7 @@ from collections.abc import Callable
 from copy import copy
 
 from alpo.core.ready import Code
-from alpo.errors import AlpoError, Refused, SerialExpected, TooLarge, Unavailable
+from alpo.errors import AlpoError, Closed, Refused, SerialExpected, TooLarge, Unavailable
 from alpo.wire.requests import Append, Appended, AppendRefused, ServerHello
 
 from .batches import Item, Parcel
@@ -104,12 +104,12 @@ class Session:
     def close(self) -> AlpoError | None:
         """End everything; returns the first error that nobody was told."""
         for handle in self.queue.take_all():
-            self.outcomes.fail(handle, Unavailable("closed before it was sent"))
+            self.outcomes.fail(handle, Closed("closed before it was sent"))
         for handle in self.line:
             if not handle.done:
                 self.outcomes.report(handle, "closed before it was answered")
         self.line.clear()
-        self.ended = Unavailable("this Log is closed")
+        self.ended = self.ended if isinstance(self.ended, Closed) else Closed("this Log is closed")
         return self.outcomes.first_unheard()
 
     def expire(self, now_s: float) -> None:
