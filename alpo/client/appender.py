@@ -11,19 +11,23 @@ Laws:
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from copy import copy
+
 import anyio
 from anyio.abc import TaskGroup
 
 from alpo.core.ready import Code
-from alpo.errors import AlpoError, NoSpace, Refused, Unavailable
+from alpo.errors import AlpoError, Closed, NoSpace, Refused, Unavailable
 from alpo.wire.codec import encode
 from alpo.wire.requests import Appended, AppendRefused, Opened, RequestRefused, ServerReply
 
+from . import forking
 from .batches import Parcel
 from .connection import Connection, Lost
 from .handle import Handle
 from .ids import check_name, random_id
-from .loops import NO_LOOP, Event, running_loop
+from .loops import Event, running_loop
 from .opening import Opening, nonces
 from .servers import Servers
 from .session import Session
@@ -57,7 +61,12 @@ class Appender:
         self._open_refused: AlpoError | None = None
         self._horizon_ms = 0
         self._tasks: TaskGroup | None = None
-        self._clock, self._new_event = NO_LOOP
+        self._clock: Callable[[], float] = self._begin_alone
+        self._new_event: Callable[[], Event]
+        #: Set when the tasks have ended; None before they are started.
+        self._ended: Event | None = None
+        self._alone: object = None
+        self._closing = False
         self._connection: Connection | None = None
         #: A better connection than the present one, found by the watch.
         self._better: Connection | None = None
@@ -69,6 +78,7 @@ class Appender:
         self._pause_s = 0.0
         self._manager, self._writer, self._watch = Bell(), Bell(), Bell()
         self._news, self._room = News(), News()
+        forking.watch(self)
 
     # -- the caller's side ------------------------------------------------------------------------------------
 
@@ -90,15 +100,63 @@ class Appender:
 
     def _require_open(self) -> None:
         if self.named and not self._session.ready:
+            self._require_usable()
             raise self.unavailable("the session is not open yet: await opened()")
 
-    def start(self, tasks: TaskGroup) -> None:
-        """Begin to work."""
-        self._tasks = tasks
-        self._clock, self._new_event = running_loop()
-        tasks.start_soon(self._run_manager)
-        tasks.start_soon(self._run_writer)
-        tasks.start_soon(self._run_watch)
+    def _require_usable(self) -> None:
+        """Raises `Closed`."""
+        if isinstance(self._session.ended, Closed):
+            raise copy(self._session.ended)
+
+    @property
+    def started(self) -> bool:
+        return self._ended is not None
+
+    def start(self, tasks: TaskGroup | None = None) -> None:
+        """Begin to work: in a task group, or in a task of the running loop's own. Raises `Closed`."""
+        self._require_usable()
+        loop = running_loop()
+        self._clock, self._new_event = loop.clock, loop.new_event
+        self._ended = loop.new_event()
+        if tasks is None:
+            self._alone = loop.spawn(self._live)
+        else:
+            tasks.start_soon(self._live)
+
+    def _begin_alone(self) -> float:
+        """The clock of one that was not started: whoever looks at it is about to append."""
+        self.start()
+        return self._clock()
+
+    async def _live(self) -> None:
+        assert self._ended is not None
+        try:
+            if not self._closing:
+                async with anyio.create_task_group() as self._tasks:
+                    self._tasks.start_soon(self._run_manager)
+                    self._tasks.start_soon(self._run_writer)
+                    self._tasks.start_soon(self._run_watch)
+        finally:
+            self.close()  # done already, unless a task broke or the loop ends
+            self._ended.set()
+
+    async def end(self) -> None:
+        """Stop working, after `close`; returns when all tasks have ended."""
+        self._closing = True
+        if self._tasks is not None:
+            self._tasks.cancel_scope.cancel()
+        if self._ended is not None:
+            with anyio.CancelScope(shield=True):
+                await self._ended.wait()
+
+    def forked(self) -> None:
+        """In a child: what is under way is the parent's."""
+        session, error = self._session, Closed(forking.WHY)
+        session.ended = error
+        for handle in [*session.queue.take_all(), *session.line]:
+            handle.leave(copy(error))
+        session.line.clear()
+        self._connection = self._better = None
 
     def deadline_s(self, timeout_s: float | None) -> float:
         """The loop's time by which an append of now wants to be told its outcome. Raises ValueError."""
@@ -150,6 +208,8 @@ class Appender:
 
     async def opened(self) -> None:
         """Until the named session is open. Raises `Refused` if the cluster takes no more names."""
+        if self.named and not self.started:
+            self.start()
         while self.named and not self._session.ready:
             if self._open_refused is not None:
                 raise self._open_refused.with_traceback(None)
@@ -161,6 +221,7 @@ class Appender:
         """Until nothing told as unknown is unresolved."""
         while self._session.outcomes.unknown:
             await self._news.wait()
+            self._require_usable()
         return self._session.outcomes.take_settled()
 
     async def drain(self) -> None:

@@ -10,17 +10,19 @@ Laws:
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeAlias
 
 import anyio
 
+from alpo.addresses import SERVER_DEFAULT, parse_address, parse_servers
 from alpo.errors import AlpoError, Closed, Unavailable
 from alpo.wire.requests import ServerHello
 
 from . import forking
-from .connection import Connection, Lost, split_address
+from .connection import Connection, Lost
 
 DIAL_S = 1.0
 #: How long the others wait for the likeliest server to answer first.
@@ -36,15 +38,11 @@ _CLOSED = "this Log is closed"
 Open: TypeAlias = Callable[[str, bytes, float], Awaitable[Connection]]
 
 
-def parse_servers(servers: str | Sequence[str]) -> list[str]:
-    """Addresses of "HOST:PORT,HOST:PORT" or a list. Raises ValueError."""
-    parts = servers.split(",") if isinstance(servers, str) else list(servers)
-    addresses = list(dict.fromkeys(part.strip() for part in parts if part.strip()))
-    if not addresses:
-        raise ValueError("no servers are given: HOST:PORT,HOST:PORT,…")
-    for address in addresses:
-        split_address(address)
-    return addresses
+def given_servers(servers: str | Sequence[str] | None) -> tuple[str, ...]:
+    """The addresses to begin with; None: those of ALPO_SERVERS, else 127.0.0.1:7100. Raises ValueError."""
+    if servers is None:
+        servers = os.environ.get("ALPO_SERVERS", "").strip() or SERVER_DEFAULT
+    return parse_servers(servers)
 
 
 class Servers:
@@ -140,6 +138,11 @@ class Servers:
     def require_open(self) -> None:
         """Raises `Closed` once closed: then no server could do better."""
         if self._over:
+            raise Closed(self._over)
+
+    def require_here(self) -> None:
+        """Raises `Closed` in a child of the process that this belongs to."""
+        if self.inherited:
             raise Closed(self._over)
 
     def _hold_open(self) -> None:
@@ -270,7 +273,7 @@ class _Round:
 
 def _valid(address: str) -> bool:
     try:
-        split_address(address)
+        parse_address(address)
     except ValueError:
         return False
     return True

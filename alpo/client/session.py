@@ -26,7 +26,7 @@ from alpo.wire.requests import Append, Appended, AppendRefused, ServerHello
 from .batches import Item, Parcel
 from .handle import MAYBE, REFUSED, REPORTED, RESOLVED, Handle
 from .line import Line
-from .loops import NO_LOOP, Event
+from .loops import NEW_EVENT, Event
 from .outcomes import Outcomes
 from .queue import Queue
 from .sizes import BATCH_BYTES_MAX, PAYLOAD_BYTES_MAX, WINDOW, Sizes
@@ -42,7 +42,7 @@ class Session:
 
     def __init__(
         self, name: str | None, queue_max: int, queue_bytes_max: int,
-        begin_wait: Callable[[], Event] = NO_LOOP.new_event,
+        begin_wait: Callable[[], Event] = NEW_EVENT,
     ) -> None:
         self.named = name is not None
         self.client = name

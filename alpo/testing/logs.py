@@ -9,12 +9,11 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Generator, Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
 from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, cast, overload
 
 import anyio
 import anyio.lowlevel
@@ -24,14 +23,18 @@ from alpo.client.batches import Payload
 from alpo.client.compacting import FileSpace
 from alpo.client.cursors import CursorInfo
 from alpo.client.events import Events
-from alpo.client.handle import Handle
+from alpo.client.handle import Handle, L_co
 from alpo.client.keeping import Outcome
 from alpo.client.log import Log
 from alpo.client.members import Leadership, MemberInfo
+from alpo.client.portal import Portal
 from alpo.client.reading import Batches, Closing
 from alpo.client.record import Record
 from alpo.client.settings import Settings
-from alpo.client.sync import Portal, SyncLog
+from alpo.client.status import MemberStatus
+from alpo.client.stopping import PolledEvent, StopEvent
+from alpo.client.sync import SyncLog
+from alpo.errors import AlpoError
 from alpo_sim.options import SECOND
 
 from .engine import Engine, EngineFuture, EnginePortal, Stay
@@ -49,10 +52,10 @@ class SimulatedSyncLog(SyncLog):
         super().__init__(log, queue_max)
         self._engine = engine
 
-    def _open_portal(self) -> AbstractContextManager[Portal]:
-        return EnginePortal.of(self._engine)
+    def _open_portal(self) -> Portal:
+        return EnginePortal(self._engine)
 
-    def _new_future(self) -> EngineFuture[Handle]:
+    def _new_future(self) -> EngineFuture[Handle[Any]]:
         return EngineFuture(self._engine)
 
 
@@ -110,28 +113,33 @@ class Turns:
         return future.result()
 
 
-class SimulatedHandle:
+class SimulatedHandle(Handle[L_co]):
     """`alpo.Handle`, for the test's side."""
 
-    def __init__(self, handle: Handle, turns: Turns) -> None:
+    def __init__(self, handle: Handle[L_co], turns: Turns) -> None:
         self._handle = handle
         self._turns = turns
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._handle, name)
+    if not TYPE_CHECKING:  # all that a handle has is the real one's
 
-    def __await__(self) -> Generator[Any, Any, int | None]:
+        def __getattribute__(self, name: str) -> Any:
+            own = object.__getattribute__
+            if name in ("_handle", "_turns", "_wait", "add_done_callback", "__class__", "__await__"):
+                return own(self, name)
+            return getattr(own(self, "_handle"), name)
+
+    def __await__(self) -> Generator[Any, Any, L_co]:
         return self._wait().__await__()
 
-    async def _wait(self) -> int | None:
+    async def _wait(self) -> L_co:
         handle = self._handle
         await self._turns.until(lambda: handle.done)
         error = handle.error
         if error is not None:
             raise error.with_traceback(None)
-        return handle.lsn
+        return cast(L_co, handle.lsn)
 
-    def add_done_callback(self, function: Callable[[SimulatedHandle], object]) -> None:
+    def add_done_callback(self, function: Callable[[Handle[L_co]], object]) -> None:
         """It is called by the cluster's thread, while the test waits; it must not wait itself."""
         self._handle.add_done_callback(lambda handle: function(self))
 
@@ -176,6 +184,11 @@ class SimulatedRecords(_Iterator):
         return self._records.pop()
 
 
+def _polled(stop: StopEvent | None) -> PolledEvent | None:
+    """An event of the test's loop, for the engine's."""
+    return None if stop is None else PolledEvent(stop)
+
+
 class SimulatedLog:
     """`alpo.Log` on virtual time, under trio or asyncio: the same methods, results and exceptions."""
 
@@ -210,7 +223,14 @@ class SimulatedLog:
         """In the engine's loop; virtual time goes on until it ends."""
         return await self._turns.result(self._engine.spawn(function))
 
+    async def close(self) -> None:
+        await self.run(self._log.close)
+
     # -- who we are -------------------------------------------------------------------------------------
+
+    @property
+    def closed(self) -> bool:
+        return self._log.closed
 
     @property
     def client(self) -> str | None:
@@ -229,36 +249,88 @@ class SimulatedLog:
 
     # -- appending --------------------------------------------------------------------------------------
 
+    @overload
+    async def append(self, payload: Payload, *, serial: None = None, timeout_s: float | None = None) -> int: ...
+    @overload
+    async def append(self, payload: Payload, *, serial: int, timeout_s: float | None = None) -> int | None: ...
+
     async def append(
         self, payload: Payload, *, serial: int | None = None, timeout_s: float | None = None
-    ) -> Any:
-        """The LSN; None as `alpo.Log.append` says."""
-        call: Any = self._log.append
+    ) -> int | None:
+        call: Callable[..., Coroutine[Any, Any, int | None]] = self._log.append
         return await self.run(partial(call, payload, serial=serial, timeout_s=timeout_s))
+
+    @overload
+    async def append_text(self, text: str, *, serial: None = None, timeout_s: float | None = None) -> int: ...
+    @overload
+    async def append_text(self, text: str, *, serial: int, timeout_s: float | None = None) -> int | None: ...
+
+    async def append_text(
+        self, text: str, *, serial: int | None = None, timeout_s: float | None = None
+    ) -> int | None:
+        call: Callable[..., Coroutine[Any, Any, int | None]] = self._log.append_text
+        return await self.run(partial(call, text, serial=serial, timeout_s=timeout_s))
+
+    @overload
+    async def append_json(self, value: object, *, serial: None = None, timeout_s: float | None = None) -> int: ...
+    @overload
+    async def append_json(self, value: object, *, serial: int, timeout_s: float | None = None) -> int | None: ...
+
+    async def append_json(
+        self, value: object, *, serial: int | None = None, timeout_s: float | None = None
+    ) -> int | None:
+        call: Callable[..., Coroutine[Any, Any, int | None]] = self._log.append_json
+        return await self.run(partial(call, value, serial=serial, timeout_s=timeout_s))
+
+    @overload
+    async def append_batch(
+        self, payloads: Iterable[Payload], *, serial: None = None, timeout_s: float | None = None
+    ) -> range: ...
+    @overload
+    async def append_batch(
+        self, payloads: Iterable[Payload], *, serial: int, timeout_s: float | None = None
+    ) -> range | None: ...
 
     async def append_batch(
         self, payloads: Iterable[Payload], *, serial: int | None = None, timeout_s: float | None = None
-    ) -> Any:
-        """The LSNs, a range; None as `alpo.Log.append_batch` says."""
-        call: Any = self._log.append_batch
+    ) -> range | None:
+        call: Callable[..., Coroutine[Any, Any, range | None]] = self._log.append_batch
         return await self.run(partial(call, payloads, serial=serial, timeout_s=timeout_s))
+
+    @overload
+    def append_nowait(
+        self, payload: Payload, *, serial: None = None, timeout_s: float | None = None
+    ) -> Handle[int]: ...
+    @overload
+    def append_nowait(self, payload: Payload, *, serial: int, timeout_s: float | None = None) -> Handle[int | None]: ...
 
     def append_nowait(
         self, payload: Payload, *, serial: int | None = None, timeout_s: float | None = None
-    ) -> SimulatedHandle:
-        append = partial(self._log.append_nowait, payload, serial=serial, timeout_s=timeout_s)
+    ) -> Handle[Any]:
+        call: Callable[..., Handle[Any]] = self._log.append_nowait
+        append = partial(call, payload, serial=serial, timeout_s=timeout_s)
         return SimulatedHandle(self._engine.call(append), self._turns)
+
+    @overload
+    def append_batch_nowait(
+        self, payloads: Iterable[Payload], *, serial: None = None, timeout_s: float | None = None
+    ) -> Handle[int]: ...
+    @overload
+    def append_batch_nowait(
+        self, payloads: Iterable[Payload], *, serial: int, timeout_s: float | None = None
+    ) -> Handle[int | None]: ...
 
     def append_batch_nowait(
         self, payloads: Iterable[Payload], *, serial: int | None = None, timeout_s: float | None = None
-    ) -> SimulatedHandle:
-        append = partial(self._log.append_batch_nowait, payloads, serial=serial, timeout_s=timeout_s)
+    ) -> Handle[Any]:
+        call: Callable[..., Handle[Any]] = self._log.append_batch_nowait
+        append = partial(call, payloads, serial=serial, timeout_s=timeout_s)
         return SimulatedHandle(self._engine.call(append), self._turns)
 
     async def wait_room(self) -> None:
         await self.run(self._log.wait_room)
 
-    async def settle(self, timeout_s: float | None = None) -> Any:
+    async def settle(self, timeout_s: float | None = None) -> dict[int, int | None | AlpoError]:
         return await self.run(partial(self._log.settle, timeout_s))
 
     # -- reading ----------------------------------------------------------------------------------------
@@ -284,24 +356,30 @@ class SimulatedLog:
         ))
 
     def follow(
-        self, start: int | None = None, *, local: bool = False, server: int | None = None,
-        last: int | None = None, since: datetime | None = None, client: str | None = None,
+        self, start: int | Literal["end"] | None = None, *, stop: StopEvent | None = None, local: bool = False,
+        server: int | None = None, last: int | None = None, since: datetime | None = None, client: str | None = None,
         timeout_s: float | None = None,
     ) -> SimulatedRecords:
         return SimulatedRecords(self, partial(
-            self._log.follow_batches, start, local=local, server=server, last=last, since=since, client=client,
-            timeout_s=timeout_s,
+            self._log.follow_batches, start, stop=_polled(stop), local=local, server=server, last=last, since=since,
+            client=client, timeout_s=timeout_s,
         ))
 
     def follow_batches(
-        self, start: int | None = None, *, local: bool = False, server: int | None = None,
-        last: int | None = None, since: datetime | None = None, client: str | None = None,
+        self, start: int | Literal["end"] | None = None, *, stop: StopEvent | None = None, local: bool = False,
+        server: int | None = None, last: int | None = None, since: datetime | None = None, client: str | None = None,
         timeout_s: float | None = None,
     ) -> SimulatedBatches:
         return SimulatedBatches(self, partial(
-            self._log.follow_batches, start, local=local, server=server, last=last, since=since, client=client,
-            timeout_s=timeout_s,
+            self._log.follow_batches, start, stop=_polled(stop), local=local, server=server, last=last, since=since,
+            client=client, timeout_s=timeout_s,
         ))
+
+    async def last(self, timeout_s: float | None = None) -> Record | None:
+        return await self.run(partial(self._log.last, timeout_s))
+
+    async def end(self, timeout_s: float | None = None) -> int:
+        return await self.run(partial(self._log.end, timeout_s))
 
     # -- the operator's ---------------------------------------------------------------------------------
 
@@ -313,7 +391,7 @@ class SimulatedLog:
             self._log.append_by_hand, payloads, client=client, serial=serial, epoch=epoch, timeout_s=timeout_s
         ))
 
-    async def status(self, timeout_s: float | None = None) -> list[dict[str, Any]]:
+    async def status(self, timeout_s: float | None = None) -> list[MemberStatus]:
         return await self.run(partial(self._log.status, timeout_s))
 
     async def events(self, since: datetime | None = None, timeout_s: float | None = None) -> Events:
@@ -335,7 +413,8 @@ class SimulatedLog:
         return await self.run(partial(self._log.settings, timeout_s))
 
     async def change_settings(
-        self, wanted: Settings, *, expected: Settings | None = None, timeout_s: float | None = None
+        self, wanted: Settings | Mapping[str, float], *, expected: Settings | Mapping[str, float] | None = None,
+        timeout_s: float | None = None,
     ) -> Settings:
         return await self.run(
             partial(self._log.change_settings, wanted, expected=expected, timeout_s=timeout_s)
