@@ -310,7 +310,8 @@ class Batches(Closing):
 
     def __init__(self, servers: Servers, query: Query, timeout_s: float, stop: StopEvent | None = None) -> None:
         self._pages = Pages(servers, query, timeout_s)
-        self._stop = stop
+        self.servers = servers
+        self.stop = stop
         #: Of the last so many of one client a batch may begin before them: they are counted at the end.
         self._last = query.last if query.client and not query.follow else 0
         self._held: list[Record] = []
@@ -335,12 +336,13 @@ class Batches(Closing):
     @property
     def stopped(self) -> bool:
         """Was it told to stop?"""
-        return self._stop is not None and self._stop.is_set()
+        return self.stop is not None and self.stop.is_set()
 
     async def _page(self) -> PagePart:
-        if self._stop is None:
+        if self.stop is None:
             return await self._pages.__anext__()
-        page = None if self.stopped else await unless(self._stop, self._pages.__anext__)
+        self.servers.require_here()
+        page = None if self.stopped else await unless(self.stop, self._pages.__anext__)
         if page is None:
             await self.aclose()
             raise StopAsyncIteration
@@ -353,9 +355,11 @@ class Records(Closing):
     def __init__(self, batches: Batches) -> None:
         self._batches = batches
         self._records: list[Record] = []
+        self._servers = batches.servers
+        self._stop = batches.stop
 
     async def __anext__(self) -> Record:
-        if self._batches.stopped:
+        if self._servers.inherited or (self._stop is not None and self._stop.is_set()):
             self._records = []
         if not self._records:
             self._records = await self._batches.__anext__()

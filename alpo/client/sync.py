@@ -339,11 +339,12 @@ class SyncLog(SyncOperations):
         return self._call(partial(self._log.end, timeout_s))
 
     def _records(self, batches: Batches) -> Generator[Record, None, None]:
+        stop = batches.stop
         try:
             while (records := self._next(batches)) is not None:
                 for record in records:
-                    if batches.stopped:
-                        return
+                    if self._servers.inherited or (stop is not None and stop.is_set()):
+                        break
                     yield record
         except KeyboardInterrupt as interrupt:
             raise interrupt.with_traceback(None) from None  # without how we waited
