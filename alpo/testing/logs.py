@@ -149,14 +149,14 @@ class _Iterator(Closing):
 
     def __init__(self, log: SimulatedLog, batches: Callable[[], Batches]) -> None:
         self._log = log
-        self._batches = log.turns_call(batches)
+        self._batches = log._at_once(batches)
 
     async def aclose(self) -> None:
         """Give the connection back. The iterator is over."""
-        await self._log.run(self._batches.aclose)
+        await self._log._run(self._batches.aclose)
 
     async def _next(self) -> list[Record]:
-        found = await self._log.run(self._one)
+        found = await self._log._run(self._one)
         if found is None:
             raise StopAsyncIteration
         return found
@@ -215,16 +215,16 @@ class SimulatedLog:
         with anyio.CancelScope(shield=error is not None):
             await self._turns.result(left)
 
-    def turns_call(self, function: Callable[[], T]) -> T:
+    def _at_once(self, function: Callable[[], T]) -> T:
         """At once, in the engine's loop."""
         return self._engine.call(function)
 
-    async def run(self, function: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def _run(self, function: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """In the engine's loop; virtual time goes on until it ends."""
         return await self._turns.result(self._engine.spawn(function))
 
     async def close(self) -> None:
-        await self.run(self._log.close)
+        await self._run(self._log.close)
 
     # -- who we are -------------------------------------------------------------------------------------
 
@@ -245,7 +245,7 @@ class SimulatedLog:
         return self._log.last_serial
 
     async def opened(self, timeout_s: float | None = None) -> None:
-        await self.run(partial(self._log.opened, timeout_s))
+        await self._run(partial(self._log.opened, timeout_s))
 
     # -- appending --------------------------------------------------------------------------------------
 
@@ -258,7 +258,7 @@ class SimulatedLog:
         self, payload: Payload, *, serial: int | None = None, timeout_s: float | None = None
     ) -> int | None:
         call: Callable[..., Coroutine[Any, Any, int | None]] = self._log.append
-        return await self.run(partial(call, payload, serial=serial, timeout_s=timeout_s))
+        return await self._run(partial(call, payload, serial=serial, timeout_s=timeout_s))
 
     @overload
     async def append_text(self, text: str, *, serial: None = None, timeout_s: float | None = None) -> int: ...
@@ -269,7 +269,7 @@ class SimulatedLog:
         self, text: str, *, serial: int | None = None, timeout_s: float | None = None
     ) -> int | None:
         call: Callable[..., Coroutine[Any, Any, int | None]] = self._log.append_text
-        return await self.run(partial(call, text, serial=serial, timeout_s=timeout_s))
+        return await self._run(partial(call, text, serial=serial, timeout_s=timeout_s))
 
     @overload
     async def append_json(self, value: object, *, serial: None = None, timeout_s: float | None = None) -> int: ...
@@ -280,7 +280,7 @@ class SimulatedLog:
         self, value: object, *, serial: int | None = None, timeout_s: float | None = None
     ) -> int | None:
         call: Callable[..., Coroutine[Any, Any, int | None]] = self._log.append_json
-        return await self.run(partial(call, value, serial=serial, timeout_s=timeout_s))
+        return await self._run(partial(call, value, serial=serial, timeout_s=timeout_s))
 
     @overload
     async def append_batch(
@@ -295,7 +295,7 @@ class SimulatedLog:
         self, payloads: Iterable[Payload], *, serial: int | None = None, timeout_s: float | None = None
     ) -> range | None:
         call: Callable[..., Coroutine[Any, Any, range | None]] = self._log.append_batch
-        return await self.run(partial(call, payloads, serial=serial, timeout_s=timeout_s))
+        return await self._run(partial(call, payloads, serial=serial, timeout_s=timeout_s))
 
     @overload
     def append_nowait(
@@ -328,10 +328,10 @@ class SimulatedLog:
         return SimulatedHandle(self._engine.call(append), self._turns)
 
     async def wait_room(self) -> None:
-        await self.run(self._log.wait_room)
+        await self._run(self._log.wait_room)
 
     async def settle(self, timeout_s: float | None = None) -> dict[int, int | None | AlpoError]:
-        return await self.run(partial(self._log.settle, timeout_s))
+        return await self._run(partial(self._log.settle, timeout_s))
 
     # -- reading ----------------------------------------------------------------------------------------
 
@@ -376,10 +376,10 @@ class SimulatedLog:
         ))
 
     async def last(self, timeout_s: float | None = None) -> Record | None:
-        return await self.run(partial(self._log.last, timeout_s))
+        return await self._run(partial(self._log.last, timeout_s))
 
     async def end(self, timeout_s: float | None = None) -> int:
-        return await self.run(partial(self._log.end, timeout_s))
+        return await self._run(partial(self._log.end, timeout_s))
 
     # -- the operator's ---------------------------------------------------------------------------------
 
@@ -387,36 +387,36 @@ class SimulatedLog:
         self, payloads: Iterable[Payload], *, client: str, serial: int, epoch: int | None = None,
         timeout_s: float | None = None,
     ) -> ByHand:
-        return await self.run(partial(
+        return await self._run(partial(
             self._log.append_by_hand, payloads, client=client, serial=serial, epoch=epoch, timeout_s=timeout_s
         ))
 
     async def status(self, timeout_s: float | None = None) -> list[MemberStatus]:
-        return await self.run(partial(self._log.status, timeout_s))
+        return await self._run(partial(self._log.status, timeout_s))
 
     async def events(self, since: datetime | None = None, timeout_s: float | None = None) -> Events:
-        return await self.run(partial(self._log.events, since, timeout_s))
+        return await self._run(partial(self._log.events, since, timeout_s))
 
     async def sessions(self, timeout_s: float | None = None) -> list[SessionInfo]:
-        return await self.run(partial(self._log.sessions, timeout_s))
+        return await self._run(partial(self._log.sessions, timeout_s))
 
     async def drop_session(self, name: str, epoch: int | None = None, timeout_s: float | None = None) -> int:
-        return await self.run(partial(self._log.drop_session, name, epoch, timeout_s))
+        return await self._run(partial(self._log.drop_session, name, epoch, timeout_s))
 
     async def outcome(self, client: str, serial: int, timeout_s: float | None = None) -> Outcome:
-        return await self.run(partial(self._log.outcome, client, serial, timeout_s))
+        return await self._run(partial(self._log.outcome, client, serial, timeout_s))
 
     async def wait_everyone(self, lsn: int, timeout_s: float | None = None) -> None:
-        await self.run(partial(self._log.wait_everyone, lsn, timeout_s))
+        await self._run(partial(self._log.wait_everyone, lsn, timeout_s))
 
     async def settings(self, timeout_s: float | None = None) -> Settings:
-        return await self.run(partial(self._log.settings, timeout_s))
+        return await self._run(partial(self._log.settings, timeout_s))
 
     async def change_settings(
         self, wanted: Settings | Mapping[str, float], *, expected: Settings | Mapping[str, float] | None = None,
         timeout_s: float | None = None,
     ) -> Settings:
-        return await self.run(
+        return await self._run(
             partial(self._log.change_settings, wanted, expected=expected, timeout_s=timeout_s)
         )
 
@@ -424,31 +424,31 @@ class SimulatedLog:
         self, id: int, address: str, *, priority: int = 0, timeout_s: float | None = None
     ) -> list[MemberInfo]:
         add = partial(self._log.add_member, id, address, priority=priority, timeout_s=timeout_s)
-        return await self.run(add)
+        return await self._run(add)
 
     async def remove_member(self, id: int, timeout_s: float | None = None) -> list[MemberInfo]:
-        return await self.run(partial(self._log.remove_member, id, timeout_s))
+        return await self._run(partial(self._log.remove_member, id, timeout_s))
 
     async def replace_member(self, id: int, address: str, timeout_s: float | None = None) -> list[MemberInfo]:
-        return await self.run(partial(self._log.replace_member, id, address, timeout_s))
+        return await self._run(partial(self._log.replace_member, id, address, timeout_s))
 
     async def transfer(self, target: int, timeout_s: float | None = None) -> Leadership:
-        return await self.run(partial(self._log.transfer, target, timeout_s))
+        return await self._run(partial(self._log.transfer, target, timeout_s))
 
     async def set_cursor(self, name: str, lsn: int, timeout_s: float | None = None) -> None:
-        await self.run(partial(self._log.set_cursor, name, lsn, timeout_s))
+        await self._run(partial(self._log.set_cursor, name, lsn, timeout_s))
 
     async def cursors(self, timeout_s: float | None = None) -> list[CursorInfo]:
-        return await self.run(partial(self._log.cursors, timeout_s))
+        return await self._run(partial(self._log.cursors, timeout_s))
 
     async def drop_cursor(self, name: str, timeout_s: float | None = None) -> int:
-        return await self.run(partial(self._log.drop_cursor, name, timeout_s))
+        return await self._run(partial(self._log.drop_cursor, name, timeout_s))
 
     async def trim(self, before: int, timeout_s: float | None = None, *, force: bool = False) -> int:
-        return await self.run(partial(self._log.trim, before, timeout_s, force=force))
+        return await self._run(partial(self._log.trim, before, timeout_s, force=force))
 
     async def compact(self, server: int, timeout_s: float | None = None) -> FileSpace:
-        return await self.run(partial(self._log.compact, server, timeout_s))
+        return await self._run(partial(self._log.compact, server, timeout_s))
 
     async def init(self, timeout_s: float | None = None) -> None:
-        await self.run(partial(self._log.init, timeout_s))
+        await self._run(partial(self._log.init, timeout_s))
