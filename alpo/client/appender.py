@@ -11,11 +11,9 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from copy import copy
 
 import anyio
-from anyio.abc import TaskGroup
 
 from alpo.core.ready import Code
 from alpo.errors import AlpoError, Closed, NoSpace, Refused, Unavailable
@@ -27,7 +25,8 @@ from .batches import Parcel
 from .connection import Connection, Lost
 from .handle import Handle
 from .ids import check_name, random_id
-from .loops import Event, running_loop
+from .living import Living
+from .loops import Event
 from .opening import Opening, nonces
 from .servers import Servers
 from .session import Session
@@ -45,12 +44,13 @@ PARTING_S = 0.02
 AGAIN_FIRST_S, AGAIN_MAX_S = 0.01, 0.25
 
 
-class Appender:
+class Appender(Living):
     """One client's appends on their way. `start` it in a task group; everything else from the same event loop."""
 
     def __init__(
         self, servers: Servers, client: str | None, timeout_s: float, queue_max: int, queue_bytes_max: int
     ) -> None:
+        super().__init__(self._run_manager, self._run_writer, self._run_watch)
         self.named = client is not None
         self._servers = servers
         self._timeout_s = timeout_s
@@ -60,13 +60,6 @@ class Appender:
         self._opening = None if client is None else Opening(client, nonces(servers.rng))
         self._open_refused: AlpoError | None = None
         self._horizon_ms = 0
-        self._tasks: TaskGroup | None = None
-        self._clock: Callable[[], float] = self._begin_alone
-        self._new_event: Callable[[], Event]
-        #: Set when the tasks have ended; None before they are started.
-        self._ended: Event | None = None
-        self._alone: object = None
-        self._closing = False
         self._connection: Connection | None = None
         #: A better connection than the present one, found by the watch.
         self._better: Connection | None = None
@@ -98,56 +91,14 @@ class Appender:
         self._require_open()
         return self._session.opened_last
 
+    @property
+    def over(self) -> Closed | None:
+        return self._session.ended if isinstance(self._session.ended, Closed) else None
+
     def _require_open(self) -> None:
         if self.named and not self._session.ready:
             self._require_usable()
             raise self.unavailable("the session is not open yet: await opened()")
-
-    def _require_usable(self) -> None:
-        """Raises `Closed`."""
-        if isinstance(self._session.ended, Closed):
-            raise copy(self._session.ended)
-
-    @property
-    def started(self) -> bool:
-        return self._ended is not None
-
-    def start(self, tasks: TaskGroup | None = None) -> None:
-        """Begin to work: in a task group, or in a task of the running loop's own. Raises `Closed`."""
-        self._require_usable()
-        loop = running_loop()
-        self._clock, self._new_event = loop.clock, loop.new_event
-        self._ended = loop.new_event()
-        if tasks is None:
-            self._alone = loop.spawn(self._live)
-        else:
-            tasks.start_soon(self._live)
-
-    def _begin_alone(self) -> float:
-        """The clock of one that was not started: whoever looks at it is about to append."""
-        self.start()
-        return self._clock()
-
-    async def _live(self) -> None:
-        assert self._ended is not None
-        try:
-            if not self._closing:
-                async with anyio.create_task_group() as self._tasks:
-                    self._tasks.start_soon(self._run_manager)
-                    self._tasks.start_soon(self._run_writer)
-                    self._tasks.start_soon(self._run_watch)
-        finally:
-            self.close()  # done already, unless a task broke or the loop ends
-            self._ended.set()
-
-    async def end(self) -> None:
-        """Stop working, after `close`; returns when all tasks have ended."""
-        self._closing = True
-        if self._tasks is not None:
-            self._tasks.cancel_scope.cancel()
-        if self._ended is not None:
-            with anyio.CancelScope(shield=True):
-                await self._ended.wait()
 
     def forked(self) -> None:
         """In a child: what is under way is the parent's."""
