@@ -25,12 +25,12 @@ import anyio
 from alpo.errors import AlpoError, Closed, Overloaded
 
 from .batches import Parcel, Payload, batch, json_payload, single, text_payload
+from .futures import AppendFuture, Request, finish
 from .handle import Handle
 from .log import Log, connect
 from .portal import LoopThread, Portal
 from .reading import Batches
 from .record import Record
-from .servers import Servers
 from .stopping import PolledEvent, SyncStopEvent
 from .sync_operating import SyncOperations
 
@@ -47,37 +47,6 @@ def connect_sync(
     return SyncLog(connect(servers, client, timeout_s, queue_max=queue_max, queue_bytes_max=queue_bytes_max), queue_max)
 
 
-class _Request:
-    """An append on its way into the loop."""
-
-    __slots__ = ("future", "parcel", "serial", "sparse", "timeout_s")
-
-    def __init__(
-        self, parcel: Parcel, serial: int | None, sparse: bool, timeout_s: float | None, future: Future[Handle[Any]]
-    ) -> None:
-        self.parcel = parcel
-        self.serial = serial
-        self.sparse = sparse
-        self.timeout_s = timeout_s
-        self.future = future
-
-
-class AppendFuture(Future[Handle[Any]]):
-    """The future of a finished handle. In a forked child it raises `Closed`: who would finish it is not there."""
-
-    def __init__(self, servers: Servers) -> None:
-        super().__init__()
-        self._servers = servers
-
-    def result(self, timeout: float | None = None) -> Handle[Any]:
-        self._servers.require_here()
-        return super().result(timeout)
-
-    def exception(self, timeout: float | None = None) -> BaseException | None:
-        self._servers.require_here()
-        return super().exception(timeout)
-
-
 class SyncLog(SyncOperations):
     """One client of a cluster, blocking. See `Log`: every call here is the one of the same name there.
 
@@ -89,7 +58,7 @@ class SyncLog(SyncOperations):
         self._log = log
         self._servers = log._servers
         self._queue_max = queue_max
-        self._queue: deque[_Request] = deque()
+        self._queue: deque[Request] = deque()
         self._lock = threading.Lock()
         self._running = False
         #: The task in the loop that takes the queue, the latest.
@@ -242,7 +211,7 @@ class SyncLog(SyncOperations):
         self, parcel: Parcel, serial: int | None, sparse: bool, timeout_s: float | None
     ) -> Future[Handle[Any]]:
         portal = self._require_portal()
-        request = _Request(parcel, serial, sparse, timeout_s, self._new_future())
+        request = Request(parcel, serial, sparse, timeout_s, self._new_future())
         with self._lock:
             self._queue.append(request)
             start = not self._running
@@ -276,7 +245,7 @@ class SyncLog(SyncOperations):
                 self._abandon()
                 raise
             else:
-                handle.add_done_callback(partial(_finish, request.future))
+                handle.add_done_callback(partial(finish, request.future))
 
     def _abandon(self) -> None:
         """Nobody comes for what queued: it is told so, and never sent."""
@@ -437,14 +406,6 @@ class SyncLog(SyncOperations):
 
 def _unsent() -> Closed:
     return Closed("this Log was closed: it was not sent")
-
-
-def _finish(future: Future[Handle[Any]], handle: Handle[Any]) -> None:
-    error = handle.error
-    if error is not None:
-        future.set_exception(error)
-    else:
-        future.set_result(handle)
 
 
 def _close_all() -> None:
