@@ -5,14 +5,18 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+CHECK_STAMP := $(VENV)/.installed-for-checks
 TEST_STAMP := $(VENV)/.installed-for-tests
 SOAK_STAMP := $(VENV)/.installed-for-soak
 SOAK_SECONDS ?= 300
+# Twice as many as cores: tests with real servers mostly wait.
+WORKERS ?= 4
+IN_PARALLEL := --numprocesses=$(WORKERS) --dist=loadgroup --no-loadscope-reorder
 SIM_SECONDS ?= 600
 EXPLORE_SECONDS ?= 300
 
 .DEFAULT_GOAL := help
-.PHONY: help venv lint test demo demo-spark bench soak sim-coverage clean
+.PHONY: help venv lint check test demo demo-spark bench soak sim-coverage clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,7 +35,12 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable . --constraint constraints.txt
 	@touch $@
 
-$(TEST_STAMP): $(STAMP)
+$(CHECK_STAMP): $(STAMP)
+	@echo "installing what quick checks need ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[check]' --constraint constraints.txt
+	@touch $@
+
+$(TEST_STAMP): $(CHECK_STAMP)
 	@echo "installing what the tests need (PySpark and a Java for it among that, 1 GB) ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]' --constraint constraints.txt
 	@touch $@
@@ -45,9 +54,13 @@ lint: $(TEST_STAMP) ## ruff and mypy --strict
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-test: lint ## everything: lint, tests with real processes one by one, then simulated ones on all cores
-	$(BIN)/python -m pytest --ignore=tests/sim --durations=15 --durations-min=1
-	$(BIN)/python -m pytest tests/sim --numprocesses=auto --dist=worksteal --durations=10 --durations-min=1
+test: lint ## everything: lint, then all tests but the slow kinds' matrices (make soak)
+	$(BIN)/python -m pytest $(IN_PARALLEL) --durations=25 --durations-min=2
+
+check: $(CHECK_STAMP) ## ruff, mypy of all but Spark's parts, the tests of core and wire: a minute, nothing of Spark installed
+	$(BIN)/ruff check .
+	$(BIN)/mypy --follow-imports=silent --exclude '/(spark|pipeline)/' alpo cli/alpo_cli sim/alpo_sim
+	$(BIN)/python -m pytest --quiet $(IN_PARALLEL) tests/core tests/wire
 
 demo: $(STAMP) ## three servers, real input, the leader killed in the middle: nothing lost, nothing doubled
 	$(BIN)/python -m alpo_cli.demo
@@ -58,7 +71,8 @@ demo-spark: $(TEST_STAMP) ## two logs and Spark between them, killed in the midd
 bench: $(TEST_STAMP) ## the speed of appends beside the yardstick's, in the same run
 	$(BIN)/python benchmarks/against_yardstick.py
 
-soak: $(SOAK_STAMP) ## real processes under faults SOAK_SECONDS=300, fresh simulated seeds SIM_SECONDS=600, then all states within bounds
+soak: $(SOAK_STAMP) ## the slow tests, real processes under faults SOAK_SECONDS=300, fresh simulated seeds SIM_SECONDS=600, all states within bounds
+	$(BIN)/python -m pytest -m soak $(IN_PARALLEL)
 	$(BIN)/python tests/cluster/soak.py --seconds $(SOAK_SECONDS)
 	$(BIN)/python tests/spark/sink_kills.py
 	$(BIN)/python tests/spark/shipped.py

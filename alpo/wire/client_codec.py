@@ -69,7 +69,7 @@ _HELLOS = (
     )),
 )
 _PROBLEM = Shape(4, r.Problem, (_code, _detail))
-_REQUESTS = (
+REQUESTS = (
     Shape(16, r.Append, (s.client_id, s.number, s.positive, s.flag, s.flag, _items), packed=(5,)),
     Shape(17, r.Open, (s.number, s.client_id, s.number, s.octets(s.ID_BYTES))),
     Shape(18, r.Drop, (s.number, s.client_id, s.number)),
@@ -97,7 +97,7 @@ _REQUESTS = (
     Shape(28, r.ChangeMember, (s.number, s.one_of(MemberStep), s.positive, _address, s.signed)),
     Shape(29, r.Transfer, (s.number, s.positive)),
 )
-_REPLIES = (
+REPLIES = (
     Shape(32, r.Appended, (s.client_id, s.positive, s.numbers(ITEMS_MAX), s.flag), packed=(2,)),
     Shape(33, r.AppendRefused, (s.client_id, s.number, s.number, _code, s.number, s.number, _address, _detail)),
     Shape(34, r.Opened, (s.number, s.number, s.number)),
@@ -128,13 +128,13 @@ _REPLIES = (
 )
 
 #: Every type that travels outside an envelope, for documentation and tests.
-SHAPES = (*_HELLOS, _PROBLEM, *_REQUESTS, *_REPLIES)
+SHAPES = (*_HELLOS, _PROBLEM, *REQUESTS, *REPLIES)
 
 _BY_CLASS = {shape.cls: shape for shape in SHAPES}
 _BY_NUMBER_HELLO = {shape.number: shape for shape in (*_HELLOS, _PROBLEM)}
 _VERSIONED = frozenset(shape.number for shape in _HELLOS)
-_BY_NUMBER_REQUEST = {shape.number: shape for shape in _REQUESTS}
-_BY_NUMBER_REPLY = {shape.number: shape for shape in (*_REPLIES, _PROBLEM)}
+_BY_NUMBER_REQUEST = {shape.number: shape for shape in REQUESTS}
+_BY_NUMBER_REPLY = {shape.number: shape for shape in (*REPLIES, _PROBLEM)}
 
 
 def encode(message: r.Hello | r.Problem | r.ClientRequest | r.ServerReply) -> bytes:

@@ -89,7 +89,9 @@ async def _trim(log: Log) -> int:
     return first_lsn
 
 
-@pytest.mark.parametrize("retention", [{}, {"max_entries": 100}], ids=["trim", "trim and retention"])
+@pytest.mark.parametrize("retention", [
+    pytest.param({}, id="trim", marks=pytest.mark.soak), pytest.param({"max_entries": 100}, id="trim and retention"),
+])
 def test_kill_9_in_the_middle_of_trimming_and_cleaning(tmp_path: Path, retention: dict[str, int]) -> None:
     @in_trio
     async def test() -> None:

@@ -1,16 +1,10 @@
-"""Every mutation is caught, and the core as it is passes the very same worlds. Run on all cores: where the tests are
-not spread over processes already, in some of their own, ahead of the tests.
-"""
+"""Every mutation is caught, and the core as it is passes the very same worlds."""
 
 from __future__ import annotations
 
 import json
-import os
 import sys
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import replace
-from multiprocessing import get_context
 from types import ModuleType
 from typing import Any
 
@@ -21,51 +15,23 @@ from alpo.core.ranks import Rank
 from alpo_sim.checks import INVARIANTS
 from alpo_sim.main import app
 from alpo_sim.mutations import MUTATIONS
-from alpo_sim.mutations.hunt import Caught, hunt, spared
+from alpo_sim.mutations.hunt import hunt, spared
 from alpo_sim.mutations.mutation import BLIND, rewritten
 
 #: Worlds of each mutation in which the core as it is must break nothing.
 SPARED = 3
 
-Running = Callable[[str, str], Caught]
-
-
-@pytest.fixture(scope="module")
-def running(request: pytest.FixtureRequest) -> Iterator[Running]:
-    """Runs what a test asks for; on all cores, whatever of this module was asked for is under way already."""
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        yield _run
-        return
-    wanted = [
-        (item.originalname, item.callspec.params["name"])
-        for item in request.session.items
-        if isinstance(item, pytest.Function) and item.module is request.module and "running" in item.fixturenames
-    ]
-    pool = ProcessPoolExecutor(os.cpu_count() or 1, get_context("spawn"))
-    try:
-        ahead: dict[tuple[str, str], Future[Caught]] = {
-            (test, name): pool.submit(hunt, name) if test == "test_caught" else pool.submit(spared, name, SPARED)
-            for test, name in wanted
-        }
-        yield lambda test, name: ahead[test, name].result()
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _run(test: str, name: str) -> Caught:
-    return hunt(name) if test == "test_caught" else spared(name, SPARED)
-
 
 @pytest.mark.parametrize("name", MUTATIONS)
-def test_caught(name: str, running: Running) -> None:
-    caught = running("test_caught", name)
+def test_caught(name: str) -> None:
+    caught = hunt(name)
     print(f"{name}: {caught.invariant or 'nothing'} broke after {caught.seeds} worlds, {caught.cpu_s:.2f} core-seconds")
     assert caught.ok, caught
 
 
 @pytest.mark.parametrize("name", MUTATIONS)
-def test_the_core_as_it_is_passes_the_same_worlds(name: str, running: Running) -> None:
-    spent = running("test_the_core_as_it_is_passes_the_same_worlds", name)
+def test_the_core_as_it_is_passes_the_same_worlds(name: str) -> None:
+    spent = spared(name, SPARED)
     assert spent.invariant == "", spent
 
 

@@ -18,7 +18,7 @@ ROOT: Any = typer.main.get_command(app)
 @pytest.mark.parametrize("name", ROOT.commands)
 def test_every_option_is_documented(name: str) -> None:
     command = ROOT.commands[name]
-    found = re.search(rf"^### alpo-pipeline {name}\n(.*?)(?=^### |\Z)", DOCS, re.MULTILINE | re.DOTALL)
+    found = re.search(rf"^## alpo-pipeline {name}\n(.*?)(?=^## |\Z)", DOCS, re.MULTILINE | re.DOTALL)
     assert found is not None
     flags = {flag for parameter in command.params for flag in parameter.opts if flag.startswith("--")}
     assert not {flag for flag in flags - {"--config", "--timeout", "--help"} if f"{flag}" not in found[1]}

@@ -94,7 +94,7 @@ async def filled(running: Cluster) -> None:
     await running.level()
 
 
-@pytest.mark.parametrize("fault", ["killed", "hangs"])
+@pytest.mark.parametrize("fault", ["killed", pytest.param("hangs", marks=pytest.mark.soak)])
 @in_trio
 async def test_a_replica_that_fails_in_the_middle_of_a_job(spark: SparkSession, tmp_path: Path, fault: str) -> None:
     async with cluster(tmp_path, proxied=False) as running:

@@ -11,9 +11,9 @@ from sink_kills import ROWS, SETTINGS, Case, run_case
 
 @pytest.mark.timeout(660)
 @pytest.mark.parametrize("case", [
-    Case("mid-append", "random"),
-    Case("mid-append", "2-3", zombie=True),
-], ids=["killed", "zombie"])
+    pytest.param(Case("mid-append", "random"), id="killed"),
+    pytest.param(Case("mid-append", "2-3", zombie=True), id="zombie", marks=pytest.mark.soak),
+])
 @in_trio
 async def test_a_driver_is_killed_and_another_goes_on(tmp_path: Path, case: Case) -> None:
     async with cluster(tmp_path, 3, settings=SETTINGS) as running:

@@ -129,7 +129,7 @@ app(sys.argv[2:])
 """
 
 
-@pytest.mark.parametrize("writes", [1, 2, 3, 4])
+@pytest.mark.parametrize("writes", [3, *(pytest.param(writes, marks=pytest.mark.soak) for writes in (1, 2, 4))])
 def test_killed_and_gone_on_with(here: None, tmp_path: Path, writes: int) -> None:
     """Killed as the ``writes``-th file is about to get its name: the wish, a range, a scenario."""
     wanted = ("sweep", "1..3", "--mutation", "N5", "--range-seeds", "2", "--to", str(tmp_path))

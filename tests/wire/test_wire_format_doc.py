@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from alpo.core.entries import Entry
+from alpo.core.messages import REQUESTS, START_ONLY
 from alpo.core.ready import Code
 from alpo.wire import client_codec, peer_codec
 from alpo.wire.shapes import Shape
@@ -37,3 +39,25 @@ def test_an_entry_is_documented() -> None:
 
 def test_codes_are_documented() -> None:
     assert re.findall(r"^\| (\d+) \| ([A-Z_]+) \|", TEXT, re.M) == [(str(int(code)), code.name) for code in Code]
+
+
+def numbers(shapes: Iterable[Shape]) -> str:
+    """As the page lists them: "16-19, 28"."""
+    listed = sorted(shape.number for shape in shapes)
+    starts = [number for number in listed if number - 1 not in listed]
+    ends = [number for number in listed if number + 1 not in listed]
+    runs = [(a, b) for a, b in zip(starts, ends, strict=True)]
+    return ", ".join(f"{a}-{b}" if b > a + 1 else f"{a}, {b}" if b > a else f"{a}" for a, b in runs)
+
+
+def test_who_may_send_what_is_documented() -> None:
+    peers = peer_codec.SHAPES
+    of_start = [shape for shape in peers if shape.cls in START_ONLY]
+    rows = re.findall(r"^\| (client|server|server whose .+?) \| ([\d, -]+) \| ([\d, -]+), and 4 last \|", TEXT, re.M)
+    clients = numbers(client_codec.REQUESTS), numbers(client_codec.REPLIES)
+    assert [row[1:] for row in rows] == [clients, (numbers(peers),) * 2, (numbers(of_start),) * 2]
+
+
+def test_what_goes_over_the_callers_connection_is_documented() -> None:
+    listed = re.search(r"requests \(([\d, ]+)\) go over the connection that their sender dialled", TEXT)
+    assert listed and listed[1] == ", ".join(str(s.number) for s in peer_codec.SHAPES if s.cls in REQUESTS)

@@ -1,0 +1,45 @@
+"""What the docs print is what the commands print."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from printed import ROOT, Example, Shell, difference, interrupted, masked, read_page
+
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+WITH_EXAMPLES = [page for page in PAGES if read_page(page).steps]
+#: They start Spark again and again: a minute or two.
+SLOW = {"spark-jobs.md", "spark-writing.md"}
+
+
+@pytest.mark.parametrize("page", [
+    pytest.param(page, id=page.name, marks=[pytest.mark.soak] if page.name in SLOW else []) for page in WITH_EXAMPLES
+])
+@pytest.mark.timeout(600)
+def test_the_examples_of_a_page_print_what_it_says(page: Path, tmp_path: Path) -> None:
+    shell = Shell(tmp_path)
+    wrong = []
+    try:
+        for step in read_page(page).steps:
+            code, printed = shell.run(step.command, interrupted(step) if isinstance(step, Example) else None)
+            if isinstance(step, Example):
+                wrong.append(difference(step, printed))
+            else:
+                assert code == 0, f"{step.where}: {step.command} ended with {code}:\n{printed}"
+    finally:
+        shell.close()
+    assert not any(wrong), "\n\n".join(text for text in wrong if text)
+
+
+def test_what_a_reader_sees_changed_is_a_difference() -> None:
+    example = Example("p:1", "alpo append x", ["7", "…", "end"])
+    assert difference(example, "7\nmore\nand more\nend\n") == ""
+    assert difference(example, "7\nend\n") == ""
+    assert "the page says" in difference(example, "8\nend\n")
+    assert "the page says" in difference(example, "7\n")
+
+
+def test_times_sizes_and_random_ids_vary() -> None:
+    line = "2026-11-21T15:09:18.375Z ~01a1fea7-96a7-762b-99c3-b59f7097ab95 took 17.6 s, 1,234 bytes, 3 entries"
+    assert masked(line) == "<time> <client> took <duration>, <size>, 3 entries"
