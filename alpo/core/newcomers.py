@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from .changes import Changes
     from .replica import Replica
 
-PART_SLOTS_MAX = 1_000  # remembered serials in one part, a session counting as a few
-
 
 class Sending:
     """One transfer to one learner."""
@@ -128,7 +126,7 @@ class Newcomers:
             sending.sent_s = r.now_s - r.cfg.election_timeout_s + r.cfg.heartbeat_s  # the save is under way: soon again
             return
         sending.head = image_head(image, r.first_start.state.first_list, r.first_start.state.settings)
-        sending.parts = split_rows(image.table.changed)
+        sending.parts = split_rows(image.table.changed, r.cfg.part_slots_max)
         r.out.event("base_sent", member=id, base_id=image.base.id, parts=len(sending.parts))
         self._send(sending)
 
@@ -160,13 +158,13 @@ class Newcomers:
                 r.leadership.based(peer, answer.base_id)
 
 
-def split_rows(rows: list[SessionRow]) -> list[tuple[SessionRow, ...]]:
-    """Sessions in parts of a bounded size; one part at least, empty if there are none."""
+def split_rows(rows: list[SessionRow], slots_max: int) -> list[tuple[SessionRow, ...]]:
+    """Sessions in parts of so many remembered serials; one part at least, empty if there are none."""
     parts: list[list[SessionRow]] = [[]]
     size = 0
     for row in rows:
         cost = 4 + len(row.slots)
-        if parts[-1] and size + cost > PART_SLOTS_MAX:
+        if parts[-1] and size + cost > slots_max:
             parts.append([])
             size = 0
         parts[-1].append(row)

@@ -16,7 +16,7 @@ from typing import Any
 
 from alpo.core.entries import DamagedEntry, verify_headers
 from alpo.core.inputs import Clean, DamageFound, Initialise, Input, Space
-from alpo.core.messages import AppendRequest, Envelope, Room
+from alpo.core.messages import AppendAnswer, AppendRequest, Envelope, Room
 from alpo.core.ready import Reply
 from alpo.core.replica import Replica
 from alpo.core.state import State
@@ -32,6 +32,8 @@ from .host import NEVER_US, Host
 from .network import Links
 from .options import SECOND, Options
 from .stage import Stage, Timers
+
+_OFTEN = (AppendRequest, AppendAnswer)
 
 
 class World:
@@ -199,7 +201,8 @@ class World:
         other = self.stage.hosts.get(target)
         if other is None or not self.connections.carries(envelope):
             return
-        arrivals = self.links.arrivals_us(self.stage.now_us, host.id, target)
+        seldom = type(envelope.message) not in _OFTEN
+        arrivals = self.links.arrivals_us(self.stage.now_us, host.id, target, seldom=seldom)
         damage = self.links.damages()
         for copies, at_us in enumerate(reversed(arrivals)):
             resets = self.connections.resets[host.id, target]
