@@ -89,6 +89,8 @@ class Options:
     #: Servers that may be added, and operators who add, remove and replace members and hand over leadership.
     spares: int = 0
     stewards: int = 0
+    #: Faults follow on what servers have just begun, too: see `aimed`.
+    aimed: bool = False
 
     @staticmethod
     def draw(seed: int, *, servers: int | None = None, seconds: int = 60, **fixed: Any) -> Options:
@@ -120,6 +122,7 @@ class Options:
         if random.Random(f"damage {seed}").random() < 0.3:  # of its own: what it joins was drawn before there was any
             drawn["faults"] += ("damage",)
         drawn |= _members(seed, size, drawn["wipes"])
+        drawn["aimed"] = random.Random(f"aimed {seed}").random() < 0.5
         return Options(seed, **(drawn | fixed))
 
     def describe(self) -> dict[str, Any]:

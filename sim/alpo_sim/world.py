@@ -21,6 +21,7 @@ from alpo.core.ready import Reply
 from alpo.core.replica import Replica
 from alpo.core.state import State
 
+from .aimed import Aimed
 from .broken import Broken
 from .checks.together import Checks
 from .clients import Clients
@@ -72,6 +73,9 @@ class World:
         self._founded = False
         self.clients = Clients(self)
         self.faults = Faults(self)
+        self._aimed = Aimed(self) if o.aimed else None
+        if self._aimed is not None:
+            self.stage.watchers.append(self._aimed)
         for host in self.stage.hosts.values():
             self.stage.set_clock(host.id, 1 + self.rng.uniform(-o.drift, o.drift), self.rng.randrange(-2000, 2000))
             if host.id <= o.servers:
@@ -359,6 +363,8 @@ class World:
         if self.options.wipes or self.options.stewards:
             self.set_cuts([])
             self._restart_all()
+            if self._aimed is not None and self.initialised:
+                self._aimed.restart_in_transfer()
             demand_members(self)
         if self.options.last_topology != "whole":
             self.set_cuts(self.links.topology(self.options.last_topology))
