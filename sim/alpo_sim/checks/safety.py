@@ -130,10 +130,10 @@ class Safety:
         last = known[base.id - 1] if 0 < base.id <= len(known) else None
         if base.id and (last is None or last[:2] != base[:2] or last.lsn + last.count != base.next_lsn):
             raise Broken("one log", f"server {host.id} begins from a base at entry {base.id}, which is not guaranteed")
+        self._check_accepted(host, terms, base)
         for gone, kept in zip(terms[base.id :], known[base.id :], strict=False):
             if gone == kept.term:
                 self._gives_up(host, kept.id)
-        self._check_accepted(host, terms, base)
         terms[:] = [entry.term for entry in known[: base.id]]
         self._accepted[self._who[host.id]] = base.id
 
