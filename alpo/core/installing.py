@@ -71,7 +71,7 @@ class Installing:
             r.out.event("base_refused", sender=sender.id, why="it is of a cluster or a list that does not have us")
             return
         answer = BaseAnswer(last.term, last.number, last.parts, base.id)
-        if r.first_start.started and base.id <= r.guaranteed_id:
+        if r.first_start.started and (base.id < r.log.base_id or r.log.term_at(base.id) == base.term):
             self._base_id = base.id
             r.out.send_after_write(sender, answer)  # we hold all that and more: a transfer begun twice ends here
             return

@@ -3,7 +3,8 @@
 Laws:
 
 * Only an answer to the newest question counts: what a store said before it was wiped says nothing of the one after it.
-* A base goes to LEARNERs alone: whoever votes holds all that may have been cleaned (R18, R19).
+* A base goes to LEARNERs alone: whoever votes holds all that may have been cleaned (R18, R19). One who has answered an
+  append request in this reign has started: word that it has not is late.
 * It is sent part by part. An answer says which part is wanted next: the leader goes on from there. T without one begins
   the same transfer again at its first part; a learner that has that says at once how far it is.
 """
@@ -86,7 +87,7 @@ class Newcomers:
         started = answer.status is StartStatus.STARTED
         if not r.members.latest.holds(sender):
             self._changes.found(sender, started)
-        elif not started:
+        elif not started and not r.leadership.peers[sender.id].really_heard:
             self.want_base(sender)
 
     # -- base transfer ----------------------------------------------------------------------------------
