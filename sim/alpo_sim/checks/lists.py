@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from alpo.core.entries import Entry, Kind, parse_body
-from alpo.core.inputs import Input
+from alpo.core.inputs import ChangeMember, Input, MemberStep
 from alpo.core.members import Member, MemberList, Role
 from alpo.core.messages import Envelope
 from alpo.core.ready import HandedOver, MembersChanged, Ready, Write
@@ -51,6 +51,7 @@ class Lists:
         #: Of the one log: (entry id, list), the first start's with 0.
         self.guaranteed: list[tuple[int, MemberList]] = []
         self._made: dict[tuple[int, int], MemberList] = {}  # (id, term) -> list, those not known guaranteed
+        self._asked: set[tuple[int, str, int]] = set()  # (id, address, priority) that somebody asked to be added
 
     @property
     def latest(self) -> MemberList | None:
@@ -81,6 +82,9 @@ class Lists:
     def stepped(self, host: Host, inputs: Sequence[Input], ready: Ready) -> None:
         replica = host.replica
         assert replica is not None
+        for each in inputs:
+            if type(each) is ChangeMember and each.step is MemberStep.ADD:
+                self._asked.add((each.id, each.address, each.priority))
         if ready.write is not None:
             for entry in ready.write.entries:
                 if entry.kind == _MEMBERS:
@@ -111,12 +115,17 @@ class Lists:
             raise Broken("members", f"leader {host.id} changes members {[m.id for m in changed]} in one entry")
         new = changed[0]
         old = before.get(new.id)
+        added = old is None or (old.role is Role.GONE and new.role is not Role.GONE)
+        if added and (new.id, new.address, new.priority) not in self._asked:
+            raise Broken("members", f"leader {host.id} adds server {new.id} at {new.address} with priority "
+                         f"{new.priority}, which nobody asked for")
         if old is not None and old.incarnation != new.incarnation:
             if old.incarnation not in new.retired or new.incarnation in old.retired:
                 raise Broken("members", f"leader {host.id} lists another disk of {new.id}, and does not retire the old")
             old = None if new.role is Role.LEARNER else old
         if new.role is Role.VOTER and old != new._replace(address=old.address if old is not None else ""):
             self._check_promoted(host, old, new)
+            self._check_counted(host, new)
 
     def _check_promoted(self, host: Host, old: Member | None, new: Member) -> None:
         if old is None or old != new._replace(address=old.address, role=Role.LEARNER):
@@ -124,3 +133,12 @@ class Lists:
         listed_id = next((id for id, members in self.guaranteed if members.holds(new.identity)), 0)
         if listed_id and self._safety.disk_term_at(new.identity, listed_id) is None:
             raise Broken("members", f"leader {host.id} makes {new.id} a voter, and list {listed_id} is not on its disk")
+
+    def _check_counted(self, host: Host, new: Member) -> None:
+        """What its leader counts as accepted by a new voter is on its disk: whatever is cleaned rests on that."""
+        assert host.replica is not None and host.replica.leadership is not None
+        peer = host.replica.leadership.peers[new.id]
+        term = host.replica.log.term_at(peer.match_id)
+        if term and self._safety.disk_term_at(new.identity, peer.match_id) != term:
+            raise Broken("members", f"leader {host.id} makes {new.id} a voter that it counts as having entry "
+                         f"{peer.match_id}, which is not on its disk")

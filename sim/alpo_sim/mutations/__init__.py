@@ -10,6 +10,7 @@ them.
 
 from __future__ import annotations
 
+from .bases import BASES
 from .cleaning import CLEANING
 from .deferring import DEFERRING
 from .dropping import DROPPING
@@ -28,7 +29,7 @@ def _order(mutation: Mutation) -> tuple[int, int, str]:
     return "MNSP".index(name[0]), int("".join(filter(str.isdigit, name))), name
 
 
-_ALL = (*LOG, *ELECTIONS, *SESSIONS, *CLEANING, *DEFERRING, *DROPPING, *KEEPING, *LEAVING, *MEMBERS, *ROOM)
+_ALL = (*BASES, *LOG, *ELECTIONS, *SESSIONS, *CLEANING, *DEFERRING, *DROPPING, *KEEPING, *LEAVING, *MEMBERS, *ROOM)
 #: By name: those of the protocol's list first.
 MUTATIONS = {m.name: m for m in sorted(_ALL, key=_order)}
 

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from alpo.core.changes import Changes
 from alpo.core.inputs import Clean, MemberStep
 from alpo.core.installing import Installing
 from alpo.core.members import Role
 from alpo.core.messages import AppendAnswer, AppendRequest, BasePart, Envelope, StartAnswer, StartStatus
 from alpo.core.newcomers import Newcomers
+from alpo.core.replication import Replication
 
 from ..broken import Broken
 from ..options import MS, SECOND, Network
@@ -33,7 +35,7 @@ def _demand_brought_up(w: Changing, id: int) -> Iterator[int]:
     if w.role(id, id) is not Role.VOTER:
         replica = w.stage.hosts[id].replica
         shows = replica.status_text if replica is not None else "down"
-        raise Broken("no progress", f"server {id} is {shows}, {_BROUGHT_UP_US / SECOND:.1f} s after it could be reached")
+        raise Broken("no progress", f"server {id} is {shows}, {_BROUGHT_UP_US / SECOND:.1f} s after all was well")
 
 
 def _part(number: int) -> Callable[[Envelope], bool]:
@@ -117,7 +119,7 @@ def _started(w: Changing, id: int) -> bool:
 
 
 def _late_word(w: Changing) -> Iterator[int]:
-    """What a newcomer said before it had its base comes long after. ``kept`` holds the parts of a base that come of it."""
+    """What a newcomer said before it had its base comes long after. ``kept`` holds the parts of a base that come."""
     yield from _behind_what_it_holds(w)
     d = _spare(w)
     said = [x for x in w.kept if isinstance(x.message, StartAnswer) and x.message.status is StartStatus.EMPTY]
@@ -138,7 +140,7 @@ def late_word(w: Changing) -> Iterator[int]:
 
 
 def late_word_is_no_reason(w: Changing) -> Iterator[int]:
-    """See `_late_word`. Whoever has answered requests of this reign is sent no other base."""
+    """See `_late_word`. Whoever has accepted entries of this reign is sent no other base. Raises `Broken`."""
     yield from _late_word(w)
     if w.kept:
         raise Broken("members", f"server {_spare(w)} has accepted entries of this reign, and is sent another base")
@@ -152,4 +154,51 @@ _PARTS = planned(
 #: Heartbeats are far between, so that one question of the leader's is the newest for long enough.
 _SLOW = planned(network=_SOUND, load=BUSY, limits=SAVING, seconds=8, spares=1, election_timeout_us=SECOND)
 
-BASES = ()
+_LATE_WORD = edit(Newcomers, "on_answer", (" and not r.leadership.peers[sender.id].really_heard", ""))
+_BY_THE_MARK = edit(Installing, "_install", (
+    "(base.id < r.log.base_id or r.log.term_at(base.id) == base.term)", "base.id <= r.guaranteed_id",
+))
+
+BASES = (
+    Mutation(
+        "N8", "R27", "a base is compared with the guaranteed mark, not with the log, and late word begins another",
+        "a learner gives up what it acknowledged: its leader counts what is gone",
+        (_LATE_WORD, _BY_THE_MARK), _SLOW, ("nothing acknowledged given up",), makes=changing(late_word),
+    ),
+    Mutation(
+        "N8r", "R27", "as N8, and a refusal's round, and a learner in doubt, count for a promotion",
+        "a voter that needs what was cleaned",
+        (
+            _LATE_WORD, _BY_THE_MARK,
+            edit(Changes, "_promote", ("or not peer.matched or peer.doubted_round:", "or not peer.matched:"), (
+                "peer.accepted_round < now.round", "peer.round < now.round",
+            )),
+            edit(Changes, "_begin_catch_up", (" and not p.doubted_round", "")),
+            edit(Replication, "_doubt", ("votes = r.members.latest.is_voter(peer.who)", "votes = True")),
+        ),
+        _SLOW, ("members", "fully replicated", "cleaned too early", "no progress"),
+        ("nothing acknowledged given up",), makes=changing(late_word),
+    ),
+    Mutation(
+        "N9", "R27", "a silent transfer goes on where its leader is",
+        "a learner that has started again, and has nothing of it, stays one for the whole reign",
+        (edit(Newcomers, "_repeat", ("self._send(sending, 0)", "self._send(sending, sending.at)")),),
+        _PARTS, ("no progress",), makes=changing(restarted_in_transfer),
+    ),
+    Mutation(
+        "N9p", "R27", "a learner goes over to whatever transfer's first part comes, and answers no part of another",
+        "a part of a deposed leader's makes it forget, and it stays a learner for the whole reign",
+        (
+            edit(Newcomers, "_repeat", ("self._send(sending, 0)", "self._send(sending, sending.at)")),
+            edit(Installing, "on_part", ("key < self._newest or ", "(key != self._newest and part.part) or "), (
+                "if key > self._newest:", "if key != self._newest:",
+            )),
+        ),
+        _PARTS, ("no progress",), makes=changing(part_of_another_transfer),
+    ),
+    Mutation(
+        "P79", "R27", "late word that a disk is empty begins another base",
+        "all sessions go once more to a learner that keeps up",
+        (_LATE_WORD,), _SLOW, ("members",), makes=changing(late_word_is_no_reason),
+    ),
+)

@@ -255,6 +255,22 @@ def takes_out_the_leader(w: Changing) -> Iterator[int]:
     yield SECOND
 
 
+def takes_itself_out_and_crashes(w: Changing) -> Iterator[int]:
+    """One of two leads, takes itself out, and crashes before the other one knows: nobody else's log is as fresh."""
+    a, *_ = w.cast()
+    w.drops = lambda x: (
+        isinstance(x.message, AppendRequest) and bool(x.message.entries) and w.role(a, a) is Role.GONE
+    )
+    w.change(a, MemberStep.REMOVE, a)
+    yield from w.waits(lambda: w.role(a, a) is Role.GONE, 100 * MS)
+    leader = w.stage.hosts[a].replica
+    yield from w.waits(lambda: leader is None or w.stage.hosts[a].disk_last_id >= leader.members.latest_id, 100 * MS)
+    w.crash(a)
+    w.drops = lambda x: False
+    w.boot(a)
+    yield from w.demands_leader()
+
+
 def one_more(w: Changing) -> Iterator[int]:
     """A server is added while much is appended."""
     a, *_ = w.cast()
