@@ -62,7 +62,8 @@ class Keeping:
         if isinstance(verdict, Refuse):
             r.serving.refuse(request.origin, verdict)
         else:
-            r.serving.answer(Told(request.origin, verdict.fate, verdict.lsn), verdict.rests_on, taken=False)
+            told = Told(request.origin, verdict.fate, verdict.lsn, verdict.birth)
+            r.serving.answer(told, verdict.rests_on, taken=False)
 
     # -- settings (section 2) ---------------------------------------------------------------------------
 
