@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from alpo.core.inputs import Input
-from alpo.core.messages import Envelope
-from alpo.core.ready import Ready, Write
+from alpo.core.ready import Ready
 
 from .host import Host
 from .options import MS
+from .stage import Watcher
 
 if TYPE_CHECKING:
     from .world import World
@@ -22,21 +22,12 @@ _CHANCE = {
 }
 
 
-class Aimed:
+class Aimed(Watcher):
     """A watcher for worlds whose faults are aimed; each ends by itself."""
 
     def __init__(self, world: World) -> None:
         self._w = world
         self._bases = 0  # begun so far
-
-    def booted(self, host: Host) -> None:
-        return
-
-    def sent(self, host: Host, envelope: Envelope) -> None:
-        return
-
-    def committing(self, host: Host, writes: Sequence[Write]) -> None:
-        return
 
     def stepped(self, host: Host, inputs: Sequence[Input], ready: Ready) -> None:
         world = self._w

@@ -23,14 +23,6 @@ _CLEANED = world(faults=("damage", "damage", "crash"), load=BUSY, clean_every_us
 
 ROOM = (
     Mutation(
-        "N10", "R16", "a passive server takes the carried fully replicated mark as it comes",
-        "it is beyond the guaranteed one: a sound server stops itself on winning",
-        (edit(Acceptance, "_take", (
-            "min(request.fully_replicated_id, r.guaranteed_id)", "request.fully_replicated_id",
-        )),),
-        _DAMAGED, ("alarm", "fully replicated"),
-    ),
-    Mutation(
         "P50", "full disks", "a leader whose disk is low goes on taking appends",
         "the disk fills up to where votes and cleaning have no room either",
         (edit(Disks, "why_not", ("if self.room is not Room.PLENTY:", "if False:")),), _FULL, ("no space",),

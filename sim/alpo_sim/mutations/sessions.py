@@ -124,6 +124,15 @@ SESSIONS = (
         ("acknowledged",),
     ),
     Mutation(
+        "S9", "R22", "an epoch from before a drop is told FENCED",
+        "an entry that was refused for good is in the log",
+        (
+            edit(SessionTable, "_judge_unknown", ("Code.DROPPED", "Code.FENCED")),
+            edit(SessionTable, "_judge_known", ("if run.epoch < session.birth:", "if False:")),
+        ),
+        world(load=replace(CROWD, operators_every_us=300 * MS)), ("refused for good", "sessions", "acknowledged"),
+    ),
+    Mutation(
         "P19", "R21", "an older epoch's serial that the table has forgotten is refused for good",
         "an append is refused for good that is in the log",
         (edit(SessionTable, "_judge_old", (
