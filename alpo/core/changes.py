@@ -91,12 +91,15 @@ class Changes:
 
     # -- an operator's change ---------------------------------------------------------------------------
 
-    def request(self, request: ChangeMember) -> None:
-        """Begin it, or refuse it with what is wrong."""
+    def request(self, request: ChangeMember, *, confirmed: bool = False) -> None:
+        """Begin it, or refuse it with what is wrong. ``confirmed``: a round begun since has shown that we lead: only
+        then is it said that it is done already (R25)."""
         r = self._r
         listed = r.members.latest.get(request.id)
         there = listed is not None and listed.role != Role.GONE
         if self._done_already(request, listed):
+            if not confirmed:
+                return r.reads.ask(request)
             return r.serving.answer_once_guaranteed(
                 MembersChanged(request.origin, r.members.latest.to_plain()), r.members.latest_id
             )

@@ -164,7 +164,7 @@ class ImageLoaded(NamedTuple):
 
 
 class ListSessions(NamedTuple):
-    """Asks for the session table, once all that it rests on is guaranteed (leader only)."""
+    """Asks for the session table; answered as `Outcome` is."""
 
     origin: Origin
 
