@@ -53,6 +53,8 @@ class Load:
     alike: bool = False  # all payloads are equal
     #: Operators and readers who look after what is kept, and what they ask for: see `keepers`.
     keepers: int = 0
+    #: Mean pause between two requests of the operator who lists and drops sessions.
+    operator_every_us: int = 6 * SECOND
     keep: tuple[str, ...] = ("outcome", "outcome", "outcome", "outcome", "settings", "cursor", "cursor")
 
 

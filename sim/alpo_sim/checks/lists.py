@@ -9,11 +9,11 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from alpo.core.entries import Entry, Kind, parse_body
-from alpo.core.inputs import ChangeMember, Input, MemberStep
+from alpo.core.inputs import ChangeMember, Input, MemberStep, Origin
 from alpo.core.members import Member, MemberList, Role
 from alpo.core.messages import Envelope
 from alpo.core.ready import HandedOver, MembersChanged, Ready, Write
@@ -48,6 +48,8 @@ class Lists:
 
     def __init__(self, stage: Stage, safety: Safety) -> None:
         self._stage, self._safety = stage, safety
+        #: Operators' questions -> up to there all had been answered when they were asked; `History` keeps it.
+        self.floors: Mapping[Origin, int] = {}
         #: Of the one log: (entry id, list), the first start's with 0.
         self.guaranteed: list[tuple[int, MemberList]] = []
         self._made: dict[tuple[int, int], MemberList] = {}  # (id, term) -> list, those not known guaranteed
@@ -94,6 +96,8 @@ class Lists:
                 self._check_told(host, replica, reply)
             elif isinstance(reply, HandedOver):
                 leader = self._safety.leaders.get(reply.term)
+                if reply.leader == host.id:
+                    self._check_leads(host, reply)
                 if leader is None or leader.id != reply.leader:
                     raise Broken("acknowledged", f"server {host.id} says that {reply.leader} leads term {reply.term}")
 
@@ -107,6 +111,19 @@ class Lists:
         told = MemberList.from_plain(reply.members)
         if told not in [members for _, members in self.guaranteed]:
             raise Broken("acknowledged", f"server {host.id} tells of a member list that is not guaranteed")
+        floor_id = self.floors.get(reply.origin, 0)
+        since = [members for at, (_, members) in enumerate(self.guaranteed)
+                 if at + 1 == len(self.guaranteed) or self.guaranteed[at + 1][0] > floor_id]
+        if told not in since:
+            raise Broken("linearizable", f"server {host.id} tells of a member list that was history before entry "
+                         f"{floor_id}, which was known before it was asked")
+
+    def _check_leads(self, host: Host, reply: HandedOver) -> None:
+        """Leads now, it says: nobody had been answered by a later leader when it was asked."""
+        floor_id = self.floors.get(reply.origin, 0)
+        if floor_id and self._safety.guaranteed[floor_id - 1].term > reply.term:
+            raise Broken("linearizable", f"server {host.id} says that it leads, in term {reply.term}; entry {floor_id} "
+                         "of a later one was known before it was asked")
 
     def check_step(self, host: Host, before: MemberList, after: MemberList) -> None:
         """Raises `Broken`."""
