@@ -131,7 +131,8 @@ SESSIONS = (
             edit(SessionTable, "_judge_unknown", ("Code.DROPPED", "Code.FENCED")),
             edit(SessionTable, "_judge_known", ("if run.epoch < session.birth:", "if False:")),
         ),
-        world(load=replace(CROWD, operators=True, operator_every_us=SECOND)), ("refused for good", "sessions", "acknowledged"),
+        world(load=replace(CROWD, operators=True, operator_every_us=SECOND)),
+        ("refused for good", "sessions", "acknowledged"),
     ),
     Mutation(
         "P19", "R21", "an older epoch's serial that the table has forgotten is refused for good",
