@@ -71,6 +71,7 @@ class World:
         self.disks = Disks(self)
         self.initialised = o.auto_init
         self._founded = False
+        self._kept = False  # another copy of what is being sent stays on its way
         self.clients = Clients(self)
         self.faults = Faults(self)
         self._aimed = Aimed(self) if o.aimed else None
@@ -210,7 +211,7 @@ class World:
         damage = self.links.damages()
         for copies, at_us in enumerate(reversed(arrivals)):
             resets = self.connections.resets[host.id, target]
-            self.at(at_us, self._arrive, envelope, other.boots, resets, copies > 0, damage)
+            self.at(at_us, self._arrive, envelope, other.boots, resets, copies > 0 or self._kept, damage)
 
     def _arrive(self, envelope: Envelope, boots: int, resets: int, again: bool, damage: bool) -> None:
         source, target = envelope.sender.id, envelope.target.id

@@ -16,7 +16,7 @@ from alpo.core.newcomers import Newcomers
 from alpo.core.replication import Replication
 
 from ..broken import Broken
-from ..options import MS, SECOND, Network
+from ..options import MS, SECOND, Load, Network
 from .changing import Changing, changing
 from .mutation import Mutation, edit
 from .worlds import BUSY, SAVING, planned
@@ -86,7 +86,7 @@ def _behind_what_it_holds(w: Changing) -> Iterator[int]:
     a, *others = (id for id in w.cast() if id != _spare(w))
     d, leader = _spare(w), w.stage.hosts[a].replica
     assert leader is not None
-    yield 300 * MS
+    yield 50 * MS
     w.keeps = lambda x: isinstance(x.message, StartAnswer) and (x.sender.id, x.target.id) == (d, a)
     # From then on nothing is guaranteed, and of what the newcomer accepts nothing is known.
     w.drops = lambda x: isinstance(x.message, AppendAnswer) and _started(w, d) and (
@@ -152,7 +152,7 @@ _PARTS = planned(
     network=_SOUND, load=BUSY, seconds=8, spares=1, limits=(("part_slots_max", 1), ("table_save_entries", 5))
 )
 #: Heartbeats are far between, so that one question of the leader's is the newest for long enough.
-_SLOW = planned(network=_SOUND, load=BUSY, limits=SAVING, seconds=8, spares=1, election_timeout_us=SECOND)
+_SLOW = planned(network=_SOUND, load=Load(4, 0, 10 * MS), limits=SAVING, seconds=8, spares=1, election_timeout_us=SECOND)
 
 _LATE_WORD = edit(Newcomers, "on_answer", (" and not r.leadership.peers[sender.id].really_heard", ""))
 _BY_THE_MARK = edit(Installing, "_install", (

@@ -35,7 +35,8 @@ class Changing(Directed):
         self._hands: Hands | None = None
 
     def _on_send(self, host: Host, envelope: Envelope) -> None:
-        if self.keeps(envelope):
+        self._kept = self.keeps(envelope)
+        if self._kept:
             self.kept.append(envelope)
         if not self.drops(envelope):
             super()._on_send(host, envelope)
