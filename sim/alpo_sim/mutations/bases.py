@@ -152,7 +152,9 @@ _PARTS = planned(
     network=_SOUND, load=BUSY, seconds=8, spares=1, limits=(("part_slots_max", 1), ("table_save_entries", 5))
 )
 #: Heartbeats are far between, so that one question of the leader's is the newest for long enough.
-_SLOW = planned(network=_SOUND, load=Load(4, 0, 10 * MS), limits=SAVING, seconds=8, spares=1, election_timeout_us=SECOND)
+_SLOW = planned(
+    network=_SOUND, load=Load(4, 0, 10 * MS), limits=SAVING, seconds=8, spares=1, election_timeout_us=SECOND
+)
 
 _LATE_WORD = edit(Newcomers, "on_answer", (" and not r.leadership.peers[sender.id].really_heard", ""))
 _BY_THE_MARK = edit(Installing, "_install", (
