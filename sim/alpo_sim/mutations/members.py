@@ -45,7 +45,7 @@ MEMBERS = (
         "N2", "R27", "a newcomer is promoted without the fresh round",
         "it dies, is promoted, and half of four are no majority: no leader for ever",
         (edit(Changes, "_promote", (
-            "if peer.round < now.round:", "if False:"), (
+            "if peer.accepted_round < now.round:", "if False:"), (
             "if len(latest.voters) == 1 or self._answered(now.round, latest) >= need:", "if True:",
         )),),
         _GROWING, ("no progress",), makes=changing(plans.newcomer_dies),
@@ -69,7 +69,9 @@ MEMBERS = (
         "a voter that holds nothing: every other failure stops the cluster until it has",
         (
             edit(Changes, "_begin_catch_up", ("p.matched and p.match_id >= r.members.latest_id", "True")),
-            edit(Changes, "_promote", ("if peer.match_id < now.upto_id or not peer.matched:", "if False:")),
+            edit(Changes, "_promote", (
+                "peer.match_id < now.upto_id or not peer.matched or peer.doubted_round", "False",
+            )),
         ),
         planned(network=_SOUND, load=BUSY, limits=ONE_BY_ONE, seconds=6, spares=1), ("members",),
         makes=changing(plans.one_more),
