@@ -28,7 +28,8 @@ from .rows import (
     Hard,
     base_checksum,
     session_columns,
-    session_from_blob,
+    session_from_blob_4,
+    session_to_blob,
     start_to_json,
 )
 from .views import ELECTIONS, PAYLOADS, SESSIONS
@@ -102,7 +103,7 @@ def _version_4(db: sqlite3.Connection) -> None:
     )
     for client, state in db.execute("SELECT client, state FROM sessions"):
         try:
-            columns = session_columns(session_from_blob(client, state))
+            columns = (*session_columns(session_from_blob_4(client, state))[:-1], state)
         except DamagedRow:  # to be found, as ever, when the table is read
             columns = (client, 0, 0, 0, 0, state)
         db.execute("INSERT INTO saved_sessions VALUES (?, ?, ?, ?, ?, ?)", columns)
@@ -111,9 +112,19 @@ def _version_4(db: sqlite3.Connection) -> None:
         db.execute(view)
 
 
+def _version_5(db: sqlite3.Connection) -> None:
+    """A session's state tells its birth too (R22): of those from before, the oldest epoch that they tell of."""
+    for client, state in db.execute("SELECT client, state FROM saved_sessions").fetchall():
+        try:
+            new = session_to_blob(session_from_blob_4(client, state))
+        except DamagedRow:  # to be found, as ever, when the table is read
+            continue
+        db.execute("UPDATE saved_sessions SET state = ? WHERE client = ?", (new, client))
+
+
 #: One function a schema version; never changed once released.
 MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (
-    _version_1, _version_2, _version_3, _version_4,
+    _version_1, _version_2, _version_3, _version_4, _version_5,
 )
 
 
