@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from .errors import (
     AlpoError,
+    Closed,
     Fenced,
     NoSpace,
     NotEverywhere,
@@ -27,36 +28,49 @@ from .errors import (
 )
 
 if TYPE_CHECKING:
+    from .client.admin import ByHand, SessionInfo
+    from .client.compacting import FileSpace
     from .client.cursors import CursorInfo
+    from .client.events import Events, ServerEvent, Silent
     from .client.handle import Handle
     from .client.keeping import Outcome
     from .client.log import Log, connect
+    from .client.members import Leadership, MemberInfo
+    from .client.reading import Batches, Records
     from .client.record import Record
+    from .client.settings import Settings
+    from .client.status import MemberStatus, PeerStatus
+    from .client.stopping import StopEvent, SyncStopEvent
     from .client.sync import SyncLog, connect_sync
 
 __version__ = "0.2.0"
 
 __all__ = [
-    "AlpoError", "CursorInfo", "Fenced", "Handle", "Log", "NoSpace", "NotEverywhere", "NotGuaranteed", "OutOfRange",
-    "Outcome", "Overloaded", "ProtocolError", "Record", "Refused", "SerialExpected", "SerialReused", "SessionExpired",
-    "Skipped", "SyncLog", "TooLarge", "Unavailable", "__version__", "connect", "connect_sync",
+    "AlpoError", "Batches", "ByHand", "Closed", "CursorInfo", "Events", "Fenced", "FileSpace", "Handle", "Leadership",
+    "Log", "MemberInfo", "MemberStatus", "NoSpace", "NotEverywhere", "NotGuaranteed", "OutOfRange", "Outcome",
+    "Overloaded", "PeerStatus", "ProtocolError", "Record", "Records", "Refused", "SerialExpected", "SerialReused",
+    "ServerEvent", "SessionExpired", "SessionInfo", "Settings", "Silent", "Skipped", "StopEvent", "SyncLog",
+    "SyncStopEvent", "TooLarge", "Unavailable", "__version__", "connect", "connect_sync",
 ]
 
 #: Loaded when first asked for: a server, and the core above all, does without the client's dependencies.
 _LATER = {
-    "CursorInfo": "cursors", "Handle": "handle",
-    "Log": "log", "Outcome": "keeping", "Record": "record", "SyncLog": "sync", "connect": "log",
-    "connect_sync": "sync",
+    "Batches": "reading", "ByHand": "admin", "CursorInfo": "cursors", "Events": "events", "FileSpace": "compacting",
+    "Handle": "handle", "Leadership": "members", "Log": "log", "MemberInfo": "members", "MemberStatus": "status",
+    "Outcome": "keeping", "PeerStatus": "status", "Record": "record", "Records": "reading", "ServerEvent": "events",
+    "SessionInfo": "admin", "Settings": "settings", "Silent": "events", "StopEvent": "stopping", "SyncLog": "sync",
+    "SyncStopEvent": "stopping", "connect": "log", "connect_sync": "sync",
 }
 
+if not TYPE_CHECKING:  # a type checker that sees it takes every misspelt name for one of these
 
-def __getattr__(name: str) -> Any:
-    module = _LATER.get(name)
-    if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f".client.{module}", __name__), name)
-    globals()[name] = value
-    return value
+    def __getattr__(name: str) -> Any:
+        module = _LATER.get(name)
+        if module is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(import_module(f".client.{module}", __name__), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

@@ -1,13 +1,25 @@
 """What can go wrong for a user of the client library, split by what is known of the outcome.
 
 `NotGuaranteed` alone means "unknown"; every other error of an append means that it is not in the log.
+Law: each survives pickling and copying, with all its fields.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class AlpoError(Exception):
     """The base of all errors that the library raises on purpose."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Exception's own calls the class with the message alone, which those with fields refuse.
+        return _bare, (type(self), self.args), self.__dict__
+
+
+def _bare(kind: type[AlpoError], args: tuple[object, ...]) -> AlpoError:
+    """An error without its fields: what unpickles it fills them in."""
+    return kind.__new__(kind, *args)
 
 
 class NotGuaranteed(AlpoError):
@@ -26,6 +38,11 @@ class NotGuaranteed(AlpoError):
 
 class Unavailable(AlpoError):
     """Nothing was sent, or all that was sent was refused unseen: repeating is safe. Also a read without an answer."""
+
+
+class Closed(AlpoError):
+    """This log was closed, or belongs to the process that this one was forked from. Never worth repeating: connect
+    anew. An append that raises it is not in the log."""
 
 
 class Skipped(AlpoError):

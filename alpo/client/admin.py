@@ -1,4 +1,4 @@
-"""The operator's requests: status, sessions, trims, first start, and appends retried by hand.
+"""The operator's requests: sessions, trims, first start, and appends retried by hand.
 
 Laws: each request is repeated until it is answered or its time is up; one that changes something and may have been
 taken before is judged with that in mind, so that an outcome is only called known when it is.
@@ -6,12 +6,10 @@ taken before is judged with that in mind, so that an outcome is only called know
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import anyio
 
@@ -40,8 +38,6 @@ from alpo.wire.requests import (
     RequestRefused,
     ServerReply,
     SessionTable,
-    Status,
-    StatusAnswer,
     Trim,
     Trimmed,
 )
@@ -56,12 +52,6 @@ from .verdicts import AWAY, UNSEEN, code_name, kind_of, unknown, verdict
 
 T = TypeVar("T")
 
-#: Keys of `status` that an unreachable member has as None.
-STATUS_KEYS = (
-    "id", "address", "state", "status", "term", "leader", "last_id", "guaranteed_id", "fully_replicated_id",
-    "first_lsn", "last_lsn", "reachable",
-)
-STATUS_S = 2.0
 ATTEMPT_S = 1.0
 
 
@@ -93,50 +83,6 @@ class _Again(Exception):
     def __init__(self, reason: AlpoError) -> None:
         super().__init__(str(reason))
         self.reason = reason
-
-
-async def status(servers: Servers, timeout_s: float) -> list[dict[str, Any]]:
-    """Every member's own account of itself, ordered by id: see `STATUS_KEYS`; ``reachable`` False and None for all
-    that is not known of those that do not answer; ``clock_ahead_ms``: by how much its clock is before ours, give or
-    take ``clock_error_ms``. Members are those that any reachable server lists; if none is reachable, one row (id None)
-    for each address configured. Raises `Unavailable` for a `Log` that is closed.
-    """
-    servers.require_open()
-    members = await members_of(servers, min(timeout_s, STATUS_S))
-    rows: list[dict[str, Any]] = [dict.fromkeys(STATUS_KEYS) for _ in members]
-    async with anyio.create_task_group() as tasks:
-        for (id, address), row in zip(members, rows, strict=True):
-            row.update(id=id, address=address, reachable=False)
-            tasks.start_soon(_status_of, servers, address, row, min(timeout_s, STATUS_S))
-    return rows
-
-
-async def members_of(servers: Servers, timeout_s: float) -> list[tuple[int | None, str]]:
-    """(id, address) of every member that any reachable server lists; if none is, the addresses configured."""
-    with anyio.move_on_after(timeout_s):
-        with suppress(Lost):
-            servers.give_back(await servers.any(None))
-    return [*sorted(servers.members.items())] or [(None, address) for address in servers.candidates]
-
-
-async def _status_of(servers: Servers, address: str, row: dict[str, Any], timeout_s: float) -> None:
-    connection: Connection | None = None
-    with anyio.move_on_after(timeout_s):
-        try:
-            connection = await servers.dial(address, timeout_s)
-            asked_s, asked_ms = anyio.current_time(), time.time() * 1000
-            answer = await connection.ask(Status)
-            if isinstance(answer, StatusAnswer):
-                row.update(answer.fields)
-                row["reachable"] = True
-                error_ms = (anyio.current_time() - asked_s) * 500
-                if type(row.get("time_ms")) is int:
-                    row["clock_ahead_ms"] = round(row["time_ms"] - asked_ms - error_ms, 1)
-                    row["clock_error_ms"] = round(error_ms, 1)
-        except Lost as lost:
-            row["problem"] = str(lost)
-    if connection is not None:
-        servers.drop(connection)
 
 
 async def sessions(servers: Servers, timeout_s: float) -> list[SessionInfo]:

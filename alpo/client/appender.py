@@ -11,19 +11,22 @@ Laws:
 
 from __future__ import annotations
 
+from copy import copy
+
 import anyio
-from anyio.abc import TaskGroup
 
 from alpo.core.ready import Code
-from alpo.errors import AlpoError, NoSpace, Refused, Unavailable
+from alpo.errors import AlpoError, Closed, NoSpace, Refused, Unavailable
 from alpo.wire.codec import encode
 from alpo.wire.requests import Appended, AppendRefused, Opened, RequestRefused, ServerReply
 
+from . import forking
 from .batches import Parcel
 from .connection import Connection, Lost
 from .handle import Handle
 from .ids import check_name, random_id
-from .loops import NO_LOOP, Event, running_loop
+from .living import Living
+from .loops import Event
 from .opening import Opening, nonces
 from .servers import Servers
 from .session import Session
@@ -41,12 +44,13 @@ PARTING_S = 0.02
 AGAIN_FIRST_S, AGAIN_MAX_S = 0.01, 0.25
 
 
-class Appender:
+class Appender(Living):
     """One client's appends on their way. `start` it in a task group; everything else from the same event loop."""
 
     def __init__(
         self, servers: Servers, client: str | None, timeout_s: float, queue_max: int, queue_bytes_max: int
     ) -> None:
+        super().__init__(self._run_manager, self._run_writer, self._run_watch)
         self.named = client is not None
         self._servers = servers
         self._timeout_s = timeout_s
@@ -56,8 +60,6 @@ class Appender:
         self._opening = None if client is None else Opening(client, nonces(servers.rng))
         self._open_refused: AlpoError | None = None
         self._horizon_ms = 0
-        self._tasks: TaskGroup | None = None
-        self._clock, self._new_event = NO_LOOP
         self._connection: Connection | None = None
         #: A better connection than the present one, found by the watch.
         self._better: Connection | None = None
@@ -69,6 +71,7 @@ class Appender:
         self._pause_s = 0.0
         self._manager, self._writer, self._watch = Bell(), Bell(), Bell()
         self._news, self._room = News(), News()
+        forking.watch(self)
 
     # -- the caller's side ------------------------------------------------------------------------------------
 
@@ -88,17 +91,23 @@ class Appender:
         self._require_open()
         return self._session.opened_last
 
+    @property
+    def over(self) -> Closed | None:
+        return self._session.ended if isinstance(self._session.ended, Closed) else None
+
     def _require_open(self) -> None:
         if self.named and not self._session.ready:
+            self._require_usable()
             raise self.unavailable("the session is not open yet: await opened()")
 
-    def start(self, tasks: TaskGroup) -> None:
-        """Begin to work."""
-        self._tasks = tasks
-        self._clock, self._new_event = running_loop()
-        tasks.start_soon(self._run_manager)
-        tasks.start_soon(self._run_writer)
-        tasks.start_soon(self._run_watch)
+    def forked(self) -> None:
+        """In a child: what is under way is the parent's."""
+        session, error = self._session, Closed(forking.WHY)
+        session.ended = error
+        for handle in [*session.queue.take_all(), *session.line]:
+            handle.leave(copy(error))
+        session.line.clear()
+        self._connection = self._better = None
 
     def deadline_s(self, timeout_s: float | None) -> float:
         """The loop's time by which an append of now wants to be told its outcome. Raises ValueError."""
@@ -150,6 +159,8 @@ class Appender:
 
     async def opened(self) -> None:
         """Until the named session is open. Raises `Refused` if the cluster takes no more names."""
+        if self.named and not self.started:
+            self.start()
         while self.named and not self._session.ready:
             if self._open_refused is not None:
                 raise self._open_refused.with_traceback(None)
@@ -161,6 +172,7 @@ class Appender:
         """Until nothing told as unknown is unresolved."""
         while self._session.outcomes.unknown:
             await self._news.wait()
+            self._require_usable()
         return self._session.outcomes.take_settled()
 
     async def drain(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from typing import NamedTuple, TypeAlias
 
@@ -31,6 +32,18 @@ def single(payload: Payload) -> Parcel:
         payload = _to_bytes(payload)
     size = len(payload)
     return _new(Parcel, (payload, 1, size, size))
+
+
+def text_payload(text: str) -> Parcel:
+    """A string as UTF-8. Raises TypeError for anything else."""
+    if not isinstance(text, str):
+        raise TypeError(f"text is str, not {type(text).__name__}")
+    return single(text.encode())
+
+
+def json_payload(value: object) -> Parcel:
+    """A value as JSON. Raises TypeError or ValueError for what JSON cannot hold."""
+    return single(json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode())
 
 
 def batch(payloads: Iterable[Payload]) -> Parcel:

@@ -22,6 +22,7 @@ from collections.abc import Callable
 import anyio
 
 from alpo import __version__
+from alpo.addresses import parse_address
 from alpo.core.ready import Code
 from alpo.core.setting_rules import BATCH_BYTES_MOST
 from alpo.errors import AlpoError, Overloaded, ProtocolError, Unavailable
@@ -38,15 +39,6 @@ class Lost(Exception):
     def __init__(self, reason: AlpoError) -> None:
         super().__init__(str(reason))
         self.reason = reason
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """("HOST", port) of "HOST:PORT" or "[v6]:PORT". Raises ValueError."""
-    host, colon, port = address.strip().rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise ValueError(f"{address!r} is not HOST:PORT")
-    return host, int(port)
 
 
 class Connection:
@@ -213,6 +205,11 @@ class Connection:
             anyio.notify_closing(self._sock)
             self._sock.close()
 
+    def abandon(self) -> None:
+        """Let go of it in a forked child: the socket stays open in the parent, and nobody is told."""
+        self.closed = True
+        self._sock.close()
+
     def _lost(self, error: Exception) -> Lost:
         text = (error.strerror or error) if isinstance(error, OSError) else "the connection was closed"
         return Lost(Unavailable(f"{self.address}: {text}"))
@@ -225,7 +222,7 @@ def _problem(address: str, problem: Problem) -> Lost:
 
 async def _dial(address: str) -> socket.socket:
     """A connected, non-blocking socket. Raises OSError."""
-    host, port = split_address(address)
+    host, port = parse_address(address)
     try:
         family = socket.AF_INET6 if ipaddress.ip_address(host).version == 6 else socket.AF_INET
         targets: list[tuple[socket.AddressFamily, tuple[object, ...]]] = [(family, (host, port))]

@@ -21,9 +21,9 @@ import anyio
 
 from alpo.wire.requests import EventList, ListEvents, RequestRefused
 
-from .admin import STATUS_S, members_of
 from .connection import Connection, Lost
 from .servers import Servers
+from .status import STATUS_S, members_of
 
 PAGE = 1_000
 #: More than a server keeps.
@@ -71,7 +71,7 @@ class _Account:
 
 
 async def gather(servers: Servers, since: datetime | None, timeout_s: float) -> Events:
-    """All that the servers have kept, or what is not older than ``since``. Raises `Unavailable` for a closed `Log`."""
+    """All that the servers have kept, or what is not older than ``since``. Raises `Closed`."""
     servers.require_open()
     since_ms = 0 if since is None else int(since.timestamp() * 1000)
     members = await members_of(servers, min(timeout_s, STATUS_S))

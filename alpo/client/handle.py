@@ -14,12 +14,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Generator
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, cast
 
 from alpo.errors import AlpoError
 
 from .batches import Parcel
 from .loops import Event
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    #: What awaiting gives: int, or int | None for an append that may have been done before the session was opened.
+    L_co = TypeVar("L_co", bound=int | None, covariant=True, default=int | None)
+else:
+    from typing import TypeVar
+
+    L_co = TypeVar("L_co", covariant=True)
 
 logger = logging.getLogger("alpo")
 
@@ -33,7 +43,7 @@ RESOLVED = 4  # the cluster's last word is known: nothing of it needs to be sent
 REPORTED = 8  # its deadline came first: NotGuaranteed was told, the request stays in line
 
 
-class Handle:
+class Handle(Generic[L_co]):
     """One append under way. Await it for the LSN (of the first payload), or give it a callback.
 
     It belongs to the event loop that its `Log` runs in: not for use from other threads.
@@ -53,8 +63,8 @@ class Handle:
     _error: AlpoError | None = None
     _told = False
     _event: Event | None = None
-    _callback: Callable[[Handle], object] | None = None
-    _more_callbacks: list[Callable[[Handle], object]] | None = None
+    _callback: Callable[[Handle[Any]], object] | None = None
+    _more_callbacks: list[Callable[[Handle[Any]], object]] | None = None
 
     def __init__(
         self, parcel: Parcel, wanted: int, sparse: bool, deadline_s: float, begin_wait: Callable[[], Event]
@@ -83,7 +93,7 @@ class Handle:
         """Failed, and nobody was told."""
         return self._error is not None and not self._told
 
-    def add_done_callback(self, function: Callable[[Handle], object]) -> None:
+    def add_done_callback(self, function: Callable[[Handle[L_co]], object]) -> None:
         """Call ``function(handle)`` in the event loop once done (at once if it is). It must not block."""
         self._told = True
         if self.done:
@@ -95,7 +105,7 @@ class Handle:
         else:
             self._more_callbacks.append(function)
 
-    def __await__(self) -> Generator[Any, Any, int | None]:
+    def __await__(self) -> Generator[Any, Any, L_co]:
         self._told = True
         if not self.done:
             event = self._begin_wait()
@@ -105,7 +115,7 @@ class Handle:
                 yield from self._event.wait().__await__()
         if self._error is not None:
             raise self._error.with_traceback(None)
-        return self.lsn
+        return cast(L_co, self.lsn)
 
     def finish(self, lsn: int | None, duplicate: bool) -> None:
         """Done with success. For the library."""
@@ -118,6 +128,12 @@ class Handle:
         """Done with an error. For the library."""
         self._error = error
         self._end()
+
+    def leave(self, error: AlpoError) -> None:
+        """Done with an error in a forked child: nobody there waits, and callbacks are the parent's. For the library."""
+        if not self.done:
+            self._error, self._told, self.done = error, True, True
+        self._event = self._callback = self._more_callbacks = None
 
     def _end(self) -> None:
         self.done = True
@@ -133,7 +149,7 @@ class Handle:
             _call(function, self)
 
 
-def _call(function: Callable[[Handle], object], handle: Handle) -> None:
+def _call(function: Callable[[Handle[Any]], object], handle: Handle[Any]) -> None:
     try:
         function(handle)
     except _BROKE:

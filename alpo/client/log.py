@@ -5,8 +5,9 @@ Laws:
 * Entering never fails for a cluster that cannot be reached; only calls that need an answer do.
 * Whatever a call raises derives from `alpo.AlpoError`, but for wrong arguments (ValueError, TypeError) and
   cancellation.
-* An append's outcome is told once, to whoever awaits it; leaving the ``async with`` waits for all that is in
-  flight and raises only what nobody was told.
+* An append's outcome is told once, to whoever awaits it; closing waits for all that is in flight and raises only
+  what nobody was told.
+* Once closed, and in a process forked from the one that made it, every call raises `Closed` at once.
 """
 
 from __future__ import annotations
@@ -15,41 +16,38 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Self, overload
+from typing import Any, Literal, Self, overload
 
 import anyio
 from anyio.abc import TaskGroup
 
-from alpo.core.inputs import MemberStep
 from alpo.errors import AlpoError
 
-from . import admin, compacting, cursors, events, keeping, members, settings
-from .admin import ByHand, SessionInfo
 from .appender import Appender
-from .batches import Parcel, Payload, batch, single
-from .compacting import FileSpace
-from .cursors import CursorInfo
-from .events import Events
+from .batches import Parcel, Payload, batch, json_payload, single, text_payload
 from .handle import Handle
-from .keeping import Outcome
-from .members import Leadership, MemberInfo
-from .reading import Batches, Query, Records
-from .servers import Servers, parse_servers
-from .settings import Settings
+from .operating import Operations
+from .reading import Batches, Query, Records, end_lsn
+from .record import Record
+from .servers import Servers, given_servers
+from .stopping import StopEvent
 
 #: How long entering waits for a named session to open, so that `Log.epoch` is there when it can be.
 OPEN_WAIT_S = 1.0
 
 
 def connect(
-    servers: str | Sequence[str],
+    servers: str | Sequence[str] | None = None,
     client: str | None = None,
     timeout_s: float = 10.0,
     *,
     queue_max: int = 10_000,
     queue_bytes_max: int = 32 << 20,
 ) -> Log:
-    """A client of the cluster that ``servers`` ("HOST:PORT,HOST:PORT" or a list) belong to; ``async with`` it.
+    """A client of the cluster that ``servers`` ("HOST[:PORT],HOST[:PORT]" or a list) belong to; ``async with`` it, or
+    `close` it.
+
+    Without ``servers`` those of the environment variable ALPO_SERVERS, else 127.0.0.1:7100; a port left out is 7100.
 
     ``client`` names a session (R22): its serials go on where they ended, and an older process of that name is
     fenced. Without a name a random id is made with the first append. ``timeout_s`` is the deadline of an
@@ -57,56 +55,81 @@ def connect(
     window of 1,024 appends in flight. Works under trio and asyncio. Raises ValueError for arguments that can never
     be right; never anything for a cluster that cannot be reached.
     """
-    return Log(Servers(parse_servers(servers)), client, timeout_s, queue_max, queue_bytes_max)
+    return Log(Servers(given_servers(servers)), client, timeout_s, queue_max, queue_bytes_max)
 
 
-class Log:
-    """One client of a cluster. Make it with `connect`; use it within ``async with``, in one event loop."""
+class Log(Operations):
+    """One client of a cluster, made by `connect`, for one event loop. Use it in ``async with``; or as it is, and await
+    `close` at the end: then its tasks begin with the first append and end with the loop at the latest."""
 
     def __init__(
         self, servers: Servers, client: str | None, timeout_s: float, queue_max: int, queue_bytes_max: int
     ) -> None:
-        if timeout_s <= 0:
-            raise ValueError("timeout_s must be positive")
-        self._servers = servers
-        self._timeout_s = timeout_s
+        super().__init__(servers, timeout_s)
         self._appender = Appender(servers, client, timeout_s, queue_max, queue_bytes_max)
         self._tasks: TaskGroup | None = None
 
     async def __aenter__(self) -> Self:
+        self._servers.require_open()
         if self._tasks is not None:
             raise RuntimeError("a Log is entered once")
-        self._tasks = anyio.create_task_group()
-        await self._tasks.__aenter__()
-        self._appender.start(self._tasks)
+        if not self._appender.started:
+            self._tasks = anyio.create_task_group()
+            await self._tasks.__aenter__()
+        await self._begin()
+        return self
+
+    async def _begin(self) -> None:
+        """Begin to work, and wait a moment for a named session to open."""
         try:
+            if not self._appender.started:
+                self._appender.start(self._tasks)
             # An open that is refused is told by the first append.
             with suppress(AlpoError), anyio.move_on_after(min(OPEN_WAIT_S, self._timeout_s)):
                 await self._appender.opened()
         except BaseException:
-            await self._end()
+            await self._finish()
             raise
-        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        unheard: AlpoError | None = None
         try:
-            if error is None or isinstance(error, Exception):
-                await self._appender.drain()
+            unheard = await self._finish(drain=error is None or isinstance(error, Exception))
         finally:
-            unheard = await self._end()
+            if self._tasks is not None and not self._servers.inherited:
+                # The task group is not shown the body's error: it would come back wrapped in an ExceptionGroup.
+                await self._tasks.__aexit__(None, None, None)
         if error is None and unheard is not None:
             raise unheard
 
-    async def _end(self) -> AlpoError | None:
+    async def close(self) -> None:
+        """Close, as leaving the ``async with`` does; may be called again, and from any task of the loop.
+
+        Waits for all that is in flight, each append until its own deadline at most. Raises the first error of an
+        append that nobody was told.
+        """
+        unheard = await self._finish(drain=True)
+        if unheard is not None:
+            raise unheard
+
+    async def _finish(self, drain: bool = False) -> AlpoError | None:
         """End every task and connection; the first error that nobody was told."""
-        assert self._tasks is not None
+        if self._servers.inherited:
+            return None
+        try:
+            if drain:
+                await self._appender.drain()
+        finally:
+            unheard = self._close_at_once()
+            await self._appender.end()
+        return unheard
+
+    def _close_at_once(self) -> AlpoError | None:
+        """All there is to do for one that has not begun."""
         unheard = self._appender.close()
         self._servers.close()
-        self._tasks.cancel_scope.cancel()
-        # The task group is not shown the body's error: it would come back wrapped in an ExceptionGroup.
-        await self._tasks.__aexit__(None, None, None)
         return unheard
 
     # -- who we are -----------------------------------------------------------------------------------------
@@ -131,14 +154,12 @@ class Log:
 
         Raises `Unavailable` at the deadline, `Refused` when the cluster takes no more names.
         """
+        seconds = self._seconds(timeout_s)
         try:
-            with anyio.fail_after(self._seconds(timeout_s)):
+            with anyio.fail_after(seconds):
                 await self._appender.opened()
         except TimeoutError as error:
             raise self._appender.unavailable("the session could not be opened") from error
-
-    def _seconds(self, timeout_s: float | None) -> float:
-        return self._timeout_s if timeout_s is None else timeout_s
 
     # -- appending ------------------------------------------------------------------------------------------
 
@@ -157,9 +178,34 @@ class Log:
 
         Raises `NotGuaranteed` (outcome unknown at the deadline; still first in line, see `settle`),
         `Unavailable` (not in the log, repeating is safe), `Fenced`, `SerialReused`, `Skipped`,
-        `SerialExpected`, `SessionExpired`, `Refused`, `NoSpace`, `Overloaded`, `TooLarge`.
+        `SerialExpected`, `SessionExpired`, `Refused`, `NoSpace`, `Overloaded`, `TooLarge`, `Closed`.
         """
         return await self._append(single(payload), serial, False, timeout_s)
+
+    @overload
+    async def append_text(self, text: str, *, serial: None = None, timeout_s: float | None = None) -> int: ...
+    @overload
+    async def append_text(self, text: str, *, serial: int, timeout_s: float | None = None) -> int | None: ...
+
+    async def append_text(
+        self, text: str, *, serial: int | None = None, timeout_s: float | None = None
+    ) -> int | None:
+        """`append` of a string as UTF-8; `Record.text` reads it."""
+        return await self._append(text_payload(text), serial, False, timeout_s)
+
+    @overload
+    async def append_json(self, value: object, *, serial: None = None, timeout_s: float | None = None) -> int: ...
+    @overload
+    async def append_json(self, value: object, *, serial: int, timeout_s: float | None = None) -> int | None: ...
+
+    async def append_json(
+        self, value: object, *, serial: int | None = None, timeout_s: float | None = None
+    ) -> int | None:
+        """`append` of a value as JSON, in UTF-8 and without spaces; `Record.json` reads it.
+
+        Raises TypeError, or ValueError (NaN, say), for what JSON cannot hold.
+        """
+        return await self._append(json_payload(value), serial, False, timeout_s)
 
     @overload
     async def append_batch(
@@ -200,23 +246,42 @@ class Log:
         await self._appender.wait_room(parcel.size, deadline_s)
         return self._appender.append(parcel, serial, sparse, deadline_s)
 
-    def append_nowait(self, payload: Payload, *, serial: int | None = None, timeout_s: float | None = None) -> Handle:
-        """The fast path: queue one payload and return its `Handle` at once.
+    @overload
+    def append_nowait(
+        self, payload: Payload, *, serial: None = None, timeout_s: float | None = None
+    ) -> Handle[int]: ...
+    @overload
+    def append_nowait(self, payload: Payload, *, serial: int, timeout_s: float | None = None) -> Handle[int | None]: ...
 
-        Raises `TooLarge`, `Overloaded` (the local queue is full: `await log.wait_room()`), `Fenced`.
+    def append_nowait(
+        self, payload: Payload, *, serial: int | None = None, timeout_s: float | None = None
+    ) -> Handle[Any]:
+        """The fast path: queue one payload and return its `Handle` at once; awaiting that gives the LSN.
+
+        Raises `TooLarge`, `Overloaded` (the local queue is full: `await log.wait_room()`), `Fenced`, `Closed`.
         """
         appender = self._appender
         return appender.append(single(payload), serial, False, appender.deadline_s(timeout_s))
 
+    @overload
+    def append_batch_nowait(
+        self, payloads: Iterable[Payload], *, serial: None = None, timeout_s: float | None = None
+    ) -> Handle[int]: ...
+    @overload
+    def append_batch_nowait(
+        self, payloads: Iterable[Payload], *, serial: int, timeout_s: float | None = None
+    ) -> Handle[int | None]: ...
+
     def append_batch_nowait(
         self, payloads: Iterable[Payload], *, serial: int | None = None, timeout_s: float | None = None
-    ) -> Handle:
+    ) -> Handle[Any]:
         """As `append_nowait`, for a batch; the handle's `lsns` are those of all payloads."""
         appender = self._appender
         return appender.append(batch(payloads), serial, True, appender.deadline_s(timeout_s))
 
     async def wait_room(self) -> None:
-        """Wait until `append_nowait` has room for a payload in the local queue. Raises nothing of its own."""
+        """Wait until `append_nowait` has room for a payload in the local queue. Raises `Closed`."""
+        self._servers.require_open()
         await self._appender.wait_room(1, None)
 
     async def settle(self, timeout_s: float | None = None) -> dict[int, int | None | AlpoError]:
@@ -225,8 +290,9 @@ class Log:
         Returns what became of those settled since the last call: serial -> LSN, or the error it ended with. Raises
         `Unavailable` at the deadline (what is settled by then stays for the next call).
         """
+        seconds = self._seconds(timeout_s)
         try:
-            with anyio.fail_after(self._seconds(timeout_s)):
+            with anyio.fail_after(seconds):
                 return await self._appender.settle()
         except TimeoutError as error:
             raise self._appender.unavailable("there are appends whose outcome is still unknown") from error
@@ -260,127 +326,34 @@ class Log:
         return Batches(self._servers, query, self._seconds(timeout_s))
 
     def follow(
-        self, start: int | None = None, *, local: bool = False, server: int | None = None, last: int | None = None,
-        since: datetime | None = None, client: str | None = None, timeout_s: float | None = None,
+        self, start: int | Literal["end"] | None = None, *, stop: StopEvent | None = None, local: bool = False,
+        server: int | None = None, last: int | None = None, since: datetime | None = None, client: str | None = None,
+        timeout_s: float | None = None,
     ) -> Records:
-        """As `read`, but never ends: waits for more, survives failovers, no gap and no repeat.
+        """As `read`, but waits for more at the end; survives failovers, no gap and no repeat.
 
-        Raises `OutOfRange` when trimmed ahead of it, `Unavailable` when no server answers for ``timeout_s``.
+        ``start="end"``: from the LSN that is next when the first record is asked for. ``stop``: an event (of trio,
+        asyncio or anyio); the loop ends once it is set. It ends also when the log is closed. Raises `OutOfRange` when
+        trimmed ahead of it, `Unavailable` when no server answers for ``timeout_s``.
         """
         return Records(self.follow_batches(
-            start, local=local, server=server, last=last, since=since, client=client, timeout_s=timeout_s,
+            start, stop=stop, local=local, server=server, last=last, since=since, client=client, timeout_s=timeout_s,
         ))
 
     def follow_batches(
-        self, start: int | None = None, *, local: bool = False, server: int | None = None, last: int | None = None,
-        since: datetime | None = None, client: str | None = None, timeout_s: float | None = None,
+        self, start: int | Literal["end"] | None = None, *, stop: StopEvent | None = None, local: bool = False,
+        server: int | None = None, last: int | None = None, since: datetime | None = None, client: str | None = None,
+        timeout_s: float | None = None,
     ) -> Batches:
         """As `follow`, in lists of records as they come over the wire."""
         query = Query.of(start, None, local, server, last, since, client, follow=True)
-        return Batches(self._servers, query, self._seconds(timeout_s))
+        return Batches(self._servers, query, self._seconds(timeout_s), stop)
 
-    # -- the operator's ---------------------------------------------------------------------------------------
+    async def last(self, timeout_s: float | None = None) -> Record | None:
+        """The last record that can be read, None if there is none: linearizable. Raises as `read`."""
+        async with self.read(last=1, timeout_s=timeout_s) as records:
+            return await anext(records, None)
 
-    async def append_by_hand(
-        self, payloads: Iterable[Payload], *, client: str, serial: int, epoch: int | None = None,
-        timeout_s: float | None = None,
-    ) -> ByHand:
-        """Retry across processes what was sent as (client, serial, epoch): see `admin.append_by_hand`."""
-        return await admin.append_by_hand(
-            self._servers, payloads, client, serial, epoch, self._seconds(timeout_s)
-        )
-
-    async def status(self, timeout_s: float | None = None) -> list[dict[str, Any]]:
-        """Every member's own account of itself: see `admin.status`."""
-        return await admin.status(self._servers, self._seconds(timeout_s))
-
-    async def events(self, since: datetime | None = None, timeout_s: float | None = None) -> Events:
-        """What happened to the servers, elections above all: see `events.gather`."""
-        return await events.gather(self._servers, since, self._seconds(timeout_s))
-
-    async def sessions(self, timeout_s: float | None = None) -> list[SessionInfo]:
-        """All sessions of the cluster. Raises `Unavailable`."""
-        return await admin.sessions(self._servers, self._seconds(timeout_s))
-
-    async def drop_session(self, name: str, epoch: int | None = None, timeout_s: float | None = None) -> int:
-        """Forget the named session (R22): see `admin.drop_session`."""
-        return await admin.drop_session(
-            self._servers, name, epoch, self._seconds(timeout_s)
-        )
-
-    async def outcome(
-        self, client: str, serial: int, timeout_s: float | None = None, *, epoch: int | None = None
-    ) -> Outcome:
-        """What became of the append (``client``, ``serial``), as of now: see `Outcome`. With the ``epoch`` that it was
-        sent under, what was appended under another does not count, and from before a drop nobody can tell.
-
-        "not_appended" is no promise for later: a transmission that is still on its way may arrive. Raises ValueError,
-        `Unavailable`.
-        """
-        return await keeping.outcome(self._servers, client, serial, epoch, self._seconds(timeout_s))
-
-    async def wait_everyone(self, lsn: int, timeout_s: float | None = None) -> None:
-        """Wait until every member has payload ``lsn``, which was appended, on its disk: see `keeping.wait_everyone`."""
-        await keeping.wait_everyone(self._servers, lsn, self._seconds(timeout_s))
-
-    async def settings(self, timeout_s: float | None = None) -> Settings:
-        """The settings that all servers share, by name. Raises `Unavailable`."""
-        return await settings.settings(self._servers, self._seconds(timeout_s))
-
-    async def change_settings(
-        self, wanted: Settings, *, expected: Settings | None = None, timeout_s: float | None = None
-    ) -> Settings:
-        """Change settings, all of ``wanted`` or none: see `settings.change_settings`."""
-        return await settings.change_settings(self._servers, wanted, expected, self._seconds(timeout_s))
-
-    async def set_cursor(self, name: str, lsn: int, timeout_s: float | None = None) -> None:
-        """Keep payload ``lsn`` and all after it for the reader of that name: see `cursors.set_cursor`."""
-        await cursors.set_cursor(self._servers, name, lsn, self._seconds(timeout_s))
-
-    async def cursors(self, timeout_s: float | None = None) -> list[CursorInfo]:
-        """All cursors, by name. Raises `Unavailable`."""
-        return await cursors.cursors(self._servers, self._seconds(timeout_s))
-
-    async def drop_cursor(self, name: str, timeout_s: float | None = None) -> int:
-        """Forget a cursor: see `cursors.drop_cursor`."""
-        return await cursors.drop_cursor(self._servers, name, self._seconds(timeout_s))
-
-    async def trim(self, before: int, timeout_s: float | None = None, *, force: bool = False) -> int:
-        """Let nothing below LSN ``before`` be read any more; returns the first LSN that is served: see `admin.trim`."""
-        return await admin.trim(self._servers, before, force, self._seconds(timeout_s))
-
-    async def add_member(
-        self, id: int, address: str, *, priority: int = 0, timeout_s: float | None = None
-    ) -> list[MemberInfo]:
-        """Take the server that waits at ``address`` into the cluster (R27): see `members.change`."""
-        return await self._change_member(MemberStep.ADD, id, address, priority, timeout_s)
-
-    async def remove_member(self, id: int, timeout_s: float | None = None) -> list[MemberInfo]:
-        """Take a server out of the cluster (R27): see `members.change`."""
-        return await self._change_member(MemberStep.REMOVE, id, "", 0, timeout_s)
-
-    async def replace_member(self, id: int, address: str, timeout_s: float | None = None) -> list[MemberInfo]:
-        """Have the server that waits at ``address``, with an empty disk, take member ``id``'s place: see
-        `members.change`."""
-        return await self._change_member(MemberStep.REPLACE, id, address, 0, timeout_s)
-
-    async def _change_member(
-        self, step: MemberStep, id: int, address: str, priority: int, timeout_s: float | None
-    ) -> list[MemberInfo]:
-        timeout_s = self._timeout_s if timeout_s is None else timeout_s
-        return await members.change(self._servers, step, id, address, priority, timeout_s)
-
-    async def transfer(self, target: int, timeout_s: float | None = None) -> Leadership:
-        """Have server ``target`` lead (R28): see `members.transfer`."""
-        return await members.transfer(self._servers, target, self._timeout_s if timeout_s is None else timeout_s)
-
-    async def compact(self, server: int, timeout_s: float | None = None) -> FileSpace:
-        """Have a server give the free space of its data file back to the file system, while it serves, and wait until
-        it has; how the file is then: see `compacting.watch`."""
-        return await compacting.compact(self._servers, server, self._seconds(timeout_s))
-
-    async def init(self, timeout_s: float | None = None) -> None:
-        """Found the cluster (R29): see `admin.init`."""
-        await admin.init(self._servers, self._seconds(timeout_s))
-
-
+    async def end(self, timeout_s: float | None = None) -> int:
+        """The LSN that the next payload gets: linearizable. Raises `Unavailable`."""
+        return await end_lsn(self._servers, self._seconds(timeout_s)) + 1

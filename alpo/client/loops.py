@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Coroutine
+from typing import Any, NamedTuple, Protocol
 
 
 class Event(Protocol):
@@ -20,23 +20,22 @@ class Event(Protocol):
 
 
 class Loop(NamedTuple):
-    """``clock``: as `anyio.current_time`."""
+    """``clock``: as `anyio.current_time`. ``spawn``: start a task that ends with the loop, if not before; keep what it
+    returns as long as the task is to live."""
 
     clock: Callable[[], float]
     new_event: Callable[[], Event]
+    spawn: Callable[[Callable[[], Coroutine[Any, Any, None]]], object]
 
 
-def _outside() -> float:
-    raise RuntimeError("a Log is used within `async with`")
-
-
-#: Before one runs.
-NO_LOOP = Loop(_outside, asyncio.Event)
+#: Where no loop runs yet.
+NEW_EVENT: Callable[[], Event] = asyncio.Event
 
 
 def running_loop() -> Loop:
     """The tools of the loop that runs: Trio's too where that is a guest in an asyncio loop."""
     trio = sys.modules.get("trio")  # whose task runs has imported it
     if trio is not None and trio.lowlevel.in_trio_task():
-        return Loop(trio.lowlevel.current_clock().current_time, trio.Event)
-    return Loop(asyncio.get_running_loop().time, asyncio.Event)
+        return Loop(trio.lowlevel.current_clock().current_time, trio.Event, trio.lowlevel.spawn_system_task)
+    loop = asyncio.get_running_loop()
+    return Loop(loop.time, asyncio.Event, lambda function: loop.create_task(function()))

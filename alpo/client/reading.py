@@ -14,12 +14,12 @@ from __future__ import annotations
 import math
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Literal, NamedTuple, Self
 
 import anyio
 
 from alpo.core.ready import Code
-from alpo.errors import OutOfRange, Overloaded, ProtocolError, Refused, Unavailable
+from alpo.errors import Closed, OutOfRange, Overloaded, ProtocolError, Refused, Unavailable
 from alpo.wire.column_pages import PageColumns, unpack_page
 from alpo.wire.requests import ColumnPage, Page, Read, ReadColumns, RequestRefused, ServerReply
 from alpo.wire.shapes import WireError
@@ -28,6 +28,7 @@ from .connection import Connection, Lost
 from .ids import NAME_BYTES_MAX
 from .record import PageEntry, Record, records_of
 from .servers import PAUSE_FIRST_S, PAUSE_MAX_S, Servers
+from .stopping import StopEvent, unless
 from .verdicts import AWAY
 
 PAGE_BYTES_MAX = 1 << 20
@@ -39,7 +40,7 @@ _NO_LSN = 1 << 63
 
 
 class Query(NamedTuple):
-    """What to read; 0 or "" for what is not restricted."""
+    """What to read; 0 or "" for what is not restricted. ``from_end``: only what comes after the end as it is found."""
 
     start: int
     stop: int
@@ -49,17 +50,25 @@ class Query(NamedTuple):
     since_ms: int
     client: str
     follow: bool
+    from_end: bool = False
 
     @staticmethod
     def of(
-        start: int | None, stop: int | None, local: bool, server: int | None, last: int | None,
+        start: int | Literal["end"] | None, stop: int | None, local: bool, server: int | None, last: int | None,
         since: datetime | None, client: str | None, follow: bool,
     ) -> Query:
         """Check a caller's arguments. Raises ValueError."""
+        begins = [value for value in (start, last, since) if value is not None]
+        from_end = start == "end"
+        if isinstance(start, str):
+            if not (from_end and follow):
+                accepted = 'an LSN or "end"' if follow else "an LSN"
+                raise ValueError(f"start is {accepted}, not {start!r}")
+            start = None
         for name, value in (("start", start), ("stop", stop), ("last", last)):
             if value is not None and value < (0 if name == "stop" else 1):
                 raise ValueError(f"{name} must be positive, not {value}")
-        if sum(value is not None for value in (start, last, since)) > 1:
+        if len(begins) > 1:
             raise ValueError("only one of start, last and since can say where to begin")
         if last is not None and stop is not None:
             raise ValueError("last counts from the end: it does not go with stop")
@@ -72,7 +81,7 @@ class Query(NamedTuple):
             if since.tzinfo is None:
                 raise ValueError("since needs a time zone")
             since_ms = max(1, math.ceil(since.astimezone(UTC).timestamp() * 1000))
-        return Query(start or 0, stop or 0, local, server, last or 0, since_ms, client or "", follow)
+        return Query(start or 0, stop or 0, local, server, last or 0, since_ms, client or "", follow, from_end)
 
 
 class Closing:
@@ -131,11 +140,18 @@ class Pages(Closing):
         self._let_go()
 
     async def __anext__(self) -> PagePart:
+        self._servers.require_here()  # before anything that needs the parent's event loop
         if self._over:
             self._let_go()
             raise StopAsyncIteration
         try:
             page = await self._next_page()
+        except Closed:
+            self._over = True
+            self._drop()
+            if self._query.follow:
+                raise StopAsyncIteration from None
+            raise
         except BaseException:
             self._over = True
             self._drop()
@@ -147,10 +163,21 @@ class Pages(Closing):
         """Was that the last page?"""
         return self._over
 
+    @property
+    def follows(self) -> bool:
+        return self._query.follow
+
+    @property
+    def end_lsn(self) -> int:
+        """Where a read ends, once its first page has come."""
+        return self._end_lsn
+
     def _take(self, page: Page | ColumnPage) -> PagePart:
         """Move on by one page, and ask for the next one before anybody looks at this one."""
         query = self._query
         entries = page.entries if isinstance(page, Page) else []
+        if query.from_end and self._next_lsn == 0:
+            entries, page = [], page._replace(next_lsn=page.end_lsn + 1)
         first_lsn = self._next_lsn or _first_lsn(query, page)
         if not query.follow and self._next_lsn == 0:
             self._end_lsn = min(page.end_lsn, query.stop) if query.stop else page.end_lsn
@@ -218,12 +245,12 @@ class Pages(Closing):
             self._asked,
             self._next_lsn if begun else query.start,
             self._end_lsn if begun else query.stop,
-            0 if begun else query.last,
+            0 if begun else 1 if query.from_end else query.last,
             0 if begun else query.since_ms,
             PAGE_BYTES_MAX,
             not query.local and (not begun or self._doubt),
             POLL_MS if begun else 0,
-            query.client,
+            "" if query.from_end and not begun else query.client,
         ))
 
     def _judge(self, reply: ServerReply | None) -> None:
@@ -281,8 +308,10 @@ class Batches(Closing):
     Close it (``aclose``, or ``async with``) when leaving early, or let the `Log` do so.
     """
 
-    def __init__(self, servers: Servers, query: Query, timeout_s: float) -> None:
+    def __init__(self, servers: Servers, query: Query, timeout_s: float, stop: StopEvent | None = None) -> None:
         self._pages = Pages(servers, query, timeout_s)
+        self.servers = servers
+        self.stop = stop
         #: Of the last so many of one client a batch may begin before them: they are counted at the end.
         self._last = query.last if query.client and not query.follow else 0
         self._held: list[Record] = []
@@ -292,12 +321,32 @@ class Batches(Closing):
 
     async def __anext__(self) -> list[Record]:
         while True:
-            records = records_of(*await self._pages.__anext__())
+            records = records_of(*await self._page())
             if self._last:
                 self._held = (self._held + records)[-self._last :]
                 records = self._held if self._pages.over else []
             if records:
                 return records
+
+    @property
+    def follows(self) -> bool:
+        """Does it wait for more, so that it ends when the log is closed?"""
+        return self._pages.follows
+
+    @property
+    def stopped(self) -> bool:
+        """Was it told to stop?"""
+        return self.stop is not None and self.stop.is_set()
+
+    async def _page(self) -> PagePart:
+        if self.stop is None:
+            return await self._pages.__anext__()
+        self.servers.require_here()
+        page = None if self.stopped else await unless(self.stop, self._pages.__anext__)
+        if page is None:
+            await self.aclose()
+            raise StopAsyncIteration
+        return page
 
 
 class Records(Closing):
@@ -306,8 +355,12 @@ class Records(Closing):
     def __init__(self, batches: Batches) -> None:
         self._batches = batches
         self._records: list[Record] = []
+        self._servers = batches.servers
+        self._stop = batches.stop
 
     async def __anext__(self) -> Record:
+        if self._servers.inherited or (self._stop is not None and self._stop.is_set()):
+            self._records = []
         if not self._records:
             self._records = await self._batches.__anext__()
             self._records.reverse()
@@ -323,6 +376,13 @@ def _first_lsn(query: Query, page: Page | ColumnPage) -> int:
     if query.last:
         return 1 if query.client else page.end_lsn - query.last + 1
     return query.start or 1
+
+
+async def end_lsn(servers: Servers, timeout_s: float) -> int:
+    """The last guaranteed LSN as of the call: linearizable (R25). Raises `Unavailable`."""
+    async with Pages(servers, Query.of(None, None, False, None, 1, None, None, follow=False), timeout_s) as pages:
+        await anext(pages)
+        return pages.end_lsn
 
 
 def out_of_range(what: str, detail: str) -> OutOfRange:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from base64 import b64encode
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from alpo.core.entries import DamagedEntry, split_payloads
 from alpo.errors import ProtocolError
@@ -29,6 +31,32 @@ class Record(NamedTuple):
     client: str
     serial: int
     payload: bytes
+
+    @property
+    def text(self) -> str:
+        """The payload as UTF-8 text. Raises UnicodeDecodeError."""
+        return self.payload.decode()
+
+    def json(self) -> Any:
+        """The payload's JSON value. Raises ValueError for what is no JSON."""
+        return json.loads(self.payload)
+
+    def to_dict(self) -> dict[str, int | str]:
+        """What `alpo read --json` prints: JSON-able, ``time`` as RFC 3339 in UTC, the payload as ``payload`` if it is
+        UTF-8, else as ``payload_base64``."""
+        told: dict[str, int | str] = {
+            "lsn": self.lsn, "id": self.id, "term": self.term, "time": _rfc3339(self.time), "client": self.client,
+            "serial": self.serial,
+        }
+        try:
+            told["payload"] = self.text
+        except UnicodeDecodeError:
+            told["payload_base64"] = b64encode(self.payload).decode()
+        return told
+
+
+def _rfc3339(time: datetime) -> str:
+    return time.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def records_of(entries: Iterable[PageEntry], first_lsn: int, last_lsn: int) -> list[Record]:

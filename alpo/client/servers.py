@@ -10,16 +10,19 @@ Laws:
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeAlias
 
 import anyio
 
-from alpo.errors import AlpoError, Unavailable
+from alpo.addresses import SERVER_DEFAULT, parse_address, parse_servers
+from alpo.errors import AlpoError, Closed, Unavailable
 from alpo.wire.requests import ServerHello
 
-from .connection import Connection, Lost, split_address
+from . import forking
+from .connection import Connection, Lost
 
 DIAL_S = 1.0
 #: How long the others wait for the likeliest server to answer first.
@@ -35,15 +38,11 @@ _CLOSED = "this Log is closed"
 Open: TypeAlias = Callable[[str, bytes, float], Awaitable[Connection]]
 
 
-def parse_servers(servers: str | Sequence[str]) -> list[str]:
-    """Addresses of "HOST:PORT,HOST:PORT" or a list. Raises ValueError."""
-    parts = servers.split(",") if isinstance(servers, str) else list(servers)
-    addresses = list(dict.fromkeys(part.strip() for part in parts if part.strip()))
-    if not addresses:
-        raise ValueError("no servers are given: HOST:PORT,HOST:PORT,…")
-    for address in addresses:
-        split_address(address)
-    return addresses
+def given_servers(servers: str | Sequence[str] | None) -> tuple[str, ...]:
+    """The addresses to begin with; None: those of ALPO_SERVERS, else 127.0.0.1:7100. Raises ValueError."""
+    if servers is None:
+        servers = os.environ.get("ALPO_SERVERS", "").strip() or SERVER_DEFAULT
+    return parse_servers(servers)
 
 
 class Servers:
@@ -64,11 +63,14 @@ class Servers:
         self.hint: str | None = self._configured[0]
         #: Why the last server that was tried would not do.
         self.reason: AlpoError | None = None
-        #: For good: nothing is dialled any more.
-        self.closed = False
+        #: Why nothing is dialled any more, for good; "" while it is.
+        self._over = ""
+        #: Is this the copy of another process's?
+        self.inherited = False
         self._cluster = cluster
         self._idle: list[Connection] = []
         self._open: dict[int, Connection] = {}
+        forking.watch(self)
 
     @property
     def cluster(self) -> bytes:
@@ -116,19 +118,36 @@ class Servers:
 
     def close(self) -> None:
         """Close every connection, for good."""
-        self.closed = True
+        self._over = self._over or _CLOSED
         self._idle.clear()
         for connection in list(self._open.values()):
             self.drop(connection)
 
+    def forked(self) -> None:
+        """In a child: leave all connections to the parent, which goes on with them."""
+        self._over, self.inherited = forking.WHY, True
+        for connection in list(self._open.values()):
+            connection.abandon()
+        self._idle.clear()
+        self._open.clear()
+
+    @property
+    def closed(self) -> bool:
+        return bool(self._over)
+
     def require_open(self) -> None:
-        """Raises `Unavailable` once closed: then no server could do better."""
-        if self.closed:
-            raise Unavailable(_CLOSED)
+        """Raises `Closed` once closed: then no server could do better."""
+        if self._over:
+            raise Closed(self._over)
+
+    def require_here(self) -> None:
+        """Raises `Closed` in a child of the process that this belongs to."""
+        if self.inherited:
+            raise Closed(self._over)
 
     def _hold_open(self) -> None:
-        if self.closed:
-            raise Lost(Unavailable(_CLOSED))
+        if self._over:
+            raise Lost(Closed(self._over))
 
     async def leader(self, fresh: bool = True) -> Connection:
         """A connection to the leader; tries until there is one. ``fresh``: not one used before. Raises `Lost` once
@@ -254,7 +273,7 @@ class _Round:
 
 def _valid(address: str) -> bool:
     try:
-        split_address(address)
+        parse_address(address)
     except ValueError:
         return False
     return True

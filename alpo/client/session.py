@@ -20,13 +20,13 @@ from collections.abc import Callable
 from copy import copy
 
 from alpo.core.ready import Code
-from alpo.errors import AlpoError, Refused, SerialExpected, TooLarge, Unavailable
+from alpo.errors import AlpoError, Closed, Refused, SerialExpected, TooLarge, Unavailable
 from alpo.wire.requests import Append, Appended, AppendRefused, ServerHello
 
 from .batches import Item, Parcel
 from .handle import MAYBE, REFUSED, REPORTED, RESOLVED, Handle
 from .line import Line
-from .loops import NO_LOOP, Event
+from .loops import NEW_EVENT, Event
 from .outcomes import Outcomes
 from .queue import Queue
 from .sizes import BATCH_BYTES_MAX, PAYLOAD_BYTES_MAX, WINDOW, Sizes
@@ -42,7 +42,7 @@ class Session:
 
     def __init__(
         self, name: str | None, queue_max: int, queue_bytes_max: int,
-        begin_wait: Callable[[], Event] = NO_LOOP.new_event,
+        begin_wait: Callable[[], Event] = NEW_EVENT,
     ) -> None:
         self.named = name is not None
         self.client = name
@@ -104,12 +104,12 @@ class Session:
     def close(self) -> AlpoError | None:
         """End everything; returns the first error that nobody was told."""
         for handle in self.queue.take_all():
-            self.outcomes.fail(handle, Unavailable("closed before it was sent"))
+            self.outcomes.fail(handle, Closed("closed before it was sent"))
         for handle in self.line:
             if not handle.done:
                 self.outcomes.report(handle, "closed before it was answered")
         self.line.clear()
-        self.ended = Unavailable("this Log is closed")
+        self.ended = self.ended if isinstance(self.ended, Closed) else Closed("this Log is closed")
         return self.outcomes.first_unheard()
 
     def expire(self, now_s: float) -> None:

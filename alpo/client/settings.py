@@ -5,7 +5,8 @@ Laws: what can be seen to be wrong from here is a ValueError and was never sent.
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from collections.abc import Mapping
+from typing import TypedDict, cast
 
 from alpo.core import setting_rules
 from alpo.core.members import Settings as CoreSettings
@@ -17,8 +18,18 @@ from .admin import at_leader, unwelcome
 from .connection import Connection
 from .servers import Servers
 
-#: Name -> value; all whole numbers but for ``session_ttl_s``.
-Settings: TypeAlias = dict[str, float]
+
+class Settings(TypedDict):
+    """The settings that all servers share; docs/operations.md says what each is for."""
+
+    session_ttl_s: float
+    window: int
+    window_total: int
+    sessions_max: int
+    names_max: int
+    payload_bytes_max: int
+    batch_bytes_max: int
+
 
 #: The one that stands under another name, in another unit.
 _TTL_S, _TTL_MS = "session_ttl_s", "session_ttl_ms"
@@ -54,14 +65,15 @@ def _bounds(name: str) -> tuple[float, float]:
     return setting_rules.BOUNDS[name]
 
 
-def _to_core(values: Settings) -> dict[str, int]:
+def _to_core(values: Mapping[str, float]) -> dict[str, int]:
     return {_TTL_MS if name == _TTL_S else name: round(value * 1000) if name == _TTL_S else int(value)
             for name, value in values.items()}
 
 
 def _from_core(values: dict[str, int]) -> Settings:
-    return {_TTL_S if name == _TTL_MS else name: value / 1000 if name == _TTL_MS else value
-            for name, value in values.items()}
+    # A server of another version may have more of them, or fewer.
+    return cast(Settings, {_TTL_S if name == _TTL_MS else name: value / 1000 if name == _TTL_MS else value
+                           for name, value in values.items()})
 
 
 async def settings(servers: Servers, timeout_s: float) -> Settings:
@@ -76,7 +88,8 @@ async def settings(servers: Servers, timeout_s: float) -> Settings:
 
 
 async def change_settings(
-    servers: Servers, wanted: Settings, expected: Settings | None, timeout_s: float
+    servers: Servers, wanted: Mapping[str, float] | Settings, expected: Mapping[str, float] | Settings | None,
+    timeout_s: float,
 ) -> Settings:
     """Change these, all or none; all settings as they are then. To ask again does no harm.
 
@@ -84,16 +97,17 @@ async def change_settings(
     is changed. Raises ValueError for what can never be, `Refused` when one was changed meanwhile or cannot be so now,
     `Unavailable` when no answer came (whether it was done is then not known).
     """
-    for name, value in wanted.items():
+    changed = cast(Mapping[str, float], wanted)
+    for name, value in changed.items():
         check_setting(name, value)
-    if not wanted:
+    if not changed:
         raise ValueError(f"no setting is named; there are {', '.join(NAMES)}")
-    now = await settings(servers, timeout_s) if expected is None else expected
-    if missing := [name for name in wanted if name not in now]:
+    now = cast(Mapping[str, float], await settings(servers, timeout_s) if expected is None else expected)
+    if missing := [name for name in changed if name not in now]:
         raise ValueError(f"expected says nothing of {', '.join(missing)}")
-    if now.keys() >= set(NAMES) and (why := setting_rules.problem(CoreSettings(**_to_core({**now, **wanted})))):
+    if now.keys() >= set(NAMES) and (why := setting_rules.problem(CoreSettings(**_to_core({**now, **changed})))):
         raise ValueError(why)
-    old, new = _to_core(now), _to_core(wanted)
+    old, new = _to_core(now), _to_core(changed)
     changes = tuple((name, old[name], value) for name, value in new.items())
 
     async def attempt(connection: Connection) -> Settings:

@@ -4,112 +4,90 @@ Laws:
 
 * One event loop runs in a thread of its own for as long as the `SyncLog` is open; all calls meet there.
 * Appends of all threads gather: one hop into the loop takes everything that queued since the last one.
+* In a forked child every call raises `Closed` before it waits for anything: the loop's thread is not there.
 """
 
 from __future__ import annotations
 
+import atexit
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
 from concurrent.futures import CancelledError, Future
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack, suppress
+from contextlib import ExitStack, suppress
 from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar, overload
+from typing import Any, Literal, Self, TypeVar, overload
 
-from anyio.from_thread import start_blocking_portal
+import anyio
 
-from alpo.errors import AlpoError, Overloaded, Unavailable
+from alpo.errors import AlpoError, Closed, Overloaded
 
-from .admin import ByHand, SessionInfo
-from .batches import Parcel, Payload, batch, single
-from .compacting import FileSpace
-from .cursors import CursorInfo
-from .events import Events
+from .batches import Parcel, Payload, batch, json_payload, single, text_payload
+from .futures import AppendFuture, Request, finish
 from .handle import Handle
-from .keeping import Outcome
 from .log import Log, connect
-from .members import Leadership, MemberInfo
+from .portal import LoopThread, Portal
 from .reading import Batches
 from .record import Record
-from .settings import Settings
+from .stopping import PolledEvent, SyncStopEvent
+from .sync_operating import SyncOperations
 
 T = TypeVar("T")
+#: Closed when the interpreter ends, as leaving a `with` would.
+_OPEN: set[SyncLog] = set()
 
 
 def connect_sync(
-    servers: str | Sequence[str], client: str | None = None, timeout_s: float = 10.0, *, queue_max: int = 10_000,
-    queue_bytes_max: int = 32 << 20,
+    servers: str | Sequence[str] | None = None, client: str | None = None, timeout_s: float = 10.0, *,
+    queue_max: int = 10_000, queue_bytes_max: int = 32 << 20,
 ) -> SyncLog:
-    """`alpo.connect` for blocking programs: use it in a ``with``. Same arguments, same errors."""
+    """`alpo.connect` for blocking programs: use it in a ``with``, or `close` it. Same arguments, same errors."""
     return SyncLog(connect(servers, client, timeout_s, queue_max=queue_max, queue_bytes_max=queue_bytes_max), queue_max)
 
 
-class Portal(Protocol):
-    """The way into the loop: what is used of anyio's `BlockingPortal`."""
+class SyncLog(SyncOperations):
+    """One client of a cluster, blocking. See `Log`: every call here is the one of the same name there.
 
-    def call(self, func: Callable[[], Coroutine[Any, Any, T]], /) -> T: ...
-
-    def start_task_soon(self, func: Callable[[], Coroutine[Any, Any, T]], /) -> Future[T]: ...
-
-    def wrap_async_context_manager(self, cm: AbstractAsyncContextManager[T], /) -> AbstractContextManager[T]: ...
-
-
-class _Request:
-    """An append on its way into the loop."""
-
-    __slots__ = ("future", "parcel", "serial", "sparse", "timeout_s")
-
-    def __init__(
-        self, parcel: Parcel, serial: int | None, sparse: bool, timeout_s: float | None, future: Future[Handle]
-    ) -> None:
-        self.parcel = parcel
-        self.serial = serial
-        self.sparse = sparse
-        self.timeout_s = timeout_s
-        self.future = future
-
-
-class SyncLog:
-    """One client of a cluster, blocking. See `Log`: every call here is the one of the same name there."""
+    Use it in a ``with``; or as it is, and `close` it at the end: then it opens with the first call, and the end of the
+    interpreter closes it at the latest.
+    """
 
     def __init__(self, log: Log, queue_max: int) -> None:
         self._log = log
+        self._servers = log._servers
         self._queue_max = queue_max
-        self._queue: deque[_Request] = deque()
+        self._queue: deque[Request] = deque()
         self._lock = threading.Lock()
         self._running = False
         #: The task in the loop that takes the queue, the latest.
         self._taking: Future[None] | None = None
-        self._stack = ExitStack()
         self._portal: Portal | None = None
-        self._context: AbstractContextManager[Log] | None = None
+        self._opening = threading.Lock()
 
     def __enter__(self) -> Self:
-        self._portal = self._stack.enter_context(self._open_portal())
-        try:
-            self._context = self._portal.wrap_async_context_manager(self._log)
-            self._context.__enter__()
-        except BaseException:
-            self._portal = None
-            self._stack.close()
-            raise
+        self._open()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._context is not None
-        with self._stack:
-            try:
-                if self._taking is not None and (error is None or isinstance(error, Exception)):
-                    self._taking.result()
-                self._context.__exit__(kind, error, trace)
-            finally:
-                self._portal = None
+        unheard = self._close(drain=error is None or isinstance(error, Exception))
+        if error is None and unheard is not None:
+            raise unheard
+
+    def close(self) -> None:
+        """Close, as leaving the ``with`` does; may be called again, and from any thread. See `Log.close`."""
+        unheard = self._close(drain=True)
+        if unheard is not None:
+            raise unheard
 
     # -- who we are -----------------------------------------------------------------------------------------
+
+    @property
+    def closed(self) -> bool:
+        return self._log.closed
 
     @property
     def client(self) -> str | None:
@@ -134,7 +112,23 @@ class SyncLog:
     def append(self, payload: Payload, *, serial: int, timeout_s: float | None = None) -> int | None: ...
 
     def append(self, payload: Payload, *, serial: int | None = None, timeout_s: float | None = None) -> int | None:
-        return self._submit(single(payload), serial, False, timeout_s).result().lsn
+        return self._append(single(payload), serial, timeout_s)
+
+    @overload
+    def append_text(self, text: str, *, serial: None = None, timeout_s: float | None = None) -> int: ...
+    @overload
+    def append_text(self, text: str, *, serial: int, timeout_s: float | None = None) -> int | None: ...
+
+    def append_text(self, text: str, *, serial: int | None = None, timeout_s: float | None = None) -> int | None:
+        return self._append(text_payload(text), serial, timeout_s)
+
+    @overload
+    def append_json(self, value: object, *, serial: None = None, timeout_s: float | None = None) -> int: ...
+    @overload
+    def append_json(self, value: object, *, serial: int, timeout_s: float | None = None) -> int | None: ...
+
+    def append_json(self, value: object, *, serial: int | None = None, timeout_s: float | None = None) -> int | None:
+        return self._append(json_payload(value), serial, timeout_s)
 
     @overload
     def append_batch(
@@ -148,34 +142,86 @@ class SyncLog:
     def append_batch(
         self, payloads: Iterable[Payload], *, serial: int | None = None, timeout_s: float | None = None
     ) -> range | None:
-        handle = self._submit(batch(payloads), serial, True, timeout_s).result()
-        return None if handle.lsn is None else handle.lsns
+        parcel = batch(payloads)
+        lsn = self._append(parcel, serial, timeout_s, sparse=True)
+        return None if lsn is None else range(lsn, lsn + parcel.number)
+
+    def _append(
+        self, parcel: Parcel, serial: int | None, timeout_s: float | None, sparse: bool = False
+    ) -> int | None:
+        future = self._submit(parcel, serial, sparse, timeout_s)
+        try:
+            lsn: int | None = future.result().lsn
+            return lsn
+        except KeyboardInterrupt as interrupt:
+            raise interrupt.with_traceback(None) from None  # without how we waited
+
+    @overload
+    def append_nowait(
+        self, payload: Payload, *, serial: None = None, timeout_s: float | None = None
+    ) -> Future[Handle[int]]: ...
+    @overload
+    def append_nowait(
+        self, payload: Payload, *, serial: int, timeout_s: float | None = None
+    ) -> Future[Handle[int | None]]: ...
 
     def append_nowait(
         self, payload: Payload, *, serial: int | None = None, timeout_s: float | None = None
-    ) -> Future[Handle]:
+    ) -> Future[Handle[Any]]:
         """Queue one payload and return at once: a future of the finished `Handle`, or of the append's error.
 
         Raises `Overloaded` when as many as ``queue_max`` wait to enter the loop. Cancelling the future takes the append
         back if it has not entered the loop yet; later there is no cancelling. Its callbacks are called in the loop's
         thread, where nobody can wait for the loop: they leave this log alone.
         """
-        if len(self._queue) >= self._queue_max:
-            raise Overloaded("the local queue is full")
-        return self._submit(single(payload), serial, False, timeout_s)
+        return self._submit_nowait(single(payload), serial, False, timeout_s)
 
-    def _submit(self, parcel: Parcel, serial: int | None, sparse: bool, timeout_s: float | None) -> Future[Handle]:
-        request = _Request(parcel, serial, sparse, timeout_s, self._new_future())
+    @overload
+    def append_batch_nowait(
+        self, payloads: Iterable[Payload], *, serial: None = None, timeout_s: float | None = None
+    ) -> Future[Handle[int]]: ...
+    @overload
+    def append_batch_nowait(
+        self, payloads: Iterable[Payload], *, serial: int, timeout_s: float | None = None
+    ) -> Future[Handle[int | None]]: ...
+
+    def append_batch_nowait(
+        self, payloads: Iterable[Payload], *, serial: int | None = None, timeout_s: float | None = None
+    ) -> Future[Handle[Any]]:
+        """As `append_nowait`, for a batch; the handle's `lsns` are those of all payloads."""
+        return self._submit_nowait(batch(payloads), serial, True, timeout_s)
+
+    def wait_room(self) -> None:
+        self._call(self._wait_room)
+
+    async def _wait_room(self) -> None:
+        await self._log.wait_room()
+        while len(self._queue) >= self._queue_max:  # on its way into the loop, which has room
+            await anyio.sleep(0.001)
+            await self._log.wait_room()
+
+    def _submit_nowait(
+        self, parcel: Parcel, serial: int | None, sparse: bool, timeout_s: float | None
+    ) -> Future[Handle[Any]]:
+        if len(self._queue) >= self._queue_max:
+            raise Overloaded("the local queue is full: wait_room() waits for room")
+        return self._submit(parcel, serial, sparse, timeout_s)
+
+    def _submit(
+        self, parcel: Parcel, serial: int | None, sparse: bool, timeout_s: float | None
+    ) -> Future[Handle[Any]]:
+        portal = self._require_portal()
+        request = Request(parcel, serial, sparse, timeout_s, self._new_future())
         with self._lock:
             self._queue.append(request)
             start = not self._running
             self._running = True
         if start:
             try:
-                self._taking = self._require_portal().start_task_soon(self._take_queue)
+                self._taking = portal.start_task_soon(self._take_queue)
             except BaseException as error:
                 self._abandon()
-                if isinstance(error, RuntimeError) and self._portal is None:  # closed meanwhile
+                if isinstance(error, RuntimeError) and self._servers.closed:  # meanwhile
                     raise _unsent() from error
                 raise
         return request.future
@@ -199,7 +245,7 @@ class SyncLog:
                 self._abandon()
                 raise
             else:
-                handle.add_done_callback(partial(_finish, request.future))
+                handle.add_done_callback(partial(finish, request.future))
 
     def _abandon(self) -> None:
         """Nobody comes for what queued: it is told so, and never sent."""
@@ -220,131 +266,152 @@ class SyncLog:
         self, start: int | None = None, stop: int | None = None, *, local: bool = False, server: int | None = None,
         last: int | None = None, since: datetime | None = None, client: str | None = None,
         timeout_s: float | None = None,
-    ) -> Iterator[Record]:
+    ) -> Generator[Record, None, None]:
         return self._records(self._log.read_batches(
             start, stop, local=local, server=server, last=last, since=since, client=client, timeout_s=timeout_s,
         ))
 
-    def follow(
-        self, start: int | None = None, *, local: bool = False, server: int | None = None, last: int | None = None,
-        since: datetime | None = None, client: str | None = None, timeout_s: float | None = None,
-    ) -> Iterator[Record]:
-        return self._records(self._log.follow_batches(
-            start, local=local, server=server, last=last, since=since, client=client, timeout_s=timeout_s,
-        ))
-
-    def _records(self, batches: Batches) -> Iterator[Record]:
-        try:
-            while True:
-                try:
-                    records = self._call(batches.__anext__)
-                except StopAsyncIteration:
-                    return
-                yield from records
-        finally:
-            with suppress(Unavailable):  # closed meanwhile, and all connections with it
-                self._call(batches.aclose)
-
-    # -- the operator's ---------------------------------------------------------------------------------------
-
-    def append_by_hand(
-        self, payloads: Iterable[Payload], *, client: str, serial: int, epoch: int | None = None,
+    def read_batches(
+        self, start: int | None = None, stop: int | None = None, *, local: bool = False, server: int | None = None,
+        last: int | None = None, since: datetime | None = None, client: str | None = None,
         timeout_s: float | None = None,
-    ) -> ByHand:
-        return self._call(partial(
-            self._log.append_by_hand, payloads, client=client, serial=serial, epoch=epoch, timeout_s=timeout_s
+    ) -> Generator[list[Record], None, None]:
+        return self._lists(self._log.read_batches(
+            start, stop, local=local, server=server, last=last, since=since, client=client, timeout_s=timeout_s,
         ))
 
-    def status(self, timeout_s: float | None = None) -> list[dict[str, Any]]:
-        return self._call(partial(self._log.status, timeout_s))
+    def follow(
+        self, start: int | Literal["end"] | None = None, *, stop: SyncStopEvent | None = None, local: bool = False,
+        server: int | None = None, last: int | None = None, since: datetime | None = None, client: str | None = None,
+        timeout_s: float | None = None,
+    ) -> Generator[Record, None, None]:
+        """``stop``: a `threading.Event`."""
+        return self._records(self._log.follow_batches(
+            start, stop=None if stop is None else PolledEvent(stop), local=local, server=server, last=last,
+            since=since, client=client, timeout_s=timeout_s,
+        ))
 
-    def events(self, since: datetime | None = None, timeout_s: float | None = None) -> Events:
-        return self._call(partial(self._log.events, since, timeout_s))
+    def follow_batches(
+        self, start: int | Literal["end"] | None = None, *, stop: SyncStopEvent | None = None, local: bool = False,
+        server: int | None = None, last: int | None = None, since: datetime | None = None, client: str | None = None,
+        timeout_s: float | None = None,
+    ) -> Generator[list[Record], None, None]:
+        return self._lists(self._log.follow_batches(
+            start, stop=None if stop is None else PolledEvent(stop), local=local, server=server, last=last,
+            since=since, client=client, timeout_s=timeout_s,
+        ))
 
-    def sessions(self, timeout_s: float | None = None) -> list[SessionInfo]:
-        return self._call(partial(self._log.sessions, timeout_s))
+    def last(self, timeout_s: float | None = None) -> Record | None:
+        return self._call(partial(self._log.last, timeout_s))
 
-    def drop_session(self, name: str, epoch: int | None = None, timeout_s: float | None = None) -> int:
-        return self._call(partial(self._log.drop_session, name, epoch, timeout_s))
+    def end(self, timeout_s: float | None = None) -> int:
+        return self._call(partial(self._log.end, timeout_s))
 
-    def outcome(
-        self, client: str, serial: int, timeout_s: float | None = None, *, epoch: int | None = None
-    ) -> Outcome:
-        return self._call(partial(self._log.outcome, client, serial, timeout_s, epoch=epoch))
+    def _records(self, batches: Batches) -> Generator[Record, None, None]:
+        stop = batches.stop
+        try:
+            while (records := self._next(batches)) is not None:
+                for record in records:
+                    if self._servers.inherited or (stop is not None and stop.is_set()):
+                        break
+                    yield record
+        except KeyboardInterrupt as interrupt:
+            raise interrupt.with_traceback(None) from None  # without how we waited
+        finally:
+            self._give_back(batches)
 
-    def wait_everyone(self, lsn: int, timeout_s: float | None = None) -> None:
-        self._call(partial(self._log.wait_everyone, lsn, timeout_s))
+    def _lists(self, batches: Batches) -> Generator[list[Record], None, None]:
+        try:
+            while (records := self._next(batches)) is not None:
+                yield records
+        except KeyboardInterrupt as interrupt:
+            raise interrupt.with_traceback(None) from None
+        finally:
+            self._give_back(batches)
 
-    def settings(self, timeout_s: float | None = None) -> Settings:
-        return self._call(partial(self._log.settings, timeout_s))
+    def _next(self, batches: Batches) -> list[Record] | None:
+        try:
+            return self._call(batches.__anext__)
+        except StopAsyncIteration:
+            return None
+        except Closed:
+            self._servers.require_here()
+            if batches.follows:
+                return None
+            raise
 
-    def change_settings(
-        self, wanted: Settings, *, expected: Settings | None = None, timeout_s: float | None = None
-    ) -> Settings:
-        return self._call(partial(self._log.change_settings, wanted, expected=expected, timeout_s=timeout_s))
-
-    def set_cursor(self, name: str, lsn: int, timeout_s: float | None = None) -> None:
-        self._call(partial(self._log.set_cursor, name, lsn, timeout_s))
-
-    def cursors(self, timeout_s: float | None = None) -> list[CursorInfo]:
-        return self._call(partial(self._log.cursors, timeout_s))
-
-    def drop_cursor(self, name: str, timeout_s: float | None = None) -> int:
-        return self._call(partial(self._log.drop_cursor, name, timeout_s))
-
-    def trim(self, before: int, timeout_s: float | None = None, *, force: bool = False) -> int:
-        return self._call(partial(self._log.trim, before, timeout_s, force=force))
-
-    def add_member(
-        self, id: int, address: str, *, priority: int = 0, timeout_s: float | None = None
-    ) -> list[MemberInfo]:
-        return self._call(partial(self._log.add_member, id, address, priority=priority, timeout_s=timeout_s))
-
-    def remove_member(self, id: int, timeout_s: float | None = None) -> list[MemberInfo]:
-        return self._call(partial(self._log.remove_member, id, timeout_s))
-
-    def replace_member(self, id: int, address: str, timeout_s: float | None = None) -> list[MemberInfo]:
-        return self._call(partial(self._log.replace_member, id, address, timeout_s))
-
-    def transfer(self, target: int, timeout_s: float | None = None) -> Leadership:
-        return self._call(partial(self._log.transfer, target, timeout_s))
-
-    def compact(self, server: int, timeout_s: float | None = None) -> FileSpace:
-        return self._call(partial(self._log.compact, server, timeout_s))
-
-    def init(self, timeout_s: float | None = None) -> None:
-        self._call(partial(self._log.init, timeout_s))
+    def _give_back(self, batches: Batches) -> None:
+        if not self._servers.closed:
+            with suppress(Closed):  # meanwhile, and all connections with it
+                self._call(batches.aclose)
 
     # -- inside -----------------------------------------------------------------------------------------------
 
-    def _open_portal(self) -> AbstractContextManager[Portal]:
-        """A loop of our own, for as long as this is open."""
-        return start_blocking_portal("asyncio")
+    def _open_portal(self) -> Portal:
+        """A loop of our own."""
+        return LoopThread()
 
-    def _new_future(self) -> Future[Handle]:
-        return Future()
+    def _new_future(self) -> Future[Handle[Any]]:
+        return AppendFuture(self._servers)
 
     def _require_portal(self) -> Portal:
-        if self._portal is None:
-            raise Unavailable("this Log is not open")
-        return self._portal
+        """The way into the loop; opens what was not opened yet. Raises `Closed`."""
+        self._servers.require_open()
+        return self._portal or self._open()
+
+    def _open(self) -> Portal:
+        self._servers.require_open()
+        with self._opening:
+            if self._portal is None:
+                self._servers.require_open()
+                portal = self._open_portal()
+                try:
+                    portal.call(self._log._begin)
+                except BaseException:
+                    portal.close()
+                    raise
+                self._portal = portal
+                _OPEN.add(self)
+            return self._portal
+
+    def _close(self, drain: bool) -> AlpoError | None:
+        """End everything; the first error that nobody was told."""
+        if self._servers.inherited:
+            return None
+        with self._opening:
+            portal = self._portal
+            if portal is None:
+                return self._log._close_at_once()
+            if self not in _OPEN:
+                return None
+            _OPEN.discard(self)
+        try:
+            if drain and self._taking is not None:
+                self._taking.result()
+            return portal.call(partial(self._log._finish, drain))
+        finally:
+            portal.close()
 
     def _call(self, function: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        portal = self._require_portal()
         try:
-            return self._require_portal().call(function)
+            return portal.call(function)
+        except KeyboardInterrupt as interrupt:
+            raise interrupt.with_traceback(None) from None
         except (RuntimeError, CancelledError) as error:
-            if self._portal is None:
-                raise Unavailable("this Log was closed meanwhile") from error
+            if self._servers.closed:
+                raise Closed("this Log was closed meanwhile") from error
             raise
 
 
-def _unsent() -> Unavailable:
-    return Unavailable("this Log is not open: it was not sent")
+def _unsent() -> Closed:
+    return Closed("this Log was closed: it was not sent")
 
 
-def _finish(future: Future[Handle], handle: Handle) -> None:
-    error = handle.error
-    if error is not None:
-        future.set_exception(error)
-    else:
-        future.set_result(handle)
+def _close_all() -> None:
+    with ExitStack() as stack:
+        for log in list(_OPEN):
+            stack.callback(log.close)
+
+
+atexit.register(_close_all)

@@ -13,10 +13,12 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Protocol
 
+from alpo.addresses import parse_servers
 from alpo.client.batches import batch
 from alpo.client.handle import Handle
 from alpo.client.log import Log
-from alpo.client.servers import Servers, parse_servers
+from alpo.client.servers import Servers
+from alpo.client.settings import Settings
 from alpo.errors import AlpoError
 
 from .options import BATCH_BITS, WriteOptions
@@ -92,12 +94,12 @@ def numbered(number: int, chunks: Iterable[list[bytes]], last_serial: int) -> It
 class ClusterWriter:
     """A `Writer` over the client library."""
 
-    def __init__(self, log: Log, cluster: str, last_serial: int, settings: dict[str, float]) -> None:
+    def __init__(self, log: Log, cluster: str, last_serial: int, settings: Settings) -> None:
         self._log = log
         self.cluster = cluster
         self.last_serial = last_serial
-        self.payload_bytes_max = int(settings["payload_bytes_max"])
-        self.batch_bytes_max = int(settings["batch_bytes_max"])
+        self.payload_bytes_max = settings["payload_bytes_max"]
+        self.batch_bytes_max = settings["batch_bytes_max"]
 
     async def append(self, chunks: Iterable[Chunk]) -> None:
         under_way: deque[Handle] = deque()

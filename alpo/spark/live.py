@@ -51,7 +51,7 @@ class ServerOrigin:
     def _reachable(self) -> list[dict[str, Any]]:
         async def ask() -> list[dict[str, Any]]:
             async with connect(self.servers, timeout_s=self.timeout_s) as log:
-                return await log.status()
+                return [dict(row) for row in await log.status()]
 
         rows = [row for row in self._run(ask) if row["reachable"] and row["status"] == "VOTING"]
         clusters = {row["cluster"] for row in rows}

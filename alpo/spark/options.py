@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
-from alpo.client.servers import parse_servers
+from alpo.addresses import parse_servers
 from alpo.core.client_ids import CLIENT_BYTES_MAX, valid_name
 
 from .origin import SourceError
@@ -161,7 +161,7 @@ class _Given:
 
 
 def _servers(text: str) -> tuple[str, ...]:
-    return tuple(parse_servers(text))
+    return parse_servers(text)
 
 
 def _count(text: str) -> int:

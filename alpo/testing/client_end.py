@@ -74,6 +74,9 @@ class ClientEnd(Connection):
             if self._news is not None:
                 self._news.set()
 
+    def abandon(self) -> None:
+        self.closed = True
+
     def _gone(self) -> Lost:
         if self._ended == "closed the connection":
             return Lost(Unavailable(f"{self.address} {self._ended}"))

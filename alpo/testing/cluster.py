@@ -22,7 +22,8 @@ from alpo_sim.options import SECOND
 from .client_end import Network
 from .engine import Engine
 from .ledger import Ledger, WatchedLog
-from .logs import SimulatedLog, SimulatedSyncLog, Turns
+from .logs import SimulatedLog, SimulatedSyncLog
+from .turns import Turns
 from .world import FAULTS, ClusterWorld, options
 
 T = TypeVar("T")

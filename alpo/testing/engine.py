@@ -16,9 +16,9 @@ import math
 import selectors
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from types import TracebackType
 from typing import Any, TypeVar, TypeVarTuple
 
@@ -121,12 +121,12 @@ class Engine:
             self._thread.join()
 
     def _cancel_all(self) -> None:
-        for task in list(self._tasks):
+        for task in asyncio.all_tasks(self._loop):  # those of logs that nobody entered are not ours
             task.cancel()
         self._stop_when_done()
 
     def _stop_when_done(self) -> None:
-        if self._tasks:
+        if asyncio.all_tasks(self._loop):
             self._loop.call_soon(self._stop_when_done)
         else:
             self._loop.stop()
@@ -305,13 +305,8 @@ class EnginePortal:
     def start_task_soon(self, func: Callable[[], Coroutine[Any, Any, T]], /) -> EngineFuture[T]:
         return self._engine.spawn(func)
 
-    def wrap_async_context_manager(self, cm: AbstractAsyncContextManager[T], /) -> AbstractContextManager[T]:
-        return Stay(self._engine, cm)
-
-    @staticmethod
-    @contextmanager
-    def of(engine: Engine) -> Iterator[EnginePortal]:
-        yield EnginePortal(engine)
+    def close(self) -> None:
+        """The engine goes on: others are in it."""
 
 
 class Stay(AbstractContextManager[T]):

@@ -1,20 +1,15 @@
 """What a test holds: the real client in the engine's loop, seen from outside of it.
 
-Laws:
-
-* Every call, result and exception is that of `alpo.Log` and `alpo.SyncLog`: they are behind it.
-* Under an event loop all tasks of the test get their turns before virtual time goes on, and again at least every
-  virtual second (`Turns`): what waits for something else than the cluster is not starved.
+Law: every call, result and exception is that of `alpo.Log` and `alpo.SyncLog`: they are behind it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Generator, Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
 from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, cast, overload
 
 import anyio
 import anyio.lowlevel
@@ -24,22 +19,23 @@ from alpo.client.batches import Payload
 from alpo.client.compacting import FileSpace
 from alpo.client.cursors import CursorInfo
 from alpo.client.events import Events
-from alpo.client.handle import Handle
+from alpo.client.handle import Handle, L_co
 from alpo.client.keeping import Outcome
 from alpo.client.log import Log
 from alpo.client.members import Leadership, MemberInfo
+from alpo.client.portal import Portal
 from alpo.client.reading import Batches, Closing
 from alpo.client.record import Record
 from alpo.client.settings import Settings
-from alpo.client.sync import Portal, SyncLog
-from alpo_sim.options import SECOND
+from alpo.client.status import MemberStatus
+from alpo.client.stopping import PolledEvent, StopEvent
+from alpo.client.sync import SyncLog
+from alpo.errors import AlpoError
 
 from .engine import Engine, EngineFuture, EnginePortal, Stay
+from .turns import Turns
 
 T = TypeVar("T")
-#: Turns that everybody else gets before virtual time goes on: what one task hands to another is taken up by then.
-_TURNS = 12
-_STRIDE_US = SECOND
 
 
 class SimulatedSyncLog(SyncLog):
@@ -49,89 +45,40 @@ class SimulatedSyncLog(SyncLog):
         super().__init__(log, queue_max)
         self._engine = engine
 
-    def _open_portal(self) -> AbstractContextManager[Portal]:
-        return EnginePortal.of(self._engine)
+    def _open_portal(self) -> Portal:
+        return EnginePortal(self._engine)
 
-    def _new_future(self) -> EngineFuture[Handle]:
+    def _new_future(self) -> EngineFuture[Handle[Any]]:
         return EngineFuture(self._engine)
 
 
-class Turns:
-    """Who of a test's tasks lets virtual time go on, on behalf of all of them."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._driving = False
-        self._awaited: list[Callable[[], bool]] = []
-        self._parked: list[anyio.Event] = []
-
-    async def until(self, ready: Callable[[], bool]) -> None:
-        """Wait for ``ready()``; virtual time goes on meanwhile. A checkpoint in any case."""
-        await anyio.lowlevel.checkpoint()
-        self._awaited.append(ready)
-        world, patience_us = self._engine.world, self._engine.patience_us
-        began_us = world.now_us
-        try:
-            while not ready():
-                if world.now_us - began_us >= patience_us:
-                    raise self._engine.stuck(patience_us)
-                if self._driving:
-                    event = anyio.Event()
-                    self._parked.append(event)
-                    await event.wait()
-                else:
-                    await self._drive(ready)
-        finally:
-            self._awaited.remove(ready)
-
-    async def _drive(self, ready: Callable[[], bool]) -> None:
-        self._driving = True
-        try:
-            for _ in range(_TURNS):
-                await anyio.lowlevel.checkpoint()
-            if not ready():
-                world = self._engine.world
-                until_us = world.now_us + _STRIDE_US
-                self._engine.drive(lambda: world.now_us >= until_us or any(each() for each in self._awaited))
-        finally:
-            self._driving = False
-            parked, self._parked = self._parked, []
-            for event in parked:
-                event.set()
-
-    async def result(self, future: EngineFuture[T]) -> T:
-        """What became of ``future``; being cancelled cancels it."""
-        try:
-            await self.until(future.done)
-        except BaseException:
-            if not future.done():
-                future.undo()
-            raise
-        return future.result()
-
-
-class SimulatedHandle:
+class SimulatedHandle(Handle[L_co]):
     """`alpo.Handle`, for the test's side."""
 
-    def __init__(self, handle: Handle, turns: Turns) -> None:
+    def __init__(self, handle: Handle[L_co], turns: Turns) -> None:
         self._handle = handle
         self._turns = turns
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._handle, name)
+    if not TYPE_CHECKING:  # all that a handle has is the real one's
 
-    def __await__(self) -> Generator[Any, Any, int | None]:
+        def __getattribute__(self, name: str) -> Any:
+            own = object.__getattribute__
+            if name in ("_handle", "_turns", "_wait", "add_done_callback", "__class__", "__await__"):
+                return own(self, name)
+            return getattr(own(self, "_handle"), name)
+
+    def __await__(self) -> Generator[Any, Any, L_co]:
         return self._wait().__await__()
 
-    async def _wait(self) -> int | None:
+    async def _wait(self) -> L_co:
         handle = self._handle
         await self._turns.until(lambda: handle.done)
         error = handle.error
         if error is not None:
             raise error.with_traceback(None)
-        return handle.lsn
+        return cast(L_co, handle.lsn)
 
-    def add_done_callback(self, function: Callable[[SimulatedHandle], object]) -> None:
+    def add_done_callback(self, function: Callable[[Handle[L_co]], object]) -> None:
         """It is called by the cluster's thread, while the test waits; it must not wait itself."""
         self._handle.add_done_callback(lambda handle: function(self))
 
@@ -141,14 +88,14 @@ class _Iterator(Closing):
 
     def __init__(self, log: SimulatedLog, batches: Callable[[], Batches]) -> None:
         self._log = log
-        self._batches = log.turns_call(batches)
+        self._batches = log._at_once(batches)
 
     async def aclose(self) -> None:
         """Give the connection back. The iterator is over."""
-        await self._log.run(self._batches.aclose)
+        await self._log._run(self._batches.aclose)
 
     async def _next(self) -> list[Record]:
-        found = await self._log.run(self._one)
+        found = await self._log._run(self._one)
         if found is None:
             raise StopAsyncIteration
         return found
@@ -174,6 +121,11 @@ class SimulatedRecords(_Iterator):
         if not self._records:
             self._records = (await self._next())[::-1]
         return self._records.pop()
+
+
+def _polled(stop: StopEvent | None) -> PolledEvent | None:
+    """An event of the test's loop, for the engine's."""
+    return None if stop is None else PolledEvent(stop)
 
 
 class SimulatedLog:
@@ -202,15 +154,22 @@ class SimulatedLog:
         with anyio.CancelScope(shield=error is not None):
             await self._turns.result(left)
 
-    def turns_call(self, function: Callable[[], T]) -> T:
+    def _at_once(self, function: Callable[[], T]) -> T:
         """At once, in the engine's loop."""
         return self._engine.call(function)
 
-    async def run(self, function: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def _run(self, function: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """In the engine's loop; virtual time goes on until it ends."""
         return await self._turns.result(self._engine.spawn(function))
 
+    async def close(self) -> None:
+        await self._run(self._log.close)
+
     # -- who we are -------------------------------------------------------------------------------------
+
+    @property
+    def closed(self) -> bool:
+        return self._log.closed
 
     @property
     def client(self) -> str | None:
@@ -225,41 +184,93 @@ class SimulatedLog:
         return self._log.last_serial
 
     async def opened(self, timeout_s: float | None = None) -> None:
-        await self.run(partial(self._log.opened, timeout_s))
+        await self._run(partial(self._log.opened, timeout_s))
 
     # -- appending --------------------------------------------------------------------------------------
 
+    @overload
+    async def append(self, payload: Payload, *, serial: None = None, timeout_s: float | None = None) -> int: ...
+    @overload
+    async def append(self, payload: Payload, *, serial: int, timeout_s: float | None = None) -> int | None: ...
+
     async def append(
         self, payload: Payload, *, serial: int | None = None, timeout_s: float | None = None
-    ) -> Any:
-        """The LSN; None as `alpo.Log.append` says."""
-        call: Any = self._log.append
-        return await self.run(partial(call, payload, serial=serial, timeout_s=timeout_s))
+    ) -> int | None:
+        call: Callable[..., Coroutine[Any, Any, int | None]] = self._log.append
+        return await self._run(partial(call, payload, serial=serial, timeout_s=timeout_s))
+
+    @overload
+    async def append_text(self, text: str, *, serial: None = None, timeout_s: float | None = None) -> int: ...
+    @overload
+    async def append_text(self, text: str, *, serial: int, timeout_s: float | None = None) -> int | None: ...
+
+    async def append_text(
+        self, text: str, *, serial: int | None = None, timeout_s: float | None = None
+    ) -> int | None:
+        call: Callable[..., Coroutine[Any, Any, int | None]] = self._log.append_text
+        return await self._run(partial(call, text, serial=serial, timeout_s=timeout_s))
+
+    @overload
+    async def append_json(self, value: object, *, serial: None = None, timeout_s: float | None = None) -> int: ...
+    @overload
+    async def append_json(self, value: object, *, serial: int, timeout_s: float | None = None) -> int | None: ...
+
+    async def append_json(
+        self, value: object, *, serial: int | None = None, timeout_s: float | None = None
+    ) -> int | None:
+        call: Callable[..., Coroutine[Any, Any, int | None]] = self._log.append_json
+        return await self._run(partial(call, value, serial=serial, timeout_s=timeout_s))
+
+    @overload
+    async def append_batch(
+        self, payloads: Iterable[Payload], *, serial: None = None, timeout_s: float | None = None
+    ) -> range: ...
+    @overload
+    async def append_batch(
+        self, payloads: Iterable[Payload], *, serial: int, timeout_s: float | None = None
+    ) -> range | None: ...
 
     async def append_batch(
         self, payloads: Iterable[Payload], *, serial: int | None = None, timeout_s: float | None = None
-    ) -> Any:
-        """The LSNs, a range; None as `alpo.Log.append_batch` says."""
-        call: Any = self._log.append_batch
-        return await self.run(partial(call, payloads, serial=serial, timeout_s=timeout_s))
+    ) -> range | None:
+        call: Callable[..., Coroutine[Any, Any, range | None]] = self._log.append_batch
+        return await self._run(partial(call, payloads, serial=serial, timeout_s=timeout_s))
+
+    @overload
+    def append_nowait(
+        self, payload: Payload, *, serial: None = None, timeout_s: float | None = None
+    ) -> Handle[int]: ...
+    @overload
+    def append_nowait(self, payload: Payload, *, serial: int, timeout_s: float | None = None) -> Handle[int | None]: ...
 
     def append_nowait(
         self, payload: Payload, *, serial: int | None = None, timeout_s: float | None = None
-    ) -> SimulatedHandle:
-        append = partial(self._log.append_nowait, payload, serial=serial, timeout_s=timeout_s)
+    ) -> Handle[Any]:
+        call: Callable[..., Handle[Any]] = self._log.append_nowait
+        append = partial(call, payload, serial=serial, timeout_s=timeout_s)
         return SimulatedHandle(self._engine.call(append), self._turns)
+
+    @overload
+    def append_batch_nowait(
+        self, payloads: Iterable[Payload], *, serial: None = None, timeout_s: float | None = None
+    ) -> Handle[int]: ...
+    @overload
+    def append_batch_nowait(
+        self, payloads: Iterable[Payload], *, serial: int, timeout_s: float | None = None
+    ) -> Handle[int | None]: ...
 
     def append_batch_nowait(
         self, payloads: Iterable[Payload], *, serial: int | None = None, timeout_s: float | None = None
-    ) -> SimulatedHandle:
-        append = partial(self._log.append_batch_nowait, payloads, serial=serial, timeout_s=timeout_s)
+    ) -> Handle[Any]:
+        call: Callable[..., Handle[Any]] = self._log.append_batch_nowait
+        append = partial(call, payloads, serial=serial, timeout_s=timeout_s)
         return SimulatedHandle(self._engine.call(append), self._turns)
 
     async def wait_room(self) -> None:
-        await self.run(self._log.wait_room)
+        await self._run(self._log.wait_room)
 
-    async def settle(self, timeout_s: float | None = None) -> Any:
-        return await self.run(partial(self._log.settle, timeout_s))
+    async def settle(self, timeout_s: float | None = None) -> dict[int, int | None | AlpoError]:
+        return await self._run(partial(self._log.settle, timeout_s))
 
     # -- reading ----------------------------------------------------------------------------------------
 
@@ -284,24 +295,30 @@ class SimulatedLog:
         ))
 
     def follow(
-        self, start: int | None = None, *, local: bool = False, server: int | None = None,
-        last: int | None = None, since: datetime | None = None, client: str | None = None,
+        self, start: int | Literal["end"] | None = None, *, stop: StopEvent | None = None, local: bool = False,
+        server: int | None = None, last: int | None = None, since: datetime | None = None, client: str | None = None,
         timeout_s: float | None = None,
     ) -> SimulatedRecords:
         return SimulatedRecords(self, partial(
-            self._log.follow_batches, start, local=local, server=server, last=last, since=since, client=client,
-            timeout_s=timeout_s,
+            self._log.follow_batches, start, stop=_polled(stop), local=local, server=server, last=last, since=since,
+            client=client, timeout_s=timeout_s,
         ))
 
     def follow_batches(
-        self, start: int | None = None, *, local: bool = False, server: int | None = None,
-        last: int | None = None, since: datetime | None = None, client: str | None = None,
+        self, start: int | Literal["end"] | None = None, *, stop: StopEvent | None = None, local: bool = False,
+        server: int | None = None, last: int | None = None, since: datetime | None = None, client: str | None = None,
         timeout_s: float | None = None,
     ) -> SimulatedBatches:
         return SimulatedBatches(self, partial(
-            self._log.follow_batches, start, local=local, server=server, last=last, since=since, client=client,
-            timeout_s=timeout_s,
+            self._log.follow_batches, start, stop=_polled(stop), local=local, server=server, last=last, since=since,
+            client=client, timeout_s=timeout_s,
         ))
+
+    async def last(self, timeout_s: float | None = None) -> Record | None:
+        return await self._run(partial(self._log.last, timeout_s))
+
+    async def end(self, timeout_s: float | None = None) -> int:
+        return await self._run(partial(self._log.end, timeout_s))
 
     # -- the operator's ---------------------------------------------------------------------------------
 
@@ -309,37 +326,38 @@ class SimulatedLog:
         self, payloads: Iterable[Payload], *, client: str, serial: int, epoch: int | None = None,
         timeout_s: float | None = None,
     ) -> ByHand:
-        return await self.run(partial(
+        return await self._run(partial(
             self._log.append_by_hand, payloads, client=client, serial=serial, epoch=epoch, timeout_s=timeout_s
         ))
 
-    async def status(self, timeout_s: float | None = None) -> list[dict[str, Any]]:
-        return await self.run(partial(self._log.status, timeout_s))
+    async def status(self, timeout_s: float | None = None) -> list[MemberStatus]:
+        return await self._run(partial(self._log.status, timeout_s))
 
     async def events(self, since: datetime | None = None, timeout_s: float | None = None) -> Events:
-        return await self.run(partial(self._log.events, since, timeout_s))
+        return await self._run(partial(self._log.events, since, timeout_s))
 
     async def sessions(self, timeout_s: float | None = None) -> list[SessionInfo]:
-        return await self.run(partial(self._log.sessions, timeout_s))
+        return await self._run(partial(self._log.sessions, timeout_s))
 
     async def drop_session(self, name: str, epoch: int | None = None, timeout_s: float | None = None) -> int:
-        return await self.run(partial(self._log.drop_session, name, epoch, timeout_s))
+        return await self._run(partial(self._log.drop_session, name, epoch, timeout_s))
 
     async def outcome(
         self, client: str, serial: int, timeout_s: float | None = None, *, epoch: int | None = None
     ) -> Outcome:
-        return await self.run(partial(self._log.outcome, client, serial, timeout_s, epoch=epoch))
+        return await self._run(partial(self._log.outcome, client, serial, timeout_s, epoch=epoch))
 
     async def wait_everyone(self, lsn: int, timeout_s: float | None = None) -> None:
-        await self.run(partial(self._log.wait_everyone, lsn, timeout_s))
+        await self._run(partial(self._log.wait_everyone, lsn, timeout_s))
 
     async def settings(self, timeout_s: float | None = None) -> Settings:
-        return await self.run(partial(self._log.settings, timeout_s))
+        return await self._run(partial(self._log.settings, timeout_s))
 
     async def change_settings(
-        self, wanted: Settings, *, expected: Settings | None = None, timeout_s: float | None = None
+        self, wanted: Settings | Mapping[str, float], *, expected: Settings | Mapping[str, float] | None = None,
+        timeout_s: float | None = None,
     ) -> Settings:
-        return await self.run(
+        return await self._run(
             partial(self._log.change_settings, wanted, expected=expected, timeout_s=timeout_s)
         )
 
@@ -347,31 +365,31 @@ class SimulatedLog:
         self, id: int, address: str, *, priority: int = 0, timeout_s: float | None = None
     ) -> list[MemberInfo]:
         add = partial(self._log.add_member, id, address, priority=priority, timeout_s=timeout_s)
-        return await self.run(add)
+        return await self._run(add)
 
     async def remove_member(self, id: int, timeout_s: float | None = None) -> list[MemberInfo]:
-        return await self.run(partial(self._log.remove_member, id, timeout_s))
+        return await self._run(partial(self._log.remove_member, id, timeout_s))
 
     async def replace_member(self, id: int, address: str, timeout_s: float | None = None) -> list[MemberInfo]:
-        return await self.run(partial(self._log.replace_member, id, address, timeout_s))
+        return await self._run(partial(self._log.replace_member, id, address, timeout_s))
 
     async def transfer(self, target: int, timeout_s: float | None = None) -> Leadership:
-        return await self.run(partial(self._log.transfer, target, timeout_s))
+        return await self._run(partial(self._log.transfer, target, timeout_s))
 
     async def set_cursor(self, name: str, lsn: int, timeout_s: float | None = None) -> None:
-        await self.run(partial(self._log.set_cursor, name, lsn, timeout_s))
+        await self._run(partial(self._log.set_cursor, name, lsn, timeout_s))
 
     async def cursors(self, timeout_s: float | None = None) -> list[CursorInfo]:
-        return await self.run(partial(self._log.cursors, timeout_s))
+        return await self._run(partial(self._log.cursors, timeout_s))
 
     async def drop_cursor(self, name: str, timeout_s: float | None = None) -> int:
-        return await self.run(partial(self._log.drop_cursor, name, timeout_s))
+        return await self._run(partial(self._log.drop_cursor, name, timeout_s))
 
     async def trim(self, before: int, timeout_s: float | None = None, *, force: bool = False) -> int:
-        return await self.run(partial(self._log.trim, before, timeout_s, force=force))
+        return await self._run(partial(self._log.trim, before, timeout_s, force=force))
 
     async def compact(self, server: int, timeout_s: float | None = None) -> FileSpace:
-        return await self.run(partial(self._log.compact, server, timeout_s))
+        return await self._run(partial(self._log.compact, server, timeout_s))
 
     async def init(self, timeout_s: float | None = None) -> None:
-        await self.run(partial(self._log.init, timeout_s))
+        await self._run(partial(self._log.init, timeout_s))

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import trio
 
-from alpo.client.admin import members_of
 from alpo.client.compacting import FileSpace, watch
 from alpo.client.servers import Servers
+from alpo.client.status import members_of
 from alpo.errors import AlpoError
 
 from .checks import size

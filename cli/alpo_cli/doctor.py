@@ -23,7 +23,7 @@ _HOUR = timedelta(hours=1)
 async def ask(target: Target) -> tuple[list[dict[str, Any]], Events]:
     """What the members say, and the events of the last hour. Raises what the library raises."""
     async with alpo.connect(",".join(target.servers), timeout_s=target.timeout_s) as log:
-        return await log.status(), await log.events(datetime.now(UTC) - _HOUR)
+        return [dict(member) for member in await log.status()], await log.events(datetime.now(UTC) - _HOUR)
 
 
 def run(target: Target) -> None:

@@ -28,7 +28,7 @@ class Wanted(NamedTuple):
 async def gather(target: Target, since: datetime | None) -> tuple[Events, list[dict[str, Any]]]:
     """The events, and what the members say now. Raises what the library raises."""
     async with alpo.connect(",".join(target.servers), timeout_s=target.timeout_s) as log:
-        return await log.events(since), await log.status()
+        return await log.events(since), [dict(member) for member in await log.status()]
 
 
 def run(target: Target, wanted: Wanted) -> None:

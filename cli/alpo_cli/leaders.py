@@ -21,7 +21,7 @@ _ANSWER_WITHIN_S = 1.0
 async def statuses(log: alpo.Log) -> list[dict[str, Any]]:
     """The members that answer at this moment."""
     try:
-        return [member for member in await log.status(timeout_s=_ANSWER_WITHIN_S) if member.get("reachable")]
+        return [dict(member) for member in await log.status(timeout_s=_ANSWER_WITHIN_S) if member.get("reachable")]
     except AlpoError:
         return []
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, cast
 
 import trio
 import typer
 
 import alpo
-from alpo.client.settings import Settings, parse_setting
+from alpo.client.settings import parse_setting
 
 from .exits import UsageProblem
 from .options import Target, remember, unwrapped, with_target
@@ -21,18 +21,18 @@ app = typer.Typer(
 )
 
 
-async def ask(target: Target) -> Settings:
+async def ask(target: Target) -> dict[str, float]:
     """Raises what the library raises."""
     async with alpo.connect(",".join(target.servers), timeout_s=target.timeout_s) as log:
-        return await log.settings()
+        return cast(dict[str, float], await log.settings())
 
 
-async def change(target: Target, wanted: Settings) -> None:
+async def change(target: Target, wanted: dict[str, float]) -> None:
     """Change them, and say from what to what. Raises what the library raises; UsageProblem for what cannot be."""
     async with alpo.connect(",".join(target.servers), timeout_s=target.timeout_s) as log:
-        before = await log.settings()
+        before = cast(dict[str, float], await log.settings())
         try:
-            after = await log.change_settings(wanted, expected=before)
+            after = cast(dict[str, float], await log.change_settings(wanted, expected=before))
         except ValueError as error:
             raise UsageProblem(str(error)) from error
     if target.json:
@@ -46,9 +46,9 @@ def _text(value: float) -> str:
     return f"{value:.15g}"
 
 
-def parse(assignments: list[str]) -> Settings:
+def parse(assignments: list[str]) -> dict[str, float]:
     """NAME=VALUE … Raises UsageProblem."""
-    wanted: Settings = {}
+    wanted: dict[str, float] = {}
     for text in assignments:
         name, equals, value = text.partition("=")
         if not equals:

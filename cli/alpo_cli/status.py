@@ -30,7 +30,7 @@ Fields = Mapping[str, Any]
 async def members(target: Target) -> list[dict[str, Any]]:
     """What each member said, ordered by id; only ``id``, ``address`` and ``reachable`` of those that did not."""
     async with alpo.connect(",".join(target.servers), timeout_s=target.timeout_s) as log:
-        found = await log.status()
+        found = [dict(member) for member in await log.status()]
     return sorted(found, key=lambda member: (member.get("id") or 1 << 31, member.get("address") or ""))
 
 

@@ -157,7 +157,7 @@ class Operator(Party):
             name = rng.choice(names)
             epoch = rng.choice((0, clients.epoch_of.get(name, 0)))
             clients.send(self.server, DropSession(self.origin(), name, epoch))
-        clients.after(SECOND + rng.randrange(10 * SECOND), self._ask)
+        clients.after((SECOND + rng.randrange(10 * SECOND)) * clients.load.operator_every_us // (6 * SECOND), self._ask)
 
     def _look_at_status(self) -> None:
         """What `alpo status` shows: no server is a member of anything before it has started, none is gone."""

@@ -45,8 +45,7 @@ class Faults:
             return
         rng = self._w.rng
         if self._wipes_left and rng.random() < 0.05:
-            self._wipes_left -= 1
-            self._wipe()
+            self.wipe_one_more()
         else:
             name = rng.choice(self._w.options.faults)
             id = rng.choice(self._w.disks.in_use())
@@ -71,6 +70,18 @@ class Faults:
     def crash_all(self, id: int) -> None:
         for each in self._w.disks.in_use():
             self.crash(each)
+
+    def restart(self, id: int) -> None:
+        """As an operator or a supervisor does it: it is soon there again."""
+        self._note("restart", id)
+        self._w.crash(id)
+        self._w.after(self._span_us(MS, 300 * MS), self._w.boot, id)
+
+    def wipe_one_more(self) -> None:
+        """If this world has any left."""
+        if self._wipes_left:
+            self._wipes_left -= 1
+            self._wipe()
 
     def _wipe(self) -> None:
         """A lost disk, or one of before put back: never so many at a time that no majority is left."""
@@ -160,6 +171,13 @@ class Faults:
     def _heal(self, number: int) -> None:
         if number == self._cuts:
             self._w.set_cuts([])
+
+    def isolate(self, id: int) -> None:
+        """One server is cut off for a moment."""
+        self._note("isolate", id)
+        self._cuts += 1
+        self._w.set_cuts([(a, b) for a in self._w.links.ids for b in self._w.links.ids if a != b and id in (a, b)])
+        self._w.after(self._span_us(5 * MS, 500 * MS), self._heal, self._cuts)
 
     def one_way(self, id: int) -> None:
         self._cut(self._w.rng.choice(("mute", "deaf")))

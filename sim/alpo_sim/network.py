@@ -21,8 +21,16 @@ class Links:
         self.quiet = False  # no losses, copies or late arrivals any more
         self._last_us: dict[tuple[int, int], int] = {}  # latest arrival so far, where order is kept
 
-    def arrivals_us(self, now_us: int, source: int, target: int) -> list[int]:
-        """When the copies of a message that leaves now arrive; [] if it is lost."""
+    def arrivals_us(self, now_us: int, source: int, target: int, *, seldom: bool = False) -> list[int]:
+        """When the copies of a message that leaves now arrive, in order; [] if it is lost."""
+        rng, o = self._rng, self.options
+        arrivals = self._arrivals_us(now_us, source, target)
+        if seldom and o.again and not self.quiet and (source, target) not in self.cut and rng.random() < o.again:
+            arrivals.append(now_us + 1 + int(o.again_us * 0.02 ** rng.random()))  # soon as likely as late
+            arrivals.sort()
+        return arrivals
+
+    def _arrivals_us(self, now_us: int, source: int, target: int) -> list[int]:
         rng, o = self._rng, self.options
         low, high = o.delay_us
         at_us = now_us + low + int(rng.random() * (high - low))

@@ -29,6 +29,9 @@ class Network:
     duplication: float = 0.005
     ordered: bool = False
     damage: float = 0.001
+    #: So many of the seldom ones (all but append requests and their answers) come once more, up to ``again_us`` later.
+    again: float = 0.0
+    again_us: int = 2 * SECOND
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,8 @@ class Load:
     alike: bool = False  # all payloads are equal
     #: Operators and readers who look after what is kept, and what they ask for: see `keepers`.
     keepers: int = 0
+    #: Mean pause between two requests of the operator who lists and drops sessions.
+    operator_every_us: int = 6 * SECOND
     keep: tuple[str, ...] = ("outcome", "outcome", "outcome", "outcome", "settings", "cursor", "cursor")
 
 
@@ -86,6 +91,8 @@ class Options:
     #: Servers that may be added, and operators who add, remove and replace members and hand over leadership.
     spares: int = 0
     stewards: int = 0
+    #: Faults follow on what servers have just begun, too: see `aimed`.
+    aimed: bool = False
 
     @staticmethod
     def draw(seed: int, *, servers: int | None = None, seconds: int = 60, **fixed: Any) -> Options:
@@ -100,10 +107,10 @@ class Options:
             "stagger_us": rng.choice((None, None, None, 0, 1 * MS)),
             "priorities": tuple(rng.randrange(3) for _ in range(size)) if rng.random() < 0.3 else (),
             "auto_init": size > 1 and rng.random() < 0.9,
-            "network": _network(rng),
+            "network": _overtaking(_network(rng), seed),
             "load": replace(_load(rng, size), keepers=_keepers(seed)),
             "settings": _settings(rng),
-            "limits": _limits(rng),
+            "limits": _limits(rng) + _parts(seed),
             "fault_every_us": rng.choice((500, 1000, 2000, 4000)) * MS,
             "faults": tuple(f for f in FAULTS if rng.random() < 0.6) or ("crash",),
             "wipes": rng.randint(0, (size - 1) // 2) if rng.random() < 0.3 else 0,
@@ -117,6 +124,7 @@ class Options:
         if random.Random(f"damage {seed}").random() < 0.3:  # of its own: what it joins was drawn before there was any
             drawn["faults"] += ("damage",)
         drawn |= _members(seed, size, drawn["wipes"])
+        drawn["aimed"] = random.Random(f"aimed {seed}").random() < 0.5
         return Options(seed, **(drawn | fixed))
 
     def describe(self) -> dict[str, Any]:
@@ -136,6 +144,12 @@ def _network(rng: random.Random) -> Network:
         (low, low + rng.choice((100, 1000, 5000))), rng.choice((0.0, 0.001, 0.01)), rng.choice((1, 3, 10)) * SECOND,
         rng.choice((0.0, 0.0, 0.005, 0.05, 0.3)), rng.choice((0.0, 0.0, 0.005, 0.05)), rng.random() < 0.5,
     )
+
+
+def _overtaking(network: Network, seed: int) -> Network:
+    """Where order is not kept, what is said at starts, of bases and in elections comes again, late, in most worlds."""
+    again = random.Random(f"again {seed}").choice((0.0, 0.1, 0.3))
+    return network if network.ordered else replace(network, again=again)
 
 
 def _load(rng: random.Random, size: int) -> Load:
@@ -171,6 +185,12 @@ def _settings(rng: random.Random) -> Settings:
         session_ttl_ms=rng.choice((2000, 5000, 20_000)), window=rng.choice((2, 4, 16, 64)),
         window_total=rng.choice((8, 32, 200)), sessions_max=rng.choice((1, 2, 4, 16)), names_max=rng.choice((1, 3, 10)),
     )
+
+
+def _parts(seed: int) -> tuple[tuple[str, int], ...]:
+    """In most worlds a base has as many parts as there are sessions, or nearly; of a generator of its own."""
+    slots = random.Random(f"parts {seed}").choice((0, 1, 1, 12, 40))
+    return (("part_slots_max", slots),) if slots else ()
 
 
 def _limits(rng: random.Random) -> tuple[tuple[str, int], ...]:

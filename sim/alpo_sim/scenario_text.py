@@ -27,7 +27,9 @@ from .shapes import KINDS
 from .words import ScenarioError, Words, ms_text
 
 FIRST_LINE = "alpo-sim scenario 1"
-LIMITS = ("tail_bytes_max", "peer_inflight_bytes_max", "request_bytes_max", "table_save_entries")
+LIMITS = (
+    "tail_bytes_max", "peer_inflight_bytes_max", "request_bytes_max", "table_save_entries", "part_slots_max",
+)
 _SETTINGS = [f.name for f in fields(Settings)]
 _TIMES = [name.removesuffix("_us") for name in Times._fields]
 SERVERS_MAX = 9

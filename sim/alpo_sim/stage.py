@@ -70,15 +70,19 @@ class Timers:
 
 
 class Watcher(Protocol):
-    """Sees everything, decides nothing. Any of these may raise `Broken`."""
+    """Sees everything, decides nothing: so does one of these that is not overridden. Any may raise `Broken`."""
 
-    def booted(self, host: Host) -> None: ...
+    def booted(self, host: Host) -> None:
+        return
 
-    def sent(self, host: Host, envelope: Envelope) -> None: ...
+    def sent(self, host: Host, envelope: Envelope) -> None:
+        return
 
-    def committing(self, host: Host, writes: Sequence[Write]) -> None: ...
+    def committing(self, host: Host, writes: Sequence[Write]) -> None:
+        return
 
-    def stepped(self, host: Host, inputs: Sequence[Input], ready: Ready) -> None: ...
+    def stepped(self, host: Host, inputs: Sequence[Input], ready: Ready) -> None:
+        return
 
 
 class Stage:

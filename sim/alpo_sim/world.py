@@ -16,11 +16,12 @@ from typing import Any
 
 from alpo.core.entries import DamagedEntry, verify_headers
 from alpo.core.inputs import Clean, DamageFound, Initialise, Input, Space
-from alpo.core.messages import AppendRequest, Envelope, Room
+from alpo.core.messages import AppendAnswer, AppendRequest, Envelope, Room
 from alpo.core.ready import Reply
 from alpo.core.replica import Replica
 from alpo.core.state import State
 
+from .aimed import Aimed
 from .broken import Broken
 from .checks.together import Checks
 from .clients import Clients
@@ -32,6 +33,8 @@ from .host import NEVER_US, Host
 from .network import Links
 from .options import SECOND, Options
 from .stage import Stage, Timers
+
+_OFTEN = (AppendRequest, AppendAnswer)
 
 
 class World:
@@ -68,8 +71,12 @@ class World:
         self.disks = Disks(self)
         self.initialised = o.auto_init
         self._founded = False
+        self._kept = False  # another copy of what is being sent stays on its way
         self.clients = Clients(self)
         self.faults = Faults(self)
+        self._aimed = Aimed(self) if o.aimed else None
+        if self._aimed is not None:
+            self.stage.watchers.append(self._aimed)
         for host in self.stage.hosts.values():
             self.stage.set_clock(host.id, 1 + self.rng.uniform(-o.drift, o.drift), self.rng.randrange(-2000, 2000))
             if host.id <= o.servers:
@@ -199,11 +206,12 @@ class World:
         other = self.stage.hosts.get(target)
         if other is None or not self.connections.carries(envelope):
             return
-        arrivals = self.links.arrivals_us(self.stage.now_us, host.id, target)
+        seldom = type(envelope.message) not in _OFTEN
+        arrivals = self.links.arrivals_us(self.stage.now_us, host.id, target, seldom=seldom)
         damage = self.links.damages()
         for copies, at_us in enumerate(reversed(arrivals)):
             resets = self.connections.resets[host.id, target]
-            self.at(at_us, self._arrive, envelope, other.boots, resets, copies > 0, damage)
+            self.at(at_us, self._arrive, envelope, other.boots, resets, copies > 0 or self._kept, damage)
 
     def _arrive(self, envelope: Envelope, boots: int, resets: int, again: bool, damage: bool) -> None:
         source, target = envelope.sender.id, envelope.target.id
@@ -356,6 +364,8 @@ class World:
         if self.options.wipes or self.options.stewards:
             self.set_cuts([])
             self._restart_all()
+            if self._aimed is not None and self.initialised:
+                self._aimed.restart_in_transfer()
             demand_members(self)
         if self.options.last_topology != "whole":
             self.set_cuts(self.links.topology(self.options.last_topology))

@@ -230,7 +230,7 @@ async def test_callbacks_and_closing() -> None:
             for n in range(10):
                 log.append_nowait(b"%d" % n).add_done_callback(lambda h: called.append(h.lsn))
         assert called == list(range(1, 11))
-        with pytest.raises(alpo.Unavailable):
+        with pytest.raises(alpo.Closed):
             await log.append(b"late")
 
 

@@ -9,15 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alpo.client.batches import batch, single
-from alpo.client.connection import split_address
 from alpo.client.ids import check_name, is_random, random_id
 from alpo.client.opening import Opening
 from alpo.client.record import records_of
-from alpo.client.servers import parse_servers
+from alpo.client.servers import given_servers
 from alpo.client.session import Session
 from alpo.core.entries import join_payloads
 from alpo.core.ready import Code
-from alpo.errors import Fenced, NotGuaranteed, ProtocolError, Refused, TooLarge, Unavailable
+from alpo.errors import Closed, Fenced, NotGuaranteed, ProtocolError, Refused, TooLarge, Unavailable
 from alpo.wire.requests import Appended, AppendRefused
 
 TIMES = st.integers(0, (1 << 48) - 2)
@@ -40,13 +39,17 @@ def test_names() -> None:
             check_name(name)
 
 
-def test_addresses() -> None:
-    assert split_address("[::1]:7100") == ("::1", 7100)
-    assert split_address("host:1") == ("host", 1)
-    for wrong in ("", "host", ":1", "host:", "host:x", "host:65536", "host:0"):
-        with pytest.raises(ValueError, match="HOST:PORT"):
-            split_address(wrong)
-    assert parse_servers(" a:1 , b:2,a:1,") == ["a:1", "b:2"]
+def test_the_servers_to_begin_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ALPO_SERVERS", raising=False)
+    assert given_servers(None) == ("127.0.0.1:7100",)
+    monkeypatch.setenv("ALPO_SERVERS", " ")
+    assert given_servers(None) == ("127.0.0.1:7100",)
+    monkeypatch.setenv("ALPO_SERVERS", "a:1, b,[::1]")
+    assert given_servers(None) == ("a:1", "b:7100", "[::1]:7100")
+    assert given_servers("c") == given_servers(["c", "c:7100"]) == ("c:7100",)
+    for wrong in ("", ",", "a:0", "a..b", []):
+        with pytest.raises(ValueError, match="HOST"):
+            given_servers(wrong)
 
 
 @given(st.lists(st.binary(max_size=20), min_size=1, max_size=5), st.integers(1, 12), st.integers(1, 12))
@@ -204,5 +207,5 @@ def test_a_queue_takes_one_however_large_it_is() -> None:
     session.append(single(bytes(1000)), 0, False, 10.0)
     assert not session.queue.has_room(1)
     error = session.close()
-    assert isinstance(error, Unavailable)
+    assert isinstance(error, Closed)
     assert session.close() is None

@@ -289,12 +289,17 @@ async def test_a_closed_log_asks_nobody() -> None:
     async with fake_cluster() as c:
         async with alpo.connect(c.addresses, timeout_s=60) as log:
             await log.append(b"a")
-            following = log.follow()
+            following, reading = log.follow(), log.read()
             assert (await anext(following)).payload == b"a"
         connections = sum(server.connections for server in c.servers.values())
-        with pytest.raises(alpo.Unavailable, match="closed"):
+        with pytest.raises(StopAsyncIteration):  # a follower's normal end
             await anext(following)
-        for call in (log.status, log.sessions, log.init, log.read().__anext__, log.read(local=True).__anext__):
-            with pytest.raises(alpo.Unavailable, match="closed"):
+        with pytest.raises(alpo.Closed, match="closed"):
+            await anext(reading)
+        for call in (log.status, log.sessions, log.init, log.last, log.settle, log.wait_room, log.opened):
+            with pytest.raises(alpo.Closed, match="closed"):
                 await call()
+        for begin in (log.read, log.follow, log.read_batches, log.follow_batches):
+            with pytest.raises(alpo.Closed, match="closed"):
+                begin()
         assert sum(server.connections for server in c.servers.values()) == connections

@@ -291,7 +291,7 @@ async def test_bad_names() -> None:
     for name in ("", "~x", "x" * 129):
         with pytest.raises(ValueError, match="client name"):
             alpo.connect("127.0.0.1:1", client=name)
-    for servers in ("", "host", "host:0", ["a:1", "b"]):
+    for servers in ("", "host:", "host:0", ["a:1", "b:c"]):
         with pytest.raises(ValueError):
             alpo.connect(servers)
 

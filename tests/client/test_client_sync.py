@@ -42,7 +42,7 @@ def test_the_same_calls_blocking() -> None:
             log.append(bytes(2 << 20))
         with pytest.raises(alpo.OutOfRange):
             list(log.read(start=1000))
-    with pytest.raises(alpo.Unavailable):
+    with pytest.raises(alpo.Closed):
         log.append(b"late")
 
 
@@ -74,14 +74,26 @@ def test_no_thread_is_left() -> None:
         assert threading.active_count() <= before
 
 
-def test_what_was_refused_before_the_log_was_open_is_never_sent() -> None:
+def test_without_a_with_it_opens_with_the_first_call_and_ends_with_close() -> None:
     with cluster_in_a_thread() as c:
+        before = threading.active_count()
         log = alpo.connect_sync(c.addresses)
-        with pytest.raises(alpo.Unavailable):
-            log.append(b"early")
+        assert threading.active_count() == before
+        assert log.append(b"early") == 1
         with log:
-            assert log.append(b"late") == 1
-        assert c.payloads == [b"late"]
+            assert log.append_nowait(b"late").result().lsn == 2
+        assert log.closed
+        assert threading.active_count() <= before
+        log.close()  # again
+        with pytest.raises(alpo.Closed):
+            log.append(b"too late")
+        with pytest.raises(alpo.Closed), log:
+            pass
+        unopened = alpo.connect_sync(c.addresses)
+        unopened.close()
+        with pytest.raises(alpo.Closed):
+            unopened.append(b"never")
+        assert c.payloads == [b"early", b"late"]
 
 
 @pytest.mark.parametrize("payload", [b"x", bytes(2 << 20)], ids=["good", "too large"])
@@ -110,7 +122,7 @@ def test_a_task_that_ends_early_leaves_nobody_waiting(monkeypatch: pytest.Monkey
         monkeypatch.setattr(log._log, "enter", enter)
         futures = [log.append_nowait(b"x") for _ in range(3)]
         begun.set()
-        assert [type(future.exception(20)) for future in futures] == [alpo.Unavailable] * 3
+        assert [type(future.exception(20)) for future in futures] == [alpo.Closed] * 3
         monkeypatch.undo()
         assert log.append(b"y") == 1
 
@@ -127,7 +139,7 @@ def test_closing_ends_a_follower_in_another_thread() -> None:
             log.append(b"x")
             following = pool.submit(follow)
             assert begun.wait(20)
-        assert isinstance(following.exception(20), alpo.Unavailable)
+        assert following.exception(20) is None
 
 
 def test_a_log_that_closed_with_an_error_is_closed() -> None:
@@ -136,7 +148,7 @@ def test_a_log_that_closed_with_an_error_is_closed() -> None:
         with pytest.raises(alpo.NotGuaranteed), alpo.connect_sync(c.addresses, timeout_s=0.1) as log:
             log._call(lambda: _append_unheard(log))
         for call in (lambda: log.append(b"x"), lambda: list(log.read()), log.status):
-            with pytest.raises(alpo.Unavailable):
+            with pytest.raises(alpo.Closed):
                 call()
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import os
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ import anyio
 import pytest
 
 import alpo
-from alpo.client.log import Log
 from alpo.client.sync import SyncLog
 from alpo.core.entries import Entry
 from alpo.testing import Broken, Cluster, Stuck
@@ -199,14 +198,35 @@ async def test_under_anyios_own_plugin(alpo_cluster: Cluster) -> None:
         assert await log.append(b"x") == 1
 
 
-def test_the_async_twin_lacks_nothing() -> None:
-    """The sync one is the real `SyncLog`; of a handle, whatever is not done by the twin's the real one does."""
-    for name, real in inspect.getmembers(Log):
-        if not name.startswith("_") and name != "enter":
-            twin = getattr(SimulatedLog, name)
-            assert inspect.iscoroutinefunction(twin) == inspect.iscoroutinefunction(real)
-            if callable(real):
-                assert list(inspect.signature(twin).parameters) == list(inspect.signature(real).parameters)
+@pytest.mark.alpo(seed=5)
+def test_what_the_real_logs_offer(alpo_cluster: Cluster) -> None:
+    log = alpo_cluster.connect_sync()
+    assert (log.last(), log.end()) == (None, 1)
+    assert [log.append_text("ä"), log.append_json({"a": [1]})] == [1, 2]
+    last = log.last()
+    assert last is not None and (last.json(), log.end()) == ({"a": [1]}, 3)
+    stop = threading.Event()
+    alpo_cluster.after(1, stop.set)
+    assert [record.payload for record in log.follow(stop=stop)] == ["ä".encode(), b'{"a":[1]}']
+    log.close()
+    with pytest.raises(alpo.Closed):
+        log.append(b"x")
+
+
+@pytest.mark.anyio
+@pytest.mark.alpo(seed=6)
+async def test_what_the_real_logs_offer_async(alpo_cluster: Cluster) -> None:
+    log = alpo_cluster.connect()
+    handle = log.append_nowait(b"x")
+    assert (await handle, handle.lsn, handle.done) == (1, 1, True)
+    stop = anyio.Event()
+    alpo_cluster.after(1, log._at_once, partial(log._log.append_nowait, b"y"))
+    async for record in log.follow("end", stop=stop):
+        assert record.payload == b"y"
+        stop.set()
+    await log.close()
+    with pytest.raises(alpo.Closed):
+        await log.append(b"x")
 
 
 # -- what goes wrong ----------------------------------------------------------------------------------------

@@ -6,14 +6,20 @@ import io
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from alpo.core.inputs import Input, Received
+from alpo.core.messages import BasePart, Envelope, StartAnswer
+from alpo.core.ready import Ready
 from alpo.core.replica import Replica
 from alpo.storage.memory import MemoryStore
+from alpo_sim.host import Host
 from alpo_sim.options import FAULTS, Load, Network, Options
+from alpo_sim.stage import Watcher
 from alpo_sim.trace import Tracer
 from alpo_sim.verdict import run_world
 from alpo_sim.world import World
@@ -152,3 +158,43 @@ def test_a_core_that_raises_is_a_failure_with_its_seed(monkeypatch: pytest.Monke
     monkeypatch.setattr(Replica, "set_guaranteed", raising)
     verdict = run_world(World(Options.draw(3, seconds=5)))
     assert verdict.invariant == "alarm" and "raised KeyError(" in verdict.detail
+
+
+class Counted(Watcher):
+    """Counts what worlds are drawn for."""
+
+    def __init__(self) -> None:
+        self.parts = self.again = 0
+        self._seen: set[tuple[object, ...]] = set()
+
+    def sent(self, host: Host, envelope: Envelope) -> None:
+        self.parts += isinstance(envelope.message, BasePart) and envelope.message.part > 0
+
+    def stepped(self, host: Host, inputs: Sequence[Input], ready: Ready) -> None:
+        for each in inputs:
+            if isinstance(each, Received) and isinstance(each.envelope.message, StartAnswer):
+                what = (*each.envelope[1:3], each.envelope.message.number)
+                self.again += what in self._seen
+                self._seen.add(what)
+
+
+def test_bases_of_several_parts_and_answers_that_come_again_late_are_met_often() -> None:
+    parts = again = worlds = 0
+    for seed in range(60):
+        options = Options.draw(seed, servers=3, seconds=10)
+        if not (options.wipes or options.stewards) or not options.network.again:
+            continue
+        world, counted = World(options), Counted()
+        world.stage.watchers.append(counted)
+        assert run_world(world).ok
+        worlds += 1
+        parts += counted.parts > 0
+        again += counted.again > 0
+    assert worlds >= 5 and parts >= worlds / 3 and again >= worlds / 3, (worlds, parts, again)
+
+
+def test_faults_are_aimed_at_what_has_just_begun() -> None:
+    """As many are not drawn: with none at random there are some all the same."""
+    world = World(Options.draw(3, servers=3, seconds=20, fault_every_us=0, stewards=2, spares=2, wipes=3, aimed=True))
+    assert run_world(world).ok
+    assert sum(world.faults.counts.values()) > 3

@@ -39,7 +39,7 @@ def test_times(text: str, time_ms: int) -> None:
     ("streaming", "given", "words"), [
         (False, {}, "option servers .* or option path"),
         (False, {"servers": "h:1", "path": "/data"}, "one of them"),
-        (False, {"servers": "nowhere"}, "option servers is 'nowhere'"),
+        (False, {"servers": "nowhere:"}, "option servers is 'nowhere:'"),
         (False, {"path": "/data", "startingLsn": "0"}, "option startingLsn is '0': it must be an LSN"),
         (False, {"path": "/data", "startingLsn": "-3"}, "it must be an LSN"),
         (False, {"path": "/data", "endingLsn": "earliest"}, "option endingLsn"),

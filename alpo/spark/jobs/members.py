@@ -31,7 +31,7 @@ class Member(NamedTuple):
 def members_of(servers: tuple[str, ...], timeout_s: float) -> list[Member]:
     """Every member's account of itself. Raises `SourceError` if none answers, or they are of several clusters."""
     rows = _ask(servers, timeout_s, lambda log: log.status())
-    members = [_member(row) for row in rows]
+    members = [_member(dict(row)) for row in rows]
     clusters = {member.cluster for member in members if member.reachable}
     if not clusters:
         raise SourceError(f"no server of {','.join(servers)} answers within {timeout_s:g} s")

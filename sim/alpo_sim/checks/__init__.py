@@ -16,6 +16,9 @@ INVARIANTS = {
     "one log": "no two servers ever hold different entries guaranteed at one id (R13, R16)",
     "guaranteed on a majority": "what is called guaranteed is on the disks of a majority of the voters (R13, R14)",
     "nothing guaranteed expunged": "no disk gives up an entry that was guaranteed (R12)",
+    "nothing acknowledged given up": (
+        "what a server told its leader as accepted gives way to no base that its disk holds already (R14)"
+    ),
     "first start": "all that start do so with one and the same list, and nobody votes before (R29)",
     "steps down": "a leader that no majority has answered within T leads no longer (R15)",
     "reign": "every reign begins with its leadership-change entry (R11)",

@@ -103,6 +103,9 @@ class Claims:
         del self._starts[replica.me][:-1]
         self._offset_ms[host.id] = max(host.wall_offset_ms, self._offset_ms.get(host.id, host.wall_offset_ms))
         self._check_readable(host, replica, ready)
+        if replica.fully_replicated_id > replica.guaranteed_id:
+            raise Broken("fully replicated", f"server {host.id} calls entry {replica.fully_replicated_id} fully "
+                         f"replicated, and {replica.guaranteed_id} is guaranteed")
         if replica.fully_replicated_id > self._fully_id:
             self._check_fully_replicated(host, replica, ready)
         for each in inputs:

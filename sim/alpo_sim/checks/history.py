@@ -14,14 +14,17 @@ from typing import NamedTuple
 from alpo.core.entries import Entry, Kind, body_digest, parse_body
 from alpo.core.inputs import (
     AppendRun,
+    ChangeMember,
     ChangeSettings,
     Input,
     ListCursors,
+    ListSessions,
     OpenSession,
     Origin,
     Outcome,
     ReadIndex,
     ShowSettings,
+    Transfer,
 )
 from alpo.core.ready import (
     Appended,
@@ -73,6 +76,8 @@ class History:
         self._times_sent: dict[Sent, int] = {}
         self._runs: dict[Origin, list[Sent]] = {}
         self._reading: dict[Origin, int] = {}
+        #: Operators' questions -> the floor when they were first asked.
+        self.floors: dict[Origin, int] = {}
         self._nonces: dict[Origin, tuple[str, bytes]] = {}
         self._refused_for_good: dict[Sent, Code] = {}
         self._never_taken: dict[Sent, int] = {}  # -> transmissions that were refused so
@@ -155,6 +160,8 @@ class History:
             self.kept.asked(request, self._floor_id)
         elif isinstance(request, ListCursors):
             self.kept.asked_cursors(request, self._floor_id)
+        elif isinstance(request, ListSessions | ChangeMember | Transfer):
+            self.floors.setdefault(request.origin, self._floor_id)
         elif isinstance(request, OpenSession):
             self._nonces[request.origin] = (request.name, request.nonce)
 
@@ -193,6 +200,20 @@ class History:
             for row in reply.rows:
                 if row.epoch and row.epoch not in self._opened:
                     raise Broken("acknowledged", f"a list of sessions tells of epoch {row.epoch}: not guaranteed")
+            self._check_listed(reply)
+
+    def _check_listed(self, reply: Sessions) -> None:
+        """Whoever was the last to be answered before the question is in the list, as of then or later, unless he has
+        gone since."""
+        assert self.safety is not None
+        at = self.floors.get(reply.origin, 0)
+        while at and self.safety.guaranteed[at - 1].kind not in (_DATA, _SESSION):
+            at -= 1
+        client = self.safety.guaranteed[at - 1].client if at else ""
+        if self.table is None or client not in self.table.sessions or client in self._dropped:
+            return
+        if not any(row.client == client and row.last_id >= at for row in reply.rows):
+            raise Broken("linearizable", f"a list of sessions lacks entry {at} of {client}, known before it was asked")
 
     def _replied_appended(self, reply: Appended) -> None:
         assert self.safety is not None

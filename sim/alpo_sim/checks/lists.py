@@ -9,11 +9,11 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from alpo.core.entries import Entry, Kind, parse_body
-from alpo.core.inputs import Input
+from alpo.core.inputs import ChangeMember, Input, MemberStep, Origin
 from alpo.core.members import Member, MemberList, Role
 from alpo.core.messages import Envelope
 from alpo.core.ready import HandedOver, MembersChanged, Ready, Write
@@ -48,9 +48,12 @@ class Lists:
 
     def __init__(self, stage: Stage, safety: Safety) -> None:
         self._stage, self._safety = stage, safety
+        #: Operators' questions -> up to there all had been answered when they were asked; `History` keeps it.
+        self.floors: Mapping[Origin, int] = {}
         #: Of the one log: (entry id, list), the first start's with 0.
         self.guaranteed: list[tuple[int, MemberList]] = []
         self._made: dict[tuple[int, int], MemberList] = {}  # (id, term) -> list, those not known guaranteed
+        self._asked: set[tuple[int, str, int]] = set()  # (id, address, priority) that somebody asked to be added
 
     @property
     def latest(self) -> MemberList | None:
@@ -81,6 +84,9 @@ class Lists:
     def stepped(self, host: Host, inputs: Sequence[Input], ready: Ready) -> None:
         replica = host.replica
         assert replica is not None
+        for each in inputs:
+            if type(each) is ChangeMember and each.step is MemberStep.ADD:
+                self._asked.add((each.id, each.address, each.priority))
         if ready.write is not None:
             for entry in ready.write.entries:
                 if entry.kind == _MEMBERS:
@@ -90,6 +96,8 @@ class Lists:
                 self._check_told(host, replica, reply)
             elif isinstance(reply, HandedOver):
                 leader = self._safety.leaders.get(reply.term)
+                if reply.leader == host.id:
+                    self._check_leads(host, reply)
                 if leader is None or leader.id != reply.leader:
                     raise Broken("acknowledged", f"server {host.id} says that {reply.leader} leads term {reply.term}")
 
@@ -103,6 +111,19 @@ class Lists:
         told = MemberList.from_plain(reply.members)
         if told not in [members for _, members in self.guaranteed]:
             raise Broken("acknowledged", f"server {host.id} tells of a member list that is not guaranteed")
+        floor_id = self.floors.get(reply.origin, 0)
+        since = [members for at, (_, members) in enumerate(self.guaranteed)
+                 if at + 1 == len(self.guaranteed) or self.guaranteed[at + 1][0] > floor_id]
+        if told not in since:
+            raise Broken("linearizable", f"server {host.id} tells of a member list that was history before entry "
+                         f"{floor_id}, which was known before it was asked")
+
+    def _check_leads(self, host: Host, reply: HandedOver) -> None:
+        """Leads now, it says: nobody had been answered by a later leader when it was asked."""
+        floor_id = self.floors.get(reply.origin, 0)
+        if floor_id and self._safety.guaranteed[floor_id - 1].term > reply.term:
+            raise Broken("linearizable", f"server {host.id} says that it leads, in term {reply.term}; entry {floor_id} "
+                         "of a later one was known before it was asked")
 
     def check_step(self, host: Host, before: MemberList, after: MemberList) -> None:
         """Raises `Broken`."""
@@ -111,12 +132,17 @@ class Lists:
             raise Broken("members", f"leader {host.id} changes members {[m.id for m in changed]} in one entry")
         new = changed[0]
         old = before.get(new.id)
+        added = old is None or (old.role is Role.GONE and new.role is not Role.GONE)
+        if added and (new.id, new.address, new.priority) not in self._asked:
+            raise Broken("members", f"leader {host.id} adds server {new.id} at {new.address} with priority "
+                         f"{new.priority}, which nobody asked for")
         if old is not None and old.incarnation != new.incarnation:
             if old.incarnation not in new.retired or new.incarnation in old.retired:
                 raise Broken("members", f"leader {host.id} lists another disk of {new.id}, and does not retire the old")
             old = None if new.role is Role.LEARNER else old
         if new.role is Role.VOTER and old != new._replace(address=old.address if old is not None else ""):
             self._check_promoted(host, old, new)
+            self._check_counted(host, new)
 
     def _check_promoted(self, host: Host, old: Member | None, new: Member) -> None:
         if old is None or old != new._replace(address=old.address, role=Role.LEARNER):
@@ -124,3 +150,12 @@ class Lists:
         listed_id = next((id for id, members in self.guaranteed if members.holds(new.identity)), 0)
         if listed_id and self._safety.disk_term_at(new.identity, listed_id) is None:
             raise Broken("members", f"leader {host.id} makes {new.id} a voter, and list {listed_id} is not on its disk")
+
+    def _check_counted(self, host: Host, new: Member) -> None:
+        """What its leader counts as accepted by a new voter is on its disk: whatever is cleaned rests on that."""
+        assert host.replica is not None and host.replica.leadership is not None
+        peer = host.replica.leadership.peers[new.id]
+        term = host.replica.log.term_at(peer.match_id)
+        if term and self._safety.disk_term_at(new.identity, peer.match_id) != term:
+            raise Broken("members", f"leader {host.id} makes {new.id} a voter that it counts as having entry "
+                         f"{peer.match_id}, which is not on its disk")

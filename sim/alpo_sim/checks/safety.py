@@ -63,6 +63,7 @@ class Safety:
         self.cleaned_id = 0  # somebody has cleaned up to here
         self._given_up_id = 0  # so far somebody cleans: everybody holds that, whether or not he gets it done (R19)
         self._disks: dict[Identity, list[int]] = {}  # terms on that disk, at index id - 1
+        self._accepted: dict[Identity, int] = {}  # up to there its log was told as accepted, and not expunged since
         self._places: dict[tuple[int, int], tuple[int, int]] = {}  # (id, term) -> (checksum, term before)
         self._trims: list[tuple[int, int]] = []  # (entry id, LSN)
         self._seen: dict[int, int] = {}  # server -> guaranteed id checked so far
@@ -108,6 +109,8 @@ class Safety:
                             "nothing guaranteed expunged", f"server {host.id} expunges entry {kept.id} of term {gone}"
                         )
                 del terms[at:]
+                who = self._who[host.id]
+                self._accepted[who] = min(self._accepted.get(who, 0), at)
             if not write.entries:
                 continue
             if write.entries[0].id != len(terms) + 1:
@@ -127,13 +130,23 @@ class Safety:
         last = known[base.id - 1] if 0 < base.id <= len(known) else None
         if base.id and (last is None or last[:2] != base[:2] or last.lsn + last.count != base.next_lsn):
             raise Broken("one log", f"server {host.id} begins from a base at entry {base.id}, which is not guaranteed")
+        self._check_accepted(host, terms, base)
         for gone, kept in zip(terms[base.id :], known[base.id :], strict=False):
             if gone == kept.term:
                 self._gives_up(host, kept.id)
         terms[:] = [entry.term for entry in known[: base.id]]
+        self._accepted[self._who[host.id]] = base.id
 
     def _gives_up(self, host: Host, id: int) -> None:
         raise Broken("nothing guaranteed expunged", f"server {host.id} begins from a base, and gives up entry {id}")
+
+    def _check_accepted(self, host: Host, terms: list[int], base: Base) -> None:
+        """R14: a leader counts on what was told as accepted. A log that differs from the base would be expunged from
+        there on, or above it, by the next request; one that holds it gains nothing by it."""
+        accepted_id = self._accepted.get(self._who[host.id], 0)
+        if accepted_id > base.id and (not base.id or terms[base.id - 1 : base.id] == [base.term]):
+            raise Broken("nothing acknowledged given up", f"server {host.id} begins from a base at entry {base.id}, "
+                         f"which it holds, and gives up what it acknowledged, up to entry {accepted_id}")
 
     def _check_cleaning(self, host: Host, upto_id: int) -> None:
         """Whoever votes holds what is cleaned, by the last list known to be guaranteed: the server's own may be older.
@@ -395,6 +408,9 @@ class Safety:
         self._check_term(host, envelope)
         if answer.ok and answer.term == host.disk_term and answer.match_id > host.disk_last_id:
             self.too_soon(host, f"its acceptance of entry {answer.match_id}")
+        who = envelope.sender
+        if answer.ok and answer.match_id > self._accepted.get(who, 0) and answer.term == host.disk_term:
+            self._accepted[who] = answer.match_id
 
     def _check_defer(self, host: Host, envelope: Envelope) -> None:
         self._check_own_vote(host, envelope)

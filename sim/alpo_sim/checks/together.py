@@ -29,6 +29,7 @@ class Checks:
         self.safety = self.history.safety = Safety(stage, self._guaranteed)
         self.history.table = self.tables.plain
         self.lists = self.safety.lists = Lists(stage, self.safety)
+        self.lists.floors = self.history.floors
         stage.watchers += [
             self.safety, self.lists, Claims(stage, self.safety), self.tables, Disturbed(stage), Reigning(stage),
         ]

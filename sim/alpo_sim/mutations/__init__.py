@@ -1,17 +1,19 @@
 """Rules broken on purpose, one at a time, to see that the checks notice. `alpo-sim mutants` runs them all.
 
-M1-M16, N1-N6 and S1-S4 are lines of the protocol's list of what each rule prevents; P1 and on are of rules that this
-project added or worded itself.
+M1-M16, N1-N10, S1-S4 and S9 are lines of the protocol's list of what each rule prevents; P1 and on are of rules that
+this project added or worded itself.
 
-`mutation` says what a mutation is; `worlds`, `directed`, `changing` and `birth` are where they show;
-`log`, `elections`, `deferring`, `dropping`, `sessions`, `cleaning`, `keeping`, `leaving`, `members` and `room` list
-them.
+`mutation` says what a mutation is; `worlds`, `directed`, `changing` and `birth` are where they show; `log`,
+`elections`, `deferring`, `dropping`, `doubts`, `sessions`, `cleaning`, `keeping`, `leaving`, `members`, `bases`,
+`room` and `zombies` list them.
 """
 
 from __future__ import annotations
 
+from .bases import BASES
 from .cleaning import CLEANING
 from .deferring import DEFERRING
+from .doubts import DOUBTS
 from .dropping import DROPPING
 from .elections import ELECTIONS
 from .keeping import KEEPING
@@ -21,6 +23,7 @@ from .members import MEMBERS
 from .mutation import Mutation
 from .room import ROOM
 from .sessions import SESSIONS
+from .zombies import ZOMBIES
 
 
 def _order(mutation: Mutation) -> tuple[int, int, str]:
@@ -28,7 +31,10 @@ def _order(mutation: Mutation) -> tuple[int, int, str]:
     return "MNSP".index(name[0]), int("".join(filter(str.isdigit, name))), name
 
 
-_ALL = (*LOG, *ELECTIONS, *SESSIONS, *CLEANING, *DEFERRING, *DROPPING, *KEEPING, *LEAVING, *MEMBERS, *ROOM)
+_ALL = (
+    *BASES, *LOG, *ELECTIONS, *SESSIONS, *CLEANING, *DEFERRING, *DOUBTS, *DROPPING, *KEEPING, *LEAVING, *MEMBERS, *ROOM,
+    *ZOMBIES,
+)
 #: By name: those of the protocol's list first.
 MUTATIONS = {m.name: m for m in sorted(_ALL, key=_order)}
 

@@ -35,7 +35,8 @@ class Changing(Directed):
         self._hands: Hands | None = None
 
     def _on_send(self, host: Host, envelope: Envelope) -> None:
-        if self.keeps(envelope):
+        self._kept = self.keeps(envelope)
+        if self._kept:
             self.kept.append(envelope)
         if not self.drops(envelope):
             super()._on_send(host, envelope)
@@ -253,6 +254,22 @@ def takes_out_the_leader(w: Changing) -> Iterator[int]:
     a, *_ = w.cast()
     w.change(a, MemberStep.REMOVE, a)
     yield SECOND
+
+
+def takes_itself_out_and_crashes(w: Changing) -> Iterator[int]:
+    """One of two leads, takes itself out, and crashes before the other one knows: nobody else's log is as fresh."""
+    a, *_ = w.cast()
+    w.drops = lambda x: (
+        isinstance(x.message, AppendRequest) and bool(x.message.entries) and w.role(a, a) is Role.GONE
+    )
+    w.change(a, MemberStep.REMOVE, a)
+    yield from w.waits(lambda: w.role(a, a) is Role.GONE, 100 * MS)
+    leader = w.stage.hosts[a].replica
+    yield from w.waits(lambda: leader is None or w.stage.hosts[a].disk_last_id >= leader.members.latest_id, 100 * MS)
+    w.crash(a)
+    w.drops = lambda x: False
+    w.boot(a)
+    yield from w.demands_leader()
 
 
 def one_more(w: Changing) -> Iterator[int]:

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 from alpo.core import replica
 from alpo.core.handover import Handing
+from alpo.core.membership import Members
 from alpo.core.replica import Replica
 
 from ..options import SECOND, Network
 from . import directed as plans
-from .changing import changing, restarted_in_vain
+from .changing import changing, restarted_in_vain, takes_itself_out_and_crashes
 from .directed import directed
 from .log import LOST
 from .mutation import Mutation, edit
@@ -20,6 +21,13 @@ _MOVES = ("move", "isolate", "cut", "crash")
 _SOUND = Network((100, 3000), 0.0, SECOND, 0.0, 0.0, True, 0.0)
 
 LEAVING = (
+    Mutation(
+        "N7", "R27", "only the latest list says who may stand",
+        "a leader of two that removed itself and crashed: no leader for ever",
+        (edit(Members, "_derive", ("any(members.is_voter(self.me) for _, members in self._stack)", "self.i_vote")),),
+        planned(network=_SOUND, servers=2, load=replace(BUSY, writers=2), seconds=6), ("no progress",),
+        makes=changing(takes_itself_out_and_crashes),
+    ),
     Mutation(
         "P30", "R27", "a member list is not undone by an expunge",
         "a server goes by a list that is not in the log: its majority is not the others'",

@@ -15,7 +15,7 @@ from .changing import changing
 from .directed import directed, lost_disk
 from .log import LOST
 from .mutation import Mutation, edit, swap
-from .worlds import BUSY, ONE_BY_ONE, SAVING, planned
+from .worlds import BUSY, ONE_BY_ONE, SAVING, planned, world
 
 _SOUND = Network((100, 3000), 0.0, SECOND, 0.0, 0.0, False)
 _CALM = planned(network=_SOUND, load=BUSY, seconds=6)
@@ -24,6 +24,8 @@ _GROWING = planned(network=_SOUND, load=BUSY, seconds=8, spares=1)
 _CLEANING = planned(
     network=_SOUND, load=BUSY, limits=SAVING, seconds=6, spares=1, wipes=1, clean_every_us=20 * MS,
 )
+
+_HELD = "if r.first_start.started and (base.id < r.log.base_id or r.log.term_at(base.id) == base.term):"
 
 MEMBERS = (
     Mutation(
@@ -43,7 +45,7 @@ MEMBERS = (
         "N2", "R27", "a newcomer is promoted without the fresh round",
         "it dies, is promoted, and half of four are no majority: no leader for ever",
         (edit(Changes, "_promote", (
-            "if peer.round < now.round:", "if False:"), (
+            "if peer.accepted_round < now.round:", "if False:"), (
             "if len(latest.voters) == 1 or self._answered(now.round, latest) >= need:", "if True:",
         )),),
         _GROWING, ("no progress",), makes=changing(plans.newcomer_dies),
@@ -67,7 +69,9 @@ MEMBERS = (
         "a voter that holds nothing: every other failure stops the cluster until it has",
         (
             edit(Changes, "_begin_catch_up", ("p.matched and p.match_id >= r.members.latest_id", "True")),
-            edit(Changes, "_promote", ("if peer.match_id < now.upto_id or not peer.matched:", "if False:")),
+            edit(Changes, "_promote", (
+                "peer.match_id < now.upto_id or not peer.matched or peer.doubted_round", "False",
+            )),
         ),
         planned(network=_SOUND, load=BUSY, limits=ONE_BY_ONE, seconds=6, spares=1), ("members",),
         makes=changing(plans.one_more),
@@ -82,18 +86,22 @@ MEMBERS = (
     Mutation(
         "P62", "R27", "a base is taken by a voter",
         "what it had accepted, and what is guaranteed by that, is given up",
-        (edit(Installing, "_install", ("if r.first_start.started and base.id <= r.guaranteed_id:", "if False:"), (
+        (edit(Installing, "_install", (_HELD, "if False:"), (
             "if r.first_start.started and r.members.latest.is_voter(r.me):", "if False:",
         )),),
-        _GROWING, (*LOST, "ready"), makes=changing(plans.late_base_to_a_voter),
+        _GROWING, ("nothing acknowledged given up", *LOST, "ready"), makes=changing(plans.late_base_to_a_voter),
     ),
     Mutation(
-        "P63", "R27", "a base of an older log than what is known to be guaranteed is taken",
+        "P63", "R27", "a base is taken though its last entry is held",
         "a learner gives up what it holds, and its marks go back",
-        (edit(Installing, "_install", (
-            "if r.first_start.started and base.id <= r.guaranteed_id:", "if False:",
-        )),),
-        _GROWING, (*LOST, "ready"), makes=changing(plans.late_base_to_a_learner),
+        (edit(Installing, "_install", (_HELD, "if False:")),),
+        _GROWING, ("nothing acknowledged given up", *LOST, "ready"), makes=changing(plans.late_base_to_a_learner),
+    ),
+    Mutation(
+        "P81", "R27", "an id that comes back into the list has the priority that it had",
+        "an operator's word is not heeded: another server leads than was wanted",
+        (edit(Changes, "_advance_pending", (" and listed.role is not Role.GONE", "")),),
+        world(network=_SOUND, faults=("crash",), stewards=2, spares=2, servers=2, seconds=20), ("members",),
     ),
     Mutation(
         "P64", "R28", "a leader that was taken out goes on leading",
@@ -123,7 +131,10 @@ MEMBERS = (
     Mutation(
         "P68", "R27", "a base that is held already is not answered",
         "its transfer never ends, and no other begins: the newcomer is never caught up",
-        (edit(Installing, "_install", ("r.out.send_after_write(sender, answer)  # we", "pass  # we")),),
+        (
+            edit(Installing, "_install", ("r.out.send_after_write(sender, answer)  # we", "pass  # we")),
+            edit(Installing, "on_part", ("if self._base_id is not None:", "if False:")),
+        ),
         _CLEANING, ("no progress",), makes=changing(plans.cleaned_meanwhile),
     ),
     Mutation(

@@ -97,6 +97,9 @@ BLIND: dict[str, Patch] = {
     "equal tables": swap(Tables, "compare", _silent),
     "steps down": swap(Reigning, "_check_heard", _silent),
     "members": lambda: _both(swap(Lists, "check_step", _silent), swap(Claims, "_too_early", _silent)),
+    "nothing acknowledged given up": lambda: _both(
+        swap(Safety, "_check_accepted", _silent), swap(Safety, "_gives_up", _silent)
+    ),
     "cleaned too early": swap(Safety, "_check_cleaning", _silent),
 }
 

@@ -15,6 +15,7 @@ from alpo.core.serving import Serving
 from alpo.core.session_undo import JournalledSessions
 from alpo.core.sessions import SessionTable
 
+from ..options import SECOND
 from ..writers import Named
 from . import directed as plans
 from .directed import directed
@@ -122,6 +123,16 @@ SESSIONS = (
         (edit(SessionTable, "_judge_old", ("epoch == run.epoch and digest", "digest")),),
         world(load=replace(CROWD, alike=True)),
         ("acknowledged",),
+    ),
+    Mutation(
+        "S9", "R22", "an epoch from before a drop is told FENCED",
+        "an entry that was refused for good is in the log",
+        (
+            edit(SessionTable, "_judge_unknown", ("Code.DROPPED", "Code.FENCED")),
+            edit(SessionTable, "_judge_known", ("if run.epoch < session.birth:", "if False:")),
+        ),
+        world(load=replace(CROWD, operators=True, operator_every_us=SECOND)),
+        ("refused for good", "sessions", "acknowledged"),
     ),
     Mutation(
         "P19", "R21", "an older epoch's serial that the table has forgotten is refused for good",

@@ -1,0 +1,141 @@
+"""What every member says of itself.
+
+Law: a member that does not answer has its row too, and says so.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from typing import Any, TypedDict, cast
+
+import anyio
+
+from alpo.wire.requests import Status, StatusAnswer
+
+from .connection import Connection, Lost
+from .servers import Servers
+
+
+class PeerStatus(TypedDict):
+    """Another member, as one sees it: ``why`` it cannot be reached; None if it can."""
+
+    id: int
+    reachable: bool
+    why: str | None
+    round_trip_ms: float | None
+
+
+class _Known(TypedDict):
+    """What is there of every member."""
+
+    id: int | None
+    address: str
+    state: str | None
+    status: str | None
+    term: int | None
+    leader: int | None
+    last_id: int | None
+    guaranteed_id: int | None
+    fully_replicated_id: int | None
+    first_lsn: int | None
+    last_lsn: int | None
+    reachable: bool
+
+
+class MemberStatus(_Known, total=False):
+    """A member's own account of itself; None for all that is not known of one that does not answer.
+
+    The keys from ``version`` on are there when it answers, as far as its version has them; ``problem`` says why it does
+    not. docs/operations.md tells what each means.
+    """
+
+    problem: str
+    version: str
+    cluster: str | None
+    members: list[dict[str, Any]]
+    incarnation: str
+    timers_ms: list[float]
+    peers: list[PeerStatus]
+    waiting: list[str]
+    problems: list[str]
+    cleaned_id: int
+    cleanable_id: int
+    cleaning_waits: list[str]
+    time_ms: int
+    clock_ahead_ms: float
+    clock_error_ms: float
+    clients: int
+    commits: int
+    commit_ms: float
+    fsync_samples: int
+    fsync_p50_ms: float | None
+    fsync_p99_ms: float | None
+    fsync_max_ms: float | None
+    disk_bytes: int
+    disk_total_bytes: int | None
+    disk_free_bytes: int | None
+    disk_full_days: float | None
+    growth_bytes_per_day: float | None
+    file_free_bytes: int
+    giving_back: bool
+    scrubbed_id: int
+    scrub_passes: int
+    damaged: list[int]
+    compare_passes: int
+    diverged: list[dict[str, Any]]
+    room: str
+    free_bytes: int
+    low_water_bytes: int
+    space: list[str]
+    damage: list[str]
+    divergence: list[str]
+
+
+#: What an unreachable member has, its values None.
+STATUS_KEYS = tuple(_Known.__annotations__)
+STATUS_S = 2.0
+
+
+async def status(servers: Servers, timeout_s: float) -> list[MemberStatus]:
+    """Every member's own account of itself, ordered by id: see `MemberStatus`; ``reachable`` False and None for all
+    that is not known of those that do not answer; ``clock_ahead_ms``: by how much its clock is before ours, give or
+    take ``clock_error_ms``. Members are those that any reachable server lists; if none is reachable, one row (id None)
+    for each address configured. Raises `Closed`.
+    """
+    servers.require_open()
+    members = await members_of(servers, min(timeout_s, STATUS_S))
+    rows: list[dict[str, Any]] = [dict.fromkeys(STATUS_KEYS) for _ in members]
+    async with anyio.create_task_group() as tasks:
+        for (id, address), row in zip(members, rows, strict=True):
+            row.update(id=id, address=address, reachable=False)
+            tasks.start_soon(_status_of, servers, address, row, min(timeout_s, STATUS_S))
+    return cast(list[MemberStatus], rows)
+
+
+async def members_of(servers: Servers, timeout_s: float) -> list[tuple[int | None, str]]:
+    """(id, address) of every member that any reachable server lists; if none is, the addresses configured."""
+    with anyio.move_on_after(timeout_s):
+        with suppress(Lost):
+            servers.give_back(await servers.any(None))
+    return [*sorted(servers.members.items())] or [(None, address) for address in servers.candidates]
+
+
+async def _status_of(servers: Servers, address: str, row: dict[str, Any], timeout_s: float) -> None:
+    connection: Connection | None = None
+    with anyio.move_on_after(timeout_s):
+        try:
+            connection = await servers.dial(address, timeout_s)
+            asked_s, asked_ms = anyio.current_time(), time.time() * 1000
+            answer = await connection.ask(Status)
+            if isinstance(answer, StatusAnswer):
+                row.update(answer.fields)
+                row["reachable"] = True
+                error_ms = (anyio.current_time() - asked_s) * 500
+                if type(row.get("time_ms")) is int:
+                    row["clock_ahead_ms"] = round(row["time_ms"] - asked_ms - error_ms, 1)
+                    row["clock_error_ms"] = round(error_ms, 1)
+        except Lost as lost:
+            row["problem"] = str(lost)
+    if connection is not None:
+        servers.drop(connection)

@@ -1,0 +1,115 @@
+"""Plans for marks and answers that say less, or more, than there is, and the mutations that show there (R16, R31).
+
+Each world goes through its plan once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from alpo.core.acceptance import Acceptance
+from alpo.core.inputs import Input
+from alpo.core.messages import AppendRequest, CanvassRequest, CopyAnswer
+from alpo.core.ready import Ready
+from alpo.core.replication import Replication
+
+from ..broken import Broken
+from ..host import Host
+from ..options import MS, SECOND, Load, Network
+from ..stage import Watcher
+from ..world import World
+from .changing import Changing, changing
+from .mutation import Mutation, edit
+from .worlds import BUSY, planned
+
+#: An answer to a round may be overtaken by an acceptance of an earlier one: what comes of that is
+#: seldom, and harmless: the member looks for itself.
+_FALSE_MAX = 100
+
+
+def marks_of_a_damaged_follower(w: Changing) -> Iterator[int]:
+    """A follower that does not know yet that its last entry is guaranteed is found damaged, and its leader counts only
+    what lies before; it starts again, hears one heartbeat that begins there, and the leader dies."""
+    a, s, c = w.cast()
+    yield from w.waits(lambda: all(r.guaranteed_id > 4 for r in w.replicas()), 4 * SECOND)
+    yield from w.waits(lambda: len({id for r in w.replicas() for id in (r.fully_replicated_id, r.last_id)}) == 1)
+    w.crash(s)
+    w.boot(s)  # its marks are as of its last write
+    w.drops = lambda x: isinstance(x.message, AppendRequest) and x.target.id == s
+    w.set_clock(s, 0.5, 0)
+    term = w.term(a)
+    w.crash(a)
+    yield from w.waits(lambda: w.leads(c, term))
+    leader, follower = w.stage.hosts[c].replica, w.stage.hosts[s].replica
+    if leader is None or leader.leadership is None or follower is None or follower.last_id < 3:
+        w.drops = lambda x: False
+        return
+    w.drops = lambda x: isinstance(x.message, AppendRequest) and (x.target.id == s or bool(x.message.entries))
+    w.set_clock(a, 0.2, 0)
+    w.boot(a)
+    w.damage(s, (follower.last_id - 1,))
+    w.drops = lambda x: isinstance(x.message, CopyAnswer) or (
+        isinstance(x.message, AppendRequest) and bool(x.message.entries)
+    )
+    peer = leader.leadership.peers[s]
+    yield from w.waits(lambda: peer.match_id > 0)
+    w.crash(s)
+    w.boot(s)
+    yield from w.waits(lambda: _heard(w, s))
+    w.crash(c)
+    w.drops = lambda x: isinstance(x.message, CanvassRequest) and x.sender.id == a
+    w.set_clock(s, 1.0, 0)
+    yield 2 * SECOND
+
+
+class Words(Watcher):
+    """Counts what leaders say of disks that have gone back, and that have not: they hold what they acknowledged."""
+
+    def __init__(self, world: World) -> None:
+        self._w = world
+        self.false = 0
+
+    def stepped(self, host: Host, inputs: Sequence[Input], ready: Ready) -> None:
+        for event in ready.events:
+            if event.name in ("store_went_back", "learner_went_back"):
+                other = self._w.stage.hosts[event.fields["member"]]
+                self.false += other.disk_last_id >= event.fields["held_id"]
+
+
+def overtaking(w: Changing) -> Iterator[int]:
+    """Requests and answers overtake each other for seconds: a leader often hears a refusal after the acceptance that
+    followed it. Hardly ever it may take that for more than an old answer. Raises `Broken`."""
+    words = Words(w)
+    w.stage.watchers.append(words)
+    yield 4 * SECOND
+    if words.false > _FALSE_MAX:
+        raise Broken("damage", f"{words.false} times a leader said of a sound disk that it has forgotten")
+
+
+def _heard(w: Changing, id: int) -> bool:
+    replica = w.stage.hosts[id].replica
+    return replica is not None and replica.acceptance.matched_id > 0
+
+
+_SOUND = Network((100, 3000), 0.0, SECOND, 0.0, 0.0, False)
+
+DOUBTS = (
+    Mutation(
+        "N10", "R16", "a passive server takes the carried fully replicated mark as it comes",
+        "it is beyond the guaranteed one: a sound server stops itself on winning",
+        (edit(Acceptance, "_take", (
+            "min(request.fully_replicated_id, r.guaranteed_id)", "request.fully_replicated_id",
+        )),),
+        planned(network=_SOUND, load=Load(1, 0, 300 * MS), seconds=8), ("alarm", "fully replicated"),
+        makes=changing(marks_of_a_damaged_follower),
+    ),
+    Mutation(
+        "P80", "R31", "a doubt that an acceptance has settled goes on",
+        "operators are told of lost disks, again and again, where there are none",
+        (edit(Replication, "on_answer", ("if answer.round >= peer.doubted_round:", "if False:")),),
+        planned(
+            network=Network((100, 9000), 0.0, SECOND, 0.0, 0.0, False), load=BUSY, seconds=8,
+            limits=(("request_bytes_max", 1),),
+        ), ("damage",), makes=changing(overtaking),
+    ),
+)
