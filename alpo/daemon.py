@@ -98,7 +98,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     except ConfigError as error:
         _say(error)
         sys.exit(2)
-    set_up_logs(config.log_format, config.id)
+    set_up_logs(config.log_format, server_id=config.id)
     try:
         _run_through_losses(config)
     except (StoreError, ListenError) as error:

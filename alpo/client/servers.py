@@ -17,7 +17,7 @@ from typing import TypeAlias
 import anyio
 
 from alpo.errors import AlpoError, Unavailable
-from alpo.wire.requests import ServerHello
+from alpo.wire.requests import ServerHello, Status, StatusAnswer
 
 from .connection import Connection, Lost, split_address
 
@@ -239,9 +239,12 @@ class _Round:
             self._found = connection
             self._tasks.cancel_scope.cancel()
             return
+        waits = "" if connection.hello.cluster else await _why_it_waits(connection)
         self._servers.drop(connection)
         if self._found is None:
             self._ask_instead(connection)
+            if waits:
+                self._servers.reason = Unavailable(f"{connection.address} {waits}")
             self._hurry.set()
 
     def _ask_instead(self, connection: Connection) -> None:
@@ -250,6 +253,19 @@ class _Round:
             self._servers.reason = Unavailable(f"{connection.address} {self._otherwise}")
         elif target not in self._asked:
             self._ask(target, wait=False)
+
+
+async def _why_it_waits(connection: Connection) -> str:
+    """What a server that belongs to no cluster yet waits for, in its own words; "" if it does not say in time."""
+    with anyio.move_on_after(DIAL_S):
+        try:
+            answer = await connection.ask(Status)
+        except Lost:
+            return ""
+        waits = answer.fields.get("waiting") if isinstance(answer, StatusAnswer) else None
+        if isinstance(waits, list):
+            return "; ".join(map(str, waits))
+    return ""
 
 
 def _valid(address: str) -> bool:

@@ -16,7 +16,6 @@ Laws:
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +29,8 @@ from alpo.core.messages import Envelope
 from alpo.core.ready import Load, LoadCopy, LoadImage, Ready, Reply, Write
 from alpo.core.replica import Replica
 from alpo.storage.writer import After
+
+from .logs import level_of
 
 log = structlog.get_logger()
 
@@ -207,9 +208,10 @@ class Driver:
         for notice in self.after_step:
             notice()
 
-    def note(self, name: str, /, level: int = logging.INFO, **fields: Any) -> None:
-        """Something happened that an operator may want to look up: a line in the log, and kept (`alpo explain`)."""
-        log.log(level, name, **fields)
+    def note(self, name: str, /, **fields: Any) -> None:
+        """Something happened that an operator may want to look up: a line in the log, at the level that `logs.EVENTS`
+        gives it, and kept (`alpo explain`)."""
+        log.log(level_of(name), name, **fields)
         self.keep(name, fields)
 
     def _answer(self, replies: list[Reply]) -> None:

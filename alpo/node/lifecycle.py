@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import logging
 import random
 import secrets
 import signal
@@ -32,6 +31,7 @@ from alpo.storage.events import EventRow, event_row
 from alpo.storage.interface import Store, StoreError
 from alpo.storage.writer import After, Slow, WriterStats
 from alpo.wire import requests as w
+from alpo.wire.codec import encode_problem
 
 from .backups import Backups
 from .clients import ClientConnection
@@ -46,13 +46,13 @@ from .hello import Ourselves
 from .limits import NO_CARE, DiskCare, Limits
 from .listener import Listener
 from .loader import Loader
-from .peers import Peers
+from .peers import GRACE_TIMEOUTS, Peers
 from .reads import Reads
 from .retention import KEEP_ALL, Cleaner, Retention
 from .routes import Routes
 from .scrub import Scrubber
 from .space import DiskWatch
-from .status import status_fields
+from .status import status_fields, tell_waiting
 
 STOP_S_MAX = 5.0
 #: A commit or checkpoint that takes longer than this share of the election timeout is an event, `slow_fsync`.
@@ -166,7 +166,7 @@ class Node:
         """From the writer's thread."""
         limit_ms = round(SLOW_SHARE * self._cfg.election_timeout_s * 1000)
         note = functools.partial(
-            self.driver.note, "slow_fsync", logging.WARNING, what=what, took_ms=round(took_s * 1000, 1),
+            self.driver.note, "slow_fsync", what=what, took_ms=round(took_s * 1000, 1),
             limit_ms=limit_ms, entries=entries,
         )
         with contextlib.suppress(trio.RunFinishedError):  # the server has stopped
@@ -195,12 +195,13 @@ class Node:
                 "serving", id=self.us.me.id, address=self.us.address, status=self.replica.status_text,
                 last_id=self.replica.last_id, term=self.replica.term, version=__version__,
             )
+            nursery.start_soon(tell_waiting, self.driver, GRACE_TIMEOUTS * self._cfg.election_timeout_s)
             task_status.started()
             await self._ended.wait()
             if self.driver.failure is None:
                 await self._leave()
             else:
-                self.driver.note("stopping_itself", logging.CRITICAL, why=str(self.driver.failure))
+                self.driver.note("stopping_itself", why=str(self.driver.failure))
             nursery.cancel_scope.cancel()
 
     async def _stop_on_signals(self, task_status: trio.TaskStatus[None]) -> None:
@@ -217,6 +218,9 @@ class Node:
             await self.driver.may_stop.wait()
             for client in list(self.listener.clients):
                 await client.wait_idle()
+        last_words = encode_problem(Code.NOT_READY, "it is stopping")
+        for route in self.routes.accepted.values():  # so that nobody is alarmed
+            route.link.push(last_words)
         self.driver.note("stopped", in_time=not scope.cancelled_caught)
 
     # -- what the driver asks ---------------------------------------------------------------------------

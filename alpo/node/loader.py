@@ -9,7 +9,6 @@ Laws:
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 
 import trio
@@ -94,7 +93,7 @@ class Loader:
         """Once: it is asked for again and again."""
         if str(error) != self._damage_told:
             self._damage_told = str(error)
-            self._driver.note("cannot_send", logging.ERROR, peer=peer, why=str(error))
+            self._driver.note("cannot_send", peer=peer, why=str(error))
 
     def load_image(self, wanted: LoadImage) -> None:
         """For a server that entries alone do not bring up."""

@@ -12,8 +12,6 @@ Laws:
 
 from __future__ import annotations
 
-import logging
-
 import trio
 
 from alpo.core.inputs import ReadIndex
@@ -106,7 +104,7 @@ class Reads:
             if end_id is not None:
                 await self._send_page(client, ask, end_id)
         except StoreError as error:
-            self._driver.note("read_failed", logging.ERROR, why=str(error))
+            self._driver.note("read_failed", why=str(error))
             client.refuse(ask.request, Code.NOT_READY, detail=f"this server's store cannot be read: {error}")
 
     async def _read_index(self, client: ClientConnection, ask: w.Read | w.ReadColumns) -> int | None:

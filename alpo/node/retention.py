@@ -12,7 +12,6 @@ Laws:
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -75,7 +74,7 @@ class Cleaner:
             try:
                 cleaned = await self._clean_chunk()
             except StoreError as error:
-                self._driver.note("cannot_clean", logging.ERROR, why=str(error))
+                self._driver.note("cannot_clean", why=str(error))
                 cleaned = False
             if not cleaned:
                 await trio.sleep(LOOK_EVERY_S)
