@@ -76,6 +76,11 @@ class Servers:
         return self._cluster
 
     @property
+    def configured(self) -> list[str]:
+        """The addresses that its user gave."""
+        return self._configured
+
+    @property
     def candidates(self) -> list[str]:
         """All addresses known, the likeliest leader first."""
         hint = [self.hint] if self.hint is not None and _valid(self.hint) else []

@@ -42,6 +42,10 @@ class CatchUpPace:
         self._guaranteed_id = -1
         self._moved_s = 0.0
 
+    def bound(self, bytes_per_s: int) -> None:
+        """Another rate from now on."""
+        self._pace.bytes_per_s = bytes_per_s
+
     async def keep(self, entries: list[Entry]) -> None:
         """Before these leave."""
         now_s = trio.current_time()
@@ -62,6 +66,10 @@ class Loader:
         )
         self._damage_told = ""
         self.copying: set[Identity] = set()  # for whom a copy is being read
+
+    def bound(self, catch_up_bytes_per_s: int) -> None:
+        """Another rate from now on."""
+        self._pace.bound(catch_up_bytes_per_s)
 
     def start(self, driver: Driver, nursery: trio.Nursery) -> None:
         """Reads run in ``nursery``, and what comes of them goes to the driver."""

@@ -19,11 +19,11 @@ LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNI
 #: is time; error: something is broken and the server goes on; critical: the server ends, or has lost its store.
 EVENTS: dict[str, tuple[str, str]] = {
     # -- starting and stopping
-    "cannot_start": ("critical", "it ends at once with `exit_code`: `why`"),
+    "cannot_run": ("critical", "it ends at once with `exit_code`: `why`"),
     "serving": ("info", "it listens, and has read its log; `status` as in `alpo status`"),
     "stopping": ("info", "it was told to stop"),
     "stopped": ("info", "it has stopped; `in_time` false: something in flight was given up after 5 s"),
-    "stopping_itself": ("critical", "it cannot go on and ends: `why`"),
+    "stopping_itself": ("critical", "it cannot go on, and ends: `why`"),
     "invariant_broken": ("critical", "it has stopped itself rather than carry on: keep its data directory"),
     "store_set_aside": ("critical", "its store is damaged or was put back: moved to `where`, and it begins anew"),
     "reloaded": ("info", "SIGHUP: `changed` is in force, `needs_restart` is not"),

@@ -189,7 +189,8 @@ class Peers:
             while not started:
                 started = self._replica.first_start.started
                 await trio.sleep(timeouts * self._us.timers_ms[1] / 1000)
-            self._driver.note("peer_unreachable", peer=peer.id, why=peer.trouble)
+            if self._replica.status_text not in ("GONE", "RETIRED"):  # it is the one that nobody talks to
+                self._driver.note("peer_unreachable", peer=peer.id, why=peer.trouble)
 
     def _end_outage(self, peer: Peer) -> None:
         peer.trouble, peer.stopping = "", False
@@ -269,6 +270,8 @@ class Peers:
         listed = listed_incarnation(self._replica, peer.id)
         if listed and listed != who.incarnation:
             return "its disk is not the one that the member list knows: it was lost or wiped"
+        if self._replica.first_start.started and self._replica.status_text != "VOTING":
+            return "it does not know this server as a member"
         return "first start under way"
 
     async def _watch_silence(self, route: Route) -> None:
