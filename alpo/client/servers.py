@@ -212,6 +212,8 @@ class _Round:
         self._found: Connection | None = None
         self._asked: list[str] = []
         self._hurry = anyio.Event()
+        #: What a server waits for that belongs to no cluster yet: a better reason than that others do not answer.
+        self._told: AlpoError | None = None
 
     async def run(self, addresses: Iterable[str], likeliest: str | None) -> Connection | None:
         """Ask all of these, the likeliest with a head start; once for each ``_Round``."""
@@ -225,6 +227,8 @@ class _Round:
             if self._found is not None:
                 self._servers.drop(self._found)
             raise
+        if self._found is None and self._told is not None:
+            self._servers.reason = self._told
         return self._found
 
     def _ask(self, address: str, wait: bool) -> None:
@@ -249,7 +253,7 @@ class _Round:
         if self._found is None:
             self._ask_instead(connection)
             if waits:
-                self._servers.reason = Unavailable(f"{connection.address} {waits}")
+                self._told = self._servers.reason = Unavailable(f"{connection.address} {waits}")
             self._hurry.set()
 
     def _ask_instead(self, connection: Connection) -> None:
