@@ -245,6 +245,7 @@ _PHRASES: dict[str, Callable[[Fields], str]] = {
     "lost_disk": lambda f: f"finds another disk in the place of server {f.get('member')}'s",
     "base_sent": lambda f: f"sends server {f.get('member')} a base, up to entry {f.get('base_id')}",
     "base_installed": lambda f: f"begins anew from a base, up to entry {f.get('base_id')}",
+    "gone": lambda f: "was removed from the cluster",
     "retired": lambda f: f"is told by server {f.get('told_by')} that its disk is no member any more",
     "store_went_back": lambda f: f"finds that server {f.get('member')} has forgotten what it acknowledged",
     "clean": lambda f: f"deletes its entries up to {f.get('upto_id')}; the log begins at LSN {f.get('first_lsn')}",
