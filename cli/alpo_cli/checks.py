@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
-from alpo.core.room import size_text as size
+from alpo.core.room import size_text
 
+size = size_text  # of bytes, with the unit that suits
 #: Shares of the election timeout: fsyncs (99th percentile), round trips.
 FSYNC_WARN, FSYNC_BAD, ROUND_TRIP_WARN = 0.25, 0.5, 0.25
 CLOCKS_WARN_MS, CLOCKS_BAD_MS = 500, 30_000
