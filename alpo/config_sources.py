@@ -21,9 +21,10 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from .config import TABLES, Config, ConfigError, show
+from .config import TABLES, Config, ConfigError
 
 _PREFIX = "ALPOD_"
+_SHOWN_CHARS_MAX = 80
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]{1,80}")
 _WHOLE = re.compile(r"[+-]?[0-9]{1,30}")
 _DECIMAL = re.compile(r"[+-]?[0-9]{1,30}(\.[0-9]{0,30})?([eE][+-]?[0-9]{1,3})?")
@@ -130,7 +131,7 @@ def read_file(path: Path | None) -> dict[str, Any]:
 def _parse_member(text: str, where: str) -> dict[str, Any]:
     id, equals, address = text.partition("=")
     if not (equals and id.isascii() and id.isdigit() and len(id) <= 10):
-        raise ConfigError(f"{where} {show(text)}: must be ID=HOST:PORT")
+        raise ConfigError(f"{where} {_show(text)}: must be ID=HOST:PORT")
     return {"id": int(id), "address": address}
 
 
@@ -152,9 +153,9 @@ def _explain(error: ErrorDetails, path: Path | None, sources: Mapping[tuple[str,
     if error["type"] == "missing":
         return f"{key} is missing: must be {_accepted(loc)}"
     if error["type"] == "extra_forbidden":
-        return f"{key} = {show(value)} is not a known key: {_nearest(loc)}"
+        return f"{key} = {_show(value)} is not a known key: {_nearest(loc)}"
     accepted = error["ctx"]["accepted"] if error["type"] == "wrong" else f"must be {_accepted(loc)}"
-    return f"{key} = {show(value)}: {accepted}"
+    return f"{key} = {_show(value)}: {accepted}"
 
 
 def _dotted(loc: tuple[int | str, ...]) -> str:
@@ -164,7 +165,7 @@ def _dotted(loc: tuple[int | str, ...]) -> str:
 
 
 def _bare(key: str) -> str:
-    return key if _BARE_KEY.fullmatch(key) else show(key)
+    return key if _BARE_KEY.fullmatch(key) else _show(key)
 
 
 def _accepted(loc: tuple[int | str, ...]) -> str:
@@ -183,6 +184,11 @@ def _nearest(loc: tuple[int | str, ...]) -> str:
             place = "" if name == own else f" in [{name}]" if name else " at the top of the file"
             return f"did you mean {found[0]}{place}?"
     return f"must be one of {', '.join(TABLES[own].model_fields)}"
+
+
+def _show(value: object) -> str:
+    shown = json.dumps(value, ensure_ascii=False, default=str)
+    return shown if len(shown) <= _SHOWN_CHARS_MAX else shown[: _SHOWN_CHARS_MAX - 1] + "…"
 
 
 def as_toml(loaded: Loaded) -> str:
@@ -212,7 +218,7 @@ def differences(old: Config, new: Config) -> list[str]:
 
 def _line(table: BaseModel, sources: Mapping[tuple[str, ...], str], place: tuple[str, ...], name: str) -> str:
     value = getattr(table, name)
-    source = show(sources.get((*place, name), "default"))[1:-1]
+    source = _show(sources.get((*place, name), "default"))[1:-1]
     return f"# {name} is not set" if value is None else f"{name} = {_toml(value)}  # {source}"
 
 
