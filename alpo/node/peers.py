@@ -8,6 +8,8 @@ Laws:
 * Nothing came in for a whole election timeout although we sent: the connection is half open, and dialled anew.
 * Between two passive servers nothing is said for as long as a leader lives. That such a connection is half open is
   noticed within a few seconds all the same, not only by the canvass that is lost on it.
+* Who answers with another disk than the listed one is stayed with for a while only, if there are other addresses: the
+  one that was replaced may still run at its own.
 * The pause between attempts is bounded by ``retry_s_max``, and ends early when the peer itself dials us.
 * One outage is one ``peer_lost``, one ``peer_unreachable`` if it lasts, one ``peer_connected`` at its end. Before the
   first start is done nothing is an outage: what that waits for is told by itself.
@@ -15,6 +17,7 @@ Laws:
 
 from __future__ import annotations
 
+import math
 import socket
 
 import trio
@@ -37,6 +40,8 @@ from .routes import Route, Routes
 _RETRY_S_MAX = 1.0
 _CONNECT_S_MAX = 1.0
 _KEEPALIVE_S = (1, 1)
+#: So many election timeouts we stay with another disk than the listed one, if that may be found at another address.
+_STRANGER_TIMEOUTS = 4
 #: So many election timeouts a peer may be away before that is worth a warning; one that said that it was stopping.
 GRACE_TIMEOUTS, GRACE_STOPPED_TIMEOUTS = 10, 120
 
@@ -214,7 +219,12 @@ class Peers:
                 self._replica.cluster and hello.cluster == self._replica.cluster
                 and target.incarnation and hello.incarnation == target.incarnation
             )
-            return await self._converse(peer, link, Identity(hello.id, hello.incarnation), full, rest)
+            stay_s = math.inf if full or self._is_listed(peer) or len(self._addresses(peer)) == 1 else (
+                _STRANGER_TIMEOUTS * self._us.timers_ms[1] / 1000
+            )
+            with trio.move_on_after(stay_s):
+                await self._converse(peer, link, Identity(hello.id, hello.incarnation), full, rest)
+            return full
         finally:
             link.close("done with")
 
@@ -235,7 +245,7 @@ class Peers:
         peer.incarnation = hello.incarnation
         return hello
 
-    async def _converse(self, peer: Peer, link: Link, who: Identity, full: bool, bodies: list[Body]) -> bool:
+    async def _converse(self, peer: Peer, link: Link, who: Identity, full: bool, bodies: list[Body]) -> None:
         route = peer.route = self._routes.dialled[peer.id] = Route(link, full)
         self._driver.post(PeerAddress(who.id, who.incarnation, peer.said_address))
         if full:
@@ -264,14 +274,13 @@ class Peers:
             if full:
                 self._driver.post(Disconnected(peer.id))
                 self._driver.kick()
-        return full
 
     def _why_restricted(self, peer: Peer, who: Identity) -> str:
         listed = listed_incarnation(self._replica, peer.id)
         if listed and listed != who.incarnation:
             return "its disk is not the one that the member list knows: it was lost or wiped"
-        if self._replica.first_start.started and self._replica.status_text != "VOTING":
-            return "it does not know this server as a member"
+        if self._replica.first_start.started:
+            return "it does not know this server as a member, or not yet"
         return "first start under way"
 
     async def _watch_silence(self, route: Route) -> None:

@@ -287,6 +287,5 @@ async def test_a_rolling_restart_alarms_nobody(tmp_path: Path) -> None:
             await running.level()
         await running.until("all connected", lambda all_: not any(fields["problems"] for fields in all_.values()))
         lost = [line["why"] for id in running.servers for line in told(running, id, "peer_lost")]
-        print("LOST", lost)
         assert lost.count("the other server says: it is stopping") >= 6
         assert not any(told(running, id, "peer_unreachable") for id in running.servers)
