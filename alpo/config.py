@@ -1,30 +1,24 @@
-"""alpod's configuration: a TOML file, over which the flags of the command line win.
+"""alpod's configuration: every key, its type, its bounds, its default. `config_sources.load_config` reads it.
 
 Laws:
 
-* What `load_config` returns is whole and consistent; whatever is wrong is one `ConfigError` of one line that
-  names the file (or the command line), the key, the value given and what is accepted.
+* A `Config` is whole and consistent.
 * A key that is not known is an error, never ignored.
 * Units stand last in names: ``_s`` seconds, ``_bytes`` bytes. Every number has bounds.
 * ``member`` and ``settings`` only seed a first start (R29); afterwards what is in the log wins.
 
-config/alpod.example.toml shows every key with its default and its danger.
+`alpod --print-config` (samples/alpod.toml) shows every key with its default and its danger.
 """
 
 from __future__ import annotations
 
-import difflib
 import ipaddress
-import json
-import re
-import tomllib
-from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
-from pydantic_core import ErrorDetails, PydanticCustomError
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from alpo import addresses
 from alpo.core.members import Configured, Settings
@@ -34,8 +28,6 @@ ID_MAX = 2**31 - 1
 MEMBERS_MAX = 31
 _MIB = 1 << 20
 _ADDRESS = addresses.ACCEPTED
-_BARE_KEY = re.compile(r"[A-Za-z0-9_-]{1,80}")
-_SHOWN_CHARS_MAX = 80
 
 
 class ConfigError(ValueError):
@@ -190,6 +182,9 @@ class Config(_Table):
     auto_init: bool = _switch(True)
     insecure: bool = _switch(False)
     log_format: Literal["auto", "console", "json"] = Field("auto", description='"auto", "console" or "json"')
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description='"debug", "info", "warning" or "error"'
+    )
     timers: Timers = Field(default=Timers(), description="a table: [timers]")
     settings: ReplicatedSettings = Field(default=ReplicatedSettings(), description="a table: [settings]")
     limits: LimitsTable = Field(default=LimitsTable(), description="a table: [limits]")
@@ -314,96 +309,8 @@ class Config(_Table):
         return Settings(session_ttl_ms=round(ttl_s * 1000), **plain)
 
 
-def load_config(path: Path | None, overrides: Mapping[str, Any]) -> Config:
-    """The configuration in the file ``path`` (None: flags alone), with ``overrides`` over it.
-
-    Keys of ``overrides`` are those of the file's top; None and [] mean "flag not given". ``member`` is a list of
-    "ID=HOST:PORT" and replaces the file's whole list. Raises `ConfigError`.
-    """
-    in_file = {} if path is None else _read(path)
-    flags = {key: value for key, value in overrides.items() if value is not None and value != []}
-    if "member" in flags:
-        flags["member"] = [_parse_member(text) for text in flags["member"]]
-    try:
-        return Config.model_validate({**in_file, **flags})
-    except ValidationError as error:
-        # A mistyped key is both unknown and missing: the first of the two is what was done.
-        first = min(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
-        raise ConfigError(_explain(first, path, flags)) from None
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        with path.open("rb") as file:
-            return tomllib.load(file)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: is not TOML: byte {error.start} is not UTF-8") from None
-    except ValueError as error:  # TOMLDecodeError, or a number of more digits than int() takes
-        raise ConfigError(f"{path}: is not TOML: {error}") from None
-
-
-def _parse_member(text: str) -> dict[str, Any]:
-    id, equals, address = text.partition("=")
-    if not (equals and id.isascii() and id.isdigit() and len(id) <= 10):
-        raise ConfigError(f"command line: --member {_show(text)}: must be ID=HOST:PORT")
-    return {"id": int(id), "address": address}
-
-
-def _explain(error: ErrorDetails, path: Path | None, flags: Mapping[str, Any]) -> str:
-    """The one line: whose fault, which key, what it was, what is accepted."""
-    loc, value = error["loc"], error["input"]
-    if error["type"] == "wrong":
-        loc, value = loc + error["ctx"]["loc"], error["ctx"]["value"]
-    if path is None or loc[0] in flags:
-        key = "command line: --" + _dotted(loc).replace("_", "-")
-    else:
-        key = f"{path}: {_dotted(loc)}"
-    if error["type"] == "wrong" and value is None:
-        return f"{key} is missing: {error['ctx']['accepted']}"
-    if error["type"] == "missing":
-        return f"{key} is missing: must be {_accepted(loc)}"
-    if error["type"] == "extra_forbidden":
-        return f"{key} = {_show(value)} is not a known key: {_nearest(loc)}"
-    accepted = error["ctx"]["accepted"] if error["type"] == "wrong" else f"must be {_accepted(loc)}"
-    return f"{key} = {_show(value)}: {accepted}"
-
-
-def _dotted(loc: tuple[int | str, ...]) -> str:
-    """A key as a reader of the file would name it; lines of the member list count from 1."""
-    parts = [f"number {part + 1}" if isinstance(part, int) else _bare(part) for part in loc]
-    return (" " if loc[0] == "member" else ".").join(parts)
-
-
-def _bare(key: str) -> str:
-    return key if _BARE_KEY.fullmatch(key) else _show(key)
-
-
-_TABLES: dict[str, type[_Table]] = {
+#: The tables by their names; the top of the file is "".
+TABLES: dict[str, type[_Table]] = {
     "": Config, "member": MemberLine, "timers": Timers, "settings": ReplicatedSettings, "limits": LimitsTable,
     "retention": RetentionTable, "storage": StorageTable,
 }
-
-
-def _accepted(loc: tuple[int | str, ...]) -> str:
-    if len(loc) == 2 and isinstance(loc[1], int):
-        return "a table: [[member]]"
-    table = _TABLES[str(loc[0]) if len(loc) > 1 else ""]
-    return str(table.model_fields[str(loc[-1])].description)
-
-
-def _nearest(loc: tuple[int | str, ...]) -> str:
-    """The known key that was meant, looked for in the same table first; else all keys of that table."""
-    own = str(loc[0]) if len(loc) > 1 else ""
-    for name in [own, *(name for name in _TABLES if name != own)]:
-        found = difflib.get_close_matches(str(loc[-1]), _TABLES[name].model_fields, n=1, cutoff=0.7)
-        if found:
-            place = "" if name == own else f" in [{name}]" if name else " at the top of the file"
-            return f"did you mean {found[0]}{place}?"
-    return f"must be one of {', '.join(_TABLES[own].model_fields)}"
-
-
-def _show(value: object) -> str:
-    shown = json.dumps(value, ensure_ascii=False, default=str)
-    return shown if len(shown) <= _SHOWN_CHARS_MAX else shown[: _SHOWN_CHARS_MAX - 1] + "…"

@@ -5,26 +5,29 @@ from __future__ import annotations
 import argparse
 import functools
 import gc
+import os
 import resource
 import socket
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
+from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import structlog
 import trio
 
 from alpo import __version__
-from alpo.config import Config, ConfigError, load_config
+from alpo.config import Config, ConfigError
+from alpo.config_sources import Loaded, as_toml, differences, load_config, read_file, unknown_variables
 from alpo.core.config import ReplicaConfig
 from alpo.node.driver import Alarm, StoreLost
-from alpo.node.lifecycle import Node
-from alpo.node.limits import DiskCare, Limits
+from alpo.node.lifecycle import CannotReload, Fresh, Node
+from alpo.node.limits import LIVE_LIMITS, DiskCare, Limits
 from alpo.node.listener import ListenError, open_listener
-from alpo.node.logs import set_up_logs
+from alpo.node.logs import LEVELS, is_console, set_up_logs
 from alpo.node.retention import Retention
 from alpo.storage import schema
 from alpo.storage.interface import DamagedStore, StoreError
@@ -45,22 +48,44 @@ _SWITCH_INTERVAL_S = 0.0005
 
 _EXAMPLES = """
 examples:
-  alpod --config config/alpod.toml
+  alpod --print-config > alpod.toml        # every key, its default and its danger: edit it, then
+  alpod --config alpod.toml --check-config
+  alpod --config alpod.toml
   alpod --id 1 --data /var/lib/alpo --listen 127.0.0.1:7100 \\
         --member 1=127.0.0.1:7100 --member 2=127.0.0.1:7101 --member 3=127.0.0.1:7102
-  alpod --config config/alpod.toml --log-format json --no-auto-init
   alpod --id 4 --data /var/lib/alpo --listen 127.0.0.1:7103 --join 127.0.0.1:7100,127.0.0.1:7101
+  ALPOD_ID=2 ALPOD_LISTEN=127.0.0.1:7101 alpod --config alpod.toml
+  alpod --print-unit > /etc/systemd/system/alpod.service
+
+environment: ALPOD_KEY for each key of the file, ALPOD_TABLE_KEY for one in a table (ALPOD_LIMITS_HELLO_TIMEOUT_S=2),
+ALPOD_MEMBER=1=HOST:PORT,2=HOST:PORT; what is empty counts as not set. A flag wins over the environment, the environment
+over the file.
+
+signals: SIGTERM, SIGINT stop it; SIGHUP reads the configuration anew ([limits], [retention], log_level)
 
 exit codes: 0 stopped by SIGTERM or SIGINT; 1 it cannot run (the reason is on stderr); 2 wrong configuration
 """
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"command line: {message} (see alpod --help)")
+
+
+class _Print(argparse.Action):
+    """Prints a file that came with alpod, and ends."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object, **__: object) -> None:
+        print(files("alpo").joinpath("samples", str(self.const)).read_text("utf-8"), end="")
+        parser.exit()
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="alpod", description="One server of an ALPO cluster. Flags win over the file.", epilog=_EXAMPLES,
+    parser = _Parser(
+        prog="alpod", description="One server of an ALPO cluster.", epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--config", type=Path, metavar="FILE", help="a TOML file; see config/alpod.example.toml")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="a TOML file; alpod --print-config prints one")
     parser.add_argument("--id", type=int, metavar="N", help="this server's id, one of the members'")
     parser.add_argument("--data", metavar="DIR", help="where alpo.db is kept; made if missing")
     parser.add_argument("--listen", metavar="HOST:PORT", help="for clients and the other servers alike")
@@ -86,63 +111,130 @@ def _parser() -> argparse.ArgumentParser:
         "--insecure", action="store_const", const=True, help="listen on a non-loopback address without TLS"
     )
     parser.add_argument("--log-format", choices=("auto", "console", "json"), help="auto: console on a terminal")
-    parser.add_argument("--version", action="version", version=f"alpod {__version__}")
+    parser.add_argument("--log-level", choices=tuple(LEVELS), help="log nothing below this (default: info)")
+    parser.add_argument(
+        "--check-config", action="store_true",
+        help="print what would be in force and from where, or what is wrong (exit code 2); starts and touches nothing",
+    )
+    parser.add_argument(
+        "--print-config", action=_Print, nargs=0, const="alpod.toml", help="print a sample with every key, explained"
+    )
+    parser.add_argument("--print-unit", action=_Print, nargs=0, const="alpod.service", help="print a unit for systemd")
+    parser.add_argument("-V", "--version", action="version", version=f"alpod {__version__}")
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """The entry point; always leaves by SystemExit."""
-    flags: dict[str, Any] = vars(_parser().parse_args(argv))
+    words = sys.argv[1:] if argv is None else argv
     try:
-        config = load_config(flags.pop("config"), flags)
+        flags: dict[str, Any] = vars(_parser().parse_args(words))
+        check, path = flags.pop("check_config"), flags.pop("config")
+        loaded = load_config(path, flags, os.environ)
     except ConfigError as error:
-        _say(error)
-        sys.exit(2)
-    set_up_logs(config.log_format, config.id)
+        checking = "--check-config" in words
+        _end("console" if checking else _format_wanted(words), "cannot_run", error, 2)
+    if check:
+        _show(loaded)
+    config = loaded.config
+    set_up_logs(config.log_format, config.log_level, config.id)
+    if unknown := unknown_variables(os.environ):
+        log.warning("unknown_environment", variables=unknown)
     try:
-        _run_through_losses(config)
+        _run_through_losses(config, Reloader(path, flags, config))
     except (StoreError, ListenError) as error:
-        _say(error)
-        sys.exit(1)
+        _end(config.log_format, "cannot_run", error, 1)
     except Alarm as error:
-        log.critical("invariant_broken", why=str(error))
-        _say(f"an invariant is broken, the server has stopped itself: {error}")
-        sys.exit(1)
+        _end(config.log_format, "invariant_broken", error, 1)
     sys.exit(0)
 
 
-def _say(what: object) -> None:
-    print(f"alpod: {what}", file=sys.stderr, flush=True)
+def _show(loaded: Loaded) -> NoReturn:
+    """For --check-config."""
+    print(as_toml(loaded), end="")
+    unknown = unknown_variables(os.environ)
+    if unknown:
+        print(f"alpod: not heeded, no key of alpod's: {', '.join(unknown)}", file=sys.stderr)
+    sys.exit(0)
 
 
-def _run_through_losses(config: Config) -> None:
+def _format_wanted(words: Sequence[str]) -> str:
+    """The log format that a wrong configuration asks for, as far as that can be told."""
+    early = argparse.ArgumentParser(add_help=False, exit_on_error=False)
+    early.add_argument("--log-format", default="")
+    early.add_argument("--config", type=Path)
+    try:
+        given, _ = early.parse_known_args(words)
+        return given.log_format or os.environ.get("ALPOD_LOG_FORMAT") or str(read_file(given.config).get("log_format"))
+    except (argparse.ArgumentError, ConfigError):
+        return "auto"
+
+
+def _end(log_format: str, event: str, why: Exception, exit_code: int) -> NoReturn:
+    """One line, for people or in JSON as all others."""
+    known = log_format if log_format in ("console", "json") else "auto"
+    if is_console(known):
+        broken = "an invariant is broken, the server has stopped itself: " if event == "invariant_broken" else ""
+        print(f"alpod: {broken}{why}", file=sys.stderr, flush=True)
+    else:
+        set_up_logs(known)
+        log.critical(event, why=str(why), exit_code=exit_code)
+    sys.exit(exit_code)
+
+
+class Reloader:
+    """Reads the configuration anew, for SIGHUP: the same file, variables and flags."""
+
+    def __init__(self, path: Path | None, flags: Mapping[str, Any], config: Config) -> None:
+        self._path = path
+        self._flags = flags
+        self._started_with = self._in_force = config
+
+    def __call__(self) -> Fresh:
+        """Raises `CannotReload`."""
+        try:
+            config = load_config(self._path, self._flags, os.environ).config
+        except ConfigError as error:
+            raise CannotReload(str(error)) from error
+        changed = [key for key in differences(self._in_force, config) if _is_live(key)]
+        needs_restart = [key for key in differences(self._started_with, config) if not _is_live(key)]
+        self._in_force = config
+        return Fresh(limits_of(config), retention_of(config), config.log_level, changed, needs_restart)
+
+
+def _is_live(key: str) -> bool:
+    """Does a reload put it in force?"""
+    table, _, name = key.partition(".")
+    return key == "log_level" or table == "retention" or (table == "limits" and name in LIVE_LIMITS)
+
+
+def _run_through_losses(config: Config, reload: Reloader) -> None:
     """Run; a store that is lost is set aside, once a process, and the server comes back as another member (R30, R31).
 
     Not where no other member could bring it back: there the store stays as it is, and the server ends.
     """
     raise_file_limit()
     try:
-        _run(config)
+        _run(config, reload)
     except (DamagedStore, StoreLost) as error:
         if len(config.configured) == 1 and config.join is None:
             raise
         aside = set_aside(config.data, datetime.now(UTC))
         log.critical("store_set_aside", why=str(error), where=str(aside))
-        _run(config)
+        _run(config, reload)
 
 
-def _run(config: Config) -> None:
+def _run(config: Config, reload: Reloader) -> None:
     with _claimed(config) as (store, listening):
         me = store.boot().me
         node = Node(
             replica_config(config, me), limits_of(config), store,
-            lambda done, failed: Writer(store, done, failed),
-            Retention(**config.retention.model_dump()), disk_care(config),
+            lambda done, failed: Writer(store, done, failed), retention_of(config), disk_care(config),
         )
         gc.set_threshold(*_GC_THRESHOLDS)
         gc.freeze()
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
-        trio.run(functools.partial(node.run, listening, heed_signals=True))
+        trio.run(functools.partial(node.run, listening, heed_signals=True, reload=reload))
 
 
 @contextmanager
@@ -203,15 +295,12 @@ def disk_care(config: Config) -> DiskCare:
 
 def limits_of(config: Config) -> Limits:
     """The shell's part of the configuration."""
-    given = config.limits
-    return Limits(
-        client_connections_max=given.client_connections_max,
-        hello_timeout_s=given.hello_timeout_s,
-        inflight_bytes_max=given.inflight_bytes_max,
-        connection_inflight_max=given.connection_inflight_max,
-        catch_up_bytes_per_s=given.catch_up_bytes_per_s,
-        bulk_read_bytes_per_s=given.bulk_read_bytes_per_s,
-    )
+    return Limits(**{name: getattr(config.limits, name) for name in LIVE_LIMITS})
+
+
+def retention_of(config: Config) -> Retention:
+    """What this server keeps."""
+    return Retention(**config.retention.model_dump())
 
 
 if __name__ == "__main__":

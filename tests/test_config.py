@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alpo.config import Config, ConfigError, load_config, parse_address
+from alpo.config import Config, ConfigError, parse_address
+from alpo.config_sources import as_toml, differences, load_config, unknown_variables, variables
 from alpo.core.members import Configured, Settings
 
-EXAMPLE = Path(__file__).parent.parent / "config" / "alpod.example.toml"
+EXAMPLE = Path(__file__).parent.parent / "alpo" / "samples" / "alpod.toml"
 ADDRESS = "must be HOST:PORT with a port from 1 to 65535 (an IPv6 host in brackets: [::1]:7100)"
 MEMBERS_WANTED = "must be 1 to 31 members, this server among them; a newcomer gives join instead"
 MEMBERS = '[[member]]\nid = 1\naddress = "127.0.0.1:7100"\n[[member]]\nid = 2\naddress = "127.0.0.1:7101"\n'
@@ -22,6 +23,10 @@ TOP = 'id = 1\ndata = "d"\nlisten = "127.0.0.1:7100"\n'
 FLAGS: dict[str, Any] = {
     "id": 2, "data": Path("d"), "listen": "127.0.0.1:7101", "member": ["1=127.0.0.1:7100", "2=127.0.0.1:7101"],
 }
+
+
+def load(path: Path | None, overrides: dict[str, Any], environ: dict[str, str] | None = None) -> Config:
+    return load_config(path, overrides, environ).config
 
 
 @pytest.fixture
@@ -37,9 +42,9 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return write
 
 
-def complaint(path: Path | None, overrides: dict[str, Any]) -> str:
+def complaint(path: Path | None, overrides: dict[str, Any], environ: dict[str, str] | None = None) -> str:
     with pytest.raises(ConfigError) as caught:
-        load_config(path, overrides)
+        load(path, overrides, environ)
     message = str(caught.value)
     assert "\n" not in message
     return message
@@ -100,6 +105,9 @@ WRONG_FILES = {
     "log format": (f'log_format = "xml"\n{TOP}{MEMBERS}', 'log_format = "xml": must be "auto", "console" or "json"'),
     "unknown key": (
         TOP.replace("listen", "lisen") + MEMBERS, 'lisen = "127.0.0.1:7100" is not a known key: did you mean listen?',
+    ),
+    "log level": (
+        f'log_level = "loud"\n{TOP}{MEMBERS}', 'log_level = "loud": must be "debug", "info", "warning" or "error"',
     ),
     "key of a table at the top": (
         f"heartbeat_s = 1\n{TOP}{MEMBERS}", "heartbeat_s = 1 is not a known key: did you mean heartbeat_s in [timers]?",
@@ -202,7 +210,7 @@ def test_a_wrong_flag_over_a_good_file_is_the_command_lines_fault(write: Any) ->
 def test_flags_win_over_the_file(write: Any) -> None:
     path = write(f"insecure = false\n{TOP}{MEMBERS}[timers]\nheartbeat_s = 0.05\n")
     overrides = {"id": 5, "listen": "0.0.0.0:9", "insecure": True, "member": ["5=far:9"], "data": None, "cluster": None}
-    config = load_config(path, overrides)
+    config = load(path, overrides)
     assert (config.id, config.listen_address, config.data) == (5, ("0.0.0.0", 9), Path("d"))
     assert config.configured == (Configured(5, "far:9"),)
     assert config.timers.heartbeat_s == 0.05
@@ -222,11 +230,11 @@ def test_flags_win_over_the_file(write: Any) -> None:
 )
 def test_what_the_others_are_told(listen: str, own: str, advertise: str | None, told: str) -> None:
     flags = FLAGS | {"listen": listen, "member": ["1=h:1", f"2={own}"], "insecure": True, "advertise": advertise}
-    assert load_config(None, flags).advertised == told
+    assert load(None, flags).advertised == told
 
 
 def test_flags_alone_suffice() -> None:
-    config = load_config(None, FLAGS)
+    config = load(None, FLAGS)
     assert config.configured == (Configured(1, "127.0.0.1:7100"), Configured(2, "127.0.0.1:7101"))
     assert config.own_line.address == "127.0.0.1:7101"
     assert config.settings_core == Settings()
@@ -236,37 +244,37 @@ def test_flags_alone_suffice() -> None:
 
 def test_members_come_out_in_the_order_of_their_ids(write: Any) -> None:
     lines = '[[member]]\nid = 9\naddress = "[::1]:7"\npriority = -3\n[[member]]\nid = 1\naddress = "a.b:1"\n'
-    config = load_config(write(TOP + lines), {})
+    config = load(write(TOP + lines), {})
     assert config.configured == (Configured(1, "a.b:1"), Configured(9, "[::1]:7", -3))
 
 
 def test_what_the_core_gets(write: Any) -> None:
     path = write(f'cluster = "{"aB" * 16}"\n{TOP}{MEMBERS}[settings]\nsession_ttl_s = 1.5\nwindow = 7\n')
-    config = load_config(path, {})
+    config = load(path, {})
     assert config.settings_core == Settings(session_ttl_ms=1500, window=7)
     assert config.cluster_id == b"\xab" * 16
 
 
 def test_five_heartbeats_are_counted_exactly(write: Any) -> None:
     """5 × 0.07 is 0.35000000000000003 in floating point, and yet 0.35 is enough."""
-    config = load_config(write(f"{TOP}{MEMBERS}[timers]\nheartbeat_s = 0.07\nelection_timeout_s = 0.35\n"), {})
+    config = load(write(f"{TOP}{MEMBERS}[timers]\nheartbeat_s = 0.07\nelection_timeout_s = 0.35\n"), {})
     assert config.timers.election_timeout_s == 0.35
 
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST", "127.9.9.9", "[::1]"])
 def test_loopback_needs_no_consent(host: str) -> None:
-    assert load_config(None, FLAGS | {"listen": f"{host}:7101"}).listen == f"{host}:7101"
+    assert load(None, FLAGS | {"listen": f"{host}:7101"}).listen == f"{host}:7101"
 
 
 @pytest.mark.parametrize("host", ["10.0.0.1", "[::]", "example.org", "localhost.example.org"])
 def test_anything_else_does(host: str) -> None:
     assert "insecure = true (--insecure)" in complaint(None, FLAGS | {"listen": f"{host}:7101"})
-    assert load_config(None, FLAGS | {"listen": f"{host}:7101", "insecure": True}).insecure
+    assert load(None, FLAGS | {"listen": f"{host}:7101", "insecure": True}).insecure
 
 
 def test_the_example_shows_every_key_with_its_default() -> None:
     """In the example a line "#name = value" is a default: without the # it must change nothing."""
-    plain = load_config(EXAMPLE, {})
+    plain = load(EXAMPLE, {})
     shown = tomllib.loads(re.sub(r"(?m)^#(?=[a-z_]+ = )", "", EXAMPLE.read_text()))
 
     def compare(table: Any, keys: dict[str, Any], given: set[str]) -> None:
@@ -282,13 +290,13 @@ def test_the_example_shows_every_key_with_its_default() -> None:
     compare(plain.member[0], shown["member"][0], set())
     assert set(shown) == set(Config.model_fields) - {"timers", "settings", "limits", "retention", "storage", "join"}
     assert "join = " in EXAMPLE.read_text()
-    for key in ("auto_init", "insecure", "log_format"):
+    for key in ("auto_init", "insecure", "log_format", "log_level"):
         assert getattr(plain, key) == shown[key] == Config.model_fields[key].default
 
 
 def test_the_example_is_valid_with_every_default_spelt_out(write: Any) -> None:
-    spelt_out = load_config(write(re.sub(r"(?m)^#(?=[a-z_]+ = )", "", EXAMPLE.read_text())), {})
-    assert spelt_out.stagger_s == load_config(EXAMPLE, {}).stagger_s
+    spelt_out = load(write(re.sub(r"(?m)^#(?=[a-z_]+ = )", "", EXAMPLE.read_text())), {})
+    assert spelt_out.stagger_s == load(EXAMPLE, {}).stagger_s
     assert spelt_out.settings_core == Settings()
     assert spelt_out.retention.max_age_s == 30 * 24 * 3600
 
@@ -319,3 +327,78 @@ HOSTS = ["a.b.", "a-b_c", "_x", "x" * 63 + "." + "y" * 63, "1.2.3.4", "a." * 126
 def test_a_host_that_is_an_address_is_taken_by_the_resolver(host: str) -> None:
     assert parse_address(f"{host}:7100") == (host, 7100)
     host.encode("idna")
+
+
+def test_every_key_has_a_variable_that_wins_over_the_file_and_gives_way_to_a_flag(write: Any) -> None:
+    path = write(f"{TOP}{MEMBERS}[limits]\nhello_timeout_s = 3\n")
+    environ = {
+        "ALPOD_ID": "2", "ALPOD_LISTEN": "[::1]:7101", "ALPOD_AUTO_INIT": "false", "ALPOD_INSECURE": "true",
+        "ALPOD_DATA": "", "ALPOD_LOG_LEVEL": "debug", "ALPOD_LIMITS_HELLO_TIMEOUT_S": "2",
+        "ALPOD_RETENTION_MAX_ENTRIES": "7", "ALPOD_RETENTION_MAX_AGE_S": "1.5", "ALPOD_TIMERS_STAGGER_S": "1e-1",
+        "ALPOD_SETTINGS_WINDOW": "9", "ALPOD_STORAGE_LOW_WATER_BYTES": "0", "HOME": "/root",
+    }
+    config = load(path, {}, environ)
+    assert (config.id, config.listen, config.auto_init, config.insecure) == (2, "[::1]:7101", False, True)
+    assert config.data == Path("d"), "an empty variable is none"
+    assert (config.limits.hello_timeout_s, config.retention.max_entries, config.retention.max_age_s) == (2, 7, 1.5)
+    assert (config.stagger_s, config.settings.window, config.storage.low_water_bytes) == (0.1, 9, 0)
+    assert load(path, {"id": 1, "log_level": "error"}, environ).id == 1
+    alone = {"ALPOD_ID": "1", "ALPOD_DATA": "d", "ALPOD_LISTEN": "127.0.0.1:7100", "ALPOD_MEMBER": "1=h:1, 2=h:2"}
+    assert load(None, {}, alone).configured == (Configured(1, "h:1"), Configured(2, "h:2"))
+
+
+def test_a_variable_for_each_key() -> None:
+    keys = {"id", "data", "listen", "advertise", "member", "join", "cluster", "auto_init", "insecure", "log_format"}
+    assert {f"ALPOD_{key.upper()}" for key in keys} <= set(variables())
+    shown = tomllib.loads(re.sub(r"(?m)^#(?=[a-z_]+ = )", "", EXAMPLE.read_text()))
+    tables = {f"ALPOD_{t.upper()}_{k.upper()}" for t, keys in shown.items() if isinstance(keys, dict) for k in keys}
+    assert len(tables) > 20 and tables <= set(variables())
+
+
+@pytest.mark.parametrize(("variable", "text", "accepted"), [
+    ("ALPOD_ID", "x", "must be a whole number from 1 to 2147483647"),
+    ("ALPOD_ID", "0", "must be a whole number from 1 to 2147483647"),
+    ("ALPOD_AUTO_INIT", "yes", "must be true or false"),
+    ("ALPOD_LIMITS_HELLO_TIMEOUT_S", "nan", "must be seconds, from 0.05 to 300"),
+    ("ALPOD_LIMITS_HELLO_TIMEOUT_S", "1e999", "must be seconds, from 0.05 to 300"),
+    ("ALPOD_RETENTION_MAX_ENTRIES", "1.5", f"must be a whole number from 1 to {2**62}"),
+    ("ALPOD_LOG_LEVEL", "INFO", 'must be "debug", "info", "warning" or "error"'),
+    ("ALPOD_MEMBER", "1", "must be ID=HOST:PORT"),
+])
+def test_a_wrong_variable_is_named(write: Any, variable: str, text: str, accepted: str) -> None:
+    said = complaint(write(TOP + MEMBERS), {}, {variable: text})
+    assert said.startswith(f"environment: {variable} ") and said.endswith(f": {accepted}"), said
+
+
+def test_a_variable_cannot_hide_a_table_that_is_none(write: Any) -> None:
+    said = complaint(write(f"limits = 5\n{TOP}{MEMBERS}"), {}, {"ALPOD_LIMITS_HELLO_TIMEOUT_S": "2"})
+    assert said.endswith("must be a table: [limits]")
+
+
+def test_variables_that_are_none_of_alpods() -> None:
+    environ = {"ALPOD_IDD": "1", "ALPOD_ID": "1", "ALPOD_PORT_7100_TCP": "tcp://", "PATH": ""}
+    assert unknown_variables(environ) == ["ALPOD_IDD", "ALPOD_PORT_7100_TCP"]
+
+
+def test_what_is_in_force_written_out_means_the_same(write: Any) -> None:
+    path = write(f'cluster = "{"ab" * 16}"\n{TOP}{MEMBERS}[retention]\nmax_entries = 5\n')
+    flags = {"data": Path('a "quoted" \\ path\x7f\n'), "log_level": "error"}
+    loaded = load_config(path, flags, {"ALPOD_TIMERS_HEARTBEAT_S": "0.05"})
+    text = as_toml(loaded)
+    assert load(write(text), {}) == loaded.config
+    for line in (
+        "id = 1  # a.toml", "max_entries = 5  # a.toml", 'log_level = "error"  # command line: --log-level',
+        "heartbeat_s = 0.05  # environment: ALPOD_TIMERS_HEARTBEAT_S", "window = 1024  # default",
+        "# max_bytes is not set",
+    ):
+        assert line in text.splitlines(), line
+    newcomer = load_config(None, {"id": 4, "data": "d", "listen": "127.0.0.1:1", "join": "h:1"})
+    assert load(write(as_toml(newcomer)), {}) == newcomer.config
+
+
+def test_what_differs_between_two_configurations(write: Any) -> None:
+    old = load(write(TOP + MEMBERS), {})
+    tables = "[retention]\nmax_entries = 5\n[timers]\nheartbeat_s = 0.05\n"
+    new = load(write(TOP + MEMBERS + tables), {"log_level": "error"})
+    assert differences(old, old) == []
+    assert differences(old, new) == ["log_level", "timers.heartbeat_s", "retention.max_entries"]

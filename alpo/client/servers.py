@@ -19,7 +19,7 @@ import anyio
 
 from alpo.addresses import SERVER_DEFAULT, parse_address, parse_servers
 from alpo.errors import AlpoError, Closed, Unavailable
-from alpo.wire.requests import ServerHello
+from alpo.wire.requests import ServerHello, Status, StatusAnswer
 
 from . import forking
 from .connection import Connection, Lost
@@ -76,6 +76,11 @@ class Servers:
     def cluster(self) -> bytes:
         """The id of the only cluster whose servers will do; b"" until one has named it."""
         return self._cluster
+
+    @property
+    def configured(self) -> list[str]:
+        """The addresses that its user gave."""
+        return self._configured
 
     @property
     def candidates(self) -> list[str]:
@@ -226,6 +231,8 @@ class _Round:
         self._found: Connection | None = None
         self._asked: list[str] = []
         self._hurry = anyio.Event()
+        #: What a server waits for that belongs to no cluster yet: a better reason than that others do not answer.
+        self._told: AlpoError | None = None
 
     async def run(self, addresses: Iterable[str], likeliest: str | None) -> Connection | None:
         """Ask all of these, the likeliest with a head start; once for each ``_Round``."""
@@ -239,6 +246,8 @@ class _Round:
             if self._found is not None:
                 self._servers.drop(self._found)
             raise
+        if self._found is None and self._told is not None:
+            self._servers.reason = self._told
         return self._found
 
     def _ask(self, address: str, wait: bool) -> None:
@@ -258,9 +267,12 @@ class _Round:
             self._found = connection
             self._tasks.cancel_scope.cancel()
             return
+        waits = "" if connection.hello.cluster else await _why_it_waits(connection)
         self._servers.drop(connection)
         if self._found is None:
             self._ask_instead(connection)
+            if waits:
+                self._told = self._servers.reason = Unavailable(f"{connection.address} {waits}")
             self._hurry.set()
 
     def _ask_instead(self, connection: Connection) -> None:
@@ -269,6 +281,19 @@ class _Round:
             self._servers.reason = Unavailable(f"{connection.address} {self._otherwise}")
         elif target not in self._asked:
             self._ask(target, wait=False)
+
+
+async def _why_it_waits(connection: Connection) -> str:
+    """What a server that belongs to no cluster yet waits for, in its own words; "" if it does not say in time."""
+    with anyio.move_on_after(DIAL_S):
+        try:
+            answer = await connection.ask(Status)
+        except Lost:
+            return ""
+        waits = answer.fields.get("waiting") if isinstance(answer, StatusAnswer) else None
+        if isinstance(waits, list):
+            return "; ".join(map(str, waits))
+    return ""
 
 
 def _valid(address: str) -> bool:

@@ -101,16 +101,22 @@ async def status(servers: Servers, timeout_s: float) -> list[MemberStatus]:
     """Every member's own account of itself, ordered by id: see `MemberStatus`; ``reachable`` False and None for all
     that is not known of those that do not answer; ``clock_ahead_ms``: by how much its clock is before ours, give or
     take ``clock_error_ms``. Members are those that any reachable server lists; if none is reachable, one row (id None)
-    for each address configured. Raises `Closed`.
+    for each address configured. A server that answers at a configured address and is no member (it was removed or
+    replaced, or waits to be added) has a row of its own, after those. Raises `Closed`.
     """
     servers.require_open()
     members = await members_of(servers, min(timeout_s, STATUS_S))
-    rows: list[dict[str, Any]] = [dict.fromkeys(STATUS_KEYS) for _ in members]
+    listed = {address for _, address in members}
+    others: list[tuple[int | None, str]] = [(None, address) for address in servers.configured if address not in listed]
+    rows: list[dict[str, Any]] = [dict.fromkeys(STATUS_KEYS) for _ in members + others]
     async with anyio.create_task_group() as tasks:
-        for (id, address), row in zip(members, rows, strict=True):
+        for (id, address), row in zip(members + others, rows, strict=True):
             row.update(id=id, address=address, reachable=False)
             tasks.start_soon(_status_of, servers, address, row, min(timeout_s, STATUS_S))
-    return cast(list[MemberStatus], rows)
+    found, known = rows[: len(members)], {(row["id"], row.get("incarnation")) for row in rows[: len(members)]}
+    outside = [row for row in rows[len(members) :] if row["reachable"]]
+    found += [row for row in outside if (row["id"], row.get("incarnation")) not in known]
+    return cast(list[MemberStatus], found)
 
 
 async def members_of(servers: Servers, timeout_s: float) -> list[tuple[int | None, str]]:

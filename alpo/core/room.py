@@ -20,6 +20,14 @@ if TYPE_CHECKING:
     from .replica import Replica
     from .replication import Progress
 
+def size_text(count: int) -> str:
+    """Bytes as people read them, with the unit that suits."""
+    for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= factor:
+            return f"{count / factor:.1f} {unit}"
+    return f"{count} B"
+
+
 class Disks:
     """Room on our own disk, as the shell says, and what follows from it and from the peers'."""
 
@@ -48,7 +56,7 @@ class Disks:
         """Why this leader takes nothing new just now; "" if it does."""
         r = self._r
         if self.room is not Room.PLENTY:
-            return f"server {r.me.id} is low on disk space: {self._free_bytes} bytes free"
+            return f"server {r.me.id} is low on disk space: {size_text(self._free_bytes)} free"
         assert r.leadership is not None
         low = [id for id, peer in r.leadership.peers.items() if peer.room and r.members.latest.is_voter(peer.who)]
         if low and len(r.members.latest.voters) - len(low) < r.members.latest.majority:

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from .replica import Replica
 
 
+#: Why a member is waited for of which nothing has been heard.
+NOT_ANSWERED = "has not answered"
+
+
 class FirstStart:
     """The start state of one server, and the questions by which it moves."""
 
@@ -55,7 +59,7 @@ class FirstStart:
             self._r.out.event("start_map_dropped", reason="the configured list or the settings changed")
         if self.state.status is StartStatus.STARTING:
             self.commanded = True  # or it would not have come so far
-        self._say_waiting(dict.fromkeys(self.others, "has not answered"))
+        self._say_waiting(dict.fromkeys(self.others, NOT_ANSWERED))
 
     def deadline_s(self) -> float:
         return float("inf") if self.started else self._ask_again_s

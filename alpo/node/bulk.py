@@ -47,11 +47,14 @@ class Bulk:
     """The bound of one server. ``bytes_per_s`` 0: none. ``last_id`` gives the last entry written here."""
 
     def __init__(self, bytes_per_s: int, last_id: Callable[[], int]) -> None:
-        self._bounded = bytes_per_s > 0
         self._pace = Pace(bytes_per_s, HOLD_S_MAX)
         self._last_id = last_id
         self._seen_id = last_id()
         self._moved_s = float("-inf")
+
+    def bound(self, bytes_per_s: int) -> None:
+        """Another bound from now on; 0: none."""
+        self._pace.bytes_per_s = bytes_per_s
 
     def notice(self) -> None:
         """Something was done: did an entry come?"""
@@ -60,7 +63,7 @@ class Bulk:
             self._seen_id, self._moved_s = last_id, trio.current_time()
 
     def _busy(self) -> bool:
-        return self._bounded and trio.current_time() - self._moved_s < BUSY_S
+        return self._pace.bytes_per_s > 0 and trio.current_time() - self._moved_s < BUSY_S
 
     def size(self, ask: Read | ReadColumns, bytes_max: int) -> Size:
         """Of the page for whoever would take ``bytes_max``."""

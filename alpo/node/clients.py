@@ -20,6 +20,7 @@ import trio
 from alpo.core import inputs as i
 from alpo.core import ready as y
 from alpo.core.ready import Code, Reply
+from alpo.core.room import size_text
 from alpo.wire import requests as w
 from alpo.wire.codec import decode_client, encode, largest
 
@@ -147,7 +148,7 @@ class ClientConnection:
             if limit:
                 self.gather(w.AppendRefused(
                     request.client, request.serial, len(request.items), Code.TOO_LARGE, limit, 0, "",
-                    f"a payload or batch is larger than {limit} bytes",
+                    f"a payload or batch is larger than {limit} bytes ({size_text(limit)})",
                 ))
                 return
         self.appends += len(request.items)

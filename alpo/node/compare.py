@@ -16,7 +16,6 @@ Laws:
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -232,7 +231,7 @@ class Comparer:
             now.setdefault(best[id], []).append(id)
         for copies, ids in now.items():
             if self._told.get(copies) != ids:
-                self._driver.note("diverged", logging.ERROR, ids=ids[:_TOLD_MAX], **copies.to_plain())
+                self._driver.note("diverged", ids=ids[:_TOLD_MAX], **copies.to_plain())
         if self._told and not now:
             self._driver.note("diverged_no_more")
         self._told = now

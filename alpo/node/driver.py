@@ -31,6 +31,8 @@ from alpo.core.ready import Load, LoadCopy, LoadImage, Ready, Reply, Write
 from alpo.core.replica import Replica
 from alpo.storage.writer import After
 
+from .logs import level_of
+
 log = structlog.get_logger()
 
 _SOON_S = 0.01
@@ -91,7 +93,8 @@ class Driver:
         self._load = load
         self._load_image = load_image
         self._load_copy = load_copy
-        self._inflight_bytes_max = inflight_bytes_max
+        #: See `full`; may change while it runs.
+        self.inflight_bytes_max = inflight_bytes_max
         self._now_s = 0.0
         self._inbox: list[Input] = []
         self._inbox_bytes = 0
@@ -111,8 +114,8 @@ class Driver:
         #: What broke, once something has; `on_failure` is called then.
         self.failure: BaseException | None = None
         self.on_failure: Callable[[], None] = lambda: None
-        #: Given every event beside the log (set by the node).
-        self.keep: Callable[[str, Mapping[str, Any]], None] = lambda name, fields: None
+        #: Given every event beside the log; whether it was kept (set by the node).
+        self.keep: Callable[[str, Mapping[str, Any]], bool] = lambda name, fields: True
         #: Given the ids of damaged entries that are written anew, once that was handed to the writer (set by the node).
         self.on_mended: Callable[[Sequence[int]], None] = lambda ids: None
         #: Those who wait for `full` to end.
@@ -129,7 +132,7 @@ class Driver:
     @property
     def full(self) -> bool:
         """Have so many bytes been taken and not yet guaranteed that no client is read from?"""
-        return self._inbox_bytes + self.replica.inflight_bytes > self._inflight_bytes_max
+        return self._inbox_bytes + self.replica.inflight_bytes > self.inflight_bytes_max
 
     def post(self, item: Input, size_bytes: int = 0) -> None:
         """Queue an input for the next step; follow with `kick` once all that came in together is posted."""
@@ -207,10 +210,10 @@ class Driver:
         for notice in self.after_step:
             notice()
 
-    def note(self, name: str, /, level: int = logging.INFO, **fields: Any) -> None:
-        """Something happened that an operator may want to look up: a line in the log, and kept (`alpo explain`)."""
-        log.log(level, name, **fields)
-        self.keep(name, fields)
+    def note(self, name: str, /, **fields: Any) -> None:
+        """Something happened that an operator may want to look up: it is kept (`alpo explain`), and a line in the log,
+        at the level that `logs.EVENTS` gives it; what is not kept, because it was said often lately, at debug."""
+        log.log(level_of(name) if self.keep(name, fields) else logging.DEBUG, name, **fields)
 
     def _answer(self, replies: list[Reply]) -> None:
         touched: dict[Asker, None] = {}

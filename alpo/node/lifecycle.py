@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import logging
 import random
 import secrets
 import signal
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import trio
 
@@ -32,6 +31,7 @@ from alpo.storage.events import EventRow, event_row
 from alpo.storage.interface import Store, StoreError
 from alpo.storage.writer import After, Slow, WriterStats
 from alpo.wire import requests as w
+from alpo.wire.codec import encode_problem
 
 from .backups import Backups
 from .clients import ClientConnection
@@ -46,13 +46,15 @@ from .hello import Ourselves
 from .limits import NO_CARE, DiskCare, Limits
 from .listener import Listener
 from .loader import Loader
-from .peers import Peers
+from .logs import set_level
+from .peers import GRACE_TIMEOUTS, Peers
 from .reads import Reads
 from .retention import KEEP_ALL, Cleaner, Retention
 from .routes import Routes
 from .scrub import Scrubber
 from .space import DiskWatch
-from .status import status_fields
+from .status import status_fields, tell_waiting
+from .systemd import notify
 
 STOP_S_MAX = 5.0
 #: A commit or checkpoint that takes longer than this share of the election timeout is an event, `slow_fsync`.
@@ -81,6 +83,28 @@ class WriterLike(Protocol):
 MakeWriter = Callable[[Callable[[int], None], Callable[[BaseException], None]], WriterLike]
 
 
+class CannotReload(Exception):
+    """The configuration is wrong; the message is one line, and what was in force stays so."""
+
+
+class Fresh(NamedTuple):
+    """What a reload brought; None: as before. ``changed`` and ``needs_restart``: keys, dotted."""
+
+    limits: Limits | None = None
+    retention: Retention | None = None
+    log_level: str | None = None
+    changed: Sequence[str] = ()
+    needs_restart: Sequence[str] = ()
+
+
+#: Reads the configuration anew. Raises `CannotReload`.
+Reload: TypeAlias = Callable[[], Fresh]
+
+
+def _nothing_new() -> Fresh:
+    return Fresh()
+
+
 class Node:
     """One server. `run` it once; as `Services` it is what clients' connections see of the rest."""
 
@@ -99,6 +123,8 @@ class Node:
         self._retention = retention
         self._recorder = Recorder()
         self._care = care
+        self._told_systemd = ""
+        self._reload_asked = trio.Event()
         self._ended = trio.Event()
 
     def stop(self) -> None:
@@ -106,10 +132,11 @@ class Node:
         self._ended.set()
 
     async def run(
-        self, listening: socket.socket, *, heed_signals: bool = False,
+        self, listening: socket.socket, *, heed_signals: bool = False, reload: Reload = _nothing_new,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Serve on ``listening`` until `stop`, or a signal if they are heeded. Raises `driver.Alarm`, `StoreError`."""
+        """Serve on ``listening`` until `stop`, or a signal if they are heeded. ``reload`` is called, in a thread, at
+        SIGHUP. Raises `driver.Alarm`, `StoreError`."""
         token = trio.lowlevel.current_trio_token()
         boot = self._store.boot()
         self.replica = Replica(self._cfg, boot, random.Random(secrets.randbits(64)))
@@ -146,7 +173,7 @@ class Node:
         self.peers = Peers(self.us, self.driver, self.routes, configured)
         self.listener = Listener(self.us, self.driver, self.routes, self.peers, self, self.limits)
         try:
-            await self._serve(listening, heed_signals, task_status)
+            await self._serve(listening, heed_signals, reload, task_status)
         finally:
             listening.close()
             with trio.CancelScope(shield=True):
@@ -156,28 +183,40 @@ class Node:
 
     # -- events -----------------------------------------------------------------------------------------
 
-    def _keep_event(self, name: str, fields: Mapping[str, Any]) -> None:
+    def _keep_event(self, name: str, fields: Mapping[str, Any]) -> bool:
         now_ms = wall_ms()
         kept = self._recorder.judge(name, fields, now_ms)
         if kept is not None:
             self.writer.note(event_row(now_ms, name, kept))
+        self._tell_systemd()
+        return kept is not None
+
+    def _tell_systemd(self) -> None:
+        """Where the server stands, for `systemctl status`; events are what moves it."""
+        r = self.replica
+        who = "leads" if r.leader_id == self.us.me.id else f"server {r.leader_id} leads" if r.leader_id else "no leader"
+        standing = f"server {self.us.me.id}: {r.status_text}, {who}, term {r.term}"
+        if standing != self._told_systemd:
+            self._told_systemd = standing
+            notify(f"STATUS={standing}")
 
     def _slow(self, token: trio.lowlevel.TrioToken, what: str, took_s: float, entries: int) -> None:
         """From the writer's thread."""
         limit_ms = round(SLOW_SHARE * self._cfg.election_timeout_s * 1000)
         note = functools.partial(
-            self.driver.note, "slow_fsync", logging.WARNING, what=what, took_ms=round(took_s * 1000, 1),
+            self.driver.note, "slow_fsync", what=what, took_ms=round(took_s * 1000, 1),
             limit_ms=limit_ms, entries=entries,
         )
         with contextlib.suppress(trio.RunFinishedError):  # the server has stopped
             token.run_sync_soon(note)
 
     async def _serve(
-        self, listening: socket.socket, heed_signals: bool, task_status: trio.TaskStatus[None]
+        self, listening: socket.socket, heed_signals: bool, reload: Reload, task_status: trio.TaskStatus[None]
     ) -> None:
         async with trio.open_nursery() as nursery:
             if heed_signals:
-                await nursery.start(self._stop_on_signals)
+                await nursery.start(self._heed_signals)
+                nursery.start_soon(self._reload_when_asked, reload)
             self.loader.start(self.driver, nursery)
             self.driver.start()
             await self.scrubber.recall()
@@ -195,19 +234,52 @@ class Node:
                 "serving", id=self.us.me.id, address=self.us.address, status=self.replica.status_text,
                 last_id=self.replica.last_id, term=self.replica.term, version=__version__,
             )
+            nursery.start_soon(tell_waiting, self.driver, GRACE_TIMEOUTS * self._cfg.election_timeout_s)
+            notify("READY=1")
             task_status.started()
             await self._ended.wait()
+            notify("STOPPING=1")
             if self.driver.failure is None:
                 await self._leave()
             else:
-                self.driver.note("stopping_itself", logging.CRITICAL, why=str(self.driver.failure))
+                self.driver.note("stopping_itself", why=str(self.driver.failure))
             nursery.cancel_scope.cancel()
 
-    async def _stop_on_signals(self, task_status: trio.TaskStatus[None]) -> None:
-        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+    async def _heed_signals(self, task_status: trio.TaskStatus[None]) -> None:
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
             task_status.started()
-            async for _ in signals:
-                self.stop()
+            async for number in signals:
+                if number == signal.SIGHUP:
+                    self._reload_asked.set()
+                else:
+                    self.stop()
+
+    async def _reload_when_asked(self, reload: Reload) -> None:
+        while True:
+            await self._reload_asked.wait()
+            self._reload_asked = trio.Event()
+            notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
+            try:
+                fresh = await trio.to_thread.run_sync(reload)
+            except CannotReload as error:
+                self.driver.note("reload_failed", why=str(error))
+            else:
+                self._take(fresh)
+                self.driver.note("reloaded", changed=fresh.changed, needs_restart=fresh.needs_restart)
+            notify("READY=1")
+
+    def _take(self, fresh: Fresh) -> None:
+        """From now on these are in force."""
+        if fresh.log_level is not None:
+            set_level(fresh.log_level)
+        if fresh.retention is not None:
+            self.cleaner.policy = fresh.retention
+        if fresh.limits is not None:
+            self.limits.take(fresh.limits)
+            self.driver.inflight_bytes_max = fresh.limits.inflight_bytes_max
+            self.loader.bound(fresh.limits.catch_up_bytes_per_s)
+            self.reads.bound(fresh.limits.bulk_read_bytes_per_s)
+            self.driver.room.unpark_all()
 
     async def _leave(self) -> None:
         self.driver.note("stopping", state=self.replica.state.value, term=self.replica.term)
@@ -217,6 +289,9 @@ class Node:
             await self.driver.may_stop.wait()
             for client in list(self.listener.clients):
                 await client.wait_idle()
+        last_words = encode_problem(Code.NOT_READY, "it is stopping")
+        for route in self.routes.accepted.values():  # so that nobody is alarmed
+            route.link.push(last_words)
         self.driver.note("stopped", in_time=not scope.cancelled_caught)
 
     # -- what the driver asks ---------------------------------------------------------------------------

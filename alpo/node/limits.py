@@ -10,9 +10,10 @@ from alpo.storage.scrub import ScrubMark
 from alpo.wire.framing import frame_bytes_max
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Limits:
-    """Bytes are bytes, times seconds. The first six are configurable, the rest are fixed."""
+    """Bytes are bytes, times seconds. The first six are configurable, and may change while the server runs; the rest
+    are fixed."""
 
     #: Clients that said hello; one more is told OVERLOADED. Peers are not counted.
     client_connections_max: int = 1000
@@ -38,6 +39,18 @@ class Limits:
     read_threads: int = 3
     #: Longest long poll, whatever was asked for.
     poll_s_max: float = 60.0
+
+    def take(self, fresh: Limits) -> None:
+        """What is configurable as ``fresh`` has it, for all who hold this object."""
+        for name in LIVE_LIMITS:
+            setattr(self, name, getattr(fresh, name))
+
+
+#: Those that are configurable.
+LIVE_LIMITS = (
+    "client_connections_max", "hello_timeout_s", "inflight_bytes_max", "connection_inflight_max",
+    "catch_up_bytes_per_s", "bulk_read_bytes_per_s",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ Laws:
 from __future__ import annotations
 
 import errno
-import logging
 import socket
 
 import structlog
@@ -181,7 +180,7 @@ class Listener:
         """For log and status; bounded."""
         host = link.remote.rpartition(":")[0]
         if self.strangers.pop(host, None) != why:
-            self._driver.note("turned_away", logging.WARNING, remote=link.remote, why=why)
+            self._driver.note("turned_away", remote=link.remote, why=why)
         self.strangers[host] = why
         if len(self.strangers) > _STRANGERS_MAX:
             del self.strangers[next(iter(self.strangers))]

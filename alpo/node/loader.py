@@ -9,7 +9,6 @@ Laws:
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 
 import trio
@@ -43,6 +42,10 @@ class CatchUpPace:
         self._guaranteed_id = -1
         self._moved_s = 0.0
 
+    def bound(self, bytes_per_s: int) -> None:
+        """Another rate from now on."""
+        self._pace.bytes_per_s = bytes_per_s
+
     async def keep(self, entries: list[Entry]) -> None:
         """Before these leave."""
         now_s = trio.current_time()
@@ -63,6 +66,10 @@ class Loader:
         )
         self._damage_told = ""
         self.copying: set[Identity] = set()  # for whom a copy is being read
+
+    def bound(self, catch_up_bytes_per_s: int) -> None:
+        """Another rate from now on."""
+        self._pace.bound(catch_up_bytes_per_s)
 
     def start(self, driver: Driver, nursery: trio.Nursery) -> None:
         """Reads run in ``nursery``, and what comes of them goes to the driver."""
@@ -94,7 +101,7 @@ class Loader:
         """Once: it is asked for again and again."""
         if str(error) != self._damage_told:
             self._damage_told = str(error)
-            self._driver.note("cannot_send", logging.ERROR, peer=peer, why=str(error))
+            self._driver.note("cannot_send", peer=peer, why=str(error))
 
     def load_image(self, wanted: LoadImage) -> None:
         """For a server that entries alone do not bring up."""

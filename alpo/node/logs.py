@@ -1,4 +1,7 @@
-"""Log lines: readable on a terminal, JSON otherwise, always on stderr. Times are UTC, RFC 3339, ms."""
+"""Log lines: readable on a terminal, JSON otherwise, always on stderr. Times are UTC, RFC 3339, ms.
+
+`EVENTS` is the one list of what a server says of itself: its level and its meaning. docs/operations.md prints it.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,106 @@ from datetime import UTC, datetime
 from typing import Any
 
 import structlog
+
+LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+#: Event -> (level, what it means). debug: many in an ordinary hour; info: the ordinary course; warning: look when there
+#: is time; error: something is broken and the server goes on; critical: the server ends, or has lost its store.
+EVENTS: dict[str, tuple[str, str]] = {
+    # -- starting and stopping
+    "cannot_run": ("critical", "it ends at once with `exit_code`: `why`"),
+    "serving": ("info", "it listens, and has read its log; `status` as in `alpo status`"),
+    "stopping": ("info", "it was told to stop"),
+    "stopped": ("info", "it has stopped; `in_time` false: something in flight was given up after 5 s"),
+    "stopping_itself": ("critical", "it cannot go on, and ends: `why`"),
+    "invariant_broken": ("critical", "it has stopped itself rather than carry on: keep its data directory"),
+    "store_set_aside": ("critical", "its store is damaged or was put back: moved to `where`, and it begins anew"),
+    "reloaded": ("info", "SIGHUP: `changed` is in force, `needs_restart` is not"),
+    "reload_failed": ("error", "SIGHUP: the configuration is wrong (`why`), and the one before stays in force"),
+    "unknown_environment": ("warning", "environment variables that begin with ALPOD_ and are no key of alpod's"),
+    # -- the first start and membership
+    "first_start_waits": ("warning", "it takes no part yet: `why`, and of which `member`"),
+    "starting": ("info", "all configured servers have answered, and agree"),
+    "start_map_dropped": ("info", "the configured list was changed before the first start was done; it begins anew"),
+    "started": ("info", "it belongs to `cluster` from now on"),
+    "member_change": ("info", "the leader writes a change of the member list: `member`, `role`, `before`"),
+    "address_change": ("info", "the leader writes down the new address of `member`"),
+    "gone": ("warning", "it was removed from the cluster and does nothing any more: stop it"),
+    "retired": ("warning", "another disk has taken its place in the cluster: this one does nothing any more"),
+    "lost_disk": ("warning", "the leader finds `member` with another disk than the one listed, and takes it in anew"),
+    "wrong_incarnation": ("warning", "`member` answers with another disk than the one listed"),
+    "base_sent": ("info", "the leader sends `member` what its log begins with"),
+    "base_installed": ("info", "the log begins anew with a base from the leader"),
+    "base_refused": ("warning", "a base was not taken: `why`"),
+    # -- connections
+    "peer_connected": ("info", "there is a full connection to `peer`"),
+    "peer_lost": ("info", "the connection to `peer` has ended: `why`"),
+    "peer_unreachable": (
+        "warning", "no full connection to `peer` for ten election timeouts (a minute if it said that it was stopping):"
+        " `why`; once an outage, `peer_connected` ends it",
+    ),
+    "turned_away": ("warning", "`remote` said a wrong hello: another cluster or version, the same server id twice"),
+    "timers_differ": ("warning", "`peer` has other timers: make them equal"),
+    "cannot_accept": ("error", "the system is out of files or memory: connections wait"),
+    # -- elections
+    "canvass": ("info", "it asks who would vote for it, having heard no leader for `silent_ms`"),
+    "election_cycle_ended": ("info", "nobody won in time; it tries again"),
+    "candidate": ("info", "it stands for election in `term`"),
+    "vote": ("info", "it votes for `to` in `term`"),
+    "deferred": ("info", "it makes way for `to`, which has the better claim"),
+    "leader": ("info", "it leads `term`"),
+    "following": ("info", "it follows `leader` in `term`"),
+    "passive": ("info", "it leads no more"),
+    "handing_over": ("info", "it hands leadership to `to`"),
+    "leader_lost_majority": ("warning", "it led, and no majority answers it any more"),
+    "second_leader": ("critical", "two servers claim to lead the same `term`: never to be seen; report it"),
+    "expunge": ("info", "entries that were never guaranteed give way to the leader's"),
+    # -- disk and store
+    "slow_fsync": ("warning", "a commit or checkpoint took longer than a quarter of the election timeout"),
+    "low_on_space": ("warning", "the disk is about full: it takes no appends (`room` low) or nothing at all (none)"),
+    "space_is_back": ("info", "there is room again"),
+    "cannot_see_space": ("error", "the system does not say how full the disk is"),
+    "read_failed": ("error", "the store cannot be read: `why`"),
+    "backup_failed": ("error", "a backup was broken off: `why`"),
+    "damage_found": ("error", "entries on this disk are not what was written: `ids`"),
+    "damage_mended": ("info", "entry `id` was written anew from the copy of another server"),
+    "damage_gone": ("info", "no entry is known to be damaged any more"),
+    "damage_cleaned_elsewhere": ("info", "a damaged entry was cleaned by the others: nobody needs it"),
+    "cannot_send": ("error", "`peer` needs an entry that is damaged here"),
+    "cannot_scrub": ("error", "the store cannot be read while it is checked: `why`"),
+    "cannot_remember_scrub": ("warning", "how far the scrub has come cannot be written down: `why`"),
+    "store_went_back": ("error", "the disk of `member` has forgotten what it had acknowledged"),
+    "diverged": ("error", "entries differ between servers though their checksums are right"),
+    "diverged_no_more": ("info", "they do not differ any more, or were cleaned"),
+    "cannot_compare": ("warning", "what is here cannot be compared with what `peer` holds: `why`"),
+    "cannot_settle": ("info", "a third server could not be asked which of two copies is right: `why`"),
+    # -- cleaning, cursors, settings
+    "clean": ("debug", "entries up to `upto_id` were deleted"),
+    "cannot_clean": ("error", "the store cannot be read while looking for what to clean: `why`"),
+    "cleaning_waits": ("warning", "something that nobody needs to keep cannot be deleted: `why`"),
+    "cleaning_goes_on": ("info", "nothing holds cleaning back any more"),
+    "cursor_dropped": ("warning", "a cursor was dropped: `why` is `lag`, `operator` or `trim`"),
+    "settings": ("info", "the replicated settings are these from now on"),
+}
+
+_threshold = logging.INFO
+
+
+def level_of(event: str) -> int:
+    """The level at which ``event`` is logged."""
+    return logging.getLevelNamesMapping()[EVENTS.get(event, ("info", ""))[0].upper()]
+
+
+def set_level(name: str) -> None:
+    """Log nothing below this level, one of `LEVELS`, from now on."""
+    global _threshold
+    _threshold = LEVELS[name]
+
+
+def _at_least(_logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    if logging.getLevelNamesMapping()[method.upper()] < _threshold:
+        raise structlog.DropEvent
+    return event
 
 
 def _utc(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
@@ -23,15 +126,22 @@ def _bytes_as_hex(_logger: Any, _method: str, event: MutableMapping[str, Any]) -
     return event
 
 
-def set_up_logs(log_format: str, server_id: int) -> None:
-    """``log_format``: "auto" (by whether stderr is a terminal), "console" or "json". Every line names the server."""
-    console = log_format == "console" or (log_format == "auto" and sys.stderr.isatty())
+def is_console(log_format: str) -> bool:
+    """Are lines made for people? ``log_format``: "auto" (by whether stderr is a terminal), "console" or "json"."""
+    return log_format == "console" or (log_format == "auto" and sys.stderr.isatty())
+
+
+def set_up_logs(log_format: str, level: str = "info", server_id: int | None = None) -> None:
+    """``log_format`` as in `is_console`. Every line names the server, once that is known."""
+    console = is_console(log_format)
     renderer: Any = (
         structlog.dev.ConsoleRenderer(timestamp_key="time", colors=sys.stderr.isatty())
         if console else structlog.processors.JSONRenderer(default=str)
     )
+    set_level(level)
     structlog.configure(
         processors=[
+            _at_least,
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             _utc,
@@ -39,11 +149,12 @@ def set_up_logs(log_format: str, server_id: int) -> None:
             structlog.processors.dict_tracebacks if not console else _keep,
             renderer,
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
         logger_factory=structlog.WriteLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
-    structlog.contextvars.bind_contextvars(server=server_id)
+    if server_id is not None:
+        structlog.contextvars.bind_contextvars(server=server_id)
 
 
 def _keep(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

@@ -26,16 +26,16 @@ class Pace:
     """
 
     def __init__(self, bytes_per_s: int, hold_s_max: float = math.inf) -> None:
-        self._bytes_per_s = bytes_per_s
+        self.bytes_per_s = bytes_per_s
         self._hold_s_max = hold_s_max
         self._next_s = 0.0
 
     async def keep(self, size: int) -> None:
         """Before these bytes leave. The first do not wait; those after them wait until the first are paid for."""
-        if self._bytes_per_s:
+        if self.bytes_per_s:
             now_s = trio.current_time()
             wait_s = self._next_s - now_s
-            next_s = max(now_s, self._next_s) + size / self._bytes_per_s
+            next_s = max(now_s, self._next_s) + size / self.bytes_per_s
             self._next_s = min(next_s, now_s + self._hold_s_max)
             if wait_s > 0:
                 await trio.sleep(wait_s)

@@ -8,12 +8,16 @@ Laws:
 * Nothing came in for a whole election timeout although we sent: the connection is half open, and dialled anew.
 * Between two passive servers nothing is said for as long as a leader lives. That such a connection is half open is
   noticed within a few seconds all the same, not only by the canvass that is lost on it.
+* Who answers with another disk than the listed one is stayed with for a while only, if there are other addresses: the
+  one that was replaced may still run at its own.
 * The pause between attempts is bounded by ``retry_s_max``, and ends early when the peer itself dials us.
+* One outage is one ``peer_lost``, one ``peer_unreachable`` if it lasts, one ``peer_connected`` at its end. Before the
+  first start is done nothing is an outage: what that waits for is told by itself.
 """
 
 from __future__ import annotations
 
-import logging
+import math
 import socket
 
 import trio
@@ -22,7 +26,8 @@ from alpo.config import ConfigError, parse_address
 from alpo.core.inputs import Connected, Disconnected, PeerAddress, Received
 from alpo.core.members import Identity
 from alpo.core.messages import START_ONLY
-from alpo.wire.codec import WireError, decode_envelope, decode_hello, encode, version_told
+from alpo.core.ready import Code
+from alpo.wire.codec import ToldProblem, WireError, decode_envelope, decode_hello, encode, version_told
 from alpo.wire.framing import FrameError
 from alpo.wire.requests import OLDEST_VERSION, VERSION, PeerHello, Problem
 
@@ -35,6 +40,10 @@ from .routes import Route, Routes
 _RETRY_S_MAX = 1.0
 _CONNECT_S_MAX = 1.0
 _KEEPALIVE_S = (1, 1)
+#: So many election timeouts we stay with another disk than the listed one, if that may be found at another address.
+_STRANGER_TIMEOUTS = 4
+#: So many election timeouts a peer may be away before that is worth a warning; one that said that it was stopping.
+GRACE_TIMEOUTS, GRACE_STOPPED_TIMEOUTS = 10, 120
 
 
 class OlderVersion(Exception):
@@ -58,6 +67,10 @@ class Peer:
         self.incarnation = b""
         #: Of the protocol, to be tried next: the newest, or an older one that it has just said it speaks.
         self.version = VERSION
+        #: Set while the other side has said that it is stopping.
+        self.stopping = False
+        #: Ends the wait for the moment from which on the present outage is worth a warning; None: there is no outage.
+        self.outage: trio.CancelScope | None = None
         self._turn = 0
         self._kick = trio.Event()
 
@@ -94,6 +107,7 @@ class Peers:
         self._configured = configured
         self._nursery: trio.Nursery | None = None
         self._seen: tuple[object, object, int] = (None, None, 0)
+        self._gone = False
         self.by_id: dict[int, Peer] = {}
 
     def start(self, nursery: trio.Nursery) -> None:
@@ -109,6 +123,7 @@ class Peers:
             return
         to_ask = {asked, self._seen[2]} - {0}  # who is asked for, or was, may be found elsewhere than before
         self._seen = (latest, cluster, asked)
+        self._notice_removal()
         for id in sorted(self._wanted() | to_ask):
             if id not in self.by_id:
                 self.by_id[id] = Peer(id)
@@ -119,6 +134,12 @@ class Peers:
                 peer.route.link.close("another server is to be found there")
             self._reopen(peer)
             peer.kick()
+
+    def _notice_removal(self) -> None:
+        gone = self._replica.status_text == "GONE"
+        if gone and not self._gone:
+            self._driver.note("gone", members=[member.id for member in self._replica.members.latest.replicas])
+        self._gone = gone
 
     def _wanted(self) -> set[int]:
         """Whom we dial: the members, who was just taken out and is to be told so, who is asked for; before the
@@ -174,12 +195,32 @@ class Peers:
             pause_s = heartbeat_s / 2 if was_up else min(pause_s * 2, _RETRY_S_MAX)
             if await peer.pause(pause_s, heartbeat_s / 2):
                 pause_s = heartbeat_s / 2
+        self._end_outage(peer)
         del self.by_id[peer.id]
 
     def _note_trouble(self, peer: Peer, trouble: str) -> None:
-        if peer.trouble != trouble:
-            self._driver.note("peer_unreachable", peer=peer.id, why=trouble)
+        if not peer.trouble:
+            self._driver.note("peer_lost", peer=peer.id, why=trouble)
         peer.trouble = trouble
+        if peer.outage is None and self._nursery is not None:
+            peer.outage = trio.CancelScope()
+            self._nursery.start_soon(self._warn_if_it_lasts, peer, peer.outage)
+
+    async def _warn_if_it_lasts(self, peer: Peer, outage: trio.CancelScope) -> None:
+        """``outage`` is cancelled once the peer is connected, or is no peer any more."""
+        timeouts, started = GRACE_STOPPED_TIMEOUTS if peer.stopping else GRACE_TIMEOUTS, False
+        with outage:
+            while not started:
+                started = self._replica.first_start.started
+                await trio.sleep(timeouts * self._us.timers_ms[1] / 1000)
+            if self._replica.status_text not in ("GONE", "RETIRED"):  # it is the one that nobody talks to
+                self._driver.note("peer_unreachable", peer=peer.id, why=peer.trouble)
+
+    def _end_outage(self, peer: Peer) -> None:
+        peer.trouble, peer.stopping = "", False
+        if peer.outage is not None:
+            peer.outage.cancel()
+            peer.outage = None
 
     async def _session(self, peer: Peer, address: str) -> bool:
         """One connection from dialling to its end. True if it was full, however it ended."""
@@ -199,7 +240,12 @@ class Peers:
                 and target.incarnation and hello.incarnation == target.incarnation
             )
             route = Route(link, full, version)
-            return await self._converse(peer, route, Identity(hello.id, hello.incarnation), rest)
+            stay_s = math.inf if full or self._is_listed(peer) or len(self._addresses(peer)) == 1 else (
+                _STRANGER_TIMEOUTS * self._us.timers_ms[1] / 1000
+            )
+            with trio.move_on_after(stay_s):
+                await self._converse(peer, route, Identity(hello.id, hello.incarnation), rest)
+            return full
         finally:
             link.close("done with")
 
@@ -222,13 +268,13 @@ class Peers:
         peer.incarnation = hello.incarnation
         return hello
 
-    async def _converse(self, peer: Peer, route: Route, who: Identity, bodies: list[Body]) -> bool:
+    async def _converse(self, peer: Peer, route: Route, who: Identity, bodies: list[Body]) -> None:
         peer.route = self._routes.dialled[peer.id] = route
         link, full = route.link, route.full
         self._driver.post(PeerAddress(who.id, who.incarnation, peer.said_address))
         if full:
             self._driver.note("peer_connected", peer=peer.id, address=link.remote)
-            peer.trouble = ""
+            self._end_outage(peer)
             self._driver.post(Connected(peer.id))
         else:
             self._note_trouble(peer, self._why_restricted(peer, who))
@@ -242,6 +288,7 @@ class Peers:
                         take_messages(self._driver, route, who, bodies)
                         bodies = await link.receive()
                 except (LinkClosed, FrameError, WireError) as error:
+                    peer.stopping = isinstance(error, ToldProblem) and error.problem.code == Code.NOT_READY
                     self._note_trouble(peer, str(error))
                 nursery.cancel_scope.cancel()
         finally:
@@ -251,12 +298,13 @@ class Peers:
             if full:
                 self._driver.post(Disconnected(peer.id))
                 self._driver.kick()
-        return full
 
     def _why_restricted(self, peer: Peer, who: Identity) -> str:
         listed = listed_incarnation(self._replica, peer.id)
         if listed and listed != who.incarnation:
             return "its disk is not the one that the member list knows: it was lost or wiped"
+        if self._replica.first_start.started:
+            return "it does not know this server as a member, or not yet"
         return "first start under way"
 
     async def _watch_silence(self, route: Route) -> None:
@@ -274,7 +322,7 @@ class Peers:
 
 
 def note_timers(driver: Driver, peer: int, hello: PeerHello, us: Ourselves) -> None:
-    driver.note("timers_differ", logging.WARNING, peer=peer, theirs_ms=hello.timers_ms, ours_ms=us.timers_ms)
+    driver.note("timers_differ", peer=peer, theirs_ms=hello.timers_ms, ours_ms=us.timers_ms)
 
 
 def take_messages(driver: Driver, route: Route, who: Identity, bodies: list[Body]) -> None:

@@ -12,8 +12,6 @@ Laws:
 
 from __future__ import annotations
 
-import logging
-
 import trio
 
 from alpo.core.inputs import ReadIndex
@@ -29,6 +27,7 @@ from .clients import ClientConnection
 from .driver import Driver
 from .limits import Limits
 from .pages import Extent, Front, OutOfRange, Overtaken, answer, build_page, extent_to
+from .status import waiting
 
 #: How often a page is made anew because cleaning overtook it. Between two of them a chunk was cleaned.
 _OVERTAKEN_MAX = 8
@@ -91,6 +90,10 @@ class Reads:
         """Serve one read; its answer goes to ``client``."""
         client.nursery.start_soon(self._serve, client, ask)
 
+    def bound(self, bulk_read_bytes_per_s: int) -> None:
+        """Another rate of great reads from now on."""
+        self._bulk.bound(bulk_read_bytes_per_s)
+
     async def extent(self) -> Extent:
         """What a local reader may see right now."""
         return await self._extent(self._replica.readable_id)
@@ -106,7 +109,7 @@ class Reads:
             if end_id is not None:
                 await self._send_page(client, ask, end_id)
         except StoreError as error:
-            self._driver.note("read_failed", logging.ERROR, why=str(error))
+            self._driver.note("read_failed", why=str(error))
             client.refuse(ask.request, Code.NOT_READY, detail=f"this server's store cannot be read: {error}")
 
     async def _read_index(self, client: ClientConnection, ask: w.Read | w.ReadColumns) -> int | None:
@@ -123,9 +126,8 @@ class Reads:
         """Up to where a local read may see, once there is what it waits for, or its time is up."""
         status = self._replica.status_text
         if status != "VOTING":
-            client.refuse(
-                ask.request, Code.NOT_READY, leader=self._replica.leader_id, detail=f"this server is {status}"
-            )
+            detail = "; ".join([f"this server is {status}", *waiting(self._replica)])
+            client.refuse(ask.request, Code.NOT_READY, leader=self._replica.leader_id, detail=detail)
             return None
         if ask.wait_ms > 0:
             wanted = ask.end or ask.start

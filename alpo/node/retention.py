@@ -12,7 +12,6 @@ Laws:
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -65,7 +64,7 @@ class Cleaner:
         self._driver = driver
         self._replica: Replica = driver.replica
         self._store = store
-        self._policy = policy
+        self.policy = policy
         self._commit_s = commit_s
         self._chunk = CHUNK_ENTRIES_MIN
         self._wanted_id = 0  # what could go, as last looked
@@ -80,7 +79,7 @@ class Cleaner:
             try:
                 cleaned = await self._clean_chunk()
             except StoreError as error:
-                self._driver.note("cannot_clean", logging.ERROR, why=str(error))
+                self._driver.note("cannot_clean", why=str(error))
                 cleaned = False
             if not cleaned:
                 await trio.sleep(LOOK_EVERY_S)
@@ -121,7 +120,7 @@ class Cleaner:
 
     def _find(self, end_id: int, base_id: int, trim_lsn: int) -> int:
         """The last id of ``base_id + 1`` … ``end_id`` that need not be kept; ``base_id`` if all must. In a thread."""
-        store, policy = self._store, self._policy
+        store, policy = self._store, self.policy
         upto_id = base_id
         if end_id <= base_id:
             return base_id
@@ -138,7 +137,7 @@ class Cleaner:
 
     async def _look_at_cursors(self, upto_id: int) -> None:
         """Which one holds back the most, if any does; too far behind, the leader drops it."""
-        r, policy = self._replica, self._policy
+        r, policy = self._replica, self.policy
         lowest = min(r.cursors.now.items(), key=lambda cursor: cursor[1], default=None)
         self._holder = None
         if lowest is None or upto_id <= r.log.base_id:

@@ -17,6 +17,7 @@ import trio
 
 from alpo.core.inputs import Space
 from alpo.core.messages import Room
+from alpo.core.room import size_text
 from alpo.storage.interface import Store, StoreError, Volume
 from alpo.storage.writer import WriterStats
 
@@ -103,5 +104,5 @@ class DiskWatch:
         if self._told is Room.PLENTY:
             return []
         takes = "no entries" if self._told is Room.NONE else "no appends"
-        marks = f"{self._free_bytes} bytes free, low-water mark {self._low_water_bytes}"
+        marks = f"{size_text(self._free_bytes)} free, low-water mark {size_text(self._low_water_bytes)}"
         return [f"low on disk space: {marks}; it takes {takes}"]

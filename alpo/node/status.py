@@ -5,22 +5,60 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import trio
+
 from alpo import __version__
 from alpo.core.replica import Replica
+from alpo.core.start import NOT_ANSWERED
 
+from .driver import Driver
 from .hello import Ourselves
 from .pages import Extent
 from .peers import Peers
 
+#: A first start that nobody but an operator can begin.
+INIT_WANTED = "waits for `alpo cluster init`"
+_OUTSIDE = {
+    "GONE": "it was removed from the cluster and does nothing any more: stop it; its directory is of no use",
+    "RETIRED": "another disk has taken its place in the cluster, and this one does nothing any more: stop it; to use"
+    " this host again, start it with an empty directory",
+}
+
 
 def waiting(replica: Replica) -> list[str]:
-    """Why this server does not take part yet, a sentence a reason; empty if it does."""
-    if replica.cfg.joining and len(replica.cfg.configured) == 1 and not replica.first_start.started:
-        return [f"to be added to a cluster: alpo member add {replica.me.id}={replica.cfg.address}"]
-    missing = [f"server {id} {why}" for id, why in sorted(replica.first_start.waits_for.items())]
-    if replica.cfg.joining and not replica.first_start.started:  # with others on its list: it has lost a store
-        return ["those who knew it before its store was lost (lost-… in its directory): it founds no cluster", *missing]
-    return missing
+    """Why this server does not take part, a sentence a reason; empty if it does."""
+    if replica.first_start.started:
+        return [_OUTSIDE[replica.status_text]] if replica.status_text in _OUTSIDE else []
+    newcomer = replica.cfg.joining and len(replica.cfg.configured) == 1
+    members = {} if newcomer else replica.first_start.waits_for
+    return [*_told(replica), *(f"waits for server {id}: it {why}" for id, why in sorted(members.items()))]
+
+
+def _told(replica: Replica) -> list[str]:
+    """What somebody has to do before the first start, as far as that is known from the beginning."""
+    if replica.cfg.joining and len(replica.cfg.configured) == 1:
+        return [f"waits to be added to a cluster: `alpo member add {replica.me.id}={replica.cfg.address}`"]
+    if replica.cfg.joining:  # with others on its list: it has lost a store
+        return ["waits for those who knew it before its store was lost (lost-… in its directory): it founds no cluster"]
+    return [] if replica.first_start.commanded else [INIT_WANTED]
+
+
+async def tell_waiting(driver: Driver, grace_s: float) -> None:
+    """Until the first start is done: an event for each reason why it waits; one for a member of which nothing has been
+    heard after ``grace_s``. (The core tells by itself of one whose answer does not fit.)"""
+    replica, said = driver.replica, set[int]()
+    if not replica.first_start.started:
+        for why in _told(replica):
+            driver.note("first_start_waits", why=why)
+    with trio.move_on_after(grace_s):
+        while not replica.first_start.started:
+            await trio.sleep(grace_s / 20)
+    while not replica.first_start.started:
+        silent = {id for id, why in replica.first_start.waits_for.items() if why == NOT_ANSWERED}
+        for id in sorted(silent - said):
+            driver.note("first_start_waits", member=id, why=NOT_ANSWERED)
+        said = silent
+        await trio.sleep(grace_s / 20)
 
 
 def problems(peers: Peers, strangers: Mapping[str, str]) -> list[str]:

@@ -13,6 +13,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
+from alpo.core.room import size_text
+
+size = size_text  # of bytes, with the unit that suits
 #: Shares of the election timeout: fsyncs (99th percentile), round trips.
 FSYNC_WARN, FSYNC_BAD, ROUND_TRIP_WARN = 0.25, 0.5, 0.25
 CLOCKS_WARN_MS, CLOCKS_BAD_MS = 500, 30_000
@@ -91,7 +94,7 @@ def _voting(there: Sequence[Fields], members: Sequence[Fields]) -> Iterator[Find
         why = "; ".join(map(str, member.get("waiting") or member.get("problems") or ()))
         yield Finding(
             "status", Verdict.BAD, member["id"], f"is {member['status']} and does not vote{f': {why}' if why else ''}",
-            "docs/operations.md says for each status what it waits for",
+            "\"Status\" on the page \"Running ALPO\" says for each what it waits for",
         )
     if not out:
         yield Finding("status", Verdict.OK, None, "all that answer vote")
@@ -198,14 +201,6 @@ def full_in(member: Fields) -> str:
     return f"{days:.1f} days" if days < 10 else f"{days:.0f} days" if days < 3650 else "over ten years"
 
 
-def size(count: int) -> str:
-    """Bytes with the unit that suits."""
-    for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if count >= factor:
-            return f"{count / factor:.1f} {unit}"
-    return f"{count} B"
-
-
 def _cleaning(there: Sequence[Fields], members: Sequence[Fields]) -> Iterator[Finding]:
     held = [(member, why) for member in there for why in member.get("cleaning_waits") or ()]
     for member, why in held:
@@ -224,10 +219,10 @@ def _copies(there: Sequence[Fields], members: Sequence[Fields]) -> Iterator[Find
     for member, why in damaged:
         yield Finding(
             "copies", Verdict.BAD, member["id"], str(why),
-            "look at the disk (dmesg, smartctl); docs/operations.md: a damaged disk",
+            "look at the disk (dmesg, smartctl); \"Running ALPO\", a damaged disk",
         )
     for why in diverged:
-        yield Finding("copies", Verdict.BAD, None, why, "docs/operations.md: copies that differ")
+        yield Finding("copies", Verdict.BAD, None, why, "\"Running ALPO\", copies that differ")
     compared = [member for member in there if "divergence" in member]
     if compared and not damaged and not diverged:
         yield Finding("copies", Verdict.OK, None, "no entry is known to be damaged or to differ between servers")

@@ -127,7 +127,7 @@ def _returns(event: ServerEvent, before: Reign | None, since_ms: int, until_ms: 
 
 
 def _disturbs(event: ServerEvent, before: Reign | None) -> bool:
-    if event.name == "peer_unreachable":
+    if event.name in ("peer_lost", "peer_unreachable"):
         return before is not None and event.fields.get("peer") == before.leader
     return event.name in _DISTURBANCES
 
@@ -234,6 +234,7 @@ _PHRASES: dict[str, Callable[[Fields], str]] = {
     "stopping_itself": lambda f: f"stops itself: {f.get('why')}",
     "slow_fsync": _slow,
     "peer_unreachable": lambda f: f"has no connection to server {f.get('peer')}: {f.get('why')}",
+    "peer_lost": lambda f: f"loses its connection to server {f.get('peer')}: {f.get('why')}",
     "peer_connected": lambda f: f"is connected to server {f.get('peer')}",
     "started": lambda f: "has its first start behind it",
     "address_change": lambda f: f"writes down that server {f.get('member')} is at {f.get('new')} (was {f.get('old')})",
@@ -244,6 +245,7 @@ _PHRASES: dict[str, Callable[[Fields], str]] = {
     "lost_disk": lambda f: f"finds another disk in the place of server {f.get('member')}'s",
     "base_sent": lambda f: f"sends server {f.get('member')} a base, up to entry {f.get('base_id')}",
     "base_installed": lambda f: f"begins anew from a base, up to entry {f.get('base_id')}",
+    "gone": lambda f: "was removed from the cluster",
     "retired": lambda f: f"is told by server {f.get('told_by')} that its disk is no member any more",
     "store_went_back": lambda f: f"finds that server {f.get('member')} has forgotten what it acknowledged",
     "learner_went_back": lambda f: f"finds that server {f.get('member')}, still catching up, has forgotten some of it",

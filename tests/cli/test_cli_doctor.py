@@ -132,7 +132,7 @@ def test_space(free: int, days: float | None, verdict: Verdict) -> None:
 
 
 def test_a_server_below_its_low_water_mark_is_bad() -> None:
-    remark = "low on disk space: 15 bytes free, low-water mark 16; it takes no appends"
+    remark = "low on disk space: 15 B free, low-water mark 16 B; it takes no appends"
     assert only(three(space=[remark]), "space", Verdict.BAD).says.startswith(f"{remark}; 60.0 GiB of")
 
 

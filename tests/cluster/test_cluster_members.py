@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import trio
-from harness import Cluster, alpo, cluster, in_trio, serving
+from harness import Cluster, Server, alpo, cluster, free_port, in_trio, serving
 
 from alpo import Refused, connect
 
@@ -226,3 +226,66 @@ async def test_a_restored_cluster_grows(tmp_path: Path) -> None:
         await running.level()
         await running.stop()
         same(running, 1, 2, 3)
+
+
+def told(running: Cluster, id: int, event: str) -> list[dict[str, Any]]:
+    """The lines of a server's log about that event."""
+    lines = [json.loads(line) for line in running.servers[id].log.read_text("utf-8").splitlines()]
+    return [line for line in lines if line["event"] == event]
+
+
+async def rows(address: str) -> list[tuple[int, str, bool]]:
+    """(id, status, whether it gives a reason) of every row that `alpo status` has when asked at ``address`` alone."""
+    code, out, err = await alpo("--servers", address, "status", "--json")
+    assert code == 0, err
+    return [(row["id"], row["status"], bool(row.get("waiting"))) for row in json.loads(out)["members"]]
+
+
+@in_trio
+async def test_a_server_that_is_no_member_any_more_says_so(tmp_path: Path) -> None:
+    """Removed or replaced: at its own address, as a row of its own beside the members', and in its log."""
+    async with cluster(tmp_path, size=4, proxied=False) as running:
+        leader = await running.leader()
+        removed, replaced, _ = running.others(leader)
+        async with connect(running.addresses, timeout_s=30) as log:
+            await log.append(b"x")
+            await _remove(log, removed)
+            await running.until("it is gone", lambda all_: all_[removed]["status"] == "GONE")
+            old = running.servers[replaced]
+            newcomer = Server(replaced, tmp_path / "new", {replaced: ""}, {}, join=running.addresses)
+            newcomer.home.mkdir()
+            port = free_port()
+            newcomer.members[replaced] = f"127.0.0.1:{port}"
+            newcomer.spawn(port)
+            try:
+                await log.replace_member(replaced, newcomer.address)
+                await running.until("it is told", lambda all_: all_[replaced]["status"] == "RETIRED")
+                with trio.fail_after(60):
+                    while (replaced, "VOTING", False) not in (found := await rows(running.members[leader])):
+                        await trio.sleep(0.05)
+                assert [id for id, _, _ in found] == sorted({*running.servers} - {removed})
+                assert (removed, "GONE", True) in await rows(running.members[removed])
+                there = await rows(old.address)
+                assert (replaced, "RETIRED", True) in there
+                assert (replaced, "VOTING", False) in await rows(f"{running.members[leader]},{old.address}")
+            finally:
+                newcomer.kill()
+        assert [line["level"] for line in told(running, removed, "gone")] == ["warning"]
+        assert [line["level"] for line in told(running, replaced, "retired")] == ["warning"]
+
+
+@in_trio
+async def test_a_rolling_restart_alarms_nobody(tmp_path: Path) -> None:
+    """Every lost connection is told, and none is a warning: who stops says so, and the first start is no outage."""
+    timers = {"heartbeat_s": 0.2, "election_timeout_s": 1.0}
+    async with cluster(tmp_path, proxied=False, timers=timers) as running:
+        await running.leader()
+        await running.level()
+        for id in running.servers:
+            assert await running.stop(id) == {id: 0}
+            running.start(id)
+            await running.level()
+        await running.until("all connected", lambda all_: not any(fields["problems"] for fields in all_.values()))
+        lost = [line["why"] for id in running.servers for line in told(running, id, "peer_lost")]
+        assert lost.count("the other server says: it is stopping") >= 6
+        assert not any(told(running, id, "peer_unreachable") for id in running.servers)

@@ -54,7 +54,7 @@ def test_a_low_server_alone_takes_no_appends_and_no_opens_and_goes_on_with_the_r
     fill(cluster, Room.LOW, 1)
     refused = append(cluster, 1, 2, b"second")
     assert (refused.code, refused.count) == (Code.NO_SPACE, 1)
-    assert refused.detail == "server 1 is low on disk space: 1234 bytes free"
+    assert refused.detail == "server 1 is low on disk space: 1.2 KiB free"
     assert ask(cluster, 1, OpenSession("other", "bob", 0, b"m" * 16)).code is Code.NO_SPACE
     assert isinstance(ask(cluster, 1, OpenSession("again", "alice", 0, b"n" * 16)), Opened)
     assert isinstance(ask(cluster, 1, Trim("trim", 2)), Trimmed)

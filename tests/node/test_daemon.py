@@ -8,12 +8,20 @@ import signal
 import socket
 import subprocess
 import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from alpo import Unavailable, connect_sync
 from alpo.core.ready import Write
 from alpo.storage.sqlite import SqliteStore
+from alpo.wire.codec import decode_hello, encode
+from alpo.wire.framing import HELLO_BYTES_MAX, FrameReader
+from alpo.wire.requests import VERSION, ClientHello, Problem, ServerHello
 
 WAIT_S = 30
 
@@ -30,32 +38,45 @@ def flags(data: Path, port: int, id: int = 1) -> list[str]:
     ]
 
 
-def start(*arguments: str) -> subprocess.Popen[str]:
+def start(*arguments: str, **environ: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "alpo.daemon", *arguments], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "alpo.daemon", *arguments], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        env=os.environ | environ,
     )
 
 
-def run(*arguments: str) -> tuple[int, str]:
-    """Exit code and stderr of an alpod that is expected to end by itself."""
-    process = start(*arguments)
+def run(*arguments: str, **environ: str) -> tuple[int, str]:
+    """Exit code and stderr of an alpod that is expected to end by itself, and to say why for people."""
+    process = start(*arguments, "--log-format", "console", **environ)
     _, err = process.communicate(timeout=WAIT_S)
     return process.returncode, err
+
+
+def ask(*arguments: str, **environ: str) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of an alpod that is only asked something."""
+    process = start(*arguments, **environ)
+    out, err = process.communicate(timeout=WAIT_S)
+    return process.returncode, out, err
 
 
 class Serving:
     """An alpod that serves, stopped at the end whatever happens."""
 
-    def __init__(self, *arguments: str) -> None:
-        self.process = start(*arguments)
+    def __init__(self, *arguments: str, **environ: str) -> None:
+        self.process = start(*arguments, **environ)
         self.lines: list[dict[str, object]] = []
 
     def __enter__(self) -> Serving:
+        self.until("serving")
+        return self
+
+    def until(self, event: str) -> dict[str, object]:
+        """Wait for that line of its log. Fails if it ends first; the test's own time limit ends the wait."""
         assert self.process.stderr is not None
         for line in self.process.stderr:
             self.lines.append(json.loads(line))
-            if self.lines[-1]["event"] == "serving":
-                return self
+            if self.lines[-1]["event"] == event:
+                return self.lines[-1]
         raise AssertionError(f"alpod ended: {self.lines}")
 
     def __exit__(self, *_: object) -> None:
@@ -185,12 +206,198 @@ def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
 
 
 def test_help_and_version() -> None:
-    process = start("--help")
-    out, _ = process.communicate(timeout=WAIT_S)
-    assert process.returncode == 0 and "examples:" in out and "exit codes:" in out
-    process = start("--version")
-    out, _ = process.communicate(timeout=WAIT_S)
-    assert process.returncode == 0 and out.startswith("alpod ")
+    code, out, _ = ask("-h")
+    assert code == 0 and "examples:" in out and "exit codes:" in out
+    for flag in ("--version", "-V"):
+        code, out, _ = ask(flag)
+        assert code == 0 and out.startswith("alpod ")
+
+
+def test_why_it_cannot_run_is_json_among_json(tmp_path: Path) -> None:
+    """One line and nothing else, whatever is wrong and wherever the format was asked for."""
+    port = free_port()
+    (tmp_path / "a.toml").write_text('log_format = "json"\nid = 0\n')
+    (tmp_path / "file").write_text("in the way")
+    wrong = [
+        (2, ["--config", str(tmp_path / "a.toml")], "a.toml: id = 0: must be"),
+        (2, ["--no-such-flag", "--log-format", "json"], "command line: unrecognized arguments: --no-such-flag"),
+        (2, flags(tmp_path / "data", 0), "--listen"),
+        (1, flags(tmp_path / "file" / "data", port), "file/data"),
+    ]
+    for code, arguments, why in wrong:
+        ended, _, err = ask(*arguments)
+        (line,) = err.splitlines()
+        said = json.loads(line)
+        assert (ended, said["exit_code"], said["event"], said["level"]) == (code, code, "cannot_run", "critical")
+        assert why in said["why"] and said["time"]
+
+
+def test_a_configuration_is_checked_and_nothing_touched(tmp_path: Path) -> None:
+    good = [*flags(tmp_path / "data", free_port()), "--check-config"]
+    code, out, err = ask(*good, ALPOD_RETENTION_MAX_ENTRIES="5", ALPOD_TYPO="1")
+    assert code == 0 and "max_entries = 5  # environment: ALPOD_RETENTION_MAX_ENTRIES\n" in out
+    assert err == "alpod: not heeded, no key of alpod's: ALPOD_TYPO\n"
+    code, out, err = ask(*good, ALPOD_ID="x", ALPOD_LIMITS_HELLO_TIMEOUT_S="0")
+    assert (code, out) == (2, "")
+    assert err == "alpod: environment: ALPOD_LIMITS_HELLO_TIMEOUT_S = 0.0: must be seconds, from 0.05 to 300\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_sample_and_the_unit_come_with_it(tmp_path: Path) -> None:
+    code, out, _ = ask("--print-config")
+    assert code == 0
+    (tmp_path / "a.toml").write_text(out)
+    assert ask("--config", str(tmp_path / "a.toml"), "--check-config")[0] == 0
+    code, out, _ = ask("--print-unit")
+    assert code == 0 and "\nType=notify\n" in out and "\n[Install]\n" in out
+
+
+@pytest.fixture
+def starting() -> Iterator[Callable[..., Serving]]:
+    """Makes a `Serving` that need not come so far."""
+    with ExitStack() as stack:
+        def make(*arguments: str, **environ: str) -> Serving:
+            server = Serving(*arguments, **environ)
+            stack.callback(server.__exit__)
+            return server
+
+        yield make
+
+
+def test_a_level_leaves_out_what_is_below_it(tmp_path: Path, starting: Callable[..., Serving]) -> None:
+    server = starting(*flags(tmp_path, free_port()), ALPOD_TYPO="1", ALPOD_LOG_LEVEL="warning")
+    waits = server.until("first_start_waits")
+    assert [line["event"] for line in server.lines] == ["unknown_environment", "first_start_waits"]
+    assert server.lines[0]["variables"] == ["ALPOD_TYPO"] and waits["level"] == "warning"
+
+
+def test_a_list_of_one_says_everywhere_what_it_waits_for(tmp_path: Path) -> None:
+    port = free_port()
+    with Serving(*flags(tmp_path, port)) as server:
+        assert server.until("first_start_waits")["why"] == "waits for `alpo cluster init`"
+        with connect_sync(f"127.0.0.1:{port}", timeout_s=1) as log:
+            (row,) = log.status()
+            assert (row["status"], row["waiting"]) == ("EMPTY", ["waits for `alpo cluster init`"])
+            with pytest.raises(Unavailable, match=f"127.0.0.1:{port} waits for `alpo cluster init`$"):
+                log.append(b"x")
+            with pytest.raises(Unavailable, match="waits for `alpo cluster init`"):
+                list(log.read())
+            with pytest.raises(Unavailable, match="waits for `alpo cluster init`"):
+                list(log.read(local=True))
+            log.init()
+            server.until("started")
+            assert log.append(b"x", timeout_s=WAIT_S) == 1
+
+
+def test_a_first_start_names_the_servers_that_have_not_answered(tmp_path: Path) -> None:
+    port, missing = free_port(), free_port()
+    members = [*flags(tmp_path, port), "--member", f"2=127.0.0.1:{missing}"]
+    environ = {"ALPOD_TIMERS_HEARTBEAT_S": "0.01", "ALPOD_TIMERS_ELECTION_TIMEOUT_S": "0.05"}
+    with Serving(*members, "--no-auto-init", **environ) as server:
+        said = [server.until("first_start_waits") for _ in range(2)]
+        assert [(line.get("member"), line["why"]) for line in said] == [
+            (None, "waits for `alpo cluster init`"), (2, "has not answered"),
+        ]
+        with connect_sync(f"127.0.0.1:{port}", timeout_s=1) as log:
+            waits = next(row["waiting"] for row in log.status() if row["id"] == 1)
+            assert waits == ["waits for `alpo cluster init`", "waits for server 2: it has not answered"]
+            with pytest.raises(Unavailable, match="waits for server 2: it has not answered"):
+                log.append(b"x")
+
+
+class Clients:
+    """Connections that say hello, and stay open if they are welcome."""
+
+    def __init__(self, port: int, stack: ExitStack) -> None:
+        self._port = port
+        self._stack = stack
+
+    def welcome(self) -> bool:
+        """Is one more?"""
+        sock = socket.create_connection(("127.0.0.1", self._port), WAIT_S)
+        sock.sendall(encode(ClientHello(VERSION, b"", "test")))
+        frames, bodies = FrameReader(HELLO_BYTES_MAX), []
+        while not bodies:
+            data = sock.recv(1 << 16)
+            assert data, "closed without a word"
+            bodies = list(frames.feed(data))
+        told = decode_hello(bodies[0])
+        if isinstance(told, ServerHello):
+            self._stack.enter_context(sock)
+            return True
+        assert isinstance(told, Problem)
+        sock.close()
+        return False
+
+
+def test_sighup_reads_the_configuration_anew(tmp_path: Path) -> None:
+    port, file = free_port(), tmp_path / "a.toml"
+
+    def write(limits: str, rest: str = "") -> None:
+        file.write_text(f"{rest}\n[limits]\n{limits}\n")
+
+    write("client_connections_max = 1")
+    with Serving("--config", str(file), *flags(tmp_path, port)) as server, ExitStack() as stack:
+        welcome = Clients(port, stack).welcome
+        hup = partial(server.process.send_signal, signal.SIGHUP)
+        assert welcome() and not welcome()
+
+        write("client_connections_max = 2\ntail_bytes_max = 70000", "advertise = '127.0.0.1:1'")
+        hup()
+        told = server.until("reloaded")
+        assert told["changed"] == ["limits.client_connections_max"]
+        assert told["needs_restart"] == ["advertise", "limits.tail_bytes_max"]
+        assert welcome(), "the new limit is not in force"
+
+        write("client_connections_max = 0")
+        hup()
+        told = server.until("reload_failed")
+        assert told["level"] == "error" and "limits.client_connections_max = 0: must be" in str(told["why"])
+        assert not welcome(), "the limit in force was lost"
+        hup()
+        server.until("reload_failed")
+
+        write("client_connections_max = 3", "log_level = 'error'")
+        hup()
+        while not welcome():  # it says nothing: `reloaded` is below the level that it brings
+            pass
+        write("client_connections_max = 'x'")
+        hup()
+        server.until("reload_failed")
+        assert server.lines[-2]["event"] == "reload_failed", "reloaded was logged below the level in force"
+
+        write("", "log_level = 'info'")
+        hup()
+        told = server.until("reloaded")
+        assert (told["changed"], told["needs_restart"]) == (["log_level", "limits.client_connections_max"], [])
+
+
+@pytest.mark.parametrize("abstract", [False, True])
+def test_systemd_is_told(tmp_path: Path, abstract: bool) -> None:
+    path = f"@alpod-{os.getpid()}" if abstract else str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        sock.bind("\0" + path[1:] if abstract else path)
+        sock.settimeout(WAIT_S)
+
+        def until(line: str) -> list[str]:
+            told: list[str] = []
+            while line not in told:
+                told += sock.recv(1 << 12).decode().split("\n")
+            return told
+
+        with Serving(*flags(tmp_path / "data", port := free_port()), NOTIFY_SOCKET=path) as server:
+            assert "STATUS=server 1: EMPTY, no leader, term 0" in until("READY=1")
+            with connect_sync(f"127.0.0.1:{port}") as log:
+                log.init()
+            until("STATUS=server 1: VOTING, leads, term 1")
+            before_us = time.monotonic_ns() // 1000
+            server.process.send_signal(signal.SIGHUP)
+            told = until("READY=1")
+            at_us = next(int(line.removeprefix("MONOTONIC_USEC=")) for line in told if line.startswith("MONOTONIC_"))
+            assert told.index("RELOADING=1") < told.index("READY=1")
+            assert before_us <= at_us <= time.monotonic_ns() // 1000
+            server.process.terminate()
+            until("STOPPING=1")
 
 
 def test_killed_and_started_again_it_is_the_same_server(tmp_path: Path) -> None:

@@ -194,7 +194,7 @@ def spoil(node: Node, damaged: int, monkeypatch: pytest.MonkeyPatch) -> None:
 @in_trio
 async def test_servers_that_have_cleaned_differently_compare_what_both_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     async with rig(3, care=CARE) as r:
-        r.nodes[1].cleaner._policy = Retention(max_entries=15)
+        r.nodes[1].cleaner.policy = Retention(max_entries=15)
         entries = await filled(r, 60)
         await until(lambda: r.nodes[1].replica.log.base_id >= entries[-16].id)
         assert r.nodes[0].replica.log.base_id == 0
@@ -214,7 +214,7 @@ async def test_servers_that_have_cleaned_differently_compare_what_both_hold(monk
 
         monkeypatch.setattr(r.nodes[0].comparer, "_pass", compare_nothing)
         await idle.wait()
-        r.nodes[0].cleaner._policy = Retention(max_entries=15)
+        r.nodes[0].cleaner.policy = Retention(max_entries=15)
         await until(lambda: told(r.nodes[0]) == {(late,): alarm[(late,)]})
 
 

@@ -38,7 +38,7 @@ async def test_a_cursor_holds_retention_back_and_status_says_which() -> None:
         client, node = await founded(r), r.nodes[0]
         await fill(client, 100)
         assert await client.ask(w.SetCursor(1, "nightly", 51)) == w.Done(1, 51)
-        node.cleaner._policy = Retention(max_entries=10)
+        node.cleaner.policy = Retention(max_entries=10)
         log = node.replica.log
         await until(lambda: log.base_next_lsn == 51 and bool(node.cleaner.waits))
         waits = "cleaning waits at LSN 51: the reader of cursor nightly has not come further"
@@ -69,7 +69,7 @@ def test_the_leader_drops_a_cursor_that_lags_too_far(limit: dict[str, Any]) -> N
                 return ready
 
             node.replica.out.finish = watched  # type: ignore[method-assign]
-            node.cleaner._policy = Retention(max_entries=10, **limit)
+            node.cleaner.policy = Retention(max_entries=10, **limit)
             await until(lambda: node.replica.log.base_next_lsn > 51)
             assert node.replica.cursors.now == {"tail": 101}
             assert [event.fields for event in events] == [{"cursor": "nightly", "lsn": 51, "why": "lag"}]

@@ -12,6 +12,7 @@ from node_rig import Client, connect, founded, in_trio, rig, until
 from alpo.core.ready import Code
 from alpo.node.events import Recorder
 from alpo.node.growth import DAY_MS, LEAST_MS, Growth, Sample, bytes_a_day
+from alpo.node.lifecycle import Node
 from alpo.storage.events import event_row
 from alpo.storage.interface import Rest, StoreError, Volume
 from alpo.storage.memory import MemoryStore
@@ -147,6 +148,42 @@ async def test_status_tells_of_disk_timers_and_peers():
         assert all(peer["round_trip_ms"] > 0 for peer in fields["peers"])
         assert fields["time_ms"] > 1_700_000_000_000
         assert fields["disk_full_days"] is None and fields["growth_bytes_per_day"] is None
+
+
+def told(node: Node, name: str) -> list[dict]:
+    return [json.loads(event.fields) for event in node._store.read_events(0, 1000) if event.name == name]
+
+
+@in_trio
+async def test_a_peer_that_is_lost_is_a_warning_once_and_only_if_it_lasts():
+    """One is cut off, one has said that it stops. The first start is no outage."""
+    async with rig(4, heartbeat_s=0.02, election_timeout_s=0.15) as r:
+        await r.leader()
+        watcher = r.nodes[0]
+        await until(lambda: not any(peer.trouble for peer in watcher.peers.by_id.values()))
+        assert told(watcher, "peer_unreachable") == []
+
+        def lost(peer: int) -> list[str]:
+            return [fields["why"] for fields in told(watcher, "peer_lost") if fields["peer"] == peer]
+
+        r.nodes[1].stop()
+        await until(lambda: lost(2)[-1:] == ["the other server says: it is stopping"])
+        everywhere = watcher.peers._addresses
+        watcher.peers._addresses = lambda peer: ["127.0.0.1:1"] if peer.id == 3 else everywhere(peer)
+        trouble = watcher.peers.by_id[3]
+        await until(lambda: trouble.route is not None and not trouble.trouble)
+        trouble.route.link.close("cut")
+        await until(lambda: bool(told(watcher, "peer_unreachable")))
+        assert [fields["peer"] for fields in told(watcher, "peer_unreachable")] == [3]
+        assert watcher.peers.by_id[2].stopping and not watcher.peers.by_id[3].stopping
+        # It is tried on and on, and nothing more is said.
+        for _ in range(3):
+            trouble.trouble = "tried again?"
+            trouble.kick()
+            await until(lambda: trouble.trouble != "tried again?")
+        assert lost(3)[-1] == "cut" and len(told(watcher, "peer_unreachable")) == 1
+        watcher.peers._addresses = everywhere
+        await until(lambda: trouble.outage is None and not trouble.trouble)
 
 
 # -- growth

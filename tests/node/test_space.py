@@ -50,12 +50,12 @@ async def test_a_disk_fills_up_and_empties(monkeypatch: pytest.MonkeyPatch) -> N
         await until(lambda: node.replica.disks.room is Room.LOW)
         refused = await client.ask(w.Append(id, 0, 2, False, False, [(1, b"two")]))
         assert isinstance(refused, w.AppendRefused) and refused.code == Code.NO_SPACE
-        assert refused.detail == "server 1 is low on disk space: 999 bytes free"
+        assert refused.detail == "server 1 is low on disk space: 999 B free"
         refused = await (await connect(r.addresses[0])).ask(w.Open(7, "alice", 0, b"n" * 16))
         assert isinstance(refused, w.RequestRefused) and refused.code == Code.NO_SPACE
         fields = (await client.ask(w.Status(8))).fields
         assert (fields["room"], fields["free_bytes"], fields["low_water_bytes"]) == ("low", 999, LOW)
-        assert fields["space"] == ["low on disk space: 999 bytes free, low-water mark 1000; it takes no appends"]
+        assert fields["space"] == ["low on disk space: 999 B free, low-water mark 1000 B; it takes no appends"]
         free = 1250
         await until(lambda: node.replica.disks.room is Room.PLENTY)
         assert isinstance(await client.ask(w.Append(id, 0, 2, False, False, [(1, b"two")])), w.Appended)
