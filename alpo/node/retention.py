@@ -89,7 +89,7 @@ class Cleaner:
         r = self._replica
         base_id = r.log.base_id
         upto_id = base_id
-        if self._policy.limits or r.cleaning.trim_lsn > 1:
+        if self.policy.limits or r.cleaning.trim_lsn > 1:
             upto_id = await trio.to_thread.run_sync(self._find, r.guaranteed_id, base_id, r.cleaning.trim_lsn)
         await self._look_at_cursors(upto_id)
         if trio.current_time() - self._looked_s >= LOOK_EVERY_S:
