@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import unicodedata
@@ -97,6 +98,8 @@ def test_clip_ends_at_the_lsn_or_the_count() -> None:
     assert clip(page, 6, 4) == (page[:2], True)
 
 
+#: What makes heads bold.
+STYLE = re.compile(r"\x1b\[[0-9;]*m")
 WIDE = ["id", "address", "state"]
 
 
@@ -110,7 +113,7 @@ def test_a_table_loses_nothing_however_narrow_the_terminal(
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     rows = [["1", "127.0.0.1:7100", "[bold]passive"], ["2", "h:1", "x"]]
     table("", WIDE, rows if columns_wide not in (28, 24) else rows[:1])
-    out = capsys.readouterr().out
+    out = STYLE.sub("", capsys.readouterr().out)
     assert all(cell in out for cell in ("127.0.0.1:7100", "[bold]passive")), out
     assert out.startswith(first_line) and len(out.splitlines()) == lines, out
     assert columns_wide < 20 or max(map(len, out.splitlines())) <= columns_wide, out
@@ -125,7 +128,7 @@ def test_a_table_of_members_fits_80_columns(
     row = ["1", "log-1.internal.example.org:7100", "learner", "unreachable", "CATCHING_UP", "123456789", "123456789",
            "1234567"]
     table("", _COLUMNS, [row] * count)
-    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
+    assert max(map(len, STYLE.sub("", capsys.readouterr().out).splitlines())) <= 80
 
 
 def test_a_table_that_is_piped_is_lines_with_tabs(capsys: pytest.CaptureFixture[str]) -> None:
