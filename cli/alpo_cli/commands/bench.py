@@ -10,6 +10,7 @@ import typer
 
 from ..exits import UsageProblem
 from ..frame import App
+from ..inputs import a_new_file, ending_of
 from ..local_cluster import LocalCluster
 from ..options import Target, remember, with_target, without_servers
 from ..output import say
@@ -34,6 +35,13 @@ Plot = Annotated[Path | None, typer.Option("--plot", metavar="FILE.svg", show_de
 _FAILOVER_SERVERS_MIN = 3
 
 
+def _check_plot(plot: Path | None) -> None:
+    """Before any load: raises UsageProblem if the picture could not be written."""
+    if plot is not None:
+        ending_of(plot, (".svg",), "--plot")
+        a_new_file(plot, "--plot")
+
+
 @app.command()
 @with_target
 def append(
@@ -48,6 +56,7 @@ def append(
 
         alpo bench append --payload 1024 --batch 64 --seconds 30 --json --plot append.svg
     """
+    _check_plot(plot)
     if outstanding < connections:
         raise UsageProblem(f"--outstanding {outstanding} is less than --connections {connections}")
     import trio
@@ -85,6 +94,7 @@ def read(
 
         alpo bench read --local --seconds 30 --json
     """
+    _check_plot(plot)
     import trio
 
     from ..bench.reads import fill_if_empty, read_load
@@ -125,6 +135,7 @@ def failover(
 
         alpo bench failover --dir /tmp/demo --signal TERM --rounds 5 --json
     """
+    _check_plot(plot)
     if outstanding > 1 and outstanding - 1 < connections:
         raise UsageProblem(f"--outstanding {outstanding}: one is timed, each of {connections} connections needs one")
     import trio
