@@ -21,7 +21,7 @@ from alpo.wire.requests import BackupHead, BackupRows
 from .checks import size
 from .exits import Failed, UsageProblem
 from .options import Target
-from .output import print_json, say
+from .output import counted, print_json, say
 from .progress import Step, slow_progress
 from .running import in_thread, run
 
@@ -136,8 +136,8 @@ def warning(remains: Remains, data: Path) -> str:
     others = [f"{id} ({address})" for id, address in remains.members if id != boot.me.id]
     mark = max(boot.guaranteed_id, boot.applied_id)
     beyond = (
-        f"The {remains.unguaranteed} entries beyond {mark} were not known here to be guaranteed. They are kept: some"
-        " may have been, and others were perhaps never acknowledged to whoever sent them."
+        f"{counted(remains.unguaranteed, 'entry')} beyond {mark}: not known here to be guaranteed, and kept. Some may"
+        " have been guaranteed, others perhaps never acknowledged to whoever sent them."
         if remains.unguaranteed else "All of it was known here to be guaranteed."
     )
     return "\n".join([

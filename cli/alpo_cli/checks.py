@@ -53,7 +53,8 @@ def examine(members: Sequence[Fields], elections: int | None) -> list[Finding]:
 
 def _members(members: Sequence[Fields], there: Sequence[Fields]) -> Iterator[Finding]:
     if len(there) == len(members):
-        yield Finding("members", Verdict.OK, None, f"all {len(members)} answer")
+        says = "the only one answers" if len(members) == 1 else f"all {len(members)} answer"
+        yield Finding("members", Verdict.OK, None, says)
         return
     majority = len(members) // 2 + 1
     spare = len(there) - majority

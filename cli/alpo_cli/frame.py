@@ -66,7 +66,7 @@ def shown(value: object) -> str:
 
 def did_you_mean(given: str, known: Sequence[str]) -> str:
     """``; did you mean x?``, or nothing."""
-    near = get_close_matches(given, known, n=2)
+    near = get_close_matches(given, known, n=2, cutoff=0.66)
     return f"; did you mean {' or '.join(near)}?" if near else ""
 
 

@@ -47,6 +47,13 @@ def escape_bytes(payload: bytes) -> str:
     return escape(payload.decode("utf-8", "backslashreplace"))
 
 
+def counted(number: int, one: str, many: str = "") -> str:
+    """A number of things in good grammar: ``1 server``, ``3 servers``, ``1,200 entries``."""
+    if number == 1:
+        return f"1 {one}"
+    return f"{number:,} {many or (f'{one[:-1]}ies' if one.endswith('ry') else f'{one}s')}"
+
+
 def say(text: str) -> None:
     """One message for people, on stderr. Its own line breaks stay; nothing else of the kind does."""
     with suppress(OSError):

@@ -207,6 +207,12 @@ def _expunge(f: Fields) -> str:
     return f"expunges {entries(f)}, for which the leader's log has others{known}"
 
 
+def _role(role: Any, is_: str = "is") -> str:
+    """``is a voter``, ``was gone``."""
+    name = str(role).lower()
+    return f"{is_} {name}" if name == "gone" else f"{is_} a {name}"
+
+
 def _slow(f: Fields) -> str:
     return f"waited {f.get('took_ms')} ms for its disk ({f.get('what')}; more than {f.get('limit_ms')} ms is slow)"
 
@@ -238,8 +244,8 @@ _PHRASES: dict[str, Callable[[Fields], str]] = {
     "started": lambda f: "has its first start behind it",
     "address_change": lambda f: f"writes down that server {f.get('member')} is at {f.get('new')} (was {f.get('old')})",
     "member_change": lambda f: (
-        f"writes down that server {f.get('member')} is a {str(f.get('role')).lower()}"
-        f" (was {str(f.get('before')).lower()})"
+        f"writes down that server {f.get('member')} {_role(f.get('role'))}"
+        f" ({'new' if f.get('before') == 'none' else _role(f.get('before'), 'was')})"
     ),
     "lost_disk": lambda f: f"finds another disk in the place of server {f.get('member')}'s",
     "base_sent": lambda f: f"sends server {f.get('member')} a base, up to entry {f.get('base_id')}",

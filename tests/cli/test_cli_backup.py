@@ -203,6 +203,6 @@ def test_nothing_is_left_where_a_backup_fails(tmp_path: Path) -> None:
     with cluster(tmp_path / "old", size=1) as old:
         old.run("append", "a")
         assert "no server 7" in old.says("backup", tmp_path / "f", "--server", "7", code=1)
-        assert "not a file" in old.says("backup", tmp_path / "none" / "f", code=2)
-        assert "not a file" in old.says("backup", tmp_path, code=2)
+        assert "there is no directory" in old.says("backup", tmp_path / "none" / "f", code=2)
+        assert "is a directory" in old.says("backup", tmp_path, code=2)
     assert [p.name for p in tmp_path.iterdir()] == ["old"]

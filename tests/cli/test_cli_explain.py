@@ -203,3 +203,12 @@ def test_no_events_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("words", [["--last", "0"], ["--since", "noon"], ["--all", "--last", "2"], ["x"]])
 def test_wrong_usage(monkeypatch: pytest.MonkeyPatch, words: list[str]) -> None:
     assert ran(monkeypatch, Tale(), *words)[0].exit_code == 2
+
+
+@pytest.mark.parametrize(("role", "before", "said"), [
+    ("LEARNER", "none", "server 4 is a learner (new)"), ("VOTER", "LEARNER", "server 4 is a voter (was a learner)"),
+    ("GONE", "VOTER", "server 4 is gone (was a voter)"), ("LEARNER", "GONE", "server 4 is a learner (was gone)"),
+])
+def test_a_change_of_members_in_good_grammar(role: str, before: str, said: str) -> None:
+    told = phrase(ServerEvent(1, 1, 1_000, "member_change", {"member": 4, "role": role, "before": before}))
+    assert told == f"writes down that {said}"

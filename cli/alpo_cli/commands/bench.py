@@ -13,7 +13,7 @@ from ..frame import App
 from ..inputs import a_new_file, ending_of
 from ..local_cluster import LocalCluster
 from ..options import Target, remember, with_target, without_servers
-from ..output import say
+from ..output import counted, say
 
 if TYPE_CHECKING:
     from ..bench.load import Tally
@@ -70,10 +70,10 @@ def append(
             bar.update(task, completed=elapsed_s, note=f"{tally.done / elapsed_s:,.0f}/s")
 
         result, first_error = trio.run(append_load, ",".join(target.servers), load, target.timeout_s, on_progress)
-    title = f"append: {payload} B, {outstanding} outstanding, {connections} connections"
+    title = f"append: {payload} B, {outstanding} outstanding, {counted(connections, 'connection')}"
     show(title + (f", batches of {batch}" if batch > 1 else ""), result, target.json, plot)
     if first_error:
-        say(f"{result.errors} appends failed; the first: {first_error}")
+        say(f"{counted(result.errors, 'append')} failed; the first: {first_error}")
 
 
 @app.command()
@@ -102,13 +102,14 @@ def read(
 
     servers = ",".join(target.servers)
     if filled := trio.run(fill_if_empty, servers, payload, outstanding, batch, target.timeout_s):
-        say(f"the log was empty: {filled:,} payloads of {payload} B were appended")
+        say(f"the log was empty: {counted(filled, 'payload')} of {payload} B appended")
     with progress("reading", seconds, target.json) as (bar, task):
         def on_progress(elapsed_s: float, records: int) -> None:
             bar.update(task, completed=elapsed_s, note=f"{records / elapsed_s:,.0f}/s")
 
         result = trio.run(read_load, servers, connections, seconds, local, target.timeout_s, on_progress)
-    show(f"read: {connections} connections, {'local' if local else 'linearizable'}", result, target.json, plot)
+    title = f"read: {counted(connections, 'connection')}, {'local' if local else 'linearizable'}"
+    show(title, result, target.json, plot)
 
 
 @app.command()
@@ -137,7 +138,7 @@ def failover(
     """
     _check_plot(plot)
     if outstanding > 1 and outstanding - 1 < connections:
-        raise UsageProblem(f"--outstanding {outstanding}: one is timed, each of {connections} connections needs one")
+        raise UsageProblem(f"--outstanding {outstanding}: one is timed, and --connections {connections} needs one each")
     import trio
 
     from ..bench.failover import failover as measure_failover
@@ -163,11 +164,12 @@ def failover(
         )
     rounds_ms = [round(wait_s * 1000, 1) for wait_s in measured.waits_s]
     extra = {"rounds": rounds, "median_ms": measured.median_ms, "rounds_ms": rounds_ms}
-    title = f"failover: SIG{signal_name.upper()}, {rounds} rounds, longest append of each"
+    title = f"failover: SIG{signal_name.upper()}, {counted(rounds, 'round')}, longest append of each"
     if target.json:
         show(title, result, True, plot, extra)
         return
     if plot is not None:
         write_plot(plot, title, result)
-    print(f"{title}\n  median {measured.median_ms:g} ms, max {measured.max_ms:g} ms, {result.errors} errors beside it")
+    errors = counted(result.errors, "error")
+    print(f"{title}\n  median {measured.median_ms:g} ms, max {measured.max_ms:g} ms, {errors} beside it")
     print("  " + "  ".join(f"{wait_ms:g}" for wait_ms in rounds_ms))

@@ -14,7 +14,7 @@ from ..frame import App
 from ..inputs import a_new_directory
 from ..local_cluster import LocalCluster, LocalServer
 from ..options import Target, local, remember, with_target
-from ..output import say, table
+from ..output import counted, say, table
 from ..running import run
 
 SIZE_DEFAULT = 3
@@ -81,7 +81,8 @@ async def _serve(cluster: LocalCluster, fresh: list[LocalServer], detach: bool) 
         await leader_within(cluster, LEADER_WITHIN_S)
         print(cluster.addresses, flush=True)
         if not detach:
-            say(f"{len(cluster.servers)} servers run; Ctrl-C stops them. Logs: {cluster.directory}/server-N.log")
+            say(f"running: {counted(len(cluster.servers), 'server')}; Ctrl-C stops all."
+                f" Logs: {cluster.directory}/server-N.log")
             await _say_who_ends(fresh)
             raise Failed("no server is left")
 
@@ -97,7 +98,7 @@ def lay_out(dir: Path, size: int | None, base_port: int | None) -> LocalCluster:
         )
     cluster = LocalCluster.load(dir)
     if size not in (None, len(cluster.servers)):
-        raise UsageProblem(f"--size {size}: the cluster in {dir} has {len(cluster.servers)} servers")
+        raise UsageProblem(f"--size {size}: the cluster in {dir} has {counted(len(cluster.servers), 'server')}")
     if base_port not in (None, cluster.servers[0].port):
         raise UsageProblem(f"--base-port {base_port}: the cluster in {dir} begins at {cluster.servers[0].port}")
     return cluster
@@ -132,7 +133,7 @@ def stop(dir: Dir) -> None:
     cluster = LocalCluster.load(dir)
     running = [server.id for server in cluster.servers if server.running()]
     _stop(cluster)
-    say(f"stopped {len(running)} servers" if running else "no server was running")
+    say(f"stopped {counted(len(running), 'server')}" if running else "no server was running")
 
 
 @app.command("list")

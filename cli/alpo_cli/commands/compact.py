@@ -13,7 +13,7 @@ from alpo.errors import AlpoError
 from ..checks import size
 from ..exits import Failed, UsageProblem
 from ..options import Target, with_target
-from ..output import print_json, say
+from ..output import counted, print_json, say
 from ..progress import Step, slow_progress
 from ..running import run
 
@@ -50,7 +50,7 @@ async def _compact(target: Target, wanted: Wanted, step: Step) -> None:
                 failed += 1
                 say(f"server {id}: {error}")
         if failed:
-            raise Failed(f"{failed} of {len(members)} servers gave nothing, or not all, back")
+            raise Failed(f"{failed} of {counted(len(members), 'server')} gave nothing, or not all, back")
     finally:
         servers.close()
 

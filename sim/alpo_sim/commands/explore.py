@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from alpo_cli.inputs import a_new_file
+from alpo_cli.output import counted
 
 from ..explore.messages import Messages
 from ..explore.reigns import Reigns
@@ -83,7 +84,7 @@ def _write(output: Path, space: Messages | Reigns, found: Found, mutation: str) 
     text = write(scenario, comments(*narrated(scenario)))
     with writing(output):
         output.write_text(text, encoding="utf-8")
-    typer.echo(f"{output}: {len(scenario.lines)} lines, {scenario.expects[0].invariant} breaks", err=True)
+    typer.echo(f"{output}: {counted(len(scenario.lines), 'line')}, {scenario.expects[0].invariant} breaks", err=True)
 
 
 def _one(name: str, space: Messages | Reigns, limit_s: float, as_json: bool) -> Found:

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from alpo_cli.exits import UsageProblem
+from alpo_cli.output import counted
 
 from ..narrate import Narrator, narrated
 from ..outcome import Outcome, unmet
@@ -65,7 +66,8 @@ def mutated(name: str) -> AbstractContextManager[None]:
 
 
 def summary(outcome: Outcome) -> str:
-    done = f"{len(outcome.done)} lines, {outcome.steps} core steps, {outcome.guaranteed} entries guaranteed; "
+    lines, entries = counted(len(outcome.done), "line"), counted(outcome.guaranteed, "entry")
+    done = f"{lines}, {outcome.steps} core steps, {entries} guaranteed; "
     return done + (f"{outcome.invariant} broke: {outcome.detail}" if outcome.invariant else "every check held")
 
 

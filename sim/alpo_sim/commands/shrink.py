@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from alpo_cli.inputs import a_new_file
+from alpo_cli.output import counted
 
 from ..narrate import comments, narrated
 from ..recorded import recorded
@@ -64,7 +65,8 @@ def shrink(
         text = file_text(found, seed, servers, seconds, mutation)
     with writing(output):
         output.write_text(text, encoding="utf-8")
-    typer.echo(f"{output}: {len(found.lines)} lines, {found.servers} servers (from {len(schedule.lines):,} lines)")
+    size = f"{counted(len(found.lines), 'line')}, {counted(found.servers, 'server')}"
+    typer.echo(f"{output}: {size} (from {counted(len(schedule.lines), 'line')})")
 
 
 def file_text(found: Scenario, seed: int, servers: int | None, seconds: int | None, mutation: str) -> str:
