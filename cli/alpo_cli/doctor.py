@@ -15,7 +15,7 @@ from .checks import Finding, Verdict, examine
 from .exits import Failed
 from .options import Target
 from .output import escape, print_json
-from .story import reigns
+from .story import handed_over, reigns
 
 _HOUR = timedelta(hours=1)
 
@@ -30,8 +30,9 @@ def run(target: Target) -> None:
     """Check and print. Raises Failed, after printing, when something is bad."""
     members, events = trio.run(ask, target)
     since_ms = (time.time() - _HOUR.total_seconds()) * 1000
-    won = [reign for reign in reigns(events.events) if reign.time_ms >= since_ms]
-    found = examine(members, len(won))
+    planned = handed_over(events.events)
+    won = [reign.term in planned for reign in reigns(events.events) if reign.time_ms >= since_ms]
+    found = examine(members, won.count(False), won.count(True))
     for finding in found:
         if target.json:
             print_json(as_json(finding))
