@@ -20,7 +20,6 @@ from .admin import at_leader, unwelcome
 from .connection import Connection
 from .servers import Servers
 
-
 #: The end of a change's time, kept for asking what it waits for.
 _TOLD_S = 0.5
 

@@ -30,7 +30,7 @@ def problems(peers: Peers, strangers: Mapping[str, str]) -> list[str]:
 
 
 def member_change(replica: Replica, peers: Peers) -> str | None:
-    """The operator's change of the member list that this leader is at, what it waits for, and what it last saw there."""
+    """The operator's change of the member list that this leader is at, what it waits for, and what was last seen."""
     if replica.changes is None or not replica.changes.under_way:
         return None
     peer = peers.by_id.get(replica.changes.asked_id)

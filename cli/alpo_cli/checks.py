@@ -41,8 +41,8 @@ class Finding(NamedTuple):
 
 
 def examine(members: Sequence[Fields], elections: int | None, handovers: int = 0) -> list[Finding]:
-    """All checks. ``elections``: won within the last hour, None if that is not known; ``handovers``: planned ones, which
-    are none of those."""
+    """All checks. ``elections``: won within the last hour, None if that is not known; ``handovers``: planned
+    ones, which are none of those."""
     there = [member for member in members if member.get("reachable")]
     found = [*_members(members, there)]
     if there:
