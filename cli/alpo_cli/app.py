@@ -10,7 +10,7 @@ import trio
 import typer
 
 from . import append as appending
-from . import cluster, compact, cursor, doctor, explain, log, member, offline, session, settings, spark
+from . import cluster, compact, cursor, doctor, explain, importing, log, member, offline, session, settings, spark
 from . import outcome as outcomes
 from . import read as reading
 from . import status as standing
@@ -227,6 +227,40 @@ def read(
     if first is not None and end is not None and first > end:
         raise UsageProblem(f"--since {since} is after --until {until}")
     reading.run(target, reading.Wanted(start, stop, limit, last, first, end, client, style, follow, local, server))
+
+
+@app.command("import")
+@with_target
+def import_(
+    target: Target,
+    file: Annotated[Path | None, typer.Argument(metavar="FILE", show_default=False,
+                                                help="Where the lines are; without it, or -: stdin.")] = None,
+    client: Annotated[str | None, typer.Option("--client", metavar="NAME", show_default=False,
+                                               help="Append as this named client: a later run goes on where this one"
+                                                    " ended.")] = None,
+    json_lines: Annotated[bool, typer.Option("--json-lines", show_default=False,
+                                             help="Lines are JSON objects, as `alpo read --json` and `alpo log export`"
+                                                  " write them.")] = False,
+) -> None:
+    """Append each line of a file, or of stdin: the fastest way in, and one that can be gone on with.
+
+    Not atomic. With --client the payload of line k has serial k: the same command again, after a stop of whatever kind,
+    skips what is in the log and appends the rest, nothing twice. A name serves for one input, and for nothing else.
+
+    Examples:
+
+        alpo import access.log --client access-2026-01
+
+        alpo log export monday.alpo | alpo import --json-lines
+
+        zcat old.gz | alpo import --client old --json
+    """
+    if client is not None:
+        check_client(client, "--client")
+        if client.startswith("~"):
+            raise UsageProblem("--client: names do not begin with ~")
+    named = None if file is None or str(file) == "-" else file
+    trio.run(importing.import_all, target, importing.Wanted(named, client, json_lines))
 
 
 @app.command()
