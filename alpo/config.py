@@ -26,15 +26,14 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
 
+from alpo import addresses
 from alpo.core.members import Configured, Settings
 from alpo.core.setting_rules import BOUNDS
 
 ID_MAX = 2**31 - 1
 MEMBERS_MAX = 31
 _MIB = 1 << 20
-_ADDRESS = "HOST:PORT with a port from 1 to 65535 (an IPv6 host in brackets: [::1]:7100)"
-#: Labels of 1 to 63: of any other the resolver does not say "unknown", it breaks off.
-_HOST = re.compile(r"(?=.{1,253}\Z)(?![-.])[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?")
+_ADDRESS = addresses.ACCEPTED
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]{1,80}")
 _SHOWN_CHARS_MAX = 80
 
@@ -44,29 +43,11 @@ class ConfigError(ValueError):
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """(host, port) of "HOST:PORT"; an IPv6 host stands in brackets, and is returned without them.
-
-    Raises `ConfigError`.
-    """
-    host, colon, port = text.rpartition(":")
-    if not (colon and port.isascii() and port.isdigit() and len(port) <= 5 and 1 <= int(port) <= 65535):
-        raise ConfigError(f"{_show(text)}: must be {_ADDRESS}")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-        good = _is_ipv6(host)
-    else:
-        good = _HOST.fullmatch(host) is not None
-    if not good:
-        raise ConfigError(f"{_show(text)}: must be {_ADDRESS}")
-    return host, int(port)
-
-
-def _is_ipv6(host: str) -> bool:
+    """`addresses.parse_address`, its error one of ours. Raises `ConfigError`."""
     try:
-        ipaddress.IPv6Address(host)
-    except ValueError:
-        return False
-    return True
+        return addresses.parse_address(text)
+    except addresses.AddressError as error:
+        raise ConfigError(str(error)) from None
 
 
 def _ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

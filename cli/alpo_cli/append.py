@@ -21,10 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-import trio
+import anyio
 
 import alpo
 from alpo.client.handle import Handle
+from alpo.client.waking import News
 from alpo.errors import AlpoError, Fenced, NotEverywhere, NotGuaranteed, SerialReused, SessionExpired
 
 from .exits import Failed, UsageProblem, reason
@@ -97,9 +98,9 @@ class Run:
         self._as_json = as_json
         self._under_way: deque[tuple[Handle, int, int]] = deque()  # with payloads, bytes
         self._bytes = 0
-        self._answered = trio.Event()
-        self._waiting = trio.lowlevel.ParkingLot()
-        self._feeding = trio.CancelScope()
+        self._answered = anyio.Event()
+        self._waiting = News()
+        self._feeding = anyio.CancelScope()
         self._failed: list[AlpoError] = []
         self._writing = False
         #: Bad input, which stopped the reading, or results that could not be written.
@@ -121,11 +122,11 @@ class Run:
         except (AlpoError, UsageProblem, OSError) as error:
             self.problem = error
         while self._under_way or self._writing:
-            await self._waiting.park()
+            await self._waiting.wait()
 
     async def _room(self) -> None:
         while len(self._under_way) >= IN_FLIGHT_MAX or self._bytes >= BYTES_MAX:
-            await self._waiting.park()
+            await self._waiting.wait()
 
     def _start(self, payloads: Append) -> None:
         single = len(payloads) == 1
@@ -142,7 +143,7 @@ class Run:
         """Take what is done, in order, and print it; for ever."""
         while True:
             await self._answered.wait()
-            self._answered = trio.Event()
+            self._answered = anyio.Event()
             lines = self._take_done()
             self._writing = True
             if lines and self._sink is not None:
@@ -155,7 +156,7 @@ class Run:
             self._writing = False
             if self._failed:
                 self._feeding.cancel()
-            self._waiting.unpark_all()
+            self._waiting.tell()
 
     def _take_done(self) -> list[str]:
         lines = []
@@ -220,7 +221,7 @@ async def append_all(target: Target, plan: Plan) -> None:
         nonlocal run, lacking
         async with alpo.connect(",".join(target.servers), client=plan.client, timeout_s=target.timeout_s) as log:
             run = Run(log, Sink() if show_results else None, target.json)
-            async with trio.open_nursery() as beside:
+            async with anyio.create_task_group() as beside:
                 beside.start_soon(run.collect)
                 beside.start_soon(_progress, run)
                 await run.feed(plan.appends)
@@ -232,9 +233,9 @@ async def append_all(target: Target, plan: Plan) -> None:
                     lacking = error
             if run.failure() is not None:
                 # All is known that will be: leave without the library's wait for what is still in line.
-                with trio.CancelScope() as leaving:
+                with anyio.CancelScope() as leaving:
                     leaving.cancel()
-                    await trio.lowlevel.checkpoint()
+                    await anyio.lowlevel.checkpoint()
 
     interrupted = await unless_interrupted(body)
     failure = run.failure() if run is not None else None
@@ -313,10 +314,10 @@ async def _progress(run: Run) -> None:
     """A line on the terminal for what takes longer than two seconds."""
     if not sys.stderr.isatty():
         return
-    await trio.sleep(PROGRESS_AFTER_S)
+    await anyio.sleep(PROGRESS_AFTER_S)
     try:
         while True:
             print(f"\r\x1b[K{run.summary()}", end="", file=sys.stderr, flush=True)
-            await trio.sleep(PROGRESS_EVERY_S)
+            await anyio.sleep(PROGRESS_EVERY_S)
     finally:
         print("\r\x1b[K", end="", file=sys.stderr, flush=True)

@@ -11,8 +11,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from shlex import quote
 
-import trio
-
 from alpo.client.copying import Overtaken, copy_log
 from alpo.client.servers import Servers
 from alpo.storage.backup import BackupWriter, Finished
@@ -25,6 +23,7 @@ from .exits import Failed, UsageProblem
 from .options import Target
 from .output import print_json, say
 from .progress import Step, slow_progress
+from .running import in_thread, run
 
 #: How often a copy that cleaning overtook is begun anew.
 _TRIES = 5
@@ -44,7 +43,7 @@ def back_up(target: Target, file: Path, server: int | None) -> None:
     if file.is_dir() or not file.absolute().parent.is_dir():
         raise UsageProblem(f"{file}: not a file in a directory that exists")
     with slow_progress() as step, store_errors():
-        made = trio.run(_copy, target, file, server, step)
+        made = run(_copy, target, file, server, step)
     if target.json:
         print_json({"first_lsn": made.first_lsn, "last_lsn": made.last_lsn, "bytes": made.bytes})
     else:
@@ -79,10 +78,10 @@ async def _copy_once(servers: Servers, file: Path, server: int | None, timeout_s
                 elif writer is None:
                     break
                 elif isinstance(message, BackupRows):
-                    await trio.to_thread.run_sync(writer.add, message.table, message.rows)
+                    await in_thread(writer.add, message.table, message.rows)
                     step("copying", writer.bodies_bytes, about)
                 else:
-                    made = await trio.to_thread.run_sync(writer.finish, message.number)
+                    made = await in_thread(writer.finish, message.number)
                     writer = None
                     return made
         raise Failed("the server sent no whole copy")

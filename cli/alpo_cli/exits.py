@@ -89,8 +89,11 @@ def worst(error: BaseException) -> BaseException:
     return unplanned[0] if unplanned else max(found, key=code_of)
 
 
-def guarded(body: Callable[[], None]) -> int:
-    """Run a command's body; say what went wrong; return its exit code. Bugs pass through with their traceback."""
+def guarded(body: Callable[[], None], program: str = "alpo") -> int:
+    """Run a command's body; say what went wrong; return its exit code. Bugs pass through with their traceback.
+
+    ``program``: whose errors these are, what every message begins with.
+    """
     begin()
     try:
         body()
@@ -107,7 +110,7 @@ def guarded(body: Callable[[], None]) -> int:
             sys.stdout.flush()
         except OSError:
             _close_stdout()
-        say(f"alpo: {message_of(error)}")
+        say(f"{program}: {message_of(error)}")
         return code_of(error)
 
 

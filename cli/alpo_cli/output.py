@@ -19,7 +19,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
-import trio
+from .running import in_thread
 
 #: Unicode's control and format characters, surrogates, line and paragraph separators. Line feeds count: a payload is
 #: one line on a terminal.
@@ -135,7 +135,7 @@ class Sink:
 
     async def write(self, chunk: bytes) -> None:
         """Write all of it. Raises BrokenPipeError when nobody reads any more."""
-        await trio.to_thread.run_sync(self._write_all, chunk, abandon_on_cancel=True)
+        await in_thread(self._write_all, chunk)
 
     def _write_all(self, chunk: bytes) -> None:
         rest = memoryview(chunk)

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-import trio
-
 import alpo
 from alpo import Record
 
+from . import running
 from .options import Target
 from .output import Sink
 from .record_format import PLAIN, Style
@@ -87,7 +86,7 @@ async def read(target: Target, wanted: Wanted, sink: Sink) -> None:
 def run(target: Target, wanted: Wanted) -> None:
     """Ctrl-C is the way to end a follow; any other read is then incomplete."""
     try:
-        trio.run(read, target, wanted, Sink())
+        running.run(read, target, wanted, Sink())
     except KeyboardInterrupt:
         if not wanted.follow:
             raise

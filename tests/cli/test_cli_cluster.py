@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from alpo_cli import local_cluster
-from alpo_cli.cluster import lay_out
+from alpo_cli.commands.cluster import lay_out
 from alpo_cli.exits import Failed, UsageProblem
 from alpo_cli.local_cluster import LocalCluster, command_line, free_base_port, port_free
 

@@ -10,9 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from alpo.client.events import Events, ServerEvent
-from alpo_cli import doctor
 from alpo_cli.app import app
 from alpo_cli.checks import Finding, Verdict, examine, growth
+from alpo_cli.commands import doctor
 
 GIB = 1 << 30
 

@@ -12,8 +12,8 @@ from xml.etree import ElementTree
 import pytest
 from alpo_command import Alpo, read_line
 
+from alpo_cli.commands.status import KEYS
 from alpo_cli.local_cluster import free_base_port
-from alpo_cli.status import KEYS
 
 BYTES = bytes(range(256))
 RESULT_KEYS = ["ops_per_s", "mb_per_s", "p50_ms", "p99_ms", "p999_ms", "max_ms", "errors"]

@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from alpo.client.events import Events, ServerEvent, Silent
-from alpo_cli import explain
 from alpo_cli.app import app
+from alpo_cli.commands import explain
 from alpo_cli.story import chapters, gap, handed_over, phrase, reigns, servers
 
 T = 1_700_000_000_000

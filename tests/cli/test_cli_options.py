@@ -64,8 +64,15 @@ def test_flags_beat_the_file_and_the_file_the_environment(tmp_path: Path) -> Non
     assert run(*base, ALPO_SERVERS="e:1") == Target(("e:1",), 10.0, False)
 
 
+def test_without_any_of_them_it_is_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ALPO_SERVERS", raising=False)
+    base = ("group", "leaf", "a", "--count", "2")
+    assert run(*base).servers == run(*base, ALPO_SERVERS="").servers == ("127.0.0.1:7100",)
+    assert run(*base, "--servers", "h,[::1]").servers == ("h:7100", "[::1]:7100")
+
+
 @pytest.mark.parametrize(
-    "content", ["", "member = 3", "[[member]]\nid = 1\n", "no toml", '[[member]]\naddress = "x"\n']
+    "content", ["", "member = 3", "[[member]]\nid = 1\n", "no toml", '[[member]]\naddress = "x:y"\n']
 )
 def test_a_file_without_servers(content: str, tmp_path: Path) -> None:
     file = tmp_path / "alpod.toml"
@@ -81,8 +88,8 @@ def test_local_commands_take_the_options_and_ignore_them() -> None:
 
 
 def test_servers() -> None:
-    assert split_servers("a:1, [::1]:2,", "x") == ("a:1", "[::1]:2")
-    for wrong in ("a", ":1", "a:", "a:0", "a:65536", "a:x", "::1:7", "a:１"):
+    assert split_servers("a:1, [::1]:2,b", "x") == ("a:1", "[::1]:2", "b:7100")
+    for wrong in ("", ":1", "a:", "a:0", "a:65536", "a:x", "::1:7", "a:１"):
         with pytest.raises(UsageProblem, match="where"):
             split_servers(wrong, "where")
 

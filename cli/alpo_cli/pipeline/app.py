@@ -10,6 +10,7 @@ import typer
 from alpo.core.entries import INT_MAX
 
 from ..exits import UsageProblem
+from ..frame import App
 from ..options import (
     ConfigFile,
     Json,
@@ -18,19 +19,18 @@ from ..options import (
     Timeout,
     only_json,
     remember,
-    unwrapped,
     version_option,
     with_servers_if_given,
     with_target,
 )
 
-app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich")
+app = App(name="alpo-pipeline", add_completion=True)
 
 Master = Annotated[str, typer.Option("--master", metavar="URL", show_default="spark-submit's, else local[*]",
                                      help="Where Spark runs the tasks.")]
 
 
-@app.callback(help=unwrapped("""
+@app.callback(help="""
     Jobs over a log that run on Spark: on this machine, or on a cluster by --master or spark-submit.
 
     Examples:
@@ -42,7 +42,7 @@ Master = Annotated[str, typer.Option("--master", metavar="URL", show_default="sp
         alpo-pipeline sweep 1..20000 --to /mnt/sweep
 
         alpo-pipeline replay --servers 127.0.0.1:7100 --fold orders.py:apply --key orders.py:customer --to tables
-"""))
+""")
 def root(
     ctx: typer.Context, servers: Servers = None, config: ConfigFile = None, timeout: Timeout = None,
     json: Json = False,

@@ -10,13 +10,14 @@ import typer
 
 from alpo.core.entries import INT_MAX, Kind
 
-from .exits import UsageProblem
-from .options import Target, remember, unwrapped, without_servers
+from ..exits import UsageProblem
+from ..frame import App
+from ..options import Target, remember, without_servers
 
-app = typer.Typer(
-    callback=remember, no_args_is_help=True, rich_markup_mode="rich",
-    help=unwrapped("The log in a data directory or a backup, read from outside: a server that runs on it is not"
-                   " disturbed.\n\nExamples:\n\n    alpo log verify /var/lib/alpo"),
+app = App(
+    callback=remember,
+    help="The log in a data directory or a backup, read from outside: a server that runs on it is not"
+         " disturbed.\n\nExamples:\n\n    alpo log verify /var/lib/alpo",
 )
 
 Where = Annotated[Path, typer.Argument(metavar="DATA_OR_BACKUP", show_default=False,
@@ -55,7 +56,7 @@ def show(
 
         alpo log show monday.alpo --kind members --kind leader --json
     """
-    from . import log_work as work
+    from .. import log_work as work
 
     if start is not None and stop is not None and start > stop:
         raise UsageProblem(f"--from {start} is after --to {stop}")
@@ -75,7 +76,7 @@ def verify(target: Target, where: Where) -> None:
 
         alpo log verify monday.alpo --json | jq .sound
     """
-    from . import log_work as work
+    from .. import log_work as work
 
     work.verify(target, where)
 
@@ -105,7 +106,7 @@ def export(
 
         alpo log export /var/lib/alpo --from 1000 --format parquet --output log.parquet
     """
-    from . import log_export as work
+    from .. import log_export as work
 
     if start is not None and stop is not None and start > stop:
         raise UsageProblem(f"--from {start} is after --to {stop}")
@@ -132,6 +133,6 @@ def diff(
 
         alpo log diff /mnt/server-1 /mnt/server-2 --json
     """
-    from . import log_work as work
+    from .. import log_work as work
 
     work.diff(target, a, b)

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import trio
 import typer
 
 import alpo
 from alpo.core.cursors import valid_cursor
+from alpo.core.entries import INT_MAX
 
-from .checks import size
-from .exits import UsageProblem
-from .options import Target, remember, unwrapped, with_target
-from .output import print_json, say, table
+from ..checks import size
+from ..exits import UsageProblem
+from ..frame import App
+from ..options import Target, remember, with_target
+from ..output import print_json, say, table
+from ..running import run
 
-LSN_MAX = 2**63 - 1
-
-app = typer.Typer(
-    callback=remember, no_args_is_help=True, rich_markup_mode="rich",
-    help=unwrapped("Cursors: named positions of readers. What a reader needs is not cleaned."
-                   "\n\nExamples:\n\n    alpo cursor list"),
+app = App(
+    callback=remember,
+    help="Cursors: named positions of readers. What a reader needs is not cleaned."
+         "\n\nExamples:\n\n    alpo cursor list",
 )
 
 Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False, help="1 to 128 bytes of UTF-8.")]
@@ -50,7 +50,7 @@ async def _list(target: Target) -> list[alpo.CursorInfo]:
 @with_target
 def set_(
     target: Target, name: Name,
-    lsn: Annotated[int, typer.Argument(metavar="LSN", min=1, max=LSN_MAX, show_default=False,
+    lsn: Annotated[int, typer.Argument(metavar="LSN", min=1, max=INT_MAX, show_default=False,
                                        help="The next LSN that the reader needs.")],
 ) -> None:
     """Set a cursor, new or not: everything from LSN on is kept for its reader.
@@ -60,7 +60,7 @@ def set_(
         alpo cursor set nightly-export 120001
     """
     _check(name)
-    trio.run(_set, target, name, lsn)
+    run(_set, target, name, lsn)
     if target.json:
         print_json({"name": name, "lsn": lsn})
     else:
@@ -78,7 +78,7 @@ def list_(target: Target) -> None:
 
         alpo cursor list --json | jq 'select(.lag_s > 86400) | .name'
     """
-    found = trio.run(_list, target)
+    found = run(_list, target)
     if target.json:
         for c in found:
             print_json({"name": c.name, "lsn": c.lsn, "lag_bytes": c.lag_bytes, "lag_s": c.lag_s})
@@ -97,7 +97,7 @@ def drop(target: Target, name: Name) -> None:
         alpo cursor drop nightly-export
     """
     _check(name)
-    lsn = trio.run(_drop, target, name)
+    lsn = run(_drop, target, name)
     if target.json:
         print_json({"name": name, "lsn": lsn or None})
     else:

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from .exits import UsageProblem
-from .options import Target, check_address, with_target, without_servers
+from ..exits import UsageProblem
+from ..options import Target, check_address, with_target, without_servers
 
 #: What a server's id can be (alpod's own limit is the same).
 ID_MAX = 2**31 - 1
@@ -32,7 +32,7 @@ def backup(
 
         alpo backup --server 2 /backups/log.alpo --json
     """
-    from . import backup as work
+    from .. import backup as work
 
     work.back_up(target, file, server)
 
@@ -57,7 +57,7 @@ def restore(
 
         alpo restore monday.alpo --data /var/lib/alpo --id 1 --listen 127.0.0.1:7100
     """
-    from . import backup as work
+    from .. import backup as work
 
     check_address(listen, "--listen")
     work.make_of(target, file, data, id, listen)
@@ -81,7 +81,7 @@ def recover(
 
         alpo recover --data /var/lib/alpo --force-new-cluster
     """
-    from . import backup as work
+    from .. import backup as work
 
     if not force:
         raise UsageProblem("this can lose acknowledged appends; if that is meant, say --force-new-cluster")

@@ -5,27 +5,26 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import trio
 import typer
 
 import alpo
 
-from .exits import Failed, UsageProblem
-from .interrupts import unless_interrupted
-from .leaders import leader_within
-from .local_cluster import LocalCluster, LocalServer
-from .options import Target, local, remember, unwrapped, with_target
-from .output import say, table
+from ..exits import Failed, UsageProblem
+from ..frame import App
+from ..local_cluster import LocalCluster, LocalServer
+from ..options import Target, local, remember, with_target
+from ..output import say, table
+from ..running import run
 
 SIZE_DEFAULT = 3
 BASE_PORT_DEFAULT = 7100
 LEADER_WITHIN_S = 30.0
 
-app = typer.Typer(
-    callback=remember, no_args_is_help=True, rich_markup_mode="rich",
-    help=unwrapped("A cluster of real alpod processes on this machine, for development;"
-                   " and the first start of any cluster."
-                   "\n\nExamples:\n\n    alpo cluster start --dir /tmp/demo"),
+app = App(
+    callback=remember,
+    help="A cluster of real alpod processes on this machine, for development;"
+         " and the first start of any cluster."
+         "\n\nExamples:\n\n    alpo cluster start --dir /tmp/demo",
 )
 
 Dir = Annotated[
@@ -63,7 +62,7 @@ def start(
     keep = False
     try:
         cluster.spawn(fresh)
-        interrupted = trio.run(_serve, cluster, fresh, detach)
+        interrupted = run(_serve, cluster, fresh, detach)
         keep = detach and not interrupted
     finally:
         if not keep:
@@ -74,6 +73,9 @@ def start(
 
 async def _serve(cluster: LocalCluster, fresh: list[LocalServer], detach: bool) -> bool:
     """Wait for a leader, print the addresses, and unless detached stay until Ctrl-C; whether that came."""
+    from ..interrupts import unless_interrupted
+    from ..leaders import leader_within
+
     async def body() -> None:
         await leader_within(cluster, LEADER_WITHIN_S)
         print(cluster.addresses, flush=True)
@@ -101,12 +103,14 @@ def lay_out(dir: Path, size: int | None, base_port: int | None) -> LocalCluster:
 
 async def _say_who_ends(servers: list[LocalServer]) -> None:
     """Say it when a server ends by itself or is stopped from elsewhere, until the last one has."""
+    import anyio
+
     known = list(servers)
     while known:
         for server in [server for server in known if not server.running()]:
             known.remove(server)
             say(f"server {server.id} has ended; its log ends:\n{server.log_tail(4)}")
-        await trio.sleep(0.5)
+        await anyio.sleep(0.5)
 
 
 def _stop(cluster: LocalCluster) -> None:
@@ -149,7 +153,7 @@ def list_(dir: Dir) -> None:
 @app.command()
 @with_target
 def init(target: Target) -> None:
-    """Found the cluster: the first start of a list of one, or of servers started with --no-auto-init (R29).
+    """Found the cluster: the first start of a list of one, or of servers started with --no-auto-init.
 
     Once in a cluster's life, told to any one of its servers.
 
@@ -161,5 +165,5 @@ def init(target: Target) -> None:
         async with alpo.connect(",".join(target.servers), timeout_s=target.timeout_s) as log:
             await log.init()
 
-    trio.run(found)
+    run(found)
     say("the cluster is founded")

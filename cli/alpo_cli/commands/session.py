@@ -1,21 +1,22 @@
-"""`alpo session list` and `alpo session drop`: who has appended, and forgetting a name (R22)."""
+"""`alpo session list` and `alpo session drop`: who has appended, and forgetting a name."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-import trio
 import typer
 
 import alpo
 
-from .options import Target, check_client, remember, unwrapped, with_target
-from .output import print_json, rfc3339, say, table
+from ..frame import App
+from ..options import Target, check_client, remember, with_target
+from ..output import print_json, rfc3339, say, table
+from ..running import run
 
-app = typer.Typer(
-    callback=remember, no_args_is_help=True, rich_markup_mode="rich",
-    help=unwrapped("Sessions: the clients that the cluster remembers."
-                   "\n\nExamples:\n\n    alpo session list"),
+app = App(
+    callback=remember,
+    help="Sessions: the clients that the cluster remembers."
+         "\n\nExamples:\n\n    alpo session list",
 )
 
 
@@ -54,7 +55,7 @@ def list_(target: Target) -> None:
 
         alpo session list --json | jq -r .client
     """
-    trio.run(list_all, target)
+    run(list_all, target)
 
 
 @app.command()
@@ -76,4 +77,4 @@ def drop(
         alpo session drop billing-7 --epoch 42
     """
     check_client(name, "NAME")
-    trio.run(drop_one, target, name, epoch)
+    run(drop_one, target, name, epoch)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import typer
+from ..exits import Failed
+from ..frame import App
+from ..options import Target, remember, without_servers
+from ..output import escape, print_json
 
-from .exits import Failed
-from .options import Target, remember, unwrapped, without_servers
-from .output import escape, print_json
-
-app = typer.Typer(
-    callback=remember, no_args_is_help=True, rich_markup_mode="rich",
-    help=unwrapped("The log in Apache Spark: is this machine ready for it?\n\nExamples:\n\n    alpo spark doctor"),
+app = App(
+    callback=remember,
+    help="The log in Apache Spark: is this machine ready for it?\n\nExamples:\n\n    alpo spark doctor",
 )
 
 

@@ -1,29 +1,26 @@
-"""`alpo bench append / read / failover`: the command lines.
-
-What draws (`show`) is imported when it is needed: every command of `alpo` imports this module.
-"""
+"""`alpo bench append / read / failover`: the command lines."""
 
 from __future__ import annotations
 
 import signal
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import trio
 import typer
 
 from ..exits import UsageProblem
+from ..frame import App
 from ..local_cluster import LocalCluster
-from ..options import Target, remember, unwrapped, with_target, without_servers
+from ..options import Target, remember, with_target, without_servers
 from ..output import say
-from .failover import failover as measure_failover
-from .load import Load, Tally, append_load
-from .reads import fill_if_empty, read_load
 
-app = typer.Typer(
-    callback=remember, no_args_is_help=True, rich_markup_mode="rich",
-    help=unwrapped("Load a cluster and measure it: appends, reads, failovers."
-                   "\n\nExamples:\n\n    alpo bench append --outstanding 1000"),
+if TYPE_CHECKING:
+    from ..bench.load import Tally
+
+app = App(
+    callback=remember,
+    help="Load a cluster and measure it: appends, reads, failovers."
+         "\n\nExamples:\n\n    alpo bench append --outstanding 1000",
 )
 
 Payload = Annotated[int, typer.Option("--payload", metavar="BYTES", min=0, help="Size of each payload.")]
@@ -53,7 +50,10 @@ def append(
     """
     if outstanding < connections:
         raise UsageProblem(f"--outstanding {outstanding} is less than --connections {connections}")
-    from .show import progress, show
+    import trio
+
+    from ..bench.load import Load, append_load
+    from ..bench.show import progress, show
 
     load = Load(payload, outstanding, connections, batch, seconds)
     with progress("appending", seconds, target.json) as (bar, task):
@@ -85,7 +85,10 @@ def read(
 
         alpo bench read --local --seconds 30 --json
     """
-    from .show import progress, show
+    import trio
+
+    from ..bench.reads import fill_if_empty, read_load
+    from ..bench.show import progress, show
 
     servers = ",".join(target.servers)
     if filled := trio.run(fill_if_empty, servers, payload, outstanding, batch, target.timeout_s):
@@ -124,7 +127,11 @@ def failover(
     """
     if outstanding > 1 and outstanding - 1 < connections:
         raise UsageProblem(f"--outstanding {outstanding}: one is timed, each of {connections} connections needs one")
-    from .show import progress, show, write_plot
+    import trio
+
+    from ..bench.failover import failover as measure_failover
+    from ..bench.load import Load
+    from ..bench.show import progress, show, write_plot
 
     signals = {"KILL": signal.SIGKILL, "TERM": signal.SIGTERM}
     if signal_name.upper() not in signals:

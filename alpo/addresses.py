@@ -1,0 +1,75 @@
+"""Where servers are: HOST:PORT, and lists of that. Shared by servers, clients and commands; imports next to nothing.
+
+Laws:
+
+* An IPv6 host stands in brackets wherever text is read or written, and without them once it is parsed.
+* A host is what a resolver can be asked for: labels of 1 to 63 characters, or an address.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+
+#: Where a server listens unless it is told otherwise: what a port left out stands for.
+PORT_DEFAULT = 7100
+#: Whom a client asks when it was told nothing.
+SERVER_DEFAULT = f"127.0.0.1:{PORT_DEFAULT}"
+ACCEPTED = "HOST:PORT with a port from 1 to 65535 (an IPv6 host in brackets: [::1]:7100)"
+
+#: Labels of 1 to 63: of any other the resolver does not say "unknown", it breaks off.
+_HOST = re.compile(r"(?=.{1,253}\Z)(?![-.])[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?")
+_SHOWN_CHARS_MAX = 80
+
+
+class AddressError(ValueError):
+    """One line that says what was given and what is accepted."""
+
+
+def parse_address(text: str, port_default: int | None = None) -> tuple[str, int]:
+    """(host, port) of "HOST:PORT"; an IPv6 host stands in brackets, and is returned without them.
+
+    ``port_default``: of an address without a port; None: there has to be one. Raises `AddressError`.
+    """
+    host, colon, port = text.rpartition(":")
+    if port_default is not None and (not colon or port.endswith("]")):
+        host, port = text, str(port_default)
+    port_fits = port.isascii() and port.isdigit() and len(port) <= 5 and 1 <= int(port) <= 65535
+    bracketed = host.startswith("[") and host.endswith("]")
+    if not port_fits or not (_is_ipv6(host[1:-1]) if bracketed else _HOST.fullmatch(host)):
+        accepted = ACCEPTED if port_default is None else ACCEPTED.replace("HOST:PORT", "HOST or HOST:PORT", 1)
+        raise AddressError(f"{_shown(text)}: must be {accepted}")
+    return host[1:-1] if bracketed else host, int(port)
+
+
+def parse_servers(servers: str | Sequence[str]) -> tuple[str, ...]:
+    """The addresses of "HOST[:PORT],HOST[:PORT]" or a sequence, each as "HOST:PORT", none twice.
+
+    A port left out is 7100. Raises `AddressError`, also when there are none.
+    """
+    parts = servers.split(",") if isinstance(servers, str) else servers
+    found = [join_address(*parse_address(part.strip(), PORT_DEFAULT)) for part in parts if part.strip()]
+    if not found:
+        raise AddressError("no servers are given; accepted: HOST[:PORT],…")
+    return tuple(dict.fromkeys(found))
+
+
+def join_address(host: str, port: int) -> str:
+    """ "HOST:PORT", an IPv6 host in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _is_ipv6(host: str) -> bool:
+    import ipaddress  # most addresses have no brackets
+
+    try:
+        ipaddress.IPv6Address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _shown(text: str) -> str:
+    shown = json.dumps(text, ensure_ascii=False)
+    return shown if len(shown) <= _SHOWN_CHARS_MAX else shown[: _SHOWN_CHARS_MAX - 1] + "…"

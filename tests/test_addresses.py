@@ -1,0 +1,51 @@
+"""Addresses of servers, as every command, client and configuration writes them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from alpo.addresses import AddressError, join_address, parse_address, parse_servers
+
+
+@pytest.mark.parametrize(("text", "parsed"), [
+    ("a:1", ("a", 1)), ("127.0.0.1:65535", ("127.0.0.1", 65535)), ("[::1]:7100", ("::1", 7100)),
+    ("log-1.example.:80", ("log-1.example.", 80)),
+])
+def test_host_and_port(text: str, parsed: tuple[str, int]) -> None:
+    assert parse_address(text) == parse_address(text, 1) == parsed
+    assert join_address(*parsed) == text
+
+
+@pytest.mark.parametrize(("text", "parsed"), [
+    ("a", ("a", 7100)), ("127.0.0.1", ("127.0.0.1", 7100)), ("[::1]", ("::1", 7100)),
+])
+def test_a_port_may_be_left_out_where_there_is_a_default(text: str, parsed: tuple[str, int]) -> None:
+    assert parse_address(text, 7100) == parsed
+    with pytest.raises(AddressError, match="must be HOST:PORT with"):
+        parse_address(text)
+
+
+@pytest.mark.parametrize("text", [
+    "", ":", ":1", "a:", "a:0", "a:65536", "a:x", "a:１", "a:999999", "::1", "::1:7", "[::1", "[a]:1", "[]:1",
+    "-a:1", "a..b:1", "a b:1", "a:1:2", "é:1", f"{'x' * 64}:1",
+])
+def test_what_is_no_address(text: str) -> None:
+    for default in (None, 7100):
+        with pytest.raises(AddressError, match="must be HOST"):
+            parse_address(text, default)
+
+
+def test_lists() -> None:
+    assert parse_servers("a:1, [::1]:2,,b") == ("a:1", "[::1]:2", "b:7100")
+    assert parse_servers(["[::1]", "[::1]:7100", "c:3"]) == ("[::1]:7100", "c:3")
+    for nothing in ("", " , ", []):
+        with pytest.raises(AddressError, match="no servers"):
+            parse_servers(nothing)
+
+
+def test_what_commands_share_with_servers_needs_no_pydantic() -> None:
+    code = "import sys, alpo.addresses; sys.exit(bool({'pydantic', 'trio', 'asyncio'} & sys.modules.keys()))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
