@@ -28,7 +28,7 @@ import alpo
 from alpo.client.handle import Handle
 from alpo.errors import NoSpace, NotGuaranteed, Overloaded, SessionExpired, TooLarge, Unavailable
 
-from .append import Append, Run
+from .append import Append, Run, hint_on_terminal
 from .exits import Failed, Unknown, UsageProblem, reason
 from .interrupts import unless_interrupted
 from .options import Target
@@ -112,20 +112,13 @@ class Import:
                     await log.opened()
                     self.skipped = log.last_serial
                 self.appends = run = Run(_ByLine(log, wanted, self.skipped), None, False)
-                async with anyio.create_task_group() as beside:
-                    beside.start_soon(run.collect)
-                    beside.start_soon(self._draw, step, run)
-                    await run.feed(self._lines)
-                    beside.cancel_scope.cancel()
-                if run.failure() is not None:
-                    # All is known that will be: leave without the library's wait for what is still in line.
-                    with anyio.CancelScope() as leaving:
-                        leaving.cancel()
-                        await anyio.lowlevel.checkpoint()
+                await run.see_through(self._lines, lambda: self._draw(step, run))
+                await run.part()
 
     def _open(self, stack: ExitStack) -> None:
         file = self._wanted.file
         if file is None:
+            hint_on_terminal("lines")
             self._input = _Counted(io.FileIO(sys.stdin.fileno(), closefd=False))
             return
         try:

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ..exits import UsageProblem
-from ..options import Target, check_client, with_target
+from ..options import Target, check_new_client, with_target
 from ..running import run
 
 
@@ -38,9 +37,7 @@ def import_(
         zcat old.gz | alpo import --client old --json
     """
     if client is not None:
-        check_client(client, "--client")
-        if client.startswith("~"):
-            raise UsageProblem("--client: names do not begin with ~")
+        check_new_client(client, "--client")
     named = None if file is None or str(file) == "-" else file
     from .. import importing as work
 
