@@ -15,7 +15,7 @@ from __future__ import annotations
 import io
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from pathlib import Path
@@ -132,7 +132,7 @@ class Run:
             await self._waiting.wait()
 
     async def see_through(
-        self, source: Callable[[], AsyncIterator[list[Append]]], beside: Callable[[], Awaitable[None]]
+        self, source: Callable[[], AsyncIterator[list[Append]]], beside: Callable[[], Coroutine[None, None, None]]
     ) -> None:
         """`feed` and `collect`, with ``beside`` for as long."""
         async with anyio.create_task_group() as tasks:

@@ -166,8 +166,6 @@ def test_what_is_read_with_null_is_appended_byte_for_byte(alpo: Alpo) -> None:
     pipe = (f"{' '.join(COMMAND)} read --null --from {batch['lsn']} |"
             f" {' '.join(COMMAND)} append --null --client null-copy")
     subprocess.run(["bash", "-eo", "pipefail", "-c", pipe], env=environment(alpo.servers), timeout=60, check=True)
-    copied = alpo.lines("read", "--client", "null-copy")
-    assert len(copied) == len(good)
     assert alpo.run("read", "--client", "null-copy", "--null").stdout == b"".join(p + b"\0" for p in good)
     alpo.run("append", "--whole", stdin=b"a\0b")
     assert "contains NUL" in alpo.says("read", "--last", "1", "--null", code=1)
