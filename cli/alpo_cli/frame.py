@@ -13,19 +13,21 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from enum import Enum
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple, get_args, get_origin
+from typing import Any, NamedTuple, TypeVar, get_args, get_origin
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from .exits import USAGE
 from .output import say
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 #: Beyond this a limit is the machine's, not one to tell people of.
 _TOLD_MAX = 2**31 - 1
@@ -156,7 +158,7 @@ def placeholder(param: Any) -> str:
 class _Plain:
     """A command or group whose parameters and help are plain."""
 
-    def get_params(self, ctx: typer.Context) -> list[Any]:
+    def get_params(self, ctx: Any) -> list[Any]:
         """As Typer's, --help included; every one of them reads its value here."""
         params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
         for param in params:
@@ -164,7 +166,7 @@ class _Plain:
                 param.process_value = partial(process_value, param)
         return params
 
-    def format_help(self, ctx: typer.Context, formatter: Any) -> None:
+    def format_help(self, ctx: Any, formatter: Any) -> None:
         """Usage, text with examples, arguments, commands, options."""
         me: Any = self
         formatter.write_usage(ctx.command_path, " ".join(self._usage(ctx)))
@@ -184,7 +186,7 @@ class _Plain:
         for panel, rows in options.items():
             _write_rows(formatter, panel, rows)
 
-    def _usage(self, ctx: typer.Context) -> Iterator[str]:
+    def _usage(self, ctx: Any) -> Iterator[str]:
         me: Any = self
         yield "[OPTIONS]"
         for param in me.get_params(ctx):
@@ -251,13 +253,13 @@ class Command(_Plain, TyperCommand):
 class Group(_Plain, TyperGroup):
     """A group, and as a root what ends the process: errors are told in one line."""
 
-    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not args and self.no_args_is_help and not ctx.resilient_parsing:
             typer.echo(ctx.get_help(), err=True)
             raise typer.Exit(USAGE)
         return super().parse_args(ctx, args)
 
-    def resolve_command(self, ctx: typer.Context, args: list[str]) -> tuple[str | None, Any, list[str]]:
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         name, *rest = args
         command = self.get_command(ctx, name)
         if command is None and not ctx.resilient_parsing:
@@ -265,24 +267,24 @@ class Group(_Plain, TyperGroup):
             raise Wrong(f"there is no command {shown(name)}{near}")
         return name if command else None, command, rest
 
-    def list_commands(self, ctx: typer.Context) -> list[str]:
+    def list_commands(self, ctx: Any) -> list[str]:
         return list(self.commands)
 
     def command_rows(self) -> Iterator[tuple[str, str, str]]:
         for name, command in self.commands.items():
             yield "Commands", name, purpose(command.short_help or command.help)
 
-    def shell_complete(self, ctx: typer.Context, incomplete: str) -> list[Any]:
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
         found: list[Any] = [_Item(name, help) for _, name, help in self.command_rows() if name.startswith(incomplete)]
         return found + super(TyperGroup, self).shell_complete(ctx, incomplete)
 
-    def main(self, args: Any = None, prog_name: str | None = None, *rest: Any, **extra: Any) -> Any:
+    def main(self, args: Any = None, prog_name: str | None = None, *_: Any, **extra: Any) -> Any:
         """Run the command line; always leaves by SystemExit."""
         _leave_rich_alone()
-        extra.pop("standalone_mode", None)
+        extra["standalone_mode"] = False
         program = prog_name or self.name or "alpo"
         try:
-            code = super().main(args, program, *rest, standalone_mode=False, **extra)
+            code = super().main(args, program, **extra)
         except typer.TyperException as error:
             say(f"{program}: {told(error)}")
             code = error.exit_code
@@ -340,7 +342,7 @@ class App(typer.Typer):
                  "context_settings": {"help_option_names": ["-h", "--help"], "max_content_width": 100}}
         super().__init__(**{**fixed, **options})
 
-    def command(self, name: str | None = None, **options: Any) -> Any:  # type: ignore[override]
+    def command(self, name: str | None = None, **options: Any) -> Callable[[Function], Function]:
         return super().command(name, **{"cls": Command, **options})
 
 

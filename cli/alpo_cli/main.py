@@ -13,9 +13,15 @@ def main() -> None:
     from .output import stand_in_for_closed_streams
 
     stand_in_for_closed_streams()
-    from .app import app
-
     try:
+        if sys.argv[1:] in (["--version"], ["-V"], ["version"]):  # scripts ask for it: nothing is loaded
+            from alpo import __version__
+
+            from .exits import guarded
+
+            sys.exit(guarded(lambda: print(f"alpo {__version__}")))
+        from .app import app
+
         app(prog_name="alpo")
     except SystemExit as ending:
         # So Typer ends when a reader has gone (`alpo --help | head -1`): no error here either, see `exits`.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -140,6 +139,8 @@ def check_new_client(name: str, where: str) -> None:
 
 
 def _servers_of_file(path: Path) -> tuple[str, ...]:
+    import tomllib
+
     try:
         parsed = tomllib.loads(path.read_text("utf-8"))
     except OSError as error:

@@ -46,10 +46,10 @@ def commands_of(modules: set[str]) -> set[str]:
 
 
 #: Slow to import, and of no use to a command that asks servers for something and prints what they say.
-HEAVY = {"trio", "pydantic", "pydantic_core", "pyarrow", "pyspark", "matplotlib", "sqlite3", "sqlite_utils", "structlog",
-         "rich", "alpo.config", "alpo.node", "alpo.storage", "alpo.core.replica"}
+HEAVY = {"trio", "pydantic", "pydantic_core", "pyarrow", "pyspark", "matplotlib", "sqlite3", "sqlite_utils",
+         "structlog", "rich", "statistics", "alpo.config", "alpo.node", "alpo.storage", "alpo.core.replica"}
 #: Besides those, what help, the version and completion do without.
-CLIENT = {"anyio", "asyncio", "msgpack", "ssl", "alpo.client.log", "alpo.wire"}
+CLIENT = {"tomllib", "anyio", "asyncio", "msgpack", "ssl", "alpo.client.log", "alpo.wire"}
 
 
 @pytest.mark.parametrize("words", [
@@ -62,7 +62,7 @@ def test_a_command_imports_itself_and_the_client(words: tuple[str, ...]) -> None
     assert modules & HEAVY == set()
     assert "alpo.client.log" in modules or "alpo.client.servers" in modules  # it did begin
     others = {entry.place.split(":")[0].rpartition(".")[2] for entry in TABLE if entry.name != words[0]}
-    assert commands_of(modules) & others <= {"status", "member"}  # whose rows `member list` shows too, whose is transfer
+    assert commands_of(modules) & others <= {"status", "member"}  # `member list` shows status; transfer stands there
 
 
 @pytest.mark.parametrize("words", [
@@ -74,7 +74,12 @@ def test_help_version_and_wrong_usage_import_no_client(words: tuple[str, ...]) -
     assert imported(*words) & (HEAVY | CLIENT) == set()
 
 
-@pytest.mark.parametrize("words", [("--version",), ("--help",)])
+@pytest.mark.parametrize("words", [("--version",), ("-V",), ("version",)])
+def test_the_version_needs_no_typer(words: tuple[str, ...]) -> None:
+    assert imported(*words) & {"typer", "alpo_cli.app", "inspect"} == set()
+
+
+@pytest.mark.parametrize("words", [("--json", "--version"), ("--help",)])
 def test_the_root_imports_no_command(words: tuple[str, ...]) -> None:
     assert commands_of(imported(*words)) == set()
 
@@ -142,8 +147,8 @@ def every(group: Any, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
 def test_helps_are_plain(path: tuple[str, ...]) -> None:
     shown = CliRunner().invoke(app, [*path, "-h"])
     assert shown.exit_code == 0
-    for ugly in ("<bool>", "<int", "<x<", "9223372036854775807", "2147483647", "(R2", "(R1", "(R3", "╭", "[dim]", "None"):
-        assert ugly not in shown.stdout
+    ugly = ("<bool>", "<int", "<x<", "9223372036854775807", "2147483647", "(R1", "(R2", "(R3", "╭", "[dim]", "None")
+    assert [word for word in ugly if word in shown.stdout] == []
     assert shown.stdout == CliRunner().invoke(app, ["help", *path]).stdout
     assert max(map(len, shown.stdout.splitlines())) <= 120
 

@@ -89,9 +89,10 @@ def test_cursors_hold_trims_back(alpo: Alpo) -> None:
 
 @pytest.mark.parametrize(("words", "said"), [
     (["outcome", "~no-uuid", "1"], "UUIDv7"), (["outcome", "x" * 129, "1"], "1 to 128 bytes"),
-    (["outcome", "billing-7", "0"], "greater than or equal to 1"), (["outcome", "billing-7", "one"], "valid integer"),
-    (["outcome", "billing-7"], "SERIAL"), (["append", "x", "--wait", "nobody"], "'everyone'"),
-    (["cursor", "set", "nightly", "0"], "greater than or equal to 1"),
+    (["outcome", "billing-7", "0"], "must be at least 1, not 0"),
+    (["outcome", "billing-7", "one"], "a whole number, not 'one'"),
+    (["outcome", "billing-7"], "SERIAL"), (["append", "x", "--wait", "nobody"], "must be everyone"),
+    (["cursor", "set", "nightly", "0"], "must be at least 1, not 0"),
     (["cursor", "drop", "x" * 129], "1 to 128 bytes"),
     (["cursor", "set", "nightly"], "LSN"), (["cursor", "set", "", "1"], "1 to 128 bytes"),
     (["settings", "set", "colour=7"], "no setting 'colour'; there are session_ttl_s, window,"),

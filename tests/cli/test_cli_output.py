@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import unicodedata
@@ -13,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alpo import Record
+from alpo_cli.commands.member import _COLUMNS
 from alpo_cli.exits import UsageProblem
 from alpo_cli.output import escape, escape_bytes, payload_fields, rfc3339, table
 from alpo_cli.read import clip, line_format, record_fields
@@ -96,16 +98,44 @@ def test_clip_ends_at_the_lsn_or_the_count() -> None:
     assert clip(page, 6, 4) == (page[:2], True)
 
 
-@pytest.mark.parametrize("columns_wide", [200, 30, 12])
+#: What makes heads bold.
+STYLE = re.compile(r"\x1b\[[0-9;]*m")
+WIDE = ["id", "address", "state"]
+
+
+@pytest.mark.parametrize(("columns_wide", "first_line", "lines"), [
+    (200, "┏━", 6), (34, "id  address ", 3), (28, "┏━", 6), (24, "id       1 ", 3), (12, "id       1", 7),
+])
 def test_a_table_loses_nothing_however_narrow_the_terminal(
-    columns_wide: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    columns_wide: int, first_line: str, lines: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns_wide))
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    table("", ["id", "address", "state"], [["1", "127.0.0.1:7100", "[bold]passive"]])
-    out = capsys.readouterr().out
+    rows = [["1", "127.0.0.1:7100", "[bold]passive"], ["2", "h:1", "x"]]
+    table("", WIDE, rows if columns_wide not in (28, 24) else rows[:1])
+    out = STYLE.sub("", capsys.readouterr().out)
     assert all(cell in out for cell in ("127.0.0.1:7100", "[bold]passive")), out
-    assert ("id" in out.splitlines()[1] and "address" in out.splitlines()[1]) == (columns_wide != 30), out
+    assert out.startswith(first_line) and len(out.splitlines()) == lines, out
+    assert columns_wide < 20 or max(map(len, out.splitlines())) <= columns_wide, out
+
+
+@pytest.mark.parametrize("count", [1, 3, 5, 7, 9])
+def test_a_table_of_members_fits_80_columns(
+    count: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    row = ["1", "log-1.internal.example.org:7100", "learner", "unreachable", "CATCHING_UP", "123456789", "123456789",
+           "1234567"]
+    table("", _COLUMNS, [row] * count)
+    assert max(map(len, STYLE.sub("", capsys.readouterr().out).splitlines())) <= 80
+
+
+def test_a_table_that_is_piped_is_lines_with_tabs(capsys: pytest.CaptureFixture[str]) -> None:
+    table("a title", ["id", "last LSN"], [["1", "a b"], ["2", "c\td\x1b"], ["3", ""]])
+    assert capsys.readouterr().out == "id\tlast LSN\n1\ta b\n2\tc\\td\\e\n3\t\n"
+    table("a title", ["", ""], [["took", "1 s"]])
+    assert capsys.readouterr().out == "took\t1 s\n"
 
 
 @pytest.mark.parametrize("closed", [0, 1, 2])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -24,7 +24,7 @@ def help_(
 
         alpo help member add
     """
-    here = ctx.find_root()
+    here: Any = ctx.find_root()
     for word in command or ():
         names = here.command.list_commands(here) if isinstance(here.command, typer.core.TyperGroup) else []
         found = here.command.get_command(here, word) if word in names else None
