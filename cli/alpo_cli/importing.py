@@ -239,7 +239,7 @@ async def import_all(target: Target, wanted: Wanted) -> None:
     elif failure is None or work.appends is None or work.appends.payloads:
         say(work.summary())
     if isinstance(failure, NotGuaranteed | SessionExpired):
-        raise Unknown(f"{failure}\n{work.how_to_go_on()}")
+        raise Unknown(f"{'interrupted' if interrupted else failure}\n{work.how_to_go_on()}")
     if isinstance(failure, Unavailable | Overloaded | NoSpace):
         raise Failed(f"{failure}\n{work.how_to_go_on()}")
     if failure is not None:
