@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import subprocess
 import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from alpo_command import Alpo, read_line
+from alpo_command import COMMAND, Alpo, environment, read_line
 
 from alpo_cli.commands.status import KEYS
 from alpo_cli.local_cluster import free_base_port
@@ -49,6 +50,22 @@ def test_ways_to_cut_the_input(alpo: Alpo, flags: list[str], stdin: bytes, paylo
     records = alpo.lines("read", "--last", str(len(payloads)))
     assert [record["payload"] for record in records] == payloads
     assert ("--atomic" in flags) == (len({record["id"] for record in records}) < len(records))
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    (["append"], b"reading lines from the terminal; Ctrl-D ends"), (["import"], b"reading lines from the terminal"),
+    (["append", "--whole"], b"reading one payload from the terminal"),
+])
+def test_on_a_terminal_it_says_what_it_waits_for(alpo: Alpo, words: list[str], said: bytes) -> None:
+    ours, theirs = pty.openpty()
+    with os.fdopen(ours, "wb", buffering=0) as keys:
+        command = subprocess.Popen([*COMMAND, *words], stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                   env=environment(alpo.servers))
+        os.close(theirs)
+        assert command.stderr is not None and said in command.stderr.readline()
+        keys.write(b"typed\n\x04")
+        assert b"1 appended" in command.communicate(timeout=60)[1] and command.returncode == 0
+    assert b"terminal" not in alpo.run("append", stdin=b"x").stderr
 
 
 def test_bytes_come_back_as_they_were(alpo: Alpo, tmp_path: Path) -> None:
