@@ -40,8 +40,6 @@ def store_errors() -> Iterator[None]:
 
 def back_up(target: Target, file: Path, server: int | None) -> None:
     """Copy a server's log into FILE, which appears whole or not at all."""
-    if file.is_dir() or not file.absolute().parent.is_dir():
-        raise UsageProblem(f"{file}: not a file in a directory that exists")
     with slow_progress() as step, store_errors():
         made = run(_copy, target, file, server, step)
     if target.json:

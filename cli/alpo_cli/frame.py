@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, TypeVar, get_args, get_origin
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from .exits import USAGE
+from .exits import USAGE, UsageProblem
 from .output import say
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -288,6 +288,9 @@ class Group(_Plain, TyperGroup):
         except typer.TyperException as error:
             say(f"{program}: {told(error)}")
             code = error.exit_code
+        except UsageProblem as error:
+            say(f"{program}: {error}")
+            code = USAGE
         except typer.Abort:
             say(f"{program}: interrupted")
             code = 1

@@ -169,7 +169,7 @@ def test_stretches_that_cannot_be_read_are_compared_too(sqlite: SqliteBench, tmp
 
 @pytest.mark.parametrize("command", ["show", "verify", "export"])
 def test_what_is_no_data_is_refused(command: str, tmp_path: Path) -> None:
-    assert "there is no data file or backup" in run(command, tmp_path / "none", code=1)[1]
+    assert "there is no data file or backup" in run(command, tmp_path / "none", code=2)[1]
 
 
 def test_a_reader_that_leaves_is_no_error(sqlite: SqliteBench) -> None:

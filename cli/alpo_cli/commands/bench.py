@@ -10,6 +10,7 @@ import typer
 
 from ..exits import UsageProblem
 from ..frame import App
+from ..inputs import a_new_file, ending_of
 from ..local_cluster import LocalCluster
 from ..options import Target, remember, with_target, without_servers
 from ..output import say
@@ -35,8 +36,10 @@ _FAILOVER_SERVERS_MIN = 3
 
 
 def _check_plot(plot: Path | None) -> None:
-    if plot is not None and plot.suffix.lower() != ".svg":
-        raise UsageProblem(f"--plot {plot}: what is drawn is SVG: FILE.svg")
+    """Before any load: raises UsageProblem if the picture could not be written."""
+    if plot is not None:
+        ending_of(plot, (".svg",), "--plot")
+        a_new_file(plot, "--plot")
 
 
 @app.command()
@@ -58,9 +61,9 @@ def append(
 
         alpo bench append --payload 1024 --batch 64 --seconds 30 --yes --json --plot append.svg
     """
+    _check_plot(plot)
     if outstanding < connections:
         raise UsageProblem(f"--outstanding {outstanding} is less than --connections {connections}")
-    _check_plot(plot)
     import trio
 
     from ..bench.load import Load, append_load, last_lsn
@@ -143,9 +146,9 @@ def failover(
 
         alpo bench failover --dir /tmp/demo --signal TERM --rounds 5 --json
     """
+    _check_plot(plot)
     if outstanding > 1 and outstanding - 1 < connections:
         raise UsageProblem(f"--outstanding {outstanding}: one is timed, each of {connections} connections needs one")
-    _check_plot(plot)
     import trio
 
     from ..bench.failover import failover as measure_failover

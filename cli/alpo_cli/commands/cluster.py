@@ -11,6 +11,7 @@ import alpo
 
 from ..exits import Failed, UsageProblem
 from ..frame import App
+from ..inputs import a_new_directory
 from ..local_cluster import LocalCluster, LocalServer
 from ..options import Target, local, remember, with_target
 from ..output import print_json, say, table
@@ -93,6 +94,7 @@ async def _serve(target: Target, cluster: LocalCluster, fresh: list[LocalServer]
 def lay_out(dir: Path, size: int | None, base_port: int | None) -> LocalCluster:
     """The cluster of an existing directory, or a new one. Raises UsageProblem if the flags contradict what is there."""
     if not LocalCluster.exists(dir):
+        a_new_directory(dir, "--dir")
         return LocalCluster.create(
             dir, SIZE_DEFAULT if size is None else size, BASE_PORT_DEFAULT if base_port is None else base_port
         )

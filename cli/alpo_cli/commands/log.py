@@ -12,6 +12,7 @@ from alpo.core.entries import INT_MAX, Kind
 
 from ..exits import UsageProblem
 from ..frame import App
+from ..inputs import a_log, a_new_file
 from ..options import Target, remember, without_servers
 
 app = App(
@@ -41,7 +42,7 @@ def show(
                                               help="Entry to begin with.")] = None,
     stop: Annotated[int | None, typer.Option("--to", metavar="ID", min=1, max=INT_MAX, show_default="the last",
                                              help="Entry to end with.")] = None,
-    limit: Annotated[int | None, typer.Option("--limit", metavar="N", min=0, max=INT_MAX, show_default=False,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", metavar="N", min=0, max=INT_MAX, show_default=False,
                                               help="At most N entries.")] = None,
     kind: Annotated[list[KindName] | None, typer.Option("--kind", case_sensitive=False, show_default=False,
                                                         help="Only entries of this kind; may be repeated.")] = None,
@@ -60,6 +61,7 @@ def show(
 
     if start is not None and stop is not None and start > stop:
         raise UsageProblem(f"--from {start} is after --to {stop}")
+    a_log(where)
     work.show(target, where, start, stop, limit, frozenset(int(Kind[name.name]) for name in kind or ()))
 
 
@@ -78,6 +80,7 @@ def verify(target: Target, where: Where) -> None:
     """
     from .. import log_work as work
 
+    a_log(where)
     work.verify(target, where)
 
 
@@ -92,7 +95,7 @@ def export(
                                              help="Payload to end with.")] = None,
     format: Annotated[Format, typer.Option("--format", help="jsonl: the keys of `alpo read --json`. parquet needs"
                                                             " pip install 'alpo[export]'.")] = Format.JSONL,
-    output: Annotated[Path | None, typer.Option("--output", metavar="FILE", show_default="stdout",
+    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", show_default="stdout",
                                                 help="Where to; FILE appears when it is whole.")] = None,
 ) -> None:
     """Write payloads as JSON lines or Parquet.
@@ -112,6 +115,9 @@ def export(
         raise UsageProblem(f"--from {start} is after --to {stop}")
     if format is Format.PARQUET and output is None:
         raise UsageProblem("--format parquet needs --output FILE")
+    a_log(where)
+    if output is not None:
+        a_new_file(output, "--output")
     work.export(where, start or 1, stop or INT_MAX, format is Format.PARQUET, output)
 
 
@@ -135,4 +141,6 @@ def diff(
     """
     from .. import log_work as work
 
+    for log in (a, b):
+        a_log(log)
     work.diff(target, a, b)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from ..exits import Failed
 from ..frame import App
 from ..options import Target, remember, without_servers
-from ..output import escape, print_json
 
 app = App(
     callback=remember,
@@ -18,7 +16,7 @@ app = App(
 @app.command("doctor")
 @without_servers
 def doctor(target: Target) -> None:
-    """Check PySpark, PyArrow, Java and the workers' Python, and say what to do.
+    """Check PySpark, PyArrow, Java and the workers' Python, and say what to do: the same as alpo-pipeline doctor.
 
     Exit code 1 when Spark could not work here. Needs no cluster, and starts no Spark.
 
@@ -28,16 +26,6 @@ def doctor(target: Target) -> None:
 
         alpo spark doctor --json | jq 'select(.ok | not)'
     """
-    from alpo.spark.fitness import examine
+    from ..pipeline.fitness import tell
 
-    facts = examine()
-    for fact in facts:
-        if target.json:
-            print_json({**fact._asdict(), "do": fact.do or None})
-        else:
-            print(escape(f"{'OK' if fact.ok else 'bad':<5} {fact.check:<12} {fact.says}"))
-            if fact.do:
-                print(escape(f"{'':<19}-> {fact.do}"))
-    bad = [fact.check for fact in facts if not fact.ok]
-    if bad:
-        raise Failed(f"bad: {', '.join(bad)}")
+    tell(target)

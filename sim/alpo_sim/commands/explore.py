@@ -10,6 +10,8 @@ from typing import Annotated
 
 import typer
 
+from alpo_cli.inputs import a_new_file
+
 from ..explore.messages import Messages
 from ..explore.reigns import Reigns
 from ..explore.schedule import NoSchedule, schedule
@@ -19,7 +21,7 @@ from ..explore.way import lines
 from ..mutations import MUTATIONS
 from ..narrate import comments, narrated
 from ..scenario_text import write
-from .output import check_folder_of, writing
+from .output import writing
 
 Bound = Annotated[int | None, typer.Option(min=0, help="Bound; the world's own by default.", show_default=False)]
 
@@ -42,7 +44,7 @@ def explore(
     Losses, copies and orders of messages are not bounded. Bounds: --terms; --entries appended; --timers that run out,
     --crashes and --wipes in all; --writes under way on one server (0: on disk at once); --requests of clients.
 
-    [dim]Examples:[/dim]
+    Examples:
 
       alpo-sim explore --limit-s 60
       alpo-sim explore --world start --wipes 1
@@ -54,7 +56,7 @@ def explore(
     if mutation is not None and mutation not in MUTATIONS:
         raise typer.BadParameter(f"no mutation {mutation!r}: there are {', '.join(MUTATIONS)}", param_hint="--mutation")
     if output is not None:
-        check_folder_of(output)
+        a_new_file(output, "--output")
     wanted = Wanted(servers, terms, entries, timers, crashes, wipes, writes, requests, late)
     with MUTATIONS[mutation].applied() if mutation else nullcontext():
         sound = True

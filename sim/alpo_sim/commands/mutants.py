@@ -29,7 +29,7 @@ def mutants(
     Each mutation has a world of its own, small and bad in the way that matters; of one whose harm is to be seen some
     checks are left out that would notice sooner. Repeat one with: alpo-sim run --mutation NAME --seed SEED.
 
-    [dim]Examples:[/dim]
+    Examples:
 
       alpo-sim mutants
       alpo-sim mutants --only M1,S4 --jobs 1

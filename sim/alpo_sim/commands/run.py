@@ -10,6 +10,8 @@ from typing import Annotated
 
 import typer
 
+from alpo_cli.inputs import a_new_file
+
 from ..actions import Clock
 from ..checks import INVARIANTS
 from ..options import Options
@@ -42,12 +44,14 @@ def run(
 ) -> None:
     """Run one world. Exit 1, and the invariant that broke, if one does.
 
-    [dim]Examples:[/dim]
+    Examples:
 
       alpo-sim run --seed 7
       alpo-sim run --seed 7 --servers 5 --trace run.txt
       alpo-sim run --seed 7 --mutation M1
     """
+    if trace is not None:
+        a_new_file(trace, "--trace")
     seed = random.SystemRandom().randrange(1 << 32) if seed is None else seed
     with mutated(mutation or ""):
         world = world_of(seed, servers, seconds, mutation)

@@ -74,7 +74,7 @@ def seeds(
 ) -> None:
     """Run many worlds, and stop at the first that breaks. Exit 1 then, with the command that repeats it.
 
-    [dim]Examples:[/dim]
+    Examples:
 
       alpo-sim seeds 1..1000
       alpo-sim seeds 1..200 --servers 5 --jobs 2
