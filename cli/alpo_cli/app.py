@@ -21,6 +21,8 @@ def _entry(name: str, panel: str, help: str, place: str = "") -> Entry:
 TABLE = (
     _entry("append", _DAILY, "Append payloads: each TEXT, or each line of stdin"),
     _entry("read", _DAILY, "Read guaranteed payloads in order, one a line"),
+    _entry("import", _DAILY, "Append each line of a file, or of stdin: the fastest way in, and one that can be gone on"
+                             " with", "import_:import_"),
     _entry("outcome", _DAILY, "Tell what became of an append: appended at an LSN, not appended, or too old to tell"),
     _entry("status", _LOOK, "Show every member: who leads, how far each log goes, who is behind"),
     _entry("doctor", _LOOK, "Check disks, clocks, connections, space, versions and timers, and say what to do"),

@@ -40,14 +40,15 @@ class Finding(NamedTuple):
     do: str = ""
 
 
-def examine(members: Sequence[Fields], elections: int | None) -> list[Finding]:
-    """All checks. ``elections``: won within the last hour, None if that is not known."""
+def examine(members: Sequence[Fields], elections: int | None, handovers: int = 0) -> list[Finding]:
+    """All checks. ``elections``: won within the last hour, None if that is not known; ``handovers``: planned
+    ones, which are none of those."""
     there = [member for member in members if member.get("reachable")]
     found = [*_members(members, there)]
     if there:
         for check in _CHECKS:
             found += check(there, members)
-        found += _elections(elections)
+        found += _elections(elections, handovers)
     return found
 
 
@@ -276,12 +277,13 @@ def _strangers(there: Sequence[Fields], members: Sequence[Fields]) -> Iterator[F
                 )
 
 
-def _elections(elections: int | None) -> Iterator[Finding]:
+def _elections(elections: int | None, handovers: int) -> Iterator[Finding]:
     if elections is None:
         return
     often = elections >= ELECTIONS_WARN
+    planned = f", beside {handovers} planned hand-over{'s' if handovers > 1 else ''}" if handovers else ""
     yield Finding(
-        "elections", Verdict.WARN if often else Verdict.OK, None, f"{elections} won in the last hour",
+        "elections", Verdict.WARN if often else Verdict.OK, None, f"{elections} won in the last hour{planned}",
         "alpo explain --since 1h tells why; most often it is a slow disk, a busy processor or a poor network" if often
         else "",
     )

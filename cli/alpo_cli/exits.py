@@ -34,9 +34,13 @@ class Failed(Exception):
     """The command could not do its work, and nothing is left in doubt (exit 1)."""
 
 
+class Unknown(Failed):
+    """The outcome of appends is unknown (exit 3), and the message itself says what to do."""
+
+
 def code_of(error: BaseException) -> int:
     """The exit code for one error that is no group. Errors that are nobody's plan (bugs) are not for here."""
-    if isinstance(error, NotGuaranteed | SessionExpired):
+    if isinstance(error, NotGuaranteed | SessionExpired | Unknown):
         return UNKNOWN
     if isinstance(error, UsageProblem | TooLarge):
         return USAGE

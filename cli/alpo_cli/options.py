@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
+from unicodedata import category
 
 import typer
 
@@ -128,6 +129,15 @@ def check_client(name: str, where: str) -> None:
         raise UsageProblem(f"{where}: a random client's id is ~ and a UUIDv7, as in the message of exit 3")
 
 
+def check_new_client(name: str, where: str) -> None:
+    """Raises UsageProblem for what no client should be called from now on. (Of those that are, some may be.)"""
+    check_client(name, where)
+    if name.startswith("~"):
+        raise UsageProblem(f"{where}: names do not begin with ~ (a random client's append can only be retried)")
+    if any(category(character) == "Cc" for character in name):
+        raise UsageProblem(f"{where}: a name has no control characters, no line ends among them")
+
+
 def _servers_of_file(path: Path) -> tuple[str, ...]:
     import tomllib
 
@@ -161,8 +171,15 @@ def with_servers_if_given(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def local(command: Callable[..., None]) -> Callable[..., None]:
-    """For commands that talk to no cluster: the shared options are taken and mean nothing. Ends by exit code."""
-    return _with_shared_options(command, lambda given: [])
+    """For commands that know by themselves whom to talk to and how long: of the shared options `--json` is honoured,
+    and the others are refused, since they would mean nothing. Ends by exit code."""
+    def first(given: dict[str, Any]) -> list[Target]:
+        for name in ("servers", "config", "timeout"):
+            if name in given:
+                raise UsageProblem(f"--{name} means nothing to this command: it works on what is in --dir")
+        return [resolve(given, needs_servers=False)]
+
+    return _with_shared_options(command, first)
 
 
 def only_json(command: Callable[..., None]) -> Callable[..., None]:

@@ -50,7 +50,8 @@ def section_of(path: str) -> str:
 
 def test_the_commands_are_those_of_the_contract() -> None:
     assert sorted(ALL) == sorted([
-        "alpo append", "alpo read", "alpo status", "alpo session list", "alpo session drop", "alpo cluster start",
+        "alpo append", "alpo read", "alpo import", "alpo status", "alpo session list", "alpo session drop",
+        "alpo cluster start",
         "alpo cluster stop", "alpo cluster list", "alpo cluster init", "alpo bench append", "alpo bench read",
         "alpo bench failover", "alpo outcome", "alpo trim", "alpo explain", "alpo doctor", "alpo backup",
         "alpo restore", "alpo recover", "alpo log show", "alpo log verify", "alpo log export", "alpo log diff",

@@ -155,6 +155,8 @@ def test_cleaning_strangers_elections() -> None:
     assert "10.0.0.9: cluster ab" in only(three(problems=["10.0.0.9: cluster ab"]), "strangers", Verdict.WARN).says
     assert found(three(), "elections", 3)[0].verdict is Verdict.WARN
     assert found(three(), "elections", None) == []
+    (handed,) = [finding for finding in examine(three(), 0, 4) if finding.check == "elections"]
+    assert (handed.verdict, handed.says) == (Verdict.OK, "0 won in the last hour, beside 4 planned hand-overs")
 
 
 def test_copies_that_are_damaged_or_differ() -> None:

@@ -25,6 +25,7 @@ FOLD = ("--fold", "json:loads")
 #: Every option and argument that is a path: how it is given. ``{bad}`` stands for it.
 READ = {
     "alpo append --file": ("append", "--file", "{bad}"),
+    "alpo import FILE": ("import", "{bad}"),
     "alpo restore FILE": ("restore", "{bad}", "--data", "{new}", *LISTEN),
     "alpo recover --data": ("recover", "--data", "{bad}", "--force-new-cluster", "--yes"),
     "alpo log show DATA_OR_BACKUP": ("log", "show", "{bad}"),

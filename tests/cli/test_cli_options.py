@@ -29,8 +29,8 @@ def leaf(target: Target, word: str, count: Annotated[int, typer.Option("--count"
 
 @group.command()
 @local
-def alone() -> None:
-    print("alone")
+def alone(target: Target) -> None:
+    print(f"alone {target.json}")
 
 
 def run(*words: str, **env: str) -> Target:
@@ -82,9 +82,13 @@ def test_a_file_without_servers(content: str, tmp_path: Path) -> None:
     assert str(file) in result.stderr
 
 
-def test_local_commands_take_the_options_and_ignore_them() -> None:
-    result = CliRunner().invoke(app, ["--json", "group", "alone", "--servers", "no address", "--timeout", "-1"])
-    assert (result.exit_code, result.stdout) == (0, "alone\n")
+def test_commands_that_know_whom_to_talk_to_take_json_and_refuse_the_others() -> None:
+    result = CliRunner().invoke(app, ["--json", "group", "alone"], env={"ALPO_SERVERS": "a:1"})
+    assert (result.exit_code, result.stdout) == (0, "alone True\n")
+    for words in (("--servers", "a:1", "group", "alone"), ("group", "alone", "--timeout", "3"),
+                  ("group", "--config", "f", "alone")):
+        result = CliRunner().invoke(app, list(words))
+        assert (result.exit_code, result.stdout) == (2, "") and "means nothing to this command" in result.stderr
 
 
 def test_servers() -> None:
@@ -116,3 +120,13 @@ def test_a_random_clients_id_has_a_form(client: str) -> None:
     line = ["append", "x", "--servers", "127.0.0.1:1", "--client", client, "--serial", "1"]
     result = CliRunner().invoke(alpo_app, line)
     assert result.exit_code == 2 and "UUIDv7" in result.stderr
+
+
+def test_new_names_have_no_control_characters_and_old_ones_can_still_be_reached() -> None:
+    nobody = ["--servers", "127.0.0.1:1", "--timeout", "0.2"]
+    for words in (["append", "x"], ["import"]):
+        result = CliRunner().invoke(alpo_app, [*words, "--client", "a\nb", *nobody], input="")
+        assert result.exit_code == 2 and "no control characters" in result.stderr
+    for words in (["read", "--client", "a\nb"], ["session", "drop", "a\nb"], ["outcome", "a\nb", "1"],
+                  ["append", "x", "--serial", "1", "--client", "a\nb"]):
+        assert CliRunner().invoke(alpo_app, [*words, *nobody]).exit_code in (1, 3)

@@ -18,7 +18,8 @@ from alpo import Record
 from alpo_cli.commands.member import _COLUMNS
 from alpo_cli.exits import UsageProblem
 from alpo_cli.output import counted, escape, escape_bytes, payload_fields, rfc3339, table
-from alpo_cli.read import clip, line_format, record_fields
+from alpo_cli.read import clip
+from alpo_cli.record_format import Style, record_fields
 from alpo_cli.times import parse_since
 
 NOW = datetime(2026, 1, 31, 8, 0, 0, 123_000, UTC)
@@ -60,10 +61,10 @@ def test_the_keys_of_a_record_are_the_contract() -> None:
 
 def test_the_four_ways_to_write_a_record() -> None:
     odd = record(b"a\x1b\xff")
-    assert line_format(False, False, False)(odd) == b"a\x1b\xff\n"
-    assert line_format(False, False, True)(odd) == b"a\\e\\xff\n"
-    assert line_format(False, True, True)(odd) == b"a\x1b\xff"
-    line = line_format(True, False, False)(odd)
+    assert Style().writer(False)([odd]) == b"a\x1b\xff\n"
+    assert Style().writer(True)([odd]) == b"a\\e\\xff\n"
+    assert Style(raw=True).writer(True)([odd]) == b"a\x1b\xff"
+    line = Style("json").writer(False)([odd])
     assert line.endswith(b"\n") and json.loads(line)["payload_base64"] == "YRv/"
 
 

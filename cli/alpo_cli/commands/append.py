@@ -10,7 +10,7 @@ import typer
 from alpo.core.entries import INT_MAX
 
 from ..exits import UsageProblem
-from ..options import Target, check_client, with_target
+from ..options import Target, check_client, check_new_client, with_target
 from ..running import run
 
 
@@ -85,6 +85,4 @@ def _check_append(
     if epoch is not None and serial is None:
         raise UsageProblem("--epoch needs --serial")
     if client is not None:
-        check_client(client, "--client")
-    if client is not None and client.startswith("~") and serial is None:
-        raise UsageProblem("--client: names do not begin with ~ (a random client's append can only be retried)")
+        (check_new_client if serial is None else check_client)(client, "--client")

@@ -47,22 +47,33 @@ def _check_plot(plot: Path | None) -> None:
 def append(
     target: Target, payload: Payload = 100, outstanding: Outstanding = 64, connections: Connections = 1,
     batch: Batch = 1, seconds: Seconds = 10.0, plot: Plot = None,
+    yes: Annotated[bool, typer.Option("--yes", show_default=False,
+                                      help="Also into a log that is not empty.")] = False,
 ) -> None:
     """Keep so many appends in flight and measure; an operation is one append (with --batch one batch).
+
+    What it appends is in the log for good, between whatever else is: a log that is not empty is refused without --yes.
+    Measure on a cluster of its own.
 
     Examples:
 
         alpo bench append --outstanding 1000 --connections 10
 
-        alpo bench append --payload 1024 --batch 64 --seconds 30 --json --plot append.svg
+        alpo bench append --payload 1024 --batch 64 --seconds 30 --yes --json --plot append.svg
     """
     _check_plot(plot)
     if outstanding < connections:
         raise UsageProblem(f"--outstanding {outstanding} is less than --connections {connections}")
     import trio
 
-    from ..bench.load import Load, append_load
+    from ..bench.load import Load, append_load, last_lsn
     from ..bench.show import progress, show
+
+    if not yes and (end_lsn := trio.run(last_lsn, ",".join(target.servers), target.timeout_s)):
+        raise UsageProblem(
+            f"the log is not empty, its last LSN is {end_lsn}: what a bench appends stays in it for good; if that is"
+            " meant, say --yes"
+        )
 
     load = Load(payload, outstanding, connections, batch, seconds)
     with progress("appending", seconds, target.json) as (bar, task):

@@ -14,7 +14,7 @@ from ..frame import App
 from ..inputs import a_new_directory
 from ..local_cluster import LocalCluster, LocalServer
 from ..options import Target, local, remember, with_target
-from ..output import counted, say, table
+from ..output import counted, print_json, say, table
 from ..running import run
 
 SIZE_DEFAULT = 3
@@ -38,7 +38,7 @@ Dir = Annotated[
 @app.command()
 @local
 def start(
-    dir: Dir,
+    target: Target, dir: Dir,
     size: Annotated[int | None, typer.Option("--size", metavar="N", show_default=str(SIZE_DEFAULT),
                                              help="How many servers.")] = None,
     base_port: Annotated[int | None, typer.Option("--base-port", metavar="PORT", show_default=str(BASE_PORT_DEFAULT),
@@ -63,23 +63,26 @@ def start(
     keep = False
     try:
         cluster.spawn(fresh)
-        interrupted = run(_serve, cluster, fresh, detach)
+        interrupted = run(_serve, target, cluster, fresh, detach)
         keep = detach and not interrupted
     finally:
         if not keep:
-            _stop(LocalCluster(cluster.directory, fresh))
+            _say_killed(LocalCluster(cluster.directory, fresh).stop())
     if interrupted and detach:
         raise KeyboardInterrupt
 
 
-async def _serve(cluster: LocalCluster, fresh: list[LocalServer], detach: bool) -> bool:
+async def _serve(target: Target, cluster: LocalCluster, fresh: list[LocalServer], detach: bool) -> bool:
     """Wait for a leader, print the addresses, and unless detached stay until Ctrl-C; whether that came."""
     from ..interrupts import unless_interrupted
     from ..leaders import leader_within
 
     async def body() -> None:
         await leader_within(cluster, LEADER_WITHIN_S)
-        print(cluster.addresses, flush=True)
+        if target.json:
+            print_json({"servers": cluster.addresses})
+        else:
+            print(cluster.addresses, flush=True)
         if not detach:
             say(f"running: {counted(len(cluster.servers), 'server')}; Ctrl-C stops all."
                 f" Logs: {cluster.directory}/server-N.log")
@@ -116,14 +119,14 @@ async def _say_who_ends(servers: list[LocalServer]) -> None:
         await anyio.sleep(0.5)
 
 
-def _stop(cluster: LocalCluster) -> None:
-    for id in cluster.stop():
+def _say_killed(ids: list[int]) -> None:
+    for id in ids:
         say(f"server {id} did not stop within 10 s and was killed")
 
 
 @app.command()
 @local
-def stop(dir: Dir) -> None:
+def stop(target: Target, dir: Dir) -> None:
     """Stop the servers of a cluster: SIGTERM, and SIGKILL to what is still there after 10 s.
 
     Examples:
@@ -132,13 +135,17 @@ def stop(dir: Dir) -> None:
     """
     cluster = LocalCluster.load(dir)
     running = [server.id for server in cluster.servers if server.running()]
-    _stop(cluster)
-    say(f"stopped {counted(len(running), 'server')}" if running else "no server was running")
+    killed = cluster.stop()
+    _say_killed(killed)
+    if target.json:
+        print_json({"stopped": running, "killed": killed})
+    else:
+        say(f"stopped {counted(len(running), 'server')}" if running else "no server was running")
 
 
 @app.command("list")
 @local
-def list_(dir: Dir) -> None:
+def list_(target: Target, dir: Dir) -> None:
     """List the servers of a cluster: address, process, data, log.
 
     Examples:
@@ -146,6 +153,11 @@ def list_(dir: Dir) -> None:
         alpo cluster list --dir /tmp/demo
     """
     cluster = LocalCluster.load(dir)
+    if target.json:
+        for s in cluster.servers:
+            print_json({"id": s.id, "address": s.address, "pid": s.pid if s.running() else None, "data": str(s.data),
+                        "log": str(s.log)})
+        return
     rows = [
         [str(s.id), s.address, str(s.pid) if s.running() else "not running", str(s.data), str(s.log)]
         for s in cluster.servers

@@ -13,7 +13,7 @@ from ..exits import Failed
 from ..options import Target, with_target
 from ..output import escape, print_json
 from ..running import run
-from ..story import reigns
+from ..story import handed_over, reigns
 
 if TYPE_CHECKING:
     from alpo.client.events import Events
@@ -54,8 +54,9 @@ def doctor(target: Target) -> None:
     """
     members, events = run(ask, target)
     since_ms = (time.time() - _HOUR.total_seconds()) * 1000
-    won = [reign for reign in reigns(events.events) if reign.time_ms >= since_ms]
-    found = examine(members, len(won))
+    planned = handed_over(events.events)
+    won = [reign.term in planned for reign in reigns(events.events) if reign.time_ms >= since_ms]
+    found = examine(members, won.count(False), won.count(True))
     for finding in found:
         if target.json:
             print_json(as_json(finding))

@@ -111,22 +111,27 @@ async def _catch_up(target: Target, id: int) -> None:
 async def _change(target: Target, what: str, id: int, address: str, wait: bool) -> None:
     async with _connect(target) as log:
         if what == "add":
-            await log.add_member(id, address)
+            members = await log.add_member(id, address)
         elif what == "replace":
-            await log.replace_member(id, address)
+            members = await log.replace_member(id, address)
         else:
-            await log.remove_member(id)
-    if what == "remove":
+            members = await log.remove_member(id)
+    votes = any(member.id == id and member.role == "VOTER" for member in members)
+    if not target.json:
+        say(_done(what, id, votes))
+    if what != "remove" and wait and not votes:
+        await _catch_up(target, id)
         if not target.json:
-            say(f"server {id} is no longer a member")
-    else:
-        if not target.json:
-            say(f"server {id} is in the cluster, as a learner: it votes once it has caught up")
-        if wait:
-            await _catch_up(target, id)
-            if not target.json:
-                say(f"server {id} votes")
+            say(f"server {id} votes")
     await _list(target)
+
+
+def _done(what: str, id: int, votes: bool) -> str:
+    if what == "remove":
+        return f"server {id} is no longer a member"
+    if votes:  # to ask again for what was done is answered as if it were done now
+        return f"server {id} is in the cluster already, and votes"
+    return f"server {id} is in the cluster, as a learner: it votes once it has caught up"
 
 
 @app.command("list")

@@ -27,8 +27,21 @@ def read(
                                              help="The last N payloads.")] = None,
     since: Annotated[str | None, typer.Option("--since", metavar="TIME", show_default=False,
                                               help="From this time on: RFC 3339, or 10m, 2h, 3d ago.")] = None,
+    until: Annotated[str | None, typer.Option("--until", metavar="TIME", show_default=False,
+                                              help="Up to this time, inclusive; TIME as for --since.")] = None,
     client: Annotated[str | None, typer.Option("--client", metavar="NAME", show_default=False,
                                                help="Only this client's payloads.")] = None,
+    long: Annotated[bool, typer.Option("--long", show_default=False,
+                                       help="LSN, time and client before each payload.")] = False,
+    format: Annotated[str | None, typer.Option("--format", metavar="json|csv|tsv|FORMAT", show_default=False,
+                                               help="FORMAT: a text with {lsn} {id} {term} {time} {client} {serial}"
+                                                    " {payload} {payload_base64}.")] = None,
+    csv: Annotated[bool, typer.Option("--csv", show_default=False, help="Short for --format csv.")] = False,
+    json_payload: Annotated[bool, typer.Option("--json-payload", show_default=False,
+                                               help="With --json: a payload that is JSON as a value, under the key"
+                                                    " payload_json.")] = False,
+    null: Annotated[bool, typer.Option("--null", show_default=False,
+                                       help="End each with NUL, as append --null takes them.")] = False,
     raw: Annotated[bool, typer.Option("--raw", show_default=False,
                                       help="Bytes as they are, no separators.")] = False,
     follow: Annotated[bool, typer.Option("--follow", "-f", show_default=False,
@@ -46,7 +59,13 @@ def read(
 
         alpo read --last 10
 
+        alpo read --long --since 2h --until 1h
+
         alpo read --from 1000 --to 1999 --json
+
+        alpo read --format '{lsn}\\t{payload}' --client web-1
+
+        alpo read --json --json-payload | jq .payload_json.user
 
         alpo read --follow --since 10m | grep ERROR
 
@@ -54,8 +73,13 @@ def read(
 
         alpo read --local --server 2
     """
+    from ..record_format import Style
+
+    style = Style.of(target.json, raw, long, null, format, csv, json_payload)
     if last is not None and (start is not None or since is not None):
         raise UsageProblem("--last does not go with --from or --since")
+    if last is not None and until is not None:
+        raise UsageProblem("--last does not go with --until (it counts from the end of the log)")
     if last is not None and stop is not None:
         raise UsageProblem("--last does not go with --to (--from and --to name a stretch)")
     if start is not None and since is not None:
@@ -64,11 +88,13 @@ def read(
         raise UsageProblem(f"--from {start} is after --to {stop}")
     if server is not None and not local:
         raise UsageProblem("--server needs --local")
-    if raw and target.json:
-        raise UsageProblem("--raw does not go with --json")
     if client is not None:
         check_client(client, "--client")
-    moment = None if since is None else parse_since(since, datetime.now(UTC))
+    now = datetime.now(UTC)
+    first = None if since is None else parse_since(since, now)
+    end = None if until is None else parse_since(until, now, "--until")
+    if first is not None and end is not None and first > end:
+        raise UsageProblem(f"--since {since} is after --until {until}")
     from .. import read as work
 
-    work.run(target, work.Wanted(start, stop, limit, last, moment, client, raw, follow, local, server))
+    work.run(target, work.Wanted(start, stop, limit, last, first, end, client, style, follow, local, server))
