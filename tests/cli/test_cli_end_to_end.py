@@ -212,7 +212,7 @@ def test_bench(alpo: Alpo, directory: Path, tmp_path: Path) -> None:
     assert ElementTree.parse(plot).getroot().tag.endswith("svg")
     assert list(alpo.lines("bench", "read", *flags[:-1])[0]) == RESULT_KEYS
     assert "median" in alpo.out("bench", "append", "--batch", "8", *flags)
-    assert "FILE.svg" in alpo.says("bench", "append", "--plot", tmp_path / "x.txt", "--yes", code=2)
+    assert "must end in .svg" in alpo.says("bench", "append", "--plot", tmp_path / "x.txt", "--yes", code=2)
 
 
 def test_a_log_that_was_trimmed_to_its_end_is_not_empty(alpo: Alpo) -> None:
