@@ -90,7 +90,7 @@ def ours(case: Case, seconds: float) -> dict[str, Any]:
     """One run of `alpo bench append` against three fresh alpod processes."""
     with tempfile.TemporaryDirectory(prefix="alpo-bench-") as directory, servers(Path(directory)) as at:
         return last_json([
-            *ALPO, "bench", "append", "--json", "--servers", at,
+            *ALPO, "bench", "append", "--yes", "--json", "--servers", at,
             "--payload", str(case.payload), "--outstanding", str(case.outstanding),
             "--connections", str(case.connections), "--seconds", str(seconds),
         ])

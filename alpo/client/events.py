@@ -14,7 +14,6 @@ import time
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from statistics import median
 from typing import Any, NamedTuple
 
 import anyio
@@ -127,6 +126,8 @@ def _shifts(accounts: list[_Account]) -> dict[int, int]:
     """By how much to shift each server's times back, ms, where that is certain."""
     if not accounts:
         return {}
+    from statistics import median  # imports much, for a command that asks for no events
+
     middle_ms = median(account.ahead_ms for account in accounts)
     doubt_ms = max(account.error_ms for account in accounts)
     return {

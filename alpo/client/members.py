@@ -13,12 +13,15 @@ from dataclasses import dataclass
 
 from alpo.core.inputs import MemberStep
 from alpo.core.members import MemberList
-from alpo.errors import ProtocolError, Unavailable
+from alpo.errors import AlpoError, ProtocolError, Unavailable
 from alpo.wire import requests as w
 
 from .admin import at_leader, unwelcome
 from .connection import Connection
 from .servers import Servers
+
+#: The end of a change's time, kept for asking what it waits for.
+_TOLD_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,8 @@ async def change(
     """Change one member; the list since then, guaranteed. A server that is added or replaced is a LEARNER at first and
     becomes a VOTER by itself once it has caught up.
 
-    Raises `Refused` (why it cannot be), `Unavailable` when no answer came (whether it was done is then not known).
+    Raises `Refused` (why it cannot be), `Unavailable` when no answer came: it says what the leader waits for, if that
+    can be told (whether the change will be done is then not known).
     """
     async def attempt(connection: Connection) -> list[MemberInfo]:
         answer = await connection.ask(lambda number: w.ChangeMember(number, step, id, address, priority))
@@ -53,7 +57,28 @@ async def change(
             return _infos(answer.members)
         raise unwelcome(servers, answer)
 
-    return await at_leader(servers, attempt, timeout_s, timeout_s)
+    told_s = min(_TOLD_S, timeout_s / 4)
+    patience_s = timeout_s - told_s
+    try:
+        return await at_leader(servers, attempt, patience_s, patience_s)
+    except Unavailable as error:
+        why = await _under_way(servers, told_s)
+        if not why:
+            raise
+        raise Unavailable(f"no answer within {timeout_s:g} s: {why}") from error
+
+
+async def _under_way(servers: Servers, timeout_s: float) -> str:
+    """The change that the leader is at, and what it waits for; "" if nobody tells."""
+    async def attempt(connection: Connection) -> str:
+        answer = await connection.ask(w.Status)
+        return str(answer.fields.get("member_change") or "") if isinstance(answer, w.StatusAnswer) else ""
+
+    try:
+        found = await at_leader(servers, attempt, timeout_s)
+    except AlpoError:
+        return ""
+    return f"the leader is still at it, {found}" if found else ""
 
 
 async def transfer(servers: Servers, target: int, timeout_s: float) -> Leadership:

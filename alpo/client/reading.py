@@ -27,7 +27,7 @@ from alpo.wire.shapes import WireError
 from .connection import Connection, Lost
 from .ids import NAME_BYTES_MAX
 from .record import PageEntry, Record, records_of
-from .servers import PAUSE_FIRST_S, PAUSE_MAX_S, Servers
+from .servers import PAUSE_FIRST_S, PAUSE_MAX_S, NoSuchServer, Servers
 from .stopping import StopEvent, unless
 from .verdicts import AWAY
 
@@ -207,6 +207,8 @@ class Pages(Closing):
                         if isinstance(reply, Page | ColumnPage) and self._moves_on(reply):
                             return reply
                         self._judge(reply)
+                    except NoSuchServer as lost:
+                        raise lost.reason from lost
                     except Lost as lost:
                         self._servers.reason = lost.reason
                     self._avoid = self._connection.address if self._connection is not None else None

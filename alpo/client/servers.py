@@ -45,6 +45,13 @@ def given_servers(servers: str | Sequence[str] | None) -> tuple[str, ...]:
     return parse_servers(servers)
 
 
+class NoSuchServer(Lost):
+    """Every server that answers lists its members, and this one is not among them: to try again is of no use."""
+
+    def __init__(self, id: int) -> None:
+        super().__init__(Unavailable(f"the cluster has no server {id}"))
+
+
 class Servers:
     """What is known of a cluster's servers, and the connections to them."""
 
@@ -180,7 +187,8 @@ class Servers:
         return found
 
     async def any(self, server: int | None, avoid: str | None = None) -> Connection:
-        """A connection to server ``server``, or to whichever answers first, ``avoid`` last. Raises `Lost`."""
+        """A connection to server ``server``, or to whichever answers first, ``avoid`` last. Raises `Lost`, for a server
+        that is no member `NoSuchServer`."""
         idle = self._take_idle(lambda c: c.hello.id == server if server is not None else c.address != avoid)
         if idle is not None:
             return idle
@@ -202,8 +210,8 @@ class Servers:
         found = await round_.run(addresses, there)
         if found is not None:
             return found
-        if self.members and id not in self.members:
-            raise Lost(Unavailable(f"the cluster has no server {id}"))
+        if self.members and there is None and not round_.referred:
+            raise NoSuchServer(id)
         raise Lost(self.reason or Unavailable(f"server {id} does not answer"))
 
     def _take_idle(self, fits: Callable[[Connection], bool]) -> Connection | None:
@@ -229,6 +237,8 @@ class _Round:
         self._refers_to = refers_to
         self._otherwise = otherwise
         self._found: Connection | None = None
+        #: Some server told where the one is that was looked for.
+        self.referred = False
         self._asked: list[str] = []
         self._hurry = anyio.Event()
         #: What a server waits for that belongs to no cluster yet: a better reason than that others do not answer.
@@ -279,7 +289,9 @@ class _Round:
         target = self._servers.members.get(self._refers_to(connection))
         if target is None:
             self._servers.reason = Unavailable(f"{connection.address} {self._otherwise}")
-        elif target not in self._asked:
+            return
+        self.referred = True
+        if target not in self._asked:
             self._ask(target, wait=False)
 
 

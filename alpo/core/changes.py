@@ -70,7 +70,7 @@ class Changes:
         """Whatever can be done now; at most one entry."""
         self.newcomers.tick()
         if self.pending is not None and self._r.now_s >= self._pending_ends_s:
-            self._give_up(self._why_not())
+            self._give_up(self._waits_for())
         busy = self.pending is not None or self._lost or self.addresses_changed or self._r.members.latest.learners
         if not busy or not self.may_change:
             return
@@ -97,6 +97,8 @@ class Changes:
         r = self._r
         listed = r.members.latest.get(request.id)
         there = listed is not None and listed.role != Role.GONE
+        if self.pending is not None and self.pending._replace(origin=request.origin) == request:
+            return self._ask_again(request)
         if self._done_already(request, listed):
             if not confirmed:
                 return r.reads.ask(request)
@@ -111,6 +113,13 @@ class Changes:
         self._found = None
         self._round = None
 
+    def _ask_again(self, request: ChangeMember) -> None:
+        """The change under way is asked for once more, most often by one whose connection broke: that one is answered.
+        """
+        assert self.pending is not None
+        self._r.out.refuse(self.pending.origin, Code.CANNOT_CHANGE, detail="it was asked for again, by another request")
+        self.pending = request
+
     def _done_already(self, request: ChangeMember, listed: Member | None) -> bool:
         """Somebody asks again whose answer was lost."""
         if listed is None or self.pending is not None:
@@ -122,7 +131,8 @@ class Changes:
     def _objection(self, request: ChangeMember, listed: Member | None) -> str:
         latest = self._r.members.latest
         if self.pending is not None or not self.may_change:
-            return "another change of the member list is under way: try again once it is done"
+            which = self.under_way or "its entry is not guaranteed yet"
+            return f"another change of the member list is under way ({which}): try again once it is done"
         if request.step is MemberStep.ADD and listed is not None:
             return f"server {request.id} is a member already, at {listed.address}"
         if request.step is not MemberStep.ADD and listed is None:
@@ -133,6 +143,15 @@ class Changes:
         if listed is not None and latest.voters == (listed,):
             return f"server {request.id} is the only voting member"
         return ""
+
+    @property
+    def under_way(self) -> str:
+        """The operator's change whose entry is still to come, and what it waits for, as users read it; "" for none."""
+        pending = self.pending
+        if pending is None:
+            return ""
+        where = f" at {pending.address}" if pending.address else ""
+        return f"to {pending.step.name.lower()} server {pending.id}{where}: {self._waits_for()}"
 
     @property
     def asked_id(self) -> int:
@@ -183,14 +202,14 @@ class Changes:
                 MembersChanged(pending.origin, self._r.members.latest.to_plain()), self._r.members.latest_id
             )
 
-    def _why_not(self) -> str:
+    def _waits_for(self) -> str:
         pending = self.pending
         assert pending is not None
         if self._round is not None:
             return f"no majority of the servers that would remain without server {pending.id} answers"
         if pending.step is not MemberStep.REMOVE and self._found is None:
             return f"no server {pending.id} that waits to join answers at {pending.address}"
-        return "the change before it was not guaranteed in time"
+        return "the change before it is not guaranteed yet"
 
     def _give_up(self, why: str) -> None:
         assert self.pending is not None

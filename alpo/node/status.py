@@ -67,6 +67,15 @@ def problems(peers: Peers, strangers: Mapping[str, str]) -> list[str]:
     return found + [f"{remote}: {why}" for remote, why in strangers.items()]
 
 
+def member_change(replica: Replica, peers: Peers) -> str | None:
+    """The operator's change of the member list that this leader is at, what it waits for, and what was last seen."""
+    if replica.changes is None or not replica.changes.under_way:
+        return None
+    peer = peers.by_id.get(replica.changes.asked_id)
+    seen = f" (last seen: {peer.trouble})" if peer is not None and peer.trouble else ""
+    return replica.changes.under_way + seen
+
+
 def peer_fields(peers: Peers) -> list[dict[str, Any]]:
     """Every other member as seen from here: is there a full connection, and how long a packet takes there and back."""
     return [
@@ -106,6 +115,7 @@ def status_fields(
             {"id": m.id, "address": m.address, "priority": m.priority, "role": m.role.name}
             for m in replica.members.latest.members
         ],
+        "member_change": member_change(replica, peers),
         "incarnation": us.me.incarnation.hex(),
         "timers_ms": list(us.timers_ms),
         "peers": peer_fields(peers),

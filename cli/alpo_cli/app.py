@@ -1,66 +1,68 @@
-"""The root of the `alpo` command: global options, version, and the commands that are no group."""
+"""The root of the `alpo` command: global options, and the table of its commands."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
-import trio
 import typer
 
-from . import append as appending
-from . import cluster, compact, cursor, doctor, explain, log, member, offline, session, settings, spark
-from . import outcome as outcomes
-from . import read as reading
-from . import status as standing
-from . import trim as trimming
-from .bench import commands as bench
-from .exits import UsageProblem
-from .options import (
-    ConfigFile,
-    Json,
-    Servers,
-    Target,
-    Timeout,
-    check_client,
-    remember,
-    unwrapped,
-    version_option,
-    with_target,
+from .frame import App, Entry, lazy
+from .options import ConfigFile, Json, Servers, Timeout, remember, version_option
+
+_DAILY, _LOOK, _KEEP = "Append and read", "Look at a cluster", "Look after the log"
+_RUN, _FILES, _OTHER = "Run a cluster", "Files, benches, Spark", "Help"
+
+
+def _entry(name: str, panel: str, help: str, place: str = "") -> Entry:
+    return Entry(name, f"alpo_cli.commands.{place or f'{name}:{name}'}", panel, help)
+
+
+#: Every command, in the order of the help. The words are the first sentence of the command's own help.
+TABLE = (
+    _entry("append", _DAILY, "Append payloads: each TEXT, or each line of stdin"),
+    _entry("read", _DAILY, "Read guaranteed payloads in order, one a line"),
+    _entry("import", _DAILY, "Append each line of a file, or of stdin: the fastest way in, and one that can be gone on"
+                             " with", "import_:import_"),
+    _entry("outcome", _DAILY, "Tell what became of an append: appended at an LSN, not appended, or too old to tell"),
+    _entry("status", _LOOK, "Show every member: who leads, how far each log goes, who is behind"),
+    _entry("doctor", _LOOK, "Check disks, clocks, connections, space, versions and timers, and say what to do"),
+    _entry("explain", _LOOK, "Tell the story of the last election: who noticed, who won, how long nobody led, what was"
+                             " expunged"),
+    _entry("cluster", _RUN, "A cluster of real alpod processes on this machine, for development; and the first start"
+                            " of any cluster", "cluster:app"),
+    _entry("member", _RUN, "Members: the servers that keep the log", "member:app"),
+    _entry("transfer", _RUN, "Hand leadership over to a server of your choice", "member:transfer"),
+    _entry("settings", _RUN, "Settings: limits that all servers share", "settings:app"),
+    _entry("trim", _KEEP, "Give up all payloads below an LSN, on all servers and for good"),
+    _entry("compact", _KEEP, "Give the free space in servers' data files back to the file system, while they serve"),
+    _entry("cursor", _KEEP, "Cursors: named positions of readers", "cursor:app"),
+    _entry("session", _KEEP, "Sessions: the clients that the cluster remembers", "session:app"),
+    _entry("backup", _KEEP, "Copy one server's log while it serves, as far as it is guaranteed", "offline:backup"),
+    _entry("restore", _KEEP, "Make a backup the data directory of a new cluster of one member", "offline:restore"),
+    _entry("recover", _KEEP, "The last resort when a majority of the members is lost for good: go on with what one"
+                             " server has", "offline:recover"),
+    _entry("log", _FILES, "The log in a data directory or a backup, read from outside: a server that runs on it is not"
+                          " disturbed", "log:app"),
+    _entry("bench", _FILES, "Load a cluster and measure it: appends, reads, failovers", "bench:app"),
+    _entry("spark", _FILES, "The log in Apache Spark: is this machine ready for it?", "spark:app"),
+    _entry("help", _OTHER, "Show the help of a command", "about:help_"),
+    _entry("version", _OTHER, "Print the version", "about:version"),
 )
-from .times import parse_since
 
-#: What an integer on the wire can be.
-LSN_MAX = 2**63 - 1
-
-app = typer.Typer(
-    no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich",
-)
-app.add_typer(session.app, name="session")
-app.add_typer(cursor.app, name="cursor")
-app.add_typer(settings.app, name="settings")
-app.add_typer(cluster.app, name="cluster")
-app.add_typer(member.app, name="member")
-app.add_typer(bench.app, name="bench")
-app.add_typer(log.app, name="log")
-app.add_typer(spark.app, name="spark")
-app.command()(offline.backup)
-app.command()(offline.restore)
-app.command()(offline.recover)
+app = App(name="alpo", cls=lazy(TABLE), add_completion=True)
 
 
-@app.callback(help=unwrapped("""
-    Append to, read and look after an ALPO cluster: a replicated append-only log.
+@app.callback(help="""
+Append to, read and look after an ALPO cluster: a replicated append-only log.
 
-    Examples:
+Examples:
 
-        alpo cluster start --dir /tmp/demo
+    alpo cluster start --dir /tmp/demo --detach
 
-        alpo --servers 127.0.0.1:7100 append hello
+    alpo append hello
 
-        alpo read --servers 127.0.0.1:7100
-"""))
+    alpo read --follow
+""")
 def root(
     ctx: typer.Context, servers: Servers = None, config: ConfigFile = None, timeout: Timeout = None,
     json: Json = False,
@@ -68,289 +70,3 @@ def root(
 ) -> None:
     """What stands before the command."""
     remember(ctx, servers, config, timeout, json)
-
-
-@app.command()
-@with_target
-def append(
-    target: Target,
-    text: Annotated[list[str] | None, typer.Argument(metavar="TEXT", show_default=False,
-                                                     help="Payloads. Without any: lines of stdin.")] = None,
-    file: Annotated[Path | None, typer.Option("--file", metavar="FILE", show_default=False,
-                                              help="Read from FILE instead of stdin.")] = None,
-    null: Annotated[bool, typer.Option("--null", show_default=False,
-                                       help="Payloads end with NUL, not with a line end.")] = False,
-    whole: Annotated[bool, typer.Option("--whole", show_default=False,
-                                        help="All of the input is one payload.")] = False,
-    batch: Annotated[int | None, typer.Option("--batch", metavar="N", min=1, show_default=False,
-                                              help="Atomic batches of N payloads.")] = None,
-    atomic: Annotated[bool, typer.Option("--atomic", show_default=False,
-                                         help="Everything given is one atomic batch.")] = False,
-    client: Annotated[str | None, typer.Option("--client", metavar="NAME", show_default=False,
-                                               help="Append as this named client.")] = None,
-    serial: Annotated[int | None, typer.Option("--serial", metavar="N", min=1, max=LSN_MAX, show_default=False,
-                                               help="Retry what was sent under this serial (needs --client).")] = None,
-    epoch: Annotated[int | None, typer.Option("--epoch", metavar="E", min=0, max=LSN_MAX, show_default=False,
-                                              help="The epoch it was sent under (needs --serial).")] = None,
-    wait: Annotated[Literal["everyone"] | None, typer.Option("--wait", metavar="everyone", show_default=False,
-                                                             help="Wait until every member has it.")] = None,
-) -> None:
-    """Append payloads: each TEXT, or each line of stdin.
-
-    Prints the LSN of each TEXT; with --json one line an append. Exit code 3 means that the outcome is not known: the
-    message gives --client, --serial and --epoch, with which the same payloads can be sent again, at most once in the
-    log. A retry of several payloads takes the serials from --serial on.
-
-    An append that is answered is on a majority's disks. With --wait everyone the command ends once all that it has
-    appended is on every member's; if that takes longer than --timeout, it says who lacks it and ends with 1.
-
-    Examples:
-
-        alpo append hello
-
-        alpo append --file access.log --batch 100
-
-        tail -f access.log | alpo append --client web-1 --json
-
-        alpo append hello --client web-1 --serial 17 --epoch 4
-
-        alpo append "maintenance begins" --wait everyone
-    """
-    _check_append(bool(text), file, null, whole, batch, atomic, client, serial, epoch)
-    plan = appending.Plan(
-        words=tuple(text or ()), file=file, separator=b"\0" if null else b"\n", whole=whole,
-        batch=0 if atomic else batch or 1, client=client, serial=serial, epoch=epoch,
-        everyone=wait is not None,
-    )
-    trio.run(appending.append_by_hand if serial is not None else appending.append_all, target, plan)
-
-
-def _check_append(
-    words: bool, file: Path | None, null: bool, whole: bool, batch: int | None, atomic: bool,
-    client: str | None, serial: int | None, epoch: int | None,
-) -> None:
-    if words and (file is not None or null or whole):
-        raise UsageProblem("TEXT does not go with --file, --null or --whole")
-    if null and whole:
-        raise UsageProblem("--null does not go with --whole")
-    if atomic and batch is not None:
-        raise UsageProblem("--atomic does not go with --batch")
-    if serial is not None and client is None:
-        raise UsageProblem("--serial needs --client")
-    if epoch is not None and serial is None:
-        raise UsageProblem("--epoch needs --serial")
-    if client is not None:
-        check_client(client, "--client")
-    if client is not None and client.startswith("~") and serial is None:
-        raise UsageProblem("--client: names do not begin with ~ (a random client's append can only be retried)")
-
-
-@app.command()
-@with_target
-def read(
-    target: Target,
-    start: Annotated[int | None, typer.Option("--from", metavar="LSN", min=1, max=LSN_MAX, show_default="the first",
-                                              help="Where to begin.")] = None,
-    stop: Annotated[int | None, typer.Option("--to", metavar="LSN", min=1, max=LSN_MAX, show_default="the end now",
-                                             help="Where to end, inclusive.")] = None,
-    limit: Annotated[int | None, typer.Option("--limit", metavar="N", min=0, max=LSN_MAX, show_default=False,
-                                              help="At most N payloads.")] = None,
-    last: Annotated[int | None, typer.Option("--last", metavar="N", min=0, max=LSN_MAX, show_default=False,
-                                             help="The last N payloads.")] = None,
-    since: Annotated[str | None, typer.Option("--since", metavar="TIME", show_default=False,
-                                              help="From this time on: RFC 3339, or 10m, 2h, 3d ago.")] = None,
-    client: Annotated[str | None, typer.Option("--client", metavar="NAME", show_default=False,
-                                               help="Only this client's payloads.")] = None,
-    raw: Annotated[bool, typer.Option("--raw", show_default=False,
-                                      help="Bytes as they are, no separators.")] = False,
-    follow: Annotated[bool, typer.Option("--follow", show_default=False,
-                                         help="Wait for more; Ctrl-C ends it.")] = False,
-    local: Annotated[bool, typer.Option("--local", show_default=False,
-                                        help="A server's own copy, however far it is.")] = False,
-    server: Annotated[int | None, typer.Option("--server", metavar="ID", min=1, show_default=False,
-                                               help="Which server (needs --local).")] = None,
-) -> None:
-    """Read guaranteed payloads in order, one a line.
-
-    The end is that of the log as of the call. LSNs are inclusive. On a terminal control characters are escaped.
-
-    Examples:
-
-        alpo read --last 10
-
-        alpo read --from 1000 --to 1999 --json
-
-        alpo read --follow --since 10m | grep ERROR
-
-        alpo read --raw > copy.bin
-
-        alpo read --local --server 2
-    """
-    if last is not None and (start is not None or since is not None):
-        raise UsageProblem("--last does not go with --from or --since")
-    if last is not None and stop is not None:
-        raise UsageProblem("--last does not go with --to (--from and --to name a stretch)")
-    if start is not None and since is not None:
-        raise UsageProblem("--from does not go with --since")
-    if start is not None and stop is not None and start > stop:
-        raise UsageProblem(f"--from {start} is after --to {stop}")
-    if server is not None and not local:
-        raise UsageProblem("--server needs --local")
-    if raw and target.json:
-        raise UsageProblem("--raw does not go with --json")
-    if client is not None:
-        check_client(client, "--client")
-    moment = None if since is None else parse_since(since, datetime.now(UTC))
-    reading.run(target, reading.Wanted(start, stop, limit, last, moment, client, raw, follow, local, server))
-
-
-@app.command()
-@with_target
-def outcome(
-    target: Target,
-    client: Annotated[str, typer.Argument(metavar="CLIENT", show_default=False,
-                                          help="A name, or a random client's id.")],
-    serial: Annotated[int, typer.Argument(metavar="SERIAL", min=1, max=LSN_MAX, show_default=False,
-                                          help="As the message of exit 3 gives it.")],
-) -> None:
-    """Tell what became of an append: appended at an LSN, not appended, or too old to tell.
-
-    It is told as of now: what is still on its way to the cluster may be appended later. To make sure that the payloads
-    are in the log, once, send them again: alpo append --client --serial --epoch.
-
-    Examples:
-
-        alpo outcome billing-7 42
-
-        alpo outcome '~01890a5d-ac96-774b-bcce-b302099a8057' 1 --json | jq -r .outcome
-    """
-    check_client(client, "CLIENT")
-    outcomes.run(target, client, serial)
-
-
-@app.command()
-@with_target
-def trim(
-    target: Target,
-    before: Annotated[int, typer.Option("--before", metavar="LSN", min=1, max=LSN_MAX, show_default=False,
-                                        help="The first LSN to be kept.")],
-    force: Annotated[bool, typer.Option("--force", show_default=False,
-                                        help="Also what a cursor's reader needs: such cursors are dropped.")] = False,
-) -> None:
-    """Give up all payloads below an LSN, on all servers and for good.
-
-    They cannot be read any more once this is done; the servers free their space soon after. To do it again does no
-    harm. What the reader of a cursor needs is not trimmed (alpo cursor list), unless forced.
-
-    Examples:
-
-        alpo trim --before 1000000
-
-        alpo trim --before "$(alpo read --since 30d --limit 1 --json | jq .lsn)"
-    """
-    trimming.run(target, before, force)
-
-
-@app.command("compact")
-@with_target
-def compact_(
-    target: Target,
-    server: Annotated[int | None, typer.Option("--server", metavar="ID", min=1, show_default=False,
-                                               help="This server's file.")] = None,
-    every: Annotated[bool, typer.Option("--all", show_default=False,
-                                        help="Every member's file, one after the other.")] = False,
-    wait: Annotated[bool, typer.Option("--wait/--no-wait", show_default=False,
-                                       help="Wait until all is given back.")] = True,
-) -> None:
-    """Give the free space in servers' data files back to the file system, while they serve.
-
-    What trims and retention have freed is used again by what comes, and stays with the file until more than half of it
-    is free. This gives all of it back now, in small steps beside the appends.
-
-    Examples:
-
-        alpo compact --server 2
-
-        alpo compact --all --json
-
-        alpo compact --all --no-wait
-    """
-    if every == (server is not None):
-        raise UsageProblem("whose file? --server ID or --all")
-    compact.run(target, compact.Wanted(server, wait))
-
-
-@app.command("explain")
-@with_target
-def explain_(
-    target: Target,
-    last: Annotated[int | None, typer.Option("--last", metavar="N", min=1, max=1000, show_default="1",
-                                             help="The last N elections.")] = None,
-    since: Annotated[str | None, typer.Option("--since", metavar="TIME", show_default=False,
-                                              help="All elections since: RFC 3339, or 10m, 2h, 3d ago.")] = None,
-    every: Annotated[bool, typer.Option("--all", show_default=False,
-                                        help="Every event kept, not the story of elections.")] = False,
-) -> None:
-    """Tell the story of the last election: who noticed, who won, how long nobody led, what was expunged.
-
-    It is told from the events that the servers keep, of all that answer, in time order.
-
-    Examples:
-
-        alpo explain
-
-        alpo explain --since 1h
-
-        alpo explain --all --json | jq 'select(.name == "slow_fsync")'
-    """
-    if every and last is not None:
-        raise UsageProblem("--last does not go with --all")
-    moment = None if since is None else parse_since(since, datetime.now(UTC))
-    explain.run(target, explain.Wanted(last or (1 if moment is None else 1000), moment, every))
-
-
-@app.command("doctor")
-@with_target
-def doctor_(target: Target) -> None:
-    """Check disks, clocks, connections, space, versions and timers, and say what to do.
-
-    Exit code 1 when something is bad.
-
-    Examples:
-
-        alpo doctor
-
-        alpo doctor --json | jq 'select(.verdict != "ok")'
-    """
-    doctor.run(target)
-
-
-@app.command()
-@with_target
-def transfer(
-    target: Target,
-    id: Annotated[int, typer.Argument(metavar="ID", min=1, show_default=False, help="The server that shall lead.")],
-) -> None:
-    """Hand leadership over to a server of your choice.
-
-    It takes a few milliseconds; appends under way are done by the old leader or sent to the new one, never lost.
-
-    Examples:
-
-        alpo transfer 2
-    """
-    member.hand_over(target, id)
-
-
-@app.command()
-@with_target
-def status(target: Target) -> None:
-    """Show every member: who leads, how far each log goes, who is behind.
-
-    Examples:
-
-        alpo status
-
-        alpo status --json | jq '.members[] | select(.state == "leader") | .address'
-    """
-    standing.show(target, trio.run(standing.members, target))

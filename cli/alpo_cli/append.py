@@ -15,16 +15,17 @@ from __future__ import annotations
 import io
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-import trio
+import anyio
 
 import alpo
 from alpo.client.handle import Handle
+from alpo.client.waking import News
 from alpo.errors import AlpoError, Fenced, NotEverywhere, NotGuaranteed, SerialReused, SessionExpired
 
 from .exits import Failed, UsageProblem, reason
@@ -81,11 +82,18 @@ class Plan:
 
     def _open(self, stack: AsyncExitStack) -> io.RawIOBase:
         if self.file is None or str(self.file) == "-":
+            hint_on_terminal("one payload" if self.whole else "lines" if self.separator == b"\n" else "payloads")
             return io.FileIO(sys.stdin.fileno(), closefd=False)
         try:
             return stack.enter_context(io.FileIO(self.file))
         except OSError as error:
             raise UsageProblem(f"--file {self.file}: {reason(error)}") from error
+
+
+def hint_on_terminal(what: str) -> None:
+    """Who typed the command alone is not to wonder what it waits for."""
+    if sys.stdin.isatty():
+        say(f"reading {what} from the terminal; Ctrl-D ends")
 
 
 class Run:
@@ -97,9 +105,9 @@ class Run:
         self._as_json = as_json
         self._under_way: deque[tuple[Handle, int, int]] = deque()  # with payloads, bytes
         self._bytes = 0
-        self._answered = trio.Event()
-        self._waiting = trio.lowlevel.ParkingLot()
-        self._feeding = trio.CancelScope()
+        self._answered = anyio.Event()
+        self._waiting = News()
+        self._feeding = anyio.CancelScope()
         self._failed: list[AlpoError] = []
         self._writing = False
         #: Bad input, which stopped the reading, or results that could not be written.
@@ -121,11 +129,29 @@ class Run:
         except (AlpoError, UsageProblem, OSError) as error:
             self.problem = error
         while self._under_way or self._writing:
-            await self._waiting.park()
+            await self._waiting.wait()
+
+    async def see_through(
+        self, source: Callable[[], AsyncIterator[list[Append]]], beside: Callable[[], Coroutine[None, None, None]]
+    ) -> None:
+        """`feed` and `collect`, with ``beside`` for as long."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self.collect)
+            tasks.start_soon(beside)
+            await self.feed(source)
+            tasks.cancel_scope.cancel()
+
+    async def part(self) -> None:
+        """Before the log is left: after a failure all is known that will be, so the library is not to wait for what is
+        still in line."""
+        if self.failure() is not None:
+            with anyio.CancelScope() as leaving:
+                leaving.cancel()
+                await anyio.lowlevel.checkpoint()
 
     async def _room(self) -> None:
         while len(self._under_way) >= IN_FLIGHT_MAX or self._bytes >= BYTES_MAX:
-            await self._waiting.park()
+            await self._waiting.wait()
 
     def _start(self, payloads: Append) -> None:
         single = len(payloads) == 1
@@ -142,7 +168,7 @@ class Run:
         """Take what is done, in order, and print it; for ever."""
         while True:
             await self._answered.wait()
-            self._answered = trio.Event()
+            self._answered = anyio.Event()
             lines = self._take_done()
             self._writing = True
             if lines and self._sink is not None:
@@ -155,7 +181,7 @@ class Run:
             self._writing = False
             if self._failed:
                 self._feeding.cancel()
-            self._waiting.unpark_all()
+            self._waiting.tell()
 
     def _take_done(self) -> list[str]:
         lines = []
@@ -220,21 +246,13 @@ async def append_all(target: Target, plan: Plan) -> None:
         nonlocal run, lacking
         async with alpo.connect(",".join(target.servers), client=plan.client, timeout_s=target.timeout_s) as log:
             run = Run(log, Sink() if show_results else None, target.json)
-            async with trio.open_nursery() as beside:
-                beside.start_soon(run.collect)
-                beside.start_soon(_progress, run)
-                await run.feed(plan.appends)
-                beside.cancel_scope.cancel()
+            await run.see_through(plan.appends, lambda: _progress(run))
             if plan.everyone and run.failure() is None and run.last_lsn is not None:
                 try:
                     await log.wait_everyone(run.last_lsn)
                 except NotEverywhere as error:
                     lacking = error
-            if run.failure() is not None:
-                # All is known that will be: leave without the library's wait for what is still in line.
-                with trio.CancelScope() as leaving:
-                    leaving.cancel()
-                    await trio.lowlevel.checkpoint()
+            await run.part()
 
     interrupted = await unless_interrupted(body)
     failure = run.failure() if run is not None else None
@@ -313,10 +331,10 @@ async def _progress(run: Run) -> None:
     """A line on the terminal for what takes longer than two seconds."""
     if not sys.stderr.isatty():
         return
-    await trio.sleep(PROGRESS_AFTER_S)
+    await anyio.sleep(PROGRESS_AFTER_S)
     try:
         while True:
             print(f"\r\x1b[K{run.summary()}", end="", file=sys.stderr, flush=True)
-            await trio.sleep(PROGRESS_EVERY_S)
+            await anyio.sleep(PROGRESS_EVERY_S)
     finally:
         print("\r\x1b[K", end="", file=sys.stderr, flush=True)

@@ -11,8 +11,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from shlex import quote
 
-import trio
-
 from alpo.client.copying import Overtaken, copy_log
 from alpo.client.servers import Servers
 from alpo.storage.backup import BackupWriter, Finished
@@ -23,8 +21,9 @@ from alpo.wire.requests import BackupHead, BackupRows
 from .checks import size
 from .exits import Failed, UsageProblem
 from .options import Target
-from .output import print_json, say
+from .output import counted, print_json, say
 from .progress import Step, slow_progress
+from .running import in_thread, run
 
 #: How often a copy that cleaning overtook is begun anew.
 _TRIES = 5
@@ -41,10 +40,8 @@ def store_errors() -> Iterator[None]:
 
 def back_up(target: Target, file: Path, server: int | None) -> None:
     """Copy a server's log into FILE, which appears whole or not at all."""
-    if file.is_dir() or not file.absolute().parent.is_dir():
-        raise UsageProblem(f"{file}: not a file in a directory that exists")
     with slow_progress() as step, store_errors():
-        made = trio.run(_copy, target, file, server, step)
+        made = run(_copy, target, file, server, step)
     if target.json:
         print_json({"first_lsn": made.first_lsn, "last_lsn": made.last_lsn, "bytes": made.bytes})
     else:
@@ -79,10 +76,10 @@ async def _copy_once(servers: Servers, file: Path, server: int | None, timeout_s
                 elif writer is None:
                     break
                 elif isinstance(message, BackupRows):
-                    await trio.to_thread.run_sync(writer.add, message.table, message.rows)
+                    await in_thread(writer.add, message.table, message.rows)
                     step("copying", writer.bodies_bytes, about)
                 else:
-                    made = await trio.to_thread.run_sync(writer.finish, message.number)
+                    made = await in_thread(writer.finish, message.number)
                     writer = None
                     return made
         raise Failed("the server sent no whole copy")
@@ -139,8 +136,8 @@ def warning(remains: Remains, data: Path) -> str:
     others = [f"{id} ({address})" for id, address in remains.members if id != boot.me.id]
     mark = max(boot.guaranteed_id, boot.applied_id)
     beyond = (
-        f"The {remains.unguaranteed} entries beyond {mark} were not known here to be guaranteed. They are kept: some"
-        " may have been, and others were perhaps never acknowledged to whoever sent them."
+        f"{counted(remains.unguaranteed, 'entry')} beyond {mark}: not known here to be guaranteed, and kept. Some may"
+        " have been guaranteed, others perhaps never acknowledged to whoever sent them."
         if remains.unguaranteed else "All of it was known here to be guaranteed."
     )
     return "\n".join([

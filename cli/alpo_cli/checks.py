@@ -43,20 +43,22 @@ class Finding(NamedTuple):
     do: str = ""
 
 
-def examine(members: Sequence[Fields], elections: int | None) -> list[Finding]:
-    """All checks. ``elections``: won within the last hour, None if that is not known."""
+def examine(members: Sequence[Fields], elections: int | None, handovers: int = 0) -> list[Finding]:
+    """All checks. ``elections``: won within the last hour, None if that is not known; ``handovers``: planned
+    ones, which are none of those."""
     there = [member for member in members if member.get("reachable")]
     found = [*_members(members, there)]
     if there:
         for check in _CHECKS:
             found += check(there, members)
-        found += _elections(elections)
+        found += _elections(elections, handovers)
     return found
 
 
 def _members(members: Sequence[Fields], there: Sequence[Fields]) -> Iterator[Finding]:
     if len(there) == len(members):
-        yield Finding("members", Verdict.OK, None, f"all {len(members)} answer")
+        says = "the only one answers" if len(members) == 1 else f"all {len(members)} answer"
+        yield Finding("members", Verdict.OK, None, says)
         return
     majority = len(members) // 2 + 1
     spare = len(there) - majority
@@ -270,12 +272,13 @@ def _strangers(there: Sequence[Fields], members: Sequence[Fields]) -> Iterator[F
                 )
 
 
-def _elections(elections: int | None) -> Iterator[Finding]:
+def _elections(elections: int | None, handovers: int) -> Iterator[Finding]:
     if elections is None:
         return
     often = elections >= ELECTIONS_WARN
+    planned = f", beside {handovers} planned hand-over{'s' if handovers > 1 else ''}" if handovers else ""
     yield Finding(
-        "elections", Verdict.WARN if often else Verdict.OK, None, f"{elections} won in the last hour",
+        "elections", Verdict.WARN if often else Verdict.OK, None, f"{elections} won in the last hour{planned}",
         "alpo explain --since 1h tells why; most often it is a slow disk, a busy processor or a poor network" if often
         else "",
     )

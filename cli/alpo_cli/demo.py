@@ -39,7 +39,7 @@ PACE = 1_200.0
 #: How long the dead server stays away once the others go on.
 AWAY_S = 0.5
 NEXT = """  [bold]Next[/bold]  [cyan]export ALPO_SERVERS=$(alpo cluster start --dir /tmp/alpo --detach)[/cyan]
-        [cyan]alpo append hello; alpo read; alpo status; alpo bench append[/cyan]
+        [cyan]alpo append hello; alpo read; alpo status; alpo bench append --yes[/cyan]
         docs/cli.md for every command, docs/client.md for Python"""
 
 

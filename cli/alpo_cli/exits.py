@@ -34,9 +34,13 @@ class Failed(Exception):
     """The command could not do its work, and nothing is left in doubt (exit 1)."""
 
 
+class Unknown(Failed):
+    """The outcome of appends is unknown (exit 3), and the message itself says what to do."""
+
+
 def code_of(error: BaseException) -> int:
     """The exit code for one error that is no group. Errors that are nobody's plan (bugs) are not for here."""
-    if isinstance(error, NotGuaranteed | SessionExpired):
+    if isinstance(error, NotGuaranteed | SessionExpired | Unknown):
         return UNKNOWN
     if isinstance(error, UsageProblem | TooLarge):
         return USAGE
@@ -85,8 +89,11 @@ def worst(error: BaseException) -> BaseException:
     return unplanned[0] if unplanned else max(found, key=code_of)
 
 
-def guarded(body: Callable[[], None]) -> int:
-    """Run a command's body; say what went wrong; return its exit code. Bugs pass through with their traceback."""
+def guarded(body: Callable[[], None], program: str = "alpo") -> int:
+    """Run a command's body; say what went wrong; return its exit code. Bugs pass through with their traceback.
+
+    ``program``: whose errors these are, what every message begins with.
+    """
     begin()
     try:
         body()
@@ -103,7 +110,7 @@ def guarded(body: Callable[[], None]) -> int:
             sys.stdout.flush()
         except OSError:
             _close_stdout()
-        say(f"alpo: {message_of(error)}")
+        say(f"{program}: {message_of(error)}")
         return code_of(error)
 
 

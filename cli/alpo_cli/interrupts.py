@@ -5,7 +5,8 @@ from __future__ import annotations
 import signal
 from collections.abc import Awaitable, Callable
 
-import trio
+import anyio
+from anyio.abc import TaskStatus
 
 
 async def unless_interrupted(body: Callable[[], Awaitable[None]]) -> bool:
@@ -15,16 +16,16 @@ async def unless_interrupted(body: Callable[[], Awaitable[None]]) -> bool:
     """
     interrupted = False
 
-    async def watch(scope: trio.CancelScope, task_status: trio.TaskStatus[None]) -> None:
+    async def watch(scope: anyio.CancelScope, *, task_status: TaskStatus[None]) -> None:
         nonlocal interrupted
-        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             task_status.started()
             async for _ in signals:
                 interrupted = True
                 scope.cancel()
 
-    async with trio.open_nursery() as nursery:
-        await nursery.start(lambda task_status: watch(nursery.cancel_scope, task_status))
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(watch, tasks.cancel_scope)
         await body()
-        nursery.cancel_scope.cancel()
+        tasks.cancel_scope.cancel()
     return interrupted

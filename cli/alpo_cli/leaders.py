@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import trio
+import anyio
 
 import alpo
 from alpo.errors import AlpoError
@@ -31,7 +31,7 @@ async def leader_within(cluster: LocalCluster, timeout_s: float) -> int:
 
     Raises Failed with the end of a log when a server that was started has ended, or after ``timeout_s``.
     """
-    with trio.move_on_after(timeout_s):
+    with anyio.move_on_after(timeout_s):
         async with alpo.connect(cluster.addresses) as log:
             while True:
                 for server in cluster.servers:
@@ -43,7 +43,7 @@ async def leader_within(cluster: LocalCluster, timeout_s: float) -> int:
                         return int(member["id"])
                 if len(cluster.servers) == 1 and members and members[0]["status"] in ("EMPTY", "STARTING"):
                     await log.init()
-                await trio.sleep(_POLL_S)
+                await anyio.sleep(_POLL_S)
     tail = cluster.servers[0].log_tail()
     raise Failed(f"no leader within {timeout_s:g} s; the log of server {cluster.servers[0].id} ends:\n{tail}")
 
@@ -54,7 +54,7 @@ async def caught_up_within(cluster: LocalCluster, timeout_s: float, steady: bool
     Without ``steady`` (appends go on meanwhile) level means at most LEVEL_ENTRIES apart.
     """
     apart_max = 0 if steady else LEVEL_ENTRIES
-    with trio.move_on_after(timeout_s):
+    with anyio.move_on_after(timeout_s):
         async with alpo.connect(cluster.addresses) as log:
             while True:
                 members = await statuses(log)
@@ -62,5 +62,5 @@ async def caught_up_within(cluster: LocalCluster, timeout_s: float, steady: bool
                 leaders = [member["id"] for member in members if member["state"] == "leader"]
                 if len(members) == len(cluster.servers) and len(leaders) == 1 and max(marks) - min(marks) <= apart_max:
                     return int(leaders[0])
-                await trio.sleep(_POLL_S)
+                await anyio.sleep(_POLL_S)
     raise Failed(f"the servers were not all there and level within {timeout_s:g} s")

@@ -90,7 +90,7 @@ class LocalCluster:
             raise UsageProblem(f"--size {size}: 1 to {SIZE_MAX} servers")
         if not 1 <= base_port <= 65_536 - size:
             raise UsageProblem(f"--base-port {base_port}: ports are 1 to 65535, and each server takes one")
-        root = directory.resolve()
+        root = Path(os.path.realpath(directory))
         cluster = LocalCluster(root)
         for id in range(1, size + 1):
             address = f"{HOST}:{base_port + id - 1}"
@@ -106,7 +106,7 @@ class LocalCluster:
 
     @staticmethod
     def load(directory: Path) -> LocalCluster:
-        """Raises Failed if there is no cluster there, or its state file is damaged."""
+        """Raises UsageProblem if there is no cluster there, Failed if its state file is damaged."""
         file = _state_file(directory)
         try:
             state = json.loads(file.read_text("utf-8"))
@@ -116,9 +116,10 @@ class LocalCluster:
                 data, log = file.parent / f"server-{id}", file.parent / f"server-{id}.log"
                 cluster.servers.append(LocalServer(id, str(s["address"]), data, log, int(s["pid"])))
         except FileNotFoundError as error:
-            raise Failed(f"no cluster in {directory} (start one: alpo cluster start --dir {directory})") from error
+            start = f"alpo cluster start --dir {directory}"
+            raise UsageProblem(f"no cluster in {directory} (start one: {start})") from error
         except OSError as error:
-            raise Failed(f"{file} cannot be read: {reason(error)}") from error
+            raise UsageProblem(f"{file} cannot be read: {reason(error)}") from error
         except (ValueError, KeyError, TypeError) as error:
             raise Failed(f"{file} cannot be read: {error}") from error
         if not cluster.servers:
@@ -174,7 +175,7 @@ def _check_ports(servers: Iterable[LocalServer]) -> None:
 
 
 def _state_file(directory: Path) -> Path:
-    return directory.resolve() / "cluster.json"
+    return Path(os.path.realpath(directory)) / "cluster.json"
 
 
 def _wait_gone(servers: list[LocalServer], timeout_s: float) -> bool:

@@ -20,7 +20,7 @@ from alpo.storage.schema import sync
 
 from .backup import store_errors
 from .exits import Failed, UsageProblem
-from .output import json_line, payload_fields, rfc3339_ms, say
+from .output import counted, json_line, payload_fields, rfc3339_ms, say
 from .progress import slow_progress
 
 #: Payloads of one row group, and bytes that are gathered before one is written.
@@ -108,7 +108,8 @@ def export(where: Path, start: int, stop: int, parquet: bool, output: Path | Non
                         writer.write(entry, lsn, payload)
                         beyond += entry.id > summary.guaranteed_id
     if beyond:
-        say(f"{beyond} payloads, the last, lie beyond entry {summary.guaranteed_id}: not known here to be guaranteed")
+        known = f"not known here to be guaranteed (beyond entry {summary.guaranteed_id})"
+        say(f"at the end {counted(beyond, 'payload')} {known}")
     for fault in faults:
         say(tell(fault))
     if faults:

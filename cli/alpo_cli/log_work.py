@@ -18,7 +18,7 @@ from alpo.storage.offline import Found, Source, open_source
 from .backup import store_errors
 from .exits import Failed
 from .options import Target
-from .output import escape, escape_bytes, json_line, payload_fields, print_json, rfc3339_ms, say
+from .output import counted, escape, escape_bytes, json_line, payload_fields, print_json, rfc3339_ms, say
 from .progress import slow_progress
 
 
@@ -106,11 +106,11 @@ def verify(target: Target, where: Path) -> None:
         if verdict.faults_more:
             print(f"and {verdict.faults_more} more")
         if not faults:
-            print(f"sound: {verdict.entries} entries ({verdict.first_id} to {verdict.last_id}), {verdict.payloads}"
-                  f" payloads (LSN {verdict.first_lsn} to {verdict.last_lsn}), guaranteed up to entry"
-                  f" {verdict.guaranteed_id}")
+            entries, payloads = counted(verdict.entries, "entry"), counted(verdict.payloads, "payload")
+            print(f"sound: {entries} ({verdict.first_id} to {verdict.last_id}), {payloads}"
+                  f" (LSN {verdict.first_lsn} to {verdict.last_lsn}), guaranteed up to entry {verdict.guaranteed_id}")
     if faults:
-        raise Failed(f"{where} is damaged: {faults} fault{'s' if faults > 1 else ''}")
+        raise Failed(f"{where} is damaged: {counted(faults, 'fault')}")
 
 
 def diff(target: Target, a: Path, b: Path) -> None:

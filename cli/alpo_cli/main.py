@@ -10,14 +10,21 @@ from .early import until_begun
 def main() -> None:
     """Run the command that the command line names; always leaves by SystemExit."""
     until_begun()
-    from .app import app
     from .output import stand_in_for_closed_streams
 
     stand_in_for_closed_streams()
     try:
+        if sys.argv[1:] in (["--version"], ["-V"], ["version"]):  # scripts ask for it: nothing is loaded
+            from alpo import __version__
+
+            from .exits import guarded
+
+            sys.exit(guarded(lambda: print(f"alpo {__version__}")))
+        from .app import app
+
         app(prog_name="alpo")
     except SystemExit as ending:
-        # So rich and Typer end when a reader has gone (`alpo --help | head -1`): no error here either, see `exits`.
+        # So Typer ends when a reader has gone (`alpo --help | head -1`): no error here either, see `exits`.
         # With a context of its own the pipe broke while an error was being told, and that stays one.
         pipe = ending.__context__
         if isinstance(pipe, BrokenPipeError) and pipe.__context__ is None:

@@ -1,24 +1,24 @@
 """The options that every command of the cluster's takes, before the command or after it.
 
 `--servers`, `--config`, `--timeout`, `--json` are parameters of the root, of each group and of each command; the
-innermost that was given wins. A flag wins over the file, the file over ALPO_SERVERS.
+innermost that was given wins. A flag wins over the file, the file over ALPO_SERVERS, and that over 127.0.0.1:7100.
 """
 
 from __future__ import annotations
 
 import inspect
 import os
-import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
+from unicodedata import category
 
 import typer
 
 from alpo import __version__
-from alpo.client.ids import NAME_BYTES_MAX
-from alpo.core.client_ids import created_ms
+from alpo.addresses import SERVER_DEFAULT, AddressError, parse_address, parse_servers
+from alpo.core.client_ids import CLIENT_BYTES_MAX, created_ms
 
 from .exits import UsageProblem, guarded, reason
 
@@ -27,8 +27,9 @@ PANEL = "Cluster and output"
 
 Servers = Annotated[
     str | None,
-    typer.Option("--servers", metavar="HOST:PORT,…", rich_help_panel=PANEL, show_default=False,
-                 help="Servers to talk to, any of them. Default: the environment's ALPO_SERVERS."),
+    typer.Option("--servers", metavar="HOST[:PORT],…", rich_help_panel=PANEL, show_default=False,
+                 help="Servers to talk to, any of them. Default: the environment's ALPO_SERVERS, else"
+                      f" {SERVER_DEFAULT}."),
 ]
 ConfigFile = Annotated[
     Path | None,
@@ -53,9 +54,8 @@ def version_option(command: str) -> Any:
             print(f"{command} {__version__}")
             raise typer.Exit
 
-    return typer.Option("--version", callback=show, is_eager=True, show_default=False,
+    return typer.Option("--version", "-V", callback=show, is_eager=True, show_default=False,
                         help="Print the version and exit.")
-
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def _given(
 
 
 def resolve(given: dict[str, Any], needs_servers: bool = True) -> Target:
-    """Find the servers. Raises UsageProblem when they are needed and not given, or a value cannot be right."""
+    """Find the servers, if they are needed. Raises UsageProblem when a value cannot be right."""
     timeout_s = float(given.get("timeout", TIMEOUT_S_DEFAULT))
     if not 0 < timeout_s <= 86_400:
         raise UsageProblem(f"--timeout {timeout_s:g}: seconds, more than 0 and at most 86400")
@@ -98,26 +98,23 @@ def _servers(given: dict[str, Any]) -> tuple[str, ...]:
         return _servers_of_file(given["config"])
     if os.environ.get("ALPO_SERVERS"):
         return split_servers(os.environ["ALPO_SERVERS"], "ALPO_SERVERS")
-    raise UsageProblem("no servers: give --servers HOST:PORT,… or --config FILE, or set ALPO_SERVERS")
+    return (SERVER_DEFAULT,)
 
 
 def split_servers(text: str, where: str) -> tuple[str, ...]:
-    """``HOST:PORT,HOST:PORT``; IPv6 in brackets. Raises UsageProblem naming ``where`` it was given."""
-    servers = tuple(part.strip() for part in text.split(",") if part.strip())
-    if not servers:
-        raise UsageProblem(f"{where}: no servers in {text!r}; accepted: HOST:PORT,…")
-    for server in servers:
-        check_address(server, where)
-    return servers
+    """``HOST[:PORT],HOST[:PORT]`` as `parse_servers`. Raises UsageProblem naming ``where`` it was given."""
+    try:
+        return parse_servers(text)
+    except AddressError as error:
+        raise UsageProblem(f"{where}: {error}") from error
 
 
 def check_address(address: str, where: str) -> None:
     """Raises UsageProblem unless ``address`` is HOST:PORT."""
-    host, colon, port = address.rpartition(":")
-    bare_ipv6 = ":" in host and not (host.startswith("[") and host.endswith("]"))
-    port_fits = port.isascii() and port.isdigit() and 1 <= int(port) <= 65_535
-    if not (host and colon and port_fits) or bare_ipv6:
-        raise UsageProblem(f"{where}: {address!r} is not HOST:PORT (port 1 to 65535; IPv6 in brackets)")
+    try:
+        parse_address(address)
+    except AddressError as error:
+        raise UsageProblem(f"{where}: {error}") from error
 
 
 def check_client(name: str, where: str) -> None:
@@ -126,13 +123,24 @@ def check_client(name: str, where: str) -> None:
         size = len(name.encode())
     except UnicodeEncodeError:  # bytes of the command line that are no UTF-8
         size = 0
-    if not 1 <= size <= NAME_BYTES_MAX:
-        raise UsageProblem(f"{where}: a name is 1 to {NAME_BYTES_MAX} bytes of UTF-8")
+    if not 1 <= size <= CLIENT_BYTES_MAX:
+        raise UsageProblem(f"{where}: a name is 1 to {CLIENT_BYTES_MAX} bytes of UTF-8")
     if name.startswith("~") and created_ms(name) < 0:
         raise UsageProblem(f"{where}: a random client's id is ~ and a UUIDv7, as in the message of exit 3")
 
 
+def check_new_client(name: str, where: str) -> None:
+    """Raises UsageProblem for what no client should be called from now on. (Of those that are, some may be.)"""
+    check_client(name, where)
+    if name.startswith("~"):
+        raise UsageProblem(f"{where}: names do not begin with ~ (a random client's append can only be retried)")
+    if any(category(character) == "Cc" for character in name):
+        raise UsageProblem(f"{where}: a name has no control characters, no line ends among them")
+
+
 def _servers_of_file(path: Path) -> tuple[str, ...]:
+    import tomllib
+
     try:
         parsed = tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
@@ -163,8 +171,15 @@ def with_servers_if_given(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def local(command: Callable[..., None]) -> Callable[..., None]:
-    """For commands that talk to no cluster: the shared options are taken and mean nothing. Ends by exit code."""
-    return _with_shared_options(command, lambda given: [])
+    """For commands that know by themselves whom to talk to and how long: of the shared options `--json` is honoured,
+    and the others are refused, since they would mean nothing. Ends by exit code."""
+    def first(given: dict[str, Any]) -> list[Target]:
+        for name in ("servers", "config", "timeout"):
+            if name in given:
+                raise UsageProblem(f"--{name} means nothing to this command: it works on what is in --dir")
+        return [resolve(given, needs_servers=False)]
+
+    return _with_shared_options(command, first)
 
 
 def only_json(command: Callable[..., None]) -> Callable[..., None]:
@@ -181,7 +196,8 @@ def _with_shared_options(
 
     def run(ctx: typer.Context, **values: Any) -> None:
         given = {**ctx.ensure_object(dict), **_given(**{name: values.pop(name) for name in names})}
-        if code := guarded(lambda: command(*first(given), **values)):
+        program = ctx.find_root().info_name or "alpo"
+        if code := guarded(lambda: command(*first(given), **values), program):
             raise typer.Exit(code)
 
     context, *shared = inspect.signature(remember, eval_str=True).parameters.values()
@@ -191,13 +207,5 @@ def _with_shared_options(
     run.__signature__ = inspect.Signature([context, *parameters])  # type: ignore[attr-defined]
     run.__annotations__ = {p.name: p.annotation for p in [context, *parameters]}
     run.__name__, run.__module__ = command.__name__, command.__module__
-    run.__doc__ = unwrapped(command.__doc__ or "")
+    run.__doc__ = command.__doc__
     return run
-
-
-def unwrapped(text: str) -> str:
-    """Help text with each paragraph on one line, for the terminal to wrap; indented ones (examples) as they are."""
-    first, *others = inspect.cleandoc(text).split("\n\n")
-    paragraphs = [p if p.startswith(" ") else " ".join(p.split("\n")) for p in (first, *others)]
-    # Typer dedents all below the first paragraph by what its second line onwards have in common: an empty one has none.
-    return "\n\n".join([paragraphs[0], "", *paragraphs[1:]])

@@ -19,7 +19,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
-import trio
+from .running import in_thread
 
 #: Unicode's control and format characters, surrogates, line and paragraph separators. Line feeds count: a payload is
 #: one line on a terminal.
@@ -45,6 +45,13 @@ def escape(text: str) -> str:
 def escape_bytes(payload: bytes) -> str:
     """A payload for a terminal: UTF-8 where it is that, ``\\xNN`` for every other byte, unseen characters escaped."""
     return escape(payload.decode("utf-8", "backslashreplace"))
+
+
+def counted(number: int, one: str, many: str = "") -> str:
+    """A number of things in good grammar: ``1 server``, ``3 servers``, ``1,200 entries``."""
+    if number == 1:
+        return f"1 {one}"
+    return f"{number:,} {many or (f'{one[:-1]}ies' if one.endswith('ry') else f'{one}s')}"
 
 
 def say(text: str) -> None:
@@ -97,29 +104,45 @@ def payload_fields(payload: bytes) -> dict[str, str]:
 
 
 def table(title: str, columns: list[str], rows: list[list[str]]) -> None:
-    """A table on stdout, nothing cut off. On a terminal that is too narrow it stands on its side, if that fits."""
-    from rich.console import Console  # not at the top: most commands draw nothing and should begin at once
+    """A table on stdout, nothing cut off: drawn on a terminal, a line a row for whatever else reads it.
+
+    Such lines have a tab between cells, which cut and awk take apart (no cell has a tab in it: `escape`), the heads
+    come first, and there is no title. On a terminal that is too narrow for it the table loses its lines, then stands on
+    its side, then falls apart into a block a row.
+    """
+    rows = [[escape(cell) for cell in row] for row in rows]
+    if sys.stdout.isatty():
+        _draw(title, columns, rows)
+        return
+    for line in ([columns] if any(columns) else []) + rows:
+        print("\t".join(line))
+
+
+def _draw(title: str, columns: list[str], rows: list[list[str]]) -> None:
+    """In the first shape that the terminal is wide enough for; if none is, a block of lines a row."""
+    from rich.box import HEAVY_HEAD  # not at the top: most commands draw nothing and should begin at once
+    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    def draw(heads: list[str], lines: list[list[str]]) -> Table:
-        drawn = Table(title=title or None, title_justify="left", header_style="bold")
-        for head in heads:
-            drawn.add_column(Text(escape(head)), no_wrap=True)
-        for line in lines:
-            drawn.add_row(*(Text(escape(cell)) for cell in line))
-        return drawn
-
-    def width(drawn: Table) -> int:
-        return unbounded.measure(drawn).maximum
-
     unbounded = Console(width=1 << 20, height=100)  # without a height a dumb terminal is taken to be 80 wide
-    drawn = draw(columns, rows)
-    if sys.stdout.isatty() and width(drawn) > Console().width:
-        first, *others = zip(columns, *rows, strict=True)
-        on_its_side = draw(list(first), [list(line) for line in others])
-        drawn = on_its_side if width(on_its_side) <= Console().width else drawn
-    Console(width=max(width(drawn), 1), height=100).print(drawn)
+    first, *others = map(list, zip(columns, *rows, strict=True))
+    for heads, lines in ((columns, rows), (first, others)):
+        for box in (HEAVY_HEAD, None):
+            drawn = Table(title=title or None, title_justify="left", header_style="bold", box=box,
+                          pad_edge=box is not None)
+            for head in heads:
+                drawn.add_column(Text(head), no_wrap=True)
+            for line in lines:
+                drawn.add_row(*map(Text, line))
+            if (width := unbounded.measure(drawn).maximum) <= Console().width:
+                Console(width=max(width, 1), height=100).print(drawn)
+                return
+    aside = max(map(len, columns))
+    for number, row in enumerate(rows):
+        print("\n" * (number > 0), end="")
+        for head, cell in zip(columns, row, strict=True):
+            print(f"{head:<{aside}}  {cell}")
 
 
 class Sink:
@@ -135,7 +158,7 @@ class Sink:
 
     async def write(self, chunk: bytes) -> None:
         """Write all of it. Raises BrokenPipeError when nobody reads any more."""
-        await trio.to_thread.run_sync(self._write_all, chunk, abandon_on_cancel=True)
+        await in_thread(self._write_all, chunk)
 
     def _write_all(self, chunk: bytes) -> None:
         rest = memoryview(chunk)

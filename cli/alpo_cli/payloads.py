@@ -9,9 +9,8 @@ import os
 from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Protocol
 
-import trio
-
 from .exits import UsageProblem
+from .running import in_thread
 
 CHUNK_BYTES = 1 << 18
 PART_BYTES_MAX = 64 << 20
@@ -78,7 +77,7 @@ async def from_stream(stream: Stream, splitter: Splitter | Whole) -> AsyncIterat
     """The parts as they come, those of one read together: a slow producer's lines do not wait for more."""
     while True:
         # The thread may hang in a terminal's read for ever: Ctrl-C must not wait for it, nor the interpreter's end.
-        chunk = await trio.to_thread.run_sync(stream.read, CHUNK_BYTES, abandon_on_cancel=True)
+        chunk = await in_thread(stream.read, CHUNK_BYTES)
         parts = splitter.feed(chunk) if chunk else splitter.end()
         if parts:
             yield parts

@@ -56,6 +56,13 @@ def reigns(events: Sequence[ServerEvent]) -> list[Reign]:
     return [found[term] for term in sorted(found)]
 
 
+def handed_over(events: Sequence[ServerEvent]) -> set[int]:
+    """The terms whose leaders stood because the leader before told them to: planned, no failure."""
+    return {event.fields["term"] for event in events
+            if event.name == "candidate" and event.fields.get("handed_over") is True
+            and type(event.fields.get("term")) is int}
+
+
 def chapters(events: Sequence[ServerEvent], leaderless: bool) -> list[Chapter]:
     """Every election in time order; ``leaderless``: nobody leads now, so that what came last has no winner yet."""
     won = reigns(events)
@@ -207,6 +214,10 @@ def _expunge(f: Fields) -> str:
     return f"expunges {entries(f)}, for which the leader's log has others{known}"
 
 
+def _role(role: object) -> str:
+    return {"VOTER": "a voter", "LEARNER": "a learner", "GONE": "gone"}.get(str(role), "no member")
+
+
 def _slow(f: Fields) -> str:
     return f"waited {f.get('took_ms')} ms for its disk ({f.get('what')}; more than {f.get('limit_ms')} ms is slow)"
 
@@ -239,8 +250,7 @@ _PHRASES: dict[str, Callable[[Fields], str]] = {
     "started": lambda f: "has its first start behind it",
     "address_change": lambda f: f"writes down that server {f.get('member')} is at {f.get('new')} (was {f.get('old')})",
     "member_change": lambda f: (
-        f"writes down that server {f.get('member')} is a {str(f.get('role')).lower()}"
-        f" (was {str(f.get('before')).lower()})"
+        f"writes down that server {f.get('member')} is {_role(f.get('role'))} (was {_role(f.get('before'))})"
     ),
     "lost_disk": lambda f: f"finds another disk in the place of server {f.get('member')}'s",
     "base_sent": lambda f: f"sends server {f.get('member')} a base, up to entry {f.get('base_id')}",

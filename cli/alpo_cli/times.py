@@ -1,4 +1,4 @@
-"""`--since`: a moment (RFC 3339) or how long ago (``90s``, ``10m``, ``2h``, ``3d``)."""
+"""`--since`, `--until`: a moment (RFC 3339) or how long ago (``90s``, ``10m``, ``2h``, ``3d``)."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ _UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d
 _RFC3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)")
 
 
-def parse_since(text: str, now: datetime) -> datetime:
-    """The moment meant, UTC. Raises UsageProblem for anything else than RFC 3339 with an offset, or a duration."""
+def parse_since(text: str, now: datetime, option: str = "--since") -> datetime:
+    """The moment that the option's ``text`` means, UTC. Raises UsageProblem for anything else than RFC 3339 with an
+    offset, or a duration."""
     if ago := _AGO.fullmatch(text):
         try:
             return now.astimezone(UTC) - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
         except OverflowError as error:
-            raise UsageProblem(f"--since {text}: too long ago") from error
+            raise UsageProblem(f"{option} {text}: too long ago") from error
     if _RFC3339.fullmatch(text):
         try:
             return datetime.fromisoformat(text.upper()).astimezone(UTC)
         except (ValueError, OverflowError) as error:
-            raise UsageProblem(f"--since {text}: {error}") from error
-    raise UsageProblem(f"--since {text}: accepted: RFC 3339 (2026-01-31T08:00:00Z) or how long ago (90s, 10m, 2h, 3d)")
+            raise UsageProblem(f"{option} {text}: {error}") from error
+    raise UsageProblem(f"{option} {text}: accepted: RFC 3339 (2026-01-31T08:00:00Z) or how long ago (90s, 10m, 2h, 3d)")

@@ -1,38 +1,53 @@
-"""The entry point of `alpo-sim`."""
+"""The entry point of `alpo-sim`, and the table of its commands."""
 
 from __future__ import annotations
 
 import errno
 import os
 import sys
+from typing import Annotated
 
-import typer
+from alpo_cli.frame import App, Entry, lazy
+from alpo_cli.options import version_option
+from alpo_cli.output import say, stand_in_for_closed_streams
 
-from .commands.draw import draw
-from .commands.elections import elections
-from .commands.explore import explore
-from .commands.mutants import mutants
-from .commands.replay import replay
-from .commands.run import run
-from .commands.seeds import seeds
-from .commands.shrink import shrink
+_WORLDS, _SCENARIOS, _PROOFS = "Random worlds", "Scenarios", "All of it"
 
-app = typer.Typer(
-    name="alpo-sim",
-    help="Whole clusters of the real protocol core on virtual time, under random faults, each run from one seed.",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+
+def _entry(name: str, panel: str, help: str) -> Entry:
+    return Entry(name, f"alpo_sim.commands.{name}:{name}", panel, help)
+
+
+#: Every command, in the order of the help. The words are the first sentence of the command's own help.
+TABLE = (
+    _entry("run", _WORLDS, "Run one world"),
+    _entry("seeds", _WORLDS, "Run many worlds, and stop at the first that breaks"),
+    _entry("shrink", _SCENARIOS, "Run a seed that fails, and leave out of its schedule what is not needed to fail"),
+    _entry("replay", _SCENARIOS, "Replay schedules"),
+    _entry("draw", _SCENARIOS, "Draw a run: servers as lanes, messages as arrows, terms as colours"),
+    _entry("mutants", _PROOFS, "Break every rule, one at a time, until a check notices"),
+    _entry("explore", _PROOFS, "Search every interleaving within bounds, breadth first"),
+    _entry("elections", _PROOFS, "Measure elections: tables and plots"),
 )
-app.command()(run)
-app.command()(seeds)
-app.command()(mutants)
-app.command()(draw)
-app.command()(shrink)
-app.command()(replay)
-app.command()(elections)
-app.command()(explore)
+
+app = App(name="alpo-sim", cls=lazy(TABLE), add_completion=True)
+
+
+@app.callback(help="""
+Whole clusters of the real protocol core on virtual time, under random faults, each run from one seed.
+
+Examples:
+
+    alpo-sim run --seed 7
+
+    alpo-sim seeds 1..1000
+
+    alpo-sim shrink 8 --mutation M3 -o found.txt && alpo-sim replay -v found.txt
+
+    alpo-sim draw 7 -o run.svg
+""")
+def root(version: Annotated[bool, version_option("alpo-sim")] = False) -> None:
+    """What stands before the command."""
 
 
 #: What writing comes to when there is no room, or the device is broken.
@@ -41,6 +56,7 @@ _CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 def main() -> None:
     """Run the command line. Output that cannot be written is a line on stderr and exit code 1, not a traceback."""
+    stand_in_for_closed_streams()
     try:
         app(prog_name="alpo-sim")
     except OSError as error:
@@ -48,7 +64,7 @@ def main() -> None:
             raise
         # What Python still holds of it would be tried again, and complained of, on the way out.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        typer.echo(f"alpo-sim: stdout cannot be written: {error.strerror}", err=True)
+        say(f"alpo-sim: stdout cannot be written: {error.strerror}")
         sys.exit(1)
 
 

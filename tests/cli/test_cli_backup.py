@@ -132,7 +132,7 @@ def test_a_backup_under_appends_restored_goes_on(tmp_path: Path) -> None:
 def test_what_is_no_backup_is_named_and_nothing_is_left(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("hello\n")
     words = ("restore", tmp_path / "text", "--data", tmp_path / "new", "--id", "1", "--listen", address())
-    assert Alpo().says(*words, code=1) == f"alpo: {tmp_path}/text: file is not a database\n"
+    assert Alpo().says(*words, code=2) == f"alpo: {tmp_path}/text: is no data file or backup (not an SQLite database)\n"
     assert not (tmp_path / "new").exists()
 
 
@@ -203,6 +203,6 @@ def test_nothing_is_left_where_a_backup_fails(tmp_path: Path) -> None:
     with cluster(tmp_path / "old", size=1) as old:
         old.run("append", "a")
         assert "no server 7" in old.says("backup", tmp_path / "f", "--server", "7", code=1)
-        assert "not a file" in old.says("backup", tmp_path / "none" / "f", code=2)
-        assert "not a file" in old.says("backup", tmp_path, code=2)
+        assert "there is no directory" in old.says("backup", tmp_path / "none" / "f", code=2)
+        assert "is a directory" in old.says("backup", tmp_path, code=2)
     assert [p.name for p in tmp_path.iterdir()] == ["old"]

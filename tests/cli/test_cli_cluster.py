@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from alpo_cli import local_cluster
-from alpo_cli.cluster import lay_out
+from alpo_cli.commands.cluster import lay_out
 from alpo_cli.exits import Failed, UsageProblem
 from alpo_cli.local_cluster import LocalCluster, command_line, free_base_port, port_free
 
@@ -54,7 +54,7 @@ def test_what_is_created_can_be_loaded(cluster: LocalCluster) -> None:
 def test_no_cluster_there(content: str | None, tmp_path: Path) -> None:
     if content is not None:
         (tmp_path / "cluster.json").write_text(content)
-    with pytest.raises(Failed):
+    with pytest.raises(UsageProblem if content is None else Failed):
         LocalCluster.load(tmp_path)
 
 

@@ -98,7 +98,7 @@ def test_a_server_that_does_not_answer(alpo: Alpo, directory: Path) -> None:
 
 @pytest.mark.parametrize(("words", "said"), [
     ([], "--server ID or --all"), (["--server", "2", "--all"], "--server ID or --all"),
-    (["--server", "0"], "greater than or equal to 1"), (["--server", "two"], "valid integer"),
+    (["--server", "0"], "must be at least 1, not 0"), (["--server", "two"], "a whole number, not 'two'"),
 ])
 def test_wrong_usage(words: list[str], said: str) -> None:
     assert said in Alpo("127.0.0.1:1").says("compact", *words, code=2)

@@ -10,9 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from alpo.client.events import Events, ServerEvent
-from alpo_cli import doctor
 from alpo_cli.app import app
 from alpo_cli.checks import Finding, Verdict, examine, growth
+from alpo_cli.commands import doctor
 
 GIB = 1 << 30
 
@@ -155,6 +155,8 @@ def test_cleaning_strangers_elections() -> None:
     assert "10.0.0.9: cluster ab" in only(three(problems=["10.0.0.9: cluster ab"]), "strangers", Verdict.WARN).says
     assert found(three(), "elections", 3)[0].verdict is Verdict.WARN
     assert found(three(), "elections", None) == []
+    (handed,) = [finding for finding in examine(three(), 0, 4) if finding.check == "elections"]
+    assert (handed.verdict, handed.says) == (Verdict.OK, "0 won in the last hour, beside 4 planned hand-overs")
 
 
 def test_copies_that_are_damaged_or_differ() -> None:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import subprocess
 import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from alpo_command import Alpo, read_line
+from alpo_command import COMMAND, Alpo, environment, read_line
 
+from alpo_cli.commands.status import KEYS
 from alpo_cli.local_cluster import free_base_port
-from alpo_cli.status import KEYS
 
 BYTES = bytes(range(256))
 RESULT_KEYS = ["ops_per_s", "mb_per_s", "p50_ms", "p99_ms", "p999_ms", "max_ms", "errors"]
@@ -49,6 +50,22 @@ def test_ways_to_cut_the_input(alpo: Alpo, flags: list[str], stdin: bytes, paylo
     records = alpo.lines("read", "--last", str(len(payloads)))
     assert [record["payload"] for record in records] == payloads
     assert ("--atomic" in flags) == (len({record["id"] for record in records}) < len(records))
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    (["append"], b"reading lines from the terminal; Ctrl-D ends"), (["import"], b"reading lines from the terminal"),
+    (["append", "--whole"], b"reading one payload from the terminal"),
+])
+def test_on_a_terminal_it_says_what_it_waits_for(alpo: Alpo, words: list[str], said: bytes) -> None:
+    ours, theirs = pty.openpty()
+    with os.fdopen(ours, "wb", buffering=0) as keys:
+        command = subprocess.Popen([*COMMAND, *words], stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                   env=environment(alpo.servers))
+        os.close(theirs)
+        assert command.stderr is not None and said in command.stderr.readline()
+        keys.write(b"typed\n\x04")
+        assert b"1 appended" in command.communicate(timeout=60)[1] and command.returncode == 0
+    assert b"terminal" not in alpo.run("append", stdin=b"x").stderr
 
 
 def test_bytes_come_back_as_they_were(alpo: Alpo, tmp_path: Path) -> None:
@@ -134,14 +151,25 @@ def test_an_epoch_that_is_not_known_yet_is_called_that(alpo: Alpo) -> None:
 
 def test_sessions(alpo: Alpo) -> None:
     alpo.run("append", "--client", "short-lived", "x")
+    alpo.run("append", "by somebody without a name")
     known = {line["client"]: line for line in alpo.lines("session", "list")}
+    assert not any(name.startswith("~") for name in known) and known.keys() == {
+        line["client"] for line in alpo.lines("session", "list", "--named")}
+    others = [line["client"] for line in alpo.lines("session", "list", "--all") if line["client"] not in known]
+    assert others and all(name.startswith("~") for name in others)
+    assert f"and {len(others)} of clients without a name" in alpo.says("session", "list", code=0)
     session = known["short-lived"]
     assert list(session) == ["client", "epoch", "last_serial", "last_id", "time"] and session["last_serial"] == 1
     wrong = str(session["epoch"] + 1)
     assert alpo.says("session", "drop", "short-lived", "--epoch", wrong, code=1)
+    assert alpo.says("session", "drop", "short-lived", "--epoch", wrong, "--dry-run", code=1)
+    looked = alpo.lines("session", "drop", "short-lived", "--epoch", str(session["epoch"]), "--dry-run")
+    assert looked == [{**session, "dry_run": True}]
+    assert "nothing was changed" in alpo.says("session", "drop", "short-lived", "--dry-run", code=0)
     dropped = alpo.lines("session", "drop", "short-lived", "--epoch", str(session["epoch"]))
     assert dropped == [{"client": "short-lived", "epoch": session["epoch"]}]
     assert "no session" in alpo.says("session", "drop", "short-lived", code=1)
+    assert "no session" in alpo.says("session", "drop", "short-lived", "--dry-run", code=1)
     assert "short-lived" not in alpo.out("session", "list")
 
 
@@ -174,11 +202,23 @@ def test_nobody_there() -> None:
 def test_bench(alpo: Alpo, directory: Path, tmp_path: Path) -> None:
     plot = tmp_path / "append.svg"
     flags = ["--seconds", "0.3", "--connections", "2"]
+    end = int(alpo.out("append", "a log that is not empty"))
+    said = alpo.says("bench", "append", *flags, code=2)
+    assert f"its last LSN is {end}" in said and "--yes" in said
+    assert alpo.lines("read", "--last", "1")[0]["lsn"] == end
+    flags.append("--yes")
     appended = alpo.lines("bench", "append", "--outstanding", "50", "--plot", plot, *flags)[0]
     assert list(appended) == RESULT_KEYS and appended["ops_per_s"] > 0 and appended["errors"] == 0
     assert ElementTree.parse(plot).getroot().tag.endswith("svg")
-    assert list(alpo.lines("bench", "read", *flags)[0]) == RESULT_KEYS
+    assert list(alpo.lines("bench", "read", *flags[:-1])[0]) == RESULT_KEYS
     assert "median" in alpo.out("bench", "append", "--batch", "8", *flags)
+    assert "must end in .svg" in alpo.says("bench", "append", "--plot", tmp_path / "x.txt", "--yes", code=2)
+
+
+def test_a_log_that_was_trimmed_to_its_end_is_not_empty(alpo: Alpo) -> None:
+    end = int(alpo.out("append", "soon gone"))
+    alpo.run("trim", "--before", str(end + 1))
+    assert f"its last LSN is {end}" in alpo.says("bench", "append", "--seconds", "0.3", code=2)
 
 
 def test_starting_what_runs_is_no_harm(alpo: Alpo, directory: Path) -> None:
@@ -187,6 +227,11 @@ def test_starting_what_runs_is_no_harm(alpo: Alpo, directory: Path) -> None:
     assert "running already" in alpo.says("cluster", "start", "--dir", directory, code=1)
     assert json.loads((directory / "cluster.json").read_text()) == pids
     assert alpo.out("cluster", "list", "--dir", directory).count(str(directory)) == 6
+    assert alpo.lines("cluster", "start", "--dir", directory, "--detach") == [{"servers": alpo.servers}]
+    listed = alpo.lines("cluster", "list", "--dir", directory)
+    assert [list(line) for line in listed] == [["id", "address", "pid", "data", "log"]] * 3
+    assert [line["pid"] for line in listed] == [server["pid"] for server in pids["servers"]]
+    assert "--servers means nothing" in alpo.says("cluster", "list", "--dir", directory, "--servers", "a:1", code=2)
 
 
 def test_in_a_shell(alpo: Alpo) -> None:

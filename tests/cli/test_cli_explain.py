@@ -10,9 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from alpo.client.events import Events, ServerEvent, Silent
-from alpo_cli import explain
 from alpo_cli.app import app
-from alpo_cli.story import chapters, gap, phrase, reigns, servers
+from alpo_cli.commands import explain
+from alpo_cli.story import chapters, gap, handed_over, phrase, reigns, servers
 
 T = 1_700_000_000_000
 
@@ -96,6 +96,21 @@ def test_a_hand_over_is_told_as_one() -> None:
     assert "server 1 was told to stop while it led" in text and "told so by the leader" in text
     assert "No leader for 0.03 s: since server 1 handed over." in text
     assert "Nothing was expunged." in text
+
+
+def test_planned_hand_overs_are_told_from_elections() -> None:
+    tale = failover()
+    tale.at(4_000_000, 1, "candidate", term=3, handed_over=True).at(4_000_010, 1, "leader", term=3)
+    assert handed_over(tale.events) == {3}
+
+
+def test_who_leaves_the_list_is_gone() -> None:
+    tale = Tale()
+    tale.at(0, 1, "member_change", member=4, role="GONE", before="VOTER", address="h:4")
+    tale.at(1, 1, "member_change", member=5, role="LEARNER", before="none", address="h:5")
+    gone, new = map(phrase, tale.events)
+    assert gone == "writes down that server 4 is gone (was a voter)"
+    assert new == "writes down that server 5 is a learner (was no member)"
 
 
 def test_a_leader_that_lost_its_majority() -> None:
@@ -203,3 +218,13 @@ def test_no_events_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("words", [["--last", "0"], ["--since", "noon"], ["--all", "--last", "2"], ["x"]])
 def test_wrong_usage(monkeypatch: pytest.MonkeyPatch, words: list[str]) -> None:
     assert ran(monkeypatch, Tale(), *words)[0].exit_code == 2
+
+
+@pytest.mark.parametrize(("role", "before", "said"), [
+    ("LEARNER", "none", "server 4 is a learner (was no member)"),
+    ("VOTER", "LEARNER", "server 4 is a voter (was a learner)"),
+    ("GONE", "VOTER", "server 4 is gone (was a voter)"), ("LEARNER", "GONE", "server 4 is a learner (was gone)"),
+])
+def test_a_change_of_members_in_good_grammar(role: str, before: str, said: str) -> None:
+    told = phrase(ServerEvent(1, 1, 1_000, "member_change", {"member": 4, "role": role, "before": before}))
+    assert told == f"writes down that {said}"

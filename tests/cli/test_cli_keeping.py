@@ -60,16 +60,28 @@ def test_settings_are_shown_and_changed(alpo: Alpo) -> None:
 def test_cursors_hold_trims_back(alpo: Alpo) -> None:
     lsn = int(alpo.out("append", "needed"))
     assert alpo.says("cursor", "set", "nightly", str(lsn), code=0) == f"cursor nightly is at LSN {lsn}\n"
-    assert alpo.lines("cursor", "set", "tail", str(lsn + 1)) == [{"name": "tail", "lsn": lsn + 1}]
+    set_ = {"name": "tail", "lsn": lsn + 1, "lag_bytes": 0, "lag_s": 0.0}
+    assert alpo.lines("cursor", "set", "tail", str(lsn + 1)) == [set_]
     nightly, tail = alpo.lines("cursor", "list")
     assert (list(nightly), nightly["name"], nightly["lsn"]) == (["name", "lsn", "lag_bytes", "lag_s"], "nightly", lsn)
     assert (tail["lsn"], tail["lag_bytes"], tail["lag_s"]) == (lsn + 1, 0, 0.0)
     assert "nightly" in alpo.out("cursor", "list")
     said = alpo.says("trim", "--before", str(lsn + 1), code=1)
     assert said == f"alpo: the cursor nightly needs LSN {lsn} and what follows\n"
+    assert alpo.says("trim", "--before", str(lsn + 1), "--dry-run", code=1) == said
+    first = alpo.lines("read", "-n", "1")[0]["lsn"]
+    assert alpo.lines("trim", "--before", str(lsn + 1), "--force", "--dry-run") == [
+        {"first_lsn": lsn + 1, "payloads": lsn + 1 - first, "cursors": ["nightly"], "dry_run": True}]
+    assert alpo.lines("read", "-n", "1")[0]["lsn"] == first
     alpo.run("trim", "--before", str(lsn + 1), "--force")
+    again = alpo.says("trim", "--before", str(lsn), "--dry-run", code=0)
+    assert again == f"would give up nothing; the log begins at LSN {lsn + 1}\nnothing was changed\n"
+    assert alpo.says("trim", "--before", str(lsn + 3), "--dry-run", code=1) == (
+        alpo.says("trim", "--before", str(lsn + 3), code=1))
     assert [line["name"] for line in alpo.lines("cursor", "list")] == ["tail"]
     assert f"LSN {lsn} is not in the log" in alpo.says("cursor", "set", "nightly", str(lsn), code=1)
+    alpo.run("cursor", "set", "other", str(lsn + 1))
+    assert alpo.lines("cursor", "drop", "other") == [{**set_, "name": "other"}]
     assert alpo.says("cursor", "drop", "tail", code=0) == "cursor tail is forgotten\n"
     assert alpo.says("cursor", "drop", "tail", code=1) == "alpo: there is no cursor tail\n"
     assert alpo.lines("cursor", "list") == []
@@ -77,9 +89,10 @@ def test_cursors_hold_trims_back(alpo: Alpo) -> None:
 
 @pytest.mark.parametrize(("words", "said"), [
     (["outcome", "~no-uuid", "1"], "UUIDv7"), (["outcome", "x" * 129, "1"], "1 to 128 bytes"),
-    (["outcome", "billing-7", "0"], "greater than or equal to 1"), (["outcome", "billing-7", "one"], "valid integer"),
-    (["outcome", "billing-7"], "SERIAL"), (["append", "x", "--wait", "nobody"], "'everyone'"),
-    (["cursor", "set", "nightly", "0"], "greater than or equal to 1"),
+    (["outcome", "billing-7", "0"], "must be at least 1, not 0"),
+    (["outcome", "billing-7", "one"], "a whole number, not 'one'"),
+    (["outcome", "billing-7"], "SERIAL"), (["append", "x", "--wait", "nobody"], "must be everyone"),
+    (["cursor", "set", "nightly", "0"], "must be at least 1, not 0"),
     (["cursor", "drop", "x" * 129], "1 to 128 bytes"),
     (["cursor", "set", "nightly"], "LSN"), (["cursor", "set", "", "1"], "1 to 128 bytes"),
     (["settings", "set", "colour=7"], "no setting 'colour'; there are session_ttl_s, window,"),

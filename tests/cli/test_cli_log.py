@@ -103,7 +103,7 @@ def test_payloads_are_exported(sqlite: SqliteBench, tmp_path: Path) -> None:
         "lsn": 20, "id": 24, "term": 4, "time": "2023-11-14T22:13:20.023Z", "client": "web", "serial": 19,
         "payload": "b",
     }
-    assert said == "12 payloads, the last, lie beyond entry 35: not known here to be guaranteed\n"
+    assert said == "at the end 12 payloads not known here to be guaranteed (beyond entry 35)\n"
     part = run("export", sqlite.directory, "--from", 20, "--to", 21, "--output", tmp_path / "x.jsonl")[0]
     assert part == "" and (tmp_path / "x.jsonl").read_text().splitlines() == out.splitlines()[19:21]
     file = tmp_path / "x.parquet"
@@ -169,7 +169,7 @@ def test_stretches_that_cannot_be_read_are_compared_too(sqlite: SqliteBench, tmp
 
 @pytest.mark.parametrize("command", ["show", "verify", "export"])
 def test_what_is_no_data_is_refused(command: str, tmp_path: Path) -> None:
-    assert "there is no data file or backup" in run(command, tmp_path / "none", code=1)[1]
+    assert "there is no data file or backup" in run(command, tmp_path / "none", code=2)[1]
 
 
 def test_a_reader_that_leaves_is_no_error(sqlite: SqliteBench) -> None:

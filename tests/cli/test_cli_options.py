@@ -29,8 +29,8 @@ def leaf(target: Target, word: str, count: Annotated[int, typer.Option("--count"
 
 @group.command()
 @local
-def alone() -> None:
-    print("alone")
+def alone(target: Target) -> None:
+    print(f"alone {target.json}")
 
 
 def run(*words: str, **env: str) -> Target:
@@ -64,8 +64,15 @@ def test_flags_beat_the_file_and_the_file_the_environment(tmp_path: Path) -> Non
     assert run(*base, ALPO_SERVERS="e:1") == Target(("e:1",), 10.0, False)
 
 
+def test_without_any_of_them_it_is_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ALPO_SERVERS", raising=False)
+    base = ("group", "leaf", "a", "--count", "2")
+    assert run(*base).servers == run(*base, ALPO_SERVERS="").servers == ("127.0.0.1:7100",)
+    assert run(*base, "--servers", "h,[::1]").servers == ("h:7100", "[::1]:7100")
+
+
 @pytest.mark.parametrize(
-    "content", ["", "member = 3", "[[member]]\nid = 1\n", "no toml", '[[member]]\naddress = "x"\n']
+    "content", ["", "member = 3", "[[member]]\nid = 1\n", "no toml", '[[member]]\naddress = "x:y"\n']
 )
 def test_a_file_without_servers(content: str, tmp_path: Path) -> None:
     file = tmp_path / "alpod.toml"
@@ -75,14 +82,18 @@ def test_a_file_without_servers(content: str, tmp_path: Path) -> None:
     assert str(file) in result.stderr
 
 
-def test_local_commands_take_the_options_and_ignore_them() -> None:
-    result = CliRunner().invoke(app, ["--json", "group", "alone", "--servers", "no address", "--timeout", "-1"])
-    assert (result.exit_code, result.stdout) == (0, "alone\n")
+def test_commands_that_know_whom_to_talk_to_take_json_and_refuse_the_others() -> None:
+    result = CliRunner().invoke(app, ["--json", "group", "alone"], env={"ALPO_SERVERS": "a:1"})
+    assert (result.exit_code, result.stdout) == (0, "alone True\n")
+    for words in (("--servers", "a:1", "group", "alone"), ("group", "alone", "--timeout", "3"),
+                  ("group", "--config", "f", "alone")):
+        result = CliRunner().invoke(app, list(words))
+        assert (result.exit_code, result.stdout) == (2, "") and "means nothing to this command" in result.stderr
 
 
 def test_servers() -> None:
-    assert split_servers("a:1, [::1]:2,", "x") == ("a:1", "[::1]:2")
-    for wrong in ("a", ":1", "a:", "a:0", "a:65536", "a:x", "::1:7", "a:１"):
+    assert split_servers("a:1, [::1]:2,b", "x") == ("a:1", "[::1]:2", "b:7100")
+    for wrong in ("", ":1", "a:", "a:0", "a:65536", "a:x", "::1:7", "a:１"):
         with pytest.raises(UsageProblem, match="where"):
             split_servers(wrong, "where")
 
@@ -109,3 +120,13 @@ def test_a_random_clients_id_has_a_form(client: str) -> None:
     line = ["append", "x", "--servers", "127.0.0.1:1", "--client", client, "--serial", "1"]
     result = CliRunner().invoke(alpo_app, line)
     assert result.exit_code == 2 and "UUIDv7" in result.stderr
+
+
+def test_new_names_have_no_control_characters_and_old_ones_can_still_be_reached() -> None:
+    nobody = ["--servers", "127.0.0.1:1", "--timeout", "0.2"]
+    for words in (["append", "x"], ["import"]):
+        result = CliRunner().invoke(alpo_app, [*words, "--client", "a\nb", *nobody], input="")
+        assert result.exit_code == 2 and "no control characters" in result.stderr
+    for words in (["read", "--client", "a\nb"], ["session", "drop", "a\nb"], ["outcome", "a\nb", "1"],
+                  ["append", "x", "--serial", "1", "--client", "a\nb"]):
+        assert CliRunner().invoke(alpo_app, [*words, *nobody]).exit_code in (1, 3)

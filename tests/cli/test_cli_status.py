@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from alpo_cli.checks import size
+from alpo_cli.commands.status import KEYS, as_json, lag, show
 from alpo_cli.exits import Failed
 from alpo_cli.options import Target
-from alpo_cli.status import KEYS, as_json, lag, show
 
 LEADER: dict[str, Any] = {
     "id": 1, "address": "127.0.0.1:7100", "state": "leader", "status": "VOTING", "term": 2, "leader": 1, "last_id": 9,

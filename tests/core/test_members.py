@@ -205,13 +205,26 @@ def test_one_change_at_a_time_and_no_majority_is_given_up() -> None:
     cluster.run(0.5)
     cluster.give(leader.me.id, ChangeMember("first", MemberStep.REMOVE, stays, "", 0))
     reply = ask(cluster, ChangeMember("second", MemberStep.REMOVE, away, "", 0))
-    assert isinstance(reply, Refused) and "another change" in reply.detail
+    assert isinstance(reply, Refused)
+    assert f"under way (to remove server {stays}: no majority of the servers that would remain" in reply.detail
     cluster.run_until(lambda: cluster.reply_to("first") is not None)
     first = cluster.reply_to("first")
     assert isinstance(first, Refused) and "no majority" in first.detail
     assert leader.members.latest_id == 0
     reply = ask(cluster, ChangeMember("third", MemberStep.REMOVE, away, "", 0))
     assert isinstance(reply, MembersChanged)
+
+
+def test_a_change_that_is_asked_for_again_is_the_same_one() -> None:
+    """As by a client whose connection broke: the later request has the answer, the earlier one an end."""
+    cluster = started()
+    cluster.run(1.0)
+    lost, again = (ChangeMember(origin, MemberStep.ADD, 4, "10.0.0.4:7100", 0) for origin in ("lost", "again"))
+    cluster.give(cluster.elect().me.id, lost)
+    cluster.newcomer(4)
+    assert isinstance(ask(cluster, again), MembersChanged)
+    earlier = cluster.reply_to("lost")
+    assert isinstance(earlier, Refused) and "asked for again" in earlier.detail
 
 
 def test_the_only_voter_stays() -> None:

@@ -5,12 +5,17 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
+import alpo_sim.commands
+from alpo import __version__
+from alpo_cli.frame import purpose
 from alpo_sim.commands.run import world_of
-from alpo_sim.main import app
+from alpo_sim.main import TABLE, app
 
 FULL = Path("/dev/full")
 M3 = ["8", "--mutation", "M3", "--limit-s", "1"]
@@ -64,3 +69,45 @@ def test_a_mutation_has_the_length_that_is_given() -> None:
     assert world_of(1, None, None, "M1").options.seconds == 12
     result = CliRunner().invoke(app, ["run", "--seed", "1", "--mutation", "M1", "--seconds", "2"])
     assert result.exit_code == 1 and "--seed 1 --seconds 2 --mutation M1" in result.output
+
+
+def test_the_table_says_what_the_commands_say() -> None:
+    group: Any = typer.main.get_command(app)
+    assert {entry.name: entry.help for entry in TABLE} == {
+        name: purpose(command.help) for name, command in group.commands.items()
+    }
+    folder = Path(alpo_sim.commands.__file__).parent
+    assert {entry.name for entry in TABLE} == {file.stem for file in folder.glob("*.py")} - {"__init__", "output"}
+
+
+@pytest.mark.parametrize("words", [[], *([entry.name] for entry in TABLE)], ids=" ".join)
+def test_helps_are_plain_and_have_examples(words: list[str]) -> None:
+    shown = CliRunner().invoke(app, [*words, "-h"]).stdout
+    examples = shown.partition("\nExamples:\n")[2].partition("\n\n")[0].splitlines()
+    assert examples and all(line.startswith("  alpo-sim ") for line in examples), shown
+    assert not any(ugly in shown for ugly in ("<bool>", "╭", "[dim]"))
+
+
+def test_the_version() -> None:
+    for flag in ("--version", "-V"):
+        assert CliRunner().invoke(app, [flag]).stdout == f"alpo-sim {__version__}\n"
+
+
+def test_help_imports_no_world() -> None:
+    code = ("import sys; from alpo_sim.main import app\ntry: app(['--help'])\nexcept SystemExit: pass\n"
+            "sys.exit(bool({'alpo_sim.world', 'alpo.core.replica', 'rich', 'pydantic'} & sys.modules.keys()))")
+    assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL, check=False).returncode == 0
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    (["run", "--seed", "x"], "--seed must be a whole number, not 'x'"),
+    (["run", "--servers", "10"], "--servers must be from 1 to 9, not 10"),
+    (["rnu"], "there is no command 'rnu'; did you mean run?"),
+    (["run", "--mutation", "M99"], "no mutation 'M99'; there are: "),
+    (["explore", "--world", "x"], "--world: no world 'x': there are "),
+    (["seeds", "5..1"], "'5..1' is empty"),
+])
+def test_wrong_usage_is_one_plain_line(words: list[str], said: str) -> None:
+    result = CliRunner().invoke(app, words)
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert result.stderr.startswith(f"alpo-sim: {said}")

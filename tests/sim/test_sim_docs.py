@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from alpo_sim.checks import INVARIANTS
-from alpo_sim.main import app
+from alpo_sim.main import TABLE
 from alpo_sim.mutations import MUTATIONS
 
 ROOT = Path(__file__).parent.parent.parent
@@ -14,7 +14,7 @@ PAGE = (ROOT / "docs" / "simulator.md").read_text()
 
 
 def test_every_command_is_on_the_page() -> None:
-    names = [command.name or command.callback.__name__ for command in app.registered_commands if command.callback]
+    names = [entry.name for entry in TABLE]
     assert {"run", "seeds", "shrink", "replay", "draw", "mutants", "explore", "elections"} <= set(names)
     assert [name for name in names if f"alpo-sim {name}" not in PAGE] == []
 

@@ -154,7 +154,7 @@ def test_wrong_inputs_are_named(tmp_path: Path) -> None:
         if content is not None:
             wrong.write_text(content)
         out = pipeline("report", flag, wrong, "--to", page, code=2)
-        assert f"alpo: {flag} {wrong}" in out and said in out and out.count("\n") == 1, out
+        assert f"alpo-pipeline: {flag} {wrong}" in out and said in out and out.count("\n") == 1, out
         assert not page.exists()
     (tmp_path / "dir").mkdir()
     (tmp_path / "dir" / sweep_files.WISH).write_text("{}")

@@ -121,8 +121,9 @@ def test_a_backup_is_audited_with_the_servers(alpo: Alpo, here: None, tmp_path: 
 
 def test_wrong_usage(here: None, tmp_path: Path) -> None:
     pipeline("audit", "--path", tmp_path, "--path", tmp_path, code=2)
-    pipeline("audit", "--path", tmp_path, code=1)
-    pipeline("archive", "--to", tmp_path, code=2)
+    pipeline("audit", "--path", tmp_path, code=2)
+    (tmp_path / "file").touch()
+    pipeline("archive", "--to", tmp_path / "file", code=2)
 
 
 def test_a_server_that_is_down_is_told(alpo: Alpo, here: None, directory: Path) -> None:

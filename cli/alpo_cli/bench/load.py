@@ -45,6 +45,19 @@ class Tally:
     first_error: str = ""
 
 
+async def last_lsn(servers: str, timeout_s: float) -> int:
+    """The LSN of the last payload that was ever appended, trimmed ones included; 0 for none."""
+    async with alpo.connect(servers, timeout_s=timeout_s) as log:
+        try:
+            async for record in log.read(last=1):
+                return record.lsn
+            async for _ in log.read(1, 1):
+                pass
+        except alpo.OutOfRange as error:
+            return error.first_lsn - 1
+    return 0
+
+
 class Group:
     """Appends sent together: they share the moment, and one callback that only counts."""
 

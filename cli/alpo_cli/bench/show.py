@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from ..output import print_json
+from ..output import counted, print_json
 from .stats import Latencies, Result
 
 _BARS = 16
@@ -28,7 +28,8 @@ def show(title: str, result: Result, as_json: bool, plot: Path | None, extra: di
         return
     console = Console(highlight=False)
     console.print(f"[bold]{title}[/bold]")
-    console.print(f"  {fields['ops_per_s']:,.0f} a second, {fields['mb_per_s']:,.1f} MB/s, {result.errors} errors")
+    errors = counted(result.errors, "error")
+    console.print(f"  {fields['ops_per_s']:,.0f} a second, {fields['mb_per_s']:,.1f} MB/s, {errors}")
     console.print("  " + "   ".join(f"{name} {fields[key]:,.2f} ms" for name, key in (
         ("median", "p50_ms"), ("99 %", "p99_ms"), ("99.9 %", "p999_ms"), ("max", "max_ms"))))
     for line in histogram(result.latencies):
@@ -91,7 +92,7 @@ def svg(title: str, result: Result) -> str:
         f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="#fff"/>',
         f'<text x="{_LEFT}" y="24" font-size="16">{escape_xml(title)}</text>',
         f'<text x="{_LEFT}" y="44" font-size="12" fill="#555">{fields["ops_per_s"]:,.0f} a second, '
-        f'{fields["mb_per_s"]:,.1f} MB/s, median {fields["p50_ms"]} ms, {result.errors} errors</text>',
+        f'{fields["mb_per_s"]:,.1f} MB/s, median {fields["p50_ms"]} ms, {counted(result.errors, "error")}</text>',
     ]
     for from_s, to_s, count in bars:
         height = count / most * (floor - _TOP)

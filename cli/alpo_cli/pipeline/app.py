@@ -10,6 +10,8 @@ import typer
 from alpo.core.entries import INT_MAX
 
 from ..exits import UsageProblem
+from ..frame import App
+from ..inputs import a_file, a_log, a_new_directory, a_new_file, ending_of
 from ..options import (
     ConfigFile,
     Json,
@@ -18,19 +20,18 @@ from ..options import (
     Timeout,
     only_json,
     remember,
-    unwrapped,
     version_option,
     with_servers_if_given,
     with_target,
 )
 
-app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich")
+app = App(name="alpo-pipeline", add_completion=True)
 
 Master = Annotated[str, typer.Option("--master", metavar="URL", show_default="spark-submit's, else local[*]",
                                      help="Where Spark runs the tasks.")]
 
 
-@app.callback(help=unwrapped("""
+@app.callback(help="""
     Jobs over a log that run on Spark: on this machine, or on a cluster by --master or spark-submit.
 
     Examples:
@@ -42,7 +43,9 @@ Master = Annotated[str, typer.Option("--master", metavar="URL", show_default="sp
         alpo-pipeline sweep 1..20000 --to /mnt/sweep
 
         alpo-pipeline replay --servers 127.0.0.1:7100 --fold orders.py:apply --key orders.py:customer --to tables
-"""))
+
+        alpo-pipeline doctor
+""")
 def root(
     ctx: typer.Context, servers: Servers = None, config: ConfigFile = None, timeout: Timeout = None,
     json: Json = False,
@@ -82,6 +85,7 @@ def archive(
     """
     from . import archive as work
 
+    a_new_directory(to, "--to")
     work.run(target, work.Wanted(to, range_rows, trim, upto, master))
 
 
@@ -112,6 +116,10 @@ def audit(
 
     if path is not None and len(set(path)) < len(path):
         raise UsageProblem("--path: the same copy twice")
+    for copy in path or ():
+        a_log(Path(copy), "--path")
+    if client_history is not None:
+        a_file(client_history, "--client-history")
     work.run(target, tuple(path or ()), client_history, master)
 
 
@@ -156,6 +164,7 @@ def sweep(
     from . import sweep as work
 
     first, last = work.parse_seeds(seeds)
+    a_new_directory(to, "--to")
     work.run(target, work.Wanted(
         first, last, to, servers, seconds, mutation, range_seeds, shrink_max, shrink_s, master,
     ))
@@ -192,6 +201,8 @@ def report(
 
         alpo-pipeline report --log /var/lib/alpo-1 --log /var/lib/alpo-2 --elections docs/elections.csv --to all.html
     """
+    ending_of(to, (".html", ".htm"), "--to")
+    a_new_file(to, "--to")
     from . import report as work
 
     work.run(target, work.Wanted(
@@ -237,4 +248,27 @@ def replay(
     """
     from . import replay as work
 
+    if path is not None:
+        a_log(Path(path), "--path")
+    if archive is not None and not Path(archive).is_dir():
+        raise UsageProblem(f"--archive {archive}: there is no such directory")
+    a_new_directory(to, "--to")
     work.run(target, work.Asked(fold, key, to, path, archive, upto, every, master))
+
+
+@app.command()
+@only_json
+def doctor(target: Target) -> None:
+    """Check PySpark, PyArrow, Java and the workers' Python, and say what to do.
+
+    Exit code 1 when Spark could not work here. Needs no cluster, and starts no Spark.
+
+    Examples:
+
+        alpo-pipeline doctor
+
+        alpo-pipeline doctor --json | jq 'select(.ok | not)'
+    """
+    from .fitness import tell
+
+    tell(target)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..exits import Failed, UsageProblem
 from ..options import Target, split_servers
-from ..output import escape, print_json, table
+from ..output import counted, escape, print_json, table
 from ..progress import slow_progress
 from . import spark
 
@@ -39,7 +39,7 @@ def run(target: Target, paths: tuple[str, ...], history: Path | None, master: st
     else:
         _print(found, history is not None, took_s)
     if found.faults:
-        raise Failed(f"the audit found {len(found.faults)} fault{'s' if len(found.faults) > 1 else ''}")
+        raise Failed(f"the audit found {counted(len(found.faults), 'fault')}")
 
 
 def _fields(found: Audit, took_s: float) -> dict[str, Any]:
@@ -63,6 +63,6 @@ def _print(found: Audit, history: bool, took_s: float) -> None:
     table(f"cluster {found.cluster}", ["copy", "first entry", "guaranteed up to", "faults"], rows)
     answers = ""
     if history:
-        answers = f", {found.told:,} answers to clients checked"
+        answers = f", {counted(found.told, 'answer')} to clients checked"
         answers += f" ({found.trimmed:,} more are of what was trimmed)" if found.trimmed else ""
-    print(f"{found.compared:,} entries compared{answers}, in {took_s:.1f} s")
+    print(f"{counted(found.compared, 'entry')} compared{answers}, in {took_s:.1f} s")

@@ -29,8 +29,6 @@ def run(target: Target, wanted: Wanted) -> None:
     """Write the page, whole. Raises UsageProblem for an input that is wrong, Failed if it cannot be written."""
     if not (wanted.sweep or wanted.bench or wanted.elections or wanted.log):
         raise UsageProblem("of what? --sweep DIR, --bench FILE, --elections FILE or --log DATA_OR_BACKUP")
-    if not wanted.to.parent.is_dir() or wanted.to.is_dir():
-        raise UsageProblem(f"--to {wanted.to}: the page is a file, in a directory that is there")
     try:
         import matplotlib  # noqa: F401
         import pyarrow  # noqa: F401

@@ -49,7 +49,7 @@ def _context(name: str, master: str) -> Iterator[Any]:
     except NoJava as error:
         raise UsageProblem(str(error)) from error
     except PySparkException as error:
-        raise UsageProblem(f"Spark: {error} (alpo spark doctor says what is missing)") from error
+        raise UsageProblem(f"Spark: {error} (alpo-pipeline doctor says what is missing)") from error
 
 
 def require() -> None:

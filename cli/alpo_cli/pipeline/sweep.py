@@ -12,7 +12,7 @@ from alpo import __version__
 
 from ..exits import Failed, UsageProblem
 from ..options import Target
-from ..output import escape, print_json, table
+from ..output import counted, escape, print_json, table
 from ..progress import Step, slow_progress
 from . import spark
 
@@ -165,12 +165,13 @@ def _print(wanted: Wanted, told: dict[str, Any]) -> None:
 def _judge(wanted: Wanted, told: dict[str, Any]) -> None:
     if not wanted.mutation:
         if told["failed"]:
-            raise Failed(f"{told['failed']:,} of {told['seeds']:,} seeds failed")
+            raise Failed(f"{told['failed']:,} of {counted(told['seeds'], 'seed')} failed")
         return
     from alpo_sim.mutations import MUTATIONS
 
     caught_by = MUTATIONS[wanted.mutation].caught_by
     if not any(failure["invariant"] in caught_by for failure in told["failures"]):
         raise Failed(
-            f"mutation {wanted.mutation} was not caught in {told['seeds']:,} seeds (by {' or '.join(caught_by)})"
+            f"mutation {wanted.mutation} was not caught in {counted(told['seeds'], 'seed')}"
+            f" (by {' or '.join(caught_by)})"
         )

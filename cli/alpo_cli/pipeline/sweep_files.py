@@ -29,6 +29,7 @@ from alpo.spark.durable import make, make_directory
 from alpo.spark.origin import SourceError
 
 from ..exits import UsageProblem, reason
+from ..output import counted
 
 FORMAT, VERSION = "alpo-sweep", 1
 WISH, LOCK, FAILURES = "sweep.json", "sweep.lock", "failures"
@@ -138,7 +139,7 @@ def read_rows(directory: Path, columns: Sequence[str] | None = None) -> pa.Table
         except (OSError, pa.ArrowException) as error:
             raise SourceError(f"{path} cannot be read ({error}); without it the sweep does it again") from error
         if table.num_rows != last - first + 1:
-            raise SourceError(f"{path} has {table.num_rows} rows; without it the sweep does it again")
+            raise SourceError(f"{path} has {counted(table.num_rows, 'row')}; without it the sweep does it again")
         tables.append(table)
     empty = pa.schema([SCHEMA.field(name) for name in columns]) if columns else SCHEMA
     return pa.concat_tables(tables) if tables else empty.empty_table()

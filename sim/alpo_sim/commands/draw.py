@@ -8,13 +8,16 @@ from typing import Annotated
 
 import typer
 
+from alpo_cli.exits import UsageProblem
+from alpo_cli.inputs import a_new_file, ending_of
+
 from ..draw.html import html_of
 from ..draw.layout import Picture
 from ..draw.pictures import of_scenario, of_world
 from ..draw.svg import svg_of
 from ..scenario_text import parse
 from ..words import ScenarioError
-from .output import check_folder_of, writing
+from .output import writing
 from .replay import mutated
 from .run import Seconds, Servers, world_of
 
@@ -39,16 +42,15 @@ def draw(
     Of a seed, unless --from or --to says otherwise: its failure if it has one, else the first election and the first
     crash of a leader. Of a scenario: all of it.
 
-    [dim]Examples:[/dim]
+    Examples:
 
       alpo-sim draw 7 -o run.svg
       alpo-sim draw 7 --servers 5 --from 2000 --to 2600 -o run.html
       alpo-sim draw scenario.txt -o run.svg
     """
     makers = {".svg": svg_of, ".html": html_of}
-    if output.suffix not in makers:
-        raise typer.BadParameter(f"{output.name!r} ends neither in .svg nor in .html", param_hint="--output")
-    check_folder_of(output)
+    ending_of(output, tuple(makers), "--output")
+    a_new_file(output, "--output")
     given: dict[str, float | str | None] = {
         "--from": from_ms, "--to": to_ms, "--servers": servers, "--seconds": seconds,
         "--mutation": mutation or None,
@@ -86,8 +88,8 @@ def _scenario(path: Path) -> tuple[Picture, list[str]]:
     try:
         scenario = parse(path.read_text("utf-8"))
     except OSError as error:
-        raise typer.BadParameter(f"{path} cannot be read: {error.strerror}", param_hint="SCENARIO") from None
+        raise UsageProblem(f"{path}: {error.strerror}") from None
     except (UnicodeDecodeError, ScenarioError) as error:
-        raise typer.BadParameter(f"{path}: {error}", param_hint="SCENARIO") from None
+        raise UsageProblem(f"{path}: {error}") from None
     with mutated(scenario.mutation):
         return of_scenario(scenario)

@@ -9,6 +9,8 @@ from typing import Annotated
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from alpo_cli.inputs import a_new_directory
+
 from .output import writing
 
 
@@ -24,7 +26,7 @@ def elections(
 ) -> None:
     """Measure elections: tables and plots. The text around the tables in an elections.md that is there stays.
 
-    [dim]Examples:[/dim]
+    Examples:
 
       alpo-sim elections -o docs
       alpo-sim elections -o /tmp/elections --runs 200
@@ -33,7 +35,8 @@ def elections(
     if corner is not None:
         return _corner(corner)
     if out is None:
-        raise typer.BadParameter("give a folder to write to", param_hint="-o")
+        raise typer.BadParameter("--out is missing: a folder to write to")
+    a_new_directory(out, "--out")
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)
     from ..elections.cells import cases, measured, runs_of

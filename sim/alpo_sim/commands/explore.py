@@ -10,6 +10,9 @@ from typing import Annotated
 
 import typer
 
+from alpo_cli.inputs import a_new_file
+from alpo_cli.output import counted
+
 from ..explore.messages import Messages
 from ..explore.reigns import Reigns
 from ..explore.schedule import NoSchedule, schedule
@@ -19,7 +22,7 @@ from ..explore.way import lines
 from ..mutations import MUTATIONS
 from ..narrate import comments, narrated
 from ..scenario_text import write
-from .output import check_folder_of, writing
+from .output import writing
 
 Bound = Annotated[int | None, typer.Option(min=0, help="Bound; the world's own by default.", show_default=False)]
 
@@ -42,7 +45,7 @@ def explore(
     Losses, copies and orders of messages are not bounded. Bounds: --terms; --entries appended; --timers that run out,
     --crashes and --wipes in all; --writes under way on one server (0: on disk at once); --requests of clients.
 
-    [dim]Examples:[/dim]
+    Examples:
 
       alpo-sim explore --limit-s 60
       alpo-sim explore --world start --wipes 1
@@ -54,7 +57,7 @@ def explore(
     if mutation is not None and mutation not in MUTATIONS:
         raise typer.BadParameter(f"no mutation {mutation!r}: there are {', '.join(MUTATIONS)}", param_hint="--mutation")
     if output is not None:
-        check_folder_of(output)
+        a_new_file(output, "--output")
     wanted = Wanted(servers, terms, entries, timers, crashes, wipes, writes, requests, late)
     with MUTATIONS[mutation].applied() if mutation else nullcontext():
         sound = True
@@ -81,7 +84,7 @@ def _write(output: Path, space: Messages | Reigns, found: Found, mutation: str) 
     text = write(scenario, comments(*narrated(scenario)))
     with writing(output):
         output.write_text(text, encoding="utf-8")
-    typer.echo(f"{output}: {len(scenario.lines)} lines, {scenario.expects[0].invariant} breaks", err=True)
+    typer.echo(f"{output}: {counted(len(scenario.lines), 'line')}, {scenario.expects[0].invariant} breaks", err=True)
 
 
 def _one(name: str, space: Messages | Reigns, limit_s: float, as_json: bool) -> Found:

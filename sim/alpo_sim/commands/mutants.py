@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from alpo_cli.output import counted
+
 from ..mutations import MUTATIONS
 from ..mutations.hunt import Caught, hunts
 
@@ -29,7 +31,7 @@ def mutants(
     Each mutation has a world of its own, small and bad in the way that matters; of one whose harm is to be seen some
     checks are left out that would notice sooner. Repeat one with: alpo-sim run --mutation NAME --seed SEED.
 
-    [dim]Examples:[/dim]
+    Examples:
 
       alpo-sim mutants
       alpo-sim mutants --only M1,S4 --jobs 1
@@ -71,11 +73,12 @@ def _show(results: list[Caught], wall_s: float) -> None:
         table.add_row(each.name, mutation.rule, mutation.title, by, str(each.seeds), f"{each.cpu_s:.2f}")
     Console().print(table)
     caught = sum(each.ok for each in results)
+    worlds = sum(each.seeds for each in results)
     typer.echo(
-        f"{caught} of {len(results)} mutations caught, in {sum(each.seeds for each in results):,} worlds, "
+        f"{caught} of {counted(len(results), 'mutation')} caught, in {counted(worlds, 'world')}, "
         f"{sum(each.cpu_s for each in results):.1f} core-seconds, {wall_s:.1f} s"
     )
     for each in results:
         if not each.ok:
-            what = f"{each.name} in {each.seeds} worlds: {each.invariant} {each.detail}".rstrip(": ")
+            what = f"{each.name} in {counted(each.seeds, 'world')}: {each.invariant} {each.detail}".rstrip(": ")
             typer.echo(f"NOT CAUGHT  {what}", err=True)

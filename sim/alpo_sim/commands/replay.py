@@ -9,6 +9,9 @@ from typing import Annotated
 
 import typer
 
+from alpo_cli.exits import UsageProblem
+from alpo_cli.output import counted
+
 from ..narrate import Narrator, narrated
 from ..outcome import Outcome, unmet
 from ..scenario import Expect, Scenario
@@ -27,7 +30,7 @@ def replay(
 ) -> None:
     """Replay schedules. Exit 0 if each comes out as its file expects, 1 if one does not, 2 if a file is no scenario.
 
-    [dim]Examples:[/dim]
+    Examples:
 
       alpo-sim replay tests/scenarios/rank-by-id.txt
       alpo-sim replay -v tests/scenarios/rank-by-id.txt
@@ -63,7 +66,8 @@ def mutated(name: str) -> AbstractContextManager[None]:
 
 
 def summary(outcome: Outcome) -> str:
-    done = f"{len(outcome.done)} lines, {outcome.steps} core steps, {outcome.guaranteed} entries guaranteed; "
+    lines, entries = counted(len(outcome.done), "line"), counted(outcome.guaranteed, "entry")
+    done = f"{lines}, {outcome.steps} core steps, {entries} guaranteed; "
     return done + (f"{outcome.invariant} broke: {outcome.detail}" if outcome.invariant else "every check held")
 
 
@@ -71,12 +75,11 @@ def _read(file: Path) -> Scenario:
     try:
         return parse(file.read_text(encoding="utf-8"))
     except OSError as error:
-        typer.echo(f"{file}: cannot be read: {error.strerror}", err=True)
-    except UnicodeDecodeError:
-        typer.echo(f"{file}: is not UTF-8", err=True)
+        raise UsageProblem(f"{file}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UsageProblem(f"{file}: is not UTF-8") from error
     except ScenarioError as error:
-        typer.echo(f"{file}:{error.line}: {error.message}", err=True)
-    raise typer.Exit(2)
+        raise UsageProblem(f"{file}:{error.line}: {error.message}") from error
 
 
 def _line_text(scenario: Scenario, at: int) -> str:

@@ -10,6 +10,9 @@ from typing import Annotated
 
 import typer
 
+from alpo_cli.inputs import a_new_file
+from alpo_cli.output import counted
+
 from ..actions import Clock
 from ..checks import INVARIANTS
 from ..options import Options
@@ -42,12 +45,14 @@ def run(
 ) -> None:
     """Run one world. Exit 1, and the invariant that broke, if one does.
 
-    [dim]Examples:[/dim]
+    Examples:
 
       alpo-sim run --seed 7
       alpo-sim run --seed 7 --servers 5 --trace run.txt
       alpo-sim run --seed 7 --mutation M1
     """
+    if trace is not None:
+        a_new_file(trace, "--trace")
     seed = random.SystemRandom().randrange(1 << 32) if seed is None else seed
     with mutated(mutation or ""):
         world = world_of(seed, servers, seconds, mutation)
@@ -103,12 +108,14 @@ def repeat(verdict: Verdict, mutation: str | None, servers: int | None, seconds:
 def show(verdict: Verdict, mutation: str | None, servers: int | None, seconds: int | None) -> None:
     o = verdict.options
     typer.echo(
-        f"seed {o.seed}: {o.servers} servers, election timeout {o.election_timeout_us // 1000} ms, "
-        f"{verdict.faults} faults in {verdict.virtual_s:.1f} s of virtual time"
+        f"seed {o.seed}: {counted(o.servers, 'server')}, election timeout {o.election_timeout_us // 1000} ms, "
+        f"{counted(verdict.faults, 'fault')} in {verdict.virtual_s:.1f} s of virtual time"
     )
     typer.echo(
-        f"{verdict.steps:,} core steps in {verdict.cpu_s:.2f} s; {verdict.acknowledged:,} appends acknowledged, "
-        f"{verdict.reads:,} reads, {verdict.entries:,} entries guaranteed in {verdict.terms} terms"
+        f"{verdict.steps:,} core steps in {verdict.cpu_s:.2f} s;"
+        f" {counted(verdict.acknowledged, 'append')} acknowledged,"
+        f" {counted(verdict.reads, 'read')}, {counted(verdict.entries, 'entry')} guaranteed"
+        f" in {counted(verdict.terms, 'term')}"
     )
     if verdict.ok:
         typer.echo("every check held")

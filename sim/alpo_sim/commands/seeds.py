@@ -14,6 +14,8 @@ from typing import Annotated
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from alpo_cli.output import counted
+
 from ..options import Options
 from ..verdict import Verdict, run_world
 from ..world import World
@@ -74,7 +76,7 @@ def seeds(
 ) -> None:
     """Run many worlds, and stop at the first that breaks. Exit 1 then, with the command that repeats it.
 
-    [dim]Examples:[/dim]
+    Examples:
 
       alpo-sim seeds 1..1000
       alpo-sim seeds 1..200 --servers 5 --jobs 2
@@ -102,7 +104,7 @@ def seeds(
             progress.advance(task)
             if not progress.console.is_terminal and time.monotonic() - told_s >= SAY_EVERY_S:
                 told_s = time.monotonic()
-                typer.echo(f"{done:,} seeds so far, {steps:,} core steps", err=True)
+                typer.echo(f"{counted(done, 'seed')} so far, {steps:,} core steps", err=True)
             if not verdict.ok:
                 progress.stop()
                 typer.echo(f"BROKEN  seed {verdict.options.seed}: {verdict.invariant}: {verdict.detail}", err=True)
@@ -112,6 +114,7 @@ def seeds(
         raise typer.Exit(0)
     wall_s = time.monotonic() - began
     typer.echo(
-        f"{done:,} seeds, every check held: {steps:,} core steps, {acknowledged:,} appends acknowledged; "
+        f"{counted(done, 'seed')}, every check held: {steps:,} core steps,"
+        f" {counted(acknowledged, 'append')} acknowledged; "
         f"{done / wall_s:.2f} seeds/s, {cpu_s / done:.2f} core-seconds a seed, {steps / cpu_s:,.0f} steps a core-second"
     )

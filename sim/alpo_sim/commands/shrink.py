@@ -9,13 +9,16 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from alpo_cli.inputs import a_new_file
+from alpo_cli.output import counted
+
 from ..narrate import comments, narrated
 from ..recorded import recorded
 from ..scenario import Scenario
 from ..scenario_text import write
 from ..shrink import CannotReplay, Progress, Shrinker
 from ..verdict import Verdict, run_world
-from .output import check_folder_of, writing
+from .output import writing
 from .replay import mutated
 from .run import Seconds, Servers, repeat, world_of
 
@@ -32,13 +35,13 @@ def shrink(
 ) -> None:
     """Run a seed that fails, and leave out of its schedule what is not needed to fail. Exit 1 if it does not fail.
 
-    [dim]Examples:[/dim]
+    Examples:
 
       alpo-sim shrink 4711 -o found.txt
       alpo-sim shrink 4711 --servers 5 --seconds 20 -o found.txt
       alpo-sim shrink 2 --mutation M3 -o tests/scenarios/match-by-id.txt
     """
-    check_folder_of(output)
+    a_new_file(output, "--output")
     console = Console(stderr=True)
     with mutated(mutation):
         with console.status(f"running seed {seed} …"):
@@ -62,7 +65,8 @@ def shrink(
         text = file_text(found, seed, servers, seconds, mutation)
     with writing(output):
         output.write_text(text, encoding="utf-8")
-    typer.echo(f"{output}: {len(found.lines)} lines, {found.servers} servers (from {len(schedule.lines):,} lines)")
+    size = f"{counted(len(found.lines), 'line')}, {counted(found.servers, 'server')}"
+    typer.echo(f"{output}: {size} (from {counted(len(schedule.lines), 'line')})")
 
 
 def file_text(found: Scenario, seed: int, servers: int | None, seconds: int | None, mutation: str) -> str:

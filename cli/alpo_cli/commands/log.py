@@ -10,13 +10,15 @@ import typer
 
 from alpo.core.entries import INT_MAX, Kind
 
-from .exits import UsageProblem
-from .options import Target, remember, unwrapped, without_servers
+from ..exits import UsageProblem
+from ..frame import App
+from ..inputs import a_log, a_new_file
+from ..options import Target, remember, without_servers
 
-app = typer.Typer(
-    callback=remember, no_args_is_help=True, rich_markup_mode="rich",
-    help=unwrapped("The log in a data directory or a backup, read from outside: a server that runs on it is not"
-                   " disturbed.\n\nExamples:\n\n    alpo log verify /var/lib/alpo"),
+app = App(
+    callback=remember,
+    help="The log in a data directory or a backup, read from outside: a server that runs on it is not"
+         " disturbed.\n\nExamples:\n\n    alpo log verify /var/lib/alpo",
 )
 
 Where = Annotated[Path, typer.Argument(metavar="DATA_OR_BACKUP", show_default=False,
@@ -40,7 +42,7 @@ def show(
                                               help="Entry to begin with.")] = None,
     stop: Annotated[int | None, typer.Option("--to", metavar="ID", min=1, max=INT_MAX, show_default="the last",
                                              help="Entry to end with.")] = None,
-    limit: Annotated[int | None, typer.Option("--limit", metavar="N", min=0, max=INT_MAX, show_default=False,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", metavar="N", min=0, max=INT_MAX, show_default=False,
                                               help="At most N entries.")] = None,
     kind: Annotated[list[KindName] | None, typer.Option("--kind", case_sensitive=False, show_default=False,
                                                         help="Only entries of this kind; may be repeated.")] = None,
@@ -55,10 +57,11 @@ def show(
 
         alpo log show monday.alpo --kind members --kind leader --json
     """
-    from . import log_work as work
+    from .. import log_work as work
 
     if start is not None and stop is not None and start > stop:
         raise UsageProblem(f"--from {start} is after --to {stop}")
+    a_log(where)
     work.show(target, where, start, stop, limit, frozenset(int(Kind[name.name]) for name in kind or ()))
 
 
@@ -75,8 +78,9 @@ def verify(target: Target, where: Where) -> None:
 
         alpo log verify monday.alpo --json | jq .sound
     """
-    from . import log_work as work
+    from .. import log_work as work
 
+    a_log(where)
     work.verify(target, where)
 
 
@@ -91,7 +95,7 @@ def export(
                                              help="Payload to end with.")] = None,
     format: Annotated[Format, typer.Option("--format", help="jsonl: the keys of `alpo read --json`. parquet needs"
                                                             " pip install 'alpo[export]'.")] = Format.JSONL,
-    output: Annotated[Path | None, typer.Option("--output", metavar="FILE", show_default="stdout",
+    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", show_default="stdout",
                                                 help="Where to; FILE appears when it is whole.")] = None,
 ) -> None:
     """Write payloads as JSON lines or Parquet.
@@ -105,12 +109,15 @@ def export(
 
         alpo log export /var/lib/alpo --from 1000 --format parquet --output log.parquet
     """
-    from . import log_export as work
+    from .. import log_export as work
 
     if start is not None and stop is not None and start > stop:
         raise UsageProblem(f"--from {start} is after --to {stop}")
     if format is Format.PARQUET and output is None:
         raise UsageProblem("--format parquet needs --output FILE")
+    a_log(where)
+    if output is not None:
+        a_new_file(output, "--output")
     work.export(where, start or 1, stop or INT_MAX, format is Format.PARQUET, output)
 
 
@@ -132,6 +139,8 @@ def diff(
 
         alpo log diff /mnt/server-1 /mnt/server-2 --json
     """
-    from . import log_work as work
+    from .. import log_work as work
 
+    for log in (a, b):
+        a_log(log)
     work.diff(target, a, b)

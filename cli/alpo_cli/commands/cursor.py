@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
-import trio
 import typer
 
 import alpo
 from alpo.core.cursors import valid_cursor
+from alpo.core.entries import INT_MAX
 
-from .checks import size
-from .exits import UsageProblem
-from .options import Target, remember, unwrapped, with_target
-from .output import print_json, say, table
+from ..checks import size
+from ..exits import UsageProblem
+from ..frame import App
+from ..options import Target, remember, with_target
+from ..output import escape, print_json, say, table
+from ..running import run
 
-LSN_MAX = 2**63 - 1
-
-app = typer.Typer(
-    callback=remember, no_args_is_help=True, rich_markup_mode="rich",
-    help=unwrapped("Cursors: named positions of readers. What a reader needs is not cleaned."
-                   "\n\nExamples:\n\n    alpo cursor list"),
+app = App(
+    callback=remember,
+    help="Cursors: named positions of readers. What a reader needs is not cleaned."
+         "\n\nExamples:\n\n    alpo cursor list",
 )
 
 Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False, help="1 to 128 bytes of UTF-8.")]
@@ -31,14 +31,29 @@ def _check(name: str) -> None:
         raise UsageProblem("NAME: a cursor's name is 1 to 128 bytes of UTF-8")
 
 
-async def _set(target: Target, name: str, lsn: int) -> None:
+async def _set(target: Target, name: str, lsn: int) -> dict[str, Any]:
+    """Set it; for --json where it is since then."""
     async with alpo.connect(",".join(target.servers), timeout_s=target.timeout_s) as log:
         await log.set_cursor(name, lsn)
+        return {**await _fields(log, target, name), "lsn": lsn}
 
 
-async def _drop(target: Target, name: str) -> int:
+async def _drop(target: Target, name: str) -> dict[str, Any]:
+    """Drop it; for --json where it was until then."""
     async with alpo.connect(",".join(target.servers), timeout_s=target.timeout_s) as log:
-        return await log.drop_cursor(name)
+        before = await _fields(log, target, name)
+        return {**before, "lsn": await log.drop_cursor(name) or None}
+
+
+async def _fields(log: alpo.Log, target: Target, name: str) -> dict[str, Any]:
+    """The keys of a cursor, null for what is not known. Nothing is asked unless it is to be printed."""
+    listed = await log.cursors() if target.json else []
+    found = next((cursor for cursor in listed if cursor.name == name), None)
+    return _keys(found) if found is not None else {"name": name, "lsn": None, "lag_bytes": None, "lag_s": None}
+
+
+def _keys(cursor: alpo.CursorInfo) -> dict[str, Any]:
+    return {"name": cursor.name, "lsn": cursor.lsn, "lag_bytes": cursor.lag_bytes, "lag_s": cursor.lag_s}
 
 
 async def _list(target: Target) -> list[alpo.CursorInfo]:
@@ -50,7 +65,7 @@ async def _list(target: Target) -> list[alpo.CursorInfo]:
 @with_target
 def set_(
     target: Target, name: Name,
-    lsn: Annotated[int, typer.Argument(metavar="LSN", min=1, max=LSN_MAX, show_default=False,
+    lsn: Annotated[int, typer.Argument(metavar="LSN", min=1, max=INT_MAX, show_default=False,
                                        help="The next LSN that the reader needs.")],
 ) -> None:
     """Set a cursor, new or not: everything from LSN on is kept for its reader.
@@ -60,11 +75,11 @@ def set_(
         alpo cursor set nightly-export 120001
     """
     _check(name)
-    trio.run(_set, target, name, lsn)
+    fields = run(_set, target, name, lsn)
     if target.json:
-        print_json({"name": name, "lsn": lsn})
+        print_json(fields)
     else:
-        say(f"cursor {name} is at LSN {lsn}")
+        say(f"cursor {escape(name)} is at LSN {lsn}")
 
 
 @app.command("list")
@@ -78,10 +93,10 @@ def list_(target: Target) -> None:
 
         alpo cursor list --json | jq 'select(.lag_s > 86400) | .name'
     """
-    found = trio.run(_list, target)
+    found = run(_list, target)
     if target.json:
         for c in found:
-            print_json({"name": c.name, "lsn": c.lsn, "lag_bytes": c.lag_bytes, "lag_s": c.lag_s})
+            print_json(_keys(c))
         return
     table("", ["cursor", "LSN", "holds", "lag"],
           [[c.name, str(c.lsn), size(c.lag_bytes), f"{c.lag_s:.0f} s"] for c in found])
@@ -97,8 +112,8 @@ def drop(target: Target, name: Name) -> None:
         alpo cursor drop nightly-export
     """
     _check(name)
-    lsn = trio.run(_drop, target, name)
+    fields = run(_drop, target, name)
     if target.json:
-        print_json({"name": name, "lsn": lsn or None})
+        print_json(fields)
     else:
-        say(f"cursor {name} is forgotten")
+        say(f"cursor {escape(name)} is forgotten")

@@ -7,10 +7,11 @@ from typing import Any
 
 import alpo
 
-from .checks import full_in, size
-from .exits import Failed
-from .options import Target
-from .output import escape, print_json, table
+from ..checks import full_in, size
+from ..exits import Failed
+from ..options import Target, with_target
+from ..output import escape, print_json, table
+from ..running import run
 
 KEYS = (
     "id", "address", "state", "status", "term", "leader", "last_id", "guaranteed_id", "fully_replicated_id",
@@ -78,3 +79,16 @@ def show(target: Target, found: list[dict[str, Any]]) -> None:
                 print(escape(f"server {member.get('id')}: {remark}"))
     if not any(member.get("reachable") for member in found):
         raise Failed(f"none of {', '.join(target.servers)} could be reached")
+
+
+@with_target
+def status(target: Target) -> None:
+    """Show every member: who leads, how far each log goes, who is behind.
+
+    Examples:
+
+        alpo status
+
+        alpo status --json | jq '.members[] | select(.state == "leader") | .address'
+    """
+    show(target, run(members, target))

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
-import trio
 import typer
 
 import alpo
-from alpo.client.settings import parse_setting
 
-from .exits import UsageProblem
-from .options import Target, remember, unwrapped, with_target
-from .output import print_json, say, table
+from ..exits import UsageProblem
+from ..frame import App
+from ..options import Target, remember, with_target
+from ..output import print_json, say, table
+from ..running import run
 
-app = typer.Typer(
-    callback=remember, no_args_is_help=True, rich_markup_mode="rich",
-    help=unwrapped("Settings: limits that all servers share. They are kept in the log."
-                   "\n\nExamples:\n\n    alpo settings show"),
+if TYPE_CHECKING:
+    pass
+
+app = App(
+    callback=remember,
+    help="Settings: limits that all servers share. They are kept in the log."
+         "\n\nExamples:\n\n    alpo settings show",
 )
 
 
@@ -48,6 +51,8 @@ def _text(value: float) -> str:
 
 def parse(assignments: list[str]) -> dict[str, float]:
     """NAME=VALUE … Raises UsageProblem."""
+    from alpo.client.settings import parse_setting
+
     wanted: dict[str, float] = {}
     for text in assignments:
         name, equals, value = text.partition("=")
@@ -73,7 +78,7 @@ def show(target: Target) -> None:
 
         alpo settings show --json | jq .payload_bytes_max
     """
-    values = trio.run(ask, target)
+    values = run(ask, target)
     if target.json:
         print_json(dict(values))
     else:
@@ -97,4 +102,4 @@ def set_(
 
         alpo settings set window=4096 window_total=500000
     """
-    trio.run(change, target, parse(assignments))
+    run(change, target, parse(assignments))

@@ -5,27 +5,27 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import trio
 import typer
 
 import alpo
 
-from .exits import Failed, UsageProblem
-from .interrupts import unless_interrupted
-from .leaders import leader_within
-from .local_cluster import LocalCluster, LocalServer
-from .options import Target, local, remember, unwrapped, with_target
-from .output import say, table
+from ..exits import Failed, UsageProblem
+from ..frame import App
+from ..inputs import a_new_directory
+from ..local_cluster import LocalCluster, LocalServer
+from ..options import Target, local, remember, with_target
+from ..output import counted, print_json, say, table
+from ..running import run
 
 SIZE_DEFAULT = 3
 BASE_PORT_DEFAULT = 7100
 LEADER_WITHIN_S = 30.0
 
-app = typer.Typer(
-    callback=remember, no_args_is_help=True, rich_markup_mode="rich",
-    help=unwrapped("A cluster of real alpod processes on this machine, for development;"
-                   " and the first start of any cluster."
-                   "\n\nExamples:\n\n    alpo cluster start --dir /tmp/demo"),
+app = App(
+    callback=remember,
+    help="A cluster of real alpod processes on this machine, for development;"
+         " and the first start of any cluster."
+         "\n\nExamples:\n\n    alpo cluster start --dir /tmp/demo",
 )
 
 Dir = Annotated[
@@ -38,7 +38,7 @@ Dir = Annotated[
 @app.command()
 @local
 def start(
-    dir: Dir,
+    target: Target, dir: Dir,
     size: Annotated[int | None, typer.Option("--size", metavar="N", show_default=str(SIZE_DEFAULT),
                                              help="How many servers.")] = None,
     base_port: Annotated[int | None, typer.Option("--base-port", metavar="PORT", show_default=str(BASE_PORT_DEFAULT),
@@ -63,22 +63,29 @@ def start(
     keep = False
     try:
         cluster.spawn(fresh)
-        interrupted = trio.run(_serve, cluster, fresh, detach)
+        interrupted = run(_serve, target, cluster, fresh, detach)
         keep = detach and not interrupted
     finally:
         if not keep:
-            _stop(LocalCluster(cluster.directory, fresh))
+            _say_killed(LocalCluster(cluster.directory, fresh).stop())
     if interrupted and detach:
         raise KeyboardInterrupt
 
 
-async def _serve(cluster: LocalCluster, fresh: list[LocalServer], detach: bool) -> bool:
+async def _serve(target: Target, cluster: LocalCluster, fresh: list[LocalServer], detach: bool) -> bool:
     """Wait for a leader, print the addresses, and unless detached stay until Ctrl-C; whether that came."""
+    from ..interrupts import unless_interrupted
+    from ..leaders import leader_within
+
     async def body() -> None:
         await leader_within(cluster, LEADER_WITHIN_S)
-        print(cluster.addresses, flush=True)
+        if target.json:
+            print_json({"servers": cluster.addresses})
+        else:
+            print(cluster.addresses, flush=True)
         if not detach:
-            say(f"{len(cluster.servers)} servers run; Ctrl-C stops them. Logs: {cluster.directory}/server-N.log")
+            say(f"running: {counted(len(cluster.servers), 'server')}; Ctrl-C stops all."
+                f" Logs: {cluster.directory}/server-N.log")
             await _say_who_ends(fresh)
             raise Failed("no server is left")
 
@@ -88,12 +95,13 @@ async def _serve(cluster: LocalCluster, fresh: list[LocalServer], detach: bool) 
 def lay_out(dir: Path, size: int | None, base_port: int | None) -> LocalCluster:
     """The cluster of an existing directory, or a new one. Raises UsageProblem if the flags contradict what is there."""
     if not LocalCluster.exists(dir):
+        a_new_directory(dir, "--dir")
         return LocalCluster.create(
             dir, SIZE_DEFAULT if size is None else size, BASE_PORT_DEFAULT if base_port is None else base_port
         )
     cluster = LocalCluster.load(dir)
     if size not in (None, len(cluster.servers)):
-        raise UsageProblem(f"--size {size}: the cluster in {dir} has {len(cluster.servers)} servers")
+        raise UsageProblem(f"--size {size}: the cluster in {dir} has {counted(len(cluster.servers), 'server')}")
     if base_port not in (None, cluster.servers[0].port):
         raise UsageProblem(f"--base-port {base_port}: the cluster in {dir} begins at {cluster.servers[0].port}")
     return cluster
@@ -101,22 +109,24 @@ def lay_out(dir: Path, size: int | None, base_port: int | None) -> LocalCluster:
 
 async def _say_who_ends(servers: list[LocalServer]) -> None:
     """Say it when a server ends by itself or is stopped from elsewhere, until the last one has."""
+    import anyio
+
     known = list(servers)
     while known:
         for server in [server for server in known if not server.running()]:
             known.remove(server)
             say(f"server {server.id} has ended; its log ends:\n{server.log_tail(4)}")
-        await trio.sleep(0.5)
+        await anyio.sleep(0.5)
 
 
-def _stop(cluster: LocalCluster) -> None:
-    for id in cluster.stop():
+def _say_killed(ids: list[int]) -> None:
+    for id in ids:
         say(f"server {id} did not stop within 10 s and was killed")
 
 
 @app.command()
 @local
-def stop(dir: Dir) -> None:
+def stop(target: Target, dir: Dir) -> None:
     """Stop the servers of a cluster: SIGTERM, and SIGKILL to what is still there after 10 s.
 
     Examples:
@@ -125,13 +135,17 @@ def stop(dir: Dir) -> None:
     """
     cluster = LocalCluster.load(dir)
     running = [server.id for server in cluster.servers if server.running()]
-    _stop(cluster)
-    say(f"stopped {len(running)} servers" if running else "no server was running")
+    killed = cluster.stop()
+    _say_killed(killed)
+    if target.json:
+        print_json({"stopped": running, "killed": killed})
+    else:
+        say(f"stopped {counted(len(running), 'server')}" if running else "no server was running")
 
 
 @app.command("list")
 @local
-def list_(dir: Dir) -> None:
+def list_(target: Target, dir: Dir) -> None:
     """List the servers of a cluster: address, process, data, log.
 
     Examples:
@@ -139,6 +153,11 @@ def list_(dir: Dir) -> None:
         alpo cluster list --dir /tmp/demo
     """
     cluster = LocalCluster.load(dir)
+    if target.json:
+        for s in cluster.servers:
+            print_json({"id": s.id, "address": s.address, "pid": s.pid if s.running() else None, "data": str(s.data),
+                        "log": str(s.log)})
+        return
     rows = [
         [str(s.id), s.address, str(s.pid) if s.running() else "not running", str(s.data), str(s.log)]
         for s in cluster.servers
@@ -149,7 +168,7 @@ def list_(dir: Dir) -> None:
 @app.command()
 @with_target
 def init(target: Target) -> None:
-    """Found the cluster: the first start of a list of one, or of servers started with --no-auto-init (R29).
+    """Found the cluster: the first start of a list of one, or of servers started with --no-auto-init.
 
     Once in a cluster's life, told to any one of its servers.
 
@@ -161,5 +180,5 @@ def init(target: Target) -> None:
         async with alpo.connect(",".join(target.servers), timeout_s=target.timeout_s) as log:
             await log.init()
 
-    trio.run(found)
+    run(found)
     say("the cluster is founded")

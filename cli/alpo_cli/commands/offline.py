@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from .exits import UsageProblem
-from .options import Target, check_address, with_target, without_servers
+from ..exits import UsageProblem
+from ..inputs import a_log, a_new_directory, a_new_file
+from ..options import Target, check_address, with_target, without_servers
 
 #: What a server's id can be (alpod's own limit is the same).
 ID_MAX = 2**31 - 1
@@ -32,8 +33,9 @@ def backup(
 
         alpo backup --server 2 /backups/log.alpo --json
     """
-    from . import backup as work
+    from .. import backup as work
 
+    a_new_file(file)
     work.back_up(target, file, server)
 
 
@@ -57,9 +59,11 @@ def restore(
 
         alpo restore monday.alpo --data /var/lib/alpo --id 1 --listen 127.0.0.1:7100
     """
-    from . import backup as work
+    from .. import backup as work
 
     check_address(listen, "--listen")
+    a_log(file)
+    a_new_directory(data, "--data")
     work.make_of(target, file, data, id, listen)
 
 
@@ -70,7 +74,7 @@ def recover(
                                        help="The directory of a server that is stopped.")],
     force: Annotated[bool, typer.Option("--force-new-cluster", show_default=False,
                                         help="Say that this is meant: it can lose acknowledged appends.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", show_default=False, help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", show_default=False, help="Do not ask.")] = False,
 ) -> None:
     """The last resort when a majority of the members is lost for good: go on with what one server has.
 
@@ -81,8 +85,9 @@ def recover(
 
         alpo recover --data /var/lib/alpo --force-new-cluster
     """
-    from . import backup as work
+    from .. import backup as work
 
     if not force:
         raise UsageProblem("this can lose acknowledged appends; if that is meant, say --force-new-cluster")
+    a_log(data, "--data")
     work.recover(target, data, yes)

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from contextlib import aclosing
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
-import trio
+import typer
 
-from alpo.client.compacting import FileSpace, watch
-from alpo.client.servers import Servers
-from alpo.client.status import members_of
 from alpo.errors import AlpoError
 
-from .checks import size
-from .exits import Failed
-from .options import Target
-from .output import print_json, say
-from .progress import Step, slow_progress
+from ..checks import size
+from ..exits import Failed, UsageProblem
+from ..options import Target, with_target
+from ..output import counted, print_json, say
+from ..progress import Step, slow_progress
+from ..running import run
+
+if TYPE_CHECKING:
+    from alpo.client.compacting import FileSpace
+    from alpo.client.servers import Servers
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +30,10 @@ class Wanted:
     wait: bool
 
 
-def run(target: Target, wanted: Wanted) -> None:
-    """Do it, and say of each server how large its file was and is."""
-    with slow_progress() as step:
-        trio.run(_compact, target, wanted, step)
-
-
 async def _compact(target: Target, wanted: Wanted, step: Step) -> None:
+    from alpo.client.status import members_of
+    from alpo.client.servers import Servers
+
     servers = Servers(target.servers)
     try:
         if wanted.server is not None:
@@ -50,12 +50,14 @@ async def _compact(target: Target, wanted: Wanted, step: Step) -> None:
                 failed += 1
                 say(f"server {id}: {error}")
         if failed:
-            raise Failed(f"{failed} of {len(members)} servers gave nothing, or not all, back")
+            raise Failed(f"{failed} of {counted(len(members), 'server')} gave nothing, or not all, back")
     finally:
         servers.close()
 
 
 async def _one(servers: Servers, id: int, target: Target, wait: bool, step: Step) -> None:
+    from alpo.client.compacting import watch
+
     seen: list[FileSpace] = []
     async with aclosing(watch(servers, id, target.timeout_s)) as looks:  # type: ignore[type-var]
         async for now in looks:
@@ -74,3 +76,32 @@ def _tell(target: Target, before: FileSpace, now: FileSpace) -> None:
         say(f"server {now.server}: gives {size(now.free_bytes)} of {size(now.disk_bytes)} back")
     else:
         say(f"server {now.server}: {size(before.disk_bytes)} before, {size(now.disk_bytes)} now")
+
+
+@with_target
+def compact(
+    target: Target,
+    server: Annotated[int | None, typer.Option("--server", metavar="ID", min=1, show_default=False,
+                                               help="This server's file.")] = None,
+    every: Annotated[bool, typer.Option("--all", show_default=False,
+                                        help="Every member's file, one after the other.")] = False,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", show_default=False,
+                                       help="Wait until all is given back.")] = True,
+) -> None:
+    """Give the free space in servers' data files back to the file system, while they serve.
+
+    What trims and retention have freed is used again by what comes, and stays with the file until more than half of it
+    is free. This gives all of it back now, in small steps beside the appends.
+
+    Examples:
+
+        alpo compact --server 2
+
+        alpo compact --all --json
+
+        alpo compact --all --no-wait
+    """
+    if every == (server is not None):
+        raise UsageProblem("whose file? --server ID or --all")
+    with slow_progress() as step:
+        run(_compact, target, Wanted(server, wait), step)

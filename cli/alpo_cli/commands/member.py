@@ -1,27 +1,26 @@
-"""`alpo member list, add, remove, replace` and `alpo transfer`: who belongs to the cluster, who leads (R27, R28)."""
+"""`alpo member list, add, remove, replace` and `alpo transfer`: who belongs to the cluster, who leads."""
 
 from __future__ import annotations
 
 import time
 from typing import Annotated, Any
 
-import trio
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 import alpo
-from alpo.config import ConfigError, parse_address
+from alpo.addresses import AddressError, parse_address
 
+from ..exits import Failed, UsageProblem
+from ..frame import App
+from ..options import Target, remember, with_target
+from ..output import print_json, say, table
+from ..running import run
 from . import status as standing
-from .exits import Failed, UsageProblem
-from .options import Target, remember, unwrapped, with_target
-from .output import print_json, say, table
 
-app = typer.Typer(
-    callback=remember, no_args_is_help=True, rich_markup_mode="rich",
-    help=unwrapped("Members: the servers that keep the log."
-                   "\n\nExamples:\n\n    alpo member list"),
+app = App(
+    callback=remember,
+    help="Members: the servers that keep the log."
+         "\n\nExamples:\n\n    alpo member list",
 )
 
 _POLL_S = 0.2
@@ -41,8 +40,8 @@ def parse_member(text: str) -> tuple[int, str]:
     try:
         parse_address(address)
         if not id.isascii() or not id.isdigit() or not int(id):
-            raise ConfigError(id)
-    except ConfigError:
+            raise AddressError(id)
+    except AddressError:
         raise UsageProblem(f"{text}: must be ID=HOST:PORT, as in 4=127.0.0.1:7103") from None
     return int(id), address
 
@@ -80,6 +79,10 @@ async def _list(target: Target) -> None:
 
 async def _catch_up(target: Target, id: int) -> None:
     """Until server ``id`` votes; raises `Failed` when it makes no progress for the timeout."""
+    import anyio
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"),
                TimeElapsedColumn())
@@ -102,28 +105,33 @@ async def _catch_up(target: Target, id: int) -> None:
                     f"server {id} is in the cluster, but made no progress for {target.timeout_s:g} s: it is "
                     f"{now[1]} at entry {now[0]} of {end}; it goes on by itself (`alpo member list` shows it)"
                 )
-            await trio.sleep(_POLL_S)
+            await anyio.sleep(_POLL_S)
 
 
 async def _change(target: Target, what: str, id: int, address: str, wait: bool) -> None:
     async with _connect(target) as log:
         if what == "add":
-            await log.add_member(id, address)
+            members = await log.add_member(id, address)
         elif what == "replace":
-            await log.replace_member(id, address)
+            members = await log.replace_member(id, address)
         else:
-            await log.remove_member(id)
-    if what == "remove":
+            members = await log.remove_member(id)
+    votes = any(member.id == id and member.role == "VOTER" for member in members)
+    if not target.json:
+        say(_done(what, id, votes))
+    if what != "remove" and wait and not votes:
+        await _catch_up(target, id)
         if not target.json:
-            say(f"server {id} is no longer a member")
-    else:
-        if not target.json:
-            say(f"server {id} is in the cluster, as a learner: it votes once it has caught up")
-        if wait:
-            await _catch_up(target, id)
-            if not target.json:
-                say(f"server {id} votes")
+            say(f"server {id} votes")
     await _list(target)
+
+
+def _done(what: str, id: int, votes: bool) -> str:
+    if what == "remove":
+        return f"server {id} is no longer a member"
+    if votes:  # to ask again for what was done is answered as if it were done now
+        return f"server {id} is in the cluster already, and votes"
+    return f"server {id} is in the cluster, as a learner: it votes once it has caught up"
 
 
 @app.command("list")
@@ -137,7 +145,7 @@ def list_(target: Target) -> None:
 
         alpo member list --json | jq '.members[] | select(.role == "learner")'
     """
-    trio.run(_list, target)
+    run(_list, target)
 
 
 @app.command()
@@ -153,7 +161,7 @@ def add(target: Target, member: NewMember, wait: Wait = True) -> None:
         alpo member add 4=127.0.0.1:7103
     """
     id, address = parse_member(member)
-    trio.run(_change, target, "add", id, address, wait)
+    run(_change, target, "add", id, address, wait)
 
 
 @app.command()
@@ -171,7 +179,7 @@ def remove(
 
         alpo member remove 4
     """
-    trio.run(_change, target, "remove", id, "", False)
+    run(_change, target, "remove", id, "", False)
 
 
 @app.command()
@@ -188,12 +196,23 @@ def replace(target: Target, member: NewMember, wait: Wait = True) -> None:
         alpo member replace 2=127.0.0.1:7202
     """
     id, address = parse_member(member)
-    trio.run(_change, target, "replace", id, address, wait)
+    run(_change, target, "replace", id, address, wait)
 
 
-def hand_over(target: Target, id: int) -> None:
-    """`alpo transfer`."""
-    async def transfer() -> None:
+@with_target
+def transfer(
+    target: Target,
+    id: Annotated[int, typer.Argument(metavar="ID", min=1, show_default=False, help="The server that shall lead.")],
+) -> None:
+    """Hand leadership over to a server of your choice.
+
+    It takes a few milliseconds; appends under way are done by the old leader or sent to the new one, never lost.
+
+    Examples:
+
+        alpo transfer 2
+    """
+    async def hand_over() -> None:
         async with _connect(target) as log:
             found = await log.transfer(id)
         if target.json:
@@ -201,4 +220,4 @@ def hand_over(target: Target, id: int) -> None:
         else:
             say(f"server {found.leader} leads, in term {found.term}")
 
-    trio.run(transfer)
+    run(hand_over)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Any, NamedTuple
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-import trio
+import typer
 
 import alpo
-from alpo.client.events import Events, ServerEvent
 
-from . import story
-from .exits import Failed
-from .options import Target
-from .output import escape, print_json, rfc3339_ms
-from .story import Chapter
+from .. import story
+from ..exits import Failed, UsageProblem
+from ..options import Target, with_target
+from ..output import escape, print_json, rfc3339_ms
+from ..running import run
+from ..story import Chapter
+from ..times import parse_since
+
+if TYPE_CHECKING:
+    from alpo.client.events import Events, ServerEvent
 
 
 class Wanted(NamedTuple):
@@ -31,9 +35,9 @@ async def gather(target: Target, since: datetime | None) -> tuple[Events, list[d
         return await log.events(since), [dict(member) for member in await log.status()]
 
 
-def run(target: Target, wanted: Wanted) -> None:
+def tell(target: Target, wanted: Wanted) -> None:
     """Tell it. Raises Failed when no server could be asked."""
-    found, members = trio.run(gather, target, wanted.since if wanted.all else None)
+    found, members = run(gather, target, wanted.since if wanted.all else None)
     if not any(member.get("reachable") for member in members):
         raise Failed(f"none of {', '.join(target.servers)} could be reached")
     leaderless = not any(member.get("state") == "leader" for member in members)
@@ -150,3 +154,31 @@ def remarks(found: Events) -> list[str]:
         " times are shifted here." for id, ms in sorted(shifts.items())
     ]
     return said
+
+
+@with_target
+def explain(
+    target: Target,
+    last: Annotated[int | None, typer.Option("--last", metavar="N", min=1, max=1000, show_default="1",
+                                             help="The last N elections.")] = None,
+    since: Annotated[str | None, typer.Option("--since", metavar="TIME", show_default=False,
+                                              help="All elections since: RFC 3339, or 10m, 2h, 3d ago.")] = None,
+    every: Annotated[bool, typer.Option("--all", show_default=False,
+                                        help="Every event kept, not the story of elections.")] = False,
+) -> None:
+    """Tell the story of the last election: who noticed, who won, how long nobody led, what was expunged.
+
+    It is told from the events that the servers keep, of all that answer, in time order.
+
+    Examples:
+
+        alpo explain
+
+        alpo explain --since 1h
+
+        alpo explain --all --json | jq 'select(.name == "slow_fsync")'
+    """
+    if every and last is not None:
+        raise UsageProblem("--last does not go with --all")
+    moment = None if since is None else parse_since(since, datetime.now(UTC))
+    tell(target, Wanted(last or (1 if moment is None else 1000), moment, every))

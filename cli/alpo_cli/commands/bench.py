@@ -1,29 +1,27 @@
-"""`alpo bench append / read / failover`: the command lines.
-
-What draws (`show`) is imported when it is needed: every command of `alpo` imports this module.
-"""
+"""`alpo bench append / read / failover`: the command lines."""
 
 from __future__ import annotations
 
 import signal
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import trio
 import typer
 
 from ..exits import UsageProblem
+from ..frame import App
+from ..inputs import a_new_file, ending_of
 from ..local_cluster import LocalCluster
-from ..options import Target, remember, unwrapped, with_target, without_servers
-from ..output import say
-from .failover import failover as measure_failover
-from .load import Load, Tally, append_load
-from .reads import fill_if_empty, read_load
+from ..options import Target, remember, with_target, without_servers
+from ..output import counted, say
 
-app = typer.Typer(
-    callback=remember, no_args_is_help=True, rich_markup_mode="rich",
-    help=unwrapped("Load a cluster and measure it: appends, reads, failovers."
-                   "\n\nExamples:\n\n    alpo bench append --outstanding 1000"),
+if TYPE_CHECKING:
+    from ..bench.load import Tally
+
+app = App(
+    callback=remember,
+    help="Load a cluster and measure it: appends, reads, failovers."
+         "\n\nExamples:\n\n    alpo bench append --outstanding 1000",
 )
 
 Payload = Annotated[int, typer.Option("--payload", metavar="BYTES", min=0, help="Size of each payload.")]
@@ -37,23 +35,45 @@ Plot = Annotated[Path | None, typer.Option("--plot", metavar="FILE.svg", show_de
 _FAILOVER_SERVERS_MIN = 3
 
 
+def _check_plot(plot: Path | None) -> None:
+    """Before any load: raises UsageProblem if the picture could not be written."""
+    if plot is not None:
+        ending_of(plot, (".svg",), "--plot")
+        a_new_file(plot, "--plot")
+
+
 @app.command()
 @with_target
 def append(
     target: Target, payload: Payload = 100, outstanding: Outstanding = 64, connections: Connections = 1,
     batch: Batch = 1, seconds: Seconds = 10.0, plot: Plot = None,
+    yes: Annotated[bool, typer.Option("--yes", show_default=False,
+                                      help="Also into a log that is not empty.")] = False,
 ) -> None:
     """Keep so many appends in flight and measure; an operation is one append (with --batch one batch).
+
+    What it appends is in the log for good, between whatever else is: a log that is not empty is refused without --yes.
+    Measure on a cluster of its own.
 
     Examples:
 
         alpo bench append --outstanding 1000 --connections 10
 
-        alpo bench append --payload 1024 --batch 64 --seconds 30 --json --plot append.svg
+        alpo bench append --payload 1024 --batch 64 --seconds 30 --yes --json --plot append.svg
     """
+    _check_plot(plot)
     if outstanding < connections:
         raise UsageProblem(f"--outstanding {outstanding} is less than --connections {connections}")
-    from .show import progress, show
+    import trio
+
+    from ..bench.load import Load, append_load, last_lsn
+    from ..bench.show import progress, show
+
+    if not yes and (end_lsn := trio.run(last_lsn, ",".join(target.servers), target.timeout_s)):
+        raise UsageProblem(
+            f"the log is not empty, its last LSN is {end_lsn}: what a bench appends stays in it for good; if that is"
+            " meant, say --yes"
+        )
 
     load = Load(payload, outstanding, connections, batch, seconds)
     with progress("appending", seconds, target.json) as (bar, task):
@@ -61,10 +81,10 @@ def append(
             bar.update(task, completed=elapsed_s, note=f"{tally.done / elapsed_s:,.0f}/s")
 
         result, first_error = trio.run(append_load, ",".join(target.servers), load, target.timeout_s, on_progress)
-    title = f"append: {payload} B, {outstanding} outstanding, {connections} connections"
+    title = f"append: {payload} B, {outstanding} outstanding, {counted(connections, 'connection')}"
     show(title + (f", batches of {batch}" if batch > 1 else ""), result, target.json, plot)
     if first_error:
-        say(f"{result.errors} appends failed; the first: {first_error}")
+        say(f"{counted(result.errors, 'append')} failed; the first: {first_error}")
 
 
 @app.command()
@@ -85,17 +105,22 @@ def read(
 
         alpo bench read --local --seconds 30 --json
     """
-    from .show import progress, show
+    _check_plot(plot)
+    import trio
+
+    from ..bench.reads import fill_if_empty, read_load
+    from ..bench.show import progress, show
 
     servers = ",".join(target.servers)
     if filled := trio.run(fill_if_empty, servers, payload, outstanding, batch, target.timeout_s):
-        say(f"the log was empty: {filled:,} payloads of {payload} B were appended")
+        say(f"the log was empty: {counted(filled, 'payload')} of {payload} B appended")
     with progress("reading", seconds, target.json) as (bar, task):
         def on_progress(elapsed_s: float, records: int) -> None:
             bar.update(task, completed=elapsed_s, note=f"{records / elapsed_s:,.0f}/s")
 
         result = trio.run(read_load, servers, connections, seconds, local, target.timeout_s, on_progress)
-    show(f"read: {connections} connections, {'local' if local else 'linearizable'}", result, target.json, plot)
+    title = f"read: {counted(connections, 'connection')}, {'local' if local else 'linearizable'}"
+    show(title, result, target.json, plot)
 
 
 @app.command()
@@ -122,9 +147,14 @@ def failover(
 
         alpo bench failover --dir /tmp/demo --signal TERM --rounds 5 --json
     """
+    _check_plot(plot)
     if outstanding > 1 and outstanding - 1 < connections:
-        raise UsageProblem(f"--outstanding {outstanding}: one is timed, each of {connections} connections needs one")
-    from .show import progress, show, write_plot
+        raise UsageProblem(f"--outstanding {outstanding}: one is timed, and --connections {connections} needs one each")
+    import trio
+
+    from ..bench.failover import failover as measure_failover
+    from ..bench.load import Load
+    from ..bench.show import progress, show, write_plot
 
     signals = {"KILL": signal.SIGKILL, "TERM": signal.SIGTERM}
     if signal_name.upper() not in signals:
@@ -145,11 +175,12 @@ def failover(
         )
     rounds_ms = [round(wait_s * 1000, 1) for wait_s in measured.waits_s]
     extra = {"rounds": rounds, "median_ms": measured.median_ms, "rounds_ms": rounds_ms}
-    title = f"failover: SIG{signal_name.upper()}, {rounds} rounds, longest append of each"
+    title = f"failover: SIG{signal_name.upper()}, {counted(rounds, 'round')}, longest append of each"
     if target.json:
         show(title, result, True, plot, extra)
         return
     if plot is not None:
         write_plot(plot, title, result)
-    print(f"{title}\n  median {measured.median_ms:g} ms, max {measured.max_ms:g} ms, {result.errors} errors beside it")
+    errors = counted(result.errors, "error")
+    print(f"{title}\n  median {measured.median_ms:g} ms, max {measured.max_ms:g} ms, {errors} beside it")
     print("  " + "  ".join(f"{wait_ms:g}" for wait_ms in rounds_ms))

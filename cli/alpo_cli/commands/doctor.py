@@ -1,0 +1,68 @@
+"""`alpo doctor`: checks the cluster from outside, and says what to do."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import alpo
+
+from ..checks import Finding, Verdict, examine
+from ..exits import Failed
+from ..options import Target, with_target
+from ..output import escape, print_json
+from ..running import run
+from ..story import handed_over, reigns
+
+if TYPE_CHECKING:
+    from alpo.client.events import Events
+
+_HOUR = timedelta(hours=1)
+
+
+async def ask(target: Target) -> tuple[list[dict[str, Any]], Events]:
+    """What the members say, and the events of the last hour. Raises what the library raises."""
+    async with alpo.connect(",".join(target.servers), timeout_s=target.timeout_s) as log:
+        return [dict(member) for member in await log.status()], await log.events(datetime.now(UTC) - _HOUR)
+
+
+def as_json(finding: Finding) -> dict[str, Any]:
+    """A line of --json."""
+    return {**finding._asdict(), "verdict": finding.verdict.value, "do": finding.do or None}
+
+
+def lines(finding: Finding) -> list[str]:
+    """One finding for people."""
+    shown = finding.verdict.value.upper() if finding.verdict is Verdict.OK else finding.verdict.value
+    who = "" if finding.server is None else f"server {finding.server}: "
+    told = [f"{shown:<5} {finding.check:<12} {who}{finding.says}"]
+    return [*told, f"{'':<19}-> {finding.do}"] if finding.do else told
+
+
+@with_target
+def doctor(target: Target) -> None:
+    """Check disks, clocks, connections, space, versions and timers, and say what to do.
+
+    Exit code 1 when something is bad.
+
+    Examples:
+
+        alpo doctor
+
+        alpo doctor --json | jq 'select(.verdict != "ok")'
+    """
+    members, events = run(ask, target)
+    since_ms = (time.time() - _HOUR.total_seconds()) * 1000
+    planned = handed_over(events.events)
+    won = [reign.term in planned for reign in reigns(events.events) if reign.time_ms >= since_ms]
+    found = examine(members, won.count(False), won.count(True))
+    for finding in found:
+        if target.json:
+            print_json(as_json(finding))
+        else:
+            for line in lines(finding):
+                print(escape(line))
+    bad = [finding.check for finding in found if finding.verdict is Verdict.BAD]
+    if bad:
+        raise Failed(f"bad: {', '.join(dict.fromkeys(bad))}")

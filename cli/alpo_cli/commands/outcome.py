@@ -1,0 +1,49 @@
+"""`alpo outcome`: what became of an append."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+import alpo
+from alpo.core.entries import INT_MAX
+
+from ..options import Target, check_client, with_target
+from ..output import print_json
+from ..running import run
+
+_WORDS = {"not_appended": "not appended", "too_old": "too old to tell"}
+
+
+async def ask(target: Target, client: str, serial: int) -> alpo.Outcome:
+    """Raises what the library raises."""
+    async with alpo.connect(",".join(target.servers), timeout_s=target.timeout_s) as log:
+        return await log.outcome(client, serial)
+
+
+@with_target
+def outcome(
+    target: Target,
+    client: Annotated[str, typer.Argument(metavar="CLIENT", show_default=False,
+                                          help="A name, or a random client's id.")],
+    serial: Annotated[int, typer.Argument(metavar="SERIAL", min=1, max=INT_MAX, show_default=False,
+                                          help="As the message of exit 3 gives it.")],
+) -> None:
+    """Tell what became of an append: appended at an LSN, not appended, or too old to tell.
+
+    It is told as of now: what is still on its way to the cluster may be appended later. To make sure that the payloads
+    are in the log, once, send them again: alpo append --client --serial --epoch.
+
+    Examples:
+
+        alpo outcome billing-7 42
+
+        alpo outcome '~01890a5d-ac96-774b-bcce-b302099a8057' 1 --json | jq -r .outcome
+    """
+    check_client(client, "CLIENT")
+    found = run(ask, target, client, serial)
+    if target.json:
+        print_json({"outcome": found.outcome, "lsn": found.lsn})
+    else:
+        print(_WORDS.get(found.outcome, f"appended at LSN {found.lsn}"))

@@ -1,0 +1,208 @@
+"""How `alpo read` writes records: a line each, long lines, JSON, CSV, TSV, or a format of the user's own.
+
+Laws:
+
+* What is written off a terminal can be read back byte for byte, or is refused: payloads that are no UTF-8 stand in a
+  column or under a key of their own, and what contains NUL is not ended with NUL.
+* On a terminal, and in names everywhere, what acts up is escaped: see `output`.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from string import Formatter
+from types import SimpleNamespace
+from typing import Any
+
+from alpo import Record
+
+from .exits import Failed, UsageProblem
+from .output import escape, escape_bytes, json_line, payload_fields, rfc3339
+
+#: The columns of CSV and TSV, and the names that a format of one's own may use.
+COLUMNS = ("lsn", "id", "term", "time", "client", "serial", "payload", "payload_base64")
+_ESCAPES = {"\\t": "\t", "\\n": "\n", "\\\\": "\\"}
+
+#: Records to what is written of them.
+Write = Callable[[Sequence[Record]], bytes]
+One = Callable[[Record], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """What the command line asks for. ``format``: "json", "csv", "tsv", a format with {names}, or "": payloads."""
+
+    format: str = ""
+    long: bool = False
+    null: bool = False
+    raw: bool = False
+    json_payload: bool = False
+
+    @staticmethod
+    def of(
+        as_json: bool, raw: bool, long: bool, null: bool, format: str | None, as_csv: bool, json_payload: bool
+    ) -> Style:
+        """From the options. Raises UsageProblem for those that contradict each other, and for unknown names."""
+        asked = [flag for flag, given in (
+            ("--json", as_json), ("--raw", raw), ("--long", long), ("--csv", as_csv), ("--format", format is not None),
+        ) if given]
+        if asked == ["--json", "--format"] and format == "json":
+            asked = ["--json"]
+        if len(asked) > 1:
+            raise UsageProblem(f"{asked[0]} does not go with {asked[1]}")
+        chosen = "json" if as_json else "csv" if as_csv else format or ""
+        if format is not None and format not in ("json", "csv", "tsv"):
+            _parsed(format)
+        if null and (raw or chosen in ("json", "csv", "tsv")):
+            raise UsageProblem("--null ends payloads, --long lines and lines of a --format of your own, nothing else")
+        if json_payload and chosen != "json":
+            raise UsageProblem("--json-payload goes with --json")
+        return Style(chosen, long, null, raw, json_payload)
+
+    def head(self) -> bytes:
+        """What stands before the first record."""
+        return self._separated([COLUMNS]) if self.format in ("csv", "tsv") else b""
+
+    def writer(self, terminal: bool) -> Write:
+        """How records are written. It raises Failed for one that cannot be written so."""
+        if self.format in ("csv", "tsv"):
+            return lambda records: self._separated([_row(record, terminal) for record in records])
+        one = self._one(terminal)
+        return lambda records: b"".join(map(one, records))
+
+    def _separated(self, rows: Sequence[Sequence[object]]) -> bytes:
+        lines: list[str] = []
+        # The module quotes what its line end holds: with LF alone a CR would go out bare, and be read as a line's end.
+        sink = SimpleNamespace(write=lines.append)
+        csv.writer(sink, "excel" if self.format == "csv" else "excel-tab", lineterminator="\r\n").writerows(rows)
+        return "".join([line.removesuffix("\r\n") + "\n" for line in lines]).encode()
+
+    def _one(self, terminal: bool) -> One:
+        if self.raw:
+            return lambda record: record.payload
+        if self.format == "json":
+            fields = _parsed_payload if self.json_payload else record_fields
+            return lambda record: (json_line(fields(record)) + "\n").encode()
+        payload: One = (lambda record: escape_bytes(record.payload).encode()) if terminal else (lambda r: r.payload)
+        if self.format:
+            line = _line_of(self.format, payload)
+        elif self.long:
+            def line(record: Record) -> bytes:
+                head = f"{record.lsn}  {rfc3339(record.time)}  {escape(record.client)}  "
+                return head.encode() + payload(record)
+        else:
+            line = payload
+        return _ended_by_nul(line) if self.null else lambda record: line(record) + b"\n"
+
+
+PLAIN = Style()
+
+
+def _ended_by_nul(line: One) -> One:
+    def ended(record: Record) -> bytes:
+        text = line(record)
+        if b"\0" in text:
+            raise Failed(f"the payload at LSN {record.lsn} contains NUL: --null cannot tell where it ends (--json can)")
+        return text + b"\0"
+
+    return ended
+
+
+def record_fields(record: Record) -> dict[str, Any]:
+    """The JSON keys of a record."""
+    return {
+        "lsn": record.lsn, "id": record.id, "term": record.term, "time": rfc3339(record.time),
+        "client": record.client, "serial": record.serial, **payload_fields(record.payload),
+    }
+
+
+def _parsed_payload(record: Record) -> dict[str, Any]:
+    """`record_fields` with ``payload_json``, a value, in the place of a payload that is JSON."""
+    fields = record_fields(record)
+    try:
+        value = json.loads(fields["payload"], parse_constant=_no_json)
+    except (KeyError, ValueError, RecursionError):
+        return fields
+    del fields["payload"]
+    return {**fields, "payload_json": value}
+
+
+def _no_json(name: str) -> None:
+    """NaN and Infinity, which Python reads and JSON does not have."""
+    raise ValueError(name)
+
+
+def _row(record: Record, terminal: bool) -> list[object]:
+    """The columns of a record: its payload stands in the one or in the other of the last two."""
+    shown = escape if terminal else str
+    found = payload_fields(record.payload)
+    text, coded = shown(found.get("payload", "")), found.get("payload_base64", "")
+    return [record.lsn, record.id, record.term, rfc3339(record.time), shown(record.client), record.serial, text, coded]
+
+
+# -- formats of one's own
+
+
+_VALUES: dict[str, Callable[[Record], object]] = {
+    "lsn": lambda r: r.lsn, "id": lambda r: r.id, "term": lambda r: r.term, "time": lambda r: rfc3339(r.time),
+    "client": lambda r: escape(r.client), "serial": lambda r: r.serial,
+    "payload_base64": lambda r: base64.b64encode(r.payload).decode("ascii"),
+}
+_NUMBERS = frozenset({"lsn", "id", "term", "serial"})
+
+
+def _parsed(wanted: str) -> list[tuple[str, str | None, str]]:
+    """(text, name or None, how the name is to be written) for each part. Raises UsageProblem."""
+    try:
+        parts = [(text, name, spec or "", conversion) for text, name, spec, conversion in Formatter().parse(wanted)]
+    except ValueError as error:
+        raise UsageProblem(f"--format {wanted}: {error} (a brace itself is {{{{ or }}}})") from error
+    if not any(name is not None for _, name, _, _ in parts):
+        raise UsageProblem(f"--format {wanted}: json, csv, tsv, or a text with {_names()}")
+    for _, name, spec, conversion in parts:
+        if name is None:
+            continue
+        if name not in COLUMNS or conversion:
+            unknown = name + (f"!{conversion}" if conversion else "")
+            raise UsageProblem(f"--format: no {{{unknown}}}; there are {_names()}")
+        try:
+            if name == "payload" and spec:
+                raise ValueError("a payload is written as it is")
+            format(0 if name in _NUMBERS else "", spec)
+        except ValueError as error:
+            raise UsageProblem(f"--format: {{{name}:{spec}}}: {error}") from error
+    return [(_unescaped(text), name, spec) for text, name, spec, _ in parts]
+
+
+def _names() -> str:
+    return " ".join(f"{{{name}}}" for name in COLUMNS)
+
+
+def _unescaped(text: str) -> str:
+    return re.sub(r"\\[tn\\]", lambda found: _ESCAPES[found[0]], text)
+
+
+def _line_of(wanted: str, payload: One) -> One:
+    """A record in a format that `_parsed` has passed."""
+    steps: list[One] = []
+    for text, name, spec in _parsed(wanted):
+        steps.append(_constant(text))
+        if name == "payload":
+            steps.append(payload)
+        elif name is not None:
+            steps.append(_value(_VALUES[name], spec))
+    return lambda record: b"".join([step(record) for step in steps])
+
+
+def _constant(text: str) -> One:
+    encoded = text.encode("utf-8", "surrogateescape")
+    return lambda record: encoded
+
+
+def _value(value: Callable[[Record], object], spec: str) -> One:
+    return lambda record: format(value(record), spec).encode()
