@@ -19,6 +19,7 @@ STRIKE = """
 import os, signal, sys
 
 _, module, *words = sys.argv
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background ignores it, and hands that on
 
 class Strike:
     def find_spec(self, name, path=None, target=None):
