@@ -51,7 +51,7 @@ def old(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Path, 
         db.execute("BEGIN")
         schema.run_migrations(db, 1, version)
         _fill(db, version)
-        db.execute("UPDATE log SET term = term")  # so that the first version has a WAL too
+        db.execute(f"PRAGMA user_version={version}")  # so that the first version has a WAL too
         db.execute("COMMIT")
         if not killed:
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
