@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import os
+from collections.abc import Awaitable, Callable
 from typing import Any
 
+import pytest
+import trio
 from hypothesis import HealthCheck, settings
 
 # The machine is small and shared: no deadlines, and no complaint about a slow moment. A failure prints the blob that
@@ -19,3 +23,26 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 _PRINTING = ("BUILD_NUMBER", "CI", "COLUMNS", "FORCE_COLOR", "GITHUB_ACTIONS", "LINES", "NO_COLOR", "PYTEST_ADDOPTS")
 for _name in [name for name in os.environ if name in _PRINTING or name.startswith("ALPO_")]:
     del os.environ[_name]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """A Trio test that hangs is cancelled a little before its timeout, and its traceback says where it stood.
+
+    The timeout itself ends the process (of xdist: a worker), since nothing else stops whatever hangs.
+    """
+    for item in items:
+        if item.get_closest_marker("trio") is None or not isinstance(item, pytest.Function):
+            continue
+        timeout = item.get_closest_marker("timeout")
+        limit_s = float(timeout.args[0] if timeout is not None else config.getini("timeout"))
+        if not hasattr(item.obj, "hypothesis"):  # whose every example is a run of its own
+            item.obj = _within(0.9 * limit_s, item.obj)
+
+
+def _within(limit_s: float, test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+    @functools.wraps(test)
+    async def run(**kwargs: Any) -> None:
+        with trio.fail_after(limit_s):
+            await test(**kwargs)
+
+    return run
