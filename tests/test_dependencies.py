@@ -74,5 +74,5 @@ def test_the_uses_are_of_what_is_declared() -> None:
 
 
 def test_imports_of_every_kind_are_seen() -> None:
-    text = "import a.b\nfrom c.d import e\nfrom . import f\ndef g():\n    import h\n    x.import_module('i.j')\n# import k"
+    text = "import a.b\nfrom c.d import e\nfrom . import f\ndef g():\n    import h\n    import_module('i.j')\n#import k"
     assert imported(text) == {"a", "c", "h", "i"}
