@@ -33,7 +33,8 @@ class Skipped(AlpoError):
 
 
 class Fenced(AlpoError):
-    """A newer process has opened this client name (R22), or an operator dropped it. ``epoch``: the current one."""
+    """A newer process has opened this client name (R22), or an operator dropped it: what raises this is not in the log.
+    ``epoch``: the current one (0: the name is not open)."""
 
     def __init__(self, message: str, *, epoch: int = 0) -> None:
         super().__init__(message)

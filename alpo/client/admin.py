@@ -295,7 +295,8 @@ class _ByHand:
     def _refused(self, answer: AppendRefused) -> Exception:
         if answer.code in UNSEEN or answer.code == Code.LOST_LEADERSHIP:
             return _Again(_reason(self._servers, answer))
-        return verdict(answer, self._serial, self._epoch or 0, self.maybe)
+        # It was sent before, by whoever asks for this retry: of that nobody can tell after a drop.
+        return verdict(answer, self._serial, self._epoch or 0, self.maybe or answer.code == Code.DROPPED)
 
 
 def _probe_read(number: int) -> Read:

@@ -13,6 +13,7 @@ from alpo.wire import requests as w
 
 from .admin import at_leader, check_named, unwelcome
 from .connection import Connection
+from .ids import is_random
 from .servers import Servers
 
 #: How long one request waits at the leader.
@@ -22,20 +23,26 @@ _WAIT_MS = 500
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What became of an append: "appended" (``lsn``: of its first payload, else None), "not_appended" (as of now) or
-    "too_old" (nobody can tell any more)."""
+    "too_old" (nobody can tell any more). Of a name this speaks of its life since ``birth``, the epoch that it was first
+    opened with, or first after a drop (None: it is not open, or the client is random)."""
 
     outcome: str
     lsn: int | None
+    birth: int | None = None
 
 
-async def outcome(servers: Servers, client: str, serial: int, timeout_s: float) -> Outcome:
-    """What became of the append (``client``, ``serial``). Raises ValueError, `Unavailable`."""
+async def outcome(servers: Servers, client: str, serial: int, epoch: int | None, timeout_s: float) -> Outcome:
+    """What became of the append (``client``, ``serial``), sent under ``epoch`` (None: under any). Raises ValueError,
+    `Unavailable`."""
     check_named(client, serial)
+    asked = 0 if epoch is None or is_random(client) else epoch
+    if asked < 0:
+        raise ValueError("an epoch is 0 or more")
 
     async def attempt(connection: Connection) -> Outcome:
-        answer = await connection.ask(lambda number: w.Outcome(number, client, serial))
+        answer = await connection.ask(lambda number: w.Outcome(number, client, serial, asked))
         if isinstance(answer, w.Told):
-            return Outcome(Fate(answer.fate).name.lower(), answer.lsn or None)
+            return Outcome(Fate(answer.fate).name.lower(), answer.lsn or None, answer.birth or None)
         raise unwelcome(servers, answer)
 
     return await at_leader(servers, attempt, timeout_s)

@@ -308,13 +308,16 @@ class Log:
             self._servers, name, epoch, self._seconds(timeout_s)
         )
 
-    async def outcome(self, client: str, serial: int, timeout_s: float | None = None) -> Outcome:
-        """What became of the append (``client``, ``serial``), as of now: see `Outcome`.
+    async def outcome(
+        self, client: str, serial: int, timeout_s: float | None = None, *, epoch: int | None = None
+    ) -> Outcome:
+        """What became of the append (``client``, ``serial``), as of now: see `Outcome`. With the ``epoch`` that it was
+        sent under, what was appended under another does not count, and from before a drop nobody can tell.
 
         "not_appended" is no promise for later: a transmission that is still on its way may arrive. Raises ValueError,
         `Unavailable`.
         """
-        return await keeping.outcome(self._servers, client, serial, self._seconds(timeout_s))
+        return await keeping.outcome(self._servers, client, serial, epoch, self._seconds(timeout_s))
 
     async def wait_everyone(self, lsn: int, timeout_s: float | None = None) -> None:
         """Wait until every member has payload ``lsn``, which was appended, on its disk: see `keeping.wait_everyone`."""

@@ -30,7 +30,7 @@ from .loops import NO_LOOP, Event
 from .outcomes import Outcomes
 from .queue import Queue
 from .sizes import BATCH_BYTES_MAX, PAYLOAD_BYTES_MAX, WINDOW, Sizes
-from .verdicts import UNSEEN, fenced, kind_of, unknown, verdict
+from .verdicts import ENDS, UNSEEN, fenced, kind_of, unknown, verdict
 
 #: Payload bytes gathered into one frame, and in flight at once (a single larger append always goes).
 RUN_BYTES_MAX = 256 * 1024
@@ -275,7 +275,7 @@ class Session:
         elif code == Code.SESSION_EXPIRED and not self.named:
             self._expired(answer)
         else:
-            taken_over = code == Code.FENCED or (code == Code.SERIAL_REUSED and self._is_new(answer.serial))
+            taken_over = code in ENDS or (code == Code.SERIAL_REUSED and self._is_new(answer.serial))
             for handle in handles:
                 if code == Code.SERIAL_REUSED and handle.serial <= self.opened_last:
                     self.outcomes.resolve(handle, None, True)  # asked about, and done before this session was opened

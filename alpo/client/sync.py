@@ -267,8 +267,10 @@ class SyncLog:
     def drop_session(self, name: str, epoch: int | None = None, timeout_s: float | None = None) -> int:
         return self._call(partial(self._log.drop_session, name, epoch, timeout_s))
 
-    def outcome(self, client: str, serial: int, timeout_s: float | None = None) -> Outcome:
-        return self._call(partial(self._log.outcome, client, serial, timeout_s))
+    def outcome(
+        self, client: str, serial: int, timeout_s: float | None = None, *, epoch: int | None = None
+    ) -> Outcome:
+        return self._call(partial(self._log.outcome, client, serial, timeout_s, epoch=epoch))
 
     def wait_everyone(self, lsn: int, timeout_s: float | None = None) -> None:
         self._call(partial(self._log.wait_everyone, lsn, timeout_s))

@@ -1,7 +1,8 @@
 """What a refusal of an append means to its user (R21).
 
 Laws: a refusal that leaves the outcome open has no error here (`UNSEEN`, LOST_LEADERSHIP): it asks for another try.
-Every other one is for good, and its error means "not in the log", unless an earlier try may have been appended.
+Every other one is for good, and its error means "not in the log", unless an earlier try may have been appended and the
+refusal says nothing of it.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from alpo.wire.requests import AppendRefused
 
 #: The transmission was not taken, and that says nothing about the next one.
 UNSEEN = frozenset({Code.NOT_LEADER, Code.SERIAL_EXPECTED, Code.OVERLOADED, Code.NOT_READY, Code.NO_SPACE})
+#: The session is over for whoever is told so.
+ENDS = frozenset({Code.FENCED, Code.DROPPED})
 #: The server does not lead (any more): ask another.
 AWAY = frozenset({Code.NOT_LEADER, Code.LOST_LEADERSHIP})
 
@@ -56,7 +59,7 @@ def verdict(answer: AppendRefused, serial: int, epoch: int, maybe: bool, taken_o
 
 def _verdict(answer: AppendRefused, serial: int) -> AlpoError:
     code, client = answer.code, answer.client
-    if code == Code.FENCED:
+    if code in ENDS:
         return fenced(answer)
     if code == Code.SERIAL_REUSED:
         return SerialReused(f"serial {serial} of {client} is in the log with another payload or epoch")
@@ -73,8 +76,9 @@ def fenced(answer: AppendRefused) -> Fenced:
     """Who fenced the session, as far as its refusal tells."""
     if answer.code == Code.SERIAL_REUSED:
         return Fenced(f"another process appends as {answer.client}: it has used serial {answer.serial}")
-    if answer.number == 0:
-        return Fenced(f"the session {answer.client} is not open any more: it was dropped")
+    if answer.code == Code.DROPPED:
+        again = f", and opened again (epoch {answer.number})" if answer.number else ""
+        return Fenced(f"the session {answer.client} was dropped{again}", epoch=answer.number)
     text = f"a newer process has opened the session {answer.client} (epoch {answer.number})"
     return Fenced(text, epoch=answer.number)
 

@@ -82,7 +82,7 @@ class Acceptance:
                 wrote = True
         self.matched_id = max(self.matched_id, upto)
         r.set_guaranteed(min(request.guaranteed_id, self.matched_id))
-        r.fully_replicated_id = max(r.fully_replicated_id, request.fully_replicated_id)
+        r.fully_replicated_id = max(r.fully_replicated_id, min(request.fully_replicated_id, r.guaranteed_id))
         if wrote:
             r.out.send_after_write(sender, self._acceptance(request, upto))
         elif request.round or entries:

@@ -5,8 +5,8 @@ Laws:
 * No MEMBERS entry before the last one, and an entry of our own term, are guaranteed (M16, N3). It changes one member by
   one step.
 * A voter is taken out only after a round that a majority of the voters who remain has answered; a learner becomes a
-  voter only after it caught up, and a round begun after that was answered by it and by as many voters as the new
-  majority needs (N2; waived when there is one voter).
+  voter only after it caught up, and a round begun after that was accepted by it and answered by as many voters as the
+  new majority needs (N2; waived when there is one voter). A member in doubt (R31) proves nothing.
 * A lost disk is two entries: the new incarnation comes in as a LEARNER, its predecessor retired (N1).
 """
 
@@ -91,12 +91,15 @@ class Changes:
 
     # -- an operator's change ---------------------------------------------------------------------------
 
-    def request(self, request: ChangeMember) -> None:
-        """Begin it, or refuse it with what is wrong."""
+    def request(self, request: ChangeMember, *, confirmed: bool = False) -> None:
+        """Begin it, or refuse it with what is wrong. ``confirmed``: a round begun since has shown that we lead: only
+        then is it said that it is done already (R25)."""
         r = self._r
         listed = r.members.latest.get(request.id)
         there = listed is not None and listed.role != Role.GONE
         if self._done_already(request, listed):
+            if not confirmed:
+                return r.reads.ask(request)
             return r.serving.answer_once_guaranteed(
                 MembersChanged(request.origin, r.members.latest.to_plain()), r.members.latest_id
             )
@@ -167,7 +170,8 @@ class Changes:
         elif self._found is None:
             return
         else:
-            priority = listed.priority if listed is not None else pending.priority
+            stays = listed is not None and listed.role is not Role.GONE
+            priority = listed.priority if listed is not None and stays else pending.priority
             retired = _retired(listed) if listed is not None else ()
             wanted = Member(
                 pending.id, pending.address, priority, self._found.incarnation, Role.LEARNER, retired
@@ -232,7 +236,8 @@ class Changes:
         r = self._r
         assert r.leadership is not None
         peers = [r.leadership.peers.get(m.id) for m in among.voters if m.id != r.me.id]
-        return among.is_voter(r.me) + sum(peer is not None and peer.round >= round for peer in peers)
+        sound = [peer for peer in peers if peer is not None and not peer.doubted_round]
+        return among.is_voter(r.me) + sum(peer.round >= round for peer in sound)
 
     # -- learners become voters -------------------------------------------------------------------------
 
@@ -246,12 +251,12 @@ class Changes:
         if now is None:
             return
         peer = r.leadership.peers[now.who.id]
-        if peer.match_id < now.upto_id or not peer.matched:
+        if peer.match_id < now.upto_id or not peer.matched or peer.doubted_round:
             return
         if not now.final:
             ends_s = r.now_s + r.cfg.election_timeout_s
             now = self._catch_up = now._replace(round=r.reads.begin_round(), final=True, ends_s=ends_s)
-        if peer.round < now.round:
+        if peer.accepted_round < now.round:
             return
         latest = r.members.latest
         listed = latest.get(now.who.id)
@@ -267,7 +272,7 @@ class Changes:
         r = self._r
         assert r.leadership is not None
         peers = [r.leadership.peers[m.id] for m in r.members.latest.learners]
-        fit = [p for p in peers if p.matched and p.match_id >= r.members.latest_id]
+        fit = [p for p in peers if p.matched and p.match_id >= r.members.latest_id and not p.doubted_round]
         if not fit:
             return None
         peer: Progress = max(fit, key=lambda p: p.match_id)

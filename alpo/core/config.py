@@ -33,6 +33,8 @@ class ReplicaConfig:
     load_bytes_max: int = 1 << 16
     #: The replicated state is saved every so many entries; more are never replayed at a start.
     table_save_entries: int = 50_000
+    #: Remembered serials in one part of a base, a session counting as a few; a session of more is a part by itself.
+    part_slots_max: int = 1_000
     #: It is to be added to a cluster that there is: it never founds one.
     joining: bool = False
     #: The only cluster that it may belong to; b"": any.

@@ -199,7 +199,7 @@ INPUTS: dict[type, Callable[[Replica, Any], None]] = {
     Space: lambda r, each: r.disks.heard(each),
     DamageFound: lambda r, each: r.damage.heard(each),
     CopyLoaded: lambda r, each: r.damage.loaded(each),
-    ListSessions: lambda r, each: r.serving.list_sessions(each),
+    ListSessions: lambda r, each: r.reads.ask(each),
     ReadIndex: lambda r, each: r.reads.ask(each),
     Outcome: lambda r, each: r.reads.ask(each),
     ShowSettings: lambda r, each: r.reads.ask(each),

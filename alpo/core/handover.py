@@ -150,7 +150,7 @@ def transfer(r: Replica, request: Transfer) -> None:
     if not r.serving.serves:
         r.serving.not_leader(request.origin)
     elif request.target == r.me.id:
-        r.out.reply(HandedOver(request.origin, r.me.id, r.term))
+        r.reads.ask(request)  # only who is known to lead now may say that it does (R25)
     elif member is None or not r.members.latest.is_voter(member.identity):
         r.out.refuse(request.origin, Code.CANNOT_CHANGE, detail=f"server {request.target} is not a voting member")
     else:

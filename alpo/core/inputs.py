@@ -164,7 +164,7 @@ class ImageLoaded(NamedTuple):
 
 
 class ListSessions(NamedTuple):
-    """Asks for the session table, once all that it rests on is guaranteed (leader only)."""
+    """Asks for the session table; answered as `Outcome` is."""
 
     origin: Origin
 
@@ -176,11 +176,13 @@ class ReadIndex(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """Asks what became of the append (``client``, ``serial``): judged once a read round has confirmed us (R21, R25)."""
+    """Asks what became of the append (``client``, ``serial``, ``epoch``; 0: of any epoch): judged once a read round has
+    confirmed us (R21, R25)."""
 
     origin: Origin
     client: str
     serial: int
+    epoch: int = 0
 
 
 class ShowSettings(NamedTuple):

@@ -3,7 +3,10 @@
 Laws:
 
 * It is taken only from a leader whose list holds us as a LEARNER, whole, in one write.
-* A server that has started takes one of its own cluster, not as a voter, and only beyond what it knows guaranteed.
+* A server that has started takes one of its own cluster, not as a voter, and only if it does not hold the entry that
+  the base stands for: whoever holds that holds all that it acknowledged too, and only answers.
+* One transfer is collected, the newest by (term, number). A part of it that is there is answered at once with the part
+  that is wanted next, and the leader goes on from there; to one after a gap there is no answer, and it begins again.
 * What it acknowledges is on disk.
 """
 
@@ -26,38 +29,34 @@ class Installing:
 
     def __init__(self, replica: Replica) -> None:
         self._r = replica
-        self._from: tuple[Identity, int, int] | None = None  # leader, term, number
+        self._newest = (0, 0)  # (term, number) of the transfer that is collected, or was
         self._parts: list[BasePart] = []
-        self._done: tuple[tuple[Identity, int, int], int] | None = None  # the last one installed, and its base
+        self._base_id: int | None = None  # of the newest, once it is done
 
     def on_part(self, sender: Identity, cluster: bytes, part: BasePart) -> None:
-        """Take a part that follows on; repeat the answer to one that we have."""
+        """Take a part that follows on, and say which is wanted next."""
         r = self._r
-        key = (sender, part.term, part.number)
-        if part.term < r.term or (r.first_start.started and cluster != r.cluster):
+        key = (part.term, part.number)
+        if part.term < r.term or key < self._newest or (r.first_start.started and cluster != r.cluster):
             return
-        if self._done is not None and self._done[0] == key:
-            return self._answer(sender, part, self._done[1])
-        if part.part == 0 and key != self._from:
-            self._from, self._parts = key, []
-        if key != self._from or part.part > len(self._parts):
+        if key > self._newest:
+            self._newest, self._parts, self._base_id = key, [], None
+        if self._base_id is not None:
+            done = BaseAnswer(part.term, part.number, part.parts, self._base_id)
+            return r.out.send_after_write(sender, done)
+        if part.part > len(self._parts):
             return
         if part.part == len(self._parts):
             self._parts.append(part)
         if len(self._parts) < part.parts:
-            self._answer(sender, part, 0)
+            r.out.send(sender, BaseAnswer(part.term, part.number, len(self._parts), 0))
         else:
             self._install(sender, cluster, part)
-
-    def _answer(self, sender: Identity, part: BasePart, base_id: int) -> None:
-        self._r.out.send(sender, BaseAnswer(part.term, part.number, part.part, base_id))
 
     def _install(self, sender: Identity, cluster: bytes, last: BasePart) -> None:
         r = self._r
         rows = [row for part in self._parts for row in part.rows]
-        head, key = self._parts[0].head, self._from
-        assert key is not None
-        self._from, self._parts = None, []
+        head, self._parts = self._parts[0].head, []
         try:
             base, table, start = parse_head(head, rows, r.first_start.digest)
         except (ValueError, TypeError, KeyError) as error:
@@ -71,16 +70,17 @@ class Installing:
         if start.cluster != cluster or listed is None or listed.identity != r.me or listed.role is not Role.LEARNER:
             r.out.event("base_refused", sender=sender.id, why="it is of a cluster or a list that does not have us")
             return
-        answer = BaseAnswer(last.term, last.number, last.part, base.id)
-        if r.first_start.started and base.id <= r.guaranteed_id:
+        answer = BaseAnswer(last.term, last.number, last.parts, base.id)
+        if r.first_start.started and (base.id < r.log.base_id or r.log.term_at(base.id) == base.term):
+            self._base_id = base.id
             r.out.send_after_write(sender, answer)  # we hold all that and more: a transfer begun twice ends here
             return
         if r.first_start.started and r.members.latest.is_voter(r.me):
             return
+        self._base_id = base.id
         _begin_anew(r, base, table, start, last.term)
         r.hear_leader(sender)
         r.out.event("base_installed", base_id=base.id, applied_id=table.applied_id, sessions=len(rows))
-        self._done = (key, base.id)
         r.out.send_after_write(sender, answer)
 
 

@@ -32,8 +32,8 @@ def check_cheap(r: Replica) -> None:
         raise InvariantBroken(
             f"marks out of order: guaranteed {r.guaranteed_id}, stable {log.stable_id}, last {log.last_id}"
         )
-    if r.fully_replicated_id > r.guaranteed_id and r.state is State.LEADER:
-        raise InvariantBroken("the fully replicated mark is beyond the guaranteed one (R18)")
+    if r.fully_replicated_id > r.guaranteed_id:
+        raise InvariantBroken("the fully replicated mark is beyond the guaranteed one (R16, R18)")
     if (r.state is State.LEADER) != (r.leadership is not None) or (r.state is State.CANDIDATE) != (
         r.election.cycle is not None
     ):

@@ -1,4 +1,5 @@
-"""What is asked of a leader that a read round has just confirmed: outcomes, settings, cursors (R21, section 2).
+"""What is asked of a leader that a read round has just confirmed: outcomes, sessions, settings, cursors, and whether
+what an operator wants is so already (R21, R25, section 2).
 
 Laws:
 
@@ -19,16 +20,19 @@ from . import setting_rules
 from .cursors import CURSORS_MAX, drop_body, set_body, valid_cursor
 from .entries import Kind, json_body
 from .inputs import (
+    ChangeMember,
     ChangeSettings,
     DropCursor,
     ListCursors,
+    ListSessions,
     Origin,
     Outcome,
     SetCursor,
     ShowSettings,
+    Transfer,
     Trim,
 )
-from .ready import Code, CursorIs, CursorsAre, Refused, SettingsAre, Told
+from .ready import Code, CursorIs, CursorsAre, HandedOver, Refused, Sessions, SettingsAre, Told
 from .sessions import Refuse
 
 if TYPE_CHECKING:
@@ -62,7 +66,25 @@ class Keeping:
         if isinstance(verdict, Refuse):
             r.serving.refuse(request.origin, verdict)
         else:
-            r.serving.answer(Told(request.origin, verdict.fate, verdict.lsn), verdict.rests_on, taken=False)
+            told = Told(request.origin, verdict.fate, verdict.lsn, verdict.birth)
+            r.serving.answer(told, verdict.rests_on, taken=False)
+
+    def _list_sessions(self, request: ListSessions) -> None:
+        r = self._r
+        reply = Sessions(request.origin, r.sessions.snapshot_rows(), r.sessions.horizon_ms)
+        r.serving.answer(reply, r.log.last_id, taken=False)
+
+    # -- members (R27, R28) -----------------------------------------------------------------------------
+
+    def _change_member(self, request: ChangeMember) -> None:
+        """One that was found to be done already."""
+        changes = self._r.changes
+        assert changes is not None
+        changes.request(request, confirmed=True)
+
+    def _transfer(self, request: Transfer) -> None:
+        """To ourselves, and we lead."""
+        self._r.out.reply(HandedOver(request.origin, self._r.me.id, self._r.term))
 
     # -- settings (section 2) ---------------------------------------------------------------------------
 
@@ -133,6 +155,9 @@ class Keeping:
 
 _JUDGES: dict[type, Callable[[Keeping, Any], None]] = {
     Outcome: lambda keeping, each: keeping._outcome(each),
+    ListSessions: lambda keeping, each: keeping._list_sessions(each),
+    ChangeMember: lambda keeping, each: keeping._change_member(each),
+    Transfer: lambda keeping, each: keeping._transfer(each),
     ShowSettings: lambda keeping, each: keeping._show_settings(each),
     ChangeSettings: lambda keeping, each: keeping._change_settings(each),
     SetCursor: lambda keeping, each: keeping._set_cursor(each),

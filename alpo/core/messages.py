@@ -202,11 +202,14 @@ class BasePart(NamedTuple):
 
 
 class BaseAnswer(NamedTuple):
-    """Part ``part`` is there; the last one: all of it is on disk, and the log goes on from entry ``base_id``."""
+    """Of the transfer (``term``, ``number``) part ``wanted`` (1 or more) is wanted next, all before it are there.
+
+    ``wanted`` is the number of parts: all of it is on disk, and the log goes on from entry ``base_id`` (0 otherwise).
+    """
 
     term: int
     number: int
-    part: int
+    wanted: int
     base_id: int
 
 

@@ -3,8 +3,10 @@
 Laws:
 
 * Only an answer to the newest question counts: what a store said before it was wiped says nothing of the one after it.
-* A base goes to LEARNERs alone: whoever votes holds all that may have been cleaned (R18, R19).
-* It is sent part by part, each once the one before it was answered; silence repeats it.
+* A base goes to LEARNERs alone: whoever votes holds all that may have been cleaned (R18, R19). One who has answered an
+  append request in this reign has started: word that it has not is late.
+* It is sent part by part. An answer says which part is wanted next: the leader goes on from there. T without one begins
+  the same transfer again at its first part; a learner that has that says at once how far it is.
 """
 
 from __future__ import annotations
@@ -22,8 +24,6 @@ if TYPE_CHECKING:
     from .changes import Changes
     from .replica import Replica
 
-PART_SLOTS_MAX = 1_000  # remembered serials in one part, a session counting as a few
-
 
 class Sending:
     """One transfer to one learner."""
@@ -34,7 +34,7 @@ class Sending:
         self.asked_s = now_s
         self.head = ""
         self.parts: list[tuple[SessionRow, ...]] = []
-        self.at = 0
+        self.at = 0  # the part last sent
         self.sent_s = now_s
 
 
@@ -87,7 +87,7 @@ class Newcomers:
         started = answer.status is StartStatus.STARTED
         if not r.members.latest.holds(sender):
             self._changes.found(sender, started)
-        elif not started:
+        elif not started and not r.leadership.peers[sender.id].really_heard:
             self.want_base(sender)
 
     # -- base transfer ----------------------------------------------------------------------------------
@@ -109,12 +109,13 @@ class Newcomers:
 
     def _repeat(self, sending: Sending) -> None:
         r = self._r
-        if not r.members.latest.holds(sending.who):
+        member = r.members.latest.get(sending.who.id)
+        if member is None or member.identity != sending.who or member.role is not Role.LEARNER:
             del self._sending[sending.who.id]
             return
         sending.sent_s = r.now_s
         if sending.head:
-            self._send(sending)
+            self._send(sending, 0)
         else:
             self._load(sending.who.id)
 
@@ -128,27 +129,26 @@ class Newcomers:
             sending.sent_s = r.now_s - r.cfg.election_timeout_s + r.cfg.heartbeat_s  # the save is under way: soon again
             return
         sending.head = image_head(image, r.first_start.state.first_list, r.first_start.state.settings)
-        sending.parts = split_rows(image.table.changed)
+        sending.parts = split_rows(image.table.changed, r.cfg.part_slots_max)
         r.out.event("base_sent", member=id, base_id=image.base.id, parts=len(sending.parts))
-        self._send(sending)
+        self._send(sending, 0)
 
-    def _send(self, sending: Sending) -> None:
+    def _send(self, sending: Sending, part: int) -> None:
         r = self._r
-        sending.sent_s = r.now_s
-        head = sending.head if sending.at == 0 else ""
+        sending.at, sending.sent_s = part, r.now_s
+        head = sending.head if part == 0 else ""
         r.out.send(
-            sending.who,
-            BasePart(r.term, sending.number, sending.at, len(sending.parts), head, sending.parts[sending.at]),
+            sending.who, BasePart(r.term, sending.number, part, len(sending.parts), head, sending.parts[part])
         )
 
     def on_base_answer(self, sender: Identity, answer: BaseAnswer) -> None:
         r = self._r
         sending = self._sending.get(sender.id)
-        if sending is None or sending.who != sender or answer.number != sending.number or answer.part != sending.at:
+        if sending is None or sending.who != sender or answer.number != sending.number or not sending.head:
             return
-        sending.at += 1
-        if sending.at < len(sending.parts):
-            self._send(sending)
+        if answer.wanted < len(sending.parts):
+            if answer.wanted != sending.at:  # else it is on its way: copies of answers must not make copies of parts
+                self._send(sending, answer.wanted)
             return
         del self._sending[sender.id]
         peer = r.leadership.progress(sender) if r.leadership is not None else None
@@ -160,13 +160,13 @@ class Newcomers:
                 r.leadership.based(peer, answer.base_id)
 
 
-def split_rows(rows: list[SessionRow]) -> list[tuple[SessionRow, ...]]:
-    """Sessions in parts of a bounded size; one part at least, empty if there are none."""
+def split_rows(rows: list[SessionRow], slots_max: int) -> list[tuple[SessionRow, ...]]:
+    """Sessions in parts of so many remembered serials; one part at least, empty if there are none."""
     parts: list[list[SessionRow]] = [[]]
     size = 0
     for row in rows:
         cost = 4 + len(row.slots)
-        if parts[-1] and size + cost > PART_SLOTS_MAX:
+        if parts[-1] and size + cost > slots_max:
             parts.append([])
             size = 0
         parts[-1].append(row)

@@ -13,7 +13,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from .inputs import ChangeSettings, DropCursor, ListCursors, Outcome, ReadIndex, SetCursor, ShowSettings, Trim
+from .inputs import (
+    ChangeMember,
+    ChangeSettings,
+    DropCursor,
+    ListCursors,
+    ListSessions,
+    Outcome,
+    ReadIndex,
+    SetCursor,
+    ShowSettings,
+    Transfer,
+    Trim,
+)
 from .ready import Code, ReadAt
 from .state import State
 
@@ -21,7 +33,10 @@ if TYPE_CHECKING:
     from .replica import Replica
 
 #: What waits for a round.
-Asking: TypeAlias = ReadIndex | Outcome | ShowSettings | ChangeSettings | SetCursor | DropCursor | ListCursors | Trim
+Asking: TypeAlias = (
+    ReadIndex | Outcome | ListSessions | ChangeMember | Transfer | ShowSettings | ChangeSettings | SetCursor
+    | DropCursor | ListCursors | Trim
+)
 
 
 class Reads:

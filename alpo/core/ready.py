@@ -133,7 +133,7 @@ class Code(IntEnum):
     NOT_LEADER = 1  # this transmission was never taken
     LOST_LEADERSHIP = 2  # it was taken, outcome unknown
     SERIAL_EXPECTED = 3  # no verdict; ``number``: the serial expected
-    FENCED = 4  # verdict; ``number``: the current epoch (0: the name is not open)
+    FENCED = 4  # verdict; ``number``: the current epoch
     SERIAL_REUSED = 5  # verdict
     SKIPPED = 6  # verdict
     TOO_OLD = 7  # verdict: neither done nor refused
@@ -147,6 +147,7 @@ class Code(IntEnum):
     OUT_OF_RANGE = 15  # of reads and trims: ``detail`` is "first_lsn,last_lsn"
     NOT_READY = 16  # of reads: not VOTING, or the read cannot be served now
     NO_SPACE = 17  # no verdict; of appends and opens: this transmission was not taken, ``detail`` says which disks
+    DROPPED = 18  # verdict: the name was dropped since that epoch; ``number``: the current one (0: it is not open)
     CANNOT_CHANGE = 30  # of changes of the member list and handovers: ``detail`` says why
     CHANGED = 40  # verdict on a change: what it would change is not as the asker believes; ``detail`` says how it is
     TOO_MANY_CURSORS = 41  # verdict on a new cursor
@@ -226,11 +227,13 @@ class Fate(IntEnum):
 
 
 class Told(NamedTuple):
-    """The fate of an append; ``lsn``: of its first payload (0 unless APPENDED)."""
+    """The fate of an append; ``lsn``: of its first payload (0 unless APPENDED). ``birth``: of a name, the epoch that
+    its present life began with, of which alone this speaks; 0: it is not open, or the client is no name."""
 
     origin: Origin
     fate: Fate
     lsn: int
+    birth: int = 0
 
 
 class SettingsAre(NamedTuple):

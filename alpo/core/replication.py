@@ -46,12 +46,13 @@ class Progress:
         self.sent_s = NEVER_S
         self.sent_guaranteed_id = -1
         self.sent_fully_id = -1
-        self.round = 0
+        self.round = 0  # the newest that it answered
+        self.accepted_round = 0  # the newest that it answered by an acceptance
         self.loading: int | None = None  # generation of the load under way
         self.loaded: list[Entry] | None = None
         self.stopping = False
         self.room = Room.PLENTY  # as last told
-        self.doubted_round = 0  # from then on an answer proves what it holds; 0: no doubt
+        self.doubted_round = 0  # it may have forgotten what it acknowledged: an answer to this round tells; 0: no doubt
         self.parting_until_s: float | None = None  # no member any more: only told so
 
     def rewind(self) -> None:
@@ -73,6 +74,11 @@ class Progress:
             self.next_id = self.match_id + 1
         while self.in_flight and self.in_flight[0][0] <= self.match_id:
             self.in_flight_bytes -= self.in_flight.popleft()[1]
+
+    def forgot(self) -> None:
+        """A learner that has forgotten what it acknowledged: nothing rests on that, and it is matched anew (R31)."""
+        self.match_id = self.last_id = self.doubted_round = 0
+        self.matched = False
 
 
 class Replication:
@@ -271,6 +277,9 @@ class Replication:
         r.note_clock(sender.id, answer.wall_ms)
         if answer.ok:
             peer.last_id = answer.last_id
+            peer.accepted_round = max(peer.accepted_round, answer.round)
+            if answer.round >= peer.doubted_round:
+                peer.doubted_round = 0
             if answer.match_id <= r.log.last_id:
                 if answer.match_id > peer.match_id:
                     peer.waiting_since_s = r.now_s
@@ -292,8 +301,14 @@ class Replication:
         if not peer.doubted_round:
             peer.doubted_round = r.reads.begin_round()
         elif answer.round >= peer.doubted_round:
-            r.out.event("store_went_back", member=peer.who.id, last_id=answer.last_id, held_id=peer.match_id)
-            r.out.send(peer.who, WentBack(r.term, peer.match_id))
+            votes = r.members.latest.is_voter(peer.who)
+            name = "store_went_back" if votes else "learner_went_back"
+            r.out.event(name, member=peer.who.id, last_id=answer.last_id, held_id=peer.match_id)
+            if votes:
+                r.out.send(peer.who, WentBack(r.term, peer.match_id))
+            else:
+                peer.forgot()
+                self._step_back(peer, answer)
 
     def _step_back(self, peer: Progress, answer: AppendAnswer) -> None:
         """R12: by whole terms; R17: once a refusal, not once a duplicate of it."""

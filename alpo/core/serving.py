@@ -13,8 +13,8 @@ from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from .entries import Kind
-from .inputs import AppendRun, DropSession, ListSessions, OpenSession, Origin
-from .ready import Appended, Code, Dropped, Opened, Refused, Reply, Sessions
+from .inputs import AppendRun, DropSession, OpenSession, Origin
+from .ready import Appended, Code, Dropped, Opened, Refused, Reply
 from .sessions import Accept, DropNow, Duplicate, OpenAgain, OpenNew, Refuse, seal_run
 from .state import State
 
@@ -118,13 +118,6 @@ class Serving:
             self.answer(Dropped(request.origin, verdict.epoch), entry.id, taken=True)
         else:
             self.refuse(request.origin, verdict)
-
-    def list_sessions(self, request: ListSessions) -> None:
-        r = self._r
-        if not self.serves:
-            return self.not_leader(request.origin)
-        reply = Sessions(request.origin, r.sessions.snapshot_rows(), r.sessions.horizon_ms)
-        self.answer(reply, r.log.last_id, taken=False)
 
     def refuse(self, origin: Origin, verdict: Refuse) -> None:
         """The verdict on what is no append."""

@@ -21,23 +21,25 @@ Opened: TypeAlias = tuple[int, bytes, int]
 Last: TypeAlias = tuple[int, int, int]
 
 class Session:
-    """One client. ``created_ms`` is -1 for a named one (or an id that tells no time)."""
+    """One client. ``created_ms`` is -1 for a named one (or an id that tells no time). ``birth``, as in `SessionRow`,
+    never changes: a name that is opened after a drop is another session."""
 
-    __slots__ = ("client", "created_ms", "last", "opened", "slots")
+    __slots__ = ("birth", "client", "created_ms", "last", "opened", "slots")
 
-    def __init__(self, client: str, opened: Opened, last: Last, slots: list[Slot]) -> None:
+    def __init__(self, client: str, opened: Opened, last: Last, slots: list[Slot], birth: int = 0) -> None:
         self.client = client
         self.created_ms = created_ms(client)
         self.opened = opened
         self.last = last
         self.slots = slots
+        self.birth = birth
 
     @property
     def random(self) -> bool:
         return self.client[0] == "~"
 
     def row(self, opened: Opened, last: Last, slots: list[Slot]) -> SessionRow:
-        return SessionRow(self.client, *opened, *last, slots)
+        return SessionRow(self.client, *opened, *last, slots, self.birth)
 
 
 # What a journal record undoes: (entry id, one of these, session, what was before, slot forgotten or None).

@@ -171,7 +171,7 @@ class SessionState(JournalledSessions):
                 self._end(entry.id, session)
             return
         if session is None:
-            session = Session(entry.client, (entry.id, change, 0), (0, entry.id, entry.time_ms), [])
+            session = Session(entry.client, (entry.id, change, 0), (0, entry.id, entry.time_ms), [], entry.id)
             self._put(session)
             self._journal.append((entry.id, CREATED, session, None, None))
         else:

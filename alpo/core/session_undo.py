@@ -64,7 +64,7 @@ class JournalledSessions:
         self.horizon_ms = horizon_ms
         self._settled_id = applied_id
         for row in rows:
-            self._put(Session(row.client, row[1:4], row[4:7], list(row.slots)))
+            self._put(Session(row.client, row[1:4], row[4:7], list(row.slots), row.birth))
         self._derive()
 
     # Taking back.

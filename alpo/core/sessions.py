@@ -7,7 +7,8 @@ Laws:
 * Every verdict names what it rests on: the highest entry id without which it could have been another.
   It may leave only once that id is guaranteed; the epoch that the client claims is always among it.
   ``rests_on`` 0: no verdict, it may leave at once.
-* "Not in the log" is said only when it is certain: where the table has forgotten too much, the answer is TOO_OLD.
+* "Not in the log" is said only when it is certain: where the table has forgotten too much, the answer is TOO_OLD, and
+  DROPPED where an operator had it forget everything.
 """
 
 from __future__ import annotations
@@ -78,10 +79,11 @@ class DropNow(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What became of an append; ``lsn`` 0 unless it is APPENDED."""
+    """What became of an append; ``lsn`` 0 unless it is APPENDED; ``birth`` as in `ready.Told`."""
 
     fate: Fate
     lsn: int
+    birth: int
     rests_on: int
 
 
@@ -152,7 +154,7 @@ class SessionTable(SessionState):
         if valid_name(run.client):
             if run.epoch > guaranteed_id:
                 return [Refuse(serial, count, Code.NOT_LEADER, 0, 0)]
-            return [Refuse(serial, count, Code.FENCED, 0, head_id)]
+            return [Refuse(serial, count, Code.DROPPED, 0, head_id)]
         made_ms = created_ms(run.client)
         if made_ms < 0 or run.epoch:
             return [Refuse(serial, count, Code.INVALID, 0, 0)]
@@ -166,6 +168,8 @@ class SessionTable(SessionState):
             return [Refuse(run.serial, count, Code.INVALID, 0, 0)]
         if run.epoch > epoch and run.epoch > guaranteed_id:
             return [Refuse(run.serial, count, Code.NOT_LEADER, 0, 0)]
+        if run.epoch < session.birth:
+            return [Refuse(run.serial, count, Code.DROPPED, epoch, epoch)]
         known = min(count, max(0, session.last[0] + 1 - run.serial))
         parts = _joined(self._judge_old(session, run, at, next_id - 1) for at in range(known))
         if known == count:
@@ -234,19 +238,24 @@ class SessionTable(SessionState):
     def judge_outcome(self, request: Outcome, next_id: int) -> Found | Refuse:
         """What became of an append, by the head of the log (R21). Of a name that was dropped the table knows its life
         since then; of one that is not open, nothing."""
-        client, serial, head_id = request.client, request.serial, next_id - 1
+        client, serial, wanted, head_id = request.client, request.serial, request.epoch, next_id - 1
         made_ms = created_ms(client)
-        if not 0 < serial <= SERIAL_MAX or (made_ms < 0 and not valid_name(client)):
+        if not 0 < serial <= SERIAL_MAX or (made_ms < 0 and not valid_name(client)) or (wanted and made_ms >= 0):
             return Refuse(0, 0, Code.INVALID, 0, 0)
         session = self._sessions.get(client)
         if session is None:
-            return Found(Fate.NOT_APPENDED if made_ms > self.horizon_ms else Fate.TOO_OLD, 0, head_id)
-        slots = session.slots
+            return Found(Fate.NOT_APPENDED if made_ms > self.horizon_ms else Fate.TOO_OLD, 0, 0, head_id)
+        slots, birth = session.slots, session.birth
         place = bisect_left(slots, (serial,))
+        if 0 < wanted < birth:
+            return Found(Fate.TOO_OLD, 0, birth, head_id)
         if place < len(slots) and slots[place][0] == serial:
-            return Found(Fate.APPENDED, slots[place][2], slots[place][1])
+            _, id, lsn, epoch, _ = slots[place]
+            if wanted in (0, epoch):
+                return Found(Fate.APPENDED, lsn, birth, id)
+            return Found(Fate.NOT_APPENDED, 0, birth, head_id)
         forgotten = place == 0 and serial <= session.last[0]
-        return Found(Fate.TOO_OLD if forgotten else Fate.NOT_APPENDED, 0, head_id)
+        return Found(Fate.TOO_OLD if forgotten else Fate.NOT_APPENDED, 0, birth, head_id)
 
     @staticmethod
     def _other_epoch(claimed: int, epoch: int, next_id: int, guaranteed_id: int) -> Refuse:

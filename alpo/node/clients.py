@@ -250,7 +250,7 @@ def _session_table(request: int, reply: y.Sessions) -> w.ServerReply:
 
 
 def _told(request: int, reply: y.Told) -> w.ServerReply:
-    return w.Told(request, reply.fate, reply.lsn)
+    return w.Told(request, reply.fate, reply.lsn, reply.birth)
 
 
 def _cursor(request: int, reply: y.CursorIs) -> w.ServerReply:

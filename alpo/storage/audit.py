@@ -290,7 +290,7 @@ class _Replay:
             kept.load(
                 self._saved.sessions, applied["horizon_ms"], Settings.from_plain(applied["settings"]), self._applied_id
             )
-            if made != kept.state():
+            if (made[0], made[1], _as_kept(made[2], kept.state()[2])) != kept.state():
                 names = _differing(made[2], kept.state()[2])
                 add(0, 0, f"the saved session table is not what the log makes: {names or 'settings or horizon'}")
         elif self._remembered:
@@ -313,6 +313,13 @@ def _members_of(entry: Entry) -> Any:
         return parse_body(entry).get("members")
     except DamagedEntry:
         return None
+
+
+def _as_kept(made: list[SessionRow], kept: list[SessionRow]) -> list[SessionRow]:
+    """``made``, but with births as they are kept where those may be of a file that an older version wrote: it kept
+    none, and what stands in their place is the oldest epoch that was remembered then."""
+    births = {row.client: row.birth for row in kept}
+    return [row._replace(birth=max(row.birth, min(births.get(row.client, 0), row.epoch))) for row in made]
 
 
 def _differing(made: list[SessionRow], kept: list[SessionRow]) -> str:

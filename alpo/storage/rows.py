@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import struct
 import zlib
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import msgpack  # type: ignore[import-untyped]
@@ -16,7 +17,7 @@ import msgpack  # type: ignore[import-untyped]
 from alpo.core.members import Identity
 from alpo.core.messages import StartStatus
 from alpo.core.ready import Base, StartState, TableSave, Write
-from alpo.core.session_rows import SessionRow
+from alpo.core.session_rows import SessionRow, birth_untold
 
 #: Marks reach the disk with whatever else rewrites the hard row, or once one has moved this many ids: rewriting
 #: that row in every commit doubles what a commit of one entry writes, and they are lazy.
@@ -139,12 +140,22 @@ def session_columns(row: SessionRow) -> tuple[str, int, int, int, int, bytes]:
 
 def session_from_blob(client: str, blob: bytes) -> SessionRow:
     """The inverse of `session_to_blob`; ``client`` is the key that it was found under."""
+    return _session(client, blob, lambda fields: fields[8])
+
+
+def session_from_blob_4(client: str, blob: bytes) -> SessionRow:
+    """`session_from_blob` of a file of schema 4 or older: without the birth."""
+    return _session(client, blob, lambda fields: birth_untold(fields[1], fields[7]))
+
+
+def _session(client: str, blob: bytes, birth: Callable[[list[Any]], int]) -> SessionRow:
     if type(blob) is not bytes or len(blob) < _CRC.size or _CRC.unpack_from(blob)[0] != zlib.crc32(blob[_CRC.size :]):
         raise DamagedRow(f"the session of {client!r} does not match its checksum")
     try:
-        *fields, slots = msgpack.unpackb(blob[_CRC.size :], raw=False)
-        row = SessionRow._make([*fields, [(s, i, lsn, e, d) for s, i, lsn, e, d in slots]])
-    except (ValueError, TypeError) as error:
+        fields = msgpack.unpackb(blob[_CRC.size :], raw=False)
+        slots = [(s, i, lsn, e, d) for s, i, lsn, e, d in fields[7]]
+        row = SessionRow._make([*fields[:7], slots, birth(fields)])
+    except (ValueError, TypeError, IndexError) as error:
         raise DamagedRow(f"the session of {client!r} cannot be read: {error}") from error
     if row.client != client:
         raise DamagedRow(f"the session of {row.client!r} stands under {client!r}")

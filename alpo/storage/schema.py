@@ -31,7 +31,8 @@ from .rows import (
     Hard,
     base_checksum,
     session_columns,
-    session_from_blob,
+    session_from_blob_4,
+    session_to_blob,
     start_to_json,
 )
 from .tables import SCHEMA
@@ -88,14 +89,27 @@ def _version_4(db: Database) -> None:
 
 def _session_columns_4(client: str, state: bytes) -> tuple[str, int, int, int, int, bytes]:
     try:
-        return session_columns(session_from_blob(client, state))
+        return (*session_columns(session_from_blob_4(client, state))[:-1], state)
     except DamagedRow:  # to be found, as ever, when the table is read
         return client, 0, 0, 0, 0, state
 
 
+def _version_5(db: Database) -> None:
+    """A session's state tells its birth too (R22): of those from before, the oldest epoch that they tell of."""
+    saved = db.table("saved_sessions")
+    saved.insert_all([{**row, "state": _state_5(row["client"], row["state"])} for row in saved.rows], replace=True)
+
+
+def _state_5(client: str, state: bytes) -> bytes:
+    try:
+        return session_to_blob(session_from_blob_4(client, state))
+    except DamagedRow:  # as above
+        return state
+
+
 #: One function a schema version; what it makes never changes once released. All of them come to `SCHEMA`.
 MIGRATIONS: tuple[Callable[[Database], None], ...] = (
-    _version_1, _version_2, _version_3, _version_4,
+    _version_1, _version_2, _version_3, _version_4, _version_5,
 )
 
 

@@ -325,8 +325,10 @@ class SimulatedLog:
     async def drop_session(self, name: str, epoch: int | None = None, timeout_s: float | None = None) -> int:
         return await self.run(partial(self._log.drop_session, name, epoch, timeout_s))
 
-    async def outcome(self, client: str, serial: int, timeout_s: float | None = None) -> Outcome:
-        return await self.run(partial(self._log.outcome, client, serial, timeout_s))
+    async def outcome(
+        self, client: str, serial: int, timeout_s: float | None = None, *, epoch: int | None = None
+    ) -> Outcome:
+        return await self.run(partial(self._log.outcome, client, serial, timeout_s, epoch=epoch))
 
     async def wait_everyone(self, lsn: int, timeout_s: float | None = None) -> None:
         await self.run(partial(self._log.wait_everyone, lsn, timeout_s))

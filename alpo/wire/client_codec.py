@@ -80,7 +80,7 @@ _REQUESTS = (
     )),
     Shape(22, r.Status, (s.number,)),
     Shape(23, r.Trim, (s.number, s.number, s.flag)),
-    Shape(128, r.Outcome, (s.number, s.client_id, s.positive)),
+    Shape(128, r.Outcome, (s.number, s.client_id, s.positive, s.number)),
     Shape(129, r.AwaitReplicated, (s.number, s.positive, s.number)),
     Shape(130, r.ListEvents, (s.number, s.number, s.number)),
     Shape(131, r.ShowSettings, (s.number,)),
@@ -109,7 +109,7 @@ _REPLIES = (
     Shape(38, r.StatusAnswer, (s.number, s.fields_by_name)),
     Shape(39, r.RequestRefused, (s.number, _code, s.number, s.number, _address, _detail)),
     Shape(40, r.Trimmed, (s.number, s.number)),
-    Shape(144, r.Told, (s.number, s.one_of(Fate), s.number)),
+    Shape(144, r.Told, (s.number, s.one_of(Fate), s.number, s.number)),
     Shape(145, r.Replicated, (s.number, s.flag, s.each(s.number))),
     Shape(146, r.EventList, (
         s.number, s.number, s.number, s.rows(ROWS_MAX, int, int, str, str, text_bytes_max=s.TEXT_BYTES_MAX),

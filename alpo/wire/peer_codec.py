@@ -40,7 +40,8 @@ _BIN32 = struct.Struct(">BI")
 _EMPTY_BIN = b"\xc4\x00"
 _PREFIX = 6
 _client_of = attrgetter("client")
-_SESSION_TYPES = (str, int, bytes, int, int, int, int)
+_SESSION_TYPES = (str, int, bytes, int, int, int, int, int)
+_SLOTS = SessionRow._fields.index("slots")
 _SLOT_TYPES = (int, int, int, int, bytes)
 _PROBLEM = next(shape for shape in CLIENT_SHAPES if shape.cls is r.Problem)
 
@@ -73,14 +74,15 @@ def _sessions(value: Any) -> tuple[SessionRow, ...]:
     items = s.unpack_list(value, SESSIONS_MAX, SLOTS_MAX)
     if not items:
         return ()
-    *heads, slots = s.columns(items, len(SessionRow._fields))
+    columns = s.columns(items, len(SessionRow._fields))
+    heads, slots = (*columns[:_SLOTS], *columns[_SLOTS + 1 :]), columns[_SLOTS]
     for column, of in zip(heads, _SESSION_TYPES, strict=True):
         s.check_column(column, of)
     if set(map(type, slots)) != {tuple} or max(map(len, slots)) > SLOTS_MAX:
         s.refuse("a session's serials are no list, or too many")
     for column, of in zip(s.columns(list(chain.from_iterable(slots)), len(_SLOT_TYPES)), _SLOT_TYPES, strict=True):
         s.check_column(column, of)
-    return tuple(SessionRow._make((*head, list(mine))) for *head, mine in items)
+    return tuple(SessionRow._make((*item[:_SLOTS], list(item[_SLOTS]), *item[_SLOTS + 1 :])) for item in items)
 
 
 _MESSAGES = (

@@ -181,19 +181,22 @@ class Trimmed(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What became of the append (``client``, ``serial``)? See `core.inputs.Outcome`."""
+    """What became of the append (``client``, ``serial``, ``epoch``; 0: of any)? See `core.inputs.Outcome`."""
 
     request: int
     client: str
     serial: int
+    epoch: int = 0
 
 
 class Told(NamedTuple):
-    """``fate``: a `core.ready.Fate`; ``lsn``: of the first payload, 0 unless it is APPENDED."""
+    """``fate``: a `core.ready.Fate`; ``lsn``: of the first payload, 0 unless it is APPENDED. ``birth``: see
+    `core.ready.Told`."""
 
     request: int
     fate: int
     lsn: int
+    birth: int = 0
 
 
 class AwaitReplicated(NamedTuple):

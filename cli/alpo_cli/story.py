@@ -246,6 +246,7 @@ _PHRASES: dict[str, Callable[[Fields], str]] = {
     "base_installed": lambda f: f"begins anew from a base, up to entry {f.get('base_id')}",
     "retired": lambda f: f"is told by server {f.get('told_by')} that its disk is no member any more",
     "store_went_back": lambda f: f"finds that server {f.get('member')} has forgotten what it acknowledged",
+    "learner_went_back": lambda f: f"finds that server {f.get('member')}, still catching up, has forgotten some of it",
     "clean": lambda f: f"deletes its entries up to {f.get('upto_id')}; the log begins at LSN {f.get('first_lsn')}",
     "cursor_dropped": lambda f: f"forgets the cursor {f.get('cursor')}, at LSN {f.get('lsn')} ({f.get('why')})",
     "settings": lambda f: f"takes the settings of entry {f.get('id')}",

@@ -48,7 +48,7 @@ _MAIN: dict[type, _Fields] = {
     m.StartQuestion: {},
     m.StartAnswer: {"status": lambda x: x.status.name},
     m.BasePart: {"term": lambda x: x.term, "part": lambda x: f"{x.part}/{x.parts}"},
-    m.BaseAnswer: {"term": lambda x: x.term, "part": lambda x: x.part, "base": lambda x: x.base_id},
+    m.BaseAnswer: {"term": lambda x: x.term, "wanted": lambda x: x.wanted, "base": lambda x: x.base_id},
     m.Retired: {},
     m.WentBack: {"term": lambda x: x.term, "held": lambda x: x.held_id},
     m.CopyRequest: {"entry": lambda x: f"{x.id}.{x.entry_term}"},

@@ -161,7 +161,7 @@ class Writer:
             self._soon()
         elif code in (Code.SKIPPED, Code.TOO_OLD, Code.SERIAL_REUSED):
             self._given_up(reply)
-        elif code is Code.FENCED:
+        elif code in (Code.FENCED, Code.DROPPED):
             self.fenced(reply)
         elif code is Code.SESSION_EXPIRED:
             self.expired(reply)

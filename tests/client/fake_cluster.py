@@ -111,7 +111,7 @@ class FakeCluster:
             self.sessions.setdefault(append.client, FakeSession())
         session = self.sessions.get(append.client)
         if session is None:
-            return refusal(append, serial, Code.FENCED, 0)
+            return refusal(append, serial, Code.DROPPED, 0)
         slot = session.slots.get(serial)
         if slot is not None:
             if slot[1:] == (append.epoch, count, body):

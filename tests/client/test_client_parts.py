@@ -169,6 +169,26 @@ def test_fenced_settles_each_by_its_own_answer() -> None:
         session.append(single(b"later"), 0, False, 10.0)
 
 
+@pytest.mark.parametrize("epoch", [0, 12])
+def test_a_drop_is_a_no_only_to_what_was_sent_once(epoch: int) -> None:
+    session = opened(2)
+    session.lost()
+    assert session.next_append() is not None
+    session.append(single(b"new"), 0, False, 10.0)
+    assert session.next_append() is not None
+    session.append(single(b"queued"), 0, False, 10.0)
+    again, _, once, queued = [*session.line, *session.queue.handles]
+    session.refused(refusal(11, 2, Code.DROPPED, epoch))
+    session.refused(refusal(13, 1, Code.DROPPED, epoch))
+    error = again.error
+    assert isinstance(error, NotGuaranteed) and error.too_old
+    for told in (once.error, queued.error):
+        assert isinstance(told, Fenced) and "was dropped" in str(told) and told.epoch == epoch
+    assert session.idle
+    with pytest.raises(Fenced):
+        session.append(single(b"later"), 0, False, 10.0)
+
+
 def test_what_can_never_be_right_ends_a_named_session() -> None:
     session = opened(2)
     first, second = session.line

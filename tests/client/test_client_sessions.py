@@ -236,6 +236,10 @@ async def test_retry_by_hand() -> None:
         with pytest.raises(alpo.NotGuaranteed) as old:
             await log.append_by_hand([b"x"], client="n", serial=3)
         assert old.value.too_old
+        c.script = lambda server, append: Code.DROPPED
+        with pytest.raises(alpo.NotGuaranteed) as dropped:  # not the first transmission, so no "no"
+            await log.append_by_hand([b"x"], client="n", serial=3, epoch=done.epoch)
+        assert dropped.value.too_old
         c.script = lambda server, append: TAKE_MUTE
         with pytest.raises(alpo.NotGuaranteed) as unknown:
             await log.append_by_hand([b"x"], client="n", serial=3, timeout_s=0.2)

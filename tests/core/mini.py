@@ -53,7 +53,7 @@ class Cluster:
     def __init__(
         self, size: int = 3, seed: int = 0, *, loss: float = 0.0, duplication: float = 0.0,
         settings: Settings | None = None, auto_init: bool = True, priorities: dict[int, int] | None = None,
-        table_save_entries: int = 50_000,
+        table_save_entries: int = 50_000, part_slots_max: int = 1_000,
     ) -> None:
         self.rng = random.Random(seed)
         self.settings = settings or Settings()
@@ -65,12 +65,15 @@ class Cluster:
         )
         self.hosts = {c.id: Host(c.id, bytes([c.id]) * 16) for c in self.configured}
         self.joining: set[int] = set()
-        self.table_save_entries = table_save_entries
+        self.table_save_entries, self.part_slots_max = table_save_entries, part_slots_max
         #: Damaged entries on a server's disk that others may have sound; None: nobody can have any back.
         self.damaged: dict[int, set[int]] | None = None
         self.queue: list[tuple[float, int, Callable[[], None]]] = []
         self.count = 0
         self.cut: set[tuple[int, int]] = set()  # one-way
+        #: What it is true of is not sent: it may come late, by `arrive`.
+        self.catches: Callable[[Envelope], bool] = lambda envelope: False
+        self.caught: list[Envelope] = []
         self.replies: list[Reply] = []
         self.guaranteed: dict[int, Entry] = {}  # id -> what some server said was guaranteed
         self.leaders: dict[int, int] = {}  # term -> server
@@ -93,7 +96,7 @@ class Cluster:
         cfg = ReplicaConfig(
             me=boot.me, address=f"10.0.0.{id}:7100", configured=alone if id in self.joining else self.configured,
             settings=self.settings, auto_init=self.auto_init, joining=id in self.joining,
-            table_save_entries=self.table_save_entries,
+            table_save_entries=self.table_save_entries, part_slots_max=self.part_slots_max,
         )
         host.replica = Replica(cfg, boot, random.Random(self.rng.random()))
         host.replica.replay(host.store.replay(boot.applied_id + 1))
@@ -201,6 +204,9 @@ class Cluster:
         target = envelope.target.id
         if target not in self.hosts:
             return
+        if self.catches(envelope):
+            self.caught.append(envelope)
+            return
         for _ in range(1 + (self.rng.random() < self.duplication)):
             if (host.id, target) in self.cut or self.rng.random() < self.loss:
                 continue
@@ -211,6 +217,11 @@ class Cluster:
                     self.give(target, Received(envelope))
 
             self.later(self.rng.uniform(0.0003, 0.003), deliver)
+
+    def arrive(self, *envelopes: Envelope) -> None:
+        """What was caught, now."""
+        for envelope in envelopes:
+            self.give(envelope.target.id, Received(envelope))
 
     def watch(self, replica: Replica) -> None:
         """Safety, as it goes: one leader a term; what was guaranteed once is so for ever and everywhere."""

@@ -15,58 +15,75 @@ from alpo.core.sessions import Found, Refuse
 CLIENT = "~018bcfe5-6800-7000-8000-000000000001"
 
 
-def verdict(leader: Leader, client: str, serial: int) -> Any:
-    return leader.table.judge_outcome(Outcome(None, client, serial), leader.head + 1)
+def verdict(leader: Leader, client: str, serial: int, epoch: int = 0) -> Any:
+    return leader.table.judge_outcome(Outcome(None, client, serial, epoch), leader.head + 1)
 
 
 def test_appended_at_its_lsn_not_appended_and_forgotten() -> None:
     leader = Leader(window=2)
     for serial, body in enumerate([A, (2, b"\1\0\0\0x\1\0\0\0y"), C], 1):
         leader.append(RANDOM, 0, serial, body)
-    assert verdict(leader, RANDOM, 2) == Found(Fate.APPENDED, 2, 2)
-    assert verdict(leader, RANDOM, 3) == Found(Fate.APPENDED, 4, 3)
-    assert verdict(leader, RANDOM, 4) == Found(Fate.NOT_APPENDED, 0, 3)
-    assert verdict(leader, RANDOM, 1) == Found(Fate.TOO_OLD, 0, 3)
+    assert verdict(leader, RANDOM, 2) == Found(Fate.APPENDED, 2, 0, 2)
+    assert verdict(leader, RANDOM, 3) == Found(Fate.APPENDED, 4, 0, 3)
+    assert verdict(leader, RANDOM, 4) == Found(Fate.NOT_APPENDED, 0, 0, 3)
+    assert verdict(leader, RANDOM, 1) == Found(Fate.TOO_OLD, 0, 0, 3)
 
 
 def test_a_skipped_serial_was_not_appended() -> None:
     leader = Leader()
     leader.append(RANDOM, 0, 1, A)
     leader.append(RANDOM, 0, 5, B, sparse=True)
-    assert verdict(leader, RANDOM, 3) == Found(Fate.NOT_APPENDED, 0, 2)
+    assert verdict(leader, RANDOM, 3) == Found(Fate.NOT_APPENDED, 0, 0, 2)
 
 
 def test_an_unknown_random_client_is_told_by_the_horizon() -> None:
     leader = Leader(sessions_max=1)
     leader.append(random_id(1000), 0, 1, A)
     leader.append(random_id(2000), 0, 1, A)
-    assert verdict(leader, random_id(1000), 1) == Found(Fate.TOO_OLD, 0, 2)
-    assert verdict(leader, random_id(999), 1) == Found(Fate.TOO_OLD, 0, 2)
-    assert verdict(leader, random_id(1001), 1) == Found(Fate.NOT_APPENDED, 0, 2)
+    assert verdict(leader, random_id(1000), 1) == Found(Fate.TOO_OLD, 0, 0, 2)
+    assert verdict(leader, random_id(999), 1) == Found(Fate.TOO_OLD, 0, 0, 2)
+    assert verdict(leader, random_id(1001), 1) == Found(Fate.NOT_APPENDED, 0, 0, 2)
 
 
 def test_of_a_name_that_is_not_open_nobody_can_tell() -> None:
     leader = Leader()
-    assert verdict(leader, "alice", 1) == Found(Fate.TOO_OLD, 0, 0)
+    assert verdict(leader, "alice", 1) == Found(Fate.TOO_OLD, 0, 0, 0)
     epoch = leader.open()
     leader.append("alice", epoch, 1, A)
-    assert verdict(leader, "alice", 1) == Found(Fate.APPENDED, 1, 2)
+    assert verdict(leader, "alice", 1) == Found(Fate.APPENDED, 1, epoch, 2)
     leader.drop("alice", epoch)
-    assert verdict(leader, "alice", 1) == Found(Fate.TOO_OLD, 0, 3)
+    assert verdict(leader, "alice", 1) == Found(Fate.TOO_OLD, 0, 0, 3)
 
 
 def test_an_older_epochs_serial_is_told_after_the_name_was_opened_again() -> None:
     leader = Leader()
     leader.append("alice", leader.open(), 1, A)
     leader.open("alice", 2)
-    assert verdict(leader, "alice", 1) == Found(Fate.APPENDED, 1, 2)
-    assert verdict(leader, "alice", 2) == Found(Fate.NOT_APPENDED, 0, 3)
+    assert verdict(leader, "alice", 1) == Found(Fate.APPENDED, 1, 1, 2)
+    assert verdict(leader, "alice", 2) == Found(Fate.NOT_APPENDED, 0, 1, 3)
+
+
+def test_a_name_is_told_of_in_its_present_life_and_since_when_that_is() -> None:
+    leader = Leader()
+    dropped = leader.open()
+    leader.append("alice", dropped, 1, A)
+    leader.drop("alice", dropped)
+    birth = leader.open(n=2)
+    leader.append("alice", birth, 1, B)
+    newer = leader.open(n=3)
+    leader.append("alice", newer, 2, C)
+    for epoch in (0, birth):
+        assert verdict(leader, "alice", 1, epoch) == Found(Fate.APPENDED, 2, birth, 5)
+    assert verdict(leader, "alice", 1, newer) == Found(Fate.NOT_APPENDED, 0, birth, leader.head)
+    for serial in (1, 2, 3):
+        assert verdict(leader, "alice", serial, dropped) == Found(Fate.TOO_OLD, 0, birth, leader.head)
 
 
 def test_what_can_never_be_right_is_refused() -> None:
     leader = Leader()
     for client, serial in (("", 1), ("~no-uuid", 1), ("x" * 129, 1), ("alice", 0), ("alice", -1), ("alice", 1 << 63)):
         assert verdict(leader, client, serial) == Refuse(0, 0, Code.INVALID, 0, 0)
+    assert verdict(leader, RANDOM, 1, 5) == Refuse(0, 0, Code.INVALID, 0, 0)
 
 
 def ask(cluster: Cluster, to: int, serial: int, name: str) -> None:

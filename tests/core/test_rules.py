@@ -205,6 +205,16 @@ def test_the_carried_mark_is_clipped_to_what_matched_in_this_term() -> None:
     assert one.replica.guaranteed_id == 1
 
 
+def test_the_fully_replicated_mark_is_clipped_to_the_guaranteed_one() -> None:
+    """R16: else a server that knows less than its leader did stops itself on winning (R18)."""
+    one = One(term=1, terms=(1, 1, 1))
+    ready = one.hear(2, AppendRequest(2, 1, 1, 3, 3, 1, []))
+    assert ready.alarm is None and one.replica.fully_replicated_id == one.replica.guaranteed_id == 1
+    one.lead()
+    one.hear(1, AppendAnswer(one.replica.term, True, 1, 1, 1, 0, 0, 0, WALL_MS, False))
+    assert one.replica.fully_replicated_id == 1
+
+
 def test_a_refusal_names_the_conflicting_run() -> None:
     """R12."""
     one = One(term=4, terms=(1, 2, 2, 2))

@@ -42,8 +42,8 @@ def serials(made: SessionTable) -> dict[str, list[int]]:
 def test_a_session_keeps_its_last_entry_and_its_window() -> None:
     made = table(opened(1, "alice", 5), *(data(id, "alice", id - 1, 5 + id, 1) for id in (2, 3, 4)))
     slots = [(serial, serial + 1, serial + 1, 1, data(1, "", 1).digest) for serial in (2, 3)]
-    assert made.state()[2] == [SessionRow("alice", 1, NONCE, 0, 3, 4, 9, slots)]
-    assert made.snapshot_rows() == [SessionRow("alice", 1, NONCE, 0, 3, 4, 9, [])]
+    assert made.state()[2] == [SessionRow("alice", 1, NONCE, 0, 3, 4, 9, slots, 1)]
+    assert made.snapshot_rows() == [SessionRow("alice", 1, NONCE, 0, 3, 4, 9, [], 1)]
 
 
 def test_the_oldest_by_entry_id_is_forgotten_first_whoever_owns_it() -> None:
@@ -136,7 +136,7 @@ def test_a_save_holds_what_changed_as_of_its_id() -> None:
     made.apply_all([data(5, "alice", 2, 2, 2), data(6, "alice", 3, 2, 2), seal(7, 1, Kind.LEADER, 102, 7, b"")])
     digest = data(1, "", 1).digest
     rows = [
-        SessionRow("alice", 2, NONCE, 0, 2, 5, 2, [(1, 3, 3, 2, digest), (2, 5, 5, 2, digest)]),
+        SessionRow("alice", 2, NONCE, 0, 2, 5, 2, [(1, 3, 3, 2, digest), (2, 5, 5, 2, digest)], 2),
         SessionRow(R2, 0, b"", 0, 1, 4, 1, [(1, 4, 4, 0, digest)]),
     ]
     # R1 changed (it ends) only after 5, so it is given as it stood: the same once more.

@@ -7,7 +7,8 @@ from session_leader import RANDOM, A, B, C, Leader, random_id, refused
 
 from alpo.core.entries import Kind, join_payloads, seal, verify
 from alpo.core.ready import Code
-from alpo.core.sessions import Accept, Duplicate, Refuse, seal_run
+from alpo.core.session_rows import birth_untold
+from alpo.core.sessions import Accept, Duplicate, Refuse, SessionTable, seal_run
 
 
 @pytest.fixture
@@ -178,16 +179,51 @@ def test_an_epoch_that_never_was_is_fenced(leader: Leader) -> None:
     assert leader.ask("alice", 2, 2, A) == refused(2, 1, Code.FENCED, epoch, 2)
 
 
-def test_an_unknown_name_is_fenced_with_no_epoch(leader: Leader) -> None:
+# Drops: what they made the table forget is never told "not in the log".
+
+
+def test_of_a_name_that_is_not_open_nobody_can_tell(leader: Leader) -> None:
     leader.special(Kind.LEADER)
-    assert leader.ask("alice", 0, 1, A) == refused(1, 1, Code.FENCED, 0, 1)
+    assert leader.ask("alice", 0, 1, A) == refused(1, 1, Code.DROPPED, 0, 1)
 
 
-def test_a_dropped_name_is_fenced(leader: Leader) -> None:
+def test_an_epoch_from_before_a_drop_is_told_so_whatever_the_serial(leader: Leader) -> None:
     epoch = leader.open()
     leader.append("alice", epoch, 1, A)
     leader.drop("alice", epoch)
-    assert leader.ask("alice", epoch, 2, A) == refused(2, 1, Code.FENCED, 0, 3)
+    assert leader.ask("alice", epoch, 1, A, B) == refused(1, 2, Code.DROPPED, 0, 3)
+    birth = leader.open(n=2)
+    assert leader.ask("alice", epoch, 1, A, B) == refused(1, 2, Code.DROPPED, birth, birth)
+    leader.append("alice", birth, 1, C)
+    newer = leader.open(n=3)
+    for serial, body in ((1, A), (1, C), (2, B)):
+        assert leader.ask("alice", epoch, serial, body) == refused(serial, 1, Code.DROPPED, newer, newer)
+    assert leader.ask("alice", birth, 1, C) == [Duplicate(1, [2], 5)]
+    assert leader.ask("alice", birth, 2, C) == refused(2, 1, Code.FENCED, newer, newer)
+    assert leader.ask("alice", 0, 1, A) == refused(1, 1, Code.DROPPED, newer, newer)
+
+
+def test_the_birth_is_kept_by_openings_expunges_saves_and_loads(leader: Leader) -> None:
+    table = leader.table
+    first = leader.open()
+    leader.drop("alice", first)
+    birth = leader.open(n=2)
+    leader.open(n=3)
+
+    def births() -> list[int]:
+        return [row.birth for row in table.state()[2]]
+
+    assert births() == [birth]
+    saved = table.rows_at(leader.head)
+    assert [row.birth for row in saved.changed] == [birth]
+    other = SessionTable(table.settings)
+    other.load(saved.changed, 0, table.settings, leader.head)
+    assert other.state() == table.state()
+    table.expunge(birth)
+    assert births() == []
+    table.expunge(first + 1)
+    assert births() == [first]
+    assert birth_untold(9, [(1, 1, 1, 7, b""), (2, 2, 2, 9, b"")]) == 7 and birth_untold(9, []) == 9
 
 
 # Random clients.

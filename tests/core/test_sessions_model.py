@@ -28,7 +28,7 @@ CREATED = {client: int(client[1:9], 16) << 16 for client in RANDOM}
 #: Most of it about one name and one random id: so their windows fill.
 CLIENTS = ["alice"] * 4 + RANDOM[:1] * 4 + ["bob", "carol", *RANDOM[1:]]
 BODIES = st.lists(st.sampled_from([(1, b"a"), (1, b"b"), (2, b"ab")]), min_size=1, max_size=4)
-GOOD = [Code.FENCED, Code.SERIAL_REUSED, Code.SKIPPED, Code.TOO_OLD, Code.SESSION_EXPIRED]
+GOOD = [Code.FENCED, Code.DROPPED, Code.SERIAL_REUSED, Code.SKIPPED, Code.TOO_OLD, Code.SESSION_EXPIRED]
 NOT_IN_LOG = [Code.FENCED, Code.SERIAL_REUSED, Code.SKIPPED]
 
 
@@ -36,6 +36,7 @@ NOT_IN_LOG = [Code.FENCED, Code.SERIAL_REUSED, Code.SKIPPED]
 class Plain:
     """One session of the model; ``ids``: of its DATA entries, remembered or not."""
 
+    birth: int = 0
     epoch: int = 0
     nonce: bytes = b""
     opened: int = 0
@@ -60,6 +61,7 @@ class Model:
         elif entry.kind == Kind.SESSION:
             session = self.sessions.setdefault(entry.client, Plain())
             session.opened, session.epoch = session.last[0], entry.id
+            session.birth = session.birth or entry.id
             session.nonce = bytes.fromhex(entry.body.decode().split('"')[3])
             session.last = (session.opened, entry.id, entry.time_ms)
         elif entry.kind == Kind.SETTINGS:
@@ -92,7 +94,10 @@ class Model:
         self.horizon = max(self.horizon, CREATED[client])
 
     def state(self) -> tuple[Settings, int, list[SessionRow]]:
-        rows = [SessionRow(c, s.epoch, s.nonce, s.opened, *s.last, s.slots) for c, s in sorted(self.sessions.items())]
+        rows = [
+            SessionRow(c, s.epoch, s.nonce, s.opened, *s.last, s.slots, s.birth)
+            for c, s in sorted(self.sessions.items())
+        ]
         return self.settings, self.horizon, rows
 
     def verdicts(self, run: AppendRun, head: int, guaranteed: int) -> list[tuple[Any, ...]]:
@@ -117,9 +122,11 @@ class Model:
             if CREATED[run.client] <= self.horizon:
                 return (Code.SESSION_EXPIRED, self.horizon)
         elif session is None:
-            return (Code.NOT_LEADER, 0) if run.epoch > guaranteed else (Code.FENCED, 0)
+            return (Code.NOT_LEADER, 0) if run.epoch > guaranteed else (Code.DROPPED, 0)
         elif run.epoch > max(session.epoch, guaranteed):
             return (Code.NOT_LEADER, 0)
+        elif run.epoch < session.birth:
+            return (Code.DROPPED, session.epoch)
         slots = session.slots if session is not None else []
         for old_serial, _, lsn, epoch, digest in slots:
             if old_serial == serial:
@@ -193,9 +200,6 @@ class Table(RuleBasedStateMachine):
         table.apply_all(self.log[:id])
         return table
 
-    def dropped(self, client: str) -> bool:
-        return any(e.client == client and b'"drop"' in e.body for e in self.log if e.kind == Kind.SESSION)
-
     def epoch_of(self, client: str, pick: int) -> int:
         if client[0] == "~":
             return 0
@@ -265,7 +269,7 @@ class Table(RuleBasedStateMachine):
             key = (run.client, part.serial + n, run.epoch, body_digest(count, body))
             if isinstance(part, Duplicate):
                 assert there[key] == part.lsns[n]
-            elif not self.dropped(run.client):
+            else:
                 self.refused.append((*key, part.rests_on))
                 assert part.code not in NOT_IN_LOG or key not in there
 

@@ -13,8 +13,11 @@ def test_outcomes_by_the_blocking_client() -> None:
     with Cluster(1) as cluster, cluster.connect_sync(client="billing") as log:
         assert log.append(b"one") == 1
         assert log.append_batch([b"two", b"three"]) == range(2, 4)
-        assert log.outcome("billing", 2) == alpo.Outcome("appended", 2)
-        assert log.outcome("billing", 3) == alpo.Outcome("not_appended", None)
+        epoch = log.epoch
+        assert log.outcome("billing", 2) == alpo.Outcome("appended", 2, epoch)
+        assert log.outcome("billing", 3) == alpo.Outcome("not_appended", None, epoch)
+        assert log.outcome("billing", 2, epoch=epoch) == alpo.Outcome("appended", 2, epoch)
+        assert log.outcome("billing", 2, epoch=epoch - 1) == alpo.Outcome("too_old", None, epoch)
         assert log.outcome("nobody", 1) == alpo.Outcome("too_old", None)
         for client, serial in (("billing", 0), ("", 1), ("x" * 129, 1)):
             with pytest.raises(ValueError, match="1 to 128 bytes"):

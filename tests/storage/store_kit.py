@@ -112,6 +112,7 @@ def row(client: str, last_serial: int = 1, slots: int = 1) -> SessionRow:
     return SessionRow(
         client, 7, b"n" * 16, 0, last_serial, 9, 1_700_000_000_000,
         [(last_serial - i, 9 - i, 8 - i, 7, bytes([i % 256]) * 16) for i in reversed(range(slots))],
+        birth=7,
     )
 
 

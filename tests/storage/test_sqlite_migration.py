@@ -30,15 +30,19 @@ def _entries() -> list[Entry]:
     return [log.leader(4), *log.datas(3, 4), log.leader(6), log.data(6, payloads=(b"a", b"b"))]
 
 
-@pytest.fixture
-def version_1(tmp_path):
-    """A directory with a file as version 1 left it."""
-    directory = tmp_path / "version_1"
+def _left_by(version: int, tmp_path: Path) -> Path:
+    """A directory with a file as that version left it."""
+    directory = tmp_path / f"version_{version}"
     directory.mkdir()
     with closing(sqlite3.connect(directory / schema.DB_NAME)) as db:
-        db.executescript(Path(__file__).with_name("version_1.sql").read_text())
+        db.executescript(Path(__file__).with_name(f"version_{version}.sql").read_text())
         assert db.execute("PRAGMA journal_mode=WAL").fetchone() == ("wal",)
     return directory
+
+
+@pytest.fixture
+def version_1(tmp_path):
+    return _left_by(1, tmp_path)
 
 
 def _tables(directory: Path) -> tuple[int, list[str]]:
@@ -74,6 +78,17 @@ def test_version_1_is_brought_up(version_1):
     _check(version_1)
     version, tables = _tables(version_1)
     assert version == len(schema.MIGRATIONS) and "base" in tables
+
+
+def test_a_session_of_version_4_was_born_with_the_oldest_epoch_that_it_tells_of(tmp_path):
+    """R22: so what a drop may have forgotten is never told "not in the log"."""
+    directory = _left_by(4, tmp_path)
+    assert _tables(directory)[0] == 4
+    store = SqliteStore.open(directory, SERVER)
+    born = {session.client: (session.birth, session.epoch) for session in store.boot().sessions}
+    store.close()
+    assert born == {"forgotten": (9, 9), "named": (5, 7), "~018bcfe5-6800-7abc-8def-000000000001": (0, 0)}
+    assert _tables(directory)[0] == len(schema.MIGRATIONS)
 
 
 @pytest.mark.parametrize(("backup", "how"), [(False, "a server of this version"), (True, "`alpo restore` of this")])
@@ -137,7 +152,7 @@ def test_a_crash_at_any_step_of_it_is_recovered_from(version_1, tmp_path):
         assert there == [version >= 2, version >= 3, version <= 3]
         versions.append(version)
         _check(directory)
-    assert set(versions) == {1, 2, 3, 4}
+    assert set(versions) == {1, 2, 3, 4, 5}
 
 
 def test_the_schema_of_a_new_file_is_what_the_migrations_come_to():

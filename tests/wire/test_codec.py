@@ -91,7 +91,7 @@ FIELDS: dict[tuple[type, str], st.SearchStrategy[Any]] = {
     (m.BasePart, "parts"): st.integers(1, 2**63 - 1),
     (m.BasePart, "rows"): st.lists(st.builds(
         SessionRow, names, ints, maybe16, ints, ints, ints, ints,
-        st.lists(st.tuples(ints, ints, ints, ints, maybe16), max_size=3),
+        st.lists(st.tuples(ints, ints, ints, ints, maybe16), max_size=3), ints,
     ), max_size=3).map(tuple),
     (r.RangeDigest, "first_id"): st.integers(1, 2**63 - 1),
     (r.RangeDigest, "last_id"): st.integers(1, 2**63 - 1),
@@ -279,8 +279,8 @@ def sample_frames() -> list[bytes]:
         m.AppendRequest(3, 6, 2, 6, 5, 11, run), m.AppendAnswer(3, True, 9, 0, 0, 0, 0, 11, 1_004, False),
         m.HandOver(3), m.WrongIncarnation(b"c" * 16), m.StartQuestion(1, b"d" * 16),
         m.StartAnswer(1, m.StartStatus.STARTED, b"d" * 16, (me, other), b"e" * 16, "[]", "{}"),
-        m.BasePart(3, 1, 0, 2, "{}", (SessionRow("client", 0, b"", 0, 2, 9, 1_002, [(2, 9, 6, 0, b"d" * 16)]),)),
-        m.BaseAnswer(3, 1, 0, 0), m.Retired(), m.WentBack(3, 9),
+        m.BasePart(3, 1, 0, 2, "{}", (SessionRow("client", 0, b"", 0, 2, 9, 1_002, [(2, 9, 6, 0, b"d" * 16)], 7),)),
+        m.BaseAnswer(3, 1, 1, 0), m.Retired(), m.WentBack(3, 9),
         m.CopyRequest(7, 2), m.CopyAnswer(7, 3, run[:1]),
     ]
     others: list[Any] = [
@@ -293,7 +293,7 @@ def sample_frames() -> list[bytes]:
         r.Backup(1), r.GiveBack(1), r.BackupHead(1, 4, 2, 9, 4096), r.BackupRows(1, "runs", [(1, 2, 3)]),
         r.RangeDigest(1, 5, 9), r.DigestIs(1, 5, 9, 4, 7, b"d" * 16),
         r.ReadColumns(1, 5, 9, 0, 0, 1_000, False, 0, ""), pack_page(1, PAGE, 6, 7, 1),
-        r.Trim(1, 7, False), r.Trimmed(1, 7), r.Outcome(1, "client", 3), r.Told(1, Fate.APPENDED, 5),
+        r.Trim(1, 7, False), r.Trimmed(1, 7), r.Outcome(1, "client", 3, 9), r.Told(1, Fate.APPENDED, 5, 7),
         r.AwaitReplicated(1, 5, 100), r.Replicated(1, False, (2, 3)),
         r.SetCursor(1, "nightly", 7), r.DropCursor(1, "nightly"), r.ListCursors(1),
         r.CursorTable(1, [("nightly", 7, 100, 5)]),

@@ -237,9 +237,15 @@ class History:
                 self._never_taken[what] = self._never_taken.get(what, 0) + 1
             elif reply.code is Code.FENCED:
                 self._check_fenced(what, reply)
-            if reply.code in _FOR_GOOD:
-                # A refusal settles its own transmission; an earlier one may have got in before the name was dropped.
-                if what in self._place and (self._times_sent[what] == 1 or what.client not in self._dropped):
+            if reply.code is Code.DROPPED and self.table is not None:
+                session = self.table.sessions.get(what.client)
+                if what.client not in self._dropped and what.client in self._epochs:
+                    raise Broken("sessions", f"{what[:3]} was refused DROPPED, and nobody dropped its name")
+                if session is not None and what.epoch >= session.birth:
+                    raise Broken("sessions", f"{what[:3]} was refused DROPPED; the name lives since {session.birth}")
+            if reply.code in _FOR_GOOD or (reply.code is Code.DROPPED and self._times_sent[what] == 1):
+                # Of an earlier transmission DROPPED says nothing.
+                if what in self._place:
                     raise Broken("refused for good", f"{what[:3]} was refused {reply.code.name}, and is in the log")
                 self._refused_for_good[what] = reply.code
 

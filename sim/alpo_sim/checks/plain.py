@@ -19,6 +19,7 @@ class Plain:
     opened: tuple[int, bytes, int] = (0, b"", 0)
     last: tuple[int, int, int] = (0, 0, 0)
     slots: list[tuple[int, int, int, int, bytes]] = field(default_factory=list)
+    birth: int = 0
 
 
 class PlainTable:
@@ -80,7 +81,7 @@ class PlainTable:
         if body["op"] == "drop":
             self._slots -= len(self.sessions.pop(entry.client).slots)
             return
-        session = self.sessions.setdefault(entry.client, Plain())
+        session = self.sessions.setdefault(entry.client, Plain(birth=entry.id))
         session.opened = (entry.id, bytes.fromhex(body["nonce"]), session.last[0])
         session.last = (session.last[0], entry.id, entry.time_ms)
 
@@ -94,5 +95,5 @@ class PlainTable:
 
     def state(self) -> tuple[Settings, int, list[SessionRow]]:
         """As `SessionTable.state`."""
-        rows = [SessionRow(c, *s.opened, *s.last, list(s.slots)) for c, s in sorted(self.sessions.items())]
+        rows = [SessionRow(c, *s.opened, *s.last, list(s.slots), s.birth) for c, s in sorted(self.sessions.items())]
         return self.settings, self.horizon_ms, rows

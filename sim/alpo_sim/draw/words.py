@@ -101,7 +101,8 @@ def said(message: Message, news: bool) -> Said:
         part = f"part {message.part + 1} of {message.parts}"
         return Said("start", "base", f"begin from this base: {part}; term {message.term}")
     if isinstance(message, BaseAnswer):
-        return Said("start", f"base {message.base_id}" if message.base_id else "part", "I have that part", True)
+        short = f"base {message.base_id}" if message.base_id else "part"
+        return Said("start", short, f"I have {message.wanted} parts of that base", True)
     if isinstance(message, Retired):
         return Said("start", "retired", "your disk is no member any more", False)
     if isinstance(message, WentBack):

@@ -75,7 +75,7 @@ MEMBERS = (
     Mutation(
         "P61", "R22", "a base comes without its sessions",
         "what was remembered of clients is forgotten: their retries are appended twice",
-        (edit(Newcomers, "on_image", ("split_rows(image.table.changed)", "split_rows([])")),),
+        (edit(Newcomers, "on_image", ("image.table.changed, r", "[], r")),),
         planned(network=_SOUND, load=BUSY, limits=SAVING, seconds=6, spares=1), ("equal tables", "alarm"),
         makes=changing(plans.one_more),
     ),
