@@ -180,9 +180,9 @@ def query(
 
     Examples:
 
-        alpo log query monday.alpo 'select client, count(*) from payloads group by client' --table
+        alpo log query monday.alpo 'select * from sessions' --table
 
-        alpo log query /var/lib/alpo 'select * from payloads where id > :id' -p id 1000 --nl
+        alpo log query /var/lib/alpo 'select * from log where id > :id' -p id 99
     """
     from . import log_query as work
 
