@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import os
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+import trio
 from hypothesis import HealthCheck, settings
 
 # The machine is small and shared: no deadlines, and no complaint about a slow moment. A failure prints the blob that
@@ -27,12 +30,22 @@ _FIRST = ("spark", "cluster", "cli", "sim", "node")
 _WITH_SERVERS = ("cli", "spark")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What is started once for several tests is started on one worker: Spark, the cluster of a module."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What is started once for several tests is started on one worker: Spark, the cluster of a module.
+
+    A Trio test that hangs is cancelled a little before its timeout, and its traceback says where it stood. The timeout
+    itself ends the process (of xdist: a worker), since nothing else stops whatever hangs.
+    """
     for item in items:
         group = _group(item)
         if group:
             item.add_marker(pytest.mark.xdist_group(group))
+        if item.get_closest_marker("trio") is None or not isinstance(item, pytest.Function):
+            continue
+        timeout = item.get_closest_marker("timeout")
+        limit_s = float(timeout.args[0] if timeout is not None else config.getini("timeout"))
+        if not hasattr(item.obj, "hypothesis"):  # whose every example is a run of its own
+            item.obj = _within(0.9 * limit_s, item.obj)
     items.sort(key=lambda item: _FIRST.index(folder) if (folder := item.path.parent.name) in _FIRST else len(_FIRST))
 
 
@@ -43,3 +56,12 @@ def _group(item: pytest.Item) -> str:
     definitions = fixtures.name2fixturedefs.values() if fixtures is not None else ()
     runs_servers = item.path.parent.name in _WITH_SERVERS
     return item.path.name if runs_servers and any(found[-1].scope == "module" for found in definitions) else ""
+
+
+def _within(limit_s: float, test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+    @functools.wraps(test)
+    async def run(**kwargs: Any) -> None:
+        with trio.fail_after(limit_s):
+            await test(**kwargs)
+
+    return run

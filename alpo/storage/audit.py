@@ -24,6 +24,7 @@ from alpo.core.session_table import SessionState
 from . import schema
 from .boot import read_applied
 from .columns import Columns, by_client
+from .connections import as_database
 from .endscan import check_end
 from .interface import DamagedStore
 from .offline import Found, Source, Summary, as_found, summarise
@@ -113,34 +114,28 @@ def _check_ends(source: Source, verdict: Verdict) -> None:
 
 
 def _read_saved(db: sqlite3.Connection, verdict: Verdict) -> Saved:
+    tables = as_database(db)
     runs: list[tuple[int, int]] = []
     applied: dict[str, Any] = {}
     sessions: list[SessionRow] = []
     try:
-        for first_id, term, checksum in db.execute("SELECT first_id, term, checksum FROM runs ORDER BY first_id"):
-            if run_checksum(term, first_id) != checksum:
-                raise DamagedRow(f"the run of term {term} at {first_id} does not match its checksum")
-            runs.append((first_id, term))
+        for run in tables.table("runs").rows_where(order_by="first_id"):
+            if run_checksum(run["term"], run["first_id"]) != run["checksum"]:
+                raise DamagedRow(f"the run of term {run['term']} at {run['first_id']} does not match its checksum")
+            runs.append((run["first_id"], run["term"]))
         if [term for _, term in runs] != sorted({term for _, term in runs}):
             raise DamagedRow("the runs are out of order")
     except (ValueError, sqlite3.Error) as error:
         verdict.add(0, 0, f"the table of runs: {error}")
     try:
         applied, sessions = read_applied(db)
-        for row in sessions:
-            _check_columns(db, row)
+        shown = tables.table("saved_sessions").rows_where(order_by="client")
+        for row, columns in zip(sessions, shown, strict=True):  # do these, for people, say what the state says?
+            if tuple(columns.values()) != session_columns(row):
+                raise DamagedRow(f"the columns of {row.client!r} differ from its state")
     except (ValueError, TypeError, sqlite3.Error) as error:
         verdict.add(0, 0, f"the session table: {error}")
     return Saved(runs, applied, sessions)
-
-
-def _check_columns(db: sqlite3.Connection, row: SessionRow) -> None:
-    """Do the columns that people read say what the state says?"""
-    sql = (
-        "SELECT client, epoch, last_serial, last_id, last_time_ms, state FROM saved_sessions WHERE client = ?"
-    )
-    if db.execute(sql, (row.client,)).fetchone() != session_columns(row):
-        raise DamagedRow(f"the columns of {row.client!r} differ from its state")
 
 
 class _Walk:

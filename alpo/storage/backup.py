@@ -18,15 +18,15 @@ from alpo.core.entries import DamagedEntry, Entry, verify
 
 from . import schema
 from .boot import read_boot, require_caught_up
-from .connections import translate
+from .connections import as_database, translate
 from .interface import DamagedStore, StateCopy, StoreError, WrongStore
 from .rows import Hard
 from .space import count_pages
 
 PARTIAL_SUFFIX = ".partial"
 
-#: What a backup holds beside the log, and how many columns; in the order in which it is sent.
-_COLUMNS = {"hard": 10, "base": 6, "runs": 3, "applied": 3, "saved_sessions": 6}
+#: What a backup holds beside the log.
+_TABLES = ("hard", "base", "runs", "applied", "saved_sessions")
 
 
 class Finished(NamedTuple):
@@ -75,10 +75,10 @@ class BackupWriter:
                            "synchronous=OFF"):
                 self._db.execute(f"PRAGMA {pragma}")
             self._db.execute("BEGIN")
-            for migration in schema.MIGRATIONS[:version]:
-                migration(self._db)
-            self._db.execute("DELETE FROM base")
-            self._db.execute(f"PRAGMA user_version={version}")
+            schema.run_migrations(self._db, 0, version)
+            self._tables = {name: as_database(self._db).table(name) for name in _TABLES}
+            self._columns = {name: list(table.columns_dict) for name, table in self._tables.items()}
+            self._tables["base"].delete_where()
         except sqlite3.Error as error:
             raise translate(error, self._partial) from error
         except OSError as error:
@@ -89,10 +89,10 @@ class BackupWriter:
         try:
             if table == "log":
                 self._add_entries(rows)
-            elif any(len(row) != _COLUMNS.get(table) for row in rows):
+            elif table not in _TABLES or any(len(row) != len(self._columns[table]) for row in rows):
                 raise WrongStore(f"rows of {table!r} do not belong in a backup")
             else:
-                self._db.executemany(f"INSERT INTO {table} VALUES ({_marks(_COLUMNS[table])})", rows)
+                self._tables[table].insert_all([self._columns[table], *rows])
         except sqlite3.Error as error:
             raise translate(error, self._partial) from error
 
@@ -108,7 +108,7 @@ class BackupWriter:
             self._last_id = entry.id
             self.bodies_bytes += len(entry.body)
         self._db.executemany(
-            f"INSERT INTO log ({schema.COLUMNS}) VALUES ({_marks(len(Entry._fields))})", rows
+            f"INSERT INTO log ({schema.COLUMNS}) VALUES ({', '.join('?' * len(Entry._fields))})", rows
         )
 
     def finish(self, end_id: int) -> Finished:
@@ -134,7 +134,3 @@ class BackupWriter:
         """Leave nothing behind."""
         self._db.close()
         self._partial.unlink(missing_ok=True)
-
-
-def _marks(count: int) -> str:
-    return ", ".join("?" * count)

@@ -15,8 +15,12 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .interface import DamagedStore, StoreError, StoreFull
+
+if TYPE_CHECKING:
+    from sqlite_utils import Database
 
 BUSY_S = 5.0
 _IDLE_READERS_MAX = 8
@@ -70,6 +74,16 @@ def connect_reader(path: Path, *, immutable: bool = False) -> sqlite3.Connection
         db.close()
         raise
     return db
+
+
+def as_database(db: sqlite3.Connection) -> Database:
+    """sqlite-utils on a connection as it is: its pragmas stay, and no plugin that happens to be installed is run.
+
+    For what no append waits for: loading the library takes 0.1 s and 13 MB, so a server does so only to migrate.
+    """
+    from sqlite_utils import Database
+
+    return Database(db, recursive_triggers=False, execute_plugins=False)
 
 
 def _read_schema(db: sqlite3.Connection) -> None:

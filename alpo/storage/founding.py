@@ -30,7 +30,7 @@ from alpo.core.ready import StartState
 from . import schema
 from .audit import Verdict, require_sound
 from .boot import read_boot, require_caught_up
-from .connections import connect_reader, connect_writer, translate
+from .connections import as_database, connect_reader, connect_writer, translate
 from .events import event_row
 from .interface import Boot, StoreError, StoreFull
 from .lock import LOCK_NAME, DirectoryLock
@@ -172,14 +172,12 @@ def _found(
     )
     hard = Hard(server_id, incarnation, term, 0, entry.id, entry.id, cluster, start_to_json(start))
     fields = {"term": term, "last_id": boot.last_id, "old_cluster": boot.start.cluster, **fields}
-    db.execute("BEGIN IMMEDIATE")
-    marks = ", ".join("?" * len(Entry._fields))
-    db.execute(f"INSERT INTO log ({schema.COLUMNS}) VALUES ({marks})", entry)
-    db.execute("INSERT INTO runs VALUES (?, ?, ?)", (entry.id, term, run_checksum(term, entry.id)))
-    schema.insert_hard(db, hard)
-    db.execute("INSERT INTO event_log (time_ms, name, fields) VALUES (?, ?, ?)", event_row(now_ms, event, fields))
-    db.execute(f"PRAGMA application_id={schema.APPLICATION_ID}")
-    db.execute("COMMIT")
+    with as_database(db).atomic() as tables:
+        tables.table("log").insert(entry._asdict())
+        tables.table("runs").insert({"first_id": entry.id, "term": term, "checksum": run_checksum(term, entry.id)})
+        schema.insert_hard(db, hard)
+        tables.table("event_log").insert(event_row(now_ms, event, fields)._asdict())
+        db.execute(f"PRAGMA application_id={schema.APPLICATION_ID}")
     return cluster
 
 

@@ -38,10 +38,11 @@ from alpo.core.ready import Base
 from . import schema
 from .column_reads import sound_columns
 from .columns import Columns
-from .connections import connect_reader, translate
+from .connections import as_database, connect_reader, translate
 from .interface import DamagedStore, StoreError, WrongStore
 from .lock import LOCK_NAME
 from .rows import Hard
+from .scrub import read_alone
 from .search import Head, first_id_where, holds_lsn, is_since
 
 PAGE_S = 0.1
@@ -51,8 +52,6 @@ PAGE_BYTES = 4 << 20
 _SELECT = f"SELECT {schema.COLUMNS} FROM log WHERE id BETWEEN ? AND ? ORDER BY id"
 #: An entry without its body, which is not even looked for.
 _SELECT_HEAD = "SELECT {} FROM log WHERE id = ?".format(schema.COLUMNS.replace('"body"', "x''"))
-#: Goes to no other row, so that no other's damage is in the way.
-_SELECT_ONE = f"SELECT {schema.COLUMNS} FROM log WHERE id = ?"
 _KINDS = frozenset(map(int, Kind))
 
 
@@ -305,11 +304,11 @@ def as_found(page: Columns | list[Found]) -> list[Found]:
 
 
 def _walk(db: sqlite3.Connection, first_id: int, end_id: int) -> Iterator[Found]:
-    id = first_id
+    log, id = as_database(db).table("log"), first_id
     while id <= end_id:
         try:
-            for row in db.execute(_SELECT, (id, end_id)):
-                entry = Entry(*row)
+            for fields in log.rows_where("id BETWEEN ? AND ?", (id, end_id), order_by="id"):
+                entry = Entry(**fields)
                 if entry.id > id:
                     yield Found(id, entry.id - 1, None, "missing")
                 yield Found(entry.id, entry.id, entry, damage_of(entry))
@@ -318,25 +317,15 @@ def _walk(db: sqlite3.Connection, first_id: int, end_id: int) -> Iterator[Found]
                 yield Found(id, end_id, None, "missing")
             return
         except sqlite3.Error as error:
-            upto_id = _unreadable_upto(db, id, end_id)
-            if upto_id >= id:
-                yield Found(id, upto_id, None, str(error))
-            else:
-                entry = Entry(*db.execute(_SELECT_ONE, (id,)).fetchone())
+            unread_id = id
+            while id <= end_id and (row := read_alone(db, id)) is None:
+                id += 1
+            if id > unread_id:
+                yield Found(unread_id, id - 1, None, str(error))
+            if row is not None:
+                entry = Entry(*row)
                 yield Found(id, id, entry, damage_of(entry))
-            id = max(upto_id, id) + 1
-
-
-def _unreadable_upto(db: sqlite3.Connection, id: int, end_id: int) -> int:
-    """The last of the ids from ``id`` on none of which can be read; ``id - 1``: it can be."""
-    while id <= end_id:
-        try:
-            if db.execute(_SELECT_ONE, (id,)).fetchone() is not None:
-                break
-        except sqlite3.Error:
-            pass
-        id += 1
-    return id - 1
+                id += 1
 
 
 @contextmanager

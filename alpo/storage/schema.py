@@ -9,6 +9,8 @@ Laws:
   look like one that was.
 * Whose file it is and whether this version may write it is settled on a read-only connection, before any other.
 * A file of a newer schema is never written to; an older one is brought up in one transaction a version.
+* The version is SQLite's own number of it (`user_version`), so it is read without a table that could be damaged.
+* sqlite-utils, which migrations are written with, is loaded where there is something to migrate, and by no other start.
 """
 
 from __future__ import annotations
@@ -19,11 +21,12 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from alpo.core.entries import Entry
 from alpo.core.ready import NO_BASE, Base
 
-from .connections import connect_reader, translate
+from .connections import as_database, connect_reader, translate
 from .endscan import check_end
 from .interface import DamagedStore, StoreError, WrongStore
 from .rows import (
@@ -36,8 +39,11 @@ from .rows import (
     session_to_blob,
     start_to_json,
 )
-from .views import ELECTIONS, PAYLOADS, SESSIONS
+from .tables import SCHEMA
 from .walscan import check_wal
+
+if TYPE_CHECKING:
+    from sqlite_utils import Database
 
 DB_NAME = "alpo.db"
 _NEW_NAME = DB_NAME + ".new"
@@ -55,81 +61,64 @@ _SELECT_TABLES = "SELECT name, tbl_name, sql FROM sqlite_master"
 _HARD_COLUMNS = "server_id, incarnation, term, vote, guaranteed_id, fully_replicated_id, cluster, start"
 
 
-def _version_1(db: sqlite3.Connection) -> None:
+def _version_1(db: Database) -> None:
     """`log` a row an entry; `runs`; `hard` the one row of hard state; `sessions` and `applied` (R22)."""
-    db.execute(
-        'CREATE TABLE log ("id" INTEGER PRIMARY KEY, "term" INTEGER NOT NULL, "kind" INTEGER NOT NULL,'
-        ' "time_ms" INTEGER NOT NULL, "client" TEXT NOT NULL, "serial" INTEGER NOT NULL, "epoch" INTEGER NOT NULL,'
-        ' "lsn" INTEGER NOT NULL, "count" INTEGER NOT NULL, "digest" BLOB NOT NULL, "check" INTEGER NOT NULL,'
-        ' "body" BLOB NOT NULL)'
-    )
-    db.execute(
-        "CREATE TABLE runs (first_id INTEGER PRIMARY KEY, term INTEGER NOT NULL, checksum INTEGER NOT NULL)"
-    )
-    db.execute(
-        "CREATE TABLE hard (only INTEGER PRIMARY KEY CHECK (only = 1), server_id INTEGER NOT NULL,"
-        " incarnation BLOB NOT NULL, term INTEGER NOT NULL, vote INTEGER NOT NULL, guaranteed_id INTEGER NOT NULL,"
-        " fully_replicated_id INTEGER NOT NULL, cluster BLOB NOT NULL, start TEXT NOT NULL, checksum INTEGER NOT NULL)"
-    )
+    for name in ("log", "runs", "hard", "applied"):
+        db.execute(SCHEMA[name])
     db.execute("CREATE TABLE sessions (client TEXT PRIMARY KEY, state BLOB NOT NULL)")
-    db.execute(
-        "CREATE TABLE applied (only INTEGER PRIMARY KEY CHECK (only = 1), state TEXT NOT NULL,"
-        " checksum INTEGER NOT NULL)"
-    )
 
 
-def _version_2(db: sqlite3.Connection) -> None:
+def _version_2(db: Database) -> None:
     """`base` the one row that stands for what was cleaned (R19); there from the start, so that its loss is seen."""
-    db.execute(
-        "CREATE TABLE base (only INTEGER PRIMARY KEY CHECK (only = 1), id INTEGER NOT NULL, term INTEGER NOT NULL,"
-        " time_ms INTEGER NOT NULL, next_lsn INTEGER NOT NULL, checksum INTEGER NOT NULL)"
-    )
-    db.execute("INSERT INTO base VALUES (1, ?, ?, ?, ?, ?)", (*NO_BASE, base_checksum(NO_BASE)))
+    db.execute(SCHEMA["base"])
+    _insert_first_base(db)
 
 
-def _version_3(db: sqlite3.Connection) -> None:
+def _version_3(db: Database) -> None:
     """`event_log` what happened to this server, oldest dropped (`events`); `events` the same to read."""
-    db.execute(
-        "CREATE TABLE event_log (number INTEGER PRIMARY KEY, time_ms INTEGER NOT NULL, name TEXT NOT NULL,"
-        " fields TEXT NOT NULL)"
-    )
-    db.execute(
-        "CREATE VIEW events AS SELECT number, strftime('%Y-%m-%dT%H:%M:%fZ', time_ms / 1000.0, 'unixepoch') AS time,"
-        " name, json_extract(fields, '$.term') AS term, fields FROM event_log"
-    )
+    db.execute(SCHEMA["event_log"])
+    db.execute(SCHEMA["events"])
 
 
-def _version_4(db: sqlite3.Connection) -> None:
+def _version_4(db: Database) -> None:
     """Views to be read with plain SQL. `sessions` becomes one: the table is `saved_sessions`, with columns for it."""
-    db.execute(
-        "CREATE TABLE saved_sessions (client TEXT PRIMARY KEY, epoch INTEGER NOT NULL, last_serial INTEGER NOT NULL,"
-        " last_id INTEGER NOT NULL, last_time_ms INTEGER NOT NULL, state BLOB NOT NULL)"
-    )
-    for client, state in db.execute("SELECT client, state FROM sessions"):
-        try:
-            columns = (*session_columns(session_from_blob_4(client, state))[:-1], state)
-        except DamagedRow:  # to be found, as ever, when the table is read
-            columns = (client, 0, 0, 0, 0, state)
-        db.execute("INSERT INTO saved_sessions VALUES (?, ?, ?, ?, ?, ?)", columns)
-    db.execute("DROP TABLE sessions")
-    for view in (PAYLOADS, SESSIONS, ELECTIONS):
-        db.execute(view)
+    db.execute(SCHEMA["saved_sessions"])
+    names = db.table("saved_sessions").columns_dict
+    rows = (dict(zip(names, _session_columns_4(**row), strict=True)) for row in db.table("sessions").rows)
+    db.table("saved_sessions").insert_all(rows)
+    db.table("sessions").drop()
+    for name in ("payloads", "sessions", "elections"):
+        db.execute(SCHEMA[name])
 
 
-def _version_5(db: sqlite3.Connection) -> None:
+def _session_columns_4(client: str, state: bytes) -> tuple[str, int, int, int, int, bytes]:
+    try:
+        return (*session_columns(session_from_blob_4(client, state))[:-1], state)
+    except DamagedRow:  # to be found, as ever, when the table is read
+        return client, 0, 0, 0, 0, state
+
+
+def _version_5(db: Database) -> None:
     """A session's state tells its birth too (R22): of those from before, the oldest epoch that they tell of."""
-    for client, state in db.execute("SELECT client, state FROM saved_sessions").fetchall():
-        try:
-            new = session_to_blob(session_from_blob_4(client, state))
-        except DamagedRow:  # to be found, as ever, when the table is read
-            continue
-        db.execute("UPDATE saved_sessions SET state = ? WHERE client = ?", (new, client))
+    saved = db.table("saved_sessions")
+    saved.insert_all([{**row, "state": _state_5(row["client"], row["state"])} for row in saved.rows], replace=True)
 
 
-#: One function a schema version; never changed once released.
-MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (
+def _state_5(client: str, state: bytes) -> bytes:
+    try:
+        return session_to_blob(session_from_blob_4(client, state))
+    except DamagedRow:  # as above
+        return state
+
+
+#: One function a schema version; what it makes never changes once released. All of them come to `SCHEMA`.
+MIGRATIONS: tuple[Callable[[Database], None], ...] = (
     _version_1, _version_2, _version_3, _version_4, _version_5,
 )
+
+
+def _insert_first_base(db: sqlite3.Connection | Database) -> None:
+    db.execute("INSERT INTO base VALUES (1, ?, ?, ?, ?, ?)", (*NO_BASE, base_checksum(NO_BASE)))
 
 
 def insert_hard(db: sqlite3.Connection, hard: Hard) -> None:
@@ -219,9 +208,10 @@ def _fill(path: Path, hard: Hard) -> None:
         db.execute("PRAGMA synchronous=FULL")
         db.execute("BEGIN IMMEDIATE")
         db.execute(f"PRAGMA application_id={APPLICATION_ID}")
-        for migration in MIGRATIONS:
-            migration(db)
+        for sql in SCHEMA.values():
+            db.execute(sql)
         db.execute(f"PRAGMA user_version={len(MIGRATIONS)}")
+        _insert_first_base(db)
         insert_hard(db, hard)
         db.execute("COMMIT")
         db.execute("PRAGMA journal_mode=WAL")
@@ -279,8 +269,8 @@ def _check_tables(db: sqlite3.Connection, path: Path) -> None:
 def _tables() -> set[tuple[str, str, str | None]]:
     db = sqlite3.connect(":memory:")
     try:
-        for migration in MIGRATIONS:
-            migration(db)
+        for sql in SCHEMA.values():
+            db.execute(sql)
         return {*db.execute(_SELECT_TABLES)}
     finally:
         db.close()
@@ -297,11 +287,17 @@ def _check(db: sqlite3.Connection, path: Path, server_id: int, cluster: bytes | 
 def migrate(db: sqlite3.Connection) -> None:
     """Bring an older file up to this version, one transaction a version."""
     (version,) = db.execute("PRAGMA user_version").fetchone()
-    for number, migration in enumerate(MIGRATIONS[version:], version + 1):
-        db.execute("BEGIN IMMEDIATE")
-        migration(db)
-        db.execute(f"PRAGMA user_version={number}")
-        db.execute("COMMIT")
+    if version < len(MIGRATIONS):
+        run_migrations(db, version, len(MIGRATIONS))
+
+
+def run_migrations(db: sqlite3.Connection, version: int, wanted: int) -> None:
+    """Make schema ``wanted`` of ``version`` (0: of nothing): its tables and views, and `PRAGMA user_version`."""
+    database = as_database(db)
+    for number, migration in enumerate(MIGRATIONS[version:wanted], version + 1):
+        with database.atomic():
+            migration(database)
+            db.execute(f"PRAGMA user_version={number}")
 
 
 def settle(directory: Path) -> None:

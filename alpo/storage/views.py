@@ -74,3 +74,9 @@ SELECT log.term AS term, json_extract(CAST(log.body AS TEXT), '$.leader') AS ser
     {_time("log.time_ms")} AS time
 FROM runs JOIN log ON log.id = runs.first_id
 WHERE log.kind = 2"""
+
+#: A row an event, for people.
+EVENTS = (
+    "CREATE VIEW events AS SELECT number, strftime('%Y-%m-%dT%H:%M:%fZ', time_ms / 1000.0, 'unixepoch') AS time,"
+    " name, json_extract(fields, '$.term') AS term, fields FROM event_log"
+)

@@ -1,16 +1,20 @@
-"""What `alpo log export` does: payloads as JSON lines or Parquet.
+"""What `alpo log export` does: payloads as JSON lines, Parquet or an SQLite database.
 
-Law: a file that was asked for appears by a rename, whole; stdout gets whole lines.
+Laws:
+
+* A file that was asked for appears by a rename, whole; stdout gets whole lines.
+* A database takes another file's place only where that was asked for: it may be one that somebody works in.
 """
 
 from __future__ import annotations
 
+import sqlite3
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any, NamedTuple, Protocol
 
 from alpo.core.entries import Entry, Kind, split_payloads
 from alpo.storage.audit import Fault, tell
@@ -20,8 +24,9 @@ from alpo.storage.schema import sync
 
 from .backup import store_errors
 from .exits import Failed, UsageProblem
+from .log_database import DatabaseWriter
 from .output import counted, json_line, payload_fields, rfc3339_ms, say
-from .progress import slow_progress
+from .progress import Step, slow_progress
 
 #: Payloads of one row group, and bytes that are gathered before one is written.
 _GROUP_ROWS, _GROUP_BYTES = 50_000, 32 << 20
@@ -87,14 +92,28 @@ class _Parquet:
         self._writer.close()
 
 
-def export(where: Path, start: int, stop: int, parquet: bool, output: Path | None) -> None:
-    """Payloads ``start`` … ``stop``. Raises Failed, after all that is sound was written, if anything is damaged."""
+class Wanted(NamedTuple):
+    """Payloads ``start`` … ``stop``, in which ``format``, to which file (None: stdout). The rest is of databases."""
+
+    start: int
+    stop: int
+    format: str
+    output: Path | None
+    json_columns: bool = False
+    fts: bool = False
+    replace: bool = False
+
+
+def export(where: Path, wanted: Wanted) -> None:
+    """Do it. Raises UsageProblem for a database that is there already, Failed, after all that is sound was written, if
+    anything is damaged."""
+    start, stop = wanted.start, wanted.stop
     faults: list[Fault] = []
     beyond = 0
     with slow_progress() as step, store_errors(), open_source(where) as source:
         summary = source.summary()
         faults += [Fault(0, 0, what) for what in summary.damage]
-        with _opened(output, parquet) as writer:
+        with _opened(wanted, step) as writer:
             for found in source.walk(summary.first_id, summary.end_id):
                 entry = found.entry
                 if entry is None or found.damage:
@@ -117,26 +136,43 @@ def export(where: Path, start: int, stop: int, parquet: bool, output: Path | Non
 
 
 @contextmanager
-def _opened(output: Path | None, parquet: bool) -> Iterator[Writer]:
+def _opened(wanted: Wanted, step: Step) -> Iterator[Writer]:
     """Where to write; FILE is put in place on leaving well."""
+    output = wanted.output
     if output is None:
         writer: Writer = _Lines(sys.stdout)
         yield writer
         writer.close()
         return
     partial = output.with_name(output.name + PARTIAL_SUFFIX)
+    if wanted.format == "sqlite":
+        _require_free(output, wanted.replace)
     try:
-        if parquet:
-            writer = _Parquet(partial)
+        with ExitStack() as stack:
+            if wanted.format == "sqlite":
+                writer = DatabaseWriter(partial, wanted.json_columns, wanted.fts, step)
+                stack.callback(writer.give_up)
+            elif wanted.format == "parquet":
+                writer = _Parquet(partial)
+            else:
+                writer = _Lines(stack.enter_context(partial.open("w", encoding="utf-8", errors="surrogateescape")))
             yield writer
             writer.close()
-        else:
-            with partial.open("w", encoding="utf-8", errors="surrogateescape") as stream:
-                writer = _Lines(stream)
-                yield writer
-                writer.close()
+        if wanted.format == "sqlite":
+            _require_free(output, wanted.replace)
         sync(partial)
         partial.replace(output)
         sync(output.absolute().parent)
+    except sqlite3.Error as error:
+        raise Failed(f"{partial}: {error}") from error
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _require_free(output: Path, replace: bool) -> None:
+    """Raises UsageProblem where a database would take the place of another that nobody gave up."""
+    if output.exists() and not replace:
+        raise UsageProblem(f"{output} is there already: --replace puts the new one in its place")
+    for suffix in ("-wal", "-journal"):  # which SQLite would take for the new one's
+        if (beside := output.with_name(output.name + suffix)).exists():
+            raise UsageProblem(f"{beside} is there: {output} is in use, or was not closed")

@@ -105,29 +105,28 @@ class Stage:
         await trio.testing.wait_all_tasks_blocked()
 
 
-def test_results_come_in_order_whatever_the_answers_order() -> None:
-    async def main() -> None:
-        sink = FakeSink()
-        async with Stage(sink) as stage:
-            stage.give.send_nowait([[b"a"], [b"b", b"c"]])
-            await stage.settle()
-            (_, first), (batch, second) = stage.log.sent
-            assert batch == [b"b", b"c"]
-            second.end(lsn=2)
-            await stage.settle()
-            assert sink.text == ""
-            first.end(lsn=1)
-            stage.give.close()
-            await stage.settle()
-            assert stage.finished and stage.run.failure() is None
-        assert [(line["lsn"], line["count"], line["serial"]) for line in sink.lines] == [(1, 1, 1), (2, 2, 2)]
-        assert list(sink.lines[0]) == ["lsn", "count", "client", "serial", "epoch", "duplicate"]
-        assert stage.run.summary() == "3 appended, LSN 1 to 3"
-
-    trio.run(main)
+@pytest.mark.trio
+async def test_results_come_in_order_whatever_the_answers_order() -> None:
+    sink = FakeSink()
+    async with Stage(sink) as stage:
+        stage.give.send_nowait([[b"a"], [b"b", b"c"]])
+        await stage.settle()
+        (_, first), (batch, second) = stage.log.sent
+        assert batch == [b"b", b"c"]
+        second.end(lsn=2)
+        await stage.settle()
+        assert sink.text == ""
+        first.end(lsn=1)
+        stage.give.close()
+        await stage.settle()
+        assert stage.finished and stage.run.failure() is None
+    assert [(line["lsn"], line["count"], line["serial"]) for line in sink.lines] == [(1, 1, 1), (2, 2, 2)]
+    assert list(sink.lines[0]) == ["lsn", "count", "client", "serial", "epoch", "duplicate"]
+    assert stage.run.summary() == "3 appended, LSN 1 to 3"
 
 
-def test_the_last_results_are_written_before_it_ends() -> None:
+@pytest.mark.trio
+async def test_the_last_results_are_written_before_it_ends() -> None:
     class Slow(FakeSink):
         def __init__(self) -> None:
             super().__init__()
@@ -137,136 +136,119 @@ def test_the_last_results_are_written_before_it_ends() -> None:
             await self.may.wait()
             await super().write(chunk)
 
-    async def main() -> None:
-        sink = Slow()
-        async with Stage(sink, as_json=False) as stage:
-            stage.give.send_nowait([[b"a"]])
-            await stage.settle()
-            stage.log.sent[0][1].end(lsn=7)
-            await stage.settle()
-            stage.give.close()  # everything is answered, but its result is still on its way out
-            await stage.settle()
-            assert not stage.finished
-            sink.may.set()
-            await stage.settle()
-            assert stage.finished
-        assert sink.text == "7\n"
-
-    trio.run(main)
+    sink = Slow()
+    async with Stage(sink, as_json=False) as stage:
+        stage.give.send_nowait([[b"a"]])
+        await stage.settle()
+        stage.log.sent[0][1].end(lsn=7)
+        await stage.settle()
+        stage.give.close()  # everything is answered, but its result is still on its way out
+        await stage.settle()
+        assert not stage.finished
+        sink.may.set()
+        await stage.settle()
+        assert stage.finished
+    assert sink.text == "7\n"
 
 
-def test_plain_results_are_lsns() -> None:
-    async def main() -> None:
-        sink = FakeSink()
-        async with Stage(sink, as_json=False) as stage:
-            stage.give.send_nowait([[b"a"], [b"b", b"c"]])
-            await stage.settle()
-            stage.log.sent[0][1].end(lsn=7)
-            stage.log.sent[1][1].end(lsn=8)
-        assert sink.text == "7\n8-9\n"
-
-    trio.run(main)
+@pytest.mark.trio
+async def test_plain_results_are_lsns() -> None:
+    sink = FakeSink()
+    async with Stage(sink, as_json=False) as stage:
+        stage.give.send_nowait([[b"a"], [b"b", b"c"]])
+        await stage.settle()
+        stage.log.sent[0][1].end(lsn=7)
+        stage.log.sent[1][1].end(lsn=8)
+    assert sink.text == "7\n8-9\n"
 
 
-def test_no_more_than_so_many_are_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.trio
+async def test_no_more_than_so_many_are_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(appending, "IN_FLIGHT_MAX", 3)
     monkeypatch.setattr(appending, "BYTES_MAX", 50)
 
-    async def main() -> None:
-        async with Stage(None) as stage:
-            stage.give.send_nowait([[b"x"]] * 5)
-            stage.give.send_nowait([[b"x" * 60]] * 2)
+    async with Stage(None) as stage:
+        stage.give.send_nowait([[b"x"]] * 5)
+        stage.give.send_nowait([[b"x" * 60]] * 2)
+        await stage.settle()
+        assert len(stage.log.sent) == 3
+        stage.log.sent[0][1].end(lsn=1)
+        await stage.settle()
+        assert len(stage.log.sent) == 4
+        for n in range(1, 5):
             await stage.settle()
-            assert len(stage.log.sent) == 3
-            stage.log.sent[0][1].end(lsn=1)
-            await stage.settle()
-            assert len(stage.log.sent) == 4
-            for n in range(1, 5):
-                await stage.settle()
-                stage.log.sent[n][1].end(lsn=n + 1)
-            await stage.settle()
-            assert len(stage.log.sent) == 6, "the second large one waits for the first"
-
-    trio.run(main)
+            stage.log.sent[n][1].end(lsn=n + 1)
+        await stage.settle()
+        assert len(stage.log.sent) == 6, "the second large one waits for the first"
 
 
-def test_the_first_failure_stops_the_reading_and_the_unknown_one_is_told() -> None:
-    async def main() -> None:
-        sink = FakeSink()
-        async with Stage(sink) as stage:
-            stage.give.send_nowait([[b"a"], [b"b"], [b"c"]])
-            await stage.settle()
-            refused, unknown, fine = (handle for _, handle in stage.log.sent)
-            refused.end(error=Unavailable("refused"))
-            await stage.settle()
-            stage.give.send_nowait([[b"d"]])
-            await stage.settle()
-            assert len(stage.log.sent) == 3 and not stage.finished
-            unknown.end(error=NotGuaranteed("?", client="c", serial=2, epoch=4))
-            fine.end(lsn=9)
-            await stage.settle()
-            assert stage.finished
-            failure = stage.run.failure()
-            assert isinstance(failure, NotGuaranteed) and failure.serial == 2
-        assert [line["lsn"] for line in sink.lines] == [9]
-
-    trio.run(main)
-
-
-@pytest.mark.parametrize(("wrong", "kind"), [([[b"x" * 101]], TooLarge), ([], UsageProblem)])
-def test_bad_input_is_told_after_what_is_under_way(wrong: list[list[bytes]], kind: type[Exception]) -> None:
-    async def main() -> None:
-        async with Stage(FakeSink()) as stage:
-            stage.give.send_nowait([[b"a"]])
-            stage.give.send_nowait(wrong)
-            await stage.settle()
-            assert not stage.finished
-            stage.log.sent[0][1].end(lsn=1)
-            await stage.settle()
-            assert stage.finished and isinstance(stage.run.failure(), kind)
-            assert stage.run.payloads == 1
-
-    trio.run(main)
-
-
-def test_after_ctrl_c_what_was_sent_counts_as_unknown() -> None:
-    async def main() -> None:
-        async with Stage(None) as stage:
-            stage.give.send_nowait([[b"a"], [b"b"], [b"c"]])
-            await stage.settle()
-            stage.log.sent[0][1].end(lsn=1)
-            await stage.settle()
+@pytest.mark.trio
+async def test_the_first_failure_stops_the_reading_and_the_unknown_one_is_told() -> None:
+    sink = FakeSink()
+    async with Stage(sink) as stage:
+        stage.give.send_nowait([[b"a"], [b"b"], [b"c"]])
+        await stage.settle()
+        refused, unknown, fine = (handle for _, handle in stage.log.sent)
+        refused.end(error=Unavailable("refused"))
+        await stage.settle()
+        stage.give.send_nowait([[b"d"]])
+        await stage.settle()
+        assert len(stage.log.sent) == 3 and not stage.finished
+        unknown.end(error=NotGuaranteed("?", client="c", serial=2, epoch=4))
+        fine.end(lsn=9)
+        await stage.settle()
+        assert stage.finished
         failure = stage.run.failure()
-        assert isinstance(failure, NotGuaranteed)
-        assert (failure.client, failure.serial, failure.epoch) == ("c", 2, 4)
-
-    trio.run(main)
+        assert isinstance(failure, NotGuaranteed) and failure.serial == 2
+    assert [line["lsn"] for line in sink.lines] == [9]
 
 
-def test_what_was_never_sent_is_not_in_doubt() -> None:
-    async def main() -> None:
-        async with Stage(None) as stage:
-            stage.give.send_nowait([[b"a"]])
-            await stage.settle()
-            stage.log.sent[0][1].serial = 0
-        assert stage.run.failure() is None
+@pytest.mark.trio
+@pytest.mark.parametrize(("wrong", "kind"), [([[b"x" * 101]], TooLarge), ([], UsageProblem)])
+async def test_bad_input_is_told_after_what_is_under_way(wrong: list[list[bytes]], kind: type[Exception]) -> None:
+    async with Stage(FakeSink()) as stage:
+        stage.give.send_nowait([[b"a"]])
+        stage.give.send_nowait(wrong)
+        await stage.settle()
+        assert not stage.finished
+        stage.log.sent[0][1].end(lsn=1)
+        await stage.settle()
+        assert stage.finished and isinstance(stage.run.failure(), kind)
+        assert stage.run.payloads == 1
 
-    trio.run(main)
+
+@pytest.mark.trio
+async def test_after_ctrl_c_what_was_sent_counts_as_unknown() -> None:
+    async with Stage(None) as stage:
+        stage.give.send_nowait([[b"a"], [b"b"], [b"c"]])
+        await stage.settle()
+        stage.log.sent[0][1].end(lsn=1)
+        await stage.settle()
+    failure = stage.run.failure()
+    assert isinstance(failure, NotGuaranteed)
+    assert (failure.client, failure.serial, failure.epoch) == ("c", 2, 4)
 
 
+@pytest.mark.trio
+async def test_what_was_never_sent_is_not_in_doubt() -> None:
+    async with Stage(None) as stage:
+        stage.give.send_nowait([[b"a"]])
+        await stage.settle()
+        stage.log.sent[0][1].serial = 0
+    assert stage.run.failure() is None
+
+
+@pytest.mark.trio
 @pytest.mark.parametrize(("broken", "failure"), [(BrokenPipeError(), None), (OSError(28, "full"), OSError)])
-def test_appends_go_on_when_the_results_cannot_be_written(broken: OSError, failure: type[OSError] | None) -> None:
-    async def main() -> None:
-        async with Stage(FakeSink(broken)) as stage:
-            stage.give.send_nowait([[b"a"], [b"b"]])
-            await stage.settle()
-            stage.log.sent[0][1].end(lsn=1)
-            await stage.settle()
-            stage.log.sent[1][1].end(lsn=2)
-            stage.give.close()
-            await stage.settle()
-            assert stage.finished and stage.run.payloads == 2
-            told = stage.run.failure()
-            assert told is None if failure is None else isinstance(told, failure)
-
-    trio.run(main)
+async def test_appends_go_on_when_the_results_cannot_be_written(broken: OSError, failure: type[OSError] | None) -> None:
+    async with Stage(FakeSink(broken)) as stage:
+        stage.give.send_nowait([[b"a"], [b"b"]])
+        await stage.settle()
+        stage.log.sent[0][1].end(lsn=1)
+        await stage.settle()
+        stage.log.sent[1][1].end(lsn=2)
+        stage.give.close()
+        await stage.settle()
+        assert stage.finished and stage.run.payloads == 2
+        told = stage.run.failure()
+        assert told is None if failure is None else isinstance(told, failure)

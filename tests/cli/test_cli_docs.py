@@ -54,8 +54,9 @@ def test_the_commands_are_those_of_the_contract() -> None:
         "alpo cluster start",
         "alpo cluster stop", "alpo cluster list", "alpo cluster init", "alpo bench append", "alpo bench read",
         "alpo bench failover", "alpo outcome", "alpo trim", "alpo explain", "alpo doctor", "alpo backup",
-        "alpo restore", "alpo recover", "alpo log show", "alpo log verify", "alpo log export", "alpo log diff",
-        "alpo cursor set", "alpo cursor list", "alpo cursor drop", "alpo settings show", "alpo settings set",
+        "alpo restore", "alpo recover", "alpo log show", "alpo log verify", "alpo log export", "alpo log query",
+        "alpo log diff", "alpo cursor set", "alpo cursor list", "alpo cursor drop", "alpo settings show",
+        "alpo settings set",
         "alpo member list", "alpo member add", "alpo member remove", "alpo member replace", "alpo transfer",
         "alpo compact", "alpo spark doctor", "alpo help", "alpo version",
     ])

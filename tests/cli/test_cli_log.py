@@ -11,13 +11,10 @@ from typing import Any
 import pyarrow.parquet
 import pytest
 from alpo_command import Alpo
+from log_kit import lines, run
 from sound_log import fill
 from store_kit import LogBuilder, SqliteBench, write
-from typer.testing import CliRunner
 
-from alpo_cli.app import app
-
-RUNNER = CliRunner()
 READ_KEYS = ["lsn", "id", "term", "time", "client", "serial", "payload"]
 
 
@@ -26,17 +23,6 @@ def sqlite(tmp_path: Path) -> Any:
     bench = SqliteBench(tmp_path / "data")
     yield bench
     bench.store.close()
-
-
-def run(*words: object, code: int = 0) -> tuple[str, str]:
-    """stdout and stderr."""
-    done = RUNNER.invoke(app, ["log", *map(str, words)])
-    assert done.exit_code == code, (done.stdout, done.stderr, done.exception)
-    return done.stdout, done.stderr
-
-
-def lines(*words: object, code: int = 0) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in run(*words, "--json", code=code)[0].splitlines()]
 
 
 def test_entries_are_shown_a_line_each(sqlite: SqliteBench) -> None:

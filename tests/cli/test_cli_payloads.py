@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 
 import pytest
-import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,21 +28,20 @@ def test_chunks_do_not_matter(chunks: list[bytes], separator: bytes) -> None:
     assert got == naive(b"".join(chunks), separator)
 
 
-def test_lines_of_a_stream() -> None:
+@pytest.mark.trio
+async def test_lines_of_a_stream() -> None:
     async def read(text: bytes, splitter: Splitter | Whole) -> list[bytes]:
         return [part async for parts in from_stream(io.BytesIO(text), splitter) for part in parts]
 
-    assert trio.run(read, b"a\n\nb\r\nlast", Splitter(b"\n")) == [b"a", b"", b"b\r", b"last"]
-    assert trio.run(read, b"", Splitter(b"\n")) == []
-    assert trio.run(read, b"a\nb\n", Whole()) == [b"a\nb\n"]
-    assert trio.run(read, b"", Whole()) == [b""]
+    assert await read(b"a\n\nb\r\nlast", Splitter(b"\n")) == [b"a", b"", b"b\r", b"last"]
+    assert await read(b"", Splitter(b"\n")) == []
+    assert await read(b"a\nb\n", Whole()) == [b"a\nb\n"]
+    assert await read(b"", Whole()) == [b""]
 
 
-def test_words_are_the_shell_s_bytes() -> None:
-    async def read() -> list[list[bytes]]:
-        return [parts async for parts in from_words(["grün", "\udcff"])]
-
-    assert trio.run(read) == [["grün".encode(), b"\xff"]]
+@pytest.mark.trio
+async def test_words_are_the_shell_s_bytes() -> None:
+    assert [parts async for parts in from_words(["grün", "\udcff"])] == [["grün".encode(), b"\xff"]]
 
 
 def test_batches() -> None:

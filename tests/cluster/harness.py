@@ -10,7 +10,6 @@ Laws:
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import random
@@ -19,7 +18,7 @@ import socket
 import sqlite3
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -37,14 +36,6 @@ _TAIL_LINES = 40
 #: Killed by the kernel when the process that started it dies, however that happens.
 _ALPOD = "import ctypes; ctypes.CDLL(None).prctl(1, 9); from alpo.daemon import main; main()"
 _ALPO = "from alpo_cli.main import main; main()"
-
-
-def in_trio(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """A test, or any function, as an async one."""
-    @functools.wraps(test)
-    def run(*args: Any, **kwargs: Any) -> None:
-        trio.run(functools.partial(test, *args, **kwargs))
-    return run
 
 
 def free_port() -> int:

@@ -8,7 +8,7 @@ import socket
 from pathlib import Path
 
 import pytest
-from harness import Server, alpo, cluster, free_port, in_trio, serving
+from harness import Server, alpo, cluster, free_port, serving
 from proxy import HOST
 
 from alpo import TooLarge, connect
@@ -28,7 +28,7 @@ def contents(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(directory.iterdir()) if path.suffix != ".lock"}
 
 
-@in_trio
+@pytest.mark.trio
 async def test_a_directory_of_another_server_or_cluster_is_refused_and_not_touched(tmp_path: Path) -> None:
     async with cluster(tmp_path) as running:
         await running.leader()
@@ -52,7 +52,7 @@ async def test_a_directory_of_another_server_or_cluster_is_refused_and_not_touch
             await running.until("all follow", lambda all_: all(f["leader"] for f in all_.values()) and len(all_) == 3)
 
 
-@in_trio
+@pytest.mark.trio
 async def test_a_server_of_another_cluster_in_the_place_of_one_never_joins(tmp_path: Path) -> None:
     (tmp_path / "ours").mkdir()
     (tmp_path / "theirs").mkdir()
@@ -80,7 +80,7 @@ async def test_a_server_of_another_cluster_in_the_place_of_one_never_joins(tmp_p
         assert all(said(ours.servers[id], "turned_away") for id in (1, 2))
 
 
-@in_trio
+@pytest.mark.trio
 async def test_all_servers_on_other_ports(tmp_path: Path) -> None:
     async with cluster(tmp_path, proxied=False) as running:
         await running.leader()
@@ -105,7 +105,7 @@ async def test_all_servers_on_other_ports(tmp_path: Path) -> None:
             assert {row["address"] for row in await log.status()} == set(running.members.values())
 
 
-@in_trio
+@pytest.mark.trio
 async def test_a_port_in_use_is_said_and_the_others_go_on(tmp_path: Path) -> None:
     async with cluster(tmp_path) as running:
         await running.leader()
@@ -120,7 +120,7 @@ async def test_a_port_in_use_is_said_and_the_others_go_on(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("what", ["members", "settings"])
-@in_trio
+@pytest.mark.trio
 async def test_lists_or_settings_that_differ_wait_and_say_so_until_they_agree(tmp_path: Path, what: str) -> None:
     async with cluster(tmp_path, start=False) as running:
         strange = running.servers[3]
@@ -144,7 +144,7 @@ async def test_lists_or_settings_that_differ_wait_and_say_so_until_they_agree(tm
         await running.leader()
 
 
-@in_trio
+@pytest.mark.trio
 async def test_a_payload_over_the_limit(tmp_path: Path) -> None:
     async with cluster(tmp_path, settings={"payload_bytes_max": 1000, "batch_bytes_max": 3000}) as running:
         await running.leader()

@@ -12,7 +12,7 @@ import checkers
 import pytest
 import trio
 from checkers import Logged, Outcome
-from harness import Cluster, alpo, cluster, in_trio
+from harness import Cluster, alpo, cluster
 from workload import History, Writer
 
 from alpo import AlpoError, Log, OutOfRange, connect
@@ -89,50 +89,47 @@ async def _trim(log: Log) -> int:
     return first_lsn
 
 
+@pytest.mark.trio
 @pytest.mark.parametrize("retention", [
     pytest.param({}, id="trim", marks=pytest.mark.soak), pytest.param({"max_entries": 100}, id="trim and retention"),
 ])
-def test_kill_9_in_the_middle_of_trimming_and_cleaning(tmp_path: Path, retention: dict[str, int]) -> None:
-    @in_trio
-    async def test() -> None:
-        rng = random.Random(f"{retention}")
-        history, follower = History(), Follower()
-        async with cluster(tmp_path, retention=retention) as running:
-            await running.leader()
-            writers = [Writer(running.addresses, f"writer-{n}", 0, history) for n in range(CLIENTS)]
-            first_lsn = 1
-            async with trio.open_nursery() as followers, connect(running.addresses, timeout_s=60) as log:
-                followers.start_soon(follower.run, running.addresses)
-                async with trio.open_nursery() as nursery:
-                    for writer in writers:
-                        nursery.start_soon(writer.run)
-                    for number in range(ROUNDS):
-                        await _progress(history)
-                        victims = list(running.servers)
-                        if number != ROUNDS // 2:
-                            victims = [rng.choice(victims)]
-                        async with trio.open_nursery() as meanwhile:
-                            meanwhile.start_soon(_kill, running, victims, rng.uniform(0, 0.1))
-                            first_lsn = await _trim(log)
-                    for writer in writers:
-                        writer.finish()
-                end_lsn = await running.level()
-                await _cleaned(running, first_lsn, retention)
-                await _until(lambda: end_lsn in follower.seen)
-                left = await _all(log)
-                followers.cancel_scope.cancel()
-            assert follower.problems == [] and history.problems == []
-            first_lsn = left[0].lsn
-            assert [logged.lsn for logged in left] == list(range(first_lsn, end_lsn + 1))
-            known = {lsn: payload for lsn, payload in follower.seen.items() if lsn >= first_lsn}
-            assert known.items() <= {logged.lsn: logged.payload for logged in left}.items()
-            kept = [append for append in history.appends if not 0 < append.lsn < first_lsn]
-            acknowledged = [append for append in kept if append.outcome is Outcome.ACKNOWLEDGED]
-            assert checkers.lost(acknowledged, left) == checkers.doubled(left) == checkers.refused(kept, left) == []
-            assert set((await running.stop()).values()) == {0}
-            _check_files(running, first_lsn)
-
-    test()
+async def test_kill_9_in_the_middle_of_trimming_and_cleaning(tmp_path: Path, retention: dict[str, int]) -> None:
+    rng = random.Random(f"{retention}")
+    history, follower = History(), Follower()
+    async with cluster(tmp_path, retention=retention) as running:
+        await running.leader()
+        writers = [Writer(running.addresses, f"writer-{n}", 0, history) for n in range(CLIENTS)]
+        first_lsn = 1
+        async with trio.open_nursery() as followers, connect(running.addresses, timeout_s=60) as log:
+            followers.start_soon(follower.run, running.addresses)
+            async with trio.open_nursery() as nursery:
+                for writer in writers:
+                    nursery.start_soon(writer.run)
+                for number in range(ROUNDS):
+                    await _progress(history)
+                    victims = list(running.servers)
+                    if number != ROUNDS // 2:
+                        victims = [rng.choice(victims)]
+                    async with trio.open_nursery() as meanwhile:
+                        meanwhile.start_soon(_kill, running, victims, rng.uniform(0, 0.1))
+                        first_lsn = await _trim(log)
+                for writer in writers:
+                    writer.finish()
+            end_lsn = await running.level()
+            await _cleaned(running, first_lsn, retention)
+            await _until(lambda: end_lsn in follower.seen)
+            left = await _all(log)
+            followers.cancel_scope.cancel()
+        assert follower.problems == [] and history.problems == []
+        first_lsn = left[0].lsn
+        assert [logged.lsn for logged in left] == list(range(first_lsn, end_lsn + 1))
+        known = {lsn: payload for lsn, payload in follower.seen.items() if lsn >= first_lsn}
+        assert known.items() <= {logged.lsn: logged.payload for logged in left}.items()
+        kept = [append for append in history.appends if not 0 < append.lsn < first_lsn]
+        acknowledged = [append for append in kept if append.outcome is Outcome.ACKNOWLEDGED]
+        assert checkers.lost(acknowledged, left) == checkers.doubled(left) == checkers.refused(kept, left) == []
+        assert set((await running.stop()).values()) == {0}
+        _check_files(running, first_lsn)
 
 
 async def _kill(running: Cluster, victims: list[int], after_s: float) -> None:
@@ -165,7 +162,7 @@ def _check_files(running: Cluster, first_lsn: int) -> None:
     assert checkers.unequal({id: [e for e in entries if e.id >= from_id] for id, entries in files.items()}) == []
 
 
-@in_trio
+@pytest.mark.trio
 async def test_a_server_that_is_away_holds_cleaning_back_and_is_caught_up_from_the_log(tmp_path: Path) -> None:
     async with cluster(tmp_path, timers={"heartbeat_s": 0.05, "election_timeout_s": 0.5}) as running:
         leader = await running.leader()
@@ -202,7 +199,7 @@ async def test_a_server_that_is_away_holds_cleaning_back_and_is_caught_up_from_t
         assert set((await running.stop()).values()) == {0}
 
 
-@in_trio
+@pytest.mark.trio
 async def test_the_alpo_command(tmp_path: Path) -> None:
     async with cluster(tmp_path) as running:
         await running.leader()

@@ -9,7 +9,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from harness import alpo, cluster, in_trio
+import pytest
+from harness import alpo, cluster
 
 from alpo import connect
 from alpo.core.entries import Entry, seal
@@ -26,7 +27,7 @@ def replace_body(data: Path, id: int, body: bytes) -> None:
         )
 
 
-@in_trio
+@pytest.mark.trio
 async def test_a_copy_that_differs_is_found_named_and_gone_with_its_disk(tmp_path: Path) -> None:
     async with cluster(tmp_path, proxied=False, storage={"scrub_bytes_per_s": 1 << 30, "scrub_pass_s": 1.0}) as running:
         leader = await running.leader()

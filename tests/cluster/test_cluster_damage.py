@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import Cluster, alpo, cluster, in_trio
+from harness import Cluster, alpo, cluster
 
 from alpo import AlpoError, Unavailable, connect
 
@@ -25,7 +25,7 @@ def events(running: Cluster, id: int) -> list[dict[str, Any]]:
     return [json.loads(line) for line in running.servers[id].log.read_text().splitlines()]
 
 
-@in_trio
+@pytest.mark.trio
 async def test_a_damaged_entry_comes_back_from_another_server(tmp_path: Path) -> None:
     """Of a leader and of a follower, while appends go on."""
     async with cluster(tmp_path, proxied=False, storage={"scrub_bytes_per_s": 1 << 30, "scrub_pass_s": 1.0}) as running:
@@ -57,7 +57,7 @@ async def test_a_damaged_entry_comes_back_from_another_server(tmp_path: Path) ->
             assert code == 0, stdout + stderr
 
 
-@in_trio
+@pytest.mark.trio
 async def test_an_entry_damaged_on_all_disks_is_an_alarm_and_never_served(tmp_path: Path) -> None:
     async with cluster(tmp_path, proxied=False, storage={"scrub_bytes_per_s": 1 << 30, "scrub_pass_s": 1.0}) as running:
         first = await running.leader()
@@ -108,7 +108,7 @@ def break_page(data: Path, payload: bytes) -> None:
         file.write(bytes([whole[page + 3] ^ 0xFF]))  # the number of its rows
 
 
-@in_trio
+@pytest.mark.trio
 async def test_a_damaged_page_of_a_running_server_ends_its_store_and_not_the_server(tmp_path: Path) -> None:
     async with cluster(tmp_path, proxied=False, storage={"scrub_bytes_per_s": 1 << 30, "scrub_pass_s": 1.0}) as running:
         follower = running.others(await running.leader())[0]

@@ -7,8 +7,9 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
 import trio
-from harness import WITHIN_S, Cluster, alpo, cluster, in_trio
+from harness import WITHIN_S, Cluster, alpo, cluster
 
 from alpo import connect
 
@@ -30,7 +31,7 @@ async def text(running: Cluster, *words: str, code: int = 0) -> str:
     return out
 
 
-@in_trio
+@pytest.mark.trio
 async def test_the_leader_is_killed_and_comes_back(tmp_path: Path) -> None:
     async with cluster(tmp_path, proxied=False, timers=TIMERS) as running:
         old = await running.leader()
@@ -66,7 +67,7 @@ async def test_the_leader_is_killed_and_comes_back(tmp_path: Path) -> None:
         assert re.search(rf"server {old} is started", told) and "Missing" not in told
 
 
-@in_trio
+@pytest.mark.trio
 async def test_events_outlive_a_stop_and_say_why_the_leader_left(tmp_path: Path) -> None:
     async with cluster(tmp_path, proxied=False, timers=TIMERS) as running:
         old = await running.leader()
@@ -80,7 +81,7 @@ async def test_events_outlive_a_stop_and_say_why_the_leader_left(tmp_path: Path)
         assert f"server {old} was told to stop while it led" in told
 
 
-@in_trio
+@pytest.mark.trio
 async def test_a_slow_fsync_is_seen(tmp_path: Path) -> None:
     """With timers so short that any commit of a large batch counts as slow."""
     timers = {"heartbeat_s": 0.001, "election_timeout_s": 0.005}
@@ -99,7 +100,7 @@ async def test_a_slow_fsync_is_seen(tmp_path: Path) -> None:
         assert disk["verdict"] == "bad" and disk["do"]
 
 
-@in_trio
+@pytest.mark.trio
 async def test_doctor_of_a_cluster_that_is_well_and_of_one_that_is_not(tmp_path: Path) -> None:
     async with cluster(tmp_path, proxied=False, timers=TIMERS) as running:
         leader = await running.leader()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import trio
-from harness import cluster, in_trio
+from harness import cluster
 
 import alpo
 
@@ -13,7 +14,7 @@ HEARTBEAT_S = 1.0
 APPENDS = 12
 
 
-@in_trio
+@pytest.mark.trio
 async def test_a_passive_servers_reader_does_not_wait_for_heartbeats(tmp_path: Path) -> None:
     timers = {"heartbeat_s": HEARTBEAT_S, "election_timeout_s": 5 * HEARTBEAT_S}
     async with cluster(tmp_path, timers=timers) as running:

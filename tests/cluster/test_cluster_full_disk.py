@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import trio
-from harness import WITHIN_S, alpo, cluster, in_trio
+from harness import WITHIN_S, alpo, cluster
 
 from alpo import Log, NoSpace, NotGuaranteed, connect
 
@@ -86,7 +86,7 @@ async def append(log: Log, payload: bytes) -> int:
             return lsn
 
 
-@in_trio
+@pytest.mark.trio
 async def test_a_low_leader_hands_over_a_low_majority_refuses_and_all_resumes_by_itself(
     disks: dict[int, Path], tmp_path: Path
 ) -> None:
@@ -125,7 +125,7 @@ async def test_a_low_leader_hands_over_a_low_majority_refuses_and_all_resumes_by
             assert "low_on_space" in events and "space_is_back" in events
 
 
-@in_trio
+@pytest.mark.trio
 async def test_disks_without_a_free_byte_lose_nothing(disks: dict[int, Path], tmp_path: Path) -> None:
     """All three fill up under a writer, one is killed meanwhile; nothing acknowledged is lost or doubled."""
     told: dict[int, bytes] = {}
@@ -174,7 +174,7 @@ async def test_disks_without_a_free_byte_lose_nothing(disks: dict[int, Path], tm
         assert len(set(records.values())) == len(records)
 
 
-@in_trio
+@pytest.mark.trio
 async def test_a_server_whose_disk_fails_stops_and_says_so(tmp_path: Path) -> None:
     """A limit on the size of files stands in for a disk that fails a write: exit 1, nothing is tried again."""
     async with cluster(tmp_path, proxied=False) as running:

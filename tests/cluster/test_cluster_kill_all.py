@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import checkers
+import pytest
 import trio
 from checkers import Logged, Outcome
-from harness import Cluster, cluster, in_trio
+from harness import Cluster, cluster
 from workload import History, Writer
 
 import alpo
@@ -18,7 +19,7 @@ CLIENTS = 4
 PROGRESS = 100
 
 
-@in_trio
+@pytest.mark.trio
 async def test_nothing_acknowledged_is_gone(tmp_path: Path) -> None:
     history = History()
     async with cluster(tmp_path) as running:

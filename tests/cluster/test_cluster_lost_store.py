@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import Cluster, cluster, in_trio, serving
+from harness import Cluster, cluster, serving
 
 from alpo import connect
 
@@ -44,7 +44,7 @@ def flip_header(data: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [flip_in_wal, flip_header])
-@in_trio
+@pytest.mark.trio
 async def test_a_damaged_store_is_set_aside(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     async with cluster(tmp_path) as running:
         victim = running.others(await running.leader())[0]
@@ -66,7 +66,7 @@ async def test_a_damaged_store_is_set_aside(tmp_path: Path, damage: Callable[[Pa
         await running.level()
 
 
-@in_trio
+@pytest.mark.trio
 async def test_a_directory_put_back_to_an_older_copy_is_found(tmp_path: Path) -> None:
     async with cluster(tmp_path) as running:
         await running.leader()
@@ -95,7 +95,7 @@ async def test_a_directory_put_back_to_an_older_copy_is_found(tmp_path: Path) ->
         await running.level()
 
 
-@in_trio
+@pytest.mark.trio
 async def test_alone_nothing_is_set_aside(tmp_path: Path) -> None:
     """Nobody could bring it back: the server ends, and leaves all as it is."""
     async with cluster(tmp_path, size=1) as running:
@@ -110,7 +110,7 @@ async def test_alone_nothing_is_set_aside(tmp_path: Path) -> None:
         assert not list(server.data.glob("lost-*"))
 
 
-@in_trio
+@pytest.mark.trio
 async def test_all_disks_lost_at_once_found_nothing_new(tmp_path: Path) -> None:
     async with cluster(tmp_path) as running:
         await running.leader()

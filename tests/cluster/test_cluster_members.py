@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import trio
-from harness import Cluster, Server, alpo, cluster, free_port, in_trio, serving
+from harness import Cluster, Server, alpo, cluster, free_port, serving
 
 from alpo import Refused, connect
 
@@ -39,7 +39,7 @@ def same(running: Cluster, *ids: int) -> None:
 
 
 @pytest.mark.parametrize("trimmed", [False, True])
-@in_trio
+@pytest.mark.trio
 async def test_a_lost_disk_comes_back_by_itself(tmp_path: Path, trimmed: bool) -> None:
     async with cluster(tmp_path) as running:
         leader = await running.leader()
@@ -60,7 +60,7 @@ async def test_a_lost_disk_comes_back_by_itself(tmp_path: Path, trimmed: bool) -
         same(running, *running.servers)
 
 
-@in_trio
+@pytest.mark.trio
 async def test_kill_9_in_the_middle_of_catching_up(tmp_path: Path) -> None:
     """Of the learner, and of the leader; wherever the learner has come to, three times over."""
     async with cluster(tmp_path, size=5) as running:
@@ -85,7 +85,7 @@ async def test_kill_9_in_the_middle_of_catching_up(tmp_path: Path) -> None:
         same(running, *running.servers)
 
 
-@in_trio
+@pytest.mark.trio
 async def test_an_old_disk_put_back_is_refused_and_says_so(tmp_path: Path) -> None:
     async with cluster(tmp_path) as running:
         await fill(running, 500)
@@ -108,7 +108,7 @@ async def test_an_old_disk_put_back_is_refused_and_says_so(tmp_path: Path) -> No
         assert max(fields["term"] for id, fields in found.items() if id != lost) == term, "it disturbed the others"
 
 
-@in_trio
+@pytest.mark.trio
 async def test_one_grows_to_three_and_back_under_load(tmp_path: Path) -> None:
     async with cluster(tmp_path, size=1) as running, connect(running.addresses, timeout_s=30) as log:
         await log.init()
@@ -138,7 +138,7 @@ async def _remove(log: Any, id: int) -> None:
                 assert "another change" in str(refused) or "no majority" in str(refused), refused
 
 
-@in_trio
+@pytest.mark.trio
 async def test_replace_and_transfer_by_the_command(tmp_path: Path) -> None:
     async with cluster(tmp_path) as running:
         leader = await running.leader()
@@ -158,7 +158,7 @@ async def test_replace_and_transfer_by_the_command(tmp_path: Path) -> None:
         assert await running.leader() == target
 
 
-@in_trio
+@pytest.mark.trio
 async def test_what_cannot_join_is_refused_with_the_reason(tmp_path: Path) -> None:
     for name in ("one", "other"):
         (tmp_path / name).mkdir()
@@ -183,7 +183,7 @@ async def test_what_cannot_join_is_refused_with_the_reason(tmp_path: Path) -> No
         assert all(len(fields["members"]) == 3 for fields in (await running.statuses()).values())
 
 
-@in_trio
+@pytest.mark.trio
 async def test_a_newcomer_founds_nothing_and_joins_no_other_cluster(tmp_path: Path) -> None:
     async with cluster(tmp_path) as running:
         await running.leader()
@@ -199,7 +199,7 @@ async def test_a_newcomer_founds_nothing_and_joins_no_other_cluster(tmp_path: Pa
         assert found[4]["status"] == "EMPTY" and "alpo member add 4=" in found[4]["waiting"][0]
 
 
-@in_trio
+@pytest.mark.trio
 async def test_a_restored_cluster_grows(tmp_path: Path) -> None:
     """Its log holds member lists of the cluster that it was: whoever catches up ends with the right one."""
     (tmp_path / "old").mkdir()
@@ -241,7 +241,7 @@ async def rows(address: str) -> list[tuple[int, str, bool]]:
     return [(row["id"], row["status"], bool(row.get("waiting"))) for row in json.loads(out)["members"]]
 
 
-@in_trio
+@pytest.mark.trio
 async def test_a_server_that_is_no_member_any_more_says_so(tmp_path: Path) -> None:
     """Removed or replaced: at its own address, as a row of its own beside the members', and in its log."""
     async with cluster(tmp_path, size=4, proxied=False) as running:
@@ -274,7 +274,7 @@ async def test_a_server_that_is_no_member_any_more_says_so(tmp_path: Path) -> No
         assert [line["level"] for line in told(running, replaced, "retired")] == ["warning"]
 
 
-@in_trio
+@pytest.mark.trio
 async def test_a_rolling_restart_alarms_nobody(tmp_path: Path) -> None:
     """Every lost connection is told, and none is a warning: who stops says so, and the first start is no outage."""
     timers = {"heartbeat_s": 0.2, "election_timeout_s": 1.0}

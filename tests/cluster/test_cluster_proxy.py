@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 
 import pytest
 import trio
-from harness import in_trio
 from proxy import CLIENT, HOST, Network
 
 from alpo.wire.codec import encode
@@ -59,7 +58,7 @@ async def nothing(stream: trio.SocketStream) -> None:
         raise AssertionError(f"got {await stream.receive_some()!r}")
 
 
-@in_trio
+@pytest.mark.trio
 async def test_all_passes_and_ends_pass_too() -> None:
     async with echoing() as (_, address):
         async with await dial(address) as stream:
@@ -72,7 +71,7 @@ async def test_all_passes_and_ends_pass_too() -> None:
 
 
 @pytest.mark.parametrize("flow", [(CLIENT, 1), (1, CLIENT)])
-@in_trio
+@pytest.mark.trio
 async def test_what_is_held_comes_when_healed(flow: tuple[int, int]) -> None:
     async with echoing() as (network, address):
         async with await dial(address) as stream:
@@ -85,7 +84,7 @@ async def test_what_is_held_comes_when_healed(flow: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("flow", [(CLIENT, 1), (1, CLIENT)])
-@in_trio
+@pytest.mark.trio
 async def test_a_flow_that_lost_something_stays_silent(flow: tuple[int, int]) -> None:
     async with echoing() as (network, address):
         async with await dial(address) as stream, await dial(address, PEER_HELLO) as other:
@@ -103,7 +102,7 @@ async def test_a_flow_that_lost_something_stays_silent(flow: tuple[int, int]) ->
             await heard(anew, HELLO)
 
 
-@in_trio
+@pytest.mark.trio
 async def test_faults_are_of_whom_the_first_frame_names() -> None:
     async with echoing() as (network, address):
         network.hold(2, 1)
@@ -114,7 +113,7 @@ async def test_faults_are_of_whom_the_first_frame_names() -> None:
             await heard(other, PEER_HELLO)
 
 
-@in_trio
+@pytest.mark.trio
 async def test_a_delay_delays() -> None:
     async with echoing() as (network, address):
         async with await dial(address) as stream:
@@ -129,7 +128,7 @@ async def test_a_delay_delays() -> None:
             await heard(stream, b"slower")
 
 
-@in_trio
+@pytest.mark.trio
 async def test_a_cut_resets_and_refuses_until_healed() -> None:
     async with echoing() as (network, address):
         async with await dial(address) as stream:
@@ -145,7 +144,7 @@ async def test_a_cut_resets_and_refuses_until_healed() -> None:
             await heard(stream, HELLO)
 
 
-@in_trio
+@pytest.mark.trio
 async def test_a_server_that_does_not_listen_resets() -> None:
     async with echoing() as (network, address):
         network.ports.clear()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import trio
-from harness import Cluster, cluster, in_trio, serving
+from harness import Cluster, cluster, serving
 from probe import probe
 from proxy import HOST
 
@@ -111,7 +111,7 @@ class Stranger:
                 return hello + mutated(rng, rng.choice(frames))
 
 
-@in_trio
+@pytest.mark.trio
 async def test_whatever_bytes_come_the_cluster_keeps_serving(tmp_path: Path) -> None:
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")
@@ -152,7 +152,7 @@ async def _greeted(running: Cluster, leader: int, stack: AsyncExitStack, count: 
     return received
 
 
-@in_trio
+@pytest.mark.trio
 async def test_two_thousand_idle_clients_are_a_thousand_and_the_others_are_told(tmp_path: Path) -> None:
     with many_files(2 * IDLE):
         async with cluster(tmp_path) as running:
@@ -172,7 +172,7 @@ async def test_two_thousand_idle_clients_are_a_thousand_and_the_others_are_told(
             await running.level()
 
 
-@in_trio
+@pytest.mark.trio
 async def test_two_thousand_that_never_say_a_word_are_closed_and_keep_nobody_out(tmp_path: Path) -> None:
     with many_files(2 * IDLE):
         async with cluster(tmp_path, limits={"hello_timeout_s": 1.0}) as running:

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from harness import Cluster, alpo, alpo_process, cluster, in_trio
+from harness import Cluster, alpo, alpo_process, cluster
 
 from alpo import connect
 
@@ -45,7 +45,7 @@ async def send_unanswered(running: Cluster, leader: int, reaches_others: bool) -
 
 
 @pytest.mark.parametrize("got_in", [True, False])
-@in_trio
+@pytest.mark.trio
 async def test_the_retry_by_hand_gives_one_lsn_whether_or_not_the_first_try_got_in(
     tmp_path: Path, got_in: bool
 ) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import trio
-from harness import Cluster, alpo_process, cluster, in_trio
+from harness import Cluster, alpo_process, cluster
 from probe import Probe, probe
 
 from alpo import Log, connect
@@ -42,7 +42,7 @@ async def elected(running: Cluster, log: Log, zombie: int) -> int:
 
 
 @pytest.mark.parametrize("cut_off", [False, True])
-@in_trio
+@pytest.mark.trio
 async def test_a_leader_that_was_stopped_serves_nothing_stale_and_takes_nothing(tmp_path: Path, cut_off: bool) -> None:
     """``cut_off``: on waking it hears of nobody, so that it still takes itself for the leader."""
     async with cluster(tmp_path) as running, connect(running.addresses) as log:
@@ -72,7 +72,7 @@ async def test_a_leader_that_was_stopped_serves_nothing_stale_and_takes_nothing(
             assert payloads == [b"before", b"through the new leader"] * (number + 1)
 
 
-@in_trio
+@pytest.mark.trio
 async def test_a_leader_that_hears_old_answers_serves_nothing_stale(tmp_path: Path) -> None:
     """Nobody hears it any more and another leads, but answers to what it said before still come in: it takes itself
     for the leader, and only R25's numbered rounds tell it better."""
@@ -107,7 +107,7 @@ async def test_a_leader_that_hears_old_answers_serves_nothing_stale(tmp_path: Pa
     assert met
 
 
-@in_trio
+@pytest.mark.trio
 async def test_a_second_process_of_a_name_fences_the_first(tmp_path: Path) -> None:
     async with cluster(tmp_path) as running:
         await running.leader()
@@ -126,7 +126,7 @@ async def test_a_second_process_of_a_name_fences_the_first(tmp_path: Path) -> No
             assert [record.payload async for record in log.read()] == [b"one", b"two", b"three"]
 
 
-@in_trio
+@pytest.mark.trio
 async def test_so_does_one_that_has_used_the_next_serials(tmp_path: Path) -> None:
     async with cluster(tmp_path) as running:
         await running.leader()
@@ -142,7 +142,7 @@ async def test_so_does_one_that_has_used_the_next_serials(tmp_path: Path) -> Non
             assert [record.payload async for record in log.read()] == [b"one", b"two"]
 
 
-@in_trio
+@pytest.mark.trio
 async def test_a_second_command_of_a_name_fences_the_first(tmp_path: Path) -> None:
     async with cluster(tmp_path) as running:
         await running.leader()

@@ -1,4 +1,4 @@
-"""Lets the tests of this folder import `node_rig`, and keeps their logs out of the output."""
+"""Lets the tests of this folder import `node_rig`, keeps logs out of the output, sees that connections are closed."""
 
 from __future__ import annotations
 
@@ -9,6 +9,15 @@ import pytest
 import structlog
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+
+import node_rig
+
+
+@pytest.fixture(autouse=True)
+def _all_closed():
+    yield
+    assert node_rig._open == [], "a connection was made outside a rig"
 
 
 @pytest.fixture(autouse=True)

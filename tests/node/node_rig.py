@@ -6,9 +6,8 @@ import socket
 import time
 import uuid
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from functools import wraps
 from typing import Any
 
 import trio
@@ -66,25 +65,8 @@ class HeldWriter:
         """Nothing to join."""
 
 
+#: Connections of `connect_raw`, which the rig closes as it ends.
 _open: list[trio.SocketStream] = []
-
-
-def in_trio(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """A test that is one Trio run."""
-
-    @wraps(test)
-    def run(*args: Any, **kwargs: Any) -> None:
-        async def main() -> None:
-            with trio.fail_after(3 * WAIT_S):
-                try:
-                    await test(*args, **kwargs)
-                finally:
-                    while _open:
-                        await trio.aclose_forcefully(_open.pop())
-
-        trio.run(main)
-
-    return run
 
 
 def random_id(ms: int | None = None) -> str:
@@ -140,7 +122,8 @@ async def rig(
     size: int = 1, limits: Limits | None = None, settings: Settings | None = None, retention: Retention = KEEP_ALL,
     care: DiskCare = NO_CARE, **config: Any,
 ) -> AsyncIterator[Rig]:
-    """So many servers, running. A list of one is started by command, so send `Init` first (`Client.init`)."""
+    """So many servers, running, for `3 * WAIT_S` at the most. A list of one is started by command, so send `Init` first
+    (`Client.init`)."""
     timers = {"heartbeat_s": 0.01, "election_timeout_s": 0.05, "stagger_s": 0.005}
     if size > 1:  # a stalled machine must not depose anybody
         timers = {"heartbeat_s": 0.05, "election_timeout_s": 0.4, "stagger_s": 0.02}
@@ -158,13 +141,18 @@ async def rig(
             return HeldWriter(store, done)
 
         nodes.append(Node(cfg, limits or Limits(), store, make_writer, retention, care))
-    async with trio.open_nursery() as nursery:
-        for node, sock in zip(nodes, socks, strict=True):
-            await nursery.start(node.run, sock)
+    with trio.fail_after(3 * WAIT_S):
         try:
-            yield Rig(nodes, [c.address for c in configured])
+            async with trio.open_nursery() as nursery:
+                for node, sock in zip(nodes, socks, strict=True):
+                    await nursery.start(node.run, sock)
+                try:
+                    yield Rig(nodes, [c.address for c in configured])
+                finally:
+                    nursery.cancel_scope.cancel()
         finally:
-            nursery.cancel_scope.cancel()
+            while _open:
+                await trio.aclose_forcefully(_open.pop())
 
 
 class Client:

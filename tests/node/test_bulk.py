@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-
 import pytest
 import trio
-import trio.testing
-from node_rig import append, founded, in_trio, random_id, read, rig
+from node_rig import append, founded, random_id, read, rig
+from trio.testing import MockClock
 
 from alpo.node.bulk import BUSY_PAGE_BYTES, BUSY_PAGE_ROWS, BUSY_S, ENTRY_BYTES, HOLD_S_MAX, Bulk, Size, weight_of
 from alpo.node.limits import Limits
@@ -35,10 +33,6 @@ class Log:
         (bulk or self.bulk).notice()
 
 
-def in_virtual_time(test: Callable[[], Awaitable[None]]) -> None:
-    trio.run(test, clock=trio.testing.MockClock(autojump_threshold=0))
-
-
 async def held_s(bulk: Bulk, weight: int = 500) -> float:
     """Virtual seconds that a page is held up."""
     start_s = trio.current_time()
@@ -46,51 +40,45 @@ async def held_s(bulk: Bulk, weight: int = 500) -> float:
     return trio.current_time() - start_s
 
 
-def test_pages_are_small_and_held_up_while_appends_come_and_for_a_while_after() -> None:
-    async def main() -> None:
-        log = Log()
-        bulk = log.bulk
-        bulk.notice()
-        assert [await held_s(bulk) for _ in range(3)] == [0, 0, 0]
-        assert bulk.size(COLUMNS, 1 << 20) == LARGE
-        log.grow()
-        assert bulk.size(COLUMNS, 1 << 20) == SMALL
-        assert bulk.size(COLUMNS, 10) == Size(10, BUSY_PAGE_ROWS)
-        assert [await held_s(bulk) for _ in range(3)] == pytest.approx([0, 0.05, 0.05])
-        await trio.sleep(BUSY_S)
-        bulk.notice()
-        assert [await held_s(bulk) for _ in range(3)] == [0, 0, 0]
-        assert bulk.size(COLUMNS, 1 << 20) == LARGE
-
-    in_virtual_time(main)
+@pytest.mark.trio
+async def test_pages_are_small_and_held_up_while_appends_come_and_for_a_while_after(autojump_clock: MockClock) -> None:
+    log = Log()
+    bulk = log.bulk
+    bulk.notice()
+    assert [await held_s(bulk) for _ in range(3)] == [0, 0, 0]
+    assert bulk.size(COLUMNS, 1 << 20) == LARGE
+    log.grow()
+    assert bulk.size(COLUMNS, 1 << 20) == SMALL
+    assert bulk.size(COLUMNS, 10) == Size(10, BUSY_PAGE_ROWS)
+    assert [await held_s(bulk) for _ in range(3)] == pytest.approx([0, 0.05, 0.05])
+    await trio.sleep(BUSY_S)
+    bulk.notice()
+    assert [await held_s(bulk) for _ in range(3)] == [0, 0, 0]
+    assert bulk.size(COLUMNS, 1 << 20) == LARGE
 
 
-def test_the_rate_is_of_all_reads_together_and_none_waits_long() -> None:
-    async def main() -> None:
-        log = Log()
-        log.grow()
-        for readers, all_s in ((3, 0.1), (1000, HOLD_S_MAX)):
-            start_s = trio.current_time()
-            async with trio.open_nursery() as nursery:
-                for _ in range(readers):
-                    nursery.start_soon(log.bulk.keep, 500)
-            assert trio.current_time() - start_s == pytest.approx(all_s)
-            await trio.sleep(HOLD_S_MAX)
-
-    in_virtual_time(main)
+@pytest.mark.trio
+async def test_the_rate_is_of_all_reads_together_and_none_waits_long(autojump_clock: MockClock) -> None:
+    log = Log()
+    log.grow()
+    for readers, all_s in ((3, 0.1), (1000, HOLD_S_MAX)):
+        start_s = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            for _ in range(readers):
+                nursery.start_soon(log.bulk.keep, 500)
+        assert trio.current_time() - start_s == pytest.approx(all_s)
+        await trio.sleep(HOLD_S_MAX)
 
 
+@pytest.mark.trio
 @pytest.mark.parametrize("ask", [COLUMNS, read()])
-def test_without_a_bound_and_for_other_reads_pages_are_large(ask: object) -> None:
-    async def main() -> None:
-        log = Log()
-        bulk = Bulk(0, lambda: log.last_id) if ask is COLUMNS else log.bulk
-        log.grow(bulk)
-        assert bulk.size(ask, 1 << 20) == LARGE
-        if ask is COLUMNS:
-            assert [await held_s(bulk) for _ in range(3)] == [0, 0, 0]
-
-    in_virtual_time(main)
+async def test_without_a_bound_and_for_other_reads_pages_are_large(ask: object, autojump_clock: MockClock) -> None:
+    log = Log()
+    bulk = Bulk(0, lambda: log.last_id) if ask is COLUMNS else log.bulk
+    log.grow(bulk)
+    assert bulk.size(ask, 1 << 20) == LARGE
+    if ask is COLUMNS:
+        assert [await held_s(bulk) for _ in range(3)] == [0, 0, 0]
 
 
 def test_a_page_weighs_its_entries_and_their_bodies() -> None:
@@ -101,7 +89,7 @@ def test_a_page_weighs_its_entries_and_their_bodies() -> None:
     assert weight_of(read(), Page(1, [], 1, 0, 1)) == 0
 
 
-@in_trio
+@pytest.mark.trio
 async def test_in_the_whole_shell(monkeypatch: pytest.MonkeyPatch) -> None:
     for bytes_per_s, rows in ((1 << 40, BUSY_PAGE_ROWS), (0, ROWS)):
         async with rig(limits=Limits(bulk_read_bytes_per_s=bytes_per_s)) as r:
@@ -120,7 +108,7 @@ async def test_in_the_whole_shell(monkeypatch: pytest.MonkeyPatch) -> None:
             assert len(kept) == 1
 
 
-@in_trio
+@pytest.mark.trio
 async def test_one_client_s_payloads_are_sought_among_no_more_entries_than_a_page_holds() -> None:
     async with rig() as r:
         client = await founded(r)

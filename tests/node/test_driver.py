@@ -6,8 +6,9 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
 import trio
-from node_rig import in_trio, until
+from node_rig import until
 
 from alpo.core.inputs import Persisted, Stop, Tick
 from alpo.core.members import Identity
@@ -83,7 +84,7 @@ class Recorder:
         self.driver.durable(number)
 
 
-@in_trio
+@pytest.mark.trio
 async def test_what_may_leave_at_once_leaves_before_the_write_and_the_rest_after_it() -> None:
     replica = Told(Ready(send=[envelope(1)], write=write(1), send_after_write=[envelope(2)]))
     rec = Recorder(replica)
@@ -96,7 +97,7 @@ async def test_what_may_leave_at_once_leaves_before_the_write_and_the_rest_after
     assert replica.steps == [[Tick()], [Persisted(1)]]
 
 
-@in_trio
+@pytest.mark.trio
 async def test_messages_wait_for_their_own_write_and_every_one_before_it() -> None:
     replica = Told(
         Ready(write=write(1), send_after_write=[envelope(1)]),
@@ -113,7 +114,7 @@ async def test_messages_wait_for_their_own_write_and_every_one_before_it() -> No
     assert rec.did[3:] == [("send", [2, 3])]
 
 
-@in_trio
+@pytest.mark.trio
 async def test_one_report_for_several_writes_releases_them_all_before_the_step_that_hears_of_it() -> None:
     replica = Told(
         Ready(write=write(1), send_after_write=[envelope(1)]),
@@ -130,7 +131,7 @@ async def test_one_report_for_several_writes_releases_them_all_before_the_step_t
     assert replica.steps[2:] == [[Persisted(2)]]
 
 
-@in_trio
+@pytest.mark.trio
 async def test_an_alarm_is_never_acted_on() -> None:
     load = Load(1, 1, 1, 1)
     replica = Told(Ready(alarm="broken", send=[envelope(1)], write=write(1), loads=[load]))
@@ -145,24 +146,22 @@ async def test_an_alarm_is_never_acted_on() -> None:
     assert len(replica.steps) == 1
 
 
-@in_trio
-async def test_inputs_gather_while_a_write_is_under_way() -> None:
+@pytest.mark.trio
+async def test_inputs_gather_while_a_write_is_under_way(nursery: trio.Nursery) -> None:
     replica = Told(Ready(write=write(1)))
     rec = Recorder(replica)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(rec.driver.run)
+    nursery.start_soon(rec.driver.run)
+    rec.driver.post(Tick())
+    rec.driver.kick()
+    for _ in range(5):
         rec.driver.post(Tick())
         rec.driver.kick()
-        for _ in range(5):
-            rec.driver.post(Tick())
-            rec.driver.kick()
-        assert len(replica.steps) == 1
-        await until(lambda: len(replica.steps) == 2)
-        assert replica.steps[1] == [Tick()] * 5
-        nursery.cancel_scope.cancel()
+    assert len(replica.steps) == 1
+    await until(lambda: len(replica.steps) == 2)
+    assert replica.steps[1] == [Tick()] * 5
 
 
-@in_trio
+@pytest.mark.trio
 async def test_what_is_posted_by_an_answer_is_stepped_by_the_one_who_steps() -> None:
     """Re-entrant kicks make no nested step."""
     depth: list[int] = []
@@ -185,21 +184,19 @@ async def test_what_is_posted_by_an_answer_is_stepped_by_the_one_who_steps() -> 
     assert replica.steps == [[Tick()], [Stop()]]
 
 
-@in_trio
-async def test_deadlines_that_move_later_and_earlier_are_kept() -> None:
+@pytest.mark.trio
+async def test_deadlines_that_move_later_and_earlier_are_kept(nursery: trio.Nursery) -> None:
     replica = Told()
     rec = Recorder(replica)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(rec.driver.keep_time)
-        await trio.testing.wait_all_tasks_blocked()
-        replica.script = [Ready(deadline_s=trio.current_time() + 0.01)]
-        rec.driver.post(Stop())
-        rec.driver.kick()
-        await until(lambda: [Tick()] in replica.steps)
-        nursery.cancel_scope.cancel()
+    nursery.start_soon(rec.driver.keep_time)
+    await trio.testing.wait_all_tasks_blocked()
+    replica.script = [Ready(deadline_s=trio.current_time() + 0.01)]
+    rec.driver.post(Stop())
+    rec.driver.kick()
+    await until(lambda: [Tick()] in replica.steps)
 
 
-@in_trio
+@pytest.mark.trio
 async def test_room_is_told_of_when_bytes_become_fewer() -> None:
     replica = Told()
     rec = Recorder(replica)
@@ -222,7 +219,8 @@ async def test_room_is_told_of_when_bytes_become_fewer() -> None:
         assert waited
 
 
-def test_order_holds_for_any_script() -> None:
+@pytest.mark.trio
+async def test_order_holds_for_any_script() -> None:
     """Random scripts: nothing leaves before the write that it rides on is on disk, and all of it does then."""
 
     def run(seed: int) -> None:
@@ -250,15 +248,11 @@ def test_order_holds_for_any_script() -> None:
             sent = [term for what, terms in rec.did if what == "send" for term in terms]
             assert sent == [term for n, term in held if n <= durable]
 
-    @in_trio
-    async def body() -> None:
-        for seed in range(200):
-            run(seed)
-
-    body()
+    for seed in range(200):
+        run(seed)
 
 
-@in_trio
+@pytest.mark.trio
 async def test_a_report_that_nothing_waits_for_costs_no_step_of_its_own() -> None:
     replica = Told(Ready(write=write(1), send_after_write=[envelope(1)]))
     replica.waits = (Persisted,)
@@ -274,7 +268,7 @@ async def test_a_report_that_nothing_waits_for_costs_no_step_of_its_own() -> Non
     assert replica.steps[1:] == [[Persisted(1), Tick()]]
 
 
-@in_trio
+@pytest.mark.trio
 async def test_a_running_driver_hands_its_writes_over_at_the_end_of_the_pass_in_order() -> None:
     rec = Recorder(Told(*(Ready(write=write(n)) for n in range(1, 5))))
     async with trio.open_nursery() as nursery:
@@ -295,7 +289,7 @@ async def test_a_running_driver_hands_its_writes_over_at_the_end_of_the_pass_in_
     assert rec.did[3:] == [("write", 4)], "nobody comes for it at the end of the pass any more"
 
 
-@in_trio
+@pytest.mark.trio
 async def test_a_write_that_cannot_be_handed_over_ends_the_server() -> None:
     rec = Recorder(Told(Ready(write=write(1)), Ready(write=write(2))))
     ended = trio.Event()

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 import trio
-from node_rig import in_trio, until
+from node_rig import until
 
 from alpo.node.link import Link, LinkClosed
 from alpo.wire.framing import HELLO_BYTES_MAX, FrameError, FrameReader, frame
@@ -34,7 +34,7 @@ async def read_all(sock: socket.socket) -> bytes:
         data += part
 
 
-@in_trio
+@pytest.mark.trio
 async def test_what_the_kernel_does_not_take_follows_in_order() -> None:
     link, other = pair(1 << 26)
     with other:
@@ -55,7 +55,7 @@ async def test_what_the_kernel_does_not_take_follows_in_order() -> None:
         assert got[0] == b"".join(frames)
 
 
-@in_trio
+@pytest.mark.trio
 async def test_a_queue_over_its_bound_closes_the_connection() -> None:
     link, other = pair(1 << 20)
     with other:
@@ -67,7 +67,7 @@ async def test_a_queue_over_its_bound_closes_the_connection() -> None:
             await link.receive()
 
 
-@in_trio
+@pytest.mark.trio
 async def test_closing_wakes_receiver_drainer_and_whoever_waits() -> None:
     link, other = pair(1 << 26)
     ended: list[str] = []
@@ -92,7 +92,7 @@ async def test_closing_wakes_receiver_drainer_and_whoever_waits() -> None:
         assert sorted(ended) == ["receive", "wait"]
 
 
-@in_trio
+@pytest.mark.trio
 async def test_frames_are_short_until_the_hello_is_through() -> None:
     for allowed in (False, True):
         link, other = pair()
@@ -108,7 +108,7 @@ async def test_frames_are_short_until_the_hello_is_through() -> None:
             link.close("done")
 
 
-@in_trio
+@pytest.mark.trio
 async def test_last_words_arrive_although_bytes_are_unread() -> None:
     link, other = pair()
     with other:
@@ -127,7 +127,7 @@ async def test_last_words_arrive_although_bytes_are_unread() -> None:
         await until(lambda: bool(link.closed))
 
 
-@in_trio
+@pytest.mark.trio
 async def test_two_threads_push_whole_frames() -> None:
     """What the writer's thread sends and what the event loop sends never mix within a frame, each in its order."""
     link, other = pair(1 << 26)
@@ -163,7 +163,7 @@ async def test_two_threads_push_whole_frames() -> None:
             assert [b for b in bodies if b[:1] == who] == [who + b"%06d" % n for n in range(link_frames)]
 
 
-@in_trio
+@pytest.mark.trio
 async def test_a_closed_link_takes_nothing_from_a_thread() -> None:
     link, other = pair()
     with other:

@@ -8,7 +8,6 @@ from typing import Any, cast
 import pytest
 import trio
 import trio.testing
-from harness import in_trio
 from sound_log import fill
 from store_kit import SqliteBench, base_of, write
 
@@ -79,7 +78,6 @@ def ids(client: Client) -> list[int]:
             for row in message.rows]
 
 
-@in_trio
 async def run_whole(sqlite: SqliteBench) -> None:
     entries = fill(sqlite)
     async with trio.open_nursery() as nursery:
@@ -93,12 +91,12 @@ async def run_whole(sqlite: SqliteBench) -> None:
     assert len(rows) > 10
 
 
-def test_a_copy_is_whole(sqlite: SqliteBench, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.trio
+async def test_a_copy_is_whole(sqlite: SqliteBench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backups, "_CHUNK_BYTES", 30)
-    run_whole(sqlite)
+    await run_whole(sqlite)
 
 
-@in_trio
 async def run_overtaken(sqlite: SqliteBench) -> None:
     entries = fill(sqlite)
     async with trio.open_nursery() as nursery:
@@ -117,12 +115,12 @@ async def run_overtaken(sqlite: SqliteBench) -> None:
     assert ids(client) == list(range(1, len(ids(client)) + 1)) and len(ids(client)) < 38
 
 
-def test_cleaning_that_overtakes_a_copy_ends_it(sqlite: SqliteBench, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.trio
+async def test_cleaning_that_overtakes_a_copy_ends_it(sqlite: SqliteBench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backups, "_CHUNK_BYTES", 30)
-    run_overtaken(sqlite)
+    await run_overtaken(sqlite)
 
 
-@in_trio
 async def run_slow(sqlite: SqliteBench) -> None:
     fill(sqlite)
     async with trio.open_nursery() as nursery:
@@ -136,12 +134,12 @@ async def run_slow(sqlite: SqliteBench) -> None:
     assert ids(client) == list(range(1, 39))
 
 
-def test_nothing_is_read_for_a_client_that_does_not(sqlite: SqliteBench, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.trio
+async def test_nothing_is_read_for_a_client_that_does_not(sqlite: SqliteBench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backups, "_CHUNK_BYTES", 30)
-    run_slow(sqlite)
+    await run_slow(sqlite)
 
 
-@in_trio
 async def run_damaged(sqlite: SqliteBench) -> None:
     fill(sqlite)
     sqlite.tamper("UPDATE log SET body = x'00' WHERE id = 30")
@@ -154,11 +152,11 @@ async def run_damaged(sqlite: SqliteBench) -> None:
     assert not any(isinstance(message, w.Done) for message in client.messages)
 
 
-def test_a_copy_never_ends_at_damage_as_if_that_were_the_end(sqlite: SqliteBench) -> None:
-    run_damaged(sqlite)
+@pytest.mark.trio
+async def test_a_copy_never_ends_at_damage_as_if_that_were_the_end(sqlite: SqliteBench) -> None:
+    await run_damaged(sqlite)
 
 
-@in_trio
 async def run_refused(store: Any, status: str, expected: str) -> None:
     async with trio.open_nursery() as nursery:
         client = Client(nursery)
@@ -168,6 +166,7 @@ async def run_refused(store: Any, status: str, expected: str) -> None:
     assert client.messages == [] and client.refused[0][0] == Code.NOT_READY and expected in client.refused[0][1]
 
 
+@pytest.mark.trio
 @pytest.mark.parametrize(("status", "expected"), [("EMPTY", "is EMPTY"), ("VOTING", "cannot be copied")])
-def test_what_cannot_be_copied_is_refused(status: str, expected: str) -> None:
-    run_refused(MemoryStore(1), status, expected)
+async def test_what_cannot_be_copied_is_refused(status: str, expected: str) -> None:
+    await run_refused(MemoryStore(1), status, expected)

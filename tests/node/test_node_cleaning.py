@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 import trio
-from node_rig import Client, Rig, append, connect, founded, in_trio, random_id, read, rig, until
+from node_rig import Client, Rig, append, connect, founded, random_id, read, rig, until
 
 from alpo.core.entries import join_payloads
 from alpo.core.ready import Code
@@ -43,7 +43,7 @@ async def first_lsn(client: Client) -> int:
     return int(answer.fields["first_lsn"])
 
 
-@in_trio
+@pytest.mark.trio
 async def test_nothing_below_a_trim_is_read_any_more_and_it_is_cleaned() -> None:
     async with rig() as r:
         client = await founded(r)
@@ -64,7 +64,7 @@ async def test_nothing_below_a_trim_is_read_any_more_and_it_is_cleaned() -> None
         assert lsns(await client.ask(read())) == list(range(11, 21))
 
 
-@in_trio
+@pytest.mark.trio
 async def test_a_trim_beyond_the_end_is_refused_with_the_extent() -> None:
     async with rig() as r:
         client = await founded(r)
@@ -81,7 +81,7 @@ async def test_a_trim_beyond_the_end_is_refused_with_the_extent() -> None:
         assert lsns(await client.ask(read())) == [4]
 
 
-@in_trio
+@pytest.mark.trio
 async def test_an_earlier_trim_that_went_further_stands() -> None:
     async with rig() as r:
         client = await founded(r)
@@ -91,7 +91,7 @@ async def test_an_earlier_trim_that_went_further_stands() -> None:
         assert await client.ask(w.Trim(3, 8, False)) == w.Trimmed(3, 8)
 
 
-@in_trio
+@pytest.mark.trio
 async def test_only_the_leader_takes_a_trim_and_all_servers_heed_it() -> None:
     async with rig(3) as r:
         leader = await r.leader()
@@ -109,7 +109,7 @@ async def test_only_the_leader_takes_a_trim_and_all_servers_heed_it() -> None:
             assert lsns(await reader.ask(read())) == list(range(6, 13))
 
 
-@in_trio
+@pytest.mark.trio
 async def test_a_batch_is_trimmed_in_the_middle() -> None:
     async with rig() as r:
         client = await founded(r)
@@ -122,7 +122,7 @@ async def test_a_batch_is_trimmed_in_the_middle() -> None:
         assert await client.ask(read()) == page
 
 
-@in_trio
+@pytest.mark.trio
 async def test_a_follower_that_is_trimmed_past_is_told() -> None:
     """One that waits for more at the end is not: it has missed nothing."""
     async with rig() as r:
@@ -138,7 +138,7 @@ async def test_a_follower_that_is_trimmed_past_is_told() -> None:
         assert lsns(await level.receive()) == [6]
 
 
-@in_trio
+@pytest.mark.trio
 async def test_a_read_under_way_ends_with_out_of_range_when_cleaning_overtakes_it() -> None:
     async with rig() as r:
         client = await founded(r)
@@ -167,68 +167,61 @@ class Slow:
         return getattr(self._store, name)
 
 
+@pytest.mark.trio
 @pytest.mark.parametrize("linearizable", [False, True])
 @pytest.mark.parametrize("method", ["find_lsn", "read_columns"])
-def test_a_page_in_the_making_is_overtaken(method: str, linearizable: bool) -> None:
-    @in_trio
-    async def test() -> None:
-        async with rig() as r:
-            client, other = await founded(r), await connect(r.addresses[0])
-            await fill(client, 30)
-            node = r.nodes[0]
+async def test_a_page_in_the_making_is_overtaken(method: str, linearizable: bool) -> None:
+    async with rig() as r:
+        client, other = await founded(r), await connect(r.addresses[0])
+        await fill(client, 30)
+        node = r.nodes[0]
 
-            async def clean() -> None:
-                await other.ask(w.Trim(1, node.replica.cleaning.first_lsn + 5, False))
-                await until(lambda: node.replica.log.base_next_lsn == node.replica.cleaning.first_lsn)
+        async def clean() -> None:
+            await other.ask(w.Trim(1, node.replica.cleaning.first_lsn + 5, False))
+            await until(lambda: node.replica.log.base_next_lsn == node.replica.cleaning.first_lsn)
 
-            slow = Slow(node, method, clean)
-            refused = await client.ask(read(start=2, linearizable=linearizable))
-            assert (slow.seen, refused.code, refused.detail) == (1, Code.OUT_OF_RANGE, "6,30")
-            slow = Slow(node, method, clean)
-            page = await client.ask(read(linearizable=linearizable))
-            assert slow.seen == 2 and lsns(page) == list(range(11, 31))
-            assert node.driver.failure is None
-
-    test()
+        slow = Slow(node, method, clean)
+        refused = await client.ask(read(start=2, linearizable=linearizable))
+        assert (slow.seen, refused.code, refused.detail) == (1, Code.OUT_OF_RANGE, "6,30")
+        slow = Slow(node, method, clean)
+        page = await client.ask(read(linearizable=linearizable))
+        assert slow.seen == 2 and lsns(page) == list(range(11, 31))
+        assert node.driver.failure is None
 
 
+@pytest.mark.trio
 @pytest.mark.parametrize("policy", [
     Retention(max_entries=10), Retention(max_bytes=100), Retention(max_age_s=60), Retention(max_entries=10**9),
 ])
-def test_retention(policy: Retention, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_retention(policy: Retention, monkeypatch: pytest.MonkeyPatch) -> None:
     ahead_ms = 0
     wall_ms = retention.wall_ms
     monkeypatch.setattr(retention, "wall_ms", lambda: wall_ms() + ahead_ms)
 
-    @in_trio
-    async def test() -> None:
-        nonlocal ahead_ms
-        async with rig(retention=policy) as r:
-            client, node = await founded(r), r.nodes[0]
-            await fill(client, 300)
-            log = node.replica.log
-            if policy.max_entries == 10:
-                await until(lambda: log.base_id == log.last_id - 10)
-                assert lsns(await client.ask(read())) == list(range(291, 301))
-            elif policy.max_bytes is not None:
-                await until(lambda: node._store.live_bytes() <= 100)
-                assert 0 < log.base_id <= log.last_id
-            elif policy.max_age_s is not None:
-                looks = Looks(node)
-                await looks.more()
-                assert log.base_id == 0
-                ahead_ms = 61_000
-                await until(lambda: log.base_id == log.last_id)
-                page = await client.ask(read())
-                assert (page.entries, page.first_lsn, page.end_lsn) == ([], 301, 300)
-                ahead_ms = 0
-            else:
-                await Looks(node).more()
-                assert log.base_id == 0
-            lsn = (await client.ask(append(random_id(), 1, b"goes on"))).lsns[0]
-            assert lsn == 301 and await first_lsn(client) == log.base_next_lsn
-
-    test()
+    async with rig(retention=policy) as r:
+        client, node = await founded(r), r.nodes[0]
+        await fill(client, 300)
+        log = node.replica.log
+        if policy.max_entries == 10:
+            await until(lambda: log.base_id == log.last_id - 10)
+            assert lsns(await client.ask(read())) == list(range(291, 301))
+        elif policy.max_bytes is not None:
+            await until(lambda: node._store.live_bytes() <= 100)
+            assert 0 < log.base_id <= log.last_id
+        elif policy.max_age_s is not None:
+            looks = Looks(node)
+            await looks.more()
+            assert log.base_id == 0
+            ahead_ms = 61_000
+            await until(lambda: log.base_id == log.last_id)
+            page = await client.ask(read())
+            assert (page.entries, page.first_lsn, page.end_lsn) == ([], 301, 300)
+            ahead_ms = 0
+        else:
+            await Looks(node).more()
+            assert log.base_id == 0
+        lsn = (await client.ask(append(random_id(), 1, b"goes on"))).lsns[0]
+        assert lsn == 301 and await first_lsn(client) == log.base_next_lsn
 
 
 class Looks:
@@ -257,7 +250,7 @@ async def _settled(r: Rig) -> tuple[Node, Client, Node]:
     return leader, client, next(node for node in r.nodes if node is not leader)
 
 
-@in_trio
+@pytest.mark.trio
 async def test_a_member_that_lags_holds_cleaning_back_and_status_says_which() -> None:
     async with rig(3) as r:
         leader, client, slow = await _settled(r)
@@ -279,7 +272,7 @@ async def test_a_member_that_lags_holds_cleaning_back_and_status_says_which() ->
         await until(lambda: not any(node.cleaner.waits for node in r.nodes))
 
 
-@in_trio
+@pytest.mark.trio
 async def test_a_chunk_waits_until_the_one_before_is_on_disk() -> None:
     async with rig() as r:
         client, node = await founded(r), r.nodes[0]
@@ -298,7 +291,7 @@ async def test_a_chunk_waits_until_the_one_before_is_on_disk() -> None:
         await until(lambda: log.base_next_lsn == 301 and node._store.entry_head(log.base_id) is None)
 
 
-@in_trio
+@pytest.mark.trio
 async def test_a_store_that_cannot_be_read_cleans_nothing_and_stops_nobody() -> None:
     async with rig() as r:
         client, node = await founded(r), r.nodes[0]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
 import trio
-from node_rig import HeldWriter, append, connect, in_trio, listening_socket, random_id, rig, until
+from node_rig import HeldWriter, append, connect, listening_socket, random_id, rig, until
 
 from alpo.core.members import Identity
 from alpo.node.driver import Alarm
@@ -12,7 +13,7 @@ from alpo.storage.memory import MemoryStore
 from alpo.wire import requests as w
 
 
-@in_trio
+@pytest.mark.trio
 async def test_the_same_entries_are_encoded_once_for_all_peers(monkeypatch) -> None:
     import alpo.node.routes as routes
 
@@ -34,7 +35,7 @@ async def test_the_same_entries_are_encoded_once_for_all_peers(monkeypatch) -> N
         assert encoded == [50]
 
 
-@in_trio
+@pytest.mark.trio
 async def test_a_lost_connection_is_dialled_anew_and_nothing_is_missing() -> None:
     async with rig(3) as r:
         leader = await r.leader()
@@ -49,7 +50,7 @@ async def test_a_lost_connection_is_dialled_anew_and_nothing_is_missing() -> Non
         assert [n.replica.log.next_lsn for n in r.nodes] == [21] * 3
 
 
-@in_trio
+@pytest.mark.trio
 async def test_a_half_open_connection_is_found_out() -> None:
     """The other side takes what we send and never answers: after an election timeout it is dialled anew."""
     async with rig(3) as r:
@@ -73,7 +74,7 @@ def _deaf(node: Node):
     return deaf
 
 
-@in_trio
+@pytest.mark.trio
 async def test_a_leader_that_stops_hands_over_and_what_was_sent_is_answered() -> None:
     async with rig(3) as r:
         leader = await r.leader()
@@ -95,7 +96,7 @@ async def test_a_leader_that_stops_hands_over_and_what_was_sent_is_answered() ->
         assert heir.replica.log.next_lsn > len(done)
 
 
-@in_trio
+@pytest.mark.trio
 async def test_a_wiped_server_waits_and_says_so_and_the_others_go_on() -> None:
     async with rig(3) as r:
         leader = await r.leader()
@@ -119,7 +120,7 @@ async def test_a_wiped_server_waits_and_says_so_and_the_others_go_on() -> None:
             nursery.cancel_scope.cancel()
 
 
-@in_trio
+@pytest.mark.trio
 async def test_a_broken_invariant_stops_the_node() -> None:
     async with rig(1) as r:
         node = r.nodes[0]

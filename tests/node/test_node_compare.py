@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
-from node_rig import Rig, append, connect, in_trio, listening_socket, random_id, rig, until
+from node_rig import Rig, append, connect, listening_socket, random_id, rig, until
 
 from alpo.core.entries import Entry, seal
 from alpo.node import compare, digests, pace
@@ -79,7 +79,7 @@ def events(node: Node, name: str) -> list[dict[str, Any]]:
     return [json.loads(event.fields) for event in node._store.read_events(0, 1000) if event.name == name]
 
 
-@in_trio
+@pytest.mark.trio
 async def test_the_odd_one_is_found_named_and_forgotten() -> None:
     async with rig(3, care=CARE) as r:
         entries = await filled(r, 30)
@@ -104,7 +104,7 @@ async def test_the_odd_one_is_found_named_and_forgotten() -> None:
         assert len(await filled(r, 1)) > len(entries), "the log goes on"
 
 
-@in_trio
+@pytest.mark.trio
 async def test_without_a_majority_nobody_is_called_wrong() -> None:
     async with rig(3, care=CARE) as r:
         (id, *_) = [entry.id for entry in (await filled(r, 10))[-3:]]
@@ -119,7 +119,7 @@ async def test_without_a_majority_nobody_is_called_wrong() -> None:
         ]
 
 
-@in_trio
+@pytest.mark.trio
 async def test_two_servers_cannot_tell() -> None:
     async with rig(2, care=CARE) as r:
         id = (await filled(r, 10))[-3].id
@@ -128,26 +128,23 @@ async def test_two_servers_cannot_tell() -> None:
         await until(lambda: all(node.comparer.fields()["diverged"] == alarm for node in r.nodes))
 
 
+@pytest.mark.trio
 @pytest.mark.parametrize("most", [3, 1 << 20])
-def test_answers_that_go_less_far_than_asked(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+async def test_answers_that_go_less_far_than_asked(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
     """However the log is cut into requests, a difference at any place is found and no other."""
     monkeypatch.setattr(digests, "IDS_MAX", most)
     monkeypatch.setattr(compare, "IDS_MAX", 8)
 
-    @in_trio
-    async def body() -> None:
-        async with rig(3, care=CARE) as r:
-            entries = await filled(r, 30)
-            for id in (entries[0].id, entries[7].id, entries[8].id, entries[-1].id):
-                with planted(r.nodes[2], id):
-                    await until(lambda: [d["ids"] for d in r.nodes[0].comparer.fields()["diverged"]] == [[id]])
-                    assert r.nodes[0].comparer.fields()["diverged"][0]["wrong"] == [3]
-                await until(lambda: r.nodes[0].comparer.fields()["diverged"] == [])
-
-    body()
+    async with rig(3, care=CARE) as r:
+        entries = await filled(r, 30)
+        for id in (entries[0].id, entries[7].id, entries[8].id, entries[-1].id):
+            with planted(r.nodes[2], id):
+                await until(lambda: [d["ids"] for d in r.nodes[0].comparer.fields()["diverged"]] == [[id]])
+                assert r.nodes[0].comparer.fields()["diverged"][0]["wrong"] == [3]
+            await until(lambda: r.nodes[0].comparer.fields()["diverged"] == [])
 
 
-@in_trio
+@pytest.mark.trio
 async def test_of_a_log_that_differs_throughout_the_first_few_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compare, "IDS_MAX", 32)
     monkeypatch.setattr(compare, "DIFFERING_MAX", 15)
@@ -161,7 +158,7 @@ async def test_of_a_log_that_differs_throughout_the_first_few_are_named(monkeypa
         assert "2, 3, 4, 5, 6, 7, 8, 9, 10 and 11 …: " in r.nodes[0].comparer.remarks()[0]
 
 
-@in_trio
+@pytest.mark.trio
 async def test_what_is_damaged_is_left_out_and_what_is_around_it_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     async with rig(3, care=CARE) as r:
         await filled(r, 30)
@@ -191,7 +188,7 @@ def spoil(node: Node, damaged: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node._store, "scrub", scrub_all)
 
 
-@in_trio
+@pytest.mark.trio
 async def test_servers_that_have_cleaned_differently_compare_what_both_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     async with rig(3, care=CARE) as r:
         r.nodes[1].cleaner.policy = Retention(max_entries=15)
@@ -225,7 +222,7 @@ def told(node: Node) -> dict[tuple[int, ...], Any]:
 # -- members that cannot be asked
 
 
-@in_trio
+@pytest.mark.trio
 async def test_a_member_that_hangs_or_is_gone_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("alpo.node.inquiry.ANSWER_S_MAX", 0.2)
     async with rig(3, care=CARE) as r:
@@ -272,26 +269,23 @@ NONSENSE: dict[str, list[Any]] = {
 }
 
 
+@pytest.mark.trio
 @pytest.mark.parametrize("what", NONSENSE)
-def test_nonsense_makes_a_member_unusable(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+async def test_nonsense_makes_a_member_unusable(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
     if None in NONSENSE[what]:
         monkeypatch.setattr("alpo.node.inquiry.ANSWER_S_MAX", 0.1)
 
-    @in_trio
-    async def body() -> None:
-        sock = trio.socket.from_stdlib_socket(listening_socket())
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_say, trio.SocketListener(sock), NONSENSE[what])
-            with pytest.raises(Unusable):
-                inquiry = await Inquiry.open(2, "{}:{}".format(*sock.getsockname()), b"c" * 16)
-                try:
-                    await inquiry.digest(5, 9)
-                finally:
-                    await inquiry.aclose()
-            nursery.cancel_scope.cancel()
-        sock.close()
-
-    body()
+    sock = trio.socket.from_stdlib_socket(listening_socket())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_say, trio.SocketListener(sock), NONSENSE[what])
+        with pytest.raises(Unusable):
+            inquiry = await Inquiry.open(2, "{}:{}".format(*sock.getsockname()), b"c" * 16)
+            try:
+                await inquiry.digest(5, 9)
+            finally:
+                await inquiry.aclose()
+        nursery.cancel_scope.cancel()
+    sock.close()
 
 
 async def _say(listener: trio.SocketListener, messages: list[Any]) -> None:
@@ -305,37 +299,34 @@ async def _say(listener: trio.SocketListener, messages: list[Any]) -> None:
         await stream.receive_some()
 
 
+@pytest.mark.trio
 @pytest.mark.parametrize("answer", ["damage", "digests", "nothing"])
-def test_a_member_that_lies_is_an_alarm_at_most(answer: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_member_that_lies_is_an_alarm_at_most(answer: str, caplog: pytest.LogCaptureFixture) -> None:
     """Damage everywhere, digests at random, nothing at all: every pass ends, and the log goes on."""
     caplog.set_level(logging.CRITICAL)
 
-    @in_trio
-    async def body() -> None:
-        async with rig(3, care=CARE) as r:
-            await filled(r, 30)
-            lies = iter(range(1 << 62))
+    async with rig(3, care=CARE) as r:
+        await filled(r, 30)
+        lies = iter(range(1 << 62))
 
-            def lie(client: Any, ask: w.RangeDigest) -> None:
-                if answer == "damage":
-                    middle_id = (ask.first_id + ask.last_id) // 2
-                    client.settle(w.RequestRefused(ask.request, 16, middle_id, 0, "", "damaged"))
-                elif answer == "digests":
-                    digest = next(lies).to_bytes(16, "big")
-                    client.settle(w.DigestIs(ask.request, ask.first_id, ask.last_id, 0, 0, digest))
-                else:
-                    client.settle(w.DigestIs(ask.request, ask.first_id, ask.first_id - 1, 0, 0, bytes(16)))
+        def lie(client: Any, ask: w.RangeDigest) -> None:
+            if answer == "damage":
+                middle_id = (ask.first_id + ask.last_id) // 2
+                client.settle(w.RequestRefused(ask.request, 16, middle_id, 0, "", "damaged"))
+            elif answer == "digests":
+                digest = next(lies).to_bytes(16, "big")
+                client.settle(w.DigestIs(ask.request, ask.first_id, ask.last_id, 0, 0, digest))
+            else:
+                client.settle(w.DigestIs(ask.request, ask.first_id, ask.first_id - 1, 0, 0, bytes(16)))
 
-            r.nodes[1].digests.begin = lie  # type: ignore[method-assign, assignment]
-            await further(r.nodes[0], r.nodes[2], passes=6)
-            wrong = {tuple(alarm["wrong"]) for alarm in r.nodes[0].comparer.fields()["diverged"]}
-            assert wrong == ({(2,)} if answer == "digests" else set())
-            await filled(r, 3)
-
-    body()
+        r.nodes[1].digests.begin = lie  # type: ignore[method-assign, assignment]
+        await further(r.nodes[0], r.nodes[2], passes=6)
+        wrong = {tuple(alarm["wrong"]) for alarm in r.nodes[0].comparer.fields()["diverged"]}
+        assert wrong == ({(2,)} if answer == "digests" else set())
+        await filled(r, 3)
 
 
-@in_trio
+@pytest.mark.trio
 async def test_no_scrub_no_comparison() -> None:
     async with rig(3) as r:
         id = (await filled(r, 10))[-3].id

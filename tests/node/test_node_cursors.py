@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from node_rig import Client, append, connect, founded, in_trio, random_id, rig, until
+from node_rig import Client, append, connect, founded, random_id, rig, until
 
 from alpo.core.ready import Code
 from alpo.node import retention
@@ -32,7 +32,7 @@ async def cleaning_waits(client: Client) -> Any:
     return (await client.ask(w.Status(1))).fields["cleaning_waits"]
 
 
-@in_trio
+@pytest.mark.trio
 async def test_a_cursor_holds_retention_back_and_status_says_which() -> None:
     async with rig() as r:
         client, node = await founded(r), r.nodes[0]
@@ -51,33 +51,30 @@ async def test_a_cursor_holds_retention_back_and_status_says_which() -> None:
         await until(lambda: log.base_next_lsn > 81 and not node.cleaner.waits)
 
 
+@pytest.mark.trio
 @pytest.mark.parametrize("limit", [{"cursor_lag_bytes": 1}, {"cursor_lag_s": 0.0}])
-def test_the_leader_drops_a_cursor_that_lags_too_far(limit: dict[str, Any]) -> None:
-    @in_trio
-    async def test() -> None:
-        async with rig() as r:
-            client, node = await founded(r), r.nodes[0]
-            await fill(client, 100)
-            await client.ask(w.SetCursor(1, "nightly", 51))
-            await client.ask(w.SetCursor(2, "tail", 101))
-            events: list[Any] = []
-            finish = node.replica.out.finish
+async def test_the_leader_drops_a_cursor_that_lags_too_far(limit: dict[str, Any]) -> None:
+    async with rig() as r:
+        client, node = await founded(r), r.nodes[0]
+        await fill(client, 100)
+        await client.ask(w.SetCursor(1, "nightly", 51))
+        await client.ask(w.SetCursor(2, "tail", 101))
+        events: list[Any] = []
+        finish = node.replica.out.finish
 
-            def watched(*args: Any) -> Any:
-                ready = finish(*args)
-                events.extend(event for event in ready.events if event.name == "cursor_dropped")
-                return ready
+        def watched(*args: Any) -> Any:
+            ready = finish(*args)
+            events.extend(event for event in ready.events if event.name == "cursor_dropped")
+            return ready
 
-            node.replica.out.finish = watched  # type: ignore[method-assign]
-            node.cleaner.policy = Retention(max_entries=10, **limit)
-            await until(lambda: node.replica.log.base_next_lsn > 51)
-            assert node.replica.cursors.now == {"tail": 101}
-            assert [event.fields for event in events] == [{"cursor": "nightly", "lsn": 51, "why": "lag"}]
-
-    test()
+        node.replica.out.finish = watched  # type: ignore[method-assign]
+        node.cleaner.policy = Retention(max_entries=10, **limit)
+        await until(lambda: node.replica.log.base_next_lsn > 51)
+        assert node.replica.cursors.now == {"tail": 101}
+        assert [event.fields for event in events] == [{"cursor": "nightly", "lsn": 51, "why": "lag"}]
 
 
-@in_trio
+@pytest.mark.trio
 async def test_one_that_holds_nothing_back_is_never_dropped() -> None:
     async with rig(retention=Retention(cursor_lag_bytes=1, cursor_lag_s=0.0)) as r:
         client, node = await founded(r), r.nodes[0]
@@ -94,7 +91,7 @@ async def test_one_that_holds_nothing_back_is_never_dropped() -> None:
         assert node.replica.cursors.now == {"nightly": 1} and not node.cleaner.waits
 
 
-@in_trio
+@pytest.mark.trio
 async def test_others_say_who_leads() -> None:
     async with rig(2) as r:
         leader = await r.leader()

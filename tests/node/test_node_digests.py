@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
-from node_rig import WAIT_S, Client, append, connect, founded, in_trio, random_id, rig, until
+from node_rig import WAIT_S, Client, append, connect, founded, random_id, rig, until
 
 from alpo.core.entries import Entry, Kind, seal
 from alpo.core.ready import Code
@@ -34,7 +34,7 @@ def answer(number: int, entries: list[Entry]) -> w.DigestIs:
     return w.DigestIs(number, *Span.before(entries[0].id).followed_by(entries)[:5])
 
 
-@in_trio
+@pytest.mark.trio
 async def test_a_digest_is_of_what_was_asked_for_as_far_as_it_is_guaranteed() -> None:
     async with rig() as r:
         nobody = await connect(r.addresses[0])
@@ -50,7 +50,7 @@ async def test_a_digest_is_of_what_was_asked_for_as_far_as_it_is_guaranteed() ->
         assert isinstance(refused, w.RequestRefused) and refused.code == Code.INVALID
 
 
-@in_trio
+@pytest.mark.trio
 async def test_what_is_not_guaranteed_or_not_on_disk_is_left_out() -> None:
     async with rig(3) as r:
         leader = await r.leader()
@@ -74,7 +74,7 @@ async def test_what_is_not_guaranteed_or_not_on_disk_is_left_out() -> None:
         assert await asked.ask(w.RangeDigest(2, 1, 1 << 62)) == answer(2, entries), "what is to be expunged"
 
 
-@in_trio
+@pytest.mark.trio
 async def test_what_was_cleaned_is_left_out() -> None:
     async with rig(retention=Retention(max_entries=10)) as r:
         client, node = await founded(r), r.nodes[0]
@@ -87,23 +87,22 @@ async def test_what_was_cleaned_is_left_out() -> None:
         assert await client.ask(w.RangeDigest(2, 3, base_id)) == w.DigestIs(2, base_id + 1, base_id, 0, 0, bytes(16))
 
 
+@pytest.mark.trio
 @pytest.mark.parametrize(("name", "most", "covers"), [("IDS_MAX", 7, 7), ("BYTES_MAX", 550, 6), ("SECONDS_MAX", 0, 1)])
-def test_one_request_costs_only_so_much(monkeypatch: pytest.MonkeyPatch, name: str, most: int, covers: int) -> None:
+async def test_one_request_costs_only_so_much(
+    monkeypatch: pytest.MonkeyPatch, name: str, most: int, covers: int
+) -> None:
     monkeypatch.setattr(digests, name, most)
     monkeypatch.setattr(digests, "PIECE_BYTES", 1)
 
-    @in_trio
-    async def body() -> None:
-        async with rig() as r:
-            client = await founded(r)
-            entries = await filled(client, r.nodes[0], 20, b"")
-            got = await client.ask(w.RangeDigest(1, 3, 1 << 62))
-            assert got == answer(1, entries[2 : 2 + covers])
-
-    body()
+    async with rig() as r:
+        client = await founded(r)
+        entries = await filled(client, r.nodes[0], 20, b"")
+        got = await client.ask(w.RangeDigest(1, 3, 1 << 62))
+        assert got == answer(1, entries[2 : 2 + covers])
 
 
-@in_trio
+@pytest.mark.trio
 async def test_damage_is_an_error_that_names_the_entry(monkeypatch: pytest.MonkeyPatch) -> None:
     async with rig() as r:
         client, node = await founded(r), r.nodes[0]
@@ -132,7 +131,7 @@ async def test_damage_is_an_error_that_names_the_entry(monkeypatch: pytest.Monke
         assert (refused.code, refused.number) == (Code.NOT_READY, 0) and "input/output error" in refused.detail
 
 
-@in_trio
+@pytest.mark.trio
 async def test_many_ask_at_once_and_one_digest_is_made_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     async with rig(limits=Limits(connection_requests_max=30)) as r:
         client, node = await founded(r), r.nodes[0]

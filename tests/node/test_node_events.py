@@ -7,7 +7,7 @@ import time
 
 import pytest
 import trio
-from node_rig import Client, connect, founded, in_trio, rig, until
+from node_rig import Client, connect, founded, rig, until
 
 from alpo.core.ready import Code
 from alpo.node.events import Recorder
@@ -68,7 +68,7 @@ def test_a_clock_that_is_set_back_silences_nobody():
 # -- served
 
 
-@in_trio
+@pytest.mark.trio
 async def test_events_are_served_newest_first_in_pages():
     async with rig(1) as r:
         client = await founded(r)
@@ -84,7 +84,7 @@ async def test_events_are_served_newest_first_in_pages():
         assert await events_of(client, before=1) == []
 
 
-@in_trio
+@pytest.mark.trio
 async def test_a_store_that_cannot_be_read_is_said():
     async with rig(1) as r:
         client = await founded(r)
@@ -97,7 +97,7 @@ async def test_a_store_that_cannot_be_read_is_said():
         assert (answer.code, answer.detail) == (Code.NOT_READY, "alpo.db: no")
 
 
-@in_trio
+@pytest.mark.trio
 async def test_an_election_leaves_its_steps_on_every_server():
     async with rig(3) as r:
         leader = await r.leader()
@@ -115,7 +115,7 @@ async def test_an_election_leaves_its_steps_on_every_server():
         assert set(led[-1]["votes"]) <= {id, *voters}
 
 
-@in_trio
+@pytest.mark.trio
 async def test_a_slow_disk_is_an_event():
     async with rig(1, election_timeout_s=0.4, heartbeat_s=0.05) as r:
         client = await founded(r)
@@ -131,7 +131,7 @@ async def test_a_slow_disk_is_an_event():
         assert fields == {"what": "commit", "took_ms": 250.0, "limit_ms": 100, "entries": 12}
 
 
-@in_trio
+@pytest.mark.trio
 async def test_status_tells_of_disk_timers_and_peers():
     async with rig(3) as r:
         await r.leader()
@@ -154,7 +154,7 @@ def told(node: Node, name: str) -> list[dict]:
     return [json.loads(event.fields) for event in node._store.read_events(0, 1000) if event.name == name]
 
 
-@in_trio
+@pytest.mark.trio
 async def test_a_peer_that_is_lost_is_a_warning_once_and_only_if_it_lasts():
     """One is cut off, one has said that it stops. The first start is no outage."""
     async with rig(4, heartbeat_s=0.02, election_timeout_s=0.15) as r:
@@ -227,8 +227,9 @@ class Keeper:
         self.store.checkpoint(Rest.IDLE)
 
 
+@pytest.mark.trio
 @pytest.mark.parametrize("grown", [6_000_000, -1])
-def test_days_until_the_disk_is_full_over_a_restart(grown):
+async def test_days_until_the_disk_is_full_over_a_restart(grown):
     store, now = Sized(), [100 * DAY_MS]
     store.live = 1_000_000
 
@@ -251,7 +252,7 @@ def test_days_until_the_disk_is_full_over_a_restart(grown):
         assert fields["growth_bytes_per_day"] == 2 * grown
         assert fields["disk_full_days"] == (0.5 if grown > 0 else None)
 
-    trio.run(first_hours)
+    await first_hours()
     now[0] += DAY_MS // 2
     store.live += grown
-    trio.run(later)
+    await later()

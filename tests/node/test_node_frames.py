@@ -6,10 +6,11 @@ import random
 import struct
 import zlib
 
+import pytest
 import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from node_rig import append, connect, connect_raw, founded, in_trio, random_id, read, rig
+from node_rig import append, connect, connect_raw, founded, random_id, read, rig
 
 from alpo.core import messages as m
 from alpo.core.entries import Kind, seal
@@ -94,19 +95,15 @@ async def send_bad(node: Node, address: str, rng: random.Random) -> None:
         pass
 
 
+@pytest.mark.trio
 @settings(max_examples=EXAMPLES)
 @given(seed=st.integers(0, 2**32))
-def test_whatever_comes_in_the_server_keeps_serving(seed: int) -> None:
+async def test_whatever_comes_in_the_server_keeps_serving(seed: int) -> None:
     rng = random.Random(seed)
-
-    @in_trio
-    async def body() -> None:
-        async with rig() as r:
-            await founded(r)
-            for _ in range(FRAMES):
-                await send_bad(r.nodes[0], r.addresses[0], rng)
-            client = await connect(r.addresses[0])
-            await r.leader()
-            assert isinstance(await client.ask(append(random_id(), 1, b"still here")), w.Appended)
-
-    body()
+    async with rig() as r:
+        await founded(r)
+        for _ in range(FRAMES):
+            await send_bad(r.nodes[0], r.addresses[0], rng)
+        client = await connect(r.addresses[0])
+        await r.leader()
+        assert isinstance(await client.ask(append(random_id(), 1, b"still here")), w.Appended)

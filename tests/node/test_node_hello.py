@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgpack
 import pytest
-from node_rig import Client, append, connect, connect_raw, founded, in_trio, random_id, rig, until
+from node_rig import Client, append, connect, connect_raw, founded, random_id, rig, until
 
 from alpo.core import messages as m
 from alpo.core.members import Identity
@@ -40,6 +40,7 @@ async def still_serves(address: str) -> None:
     assert isinstance(answer, w.Appended), answer
 
 
+@pytest.mark.trio
 @pytest.mark.parametrize(
     ("data", "words"),
     [
@@ -59,29 +60,25 @@ async def still_serves(address: str) -> None:
         (frame(b"x" * 20)[:-1] + b"y", "checksum"),
     ],
 )
-def test_a_wrong_beginning_is_told_and_closed(data: bytes, words: str) -> None:
-    @in_trio
-    async def body() -> None:
-        async with rig() as r:
-            await founded(r)
-            client = await connect_raw(r.addresses[0])
-            await client.stream.send_all(data)
-            problem = await told(client)
-            assert problem.code == Code.INVALID
-            assert words in problem.text
-            await still_serves(r.addresses[0])
-
-    body()
+async def test_a_wrong_beginning_is_told_and_closed(data: bytes, words: str) -> None:
+    async with rig() as r:
+        await founded(r)
+        client = await connect_raw(r.addresses[0])
+        await client.stream.send_all(data)
+        problem = await told(client)
+        assert problem.code == Code.INVALID
+        assert words in problem.text
+        await still_serves(r.addresses[0])
 
 
-@in_trio
+@pytest.mark.trio
 async def test_silence_ends_after_the_hello_timeout() -> None:
     async with rig(limits=Limits(hello_timeout_s=0.02)) as r:
         client = await connect_raw(r.addresses[0])
         assert "no hello in time" in (await told(client)).text
 
 
-@in_trio
+@pytest.mark.trio
 async def test_a_client_names_the_right_cluster_or_none() -> None:
     async with rig() as r:
         await founded(r)
@@ -91,7 +88,7 @@ async def test_a_client_names_the_right_cluster_or_none() -> None:
         assert client.hello.leader == 1 and client.hello.members == ((1, r.addresses[0]),)
 
 
-@in_trio
+@pytest.mark.trio
 async def test_a_peer_without_cluster_gets_first_start_answers_and_nothing_else() -> None:
     async with rig() as r:
         await founded(r)
@@ -112,7 +109,7 @@ async def test_a_peer_without_cluster_gets_first_start_answers_and_nothing_else(
         await still_serves(r.addresses[0])
 
 
-@in_trio
+@pytest.mark.trio
 async def test_a_peer_speaks_for_itself_only() -> None:
     async with rig() as r:
         await founded(r)
@@ -125,7 +122,7 @@ async def test_a_peer_speaks_for_itself_only() -> None:
         await still_serves(r.addresses[0])
 
 
-@in_trio
+@pytest.mark.trio
 async def test_of_two_connections_of_one_peer_the_newer_stands() -> None:
     async with rig() as r:
         await founded(r)
@@ -138,7 +135,7 @@ async def test_of_two_connections_of_one_peer_the_newer_stands() -> None:
         assert len(node.routes.accepted) == 1
 
 
-@in_trio
+@pytest.mark.trio
 async def test_a_connection_given_up_earlier_does_not_end_the_live_one() -> None:
     """After a pause whole queues of hellos are read, in whatever order: what came in last is the live one."""
     async with rig() as r:
@@ -161,7 +158,7 @@ async def still_answers(peer: Client) -> None:
     assert body is not None and isinstance(decode_envelope(body).message, m.StartAnswer)
 
 
-@in_trio
+@pytest.mark.trio
 async def test_those_turned_away_are_in_the_status() -> None:
     async with rig() as r:
         client = await founded(r)
@@ -172,28 +169,25 @@ async def test_those_turned_away_are_in_the_status() -> None:
         assert [p for p in fields["problems"] if "cluster 6f6f" in p]
 
 
+@pytest.mark.trio
 @pytest.mark.parametrize("address", ["a..b:7100", "x" * 64 + ":7100", "nowhere", "-:99999", ""])
-def test_an_address_that_nobody_can_have_harms_nobody(address: str) -> None:
+async def test_an_address_that_nobody_can_have_harms_nobody(address: str) -> None:
     """A stranger says that he is server 2, at that address: it is tried in its turn, and that is all."""
-    @in_trio
-    async def body() -> None:
-        async with rig(2) as r:
-            await r.leader()
-            stranger = await connect_raw(r.addresses[0])
-            assert isinstance(await stranger.greet(peer_hello(address=address)), w.PeerHello)
-            peer = r.nodes[0].peers.by_id[2]
-            await until(lambda: peer.said_address == address)
-            tried: list[str] = []  # where it is dialled from now on
-            next_address = peer.next_address
-            peer.next_address = lambda among: tried.append(next_address(among)) or tried[-1]  # type: ignore
+    async with rig(2) as r:
+        await r.leader()
+        stranger = await connect_raw(r.addresses[0])
+        assert isinstance(await stranger.greet(peer_hello(address=address)), w.PeerHello)
+        peer = r.nodes[0].peers.by_id[2]
+        await until(lambda: peer.said_address == address)
+        tried: list[str] = []  # where it is dialled from now on
+        next_address = peer.next_address
+        peer.next_address = lambda among: tried.append(next_address(among)) or tried[-1]  # type: ignore
 
-            def dialled_everywhere() -> bool:
-                peer.said_address = address  # said again: a dial that succeeds puts the right one in its place
-                if peer.route is not None:
-                    peer.route.link.close("to be dialled anew")
-                return len(tried) >= 4 and (address in tried) == bool(address)
+        def dialled_everywhere() -> bool:
+            peer.said_address = address  # said again: a dial that succeeds puts the right one in its place
+            if peer.route is not None:
+                peer.route.link.close("to be dialled anew")
+            return len(tried) >= 4 and (address in tried) == bool(address)
 
-            await until(dialled_everywhere)
-            await r.leader()
-
-    body()
+        await until(dialled_everywhere)
+        await r.leader()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
 import trio
-from node_rig import append, connect, connect_raw, founded, in_trio, random_id, read, rig, until
+from node_rig import append, connect, connect_raw, founded, random_id, read, rig, until
 
 from alpo.core.entries import join_payloads
 from alpo.core.members import Identity, Settings
@@ -17,7 +18,7 @@ KIB = 1 << 10
 MIB = 1 << 20
 
 
-@in_trio
+@pytest.mark.trio
 async def test_a_payload_over_the_limit_is_refused_and_nothing_of_its_frame_taken() -> None:
     async with rig(settings=Settings(payload_bytes_max=100, batch_bytes_max=150)) as r:
         client = await founded(r)
@@ -30,7 +31,7 @@ async def test_a_payload_over_the_limit_is_refused_and_nothing_of_its_frame_take
         assert (await client.ask(append(id, 1, b"x" * 100))).lsns == [1]
 
 
-@in_trio
+@pytest.mark.trio
 async def test_a_frame_holds_the_largest_batch_whatever_the_cluster_says_that_is() -> None:
     """From a client, to a peer, and back to a reader of the peer."""
     async with rig(2, settings=Settings(batch_bytes_max=20 * MIB)) as r:
@@ -47,7 +48,7 @@ async def test_a_frame_holds_the_largest_batch_whatever_the_cluster_says_that_is
         assert row[-1] == batch
 
 
-@in_trio
+@pytest.mark.trio
 async def test_a_flood_waits_outside_while_the_disk_does_not_answer() -> None:
     """Bytes taken and not guaranteed stop at the limit (and what one receive brings a connection); nothing is lost."""
     limit = 1 * MIB
@@ -92,7 +93,7 @@ async def until_waited_for(link: Link) -> None:
     await until(lambda: len(link._sent) > 0)
 
 
-@in_trio
+@pytest.mark.trio
 async def test_a_connection_with_too_many_unanswered_is_not_read() -> None:
     async with rig(limits=Limits(connection_inflight_max=10)) as r:
         client = await founded(r)
@@ -113,7 +114,7 @@ async def test_a_connection_with_too_many_unanswered_is_not_read() -> None:
             done += len((await client.receive()).lsns)
 
 
-@in_trio
+@pytest.mark.trio
 async def test_a_client_that_does_not_read_its_pages_costs_bounded_memory() -> None:
     async with rig(limits=Limits(client_outbox_bytes_high=64 * KIB, page_bytes_max=256 * KIB)) as r:
         client = await founded(r)
@@ -133,7 +134,7 @@ async def test_a_client_that_does_not_read_its_pages_costs_bounded_memory() -> N
         assert max(queued) < 64 * KIB + 600 * KIB
 
 
-@in_trio
+@pytest.mark.trio
 async def test_a_client_that_does_not_read_its_answers_is_not_read_either() -> None:
     async with rig(limits=Limits(client_outbox_bytes_high=4 * KIB)) as r:
         client = await founded(r)
@@ -154,7 +155,7 @@ async def test_a_client_that_does_not_read_its_answers_is_not_read_either() -> N
             nursery.cancel_scope.cancel()
 
 
-@in_trio
+@pytest.mark.trio
 async def test_too_many_numbered_requests_are_refused() -> None:
     async with rig(limits=Limits(connection_requests_max=3)) as r:
         client = await founded(r)
@@ -163,7 +164,7 @@ async def test_too_many_numbered_requests_are_refused() -> None:
         assert (refused.request, refused.code) == (9, Code.OVERLOADED)
 
 
-@in_trio
+@pytest.mark.trio
 async def test_one_client_too_many_is_told_and_peers_have_their_own_slots() -> None:
     async with rig(limits=Limits(client_connections_max=2)) as r:
         first = await founded(r)
@@ -183,7 +184,7 @@ async def test_one_client_too_many_is_told_and_peers_have_their_own_slots() -> N
         await connect(r.addresses[0])
 
 
-@in_trio
+@pytest.mark.trio
 async def test_made_up_servers_keep_no_member_out() -> None:
     """Of ids that nobody told us of there are few at once, and few of a member's id under other incarnations."""
     async with rig(2) as r:
@@ -205,7 +206,7 @@ async def test_made_up_servers_keep_no_member_out() -> None:
         assert len(accepted) == 1 + 16 + 4
 
 
-@in_trio
+@pytest.mark.trio
 async def test_two_thousand_idle_connections_keep_nobody_out() -> None:
     """The oldest of the silent make room; what says hello is served."""
     async with rig(limits=Limits(silent_connections_max=100)) as r:
@@ -220,7 +221,7 @@ async def test_two_thousand_idle_connections_keep_nobody_out() -> None:
         assert len(r.nodes[0].listener._silent) <= 100
 
 
-@in_trio
+@pytest.mark.trio
 async def test_a_client_that_goes_in_the_middle_of_a_frame_leaves_nothing_behind() -> None:
     async with rig() as r:
         await founded(r)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import trio
-import trio.testing
+from trio.testing import MockClock
 
 from alpo.core.entries import Kind, seal
 from alpo.node.loader import STUCK_S, CatchUpPace
@@ -15,32 +15,32 @@ LOAD = [seal(n, 1, Kind.DATA, 0, n, bytes(BODY_BYTES), client="c", serial=n, cou
 LOAD_S = 10 * (BODY_BYTES + ROW_BYTES) / 1000  # at 1,000 bytes a second
 
 
-def waits(pace: CatchUpPace, loads: int) -> list[float]:
+pytestmark = pytest.mark.trio
+
+
+async def waits(pace: CatchUpPace, loads: int) -> list[float]:
     """Virtual seconds that each load is held up."""
-    async def main() -> list[float]:
-        found = []
-        for _ in range(loads):
-            start_s = trio.current_time()
-            await pace.keep(LOAD)
-            found.append(trio.current_time() - start_s)
-        return found
-
-    return trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    found = []
+    for _ in range(loads):
+        start_s = trio.current_time()
+        await pace.keep(LOAD)
+        found.append(trio.current_time() - start_s)
+    return found
 
 
-def test_loads_keep_the_rate() -> None:
-    assert waits(CatchUpPace(1000, lambda: (5, 5)), 3) == pytest.approx([0, LOAD_S, LOAD_S])
+async def test_loads_keep_the_rate(autojump_clock: MockClock) -> None:
+    assert await waits(CatchUpPace(1000, lambda: (5, 5)), 3) == pytest.approx([0, LOAD_S, LOAD_S])
 
 
-def test_without_a_bound_nothing_waits() -> None:
-    assert waits(CatchUpPace(0, lambda: (5, 5)), 3) == [0, 0, 0]
+async def test_without_a_bound_nothing_waits(autojump_clock: MockClock) -> None:
+    assert await waits(CatchUpPace(0, lambda: (5, 5)), 3) == [0, 0, 0]
 
 
-def test_the_rate_is_kept_while_appends_get_through() -> None:
+async def test_the_rate_is_kept_while_appends_get_through(autojump_clock: MockClock) -> None:
     guaranteed = iter(range(1, 9))
-    assert waits(CatchUpPace(1000, lambda: (next(guaranteed), 9)), 3) == pytest.approx([0, LOAD_S, LOAD_S])
+    assert await waits(CatchUpPace(1000, lambda: (next(guaranteed), 9)), 3) == pytest.approx([0, LOAD_S, LOAD_S])
 
 
-def test_nothing_waits_while_appends_wait_for_those_who_are_behind() -> None:
+async def test_nothing_waits_while_appends_wait_for_those_who_are_behind(autojump_clock: MockClock) -> None:
     assert LOAD_S > STUCK_S
-    assert waits(CatchUpPace(1000, lambda: (5, 9)), 4) == pytest.approx([0, LOAD_S, 0, 0])
+    assert await waits(CatchUpPace(1000, lambda: (5, 9)), 4) == pytest.approx([0, LOAD_S, 0, 0])

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 import trio
-from node_rig import append, connect, founded, in_trio, random_id, read, rig, until
+from node_rig import append, connect, founded, random_id, read, rig, until
 
 from alpo.core.ready import Code
 from alpo.wire import requests as w
 
 
-@in_trio
+@pytest.mark.trio
 async def test_nothing_is_read_before_the_first_start() -> None:
     async with rig() as r:
         client = await connect(r.addresses[0])
@@ -19,7 +20,7 @@ async def test_nothing_is_read_before_the_first_start() -> None:
         assert refused.code == Code.NOT_LEADER
 
 
-@in_trio
+@pytest.mark.trio
 async def test_a_read_beyond_the_end_is_refused_with_the_extent() -> None:
     async with rig() as r:
         client = await founded(r)
@@ -31,7 +32,7 @@ async def test_a_read_beyond_the_end_is_refused_with_the_extent() -> None:
             assert (page.entries, page.next_lsn, page.end_lsn) == ([], 3, 2)
 
 
-@in_trio
+@pytest.mark.trio
 async def test_a_long_poll_is_answered_when_there_is_something() -> None:
     async with rig() as r:
         client = await founded(r)
@@ -51,7 +52,7 @@ async def test_a_long_poll_is_answered_when_there_is_something() -> None:
         assert not r.nodes[0].reads._pollers
 
 
-@in_trio
+@pytest.mark.trio
 async def test_a_long_poll_ends_with_an_empty_page() -> None:
     """Also one far beyond the end: a server that is behind does not say that there is no such LSN."""
     async with rig() as r:
@@ -62,7 +63,7 @@ async def test_a_long_poll_ends_with_an_empty_page() -> None:
         assert (page.entries, page.next_lsn, page.end_lsn) == ([], 9, 0)
 
 
-@in_trio
+@pytest.mark.trio
 async def test_a_poll_ends_with_its_connection() -> None:
     async with rig() as r:
         await founded(r)
@@ -74,7 +75,7 @@ async def test_a_poll_ends_with_its_connection() -> None:
         await until(lambda: not reads._pollers)
 
 
-@in_trio
+@pytest.mark.trio
 async def test_a_page_shows_nothing_that_is_not_on_disk() -> None:
     async with rig() as r:
         client = await founded(r)
@@ -91,7 +92,7 @@ async def test_a_page_shows_nothing_that_is_not_on_disk() -> None:
         assert [row[7] for row in page.entries] == [b"durable", b"not yet"]
 
 
-@in_trio
+@pytest.mark.trio
 async def test_every_server_of_three_serves_what_was_answered() -> None:
     async with rig(3) as r:
         leader = await r.leader()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
-from node_rig import Rig, append, connect, founded, in_trio, random_id, read, rig, until
+from node_rig import Rig, append, connect, founded, random_id, read, rig, until
 
 from alpo.core.entries import Entry
 from alpo.core.inputs import DamageFound, Input, Received
@@ -81,7 +81,7 @@ async def status(r: Rig) -> dict[str, Any]:
     return (await (await connect(r.addresses[0])).ask(w.Status(1))).fields
 
 
-@in_trio
+@pytest.mark.trio
 async def test_damage_is_an_alarm_until_it_is_gone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     mark = ScrubMark(tmp_path)
     async with rig(care=DiskCare(0, RATE, mark, PASS_S)) as r:
@@ -106,7 +106,7 @@ async def test_damage_is_an_alarm_until_it_is_gone(monkeypatch: pytest.MonkeyPat
         assert told == [DamageFound((3, 5)), DamageFound((5,)), DamageFound(())]
 
 
-@in_trio
+@pytest.mark.trio
 async def test_after_a_restart_it_looks_at_what_was_damaged_and_goes_on_where_it_was(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -127,7 +127,7 @@ async def test_after_a_restart_it_looks_at_what_was_damaged_and_goes_on_where_it
         assert damages[0].scrubbed[:3] == [2, 4, 6]
 
 
-@in_trio
+@pytest.mark.trio
 async def test_readers_get_what_is_sound_and_an_error_that_names_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     async with rig() as r:
         damage = Damage(r.nodes[0], monkeypatch)
@@ -146,7 +146,7 @@ async def test_readers_get_what_is_sound_and_an_error_that_names_the_rest(monkey
         assert [row[5] for row in page.entries] == [6, 7, 8, 9]
 
 
-@in_trio
+@pytest.mark.trio
 async def test_a_peer_gets_what_is_sound_and_the_rest_once_it_is_whole_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The leader that meets damage while it reads for a peer goes on leading."""
     async with rig(3, tail_bytes_max=2_000, peer_inflight_bytes_max=1_000) as r:
@@ -181,7 +181,7 @@ async def with_entries(r: Rig, count: int = 12) -> None:
     await until(lambda: all(node.replica.log.stable_id == last_id for node in r.nodes))
 
 
-@in_trio
+@pytest.mark.trio
 async def test_what_was_known_before_a_restart_holds_the_server_back_before_it_speaks(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -197,7 +197,7 @@ async def test_what_was_known_before_a_restart_holds_the_server_back_before_it_s
         assert node.replica.damage.ids == (4,)
 
 
-@in_trio
+@pytest.mark.trio
 async def test_what_was_expunged_is_no_damage_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """The log may be shorter afterwards, and no look would ever come there."""
     async with rig(care=DiskCare(0, RATE, None, PASS_S)) as r:
@@ -208,7 +208,7 @@ async def test_what_was_expunged_is_no_damage_any_more(monkeypatch: pytest.Monke
         await until(lambda: node.scrubber.fields()["damaged"] == [])
 
 
-@in_trio
+@pytest.mark.trio
 async def test_of_more_damage_than_is_listed_the_rest_is_looked_for_before_all_is_said_to_be_sound(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -229,7 +229,7 @@ async def test_of_more_damage_than_is_listed_the_rest_is_looked_for_before_all_i
         assert [each.ids for each in told if len(each.ids) != 1 or each.ids == (11,)] == [(3, 5), (7, 9), (11,), ()]
 
 
-@in_trio
+@pytest.mark.trio
 async def test_a_peer_that_asks_for_copies_without_end_has_one_read_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     async with rig(3) as r:
         await with_entries(r)
@@ -267,7 +267,7 @@ async def test_a_peer_that_asks_for_copies_without_end_has_one_read_at_a_time(mo
         assert told.count("cannot_send") == 1
 
 
-@in_trio
+@pytest.mark.trio
 async def test_what_stays_damaged_though_it_was_written_anew_ends_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
     async with rig(care=DiskCare(0, RATE, None, 1_000_000)) as r:
         await with_entries(r)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from node_rig import Rig, append, connect, in_trio, random_id, read, rig, until
+import pytest
+from node_rig import Rig, append, connect, random_id, read, rig, until
 
 from alpo.core.entries import join_payloads
 from alpo.wire import requests as w
@@ -23,7 +24,7 @@ async def ask_leader(r: Rig, request: Any, wanted: type) -> Any:
             return answer
 
 
-@in_trio
+@pytest.mark.trio
 async def test_who_was_greeted_under_other_limits_has_to_connect_anew() -> None:
     async with rig(2) as r:
         clients = [await connect(address) for address in r.addresses]
@@ -39,7 +40,7 @@ async def test_who_was_greeted_under_other_limits_has_to_connect_anew() -> None:
         assert isinstance(await client.ask(w.Status(1)), w.StatusAnswer)  # of no matter to clients: not closed
 
 
-@in_trio
+@pytest.mark.trio
 async def test_a_batch_over_the_limit_of_before_and_of_after_reaches_members_and_readers() -> None:
     """Over connections that servers made under the smaller limit, and out of a log whose limit is small again."""
     async with rig(2) as r:

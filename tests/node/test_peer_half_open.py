@@ -7,7 +7,7 @@ import socket
 import sys
 
 import pytest
-from node_rig import in_trio, rig, until
+from node_rig import rig, until
 
 _SO_ATTACH_FILTER = 26
 _RETURN = 0x06
@@ -28,7 +28,7 @@ def drop_all_that_comes(sock: socket.socket) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="socket filters and these keepalive options are Linux's")
-@in_trio
+@pytest.mark.trio
 async def test_an_idle_half_open_connection_is_dialled_anew() -> None:
     async with rig(2) as r:
         leader = await r.leader()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from node_rig import connect, founded, in_trio, random_id, rig, until
+from node_rig import connect, founded, random_id, rig, until
 
 from alpo.core.messages import Room
 from alpo.core.ready import Code
@@ -36,7 +36,7 @@ def test_without_a_mark_there_is_always_room() -> None:
         assert judge(before, 0, 0, 0) is Room.PLENTY
 
 
-@in_trio
+@pytest.mark.trio
 async def test_a_disk_fills_up_and_empties(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(space, "LOOK_EVERY_S", 0.001)
     monkeypatch.setattr(space, "LOOK_CLOSELY_S", 0.001)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import trio
-from harness import Cluster, cluster, in_trio
+from harness import Cluster, cluster
 from spark_kit import options, read_all, read_span
 
 from alpo import connect
@@ -42,7 +42,7 @@ async def read(given: ReadOptions) -> list[tuple[Any, ...]]:
     return await trio.to_thread.run_sync(read_all, given)
 
 
-@in_trio
+@pytest.mark.trio
 async def test_ranges_are_spread_over_replicas_and_make_the_whole_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -64,7 +64,7 @@ async def test_ranges_are_spread_over_replicas_and_make_the_whole_log(
         assert asked == {1: 2, 2: 5, 3: 2, None: 1}
 
 
-@in_trio
+@pytest.mark.trio
 async def test_a_replica_that_dies_in_the_middle_and_one_that_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,7 +108,7 @@ async def test_a_replica_that_dies_in_the_middle_and_one_that_hangs(
             running.servers[hanging].resume()
 
 
-@in_trio
+@pytest.mark.trio
 async def test_what_was_trimmed_is_a_loss(tmp_path: Path) -> None:
     async with cluster(tmp_path, proxied=False) as running:
         wanted = await filled(running)
@@ -121,7 +121,7 @@ async def test_what_was_trimmed_is_a_loss(tmp_path: Path) -> None:
         assert await read(of(running)) == wanted[100:]
 
 
-@in_trio
+@pytest.mark.trio
 async def test_a_trim_between_planning_and_reading(tmp_path: Path) -> None:
     async with cluster(tmp_path, proxied=False) as running:
         wanted = await filled(running)
@@ -136,7 +136,7 @@ async def test_a_trim_between_planning_and_reading(tmp_path: Path) -> None:
             await trio.to_thread.run_sync(read_span, origin, of(running), 1, COUNT)
 
 
-@in_trio
+@pytest.mark.trio
 async def test_another_cluster_is_refused_and_nobody_there_is_said(tmp_path: Path) -> None:
     async with cluster(tmp_path, proxied=False) as running:
         await filled(running)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 import trio
-from harness import Cluster, cluster, in_trio
+from harness import Cluster, cluster
 
 from alpo import connect
 
@@ -95,7 +95,7 @@ async def filled(running: Cluster) -> None:
 
 
 @pytest.mark.parametrize("fault", ["killed", pytest.param("hangs", marks=pytest.mark.soak)])
-@in_trio
+@pytest.mark.trio
 async def test_a_replica_that_fails_in_the_middle_of_a_job(spark: SparkSession, tmp_path: Path, fault: str) -> None:
     async with cluster(tmp_path, proxied=False) as running:
         await running.level()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 import trio
-from harness import Cluster, cluster, in_trio
+from harness import Cluster, cluster
 
 from alpo import connect
 from alpo.errors import Fenced, Unavailable
@@ -45,7 +45,7 @@ async def payloads(running: Cluster) -> list[bytes]:
         return [record.payload async for record in log.read()]
 
 
-@in_trio
+@pytest.mark.trio
 async def test_batches_with_serials_of_their_own_fencing_and_limits(tmp_path: Path) -> None:
     async with cluster(tmp_path, 3, settings=SETTINGS) as running:
         open_writer, ledger = opener(options(running)), Ledger(str(tmp_path / "checkpoint"))
@@ -79,7 +79,7 @@ async def test_batches_with_serials_of_their_own_fencing_and_limits(tmp_path: Pa
                 pass
 
 
-@in_trio
+@pytest.mark.trio
 async def test_writes_without_a_checkpoint(tmp_path: Path) -> None:
     async with cluster(tmp_path, 3, settings=SETTINGS) as running:
         open_writer = opener(options(running))
@@ -95,7 +95,7 @@ async def test_writes_without_a_checkpoint(tmp_path: Path) -> None:
         assert len({client for client, _, _ in await entries(running)}) == 4
 
 
-@in_trio
+@pytest.mark.trio
 async def test_the_leader_killed_in_the_middle_of_a_commit(tmp_path: Path) -> None:
     async with cluster(tmp_path, 3) as running:
         leader = await running.leader()

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 import trio
-from harness import cluster, in_trio
+from harness import cluster
 
 from alpo import connect
 
 
 @pytest.mark.timeout(240)
-@in_trio
+@pytest.mark.trio
 async def test_every_way_to_write(tmp_path: Path) -> None:
     settings = {"payload_bytes_max": 512, "batch_bytes_max": 2048}
     async with cluster(tmp_path, 3, settings=settings) as running:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from harness import cluster, in_trio
+from harness import cluster
 from sink_kills import ROWS, SETTINGS, Case, run_case
 
 
@@ -14,7 +14,7 @@ from sink_kills import ROWS, SETTINGS, Case, run_case
     pytest.param(Case("mid-append", "random"), id="killed"),
     pytest.param(Case("mid-append", "2-3", zombie=True), id="zombie", marks=pytest.mark.soak),
 ])
-@in_trio
+@pytest.mark.trio
 async def test_a_driver_is_killed_and_another_goes_on(tmp_path: Path, case: Case) -> None:
     async with cluster(tmp_path, 3, settings=SETTINGS) as running:
         verdict = await run_case(running, case, tmp_path / "case")

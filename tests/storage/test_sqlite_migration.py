@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -14,10 +16,11 @@ from alpo.core.members import Identity
 from alpo.core.messages import StartStatus
 from alpo.core.ready import NO_BASE, StartState
 from alpo.storage import schema
-from alpo.storage.connections import connect_writer
+from alpo.storage.connections import as_database, connect_writer
 from alpo.storage.interface import WrongStore
 from alpo.storage.offline import open_source
 from alpo.storage.sqlite import SqliteStore
+from alpo.storage.tables import SCHEMA
 
 CLUSTER = b"c" * 16
 
@@ -150,3 +153,29 @@ def test_a_crash_at_any_step_of_it_is_recovered_from(version_1, tmp_path):
         versions.append(version)
         _check(directory)
     assert set(versions) == {1, 2, 3, 4, 5}
+
+
+def test_the_schema_of_a_new_file_is_what_the_migrations_come_to():
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
+        schema.run_migrations(db, 0, len(schema.MIGRATIONS))
+        made = as_database(db)
+        assert {table.name: table.schema for table in [*made.tables, *made.views]} == SCHEMA
+        assert db.execute("PRAGMA user_version").fetchone() == (len(schema.MIGRATIONS),)
+
+
+_START = f"""
+import sys
+from pathlib import Path
+from alpo.storage.sqlite import SqliteStore
+SqliteStore.open(Path(sys.argv[1]), {SERVER}).close()
+print("sqlite_utils" in sys.modules)
+"""
+
+
+def test_a_start_that_migrates_nothing_does_not_load_sqlite_utils(version_1, tmp_path):
+    def loads_it(directory: Path) -> str:
+        done = subprocess.run([sys.executable, "-c", _START, directory], capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    found = [loads_it(directory) for directory in (version_1, version_1, tmp_path / "new", tmp_path / "new")]
+    assert found == ["True", "False", "False", "False"]

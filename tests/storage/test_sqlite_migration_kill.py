@@ -49,11 +49,9 @@ def old(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Path, 
         db.execute("PRAGMA journal_mode=WAL")
         db.execute("PRAGMA wal_autocheckpoint=0")
         db.execute("BEGIN")
-        for migration in schema.MIGRATIONS[1:version]:
-            migration(db)
-        db.execute(f"PRAGMA user_version={version}")
+        schema.run_migrations(db, 1, version)
         _fill(db, version)
-        db.execute("UPDATE log SET term = term")  # so that the first version has a WAL too
+        db.execute(f"PRAGMA user_version={version}")  # so that the first version has a WAL too
         db.execute("COMMIT")
         if not killed:
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)")

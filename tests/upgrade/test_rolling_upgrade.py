@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from harness import Cluster, alpo, cluster, in_trio, serving
+from harness import Cluster, alpo, cluster, serving
 
 from alpo import connect
 from alpo.storage.schema import DB_NAME
@@ -52,7 +52,7 @@ def schema(running: Cluster, id: int) -> int:
         return int(db.execute("PRAGMA user_version").fetchone()[0])
 
 
-@in_trio
+@pytest.mark.trio
 async def test_a_cluster_is_upgraded_server_by_server_under_appends(tmp_path: Path) -> None:
     async with cluster(tmp_path, start=False) as running:
         await of_release_before(running)
@@ -74,7 +74,7 @@ async def test_a_cluster_is_upgraded_server_by_server_under_appends(tmp_path: Pa
 
 
 @pytest.mark.parametrize("leader_is_new", [False, True])
-@in_trio
+@pytest.mark.trio
 async def test_a_lost_disk_comes_back_across_the_releases(tmp_path: Path, leader_is_new: bool) -> None:
     """A base with named sessions, from a leader of the one release to a learner of the other."""
     async with cluster(tmp_path, start=False) as running:
@@ -101,7 +101,7 @@ async def test_a_lost_disk_comes_back_across_the_releases(tmp_path: Path, leader
             assert log.last_serial == 30
 
 
-@in_trio
+@pytest.mark.trio
 async def test_either_command_works_with_either_server(tmp_path: Path) -> None:
     async with cluster(tmp_path, start=False) as running:
         await of_release_before(running)
@@ -128,7 +128,7 @@ async def both_commands(running: Cluster, when: str) -> None:
         assert json.loads(await ask(release, "outcome", name, "1"))["outcome"] == "too_old"
 
 
-@in_trio
+@pytest.mark.trio
 async def test_there_is_no_way_back_and_it_says_so(tmp_path: Path) -> None:
     async with cluster(tmp_path, 1, start=False) as running:
         running.start()

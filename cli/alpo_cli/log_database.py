@@ -1,0 +1,165 @@
+"""What `alpo log export --to FILE.db` writes: payloads as an SQLite database for analysis.
+
+Laws:
+
+* It is plain: two tables, a foreign key, indexes. No trigger, no WAL, nothing that a reader of it must know.
+* A payload is there as it was: text where it is UTF-8 without NUL, else a BLOB. Columns made of it stand beside it.
+* A value of JSON is kept as it is; a column of several types is TEXT.
+* Memory is bounded by `_ROWS` payloads or `_BYTES` of them, and by `KEYS_MAX` columns.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+from alpo.core.entries import Entry
+from alpo.storage.connections import as_database
+
+from .exits import Failed
+from .output import rfc3339_ms, say
+from .progress import Step
+
+#: Keys that get a column, and characters of one.
+KEYS_MAX, KEY_CHARS_MAX = 200, 100
+_ROWS, _BYTES = 10_000, 8 << 20
+_PAYLOADS = {"lsn": int, "id": int, "term": int, "time": str, "client": str, "serial": int, "payload": str}
+_CLIENTS = {
+    "client": str, "payloads": int, "first_lsn": int, "last_lsn": int, "first_time": str, "last_time": str,
+    "last_serial": int,
+}
+_FILL_CLIENTS = (
+    "INSERT INTO clients SELECT client, count(*), min(lsn), max(lsn), min(time), max(time), max(serial)"
+    " FROM payloads GROUP BY client"
+)
+#: From narrow to wide: each holds, as SQLite converts it, what those before it do.
+_TYPES = (int, float, str)
+_INT_END = 1 << 63
+
+
+class DatabaseWriter:
+    """Writes one, whole with `close`. Raises Failed for what SQLite refuses."""
+
+    def __init__(self, file: Path, json_columns: bool, fts: bool, step: Step) -> None:
+        file.unlink(missing_ok=True)
+        self._connection = sqlite3.connect(file, isolation_level=None)
+        self._db = as_database(self._connection)
+        self._json_columns, self._fts, self._step = json_columns, fts, step
+        self._rows: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+        self._bytes = 0
+        self._names: dict[str, str] = {}  # key -> column
+        self._types: dict[str, type] = {}  # column -> its type, of those made of keys
+        self._keys_left_out = False
+        for pragma in ("journal_mode=OFF", "synchronous=OFF"):  # until it is whole it is nothing
+            self._db.execute(f"PRAGMA {pragma}")
+        self._db.begin()
+        self._db.table("clients").create(_CLIENTS, pk="client", not_null=set(_CLIENTS))
+        self._payloads = self._db.table("payloads").create(
+            _PAYLOADS, pk="lsn", not_null=set(_PAYLOADS) - {"lsn"}, foreign_keys=[("client", "clients", "client")],
+        )
+        if fts:
+            self._index_words()
+
+    def _index_words(self) -> None:
+        try:
+            self._payloads.enable_fts(["payload"])
+        except sqlite3.OperationalError as error:
+            self.give_up()
+            raise Failed(f"--fts: this Python's SQLite has no full-text search: {error}") from error
+
+    def write(self, entry: Entry, lsn: int, payload: bytes) -> None:
+        """Add a payload."""
+        text = _text(payload)
+        self._rows.append((
+            (lsn, entry.id, entry.term, rfc3339_ms(entry.time_ms), entry.client, entry.serial,
+             payload if text is None else text),
+            self._columns_of(text) if self._json_columns and text is not None else {},
+        ))
+        self._bytes += len(payload)
+        if len(self._rows) >= _ROWS or self._bytes >= _BYTES:
+            self._flush()
+
+    def _columns_of(self, text: str) -> dict[str, Any]:
+        """Column -> value, of a JSON object; of anything else none."""
+        try:
+            found = json.loads(text) if text.lstrip().startswith("{") else None
+        except (ValueError, RecursionError):
+            found = None
+        if type(found) is not dict:
+            return {}
+        pairs = ((self._column(key), _value(value)) for key, value in found.items())
+        return {column: value for column, value in pairs if column and value is not None}
+
+    def _column(self, key: str) -> str:
+        """The column of ``key``, with "_" behind it while another has that name; "" if it gets none."""
+        if key in self._names:
+            return self._names[key]
+        if len(self._names) == KEYS_MAX or not 0 < len(key) <= KEY_CHARS_MAX or not key.isprintable():
+            self._keys_left_out = True
+            return ""
+        taken = {name.lower() for name in (*_PAYLOADS, *self._names.values())}
+        column = key
+        while column.lower() in taken:
+            column += "_"
+        self._names[key] = column
+        return column
+
+    def _flush(self) -> None:
+        self._make_columns()
+        columns = [*_PAYLOADS, *self._types]
+        self._payloads.insert_all([columns, *([*row, *map(made.get, self._types)] for row, made in self._rows)])
+        self._rows, self._bytes = [], 0
+
+    def _make_columns(self) -> None:
+        """Those that the rows need, as wide as they need them."""
+        wanted = dict(self._types)
+        for _, made in self._rows:
+            for column, value in made.items():
+                wanted[column] = max(wanted.get(column, int), type(value), key=_TYPES.index)
+        for column in list(wanted)[len(self._types):]:  # those that are new
+            self._payloads.add_column(column, wanted[column])
+        if wider := {column: wanted[column] for column in self._types if wanted[column] is not self._types[column]}:
+            self._payloads.transform(types=wider)
+        self._types = wanted
+
+    def close(self) -> None:
+        """Write what is left, then what is made of all of it."""
+        self._flush()
+        self._step("indexing", 0, 0)
+        for columns in (["client", "serial"], ["time"], ["id"]):
+            self._payloads.create_index(columns)
+        self._db.execute(_FILL_CLIENTS)
+        if self._fts:
+            self._payloads.rebuild_fts()
+        self._db.commit()
+        self._db.close()
+        if self._keys_left_out:
+            say(f"some keys have no column: those after the first {KEYS_MAX}, and what is no name of one"
+                f" (1 to {KEY_CHARS_MAX} printable characters)")
+
+    def give_up(self) -> None:
+        """After an error: the file is of no use."""
+        self._db.close()
+
+
+def _text(payload: bytes) -> str | None:
+    """None for what SQL would not show whole as text."""
+    try:
+        return None if b"\0" in payload else payload.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _value(value: Any) -> int | float | str | None:
+    """A value of JSON as SQLite has it; what is nested as JSON text."""
+    if type(value) is bool or (type(value) is int and -_INT_END <= value < _INT_END):
+        return int(value)
+    if value is None or (type(value) is float and not math.isfinite(value)):
+        return None
+    if type(value) is float:
+        return value
+    text = value if type(value) is str else json.dumps(value, ensure_ascii=False)
+    return text.encode("utf-8", "backslashreplace").decode()

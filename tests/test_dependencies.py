@@ -1,0 +1,78 @@
+"""Every declared dependency is used: imported where it is for, or named with the use that it has."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+
+SHIPPED = ("alpo", "cli", "sim", "pyspark_alpo")
+#: Of the extras that are for more than these.
+FOLDERS = {"test": (*SHIPPED, "tests", "benchmarks")}
+#: What is used without being imported: where that is seen, and by what words.
+USES = {
+    "hatchling": ("pyproject.toml", r'^build-backend = "hatchling\.build"'),
+    "mkdocs": ("mkdocs.yml", r"^nav:|^docs_dir:|^site_name:"),
+    "mypy": ("Makefile", r"^\t\$\(BIN\)/mypy"),
+    "ruff": ("Makefile", r"^\t\$\(BIN\)/ruff check"),
+    "pytest-timeout": ("pyproject.toml", r"^timeout_method = "),
+    "pytest-trio": ("tests/node/test_pace.py", r"^pytestmark = pytest\.mark\.trio[\s\S]*autojump_clock"),
+    "pytest-xdist": ("Makefile", r"pytest .*--numprocesses="),
+    "py-spy": ("CONTRIBUTING.md", r"py-spy record"),
+    # Spark Connect's client imports it, and 3 is newer than this Spark.
+    "pandas": ("pyproject.toml", r"pyspark\[connect\]"),
+}
+
+
+def declared() -> list[tuple[str, str]]:
+    """(extra, name of the package); "" of what everybody installs."""
+    project, build = PROJECT["project"], PROJECT["build-system"]["requires"]
+    groups = {"": project["dependencies"], **project["optional-dependencies"], "build": build}
+    return [(extra, re.match(r"[A-Za-z0-9._-]+", requirement)[0].lower())  # type: ignore[index]
+            for extra, requirements in groups.items() for requirement in requirements]
+
+
+def imported(text: str) -> set[str]:
+    """The top names of modules that a source imports, also by `import_module` and `importorskip`."""
+    found = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            found.add(node.module or "")
+        elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+            if ast.unparse(node.func).rpartition(".")[2] in ("import_module", "importorskip", "find_spec"):
+                found.add(str(node.args[0].value))
+    return {name.partition(".")[0] for name in found}
+
+
+IMPORTED = {
+    folder: set().union(*(imported(path.read_text("utf-8")) for path in (ROOT / folder).rglob("*.py")))
+    for folder in (*SHIPPED, "tests", "benchmarks")
+}
+
+
+@pytest.mark.parametrize(("extra", "name"), declared())
+def test_what_is_declared_is_used(extra: str, name: str) -> None:
+    if name in USES:
+        where, words = USES[name]
+        assert re.search(words, (ROOT / where).read_text("utf-8"), re.MULTILINE), f"{where} uses {name} no more"
+        return
+    folders = FOLDERS.get(extra, SHIPPED)
+    module = name.replace("-", "_")
+    assert module in set().union(*map(IMPORTED.get, folders)), f"nothing in {', '.join(folders)} imports {module}"
+
+
+def test_the_uses_are_of_what_is_declared() -> None:
+    assert set(USES) <= {name for _, name in declared()}
+
+
+def test_imports_of_every_kind_are_seen() -> None:
+    text = "import a.b\nfrom c.d import e\nfrom . import f\ndef g():\n    import h\n    import_module('i.j')\n#import k"
+    assert imported(text) == {"a", "c", "h", "i"}
