@@ -69,7 +69,7 @@ async def append_until_refused(log: Log, payload: bytes) -> NoSpace:
     with trio.fail_after(WITHIN_S):
         while True:
             try:
-                await log.append(payload, timeout_s=0.5)
+                await log.append(payload, timeout_s=5)
             except NoSpace as error:
                 return error
 
