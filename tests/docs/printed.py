@@ -56,8 +56,9 @@ MASKS = [(re.compile(pattern), name) for pattern, name in (
     (rf"\b{_NUMBER} ?%", "<share>"),
     (rf'"(\w*(_ms|_s|bytes|_per_s))": (-?{_NUMBER}(e-?\d+)?|null)', r'"\1": <figure>'),
 )]
+#: What a terminal shows no more: a line that is cleared, to be written anew.
+_WRITTEN_OVER = re.compile(r"[^\n]*\r\x1b\[K")
 _BORDER = re.compile(r"[━─]+[━─┳┯┬┴╇┼┻┷┓┐┩┤┛┘]*|[┳┬╇┼┴]+")
-
 
 _JAVA = re.compile(r"WARNING: Using incubator modules|Setting default log level|To adjust logging level use|^\[Stage ")
 
@@ -236,6 +237,7 @@ class Shell:
 
     def _there(self, text: str) -> str:
         for told, real in self._ports.items():
+            text = re.sub(rf"\b{real}(\d)\b( *[│┃])", rf"{told}\1 \2", text)  # a column keeps its width
             text = re.sub(rf"\b{real}(\d)\b", rf"{told}\1", text)
         return text
 
@@ -287,7 +289,8 @@ def difference(example: Example, printed: str) -> str:
 
 
 def _lines(printed: str) -> list[str]:
-    kept = [line.rstrip() for line in printed.splitlines() if not _JAVA.search(line)]
+    shown = _WRITTEN_OVER.sub("", printed)
+    kept = [line.rstrip() for line in shown.splitlines() if not _JAVA.search(line)]
     return "\n".join(kept).strip("\n").splitlines()
 
 
