@@ -183,6 +183,8 @@ class Shell:
         self._process = subprocess.Popen(
             ["bash", "--norc", "--noprofile"], stdin=subprocess.PIPE, stdout=outside, stderr=outside, cwd=folder,
             env=environment, start_new_session=True,
+            # A test run in the background ignores Ctrl-C, and would hand that on.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         os.close(outside)
         self.run("set +m")
