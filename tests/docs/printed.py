@@ -180,11 +180,11 @@ class Shell:
             "TERM": "dumb", "COLUMNS": str(COLUMNS), "LINES": "60", "PYTHON": sys.executable, "ROOT": str(ROOT),
             "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONWARNINGS": "ignore", "STARTED_BY": self._name,
         }
+        # A test run in the background ignores Ctrl-C, and would hand that on.
+        bash = ["env", "--default-signal=INT", "bash", "--norc", "--noprofile"]
         self._process = subprocess.Popen(
-            ["bash", "--norc", "--noprofile"], stdin=subprocess.PIPE, stdout=outside, stderr=outside, cwd=folder,
+            bash, stdin=subprocess.PIPE, stdout=outside, stderr=outside, cwd=folder,
             env=environment, start_new_session=True,
-            # A test run in the background ignores Ctrl-C, and would hand that on.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         os.close(outside)
         self.run("set +m")
