@@ -295,7 +295,8 @@ def difference(example: Example, printed: str) -> str:
 
 
 def _lines(printed: str) -> list[str]:
-    kept = [line.rstrip() for line in printed.splitlines() if not _JAVA.search(line)]
+    shown = (line.rpartition("\x1b[K")[2].rstrip() for line in printed.split("\n"))
+    kept = [line for line in shown if not _JAVA.search(line)]
     return "\n".join(kept).strip("\n").splitlines()
 
 
