@@ -197,6 +197,7 @@ class Cluster:
         self.servers[id] = Server(id, self.home / "newcomers", {id: address}, self._options, join)
         (self.home / "newcomers").mkdir(exist_ok=True)
         self.start(id)
+        await self.until(f"server {id} answers", lambda found: id in found)
         return address
 
     async def stop(self, *ids: int) -> dict[int, int]:
