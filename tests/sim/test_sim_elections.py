@@ -208,7 +208,8 @@ def test_the_command_wants_a_folder_and_plays_a_corner() -> None:
     assert runner.invoke(app, ["elections", "--corner", "no such:1"]).exit_code == 2
     played = runner.invoke(app, ["elections", "--corner", "one-way:386"])
     assert played.exit_code == 0 and "4 servers" in played.output
-    assert "ALPO: a leader that all follow after" in played.output
+    assert "ALPO: all follow a leader after" in played.output
+    assert "ALPO: no leader within 60 T" in runner.invoke(app, ["elections", "--corner", "slow links, needed:6"]).output
 
 
 def test_lan_is_quicker() -> None:

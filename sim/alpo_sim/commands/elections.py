@@ -66,5 +66,5 @@ def _corner(text: str) -> None:
     typer.echo(corner.describe())
     for protocol, name in PROTOCOLS.items():
         heard_s = play(corner, protocol).heard_s
-        found = "none within 60 T" if heard_s is None else f"after {heard_s / TIMEOUT_S:.2f} T"
-        typer.echo(f"{name}: a leader that all follow {found}")
+        found = "no leader within 60 T" if heard_s is None else f"all follow a leader after {heard_s / TIMEOUT_S:.2f} T"
+        typer.echo(f"{name}: {found}")
