@@ -14,7 +14,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 
 SHIPPED = ("alpo", "cli", "sim", "pyspark_alpo")
 #: Of the extras that are for more than these.
-FOLDERS = {"test": (*SHIPPED, "tests", "benchmarks")}
+FOLDERS = dict.fromkeys(("check", "test"), (*SHIPPED, "tests", "benchmarks"))
 #: What is used without being imported: where that is seen, and by what words.
 USES = {
     "hatchling": ("pyproject.toml", r'^build-backend = "hatchling\.build"'),
@@ -23,7 +23,7 @@ USES = {
     "ruff": ("Makefile", r"^\t\$\(BIN\)/ruff check"),
     "pytest-timeout": ("pyproject.toml", r"^timeout_method = "),
     "pytest-trio": ("tests/node/test_pace.py", r"^pytestmark = pytest\.mark\.trio[\s\S]*autojump_clock"),
-    "pytest-xdist": ("Makefile", r"pytest .*--numprocesses="),
+    "pytest-xdist": ("Makefile", r"^IN_PARALLEL := --numprocesses="),
     "py-spy": ("CONTRIBUTING.md", r"py-spy record"),
     # Spark Connect's client imports it, and 3 is newer than this Spark.
     "pandas": ("pyproject.toml", r"pyspark\[connect\]"),

@@ -126,7 +126,9 @@ class Changes:
             return False
         if request.step is MemberStep.REMOVE:
             return listed.role is Role.GONE
-        return request.step is MemberStep.ADD and listed.role is not Role.GONE and listed.address == request.address
+        if request.step is MemberStep.REPLACE:  # or it was found there before anybody asked
+            return listed.role is Role.LEARNER and listed.address == request.address
+        return listed.role is not Role.GONE and listed.address == request.address
 
     def _objection(self, request: ChangeMember, listed: Member | None) -> str:
         latest = self._r.members.latest
@@ -187,6 +189,11 @@ class Changes:
             assert listed is not None
             wanted = listed._replace(role=Role.GONE, retired=_retired(listed))
         elif self._found is None:
+            self.pending = None
+            if self._done_already(pending, listed):  # found there as a lost disk's successor, before it was asked for
+                self._r.reads.ask(pending)
+            else:
+                self.pending = pending
             return
         else:
             stays = listed is not None and listed.role is not Role.GONE

@@ -81,6 +81,7 @@ EVENTS: dict[str, tuple[str, str]] = {
     "cannot_scrub": ("error", "the store cannot be read while it is checked: `why`"),
     "cannot_remember_scrub": ("warning", "how far the scrub has come cannot be written down: `why`"),
     "store_went_back": ("error", "the disk of `member` has forgotten what it had acknowledged"),
+    "learner_went_back": ("warning", "the disk of `member`, still catching up, has forgotten some of it"),
     "diverged": ("error", "entries differ between servers though their checksums are right"),
     "diverged_no_more": ("info", "they do not differ any more, or were cleaned"),
     "cannot_compare": ("warning", "what is here cannot be compared with what `peer` holds: `why`"),

@@ -7,6 +7,8 @@ happens, no process and no file is left behind.
 from __future__ import annotations
 
 import hashlib
+import shlex
+import shutil
 import signal
 import sys
 import tempfile
@@ -38,9 +40,14 @@ IN_FLIGHT_MAX = 64
 PACE = 1_200.0
 #: How long the dead server stays away once the others go on.
 AWAY_S = 0.5
-NEXT = """  [bold]Next[/bold]  [cyan]export ALPO_SERVERS=$(alpo cluster start --dir /tmp/alpo --detach)[/cyan]
-        [cyan]alpo append hello; alpo read; alpo status; alpo bench append --yes[/cyan]
-        docs/cli.md for every command, docs/client.md for Python"""
+NEXT = """  [bold]Next, for you to paste[/bold]
+
+[cyan]{}[/cyan]
+
+  docs/cli.md: every command; docs/client.md: Python"""
+PASTED = """export ALPO_SERVERS=$(alpo cluster start --dir /tmp/alpo --detach)
+alpo append hello; alpo read; alpo status
+alpo cluster stop --dir /tmp/alpo"""
 
 
 @dataclass(slots=True)
@@ -168,7 +175,14 @@ async def tell(console: Console, cluster: LocalCluster, name: str, content: byte
         raise Failed("the copies are not what was appended")
     console.print(f"\n  [bold green]Nothing lost, nothing doubled[/bold green] in {len(lines):,} appends; "
                   f"[bold]{story.leaderless_s * 1000:.0f} ms[/bold] without a leader.\n")
-    console.print(NEXT, highlight=False, soft_wrap=True)
+    console.print(NEXT.format(pasted()), highlight=False, soft_wrap=True)
+
+
+def pasted() -> str:
+    """What to try next, for a shell that may not find the command."""
+    if shutil.which("alpo"):
+        return PASTED
+    return f"export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH\n{PASTED}"
 
 
 def run(text: Path) -> None:

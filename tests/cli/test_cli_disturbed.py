@@ -136,10 +136,14 @@ def test_a_start_that_fails_says_why_and_leaves_nothing(tmp_path: Path) -> None:
 def test_the_demo(tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.write_text("".join(f"line {n % 7}\n" for n in range(600)))
-    env = {**os.environ, "TMPDIR": str(tmp_path)}
+    env = {**os.environ, "TMPDIR": str(tmp_path), "PATH": os.defpath}
     done = subprocess.run([sys.executable, "-m", "alpo_cli.demo", str(text)], env=env, capture_output=True,
                           text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("identical") == 3 and "kill -9" in done.stdout
     assert list(tmp_path.iterdir()) == [text]
     assert COMMAND[0] == sys.executable
+    path, servers = (line for line in done.stdout.splitlines() if line.startswith("export "))
+    assert servers == "export ALPO_SERVERS=$(alpo cluster start --dir /tmp/alpo --detach)"
+    pasted = subprocess.run(["sh", "-c", f"{path}\nalpo version"], env=env, capture_output=True, text=True, check=False)
+    assert pasted.stdout.startswith("alpo ") and not pasted.stderr

@@ -130,10 +130,11 @@ def test_a_retry_by_hand_is_appended_once(alpo: Alpo) -> None:
 
 
 def test_a_retry_by_hand_under_a_wrong_epoch_says_what_to_try(alpo: Alpo) -> None:
-    first, _ = (alpo.lines("append", "--client", "two-lives", word)[0] for word in ("a", "b"))
+    first, second = (alpo.lines("append", "--client", "two-lives", word)[0] for word in ("a", "b"))
     retry = ["append", "--client", "two-lives", "--serial", "1", "a"]
     assert "the epoch on record (no --epoch was given)" in alpo.says(*retry, code=1)
-    assert "under --epoch 1;" in alpo.says(*retry, "--epoch", "1", code=1)
+    assert f"under --epoch {second['epoch']};" in alpo.says(*retry, "--epoch", str(second["epoch"]), code=1)
+    assert "outcome unknown" in alpo.says(*retry, "--epoch", str(first["epoch"] - 1), code=3)  # of an earlier life
     later = ["append", "--client", "two-lives", "--serial", "3", "c", "--epoch", str(first["epoch"])]
     assert f"under --epoch {first['epoch']};" in alpo.says(*later, code=1)
     assert alpo.lines(*retry, "--epoch", str(first["epoch"]))[0] == {**first, "duplicate": True}

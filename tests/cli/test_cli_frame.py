@@ -169,7 +169,7 @@ def test_helps_are_plain(path: tuple[str, ...]) -> None:
     (["explain", "--last", "1001"], "--last must be from 1 to 1000, not 1001"),
     (["append", "--wait", "nobody"], "--wait must be everyone, not 'nobody'"),
     (["log", "export", "x", "--format", "jsnl"],
-     "--format must be jsonl or parquet, not 'jsnl'; did you mean jsonl?"),
+     "--format must be jsonl, parquet or sqlite, not 'jsnl'; did you mean jsonl?"),
     (["read", "--folow"], "there is no option --folow; did you mean --follow or --long or --from?"),
     (["read", "-x"], "there is no option -x; see alpo read --help"),
     (["read", "--from"], "--from needs a value"),

@@ -12,14 +12,17 @@ from alpo_cli.local_cluster import LocalCluster
 
 
 def test_an_outcome_is_told(alpo: Alpo) -> None:
-    lsn = int(alpo.out("append", "first", "--client", "billing-7"))
+    appended = alpo.lines("append", "first", "--client", "billing-7")[0]
+    lsn, birth = appended["lsn"], appended["epoch"]
     assert alpo.out("outcome", "billing-7", "1") == f"appended at LSN {lsn}\n"
-    assert alpo.lines("outcome", "billing-7", "1") == [{"outcome": "appended", "lsn": lsn}]
+    assert alpo.lines("outcome", "billing-7", "1") == [{"outcome": "appended", "lsn": lsn, "birth": birth}]
     assert alpo.out("outcome", "billing-7", "2") == "not appended\n"
-    assert alpo.lines("outcome", "billing-7", "2") == [{"outcome": "not_appended", "lsn": None}]
+    assert alpo.lines("outcome", "billing-7", "2") == [{"outcome": "not_appended", "lsn": None, "birth": birth}]
+    assert alpo.out("outcome", "billing-7", "1", "--epoch", str(birth)) == f"appended at LSN {lsn}\n"
+    assert alpo.out("outcome", "billing-7", "1", "--epoch", str(birth - 1)) == "too old to tell\n"
     assert alpo.out("outcome", "nobody", "1") == "too old to tell\n"
     (line,) = alpo.lines("append", "by a random client")
-    assert alpo.lines("outcome", line["client"], "1") == [{"outcome": "appended", "lsn": line["lsn"]}]
+    assert alpo.lines("outcome", line["client"], "1") == [{"outcome": "appended", "lsn": line["lsn"], "birth": None}]
 
 
 def test_waiting_for_everyone(alpo: Alpo, directory: Path) -> None:

@@ -47,7 +47,7 @@ def test_payloads_and_clients(sqlite: SqliteBench, tmp_path: Path) -> None:
     fill(sqlite)
     file = tmp_path / "log.db"
     out, said = run("export", sqlite.directory, "--to", file)
-    assert (out, said) == ("", "12 payloads, the last, lie beyond entry 35: not known here to be guaranteed\n")
+    assert (out, said) == ("", "at the end 12 payloads not known here to be guaranteed (beyond entry 35)\n")
     exported = [json.loads(line) for line in run("export", sqlite.directory)[0].splitlines()]
     assert rows(file) == exported and len(exported) == 54
     assert rows(file, "clients") == [{

@@ -191,12 +191,15 @@ class Cluster:
 
     async def newcomer(self, id: int) -> str:
         """Start a server that waits to be added; its address. It takes the place of one of that id."""
+        replaces = id in self.members  # which the leader finds by itself, before anybody asks for it
         address = await self.network.open(id)
         join = ",".join(other for member, other in self.members.items() if member != id)
         self.members[id] = address
         self.servers[id] = Server(id, self.home / "newcomers", {id: address}, self._options, join)
         (self.home / "newcomers").mkdir(exist_ok=True)
         self.start(id)
+        if not replaces:
+            await self.until(f"server {id} answers", lambda found: id in found)
         return address
 
     async def stop(self, *ids: int) -> dict[int, int]:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import trio
 from harness import Cluster, Server, alpo, cluster, free_port, serving
+from probe import status
 
 from alpo import Refused, connect
 
@@ -258,6 +259,9 @@ async def test_a_server_that_is_no_member_any_more_says_so(tmp_path: Path) -> No
             newcomer.members[replaced] = f"127.0.0.1:{port}"
             newcomer.spawn(port)
             try:
+                with trio.fail_after(60):
+                    while await status(newcomer.address) is None:
+                        await trio.sleep(0.05)
                 await log.replace_member(replaced, newcomer.address)
                 await running.until("it is told", lambda all_: all_[replaced]["status"] == "RETIRED")
                 with trio.fail_after(60):

@@ -182,6 +182,23 @@ def test_replaced_by_another_host() -> None:
     assert old is not None and new is not None and old.incarnation in new.retired
 
 
+def test_a_replacement_that_was_found_before_it_was_asked_for_is_done() -> None:
+    """Its disk counts as lost as soon as it answers, so that the operator's command may come second."""
+    for waits in (0.0, 0.05, 0.2):
+        cluster = started()
+        leader = cluster.elect()
+        other = next(id for id in (1, 2, 3) if id != leader.me.id)
+        listed = leader.members.latest.get(other)
+        assert listed is not None
+        cluster.crash(other)
+        cluster.run(2 * leader.cfg.heartbeat_s)
+        cluster.newcomer(other)
+        cluster.run(waits)
+        reply = ask(cluster, ChangeMember("replace", MemberStep.REPLACE, other, listed.address, 0))
+        assert isinstance(reply, MembersChanged), (waits, reply)
+        cluster.run_until(lambda: votes(cluster, other))
+
+
 @pytest.mark.parametrize("step, id, address, why", [
     (MemberStep.ADD, 2, "10.0.9.9:7100", "is a member already"),
     (MemberStep.ADD, 4, "10.0.0.2:7100", "is the address of server 2"),

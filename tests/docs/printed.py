@@ -11,6 +11,7 @@ Comments of a page, which no reader sees, say what an example needs:
 
     <!-- hidden: COMMANDS -->         run before what follows, and must succeed
     <!-- varies: REGEX -->            from here on what matches is equal to whatever matches; an empty one ends all
+    <!-- may come: REGEX -->          from here on lines in which it is found may come or not; an empty one ends all
     <!-- any order -->                the lines of the next block may come in any order
     <!-- not run: WHY -->             the next block is not run
 
@@ -71,6 +72,7 @@ class Example(NamedTuple):
     below: int = 0
     indent: str = ""
     varies: tuple[str, ...] = ()
+    may_come: tuple[str, ...] = ()
     any_order: bool = False
 
 
@@ -93,6 +95,7 @@ def read_page(path: Path) -> Page:
     steps: list[Example | Hidden] = []
     not_run: list[tuple[str, str]] = []
     varies: list[str] = []
+    may_come: list[str] = []
     why = ""
     any_order = False
     for number, kind, lines, indent in _pieces(path.read_text("utf-8").splitlines()):
@@ -103,6 +106,8 @@ def read_page(path: Path) -> Page:
                 steps.append(Hidden(where, rest.strip()))
             elif word == "varies":
                 varies = [*varies, rest.strip()] if rest.strip() else []
+            elif word == "may come":
+                may_come = [*may_come, rest.strip()] if rest.strip() else []
             elif word == "not run":
                 why = rest.strip()
                 assert why, f"{where}: says not why"
@@ -112,7 +117,8 @@ def read_page(path: Path) -> Page:
             if why:
                 not_run.append((where, why))
             else:
-                steps += _examples(path.name, number, lines, indent, tuple(varies), any_order)
+                told = Example(path.name, "", [], 0, indent, tuple(varies), tuple(may_come), any_order)
+                steps += _examples(told, number, lines)
             why, any_order = "", False
     return Page(steps, not_run)
 
@@ -142,9 +148,8 @@ def _pieces(lines: list[str]) -> Iterator[tuple[int, str, list[str], str]]:
         at += 1
 
 
-def _examples(
-    name: str, number: int, lines: list[str], indent: str, varies: tuple[str, ...], any_order: bool
-) -> Iterator[Example]:
+def _examples(told: Example, number: int, lines: list[str]) -> Iterator[Example]:
+    """Those of a block, of which ``told`` is what they share."""
     at = 0
     while at < len(lines):
         if not lines[at].startswith("$ "):
@@ -156,7 +161,8 @@ def _examples(
             command += "\n" + lines[at]
             at += 1
         output = list(itertools.takewhile(lambda line: not line.startswith("$ "), lines[at:]))
-        yield Example(f"{name}:{number + start}", command, output, number - 1 + at, indent, varies, any_order)
+        yield told._replace(
+            where=f"{told.where}:{number + start}", command=command, output=output, below=number - 1 + at)
         at += len(output)
 
 
@@ -179,8 +185,10 @@ class Shell:
             "TERM": "dumb", "COLUMNS": str(COLUMNS), "LINES": "60", "PYTHON": sys.executable, "ROOT": str(ROOT),
             "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONWARNINGS": "ignore", "STARTED_BY": self._name,
         }
+        # A test run in the background ignores Ctrl-C, and would hand that on.
+        bash = ["env", "--default-signal=INT", "bash", "--norc", "--noprofile"]
         self._process = subprocess.Popen(
-            ["bash", "--norc", "--noprofile"], stdin=subprocess.PIPE, stdout=outside, stderr=outside, cwd=folder,
+            bash, stdin=subprocess.PIPE, stdout=outside, stderr=outside, cwd=folder,
             env=environment, start_new_session=True,
         )
         os.close(outside)
@@ -236,6 +244,7 @@ class Shell:
 
     def _there(self, text: str) -> str:
         for told, real in self._ports.items():
+            text = re.sub(rf"\b{real}(\d)\b( *[│┃])", rf"{told}\1 \2", text)  # a column keeps its width
             text = re.sub(rf"\b{real}(\d)\b", rf"{told}\1", text)
         return text
 
@@ -274,8 +283,10 @@ def interrupted(example: Example) -> Callable[[str], bool] | None:
 
 def difference(example: Example, printed: str) -> str:
     """"" if ``printed`` is what the page says; else the first line that is not, in words."""
-    told = [masked(line, example.varies) for line in example.output]
-    real = [masked(line, example.varies) for line in _lines(printed)]
+    told, real = (
+        [masked(line, example.varies) for line in lines if not any(re.search(each, line) for each in example.may_come)]
+        for lines in (example.output, _lines(printed))
+    )
     while told and (not told[-1] or told[-1] == "^C"):
         told.pop()
     if example.any_order:
@@ -287,7 +298,8 @@ def difference(example: Example, printed: str) -> str:
 
 
 def _lines(printed: str) -> list[str]:
-    kept = [line.rstrip() for line in printed.splitlines() if not _JAVA.search(line)]
+    shown = (line.rpartition("\x1b[K")[2].rstrip() for line in printed.split("\n"))
+    kept = [line for line in shown if not _JAVA.search(line)]
     return "\n".join(kept).strip("\n").splitlines()
 
 

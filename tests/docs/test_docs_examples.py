@@ -40,6 +40,12 @@ def test_what_a_reader_sees_changed_is_a_difference() -> None:
     assert "the page says" in difference(example, "7\n")
 
 
+def test_a_line_may_come() -> None:
+    example = Example("p:1", "alpo doctor", ["OK leader"], may_come=("^ +-> look",))
+    assert difference(example, "OK leader\n    -> look\n") == ""
+    assert "the page says" in difference(example, "OK leader\n    -> weep\n")
+
+
 def test_times_sizes_and_random_ids_vary() -> None:
     line = "2026-11-21T15:09:18.375Z ~01a1fea7-96a7-762b-99c3-b59f7097ab95 took 17.6 s, 1,234 bytes, 3 entries"
     assert masked(line) == "<time> <client> took <duration>, <size>, 3 entries"

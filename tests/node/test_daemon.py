@@ -175,7 +175,8 @@ def test_a_disk_that_cannot_be_synced_at_the_start(tmp_path: Path, name: str) ->
             other.accept()
     assert (ended.returncode, ended.stdout) == (1, "")
     path = data if name == "data" else data / name
-    assert ended.stderr == f"alpod: {path}: cannot be synced: Input/output error\n"
+    told = json.loads(ended.stderr)
+    assert (told["event"], told["why"]) == ("cannot_run", f"{path}: cannot be synced: Input/output error")
     assert {path.name: path.read_bytes() for path in data.iterdir() if path.name != "alpo.lock"} == left
 
 

@@ -103,7 +103,7 @@ def test_command_fails_if_one_is_not_caught(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setitem(MUTATIONS, "M5", replace(MUTATIONS["M5"], patches=()))
     result = CliRunner().invoke(app, ["mutants", "--only", "M5", "--jobs", "1", "--seeds-max", "2"])
     assert result.exit_code == 1
-    assert "NOT CAUGHT" in result.output and "0 of 1 mutations caught" in result.output
+    assert "NOT CAUGHT" in result.output and "0 of 1 mutation caught" in result.output
 
 
 def test_command_refuses_names_that_are_none() -> None:

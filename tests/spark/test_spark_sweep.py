@@ -186,7 +186,7 @@ def test_a_damaged_file_is_named(here: None, tmp_path: Path) -> None:
     path.write_bytes(whole[: len(whole) // 2])
     assert f"{path} cannot be read" in pipeline("sweep", "1..4", *QUICK, "--to", tmp_path, code=1)
     pq.write_table(pq.read_table(tmp_path / sweep_files.range_name(1, 2)).slice(0, 1), path)
-    assert f"{path} has 1 rows" in pipeline("sweep", "1..4", *QUICK, "--to", tmp_path, code=1)
+    assert f"{path} has 1 row;" in pipeline("sweep", "1..4", *QUICK, "--to", tmp_path, code=1)
 
 
 def test_a_mutation_that_is_not_caught_is_a_failure(here: None, tmp_path: Path) -> None:

@@ -16,10 +16,10 @@ from ..running import run
 _WORDS = {"not_appended": "not appended", "too_old": "too old to tell"}
 
 
-async def ask(target: Target, client: str, serial: int) -> alpo.Outcome:
+async def ask(target: Target, client: str, serial: int, epoch: int) -> alpo.Outcome:
     """Raises what the library raises."""
     async with alpo.connect(",".join(target.servers), timeout_s=target.timeout_s) as log:
-        return await log.outcome(client, serial)
+        return await log.outcome(client, serial, epoch=epoch)
 
 
 @with_target
@@ -29,6 +29,9 @@ def outcome(
                                           help="A name, or a random client's id.")],
     serial: Annotated[int, typer.Argument(metavar="SERIAL", min=1, max=INT_MAX, show_default=False,
                                           help="As the message of exit 3 gives it.")],
+    epoch: Annotated[int, typer.Option("--epoch", metavar="E", min=0, max=INT_MAX, show_default="any",
+                                       help="Of a name: the epoch that it was sent under, as that message gives"
+                                            " it.")] = 0,
 ) -> None:
     """Tell what became of an append: appended at an LSN, not appended, or too old to tell.
 
@@ -37,13 +40,13 @@ def outcome(
 
     Examples:
 
-        alpo outcome billing-7 42
+        alpo outcome billing-7 42 --epoch 7
 
         alpo outcome '~01890a5d-ac96-774b-bcce-b302099a8057' 1 --json | jq -r .outcome
     """
     check_client(client, "CLIENT")
-    found = run(ask, target, client, serial)
+    found = run(ask, target, client, serial, epoch)
     if target.json:
-        print_json({"outcome": found.outcome, "lsn": found.lsn})
+        print_json({"outcome": found.outcome, "lsn": found.lsn, "birth": found.birth})
     else:
         print(_WORDS.get(found.outcome, f"appended at LSN {found.lsn}"))
