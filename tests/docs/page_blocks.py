@@ -1,4 +1,4 @@
-"""`python page_blocks.py PAGE.md NUMBER…`: the Python blocks of a page with these numbers (1, 2 …), for its hidden commands.
+"""`page_blocks.py PAGE.md NUMBER…`: the Python blocks of a page with these numbers (1, 2 …), for hidden commands.
 
 The addresses of the page's servers are those of `ALPO_SERVERS`; files of the page's are in the folder here.
 """
