@@ -25,7 +25,7 @@ for _name in [name for name in os.environ if name in _PRINTING or name.startswit
     del os.environ[_name]
 
 #: Folders whose tests take longest, so that no worker is left with one of them at the end.
-_FIRST = ("spark", "cluster", "cli", "sim", "node")
+_FIRST = ("spark", "docs", "cluster", "upgrade", "cli", "sim", "node")
 #: Folders whose modules' fixtures start servers.
 _WITH_SERVERS = ("cli", "spark")
 
