@@ -26,9 +26,11 @@ FIELDS: dict[str, dict[str, Any]] = {
 
 
 def kinds(of: type[alpo.AlpoError] = alpo.AlpoError) -> list[type[alpo.AlpoError]]:
+    """The library's own, in this process whatever else it has loaded: Spark's are made otherwise."""
     for module in pkgutil.iter_modules(alpo.client.__path__):
         import_module(f"alpo.client.{module.name}")
-    return [of, *(kind for below in of.__subclasses__() for kind in kinds(below))]
+    below = [kind for kind in of.__subclasses__() if kind.__module__ == "alpo.errors" or "client" in kind.__module__]
+    return [of, *(kind for each in below for kind in kinds(each))]
 
 
 def told(error: BaseException) -> tuple[object, ...]:

@@ -68,20 +68,13 @@ def run_pytest(folder: Path, text: str, name: str = "test_mine.py") -> str:
     return done.stdout + done.stderr
 
 
-def shape(line: str) -> str:
-    """Without the numbers, which may be others when anything in the core takes its time otherwise."""
-    return re.sub(r"\d+", "#", re.sub(r" in \d+\.\d+s.*", "", line)).strip("_- ")
-
-
 def test_the_example_in_the_docs(tmp_path: Path) -> None:
-    """What docs/testing.md says comes out does."""
+    """Its careful publisher passes with every seed, the naive one does not. What is printed: `tests/docs`."""
     page = (ROOT / "docs" / "testing.md").read_text()
     example = re.findall(r"```python\n(# test_outbox.*?)```", page, re.DOTALL)[0]
-    wanted = re.findall(r"```text\n(.*?)```", page, re.DOTALL)[0]
     told = run_pytest(tmp_path, example, "test_outbox.py")
-    shapes = [shape(line) for line in told.splitlines()]
-    assert [line for line in wanted.splitlines() if line != "…" and shape(line) not in shapes] == []
-    assert "-publish]" not in told
+    assert "-publish_naively]" in told and "-publish]" not in told
+    assert re.search(r"\b[1-9]\d* failed, 1\d passed", told)
 
 
 def test_a_failure_says_its_seed(tmp_path: Path) -> None:
