@@ -127,8 +127,17 @@ class Changes:
         if request.step is MemberStep.REMOVE:
             return listed.role is Role.GONE
         if request.step is MemberStep.REPLACE:  # or it was found there before anybody asked
-            return listed.role is Role.LEARNER and listed.address == request.address
+            return listed.address == request.address and (
+                listed.role is Role.LEARNER or (listed.retired != () and self._lives(listed))
+            )
         return listed.role is not Role.GONE and listed.address == request.address
+
+    def _lives(self, listed: Member) -> bool:
+        """True if this very incarnation was heard lately, so that its disk is not a lost one."""
+        r = self._r
+        assert r.leadership is not None
+        peer = r.leadership.progress(listed.identity)
+        return peer is not None and peer.really_heard and r.now_s - peer.heard_s < 2 * r.cfg.heartbeat_s
 
     def _objection(self, request: ChangeMember, listed: Member | None) -> str:
         latest = self._r.members.latest

@@ -53,6 +53,7 @@ class Progress:
         self.stopping = False
         self.room = Room.PLENTY  # as last told
         self.doubted_round = 0  # it may have forgotten what it acknowledged: an answer to this round tells; 0: no doubt
+        self.doubted_id = 0  # the last entry that it had acknowledged when the doubt began
         self.parting_until_s: float | None = None  # no member any more: only told so
 
     def rewind(self) -> None:
@@ -299,13 +300,15 @@ class Replication:
         a round begun from now on tells."""
         r = self._r
         if not peer.doubted_round:
-            peer.doubted_round = r.reads.begin_round()
+            peer.doubted_round, peer.doubted_id = r.reads.begin_round(), peer.match_id
+        elif answer.round >= peer.doubted_round and answer.last_id >= peer.doubted_id:
+            peer.doubted_round = 0  # what it acknowledged since has overtaken this answer
         elif answer.round >= peer.doubted_round:
             votes = r.members.latest.is_voter(peer.who)
             name = "store_went_back" if votes else "learner_went_back"
-            r.out.event(name, member=peer.who.id, last_id=answer.last_id, held_id=peer.match_id)
+            r.out.event(name, member=peer.who.id, last_id=answer.last_id, held_id=peer.doubted_id)
             if votes:
-                r.out.send(peer.who, WentBack(r.term, peer.match_id))
+                r.out.send(peer.who, WentBack(r.term, peer.doubted_id))
             else:
                 peer.forgot()
                 self._step_back(peer, answer)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from mini import Cluster
 from test_members import ask, replica, started, votes
 
@@ -189,6 +191,31 @@ def test_an_acceptance_of_a_new_round_ends_a_doubt() -> None:
     assert peer.doubted_round == 0
     says(False, doubted_round)
     assert peer.doubted_round > doubted_round, "a doubt of its own, not a proof"
+
+
+def test_an_answer_that_acknowledgements_have_overtaken_accuses_nobody() -> None:
+    """What was acknowledged after the doubt began says nothing of what the disk held before (R31)."""
+    cluster = started()
+    leader = cluster.elect()
+    cluster.run(0.5)
+    assert leader.leadership is not None
+    peer = next(iter(leader.leadership.peers.values()))
+    held_id = peer.match_id - 2
+
+    def says(ok: bool, id: int, round: int) -> list[Any]:
+        answer = AppendAnswer(leader.term, ok, id if ok else 0, peer.base_id, id, 0, 0, round, 0, False)
+        received = Received(Envelope(leader.cluster, peer.who, leader.me, answer))
+        ready = leader.step([received], cluster.now_s, cluster.wall_ms())
+        return [event.name for event in ready.events]
+
+    peer.match_id = peer.base_id = held_id  # its last two acknowledgements are still under way
+    says(False, held_id - 1, 0)
+    doubted_round = peer.doubted_round
+    assert doubted_round > 0
+    says(True, held_id + 2, 0)
+    assert says(False, held_id, doubted_round) == [] and peer.doubted_round == 0
+    says(False, held_id, doubted_round)
+    assert "store_went_back" in says(False, held_id, peer.doubted_round)
 
 
 def test_a_removal_counts_on_nobody_in_doubt() -> None:

@@ -197,6 +197,19 @@ def test_a_replacement_that_was_found_before_it_was_asked_for_is_done() -> None:
         reply = ask(cluster, ChangeMember("replace", MemberStep.REPLACE, other, listed.address, 0))
         assert isinstance(reply, MembersChanged), (waits, reply)
         cluster.run_until(lambda: votes(cluster, other))
+        settled = replica(cluster, leader.me.id).members.latest
+        again = ask(cluster, ChangeMember("voting", MemberStep.REPLACE, other, listed.address, 0))
+        assert isinstance(again, MembersChanged) and replica(cluster, leader.me.id).members.latest == settled
+
+
+def test_a_server_that_was_never_replaced_is_not_called_replaced() -> None:
+    """It lives at its own address with its own disk: an operator must not believe that it has a fresh one."""
+    cluster = started()
+    leader = cluster.elect()
+    cluster.run(0.5)
+    other = next(m for m in leader.members.latest.members if m.id != leader.me.id)
+    reply = ask(cluster, ChangeMember("replace", MemberStep.REPLACE, other.id, other.address, 0))
+    assert isinstance(reply, Refused) and reply.code is Code.CANNOT_CHANGE
 
 
 @pytest.mark.parametrize("step, id, address, why", [

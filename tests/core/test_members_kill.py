@@ -65,7 +65,7 @@ class CatchUp:
         return died
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", [pytest.param("before", marks=pytest.mark.soak), "after"])
 @pytest.mark.parametrize("who", ["learner", "leader"])
 def test_killed_at_any_step_of_catching_up_it_is_whole(who: str, when: str) -> None:
     step = 1

@@ -36,11 +36,11 @@ CASES: dict[str, tuple[int, str, Patch]] = {
         1, "no progress", edit(Reads, "_answered", (
             "return count + r.members.i_vote >= r.members.latest.majority", "return False"))),
     "opens are never answered": (
-        2, "no progress", edit(Serving, "open_session", ("if isinstance(verdict, OpenAgain):", "if False:"))),
+        19, "no progress", edit(Serving, "open_session", ("if isinstance(verdict, OpenAgain):", "if False:"))),
     "the fastest peer is everybody": (
         2, "fully replicated", edit(Replication, "count", ("low = min([", "low = max(["))),
     "a member list upon another": (
-        3, "members", edit(Changes, "may_change", (" >= r.members.latest_id", ""))),
+        15, "members", edit(Changes, "may_change", (" >= r.members.latest_id", ""))),
     "a member list before the reign has begun": (
         2, "members", edit(Changes, "may_change", ("r.leadership.first_id <= ", ""))),
     "a start answer before it is durable": (
@@ -54,11 +54,11 @@ CASES: dict[str, tuple[int, str, Patch]] = {
     "a peer's window has no end": (2, "bounds", edit(Replication, "_room", (
         "len(peer.in_flight) < REQUESTS_MAX and peer.in_flight_bytes < self._r.cfg.peer_inflight_bytes_max", "True"))),
     "OUTRANKED counts as held": (
-        4, "electable", edit(Election, "on_vote_answer", (
+        9, "electable", edit(Election, "on_vote_answer", (
             "cycle.outranked[sender.id] = True",
             "cycle.outranked[sender.id] = True\n        cycle.held[sender.id] = (sender.id, None)"))),
     "a drop is told before it is guaranteed": (
-        7, "acknowledged", edit(Serving, "drop_session", (
+        11, "acknowledged", edit(Serving, "drop_session", (
             "self.answer(Dropped(request.origin, verdict.epoch), entry.id, taken=True)",
             "r.out.reply(Dropped(request.origin, verdict.epoch))"))),
     "what is remembered is too old": (1, "sessions", edit(SessionTable, "_judge_old", (
@@ -69,7 +69,7 @@ CASES: dict[str, tuple[int, str, Patch]] = {
         3, "equal tables", edit(SessionState, "_begin", (
             "while self._idle and len(self._idle) >= self.settings.sessions_max:", "while False:"))),
     "more serials remembered than there may be": (
-        1, "equal tables", edit(SessionState, "_count_slot", (
+        7, "equal tables", edit(SessionState, "_count_slot", (
             "if self._slots_total > self.settings.window_total:", "if False:"))),
     "more names than there may be": (
         1, "sessions", edit(SessionTable, "judge_open", (

@@ -77,11 +77,11 @@ def test_every_process_finds_the_same() -> None:
     ("world", "wanted", "mutation", "invariant", "steps"),
     [
         ("start", Wanted(terms=1, timers=1, wipes=0), "N5", "first start", 8),
-        ("replacement", Wanted(timers=1), "M12", "alarm", 4),
+        pytest.param("replacement", Wanted(timers=1), "M12", "alarm", 4, marks=pytest.mark.soak),
         ("replacement", Wanted(timers=1), "N1", "members", 5),
         ("sessions", Wanted(terms=1, requests=2), "S2", "sessions", 4),
-        ("sessions", Wanted(terms=2, requests=1), "M9", "equal tables", 4),
-        ("sessions", Wanted(terms=1, requests=2), "S4", "acknowledged", 4),
+        pytest.param("sessions", Wanted(terms=2, requests=1), "M9", "equal tables", 4, marks=pytest.mark.soak),
+        pytest.param("sessions", Wanted(terms=1, requests=2), "S4", "acknowledged", 4, marks=pytest.mark.soak),
     ],
 )
 def test_a_broken_rule_is_found_by_a_shortest_way(

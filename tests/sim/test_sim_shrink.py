@@ -35,6 +35,7 @@ def failing() -> tuple[int, Scenario, str]:
     raise AssertionError(f"no seed shows {MUTATION}")
 
 
+@pytest.mark.soak
 def test_a_failing_seed_becomes_a_small_schedule_that_fails_in_the_same_way() -> None:
     with MUTATIONS[MUTATION].applied():
         _, schedule, invariant = failing()

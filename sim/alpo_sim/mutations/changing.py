@@ -179,6 +179,23 @@ def restarted_in_vain(w: Changing) -> Iterator[int]:
     yield SECOND
 
 
+def expunged_list(w: Changing) -> Iterator[int]:
+    """A leader takes a follower out, and is cut off before anybody gets to know; its entry is expunged as it comes
+    back."""
+    a, b, c = w.cast()
+    yield w.some_us(50, 200)
+    w.drops = lambda x: (
+        isinstance(x.message, AppendRequest) and bool(x.message.entries) and w.role(a, c) is Role.GONE
+    )
+    w.change(a, MemberStep.REMOVE, c)
+    yield from w.waits(lambda: w.role(a, c) is Role.GONE, 100 * MS)
+    w.parted(b, c)
+    yield from w.waits(lambda: (led := w.leader()) is not None and led.me.id != a, 3 * SECOND)
+    w.drops = lambda x: False
+    w.parted(a, b, c)
+    yield SECOND
+
+
 def _late_base(w: Changing, *, voter: bool) -> Iterator[int]:
     a, _, c, *_ = (id for id in w.cast() if id != _spare(w))
     d = _spare(w)

@@ -22,10 +22,6 @@ from .changing import Changing, changing
 from .mutation import Mutation, edit
 from .worlds import BUSY, planned
 
-#: An answer to a round may be overtaken by an acceptance of an earlier one: what comes of that is
-#: seldom, and harmless: the member looks for itself.
-_FALSE_MAX = 100
-
 
 def marks_of_a_damaged_follower(w: Changing) -> Iterator[int]:
     """A follower that does not know yet that its last entry is guaranteed is found damaged, and its leader counts only
@@ -78,11 +74,11 @@ class Words(Watcher):
 
 def overtaking(w: Changing) -> Iterator[int]:
     """Requests and answers overtake each other for seconds: a leader often hears a refusal after the acceptance that
-    followed it. Hardly ever it may take that for more than an old answer. Raises `Broken`."""
+    followed it. Never may it take that for more than an old answer. Raises `Broken`."""
     words = Words(w)
     w.stage.watchers.append(words)
     yield 4 * SECOND
-    if words.false > _FALSE_MAX:
+    if words.false:
         raise Broken("damage", f"{words.false} times a leader said of a sound disk that it has forgotten")
 
 
@@ -104,9 +100,10 @@ DOUBTS = (
         makes=changing(marks_of_a_damaged_follower),
     ),
     Mutation(
-        "P80", "R31", "a doubt that an acceptance has settled goes on",
+        "P80", "R31", "a doubt that newer acknowledgements have settled goes on",
         "operators are told of lost disks, again and again, where there are none",
-        (edit(Replication, "on_answer", ("if answer.round >= peer.doubted_round:", "if False:")),),
+        (edit(Replication, "on_answer", ("if answer.round >= peer.doubted_round:", "if False:")),
+         edit(Replication, "_doubt", ("answer.last_id >= peer.doubted_id", "False"))),
         planned(
             network=Network((100, 9000), 0.0, SECOND, 0.0, 0.0, False), load=BUSY, seconds=8,
             limits=(("request_bytes_max", 1),),

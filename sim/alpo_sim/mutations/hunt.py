@@ -25,28 +25,29 @@ class Caught(NamedTuple):
         return self.invariant in MUTATIONS[self.name].caught_by
 
 
-def hunt(name: str, seeds_max: int | None = None) -> Caught:
-    """Seeds 1, 2, 3 …, up to the mutation's own bound unless another is given."""
+def hunt(name: str, seeds_max: int | None = None, first: int = 1) -> Caught:
+    """Run the worlds of seeds ``first``, ``first`` + 1, … until one breaks: as many as the mutation's own bound, or
+    ``seeds_max``."""
     mutation = MUTATIONS[name]
-    cpu_s, most = 0.0, seeds_max or mutation.seeds_max
-    for seed in range(1, most + 1):
+    cpu_s, last = 0.0, first - 1 + (seeds_max or mutation.seeds_max)
+    for seed in range(first, last + 1):
         verdict = mutation.verdict(seed)
         cpu_s += verdict.cpu_s
         if not verdict.ok:
             return Caught(name, verdict.invariant, verdict.detail, seed, cpu_s)
-    return Caught(name, "", "", most, cpu_s)
+    return Caught(name, "", "", last, cpu_s)
 
 
-def spared(name: str, seeds: int) -> Caught:
-    """The same worlds with the core as it is: nothing is to break."""
+def spared(name: str, seeds: int, first: int = 1) -> Caught:
+    """Run the same worlds, ``seeds`` of them, with the core as it is: nothing is to break."""
     mutation = MUTATIONS[name]
     cpu_s = 0.0
-    for seed in range(1, seeds + 1):
+    for seed in range(first, first + seeds):
         verdict = mutation.verdict(seed, mutated=False)
         cpu_s += verdict.cpu_s
         if not verdict.ok:
             return Caught(name, verdict.invariant, verdict.detail, seed, cpu_s)
-    return Caught(name, "", "", seeds, cpu_s)
+    return Caught(name, "", "", first - 1 + seeds, cpu_s)
 
 
 def hunts(names: Sequence[str], jobs: int, seeds_max: int | None = None) -> Iterator[Caught]:

@@ -11,13 +11,12 @@ from alpo.core.replica import Replica
 
 from ..options import SECOND, Network
 from . import directed as plans
-from .changing import changing, restarted_in_vain, takes_itself_out_and_crashes
+from .changing import changing, expunged_list, restarted_in_vain, takes_itself_out_and_crashes
 from .directed import directed
 from .log import LOST
 from .mutation import Mutation, edit
-from .worlds import BUSY, NARROW, planned, world
+from .worlds import BUSY, planned
 
-_MOVES = ("move", "isolate", "cut", "crash")
 _SOUND = Network((100, 3000), 0.0, SECOND, 0.0, 0.0, True, 0.0)
 
 LEAVING = (
@@ -32,7 +31,7 @@ LEAVING = (
         "P30", "R27", "a member list is not undone by an expunge",
         "a server goes by a list that is not in the log: its majority is not the others'",
         (edit(Replica, "expunge", ("self.members.expunge(from_id)", "pass")),),
-        world(load=BUSY, limits=NARROW, faults=_MOVES, stewards=2, spares=2), ("equal tables", *LOST),
+        planned(network=_SOUND, load=BUSY, seconds=6), ("equal tables", *LOST), makes=changing(expunged_list),
     ),
     Mutation(
         "P31", "R27", "the member list is saved as of the head of the log, not of the guaranteed mark",
