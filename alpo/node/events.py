@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 #: What makes two events of one name the same.
-_KEY = ("term", "member", "peer", "remote", "what")
+_KEY = ("term", "member", "peer", "remote", "what", "cursor", "ids")
 #: So many of the same, in so many ms: by default, and of those that come with every bit of work.
 _BUDGET = (3, 60_000)
 _BUDGETS = {"clean": (1, 3_600_000), "slow_fsync": (3, 600_000), "address_change": (3, 600_000)}

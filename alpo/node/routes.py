@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from alpo.core.members import Identity
-from alpo.core.messages import REQUESTS, START_ONLY, AppendRequest, Envelope
+from alpo.core.messages import REQUESTS, START_ONLY, AppendRequest, Envelope, HandOver
 from alpo.wire.codec import encode_entries, encode_envelope
 
 from .link import Link
@@ -24,7 +24,7 @@ class Route:
         self.full = full
         #: Of the protocol, as spoken on this connection.
         self.version = version
-        #: When we first sent something after we last heard something; None: nothing is unanswered.
+        #: When the first message that wants an answer left after the last answer; None: nothing is unanswered.
         self.silent_since_s: float | None = None
 
 
@@ -73,7 +73,7 @@ class Routes:
                     yield link, b"".join(parts)
                 link, parts = route.link, []
             parts.append(encode_envelope(envelope, blob, route.version))
-            if route.silent_since_s is None:
+            if route.silent_since_s is None and type(message) is not HandOver:
                 route.silent_since_s = now_s
         if link is not None:
             yield link, b"".join(parts)

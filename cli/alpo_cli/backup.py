@@ -136,9 +136,8 @@ def warning(remains: Remains, data: Path) -> str:
     others = [f"{id} ({address})" for id, address in remains.members if id != boot.me.id]
     mark = max(boot.guaranteed_id, boot.applied_id)
     beyond = (
-        f"{counted(remains.unguaranteed, 'entry')} beyond {mark}: not known here to be guaranteed, and kept. Some may"
-        " have been guaranteed, others perhaps never acknowledged to whoever sent them."
-        if remains.unguaranteed else "All of it was known here to be guaranteed."
+        f"What follows entry {mark} ({counted(remains.unguaranteed, 'entry')}) may or may not have been acknowledged."
+        " The new cluster keeps it." if remains.unguaranteed else "All of it was known here to be guaranteed."
     )
     return "\n".join([
         f"{data}: server {boot.me.id} of cluster {remains.cluster.hex()}",
@@ -148,8 +147,8 @@ def warning(remains: Remains, data: Path) -> str:
         "",
         "This makes it the only member of a new cluster, which begins with this log.",
         beyond,
-        f"LOST for good is whatever the others guaranteed beyond entry {boot.last_id}: appends that were acknowledged."
-        " If any other server's disk can still be read, compare first: alpo log diff.",
-        "The others' directories are of no more use to the new cluster: wipe them before they join it. Should a"
-        " majority of them come back by itself, it goes on as the old cluster, and there are two logs.",
+        f"LOST for good: every append that the other servers acknowledged after entry {boot.last_id}.",
+        "If the disk of another server can still be read, compare the two first: alpo log diff.",
+        "Wipe the other servers' directories before they join the new cluster. If a majority of them starts as it is,",
+        "the old cluster goes on beside the new one, and there are two logs.",
     ])

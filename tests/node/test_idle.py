@@ -115,7 +115,7 @@ def who_reads(which: str, log: Log, care: DiskCare, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(("size_bytes", "pass_s"), [
     (0, HOUR), (10 * ENTRY, HOUR), (12 * MB, HOUR), (58 * MB, HOUR),  # an hour where that costs nothing
     (200 * MB, 200 * MB / FREE_BYTES_PER_S),  # then longer
-    (2_000 * MB, DAY),  # but a day at most
+    pytest.param(2_000 * MB, DAY, marks=pytest.mark.soak),  # but a day at most
 ])
 def test_a_pass_takes_as_long_as_it_may(
     which: str, size_bytes: int, pass_s: float, monkeypatch: pytest.MonkeyPatch

@@ -191,8 +191,8 @@ def spoil(node: Node, damaged: int, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.trio
 async def test_servers_that_have_cleaned_differently_compare_what_both_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     async with rig(3, care=CARE) as r:
-        r.nodes[1].cleaner.policy = Retention(max_entries=15)
         entries = await filled(r, 60)
+        r.nodes[1].cleaner.policy = Retention(max_entries=15)
         await until(lambda: r.nodes[1].replica.log.base_id >= entries[-16].id)
         assert r.nodes[0].replica.log.base_id == 0
         early, late = entries[5].id, entries[-3].id

@@ -256,3 +256,11 @@ async def test_days_until_the_disk_is_full_over_a_restart(grown):
     now[0] += DAY_MS // 2
     store.live += grown
     await later()
+
+
+@pytest.mark.parametrize(("name", "field", "values"), [
+    ("cursor_dropped", "cursor", [f"reader-{n}" for n in range(10)]), ("damage_found", "ids", [[n] for n in range(10)]),
+])
+def test_alarms_about_different_things_are_each_kept(name: str, field: str, values: list[object]) -> None:
+    recorder = Recorder()
+    assert all(kept(recorder, name, 1, **{field: value}) is not None for value in values)

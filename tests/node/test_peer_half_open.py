@@ -5,9 +5,18 @@ from __future__ import annotations
 import ctypes
 import socket
 import sys
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from node_rig import rig, until
+
+from alpo.core.members import Identity
+from alpo.core.messages import Envelope, HandOver, VoteRequest
+from alpo.core.ranks import Rank
+from alpo.node.link import Link
+from alpo.node.routes import Route, Routes
+from alpo.wire.requests import VERSION
 
 _SO_ATTACH_FILTER = 26
 _RETURN = 0x06
@@ -37,3 +46,12 @@ async def test_an_idle_half_open_connection_is_dialled_anew() -> None:
         drop_all_that_comes(leader.routes.accepted[passive.us.me].link._sock)
         await until(lambda: passive.routes.dialled.get(leader.us.me.id) not in (None, idle))
         assert leader.replica.state.value == "leader"
+
+
+def test_only_what_is_answered_makes_a_silence_count() -> None:
+    us, them = Identity(1, b"a" * 16), Identity(2, b"b" * 16)
+    routes = Routes()
+    route = routes.dialled[them.id] = Route(cast(Link, SimpleNamespace(push=lambda data: None)), True, VERSION)
+    for message, since_s in [(HandOver(1), None), (VoteRequest(1, Rank(1, 1, 0, 1), False), 5.0)]:
+        routes.send([Envelope(b"c" * 16, us, them, message)], now_s=5.0)
+        assert route.silent_since_s == since_s, message
