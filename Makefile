@@ -9,11 +9,14 @@ CHECK_STAMP := $(VENV)/.installed-for-checks
 TEST_STAMP := $(VENV)/.installed-for-tests
 SOAK_STAMP := $(VENV)/.installed-for-soak
 SOAK_SECONDS ?= 300
-# Twice as many as cores: tests with real servers mostly wait.
-WORKERS ?= 4
+# More than cores: tests with real servers mostly wait.
+WORKERS ?= 5
 IN_PARALLEL := --numprocesses=$(WORKERS) --dist=loadgroup --no-loadscope-reorder
 SIM_SECONDS ?= 600
 EXPLORE_SECONDS ?= 300
+
+# Tests and demos start hundreds of processes: none is to compile everything anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help venv lint check test demo demo-spark bench soak sim-coverage clean
@@ -73,9 +76,11 @@ bench: $(TEST_STAMP) ## the speed of appends beside the yardstick's, in the same
 
 soak: $(SOAK_STAMP) ## the slow tests, real processes under faults SOAK_SECONDS=300, fresh simulated seeds SIM_SECONDS=600, all states within bounds
 	$(BIN)/python -m pytest -m soak $(IN_PARALLEL)
+	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest $(IN_PARALLEL) tests/node/test_node_frames.py tests/wire
 	$(BIN)/python tests/cluster/soak.py --seconds $(SOAK_SECONDS)
 	$(BIN)/python tests/spark/sink_kills.py
 	$(BIN)/python tests/spark/shipped.py
+	$(BIN)/alpo-sim mutants
 	$(BIN)/alpo-sim seeds --limit-s $(SIM_SECONDS)
 	$(BIN)/alpo-sim explore --world all --limit-s $(EXPLORE_SECONDS)
 

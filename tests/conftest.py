@@ -30,6 +30,7 @@ _FIRST = ("spark", "docs", "cluster", "upgrade", "cli", "sim", "node")
 _WITH_SERVERS = ("cli", "spark")
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in this same hook
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What is started once for several tests is started on one worker: Spark, the cluster of a module.
 
@@ -47,6 +48,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if not hasattr(item.obj, "hypothesis"):  # whose every example is a run of its own
             item.obj = _within(0.9 * limit_s, item.obj)
     items.sort(key=lambda item: _FIRST.index(folder) if (folder := item.path.parent.name) in _FIRST else len(_FIRST))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Refuse to run if xdist leaves groups out: Spark would be started on every worker, and nothing would fail."""
+    if getattr(session.config.option, "loadgroup", False):
+        loose = [item.nodeid for item in session.items if _group(item) and "@" not in item.nodeid]
+        if loose:
+            raise pytest.UsageError(f"xdist does not group {loose[0]}: install what constraints.txt says")
 
 
 def _group(item: pytest.Item) -> str:

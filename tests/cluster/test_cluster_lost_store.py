@@ -43,7 +43,7 @@ def flip_header(data: Path) -> None:
     flip(data / "alpo.db", 3)
 
 
-@pytest.mark.parametrize("damage", [flip_in_wal, flip_header])
+@pytest.mark.parametrize("damage", [pytest.param(flip_in_wal, marks=pytest.mark.soak), flip_header])
 @pytest.mark.trio
 async def test_a_damaged_store_is_set_aside(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     async with cluster(tmp_path) as running:

@@ -39,7 +39,7 @@ def same(running: Cluster, *ids: int) -> None:
     assert all(log == kept[0] for log in kept)
 
 
-@pytest.mark.parametrize("trimmed", [False, True])
+@pytest.mark.parametrize("trimmed", [pytest.param(False, marks=pytest.mark.soak), True])
 @pytest.mark.trio
 async def test_a_lost_disk_comes_back_by_itself(tmp_path: Path, trimmed: bool) -> None:
     async with cluster(tmp_path) as running:

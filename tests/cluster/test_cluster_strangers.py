@@ -26,7 +26,6 @@ from alpo.wire import requests as w
 from alpo.wire.codec import encode, encode_entries, encode_envelope
 from alpo.wire.framing import frame
 
-FRAMES = 20_000
 AT_ONCE = 16
 IDLE = 2_000
 CLIENTS_MAX = 1_000
@@ -111,8 +110,9 @@ class Stranger:
                 return hello + mutated(rng, rng.choice(frames))
 
 
+@pytest.mark.parametrize("frames", [5_000, pytest.param(20_000, marks=pytest.mark.soak)])
 @pytest.mark.trio
-async def test_whatever_bytes_come_the_cluster_keeps_serving(tmp_path: Path) -> None:
+async def test_whatever_bytes_come_the_cluster_keeps_serving(tmp_path: Path, frames: int) -> None:
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")
     async with cluster(tmp_path) as running:
@@ -123,7 +123,7 @@ async def test_whatever_bytes_come_the_cluster_keeps_serving(tmp_path: Path) -> 
                 for number in range(AT_ONCE):
                     id = number % 3 + 1
                     stranger = Stranger(running.servers[id].port, found[id], seed + number)
-                    nursery.start_soon(stranger.send, FRAMES // AT_ONCE)
+                    nursery.start_soon(stranger.send, frames // AT_ONCE)
         await running.level()
         assert set((await running.stop()).values()) == {0}
 

@@ -44,7 +44,7 @@ async def send_unanswered(running: Cluster, leader: int, reaches_others: bool) -
     return told[0].split()
 
 
-@pytest.mark.parametrize("got_in", [True, False])
+@pytest.mark.parametrize("got_in", [True, pytest.param(False, marks=pytest.mark.soak)])
 @pytest.mark.trio
 async def test_the_retry_by_hand_gives_one_lsn_whether_or_not_the_first_try_got_in(
     tmp_path: Path, got_in: bool

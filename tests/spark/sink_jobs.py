@@ -1,29 +1,14 @@
-"""A driver for the sink's batch tests: writes in every way there is, and prints as JSON what went wrong with each.
-
-    python sink_jobs.py SERVERS FOLDER
-"""
+"""Writing from Spark in every way there is but by a stream, and what went wrong with each."""
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import Any
 
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
-from sink_driver import session
 
 import alpo.spark
-
-
-def failing_once(rows: Any) -> Any:
-    """As an executor that dies after it has given everything."""
-    yield from rows
-    task = TaskContext.get()
-    assert task is not None
-    if task.attemptNumber() == 0 and task.partitionId() == 1:
-        raise RuntimeError("this attempt fails")
 
 
 def error_of(write: Any) -> str:
@@ -36,7 +21,15 @@ def error_of(write: Any) -> str:
     return ""
 
 
-def main(spark: SparkSession, servers: str, folder: Path) -> dict[str, str]:
+def write_in_every_way(spark: SparkSession, servers: str, folder: Path) -> dict[str, str]:
+    def failing_once(rows: Any) -> Any:
+        """As an executor that dies after it has given everything. (In here, so that it is sent by value.)"""
+        yield from rows
+        task = TaskContext.get()
+        assert task is not None
+        if task.attemptNumber() == 0 and task.partitionId() == 1:
+            raise RuntimeError("this attempt fails")
+
     def rows(tag: str, count: int) -> DataFrame:
         return spark.range(count).repartition(2).selectExpr(f"concat('{tag}-', id) as payload")
 
@@ -79,7 +72,3 @@ def main(spark: SparkSession, servers: str, folder: Path) -> dict[str, str]:
     )
     return found
 
-
-if __name__ == "__main__":
-    where = Path(sys.argv[2])
-    print(json.dumps(main(session(where), sys.argv[1], where)))

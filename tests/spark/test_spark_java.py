@@ -78,6 +78,7 @@ def test_spark_runs_where_the_system_has_no_java(tmp_path: Path) -> None:
         "from pyspark.sql import SparkSession\n"
         "b = SparkSession.builder.master('local[1]').config('spark.ui.enabled', 'false')\n"
         "b = b.config('spark.driver.host', '127.0.0.1').config('spark.driver.bindAddress', '127.0.0.1')\n"
+        "b = b.config('spark.driver.extraJavaOptions', '-XX:TieredStopAtLevel=1 -XX:+UseSerialGC')\n"
         "spark = alpo.spark.configure(b).getOrCreate()\n"
         "rows = spark.read.format('alpo').option('path', sys.argv[1]).load().collect()\n"
         "print(os.environ['JAVA_HOME'], b''.join(row.payload for row in rows).decode())\n"

@@ -162,8 +162,9 @@ def test_what_cannot_be_is_told(log: Replica, functions: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("point", "number"), [
-    ("reading", 1), ("reading", 3), ("part", 1), ("part", 25), ("renamed", 3), ("renamed", 31), ("finish", 1),
-    ("finish", 4), ("cleared", 1),
+    ("reading", 1), ("part", 25), ("renamed", 31), ("cleared", 1),
+    *(pytest.param(*each, marks=pytest.mark.soak) for each in (
+        ("reading", 3), ("part", 1), ("renamed", 3), ("finish", 1), ("finish", 4))),
 ])
 def test_killed_anywhere_it_comes_to_the_same(
     log: Replica, functions: Path, tmp_path: Path, point: str, number: int

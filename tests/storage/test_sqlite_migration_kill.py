@@ -38,7 +38,13 @@ def _fill(db: sqlite3.Connection, version: int) -> None:
         db.execute("INSERT INTO event_log (time_ms, name, fields) VALUES (5, 'started', '{\"term\": 7}')")
 
 
-@pytest.fixture(params=[(version, killed) for version in range(1, NEWEST) for killed in (False, True)])
+#: (version, whether its server was killed): the first in every run, the others in the soak.
+OLD = [(version, killed) for version in range(1, NEWEST) for killed in (False, True)]
+
+
+@pytest.fixture(params=[
+    pytest.param(each, marks=() if each == OLD[1] else pytest.mark.soak) for each in OLD
+])
 def old(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Path, int]]:
     """A directory with a file of an older version, whose server was stopped or killed (all is in the WAL); and that."""
     version, killed = request.param

@@ -39,7 +39,7 @@ def test_a_commit_under_way_holds_up_no_reader_and_is_not_seen(sqlite):
     sqlite.store._db.execute("ROLLBACK")
 
 
-@pytest.mark.parametrize("round", range(20))
+@pytest.mark.parametrize("round", [*range(5), *(pytest.param(n, marks=pytest.mark.soak) for n in range(5, 20))])
 def test_readers_see_whole_commits_only(sqlite, round, monkeypatch):
     """Commits of ten, expunges of ten among them, while three threads read."""
     monkeypatch.setattr(sqlite_module, "READ_S_MAX", float("inf"))  # no read is cut short, however busy the machine

@@ -206,7 +206,7 @@ def test_a_reader_that_stays_does_not_make_the_wal_grow_without_end(sqlite, no_p
     assert len(list(sqlite.store.replay(1))) == 9_000
 
 
-@pytest.mark.parametrize("round", range(20))
+@pytest.mark.parametrize("round", [*range(5), *(pytest.param(n, marks=pytest.mark.soak) for n in range(5, 20))])
 def test_readers_see_whole_cleanings_only(sqlite, round, no_pace, monkeypatch):
     """Appends, cleanings and pages given back, while three threads read."""
     monkeypatch.setattr(sqlite_module, "READ_S_MAX", float("inf"))  # no read is cut short, however busy the machine

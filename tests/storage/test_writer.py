@@ -258,7 +258,7 @@ def test_asked_to_give_back_it_wakes_the_store_and_drops_no_write(monkeypatch):
     assert rig.writer._queue.qsize() == 0, "what nobody will take must not pile up"
 
 
-@pytest.mark.parametrize("round", range(20))
+@pytest.mark.parametrize("round", [*range(5), *(pytest.param(n, marks=pytest.mark.soak) for n in range(5, 20))])
 def test_on_disk_with_submitters_racing(sqlite, round):
     """Everything submitted is there, in order, whatever the groups were."""
     entries = LogBuilder().datas(400)

@@ -73,7 +73,7 @@ async def test_a_cluster_is_upgraded_server_by_server_under_appends(tmp_path: Pa
         assert logs[0] == logs[1] == logs[2]
 
 
-@pytest.mark.parametrize("leader_is_new", [False, True])
+@pytest.mark.parametrize("leader_is_new", [pytest.param(False, marks=pytest.mark.soak), True])
 @pytest.mark.trio
 async def test_a_lost_disk_comes_back_across_the_releases(tmp_path: Path, leader_is_new: bool) -> None:
     """A base with named sessions, from a leader of the one release to a learner of the other."""
@@ -101,23 +101,24 @@ async def test_a_lost_disk_comes_back_across_the_releases(tmp_path: Path, leader
             assert log.last_serial == 30
 
 
+@pytest.mark.soak
 @pytest.mark.trio
 async def test_either_command_works_with_either_server(tmp_path: Path) -> None:
     async with cluster(tmp_path, start=False) as running:
         await of_release_before(running)
-        await both_commands(running, "before")
+        await commands(running, "before", {None: "new"})
         for id in running.servers:
             await put(running, id, None)
-        await both_commands(running, "after")
+        await commands(running, "after", {BEFORE: "old", None: "new"})
 
 
-async def both_commands(running: Cluster, when: str) -> None:
+async def commands(running: Cluster, when: str, releases: dict[Path | None, str]) -> None:
     async def ask(release: Path | None, *words: str) -> str:
         code, out, err = await alpo(*words, "--servers", running.addresses, "--json", release=release)
         assert code == 0, err
         return out
 
-    for release, which in ((BEFORE, "old"), (None, "new")):
+    for release, which in releases.items():
         name = f"{which}-{when}"
         lsn = json.loads(await ask(release, "append", "hello", "--client", name, "--serial", "1"))["lsn"]
         told = json.loads(await ask(release, "outcome", name, "1"))
