@@ -146,16 +146,21 @@ def remaining_majority(w: Changing) -> Iterator[int]:
     yield from w.demands_leader()
 
 
+def _removed_in_secret(w: Changing, leader: int, follower: int) -> Iterator[int]:
+    """The leader takes a follower out, and from then on no entry of its gets through to anybody."""
+    w.drops = lambda x: (
+        isinstance(x.message, AppendRequest) and bool(x.message.entries) and w.role(leader, follower) is Role.GONE
+    )
+    w.change(leader, MemberStep.REMOVE, follower)
+    yield from w.waits(lambda: w.role(leader, follower) is Role.GONE, 100 * MS)
+
+
 def removed_in_vain(w: Changing) -> Iterator[int]:
     """A follower is behind, and being taken out; nobody gets to know, and what it lacks is cleaned by the others."""
     a, _, c = w.cast()
     w.alone(c)
     yield 100 * MS
-    w.drops = lambda x: (
-        isinstance(x.message, AppendRequest) and bool(x.message.entries) and w.role(a, c) is Role.GONE
-    )
-    w.change(a, MemberStep.REMOVE, c)
-    yield from w.waits(lambda: w.role(a, c) is Role.GONE, 100 * MS)
+    yield from _removed_in_secret(w, a, c)
     yield 130 * MS
     w.alone(a)
     w.drops = lambda x: False
@@ -166,11 +171,7 @@ def restarted_in_vain(w: Changing) -> Iterator[int]:
     """A leader takes a follower out, and crashes before anybody gets to know; it starts again under another leader."""
     a, _, c = w.cast()
     yield w.some_us(50, 200)
-    w.drops = lambda x: (
-        isinstance(x.message, AppendRequest) and bool(x.message.entries) and w.role(a, c) is Role.GONE
-    )
-    w.change(a, MemberStep.REMOVE, c)
-    yield from w.waits(lambda: w.role(a, c) is Role.GONE, 100 * MS)
+    yield from _removed_in_secret(w, a, c)
     yield 30 * MS
     w.crash(a)
     yield 500 * MS
@@ -184,11 +185,7 @@ def expunged_list(w: Changing) -> Iterator[int]:
     back."""
     a, b, c = w.cast()
     yield w.some_us(50, 200)
-    w.drops = lambda x: (
-        isinstance(x.message, AppendRequest) and bool(x.message.entries) and w.role(a, c) is Role.GONE
-    )
-    w.change(a, MemberStep.REMOVE, c)
-    yield from w.waits(lambda: w.role(a, c) is Role.GONE, 100 * MS)
+    yield from _removed_in_secret(w, a, c)
     w.parted(b, c)
     yield from w.waits(lambda: (led := w.leader()) is not None and led.me.id != a, 3 * SECOND)
     w.drops = lambda x: False
