@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
+import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -43,9 +45,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.xdist_group(group))
         if item.get_closest_marker("trio") is None or not isinstance(item, pytest.Function):
             continue
-        timeout = item.get_closest_marker("timeout")
-        limit_s = float(timeout.args[0] if timeout is not None else config.getini("timeout"))
-        if not hasattr(item.obj, "hypothesis"):  # whose every example is a run of its own
+        limit_s = _timeout_s(item)
+        if limit_s > 0 and not hasattr(item.obj, "hypothesis"):  # whose every example is a run of its own
             item.obj = _within(0.9 * limit_s, item.obj)
     items.sort(key=lambda item: _FIRST.index(folder) if (folder := item.path.parent.name) in _FIRST else len(_FIRST))
 
@@ -67,10 +68,26 @@ def _group(item: pytest.Item) -> str:
     return item.path.name if runs_servers and any(found[-1].scope == "module" for found in definitions) else ""
 
 
+def _timeout_s(item: pytest.Item) -> float:
+    """The test's timeout as pytest-timeout finds it; 0: none."""
+    mark = item.get_closest_marker("timeout")
+    marked = (*mark.args[:1], mark.kwargs.get("timeout")) if mark is not None else ()
+    told = (*marked, item.config.getoption("timeout"), os.environ.get("PYTEST_TIMEOUT"), item.config.getini("timeout"))
+    return next((float(each) for each in told if each not in (None, "")), 0.0)
+
+
 def _within(limit_s: float, test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+    """``test``, cancelled after so many seconds of real time, whatever the clock of Trio says."""
     @functools.wraps(test)
     async def run(**kwargs: Any) -> None:
-        with trio.fail_after(limit_s):
-            await test(**kwargs)
+        with trio.fail_after(math.inf) as scope:
+            cancel = functools.partial(trio.lowlevel.current_trio_token().run_sync_soon, scope.cancel)
+            timer = threading.Timer(limit_s, cancel)
+            timer.start()
+            try:
+                await test(**kwargs)
+            finally:
+                timer.cancel()
+                timer.join()
 
     return run

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from alpo.core.ready import Fate
-from alpo.errors import AlpoError, NotEverywhere, Overloaded, Unavailable
+from alpo.errors import AlpoError, NotEverywhere, Overloaded, Refused, Unavailable
 from alpo.wire import requests as w
 
 from .admin import at_leader, check_named, unwelcome
@@ -24,7 +24,8 @@ _WAIT_MS = 500
 class Outcome:
     """What became of an append: "appended" (``lsn``: of its first payload, else None), "not_appended" (as of now) or
     "too_old" (nobody can tell any more). Of a name this speaks of its life since ``birth``, the epoch that it was first
-    opened with, or first after a drop (None: it is not open, or the client is random)."""
+    opened with, or first after a drop (None: it is not open, or the client is random; 0: the leader is of release 0.1,
+    and does not tell)."""
 
     outcome: str
     lsn: int | None
@@ -33,7 +34,7 @@ class Outcome:
 
 async def outcome(servers: Servers, client: str, serial: int, epoch: int | None, timeout_s: float) -> Outcome:
     """What became of the append (``client``, ``serial``), sent under ``epoch`` (None: under any). Raises ValueError,
-    `Unavailable`."""
+    `Unavailable`, `Refused` for an ``epoch`` that the leader's release cannot tell of."""
     check_named(client, serial)
     asked = 0 if epoch is None or is_random(client) else epoch
     if asked < 0:
@@ -42,7 +43,11 @@ async def outcome(servers: Servers, client: str, serial: int, epoch: int | None,
     async def attempt(connection: Connection) -> Outcome:
         answer = await connection.ask(lambda number: w.Outcome(number, client, serial, asked))
         if isinstance(answer, w.Told):
-            return Outcome(Fate(answer.fate).name.lower(), answer.lsn or None, answer.birth or None)
+            untold = answer.birth is None and not is_random(client)
+            if untold and asked:  # version 1 did not even send the epoch
+                where = connection.address
+                raise Refused(f"{where} is of release 0.1 and cannot tell by epoch: ask again once it is upgraded")
+            return Outcome(Fate(answer.fate).name.lower(), answer.lsn or None, 0 if untold else answer.birth or None)
         raise unwelcome(servers, answer)
 
     return await at_leader(servers, attempt, timeout_s)

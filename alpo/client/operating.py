@@ -76,7 +76,7 @@ class Operations:
         sent under, what was appended under another does not count, and from before a drop nobody can tell.
 
         "not_appended" is no promise for later: a transmission that is still on its way may arrive. Raises ValueError,
-        `Unavailable`.
+        `Unavailable`; `Refused` for an ``epoch`` while a server of release 0.1 leads, which cannot tell by epoch.
         """
         return await keeping.outcome(self._servers, client, serial, epoch, self._seconds(timeout_s))
 

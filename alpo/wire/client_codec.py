@@ -185,7 +185,10 @@ def decode_client(body: bytes | memoryview, version: int = r.VERSION) -> r.Clien
 def decode_server(body: bytes | memoryview, version: int = r.VERSION) -> r.ServerReply | r.Problem:
     """What a server answers a client, or its last word. Raises `WireError`."""
     known = _BY_NUMBER_REPLY if version == r.VERSION else _BY_NUMBER_REPLY_1
-    return _decode(s.unpack_message(body), known, "an answer")  # type: ignore[no-any-return]
+    answer = _decode(s.unpack_message(body), known, "an answer")
+    if version != r.VERSION and type(answer) is r.AppendRefused and answer.code == Code.FENCED and not answer.number:
+        return answer._replace(code=int(Code.DROPPED))  # no epoch is 0: the name is not open
+    return answer  # type: ignore[no-any-return]
 
 
 def _decode(fields: tuple[Any, ...], known: dict[int, Shape], what: str) -> Any:

@@ -193,12 +193,12 @@ class Outcome(NamedTuple):
 
 class Told(NamedTuple):
     """``fate``: a `core.ready.Fate`; ``lsn``: of the first payload, 0 unless it is APPENDED. ``birth``: see
-    `core.ready.Told`."""
+    `core.ready.Told`; None: version 1 does not tell."""
 
     request: int
     fate: int
     lsn: int
-    birth: int = 0
+    birth: int | None = None
 
 
 class AwaitReplicated(NamedTuple):

@@ -10,7 +10,7 @@ from printed import ROOT, Example, Shell, difference, interrupted, masked, read_
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 WITH_EXAMPLES = [page for page in PAGES if read_page(page).steps]
 #: They start Spark again and again: a minute or two.
-SLOW = {"spark-jobs.md", "spark-writing.md"}
+SLOW = {"spark.md", "spark-jobs.md", "spark-writing.md"}
 
 
 @pytest.mark.parametrize("page", [

@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from alpo_command import Alpo
+
+from alpo_cli.local_cluster import free_base_port
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,3 +39,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     )
     yield session
     session.stop()
+
+
+@pytest.fixture
+def alpo(tmp_path: Path) -> Iterator[Alpo]:
+    """Two servers: an archive is checked against a second one."""
+    where = ["--dir", str(tmp_path / "cluster")]
+    base = str(free_base_port(2))
+    done = Alpo().run("cluster", "start", *where, "--size", "2", "--base-port", base, "--detach")
+    yield Alpo(done.stdout.decode().strip())
+    Alpo().run("cluster", "stop", *where, code=None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,20 +11,9 @@ from alpo_command import Alpo, until
 from alpo.spark.jobs.archiving import archive
 from alpo.spark.jobs.fan import run_here
 from alpo.spark.live import ServerOrigin
-from alpo_cli.local_cluster import free_base_port
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-@pytest.fixture
-def alpo(tmp_path: Path) -> Iterator[Alpo]:
-    """Two servers: an archive is checked against a second one."""
-    where = ["--dir", str(tmp_path / "cluster")]
-    base = str(free_base_port(2))
-    done = Alpo().run("cluster", "start", *where, "--size", "2", "--base-port", base, "--detach")
-    yield Alpo(done.stdout.decode().strip())
-    Alpo().run("cluster", "stop", *where, code=None)
 
 
 def append(alpo: Alpo, first: int, last: int) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from harness import Cluster, alpo, cluster, serving
 
-from alpo import connect
+from alpo import Fenced, Log, NotGuaranteed, Refused, connect
 from alpo.storage.schema import DB_NAME
 
 BEFORE = Path(__file__).parent / "alpo-0.1.0.zip"
@@ -90,8 +90,12 @@ async def test_a_lost_disk_comes_back_across_the_releases(tmp_path: Path, leader
         lost = running.others(one)[0]
         await put(running, lost, None)
         if leader_is_new:
-            assert (await alpo("transfer", str(lost), "--servers", running.addresses))[0] == 0
-            await running.leader([lost])
+            async with connect(running.addresses) as log:
+                assert (await log.outcome("audit", 30)).birth == 0
+                await log.transfer(lost)
+                await running.leader([lost])
+                birth = (await log.outcome("audit", 30)).birth  # the one that led still answers, and leads no more
+                assert birth and (await log.outcome("audit", 30, epoch=birth)).outcome == "appended"
             lost = one
         async with serving(running):
             await lose_disk(running, lost)
@@ -99,6 +103,39 @@ async def test_a_lost_disk_comes_back_across_the_releases(tmp_path: Path, leader
         async with connect(running.addresses, client="billing") as log:
             assert await log.append(b"30") > 60
             assert log.last_serial == 30
+
+
+@pytest.mark.trio
+async def test_what_a_server_of_the_release_before_cannot_tell_is_not_guessed(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 1, start=False) as running:
+        running.servers[1].release = BEFORE
+        running.start()
+        code, _, err = await alpo("cluster", "init", "--servers", running.addresses)
+        assert code == 0, err
+        await running.leader()
+        async with connect(running.addresses) as log, connect(running.addresses, client="n") as named:
+            lsn = await named.append(b"x")
+            told = await log.outcome("n", 1)
+            assert (told.outcome, told.lsn, told.birth) == ("appended", lsn, 0)
+            assert (await log.outcome(await random_id(log), 1, epoch=9)).birth is None
+            with pytest.raises(Refused, match=r"release 0\.1"):
+                await log.outcome("n", 1, epoch=named.epoch)
+            code, _, err = await alpo("outcome", "n", "1", "--epoch", "9", "--servers", running.addresses)
+            assert code == 1 and "release 0.1" in err
+
+            assert await log.drop_session("n") == named.epoch
+            with pytest.raises(NotGuaranteed) as lost:  # it is in the log
+                await log.append_by_hand([b"x"], client="n", serial=1, epoch=named.epoch)
+            assert lost.value.too_old
+            with pytest.raises(Fenced, match="was dropped") as dropped:
+                await named.append(b"y")
+            assert dropped.value.epoch == 0
+
+
+async def random_id(log: Log) -> str:
+    await log.append(b"random")
+    assert log.client is not None
+    return log.client
 
 
 @pytest.mark.soak

@@ -99,6 +99,7 @@ FIELDS: dict[tuple[type, str], st.SearchStrategy[Any]] = {
     (r.DigestIs, "digest"): ids16,
     (r.ColumnPage, "names"): st.lists(texts, max_size=4),
     (r.Told, "fate"): st.sampled_from(Fate).map(int),
+    (r.Told, "birth"): ints,
     (Rank, "priority"): st.integers(-1000, 1000),
     (m.StartAnswer, "incarnations"): st.lists(st.builds(Identity, ints, maybe16), max_size=4).map(tuple),
 }
@@ -404,6 +405,9 @@ def test_version_1_has_no_epochs_of_outcomes_and_no_dropped_names() -> None:
         return decode(FrameReader(1 << 20).feed(codec.encode(message, version=1))[0], version=1)
 
     assert through(r.Outcome(1, "web", 4, 9), codec.decode_client) == r.Outcome(1, "web", 4, 0)
-    assert through(r.Told(1, 2, 0, 9), codec.decode_server) == r.Told(1, 2, 0, 0)
+    assert through(r.Told(1, 2, 0, 9), codec.decode_server) == r.Told(1, 2, 0, None)
     refused = r.AppendRefused("web", 1, 1, Code.DROPPED, 9, 0, "", "")
     assert through(refused, codec.decode_server) == refused._replace(code=Code.FENCED)
+    gone = refused._replace(number=0)  # no session has epoch 0: nobody fences with it
+    assert through(gone, codec.decode_server) == gone
+    assert through(gone._replace(code=Code.TOO_OLD), codec.decode_server).code == Code.TOO_OLD
