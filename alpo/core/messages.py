@@ -251,6 +251,9 @@ REQUESTS = (
     CanvassRequest, VoteRequest, DeferRequest, AppendRequest, HandOver, StartQuestion, BasePart, WentBack, CopyRequest,
 )
 
+#: Requests that a sound receiver may leave unanswered: it does as told, or has nothing to say.
+UNANSWERED = (HandOver, BasePart, WentBack, CopyRequest)
+
 #: What a member that was asked says of the log and of terms: only members of the asker's list are heard (R27).
 ANSWERS = (CanvassAnswer, VoteAnswer, DeferAnswer, AppendAnswer, CopyAnswer)
 
@@ -259,6 +262,13 @@ ASKS_FOR_VOTES = (CanvassRequest, VoteRequest)
 
 #: All that an unstarted server, or one that does not know its addressee's incarnation, may exchange (R27).
 START_ONLY = (StartQuestion, StartAnswer, WrongIncarnation, BasePart, BaseAnswer, Retired)
+
+
+def wants_answer(message: Message) -> bool:
+    """Does every sound receiver say something to it? (One whose disk is damaged says nothing to `ASKS_FOR_VOTES`.)"""
+    if type(message) is AppendRequest:
+        return message.round > 0 or bool(message.entries)
+    return isinstance(message, REQUESTS) and not isinstance(message, UNANSWERED)
 
 
 class Envelope(NamedTuple):

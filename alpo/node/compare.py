@@ -74,7 +74,7 @@ class Comparer:
         self._pass_s = care.scrub_pass_s
         self._range_bytes = 0  # compared of the present range
         self._last_peer = 0
-        self._next_ids: dict[Identity, int] = {}  # where to go on, of those that could not be asked to the end
+        self._next_ids: dict[Identity, int] = {}  # where to go on, of those that are not compared to the end yet
         self._found: dict[tuple[Identity, int], Copies] = {}  # by (with whom, entry)
         self._told: dict[Copies, list[int]] = {}
         self._why: dict[int, str] = {}
@@ -123,15 +123,15 @@ class Comparer:
 
     async def _pass(self, peer: Identity) -> bool:
         """True at its end; False if this is no member any more. Raises `Unusable`, `StoreError`."""
-        next_id = self._next_ids.pop(peer, 1)
+        next_id = self._next_ids.get(peer, 1)
         while self._replica.members.latest.holds(peer):
             began_s = trio.current_time()
             first_id = max(next_id, self._replica.log.base_id + 1)
             last_id = min(held_id(self._replica), first_id - 1 + IDS_MAX - (first_id - 1) % IDS_MAX)
             if first_id > last_id:
+                self._next_ids.pop(peer, None)
                 self._passes += 1
                 return True
-            self._next_ids[peer] = first_id
             self._range_bytes = 0
             inquiry = await self._open(peer.id)
             try:
@@ -139,11 +139,11 @@ class Comparer:
             finally:
                 await inquiry.aclose()
             self._keep(peer, first_id, last_id, await self._settle(peer.id, differing))
-            del self._next_ids[peer]
-            next_id = last_id + 1
+            next_id = self._next_ids[peer] = last_id + 1
             log_bytes = await trio.to_thread.run_sync(self._store.live_bytes)
             paid_s = began_s + self._range_bytes / pass_bytes_per_s(log_bytes, self._bytes_per_s, self._pass_s)
             await trio.sleep(max(paid_s - trio.current_time(), 0.0))
+        self._next_ids.pop(peer, None)
         return False
 
     async def _differing(self, inquiry: Inquiry, first_id: int, last_id: int) -> dict[int, tuple[bytes, bytes]]:

@@ -72,7 +72,7 @@ class WriterLike(Protocol):
 
     def note(self, event: EventRow) -> None: ...
 
-    def watch(self, slow_s: float, slow: Slow) -> None: ...
+    def watch(self, slow_s: float, slow: Slow, full: Callable[[], None]) -> None: ...
 
     def give_back(self) -> None: ...
 
@@ -99,6 +99,12 @@ class Fresh(NamedTuple):
 
 #: Reads the configuration anew. Raises `CannotReload`.
 Reload: TypeAlias = Callable[[], Fresh]
+
+
+def _soon(token: trio.lowlevel.TrioToken, call: Callable[[], None]) -> None:
+    """From another thread."""
+    with contextlib.suppress(trio.RunFinishedError):  # the server has stopped
+        token.run_sync_soon(call)
 
 
 def _nothing_new() -> Fresh:
@@ -155,7 +161,6 @@ class Node:
         )
         self.driver.on_failure = self._ended.set
         self.driver.keep = self._keep_event
-        writer.watch(SLOW_SHARE * self._cfg.election_timeout_s, functools.partial(self._slow, token))
         self.growth = Growth(self.driver, self._store)
         self.reads = Reads(self.driver, self._store, self.limits)
         self.everyone = Everyone(self.driver, self._store, self.reads, self.limits)
@@ -166,6 +171,10 @@ class Node:
         )
         care = self._care
         self.disk = DiskWatch(self.driver, self._store, writer.stats, care.low_water_bytes)
+        writer.watch(
+            SLOW_SHARE * self._cfg.election_timeout_s, functools.partial(self._slow, token),
+            functools.partial(_soon, token, self.disk.look_soon),
+        )
         self.scrubber = Scrubber(self.driver, self._store, care)
         self.driver.on_mended = self.scrubber.mended
         self.comparer = Comparer(self.driver, self._store, care)
@@ -203,12 +212,11 @@ class Node:
     def _slow(self, token: trio.lowlevel.TrioToken, what: str, took_s: float, entries: int) -> None:
         """From the writer's thread."""
         limit_ms = round(SLOW_SHARE * self._cfg.election_timeout_s * 1000)
-        note = functools.partial(
+        _soon(token, functools.partial(
             self.driver.note, "slow_fsync", what=what, took_ms=round(took_s * 1000, 1),
             limit_ms=limit_ms, entries=entries,
-        )
-        with contextlib.suppress(trio.RunFinishedError):  # the server has stopped
-            token.run_sync_soon(note)
+        ))
+        _soon(token, self.disk.look_soon)
 
     async def _serve(
         self, listening: socket.socket, heed_signals: bool, reload: Reload, task_status: trio.TaskStatus[None]

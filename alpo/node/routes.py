@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from alpo.core.members import Identity
-from alpo.core.messages import REQUESTS, START_ONLY, AppendRequest, Envelope, HandOver
+from alpo.core.messages import REQUESTS, START_ONLY, AppendRequest, Envelope, wants_answer
 from alpo.wire.codec import encode_entries, encode_envelope
 
 from .link import Link
@@ -73,7 +73,7 @@ class Routes:
                     yield link, b"".join(parts)
                 link, parts = route.link, []
             parts.append(encode_envelope(envelope, blob, route.version))
-            if route.silent_since_s is None and type(message) is not HandOver:
+            if route.silent_since_s is None and wants_answer(message):
                 route.silent_since_s = now_s
         if link is not None:
             yield link, b"".join(parts)

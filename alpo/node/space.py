@@ -5,7 +5,8 @@ Laws:
 * What cleaning has freed in the file counts as room, above a reserve that must be free on the disk itself: for votes,
   for the WAL, and for what it takes to clean.
 * A mark that was crossed is crossed back only well above it: a disk that is about at its mark does not flutter.
-* A write that found the disk full is room for nothing, whatever the file system says.
+* A write that found the disk full is room for nothing, whatever the file system says. After it, and after a slow one,
+  the disk is looked at at once.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ from .driver import Driver
 
 log = structlog.get_logger()
 
-#: Between two looks; when space is scarce, or about to be; when so many low-water marks are free that no disk writes as
-#: fast as to use them up before the next.
+#: Between two looks; when space is scarce, or about to be; when so much is free above the mark that we cannot write it
+#: before the next.
 LOOK_EVERY_S, LOOK_CLOSELY_S, LOOK_SELDOM_S = 1.0, 0.1, 5.0
-_CLOSE_MARKS, _FAR_MARKS = 4, 64
+_CLOSE_MARKS = 4
+_FAR_BYTES = 16 << 30
 #: The reserve's part of the low-water mark; how much above a mark there is room again, as a part of it.
 RESERVE_PART, MARGIN_PART = 4, 4
 
@@ -55,23 +57,32 @@ class DiskWatch:
         self._low_water_bytes = low_water_bytes
         self._free_bytes = 0
         self._told = Room.PLENTY
+        self._wanted = trio.Event()
+
+    def look_soon(self) -> None:
+        """Something speaks for a look before the next is due."""
+        self._wanted.set()
 
     async def run(self) -> None:
         """Look until cancelled."""
         while True:
+            self._wanted = trio.Event()
+            looked_s = trio.current_time()
             try:
                 disk, file_free_bytes = await trio.to_thread.run_sync(self._look)
             except StoreError as error:
                 log.error("cannot_see_space", why=str(error))
             else:
                 self._tell(disk, file_free_bytes)
-            await trio.sleep(self._pause_s())
+            with trio.move_on_at(looked_s + self._pause_s()):
+                await self._wanted.wait()
+            await trio.sleep_until(looked_s + LOOK_CLOSELY_S)
 
     def _pause_s(self) -> float:
-        """Until the next look."""
+        """Until the next look, if nothing speaks for an earlier one."""
         if self._told is not Room.PLENTY or self._free_bytes < _CLOSE_MARKS * self._low_water_bytes:
             return LOOK_CLOSELY_S
-        far = 0 < _FAR_MARKS * self._low_water_bytes <= self._free_bytes
+        far = self._free_bytes - self._low_water_bytes >= _FAR_BYTES
         return LOOK_SELDOM_S if far else LOOK_EVERY_S
 
     def _look(self) -> tuple[Volume, int]:

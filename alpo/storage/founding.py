@@ -16,7 +16,7 @@ import os
 import secrets
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -77,22 +77,21 @@ def restore(
 
     Raises `StoreError` and its kinds: ``directory`` is not empty, ``file`` is no backup or not sound.
     """
-    made = not directory.exists()
     if not file.is_file():
         raise StoreError(f"{file}: there is no such file")
+    made_in = schema.make_directory(directory)
     try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         _require_empty(directory)
         lock = DirectoryLock.take(directory)
     except OSError as error:
         raise StoreError(f"{error.filename or directory}: {error.strerror}") from error
     try:
         _require_empty(directory)
-        founded = _restore(file, directory, server_id, address, now_ms, on_progress)
+        founded = _restore(file, directory, made_in, server_id, address, now_ms, on_progress)
     except BaseException:
         for name in sorted(_LEFTOVERS):
             (directory / name).unlink(missing_ok=True)
-        if made:
+        if made_in:
             directory.rmdir()
         raise
     finally:
@@ -107,7 +106,8 @@ def _require_empty(directory: Path) -> None:
 
 
 def _restore(
-    file: Path, directory: Path, server_id: int, address: str, now_ms: int, on_progress: OnProgress
+    file: Path, directory: Path, made_in: Collection[Path], server_id: int, address: str, now_ms: int,
+    on_progress: OnProgress,
 ) -> Founded:
     new = directory / _NEW
     try:
@@ -129,7 +129,7 @@ def _restore(
             db.execute("PRAGMA journal_mode=WAL")
         schema.sync(new)
         new.replace(directory / schema.DB_NAME)
-        schema.settle(directory)
+        schema.settle(directory, made_in)
     except sqlite3.Error as error:
         raise translate(error, new) from error
     except OSError as error:

@@ -15,10 +15,12 @@ Laws:
 
 from __future__ import annotations
 
+import errno
 import functools
+import itertools
 import os
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -56,6 +58,9 @@ PAGE_BYTES = 4096
 #: `Entry`'s fields in its order, as every statement names them. In the table the body stands last, so that a head
 #: is read without walking through it.
 COLUMNS = ", ".join(f'"{name}"' for name in Entry._fields)
+
+#: What a system says of a directory that cannot be synced at all, or not by us; no sign of a disk that fails.
+_CANNOT_SYNC = (errno.EACCES, errno.EPERM, errno.EINVAL, errno.ENOTSUP, errno.EROFS)
 
 _SELECT_TABLES = "SELECT name, tbl_name, sql FROM sqlite_master"
 _HARD_COLUMNS = "server_id, incarnation, term, vote, guaranteed_id, fully_replicated_id, cluster, start"
@@ -300,28 +305,44 @@ def run_migrations(db: sqlite3.Connection, version: int, wanted: int) -> None:
             db.execute(f"PRAGMA user_version={number}")
 
 
-def settle(directory: Path) -> None:
+def make_directory(directory: Path) -> list[Path]:
+    """Make the data directory (0700), and what is missing of those above it; in which directories that was, for
+    `settle`. Raises `StoreError`."""
+    try:
+        made = list(itertools.takewhile(lambda path: not path.exists(), (directory, *directory.parents)))
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"{error.filename or directory}: {error.strerror}") from error
+    return [path.absolute().parent for path in made]
+
+
+def settle(directory: Path, made_in: Collection[Path] = ()) -> None:
     """See to it that what is read of a store is on disk: the WAL, the data file, the directory, those that it is in.
-    The directory's lock must be held. Raises `StoreError`."""
+    The directory's lock must be held. ``made_in``: as from `make_directory`. Raises `StoreError`."""
     path = directory / DB_NAME
     try:
         for file in (path.with_name(path.name + "-wal"), path):
             with suppress(FileNotFoundError):
                 sync(file, forget=True)
         sync(directory)
-        _sync_above(directory.absolute())
+        _sync_above(directory.absolute(), made_in)
     except OSError as error:
         raise StoreError(f"{error.filename or directory}: cannot be synced: {error.strerror}") from error
 
 
-def _sync_above(directory: Path) -> None:
-    """They may have been made with it. One that we may not look into was not made by us."""
+def _sync_above(directory: Path, made_in: Collection[Path]) -> None:
+    """They may have been made with it, by a process that was killed. Others need not be such as can be synced; the one
+    that it is in must be, unless nothing can be made there."""
     device = directory.stat().st_dev
     for above in directory.parents:
-        if above.stat().st_dev != device:
-            break
-        with suppress(PermissionError):
+        try:
+            if above.stat().st_dev != device:
+                break
             sync(above)
+        except OSError as error:
+            needed = above in made_in or (above == directory.parent and os.access(above, os.W_OK | os.X_OK))
+            if needed or error.errno not in _CANNOT_SYNC:
+                raise
 
 
 def sync(path: Path, *, forget: bool = False) -> None:

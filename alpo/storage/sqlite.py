@@ -108,14 +108,11 @@ class SqliteStore:
         ``cluster``: the cluster that it must belong to if it belongs to one. ``make_incarnation``: 16 bytes, for
         a new store. Raises `DirectoryInUse`, `WrongStore` (nothing was written), `DamagedStore`, `StoreError`.
         """
-        try:
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise StoreError(f"{directory}: {error.strerror}") from error
+        made_in = schema.make_directory(directory)
         with ExitStack() as undo:
             lock = DirectoryLock.take(directory)
             undo.callback(lock.release)
-            schema.settle(directory)
+            schema.settle(directory, made_in)
             if not schema.exists(directory):
                 schema.create(directory, server_id, make_incarnation())
             schema.check(directory, server_id, cluster)

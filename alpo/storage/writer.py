@@ -68,6 +68,10 @@ def _tell_nobody(what: str, took_s: float, entries: int) -> None:
     pass
 
 
+def _nothing() -> None:
+    pass
+
+
 class _Wake:
     """Queued to wake the thread: there is something to tidy up."""
 
@@ -89,6 +93,7 @@ class Writer:
         self._notes: deque[EventRow] = deque(maxlen=PENDING_MAX)
         self._slow_s = math.inf
         self._slow: Slow = _tell_nobody
+        self._full: Callable[[], None] = _nothing
         self._stopped = False
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="alpo-writer", daemon=True)
@@ -105,9 +110,10 @@ class Writer:
         if not self._stopped:
             self._queue.put(_Wake())
 
-    def watch(self, slow_s: float, slow: Slow) -> None:
-        """From now on call ``slow``, from the writer's thread, after whatever took longer than ``slow_s``."""
-        self._slow = slow
+    def watch(self, slow_s: float, slow: Slow, full: Callable[[], None]) -> None:
+        """From now on call ``slow``, from the writer's thread, after whatever took longer than ``slow_s``, and ``full``
+        when a commit begins to wait for room on the disk."""
+        self._slow, self._full = slow, full
         self._slow_s = slow_s
 
     def give_back(self) -> None:
@@ -191,7 +197,9 @@ class Writer:
             try:
                 self._store.commit(writes)
             except StoreFull as error:
-                self.stats.full = str(error)
+                waited, self.stats.full = self.stats.full, str(error)
+                if not waited:
+                    self._full()
                 self._tidy(Rest.IDLE)  # what is copied back makes room in the WAL
                 if self._closing.wait(pause_s):
                     return None

@@ -25,6 +25,7 @@ from typing import Any
 import trio
 from disks import Held, empty, fill, flip_in_file, flip_in_wal, held, is_sound, make_room
 from harness import Cluster, Server
+from probe import until
 
 from alpo import AlpoError, connect
 
@@ -183,9 +184,8 @@ class DiskFaults:
         limit_bytes = max(*files, server.log.stat().st_size + LOG_BYTES)
         resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (limit_bytes, limit_bytes))
         server.wanted = False
-        with trio.CancelScope(shield=True), trio.move_on_after(length_s):
-            while server.running:
-                await trio.sleep(POLL_S)
+        with trio.CancelScope(shield=True), suppress(trio.TooSlowError):
+            await until(lambda: not server.running, length_s)
         if server.running:
             server.kill()
         elif server.process.returncode != 1:
@@ -237,11 +237,11 @@ class DiskFaults:
 
     async def _until(self, condition: Callable[[Statuses], Any], within_s: float) -> Any:
         """What it comes to, once that is something; None if it does not in time."""
-        with trio.move_on_after(within_s):
-            while True:
-                if came_to := condition(await self._cluster.statuses()):
-                    return came_to
-                await trio.sleep(POLL_S)
+        async def came_to() -> Any:
+            return condition(await self._cluster.statuses())
+
+        with suppress(trio.TooSlowError):
+            return await until(came_to, within_s)
         return None
 
     async def _all_vote(self, within_s: float) -> bool:

@@ -19,19 +19,17 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import trio
-from probe import status
+from probe import WITHIN_S, status, until
 from proxy import HOST, Network
 
 from alpo import connect
 from alpo.core.entries import Entry
 
-WITHIN_S = 60.0
-_POLL_S = 0.03
 _TAIL_LINES = 40
 #: Killed by the kernel when the process that started it dies, however that happens.
 _ALPOD = "import ctypes; ctypes.CDLL(None).prctl(1, 9); from alpo.daemon import main; main()"
@@ -134,9 +132,8 @@ class Server:
         """Wait for the process to end; its exit code."""
         assert self.process is not None
         self.wanted = False
-        with trio.move_on_after(within_s):
-            while self.process.poll() is None:
-                await trio.sleep(_POLL_S)
+        with suppress(trio.TooSlowError):
+            await until(lambda: not self.running, within_s)
             return self.process.returncode
         raise AssertionError(f"server {self.id} has not ended within {within_s:g} s\n{self.tail()}")
 
@@ -239,14 +236,18 @@ class Cluster:
     ) -> dict[int, dict[str, Any]]:
         """Wait until the statuses are so; returns them. Fails at once if a server has ended by itself."""
         found: dict[int, dict[str, Any]] = {}
-        with trio.move_on_after(within_s):
-            while True:
-                found = await self.statuses()
-                if condition(found):
-                    return found
-                dead = [id for id, server in self.servers.items() if server.wanted and not server.running]
-                assert not dead, f"servers {dead} have ended by themselves"
-                await trio.sleep(_POLL_S)
+
+        async def so() -> bool:
+            nonlocal found
+            found = await self.statuses()
+            dead = [id for id, server in self.servers.items() if server.wanted and not server.running]
+            is_so = condition(found)
+            assert is_so or not dead, f"servers {dead} have ended by themselves"
+            return is_so
+
+        with suppress(trio.TooSlowError):
+            await until(so, within_s)
+            return found
         raise AssertionError(f"not within {within_s:g} s: {what}; the servers say: {found}")
 
     async def leader(self, among: Iterable[int] | None = None, within_s: float = WITHIN_S) -> int:
@@ -321,9 +322,7 @@ async def serving(running: Cluster) -> AsyncIterator[None]:
         nursery.start_soon(append_on)
         yield
         at_least = len(appended) + 20
-        with trio.fail_after(60):
-            while len(appended) < at_least:
-                await trio.sleep(0.01)
+        await until(lambda: len(appended) >= at_least)
         nursery.cancel_scope.cancel()
     async with connect(running.addresses) as log:
         payloads = {record.lsn: record.payload async for record in log.read(start=appended[0])}

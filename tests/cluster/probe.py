@@ -1,10 +1,11 @@
-"""Plain requests to one server at one address, without the client library: what the harness sees the servers with."""
+"""Seeing what servers do: plain requests to one server at one address, without the client library, and waiting."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from inspect import isawaitable
+from typing import Any, TypeVar
 
 import trio
 
@@ -13,6 +14,24 @@ from alpo.wire.codec import decode_hello, decode_server, encode
 from alpo.wire.framing import FrameReader, frame_bytes_max
 
 ANSWER_S = 5.0
+WITHIN_S = 60.0
+#: Between two looks, which cost the servers more than all else while a test waits: more and more.
+_POLL_FIRST_S, _POLL_MAX_S = 0.02, 0.25
+T = TypeVar("T")
+
+
+async def until(condition: Callable[[], T | Awaitable[T]], within_s: float = WITHIN_S) -> T:
+    """Wait for what other processes bring about, which can only be looked for; what ``condition`` gave in the end.
+    Raises `trio.TooSlowError`."""
+    pause_s = _POLL_FIRST_S
+    with trio.fail_after(within_s):
+        while True:
+            found = condition()
+            came_to: T = await found if isawaitable(found) else found
+            if came_to:
+                return came_to
+            await trio.sleep(pause_s)
+            pause_s = min(1.5 * pause_s, _POLL_MAX_S)
 
 
 class Probe:

@@ -35,6 +35,7 @@ from disk_faults import LOW_WATER_BYTES
 from disks import mounted
 from faults import TRIM_LEAVES, Injector
 from harness import Cluster, cluster
+from probe import until
 from workload import History, Writer, follow_on, keep_place, read_on
 
 import alpo
@@ -134,9 +135,7 @@ async def _run(running: Cluster, injector: Injector, history: History, seconds: 
         await running.until(
             "all vote", lambda all_: all(fields["status"] == "VOTING" for fields in all_.values()), AFTERWARDS_S
         )
-        with trio.fail_after(AFTERWARDS_S):
-            while len(history.followed) < last_lsn:
-                await trio.sleep(0.05)
+        await until(lambda: len(history.followed) >= last_lsn, AFTERWARDS_S)
         background.cancel_scope.cancel()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import pytest
 import trio
 from checkers import Logged, Outcome
 from harness import Cluster, alpo, cluster
+from probe import until
 from workload import History, Writer
 
 from alpo import AlpoError, Log, OutOfRange, connect
@@ -53,26 +54,23 @@ class Follower:
                     await trio.sleep(0.01)
 
 
-async def _until(condition: Callable[[], bool]) -> None:
-    """What servers bring about can only be looked for."""
-    with trio.fail_after(60):
-        while not condition():
-            await trio.sleep(0.01)
-
-
 async def _progress(history: History) -> None:
     wanted = history.count(Outcome.ACKNOWLEDGED) + PROGRESS
-    await _until(lambda: history.count(Outcome.ACKNOWLEDGED) >= wanted)
+    await until(lambda: history.count(Outcome.ACKNOWLEDGED) >= wanted)
 
 
 async def _all(log: Log) -> list[Logged]:
     """All that there is, by a read that may be overtaken, so as often as it takes."""
-    with trio.fail_after(60):
-        while True:
-            try:
-                return [Logged(r.lsn, r.client, r.serial, r.payload) async for r in log.read()]
-            except OutOfRange:
-                await trio.sleep(0.01)
+    found: list[Logged] = []
+
+    async def read() -> bool:
+        with suppress(OutOfRange):
+            found[:] = [Logged(r.lsn, r.client, r.serial, r.payload) async for r in log.read()]
+            return True
+        return False
+
+    await until(read)
+    return found
 
 
 async def _trim(log: Log) -> int:
@@ -117,7 +115,7 @@ async def test_kill_9_in_the_middle_of_trimming_and_cleaning(tmp_path: Path, ret
                     writer.finish()
             end_lsn = await running.level()
             await _cleaned(running, first_lsn, retention)
-            await _until(lambda: end_lsn in follower.seen)
+            await until(lambda: end_lsn in follower.seen)
             left = await _all(log)
             followers.cancel_scope.cancel()
         assert follower.problems == [] and history.problems == []

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import trio
-from harness import WITHIN_S, Cluster, alpo, cluster
+from harness import Cluster, alpo, cluster
+from probe import until
 
 from alpo import connect
 
@@ -61,9 +61,12 @@ async def test_the_leader_is_killed_and_comes_back(tmp_path: Path) -> None:
 
         running.start(old)
         await running.level()
-        with trio.fail_after(WITHIN_S):
-            while not re.search(rf"server {old} follows server {new}", told := await text(running, "explain")):
-                pass
+
+        async def explained() -> str:
+            told = await text(running, "explain")
+            return told if re.search(rf"server {old} follows server {new}", told) else ""
+
+        told = await until(explained)
         assert re.search(rf"server {old} is started", told) and "Missing" not in told
 
 
@@ -86,15 +89,15 @@ async def test_a_slow_fsync_is_seen(tmp_path: Path) -> None:
     """With timers so short that any commit of a large batch counts as slow."""
     timers = {"heartbeat_s": 0.001, "election_timeout_s": 0.005}
     async with cluster(tmp_path, 1, proxied=False, timers=timers) as running:
-        with trio.fail_after(WITHIN_S):
-            while (await alpo("cluster", "init", "--servers", running.addresses))[0]:
-                pass
+        await running.until("it answers", lambda found: 1 in found)
+        assert (await alpo("cluster", "init", "--servers", running.addresses))[0] == 0
         async with connect(running.addresses) as log:
             await log.append_batch([bytes(1 << 20)] * 7)
-        slow: list[dict[str, Any]] = []
-        with trio.fail_after(WITHIN_S):
-            while not slow:
-                slow = [event for event in await rows(running, "explain", "--all") if event["name"] == "slow_fsync"]
+
+        async def slow_ones() -> list[dict[str, Any]]:
+            return [event for event in await rows(running, "explain", "--all") if event["name"] == "slow_fsync"]
+
+        slow = await until(slow_ones)
         assert slow[0]["took_ms"] > slow[0]["limit_ms"] == 1 and slow[0]["server"] == 1
         (disk,) = [row for row in await rows(running, "doctor", code=1) if row["check"] == "fsync"]
         assert disk["verdict"] == "bad" and disk["do"]

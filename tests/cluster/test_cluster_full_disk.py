@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import trio
 from harness import WITHIN_S, alpo, cluster
+from probe import until
 
 from alpo import Log, NoSpace, NotGuaranteed, connect
 
@@ -155,9 +156,7 @@ async def test_disks_without_a_free_byte_lose_nothing(disks: dict[int, Path], tm
             nursery.start_soon(write_on)
             for victim in (1, 2):
                 had = len(told)
-                with trio.fail_after(WITHIN_S):
-                    while len(told) < had + 20:
-                        await trio.sleep(0.01)
+                await until(lambda: len(told) >= had + 20)
                 for disk in disks.values():
                     fill(disk, 0)
                 await running.until("none has room", rooms(*((id, "none") for id in disks)))

@@ -9,6 +9,7 @@ import pytest
 import trio
 from checkers import Logged, Outcome
 from harness import Cluster, cluster
+from probe import until
 from workload import History, Writer
 
 import alpo
@@ -47,9 +48,7 @@ async def test_nothing_acknowledged_is_gone(tmp_path: Path) -> None:
 
 async def _progress(history: History) -> None:
     wanted = history.count(Outcome.ACKNOWLEDGED) + PROGRESS
-    with trio.fail_after(60):
-        while history.count(Outcome.ACKNOWLEDGED) < wanted:
-            await trio.sleep(0.01)
+    await until(lambda: history.count(Outcome.ACKNOWLEDGED) >= wanted)
 
 
 async def _read(running: Cluster) -> list[Logged]:

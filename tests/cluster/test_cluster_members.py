@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import trio
 from harness import Cluster, Server, alpo, cluster, free_port, serving
-from probe import status
+from probe import status, until
 
 from alpo import Refused, connect
 
@@ -130,13 +129,15 @@ async def test_one_grows_to_three_and_back_under_load(tmp_path: Path) -> None:
 
 async def _remove(log: Any, id: int) -> None:
     """Once the change before it is guaranteed and the majority answers."""
-    with trio.fail_after(60):
-        while True:
-            try:
-                await log.remove_member(id)
-                return
-            except Refused as refused:
-                assert "another change" in str(refused) or "no majority" in str(refused), refused
+    async def done() -> bool:
+        try:
+            await log.remove_member(id)
+        except Refused as refused:
+            assert "another change" in str(refused) or "no majority" in str(refused), refused
+            return False
+        return True
+
+    await until(done)
 
 
 @pytest.mark.trio
@@ -259,14 +260,16 @@ async def test_a_server_that_is_no_member_any_more_says_so(tmp_path: Path) -> No
             newcomer.members[replaced] = f"127.0.0.1:{port}"
             newcomer.spawn(port)
             try:
-                with trio.fail_after(60):
-                    while await status(newcomer.address) is None:
-                        await trio.sleep(0.05)
+                await until(lambda: status(newcomer.address))
                 await log.replace_member(replaced, newcomer.address)
                 await running.until("it is told", lambda all_: all_[replaced]["status"] == "RETIRED")
-                with trio.fail_after(60):
-                    while (replaced, "VOTING", False) not in (found := await rows(running.members[leader])):
-                        await trio.sleep(0.05)
+                found: list[tuple[int, str, bool]] = []
+
+                async def votes() -> bool:
+                    found[:] = await rows(running.members[leader])
+                    return (replaced, "VOTING", False) in found
+
+                await until(votes)
                 assert [id for id, _, _ in found] == sorted({*running.servers} - {removed})
                 assert (removed, "GONE", True) in await rows(running.members[removed])
                 there = await rows(old.address)

@@ -53,8 +53,8 @@ class HeldWriter:
         self._store.note([event])
         self._store.checkpoint(Rest.IDLE)
 
-    def watch(self, slow_s: float, slow: Slow) -> None:
-        self.slow_s, self.slow = slow_s, slow
+    def watch(self, slow_s: float, slow: Slow, full: Callable[[], None]) -> None:
+        self.slow_s, self.slow, self.full = slow_s, slow, full
 
     def release(self) -> None:
         self.held = False

@@ -233,7 +233,8 @@ def test_a_connection_is_looked_at_once_an_election_timeout_and_closed_on_time()
 
 
 @pytest.mark.parametrize(("low_water_bytes", "free_bytes", "pause_s"), [
-    (1000, 63_999, 1.0), (1000, 64_000, 5.0), (1000, 3_999, 0.1), (0, 0, 1.0), (0, 1 << 40, 1.0),
+    (256 * MB, 17_179_869_184 + 256 * MB - 1, 1.0), (256 * MB, 17_179_869_184 + 256 * MB, 5.0), (1000, 64_000, 1.0),
+    (1000, 3_999, 0.1), (0, 0, 1.0), (0, 1 << 40, 5.0),
 ])
 def test_a_disk_with_room_for_long_is_looked_at_seldom(low_water_bytes: int, free_bytes: int, pause_s: float) -> None:
     watch = DiskWatch(cast(Driver, SimpleNamespace()), cast(Store, None), WriterStats(), low_water_bytes)

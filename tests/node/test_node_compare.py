@@ -20,7 +20,7 @@ from alpo.node.inquiry import Inquiry, Unusable
 from alpo.node.lifecycle import Node
 from alpo.node.limits import DiskCare
 from alpo.node.retention import Retention
-from alpo.storage.interface import DamagedStore
+from alpo.storage.interface import DamagedStore, StoreError
 from alpo.wire import requests as w
 from alpo.wire.codec import encode
 
@@ -238,6 +238,30 @@ async def test_a_member_that_hangs_or_is_gone_is_passed_over(monkeypatch: pytest
         monkeypatch.undo()
         _set_quick(monkeypatch)
         await further(r.nodes[0])
+
+
+@pytest.mark.trio
+async def test_a_store_that_cannot_say_its_size_does_not_make_it_begin_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compare, "IDS_MAX", 8)
+    async with rig(3, care=CARE) as r:
+        await filled(r, 40)
+        node = r.nodes[0]
+        await further(node)
+        begun: list[tuple[int, int]] = []  # (with whom, from which entry)
+
+        async def look(inquiry: Inquiry, first_id: int, last_id: int) -> dict[int, tuple[bytes, bytes]]:
+            begun.append((node.comparer._last_peer, first_id))
+            return {}
+
+        def fail() -> int:
+            raise StoreError("input/output error")
+
+        monkeypatch.setattr(node.comparer, "_differing", look)
+        monkeypatch.setattr(node._store, "live_bytes", fail)
+        places = range(1, node.replica.guaranteed_id + 1, 8)
+        await until(lambda: len(begun) >= 6 * len(places))
+    for peer in (2, 3):  # in turns, each from where it was, to the end and then from the beginning
+        assert {first_id for who, first_id in begun if who == peer} == {*places}, begun
 
 
 def _addresses(r: Rig, id: int, sock: Any) -> Any:

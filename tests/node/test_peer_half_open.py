@@ -9,11 +9,12 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
+from damage_kit import cluster_of
+from message_kit import messages
 from node_rig import rig, until
 
 from alpo.core.members import Identity
-from alpo.core.messages import Envelope, HandOver, VoteRequest
-from alpo.core.ranks import Rank
+from alpo.core.messages import Envelope, wants_answer
 from alpo.node.link import Link
 from alpo.node.routes import Route, Routes
 from alpo.wire.requests import VERSION
@@ -48,10 +49,12 @@ async def test_an_idle_half_open_connection_is_dialled_anew() -> None:
         assert leader.replica.state.value == "leader"
 
 
-def test_only_what_is_answered_makes_a_silence_count() -> None:
+def test_only_what_wants_an_answer_makes_a_silence_count() -> None:
     us, them = Identity(1, b"a" * 16), Identity(2, b"b" * 16)
-    routes = Routes()
-    route = routes.dialled[them.id] = Route(cast(Link, SimpleNamespace(push=lambda data: None)), True, VERSION)
-    for message, since_s in [(HandOver(1), None), (VoteRequest(1, Rank(1, 1, 0, 1), False), 5.0)]:
+    _, leader, _ = cluster_of()
+    for message in messages(leader):
+        routes = Routes()
+        route = Route(cast(Link, SimpleNamespace(push=lambda data: None)), True, VERSION)
+        routes.dialled[them.id] = routes.accepted[them] = route
         routes.send([Envelope(b"c" * 16, us, them, message)], now_s=5.0)
-        assert route.silent_since_s == since_s, message
+        assert route.silent_since_s == (5.0 if wants_answer(message) else None), message

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
+import trio
+import trio.testing
 from node_rig import connect, founded, random_id, rig, until
 
 from alpo.core.messages import Room
 from alpo.core.ready import Code
 from alpo.node import space
+from alpo.node.driver import Driver
 from alpo.node.limits import DiskCare
-from alpo.node.space import judge
-from alpo.storage.interface import Volume
+from alpo.node.space import DiskWatch, judge
+from alpo.storage.interface import Store, Volume
+from alpo.storage.writer import WriterStats
 from alpo.wire import requests as w
 
 LOW = 1000  # so the reserve is 250, and there is room again at 1250 and 312
@@ -66,3 +74,65 @@ async def test_a_disk_fills_up_and_empties(monkeypatch: pytest.MonkeyPatch) -> N
         node.writer.stats.full = ""
         await until(lambda: node.replica.disks.room is Room.PLENTY)
         assert (await client.ask(w.Status(10))).fields["space"] == []
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("what", ["a commit found it full", "a commit was slow"])
+async def test_a_disk_with_room_for_long_is_looked_at_as_soon_as_a_commit_shows_otherwise(
+    monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    monkeypatch.setattr(space, "LOOK_SELDOM_S", 1e6)
+    monkeypatch.setattr(space, "LOOK_CLOSELY_S", 0.001)
+    async with rig(care=DiskCare(LOW)) as r:
+        node = r.nodes[0]
+        free, looks = 1 << 40, 0
+
+        def volume() -> Volume:
+            nonlocal looks
+            looks += 1
+            return Volume(1 << 41, free)
+
+        monkeypatch.setattr(node._store, "volume", volume)
+        node.writer.slow("commit", 9.0, 1)
+        await until(lambda: node.disk.fields()["free_bytes"] == free)
+        for _ in range(3):
+            free = 999
+            if what == "a commit was slow":
+                node.writer.slow("commit", 9.0, 1)
+                await until(lambda: node.replica.disks.room is Room.LOW)
+            else:
+                node.writer.stats.full = "alpo.db: database or disk is full"
+                node.writer.full()
+                await until(lambda: node.replica.disks.room is Room.NONE)
+                node.writer.stats.full = ""
+            free = 1 << 40
+            await until(lambda: node.replica.disks.room is Room.PLENTY)
+
+
+def test_on_a_disk_that_is_slow_at_every_commit_looks_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[float] = []
+
+    def volume() -> Volume:
+        looks.append(trio.current_time())
+        return Volume(1 << 41, 1 << 40)
+
+    async def at_once(function: Callable[[], Any]) -> Any:
+        return function()
+
+    monkeypatch.setattr(trio.to_thread, "run_sync", at_once)
+    store = SimpleNamespace(volume=volume, free_bytes=lambda: 0)
+    watch = DiskWatch(cast(Driver, SimpleNamespace()), cast(Store, store), WriterStats(), LOW)
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch.run)
+            for _ in range(1000):
+                watch.look_soon()
+                await trio.sleep(0.01)
+            seen = len(looks)
+            await trio.sleep(100)
+            assert 20 <= len(looks) - seen <= 22, "and it is not looked at more often than before afterwards"
+            nursery.cancel_scope.cancel()
+        assert 90 <= seen <= 102
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))

@@ -4,11 +4,13 @@ look damaged (R14, R31)."""
 
 from __future__ import annotations
 
+import errno
 import os
 import random
+import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from dying import die_at
@@ -192,6 +194,68 @@ def test_recover_goes_on_only_from_what_is_on_disk(power: Power, tmp_path: Path)
         after = power.cut(tmp_path / "cut")
         with open_source(after / "data" / schema.DB_NAME) as source, source.snapshot() as db:
             assert found.remains.boot == read_boot(db, source.path)
+
+
+def _refuse(monkeypatch: pytest.MonkeyPatch, call: str, number: int, *refused: Path) -> None:
+    """From now on `os.fsync` or `os.open` fails for these directories, with this errno."""
+    original = getattr(os, call)
+
+    def refusing(file: Any, *arguments: Any, **options: Any) -> Any:
+        path = Path(file) if call == "open" else Path(f"/proc/self/fd/{file}").readlink()
+        if path in refused:
+            raise OSError(number, os.strerror(number), str(path) if call == "open" else None)
+        return original(file, *arguments, **options)
+
+    monkeypatch.setattr(os, call, refusing)
+
+
+_REFUSALS = [
+    ("fsync", errno.EINVAL), ("fsync", errno.EROFS), ("fsync", errno.ENOTSUP), ("open", errno.EACCES),
+    ("open", errno.EPERM),
+]
+
+
+@pytest.mark.parametrize(("call", "number"), _REFUSALS)
+def test_directories_from_before_that_cannot_be_synced_end_no_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, number: int
+) -> None:
+    (tmp_path / "parent" / "data").mkdir(parents=True)
+    _refuse(monkeypatch, call, number, *tmp_path.parents, tmp_path)
+    for directory in (tmp_path / "parent" / "data", tmp_path / "parent" / "made" / "just now" / "data"):
+        for _ in range(2):
+            _open(directory).close()
+
+
+@pytest.mark.parametrize(("call", "number"), _REFUSALS)
+@pytest.mark.parametrize("refused", ["", "made", "made/too", "made/too/data"])
+def test_of_what_the_start_has_made_all_is_synced_or_it_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, number: int, refused: str
+) -> None:
+    _refuse(monkeypatch, call, number, tmp_path / refused)
+    with pytest.raises(StoreError, match=re.escape(f"{tmp_path / refused}: ")):
+        _open(tmp_path / "made" / "too" / "data")
+
+
+@pytest.mark.parametrize(("call", "number"), _REFUSALS)
+def test_the_directory_that_the_data_directory_is_in_is_synced_unless_nothing_can_be_made_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, number: int
+) -> None:
+    """A process that was killed may have made the data directory. It did not where it must not write."""
+    directory = tmp_path / "parent" / "data"
+    directory.mkdir(parents=True)
+    _refuse(monkeypatch, call, number, directory.parent)
+    with pytest.raises(StoreError, match=re.escape(f"{directory.parent}: cannot be synced")):
+        _open(directory)
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != directory.parent)
+    _open(directory).close()
+
+
+def test_a_disk_error_above_is_never_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "parent" / "data").mkdir(parents=True)
+    _refuse(monkeypatch, "fsync", errno.EIO, tmp_path)
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(StoreError, match=re.escape(f"{tmp_path}: cannot be synced: Input/output error")):
+        _open(tmp_path / "parent" / "data")
 
 
 @pytest.mark.parametrize("name", ["alpo.db-wal", "alpo.db", "data", "disk"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Sequence
 
@@ -174,6 +175,8 @@ def test_a_full_disk_is_waited_for_and_nothing_passes_what_waits(monkeypatch):
     rig = Rig(store)
     writes = _writes(3)
     store.error = StoreFull("no room")
+    told: list[str] = []
+    rig.writer.watch(math.inf, lambda *slow: None, lambda: told.append(rig.writer.stats.full))
     for one in writes:
         rig.writer.submit(one)
     for _ in range(4):
@@ -181,7 +184,7 @@ def test_a_full_disk_is_waited_for_and_nothing_passes_what_waits(monkeypatch):
         assert rig.done == []
         store.gate.release()
     assert store.began.acquire(timeout=WAIT_S)
-    assert rig.writer.stats.full == "no room"
+    assert rig.writer.stats.full == "no room" and told == ["no room"]
     store.error = None
     for _ in range(3):
         store.gate.release()
