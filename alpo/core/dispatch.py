@@ -58,6 +58,7 @@ def _on_received(r: Replica, received: Received) -> None:
     """See the module's laws."""
     envelope = received.envelope
     message = envelope.message
+    r.came_s = min(received.at_s, r.now_s)
     kind = type(message)
     if envelope.target.id != r.me.id:
         return

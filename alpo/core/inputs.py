@@ -6,6 +6,7 @@ inside, it only hands it back in the reply.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -21,9 +22,11 @@ Origin: TypeAlias = Hashable
 
 
 class Received(NamedTuple):
-    """A message from another server."""
+    """A message from another server. ``at_s``: when it came, on the clock of `Replica.step`; it may have waited since
+    (see `patience`). By default it comes with the step itself."""
 
     envelope: Envelope
+    at_s: float = math.inf
 
 
 class Connected(NamedTuple):

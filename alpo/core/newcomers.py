@@ -147,7 +147,7 @@ class Newcomers:
         if sending is None or sending.who != sender or answer.number != sending.number or not sending.head:
             return
         if answer.wanted < len(sending.parts):
-            if answer.wanted != sending.at:  # else it is on its way: copies of answers must not make copies of parts
+            if answer.wanted > sending.at:  # else it is on its way: copies of answers must not make copies of parts
                 self._send(sending, answer.wanted)
             return
         del self._sending[sender.id]

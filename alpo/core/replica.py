@@ -65,6 +65,7 @@ class Replica:
     def __init__(self, cfg: ReplicaConfig, boot: Any, rng: random.Random) -> None:
         self.cfg, self.me, self.rng = cfg, cfg.me, rng
         self.now_s, self.wall_ms = 0.0, 0
+        self.came_s = 0.0  # when the message came that is taken just now
         self.term: int = boot.term
         self.vote: int = boot.vote
         self.state = State.PASSIVE
@@ -316,7 +317,7 @@ class Replica:
         self.election.restart_timer()
 
     def note_clock(self, id: int, wall_ms: int) -> None:
-        self.clocks[id] = (wall_ms, self.now_s)
+        self.clocks[id] = (wall_ms, self.came_s)
 
     def entry_time_ms(self) -> int:
         """Section 2: never decreases, and no single wrong clock moves it."""

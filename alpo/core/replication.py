@@ -270,7 +270,7 @@ class Replication:
         peer = self.progress(sender)
         if peer is None or answer.term != r.term:
             return
-        peer.heard_s = r.now_s
+        peer.heard_s = max(peer.heard_s, r.came_s)
         peer.really_heard = True
         peer.stopping = answer.stopping
         peer.room = answer.room
@@ -349,16 +349,21 @@ class Replication:
         return majority_mark(marks)
 
     def can_wait(self, sender: Identity, message: object) -> bool:
-        """An acceptance of what is guaranteed already, by a peer that has everything: see `Replica.can_wait`."""
-        peer = self.progress(sender)
+        """An acceptance of what is guaranteed already, by a peer that has everything and is as it was: see
+        `Replica.can_wait`. A heartbeat's answer may be what a change of the members waits for."""
+        r, peer = self._r, self.progress(sender)
+        settled = len(self._voters) == len(self.peers) and r.changes is not None and r.changes.pending is None
         return (
             type(message) is AppendAnswer
             and message.ok
-            and message.term == self._r.term
-            and message.prev_id < message.match_id <= self._r.guaranteed_id  # heartbeats' answers tell the time
+            and message.term == r.term
+            and message.match_id <= r.guaranteed_id
+            and (settled or message.prev_id < message.match_id)
             and peer is not None
             and peer.matched
-            and peer.next_id > self._r.log.last_id
+            and peer.next_id > r.log.last_id
+            and message.room is peer.room
+            and message.stopping is peer.stopping
         )
 
     def now_ms(self, own_wall_ms: int, clocks: dict[int, tuple[int, float]]) -> int:

@@ -283,10 +283,12 @@ class Driver:
 
     def _set_deadline(self, deadline_s: float) -> None:
         """Deadlines move with every step, mostly a little later: the timer is touched only when one comes earlier, or
-        when it would soon go off for nothing."""
+        when it would soon go off for nothing: soon beside how much later that need be."""
         self._deadline_s = deadline_s
         armed_s = self._timer.deadline
-        if deadline_s < armed_s or (deadline_s > armed_s and armed_s - self._now_s < _SOON_S):
+        if deadline_s < armed_s or (
+            deadline_s > armed_s and armed_s - self._now_s < max(_SOON_S, (deadline_s - armed_s) / 2)
+        ):
             self._timer.deadline = deadline_s
 
     async def run(self) -> None:

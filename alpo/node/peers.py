@@ -328,13 +328,14 @@ def note_timers(driver: Driver, peer: int, hello: PeerHello, us: Ourselves) -> N
 def take_messages(driver: Driver, route: Route, who: Identity, bodies: list[Body]) -> None:
     """Post the messages of ``bodies``, which must be from ``who``. Raises `WireError` on anything else."""
     route.silent_since_s = None
+    now_s = trio.current_time()
     for body in bodies:
         envelope = decode_envelope(body, route.version)
         if envelope.sender != who:
             raise WireError(f"a message of {envelope.sender.id} on the connection of {who.id}")
         if not route.full and not isinstance(envelope.message, START_ONLY):
             raise WireError("this connection is open for first-start messages only")
-        driver.post(Received(envelope))
+        driver.post(Received(envelope, now_s))
     if bodies:
         driver.kick(at_once=True)
 

@@ -82,7 +82,7 @@ class Cleaner:
                 self._driver.note("cannot_clean", why=str(error))
                 cleaned = False
             if not cleaned:
-                await trio.sleep(LOOK_EVERY_S)
+                await trio.sleep_until((trio.current_time() // LOOK_EVERY_S + 1) * LOOK_EVERY_S)
 
     async def _clean_chunk(self) -> bool:
         """One chunk and the rest after it. False: nothing may go just now. Raises `StoreError`."""

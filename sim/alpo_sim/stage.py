@@ -193,7 +193,8 @@ class Stage:
     def deliver(self, envelope: Envelope, again: bool = False) -> None:
         """``envelope`` arrives at its target, which must be up."""
         self._note(Deliver(self.now_us, envelope, again))
-        self.hosts[envelope.target.id].inbox.append(Received(envelope))
+        host = self.hosts[envelope.target.id]
+        host.inbox.append(Received(envelope, host.mono_s(self.now_us)))
 
     def link(self, id: int, peer: int, up: bool) -> None:
         self._note(Link(self.now_us, id, peer, up))

@@ -214,14 +214,14 @@ class Cluster:
 
             def deliver() -> None:
                 if self.hosts[target].epoch == epoch and (host.id, target) not in self.cut:
-                    self.give(target, Received(envelope))
+                    self.give(target, Received(envelope, self.now_s))
 
             self.later(self.rng.uniform(0.0003, 0.003), deliver)
 
     def arrive(self, *envelopes: Envelope) -> None:
         """What was caught, now."""
         for envelope in envelopes:
-            self.give(envelope.target.id, Received(envelope))
+            self.give(envelope.target.id, Received(envelope, self.now_s))
 
     def watch(self, replica: Replica) -> None:
         """Safety, as it goes: one leader a term; what was guaranteed once is so for ever and everywhere."""

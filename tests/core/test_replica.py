@@ -63,6 +63,21 @@ def test_a_deposed_leader_says_that_the_outcome_is_unknown() -> None:
     assert any(name == "expunge" and id == old for _, id, name, _ in cluster.events)
 
 
+def test_answers_to_heartbeats_wait_for_the_next_one() -> None:
+    """A leader at rest steps for its ticks alone, of which this cluster makes two a heartbeat; when it heard whom is
+    exact all the same."""
+    cluster = Cluster(3)
+    leader = cluster.elect()
+    cluster.run(1)
+    steps: list[float] = []
+    step = leader.step
+    leader.step = lambda inputs, now_s, wall_ms: steps.append(now_s) or step(inputs, now_s, wall_ms)  # type: ignore
+    cluster.run(10)
+    assert len(steps) <= 2 * 10 / leader.cfg.heartbeat_s + 1
+    heard_s = max(peer.heard_s for peer in leader.leadership.peers.values())
+    assert heard_s not in steps and steps[-3] < heard_s < steps[-1]
+
+
 def test_a_server_back_from_a_partition_deposes_nobody() -> None:
     """R2."""
     cluster = Cluster(5)

@@ -37,6 +37,11 @@ class Told:
         self.inflight_bytes = 0
         self.waits: tuple[type, ...] = ()
 
+    @property
+    def ticks(self) -> int:
+        """So many inputs were ticks. (Inputs without fields are all equal.)"""
+        return [type(item) for step in self.steps for item in step].count(Tick)
+
     def can_wait(self, item: object) -> bool:
         return isinstance(item, self.waits)
 
@@ -193,7 +198,27 @@ async def test_deadlines_that_move_later_and_earlier_are_kept(nursery: trio.Nurs
     replica.script = [Ready(deadline_s=trio.current_time() + 0.01)]
     rec.driver.post(Stop())
     rec.driver.kick()
-    await until(lambda: [Tick()] in replica.steps)
+    await until(lambda: replica.ticks == 1)
+
+
+@pytest.mark.trio
+async def test_a_timer_that_every_heartbeat_moves_wakes_nobody(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    replica = Told()
+    rec = Recorder(replica)
+    nursery.start_soon(rec.driver.keep_time)
+    await trio.testing.wait_all_tasks_blocked()
+    timer = rec.driver._timer
+    replica.steps.clear()
+    for _ in range(50):
+        replica.script = [Ready(deadline_s=trio.current_time() + 0.5)]
+        rec.driver.post(Stop())
+        rec.driver.kick()
+        await trio.sleep(0.1)
+    assert rec.driver._timer is timer and not replica.ticks
+    await trio.sleep(0.5)
+    assert replica.ticks == 1
 
 
 @pytest.mark.trio

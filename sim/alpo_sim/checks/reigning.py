@@ -108,7 +108,7 @@ class Reigning:
         for each in inputs:
             if type(each) is Received and isinstance(each.envelope.message, AppendAnswer | BaseAnswer):
                 if each.envelope.message.term == replica.term:
-                    heard_s[each.envelope.sender] = now_s
+                    heard_s[each.envelope.sender] = each.at_s
         self._check_heard(host, replica, heard_s, now_s)
 
     @staticmethod

@@ -27,7 +27,7 @@ from ..host import Host
 LEFT_OUT = {
     "Replica": (
         "cfg", "rng", "me",  # the server itself; its incarnation comes with the disk
-        "now_s", "wall_ms", "clocks",  # the same everywhere, always
+        "now_s", "wall_ms", "came_s", "clocks",  # the same everywhere, always
         "last_leader_id",  # only orders election timers
         "connected",  # all are, always
         "wrong_incarnations",  # only told to the log

@@ -114,6 +114,10 @@ class Directed(World):
         replica = self.stage.hosts[id].replica
         return replica.term if replica is not None else 0
 
+    def mark_id(self, id: int) -> int:
+        replica = self.stage.hosts[id].replica
+        return replica.guaranteed_id if replica is not None else 0
+
     def some_us(self, low_ms: int, high_ms: int) -> int:
         return self.rng.randrange(low_ms * MS, high_ms * MS)
 
@@ -145,7 +149,8 @@ def older_term(w: Directed) -> Iterator[int]:
     new = next((id for id in others if w.leads(id, term)), others[0])
     w.alone(new)
     yield from w.waits(lambda: w.leads(old, term))
-    yield w.some_us(1, 80)
+    mark_id = w.mark_id(old)
+    yield from w.waits(lambda: w.mark_id(old) > mark_id, 80 * MS)
     w.crash(old)
     w.set_cuts([])
     yield SECOND

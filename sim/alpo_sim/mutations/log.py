@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from alpo.core import dispatch
 from alpo.core.acceptance import Acceptance
 from alpo.core.log import Log
 from alpo.core.replica import Replica
@@ -125,6 +126,12 @@ LOG = (
         (edit(Replication, "heard_majority", (
             "r.now_s - r.cfg.election_timeout_s", "r.now_s - 20 * r.cfg.election_timeout_s",
         )),),
+        world(faults=("isolate", "cut")), ("steps down",),
+    ),
+    Mutation(
+        "P85", "R15", "an answer that waited for a leader's next step counts as heard in that step",
+        "a leader that nobody hears any more leads on for a heartbeat longer than it may",
+        (edit(dispatch, "_on_received", ("min(received.at_s, r.now_s)", "r.now_s")),),
         world(faults=("isolate", "cut")), ("steps down",),
     ),
     Mutation(
