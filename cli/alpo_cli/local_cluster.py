@@ -214,7 +214,7 @@ def port_free(port: int) -> bool:
 def free_base_port(size: int) -> int:
     """A port from which on ``size`` are free, below the range that outgoing connections take theirs from."""
     for _ in range(200):
-        base = random.randrange(10_000, 32_000)
+        base = random.randrange(10_000, 15_000)
         if all(port_free(port) for port in range(base, base + size)):
             return base
-    raise Failed("no free ports between 10000 and 32000")
+    raise Failed("no free ports between 10000 and 15000")

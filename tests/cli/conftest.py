@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 from alpo_command import Alpo
-
-from alpo_cli.local_cluster import free_base_port
+from ports import free_port
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +19,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def alpo(directory: Path) -> Alpo:
-    base = free_base_port(3)
+    base = free_port(3)
     servers = Alpo().out("cluster", "start", "--dir", directory, "--base-port", str(base), "--detach").strip()
     assert servers == f"127.0.0.1:{base},127.0.0.1:{base + 1},127.0.0.1:{base + 2}"
     return Alpo(servers)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from alpo_command import Alpo, until
-
-from alpo_cli.local_cluster import free_base_port
+from ports import free_port
 
 #: Whoever waits so long for an answer that is known at once is killed first, and fails.
 LONG = ("--timeout", "3600")
@@ -18,7 +17,7 @@ def test_a_server_that_is_not_there_is_told_at_once(alpo: Alpo) -> None:
 
 
 def test_a_change_that_takes_longer_than_the_timeout_says_what_it_waits_for(alpo: Alpo) -> None:
-    nobody = f"127.0.0.1:{free_base_port(1)}"
+    nobody = f"127.0.0.1:{free_port(1)}"
     said = alpo.says("member", "add", f"9={nobody}", "--timeout", "2", code=1)
     assert said.startswith("alpo: no answer within 2 s: ")
     assert f"no server 9 that waits to join answers at {nobody} (last seen: " in said
@@ -28,7 +27,7 @@ def test_a_change_that_takes_longer_than_the_timeout_says_what_it_waits_for(alpo
 
 
 def test_to_ask_for_the_same_change_again_goes_on_waiting_for_it(alpo: Alpo) -> None:
-    nobody = f"127.0.0.1:{free_base_port(1)}"
+    nobody = f"127.0.0.1:{free_port(1)}"
     alpo.run("member", "add", f"9={nobody}", "--timeout", "1", code=1)
     said = alpo.says("member", "add", f"9={nobody}", code=1)
     assert said.startswith(f"alpo: no server 9 that waits to join answers at {nobody} (last seen: ")

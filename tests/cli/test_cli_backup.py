@@ -19,15 +19,16 @@ from typing import Any
 import pytest
 import sqlite_utils
 from alpo_command import COMMAND, Alpo, environment, until
+from ports import free_port
 
-from alpo_cli.local_cluster import LocalCluster, free_base_port
+from alpo_cli.local_cluster import LocalCluster
 
 WITHIN_S = 60.0
 
 
 @contextmanager
 def cluster(directory: Path, size: int = 3) -> Iterator[Alpo]:
-    base = free_base_port(size)
+    base = free_port(size)
     try:
         servers = Alpo().out("cluster", "start", "--dir", directory, "--size", str(size), "--base-port", str(base),
                              "--detach").strip()
@@ -54,7 +55,7 @@ def server(id: int, data: Path, address: str, log: Path) -> Iterator[Alpo]:
 
 
 def address() -> str:
-    return f"127.0.0.1:{free_base_port(1)}"
+    return f"127.0.0.1:{free_port(1)}"
 
 
 def records(alpo: Alpo) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from ports import free_port
 from typer.testing import CliRunner
 
 from alpo_cli.app import app
@@ -17,7 +18,7 @@ from alpo_cli.bench.failover import Rounds
 from alpo_cli.bench.load import Load
 from alpo_cli.bench.show import duration, histogram, svg
 from alpo_cli.bench.stats import Latencies, Result
-from alpo_cli.local_cluster import LocalCluster, free_base_port
+from alpo_cli.local_cluster import LocalCluster
 
 
 def measured(values: list[float]) -> Latencies:
@@ -79,7 +80,7 @@ def test_rounds() -> None:
 
 
 def test_failover_needs_somebody_left_to_lead(tmp_path: Path) -> None:
-    LocalCluster.create(tmp_path / "c", 2, free_base_port(2))
+    LocalCluster.create(tmp_path / "c", 2, free_port(2))
     result = CliRunner().invoke(app, ["bench", "failover", "--dir", str(tmp_path / "c")])
     assert result.exit_code == 2
     assert "a cluster of 2" in result.stderr

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from ports import free_port
 
 from alpo_cli import local_cluster
 from alpo_cli.commands.cluster import lay_out
@@ -23,7 +24,7 @@ OBEDIENT = "print(flush=True); import sys; sys.stdin.read()"
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> LocalCluster:
-    return LocalCluster.create(tmp_path / "c", 2, free_base_port(2))
+    return LocalCluster.create(tmp_path / "c", 2, free_port(2))
 
 
 @pytest.fixture
@@ -101,7 +102,7 @@ def test_a_port_in_use_is_said(cluster: LocalCluster) -> None:
 
 
 def test_a_port_in_use_leaves_no_new_cluster(tmp_path: Path) -> None:
-    port = free_base_port(2) + 1
+    port = free_port(2) + 1
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", port))
         taken.listen()

@@ -13,13 +13,14 @@ from pathlib import Path
 
 import pytest
 from alpo_command import COMMAND, Alpo, read_line, write
+from ports import free_port
 
-from alpo_cli.local_cluster import LocalCluster, free_base_port
+from alpo_cli.local_cluster import LocalCluster
 
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
-    base = free_base_port(3)
+    base = free_port(3)
     try:
         Alpo().run("cluster", "start", "--dir", tmp_path / "c", "--base-port", str(base), "--detach")
         yield LocalCluster.load(tmp_path / "c")
@@ -92,7 +93,7 @@ def test_a_cluster_stops_and_starts_with_what_it_had(cluster: LocalCluster) -> N
 
 
 def test_a_cluster_of_one_in_the_foreground(tmp_path: Path) -> None:
-    base = str(free_base_port(1))
+    base = str(free_port(1))
     start = ["cluster", "start", "--dir", tmp_path, "--size", "1", "--base-port", base]
     for expected in ("", "x\n"):
         with Alpo().under_way(*start) as foreground:
@@ -105,7 +106,7 @@ def test_a_cluster_of_one_in_the_foreground(tmp_path: Path) -> None:
 
 
 def test_the_foreground_ends_when_its_servers_were_stopped_from_elsewhere(tmp_path: Path) -> None:
-    start = ["cluster", "start", "--dir", tmp_path, "--size", "2", "--base-port", str(free_base_port(2))]
+    start = ["cluster", "start", "--dir", tmp_path, "--size", "2", "--base-port", str(free_port(2))]
     with Alpo().under_way(*start) as foreground:
         read_line(foreground)
         assert "stopped 2 servers" in Alpo().says("cluster", "stop", "--dir", tmp_path, code=0)
@@ -115,9 +116,9 @@ def test_the_foreground_ends_when_its_servers_were_stopped_from_elsewhere(tmp_pa
 
 
 def test_a_port_in_use_starts_nothing(tmp_path: Path) -> None:
-    base = free_base_port(3)
+    base = free_port(3)
     with socket.socket() as taken:
-        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as `free_base_port` looked: TIME_WAIT is no use
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as `free_port` looked: TIME_WAIT is no use
         taken.bind(("127.0.0.1", base + 1))
         taken.listen()
         flags = ["--dir", tmp_path / "c", "--base-port", str(base), "--detach"]
@@ -127,7 +128,7 @@ def test_a_port_in_use_starts_nothing(tmp_path: Path) -> None:
 
 def test_a_start_that_fails_says_why_and_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "server-2").write_text("not a directory")
-    flags = ["--dir", tmp_path, "--base-port", str(free_base_port(3)), "--detach"]
+    flags = ["--dir", tmp_path, "--base-port", str(free_port(3)), "--detach"]
     said = Alpo().says("cluster", "start", *flags, code=1)
     assert "server 2 did not start" in said and "server-2" in said
     assert not any(server.running() for server in LocalCluster.load(tmp_path).servers)

@@ -12,9 +12,9 @@ from xml.etree import ElementTree
 
 import pytest
 from alpo_command import COMMAND, Alpo, environment, read_line
+from ports import free_port
 
 from alpo_cli.commands.status import KEYS
-from alpo_cli.local_cluster import free_base_port
 
 BYTES = bytes(range(256))
 RESULT_KEYS = ["ops_per_s", "mb_per_s", "p50_ms", "p99_ms", "p999_ms", "max_ms", "errors"]
@@ -192,7 +192,7 @@ def test_a_founded_cluster_is_not_founded_again(alpo: Alpo) -> None:
 
 
 def test_nobody_there() -> None:
-    nobody = Alpo(f"127.0.0.1:{free_base_port(1)}")
+    nobody = Alpo(f"127.0.0.1:{free_port(1)}")
     assert nobody.run("append", "x", "--timeout", "0.3", code=1).stdout == b""
     assert f"{nobody.servers}: connection refused" in nobody.says("read", "--timeout", "0.3", code=1)
     assert f"{nobody.servers}: connection refused" in nobody.says("read", "--local", "--timeout", "0.3", code=1)

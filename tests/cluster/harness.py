@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -24,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import trio
+from ports import free_port
 from probe import WITHIN_S, status, until
 from proxy import HOST, Network
 
@@ -34,18 +33,6 @@ _TAIL_LINES = 40
 #: Killed by the kernel when the process that started it dies, however that happens.
 _ALPOD = "import ctypes; ctypes.CDLL(None).prctl(1, 9); from alpo.daemon import main; main()"
 _ALPO = "from alpo_cli.main import main; main()"
-
-
-def free_port() -> int:
-    """A port that nobody listens on, below those that the system hands out by itself."""
-    while True:
-        port = random.randrange(15_000, 32_000)
-        with socket.socket() as sock:
-            try:
-                sock.bind((HOST, port))
-            except OSError:
-                continue
-        return port
 
 
 def of_release(release: Path | None) -> dict[str, str]:

@@ -8,7 +8,8 @@ import socket
 from pathlib import Path
 
 import pytest
-from harness import Server, alpo, cluster, free_port, serving
+from harness import Server, alpo, cluster, serving
+from ports import free_port
 from proxy import HOST
 
 from alpo import TooLarge, connect

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import Cluster, Server, alpo, cluster, free_port, serving
+from harness import Cluster, Server, alpo, cluster, serving
+from ports import free_port
 from probe import status, until
 
 from alpo import Refused, connect

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from ports import free_port
 
 from alpo import Unavailable, connect_sync
 from alpo.core.ready import Write
@@ -24,12 +25,6 @@ from alpo.wire.framing import HELLO_BYTES_MAX, FrameReader
 from alpo.wire.requests import VERSION, ClientHello, Problem, ServerHello
 
 WAIT_S = 30
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
 
 
 def flags(data: Path, port: int, id: int = 1) -> list[str]:

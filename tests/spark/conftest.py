@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from alpo_command import Alpo
-
-from alpo_cli.local_cluster import free_base_port
+from ports import free_port
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,7 +44,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 def alpo(tmp_path: Path) -> Iterator[Alpo]:
     """Two servers: an archive is checked against a second one."""
     where = ["--dir", str(tmp_path / "cluster")]
-    base = str(free_base_port(2))
+    base = str(free_port(2))
     done = Alpo().run("cluster", "start", *where, "--size", "2", "--base-port", base, "--detach")
     yield Alpo(done.stdout.decode().strip())
     Alpo().run("cluster", "stop", *where, code=None)

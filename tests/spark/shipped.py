@@ -30,7 +30,8 @@ HERE = Path(__file__).resolve().parent
 if __name__ == "__main__":
     sys.path[:0] = [str(HERE), str(HERE.parent / "cluster")]
 
-from harness import cluster, free_port  # noqa: E402
+from harness import cluster  # noqa: E402
+from ports import free_port  # noqa: E402
 
 from alpo import connect  # noqa: E402
 from alpo.spark.java import find_java  # noqa: E402

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from alpo_command import Alpo
 from jobs_kit import reseal
+from ports import free_port
 from typer.testing import CliRunner
 
 from alpo.spark.jobs.fan import Runner, on_spark, run_here
-from alpo_cli.local_cluster import LocalCluster, free_base_port
+from alpo_cli.local_cluster import LocalCluster
 from alpo_cli.pipeline.app import app
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def alpo(directory: Path) -> Alpo:
     """Three servers with LINES payloads: atomic batches of 7, from two clients."""
-    base = free_base_port(3)
+    base = free_port(3)
     done = Alpo().run("cluster", "start", "--dir", directory, "--size", "3", "--base-port", str(base), "--detach")
     alpo = Alpo(done.stdout.decode().strip())
     half = b"".join(b"line %d\n" % n for n in range(LINES // 2))
