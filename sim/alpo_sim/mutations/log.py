@@ -129,7 +129,7 @@ LOG = (
         world(faults=("isolate", "cut")), ("steps down",),
     ),
     Mutation(
-        "P85", "R15", "an answer that waited for a leader's next step counts as heard in that step",
+        "P92", "R15", "an answer that waited for a leader's next step counts as heard in that step",
         "a leader that nobody hears any more leads on for a heartbeat longer than it may",
         (edit(dispatch, "_on_received", ("min(received.at_s, r.now_s)", "r.now_s")),),
         world(faults=("isolate", "cut")), ("steps down",),
