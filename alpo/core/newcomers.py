@@ -72,12 +72,17 @@ class Newcomers:
         if r.now_s >= self._ask_again_s:
             self._ask_again_s = r.now_s + r.cfg.heartbeat_s
             for id in self._to_ask():
-                self._number += 1
-                self._asked[id] = self._number
-                r.out.send(Identity(id, b""), StartQuestion(self._number, r.first_start.digest))
+                self.ask(id)
         for sending in list(self._sending.values()):
             if r.now_s - sending.sent_s >= r.cfg.election_timeout_s:
                 self._repeat(sending)
+
+    def ask(self, id: int) -> None:
+        """Who it is, now: what it answered earlier questions counts no more."""
+        r = self._r
+        self._number += 1
+        self._asked[id] = self._number
+        r.out.send(Identity(id, b""), StartQuestion(self._number, r.first_start.digest))
 
     def on_answer(self, sender: Identity, answer: StartAnswer) -> None:
         """Who is there in fact."""
@@ -86,8 +91,9 @@ class Newcomers:
             return
         started = answer.status is StartStatus.STARTED
         if not r.members.latest.holds(sender):
-            self._changes.found(sender, started)
-        elif not started and not r.leadership.peers[sender.id].really_heard:
+            return self._changes.found(sender, started)
+        self._changes.heard(sender)
+        if not started and not r.leadership.peers[sender.id].really_heard:
             self.want_base(sender)
 
     # -- base transfer ----------------------------------------------------------------------------------
