@@ -127,7 +127,7 @@ def test_a_vote_is_given_once_a_term() -> None:
 
 
 def test_a_longer_log_of_an_older_term_is_outranked() -> None:
-    """R4, section 1; M1."""
+    """R4, rules.md#ranks; M1."""
     one = One(term=5, terms=(1, 5))
     one.now_s += 5
     (answer,) = answers(one.hear(1, VoteRequest(6, Rank(4, 100, 9, 1), False)), VoteAnswer)
@@ -187,7 +187,7 @@ def test_an_acceptance_leaves_only_after_its_write() -> None:
 
 
 def test_a_late_completion_does_not_vouch_for_what_replaced_it() -> None:
-    """The A-B-A case (architecture, Contracts)."""
+    """R14: the A-B-A case."""
     one = One(term=1)
     first = one.hear(1, AppendRequest(1, 0, 0, 0, 0, 1, [entry(1, 1), entry(2, 1), entry(3, 1)]))
     second = one.hear(2, AppendRequest(2, 0, 0, 0, 0, 1, [entry(1, 2), entry(2, 2)]))

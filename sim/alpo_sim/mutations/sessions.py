@@ -159,7 +159,7 @@ SESSIONS = (
         planned(load=NEW_NAMES), ("sessions", "refused for good"), makes=directed(plans.astray),
     ),
     Mutation(
-        "P22", "section 2", "the table is saved as of the head of the log, not of the guaranteed mark",
+        "P22", "replicated state", "the table is saved as of the head of the log, not of the guaranteed mark",
         "what is expunged after a restart stays in the table: a retried append is dropped",
         (edit(replica, "table_save", ("r.sessions.rows_at(r.guaranteed_id)", "r.sessions.rows_at(r.log.last_id)")),),
         world(limits=SAVING + NARROW, network=LATER, faults=("crash", "crash_all", "isolate", "cut")),
