@@ -124,7 +124,7 @@ class Changes:
         self._heard = None
         self._confirming = 0
         if request.address:
-            self.newcomers.ask(request.id)
+            self.newcomers.ask_anew(request.id)
 
     def _done_already(self, request: ChangeMember, listed: Member | None) -> bool:
         """Somebody asks again whose answer was lost."""

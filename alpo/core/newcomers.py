@@ -72,17 +72,17 @@ class Newcomers:
         if r.now_s >= self._ask_again_s:
             self._ask_again_s = r.now_s + r.cfg.heartbeat_s
             for id in self._to_ask():
-                self.ask(id)
+                self._number += 1
+                self._asked[id] = self._number
+                r.out.send(Identity(id, b""), StartQuestion(self._number, r.first_start.digest))
         for sending in list(self._sending.values()):
             if r.now_s - sending.sent_s >= r.cfg.election_timeout_s:
                 self._repeat(sending)
 
-    def ask(self, id: int) -> None:
-        """Who it is, now: what it answered earlier questions counts no more."""
-        r = self._r
-        self._number += 1
-        self._asked[id] = self._number
-        r.out.send(Identity(id, b""), StartQuestion(self._number, r.first_start.digest))
+    def ask_anew(self, id: int) -> None:
+        """At once; what it answers to earlier questions counts no more."""
+        self._asked.pop(id, None)
+        self._ask_again_s = self._r.now_s
 
     def on_answer(self, sender: Identity, answer: StartAnswer) -> None:
         """Who is there in fact."""

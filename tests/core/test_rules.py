@@ -296,6 +296,27 @@ def test_a_canvass_moves_no_term_and_is_answered_by_rank() -> None:
     assert answer == CanvassAnswer(3, 9, Canvass.YES)
 
 
+def test_a_candidate_outranked_by_too_many_makes_way() -> None:
+    """R8: of five, two more votes than its own are still to be had after two such answers, not after a third."""
+    one = One()
+    one.stand()
+    term = one.replica.term
+    for voter, state in ((1, State.CANDIDATE), (2, State.CANDIDATE), (2, State.CANDIDATE), (4, State.PASSIVE)):
+        one.hear(voter, VoteAnswer(term, term, Vote.OUTRANKED, 0, None, WALL_MS))
+        assert one.replica.state is state
+    assert one.replica.term == term
+
+
+def test_who_outranks_a_candidate_canvasses_at_once() -> None:
+    """R8."""
+    one = One(term=3, terms=(1, 3))
+    one.now_s += 0.45
+    ready = one.hear(1, VoteRequest(4, Rank(3, 1, 0, 1), False))
+    (answer,) = answers(ready, VoteAnswer)
+    assert isinstance(answer, VoteAnswer) and answer.answer is Vote.OUTRANKED
+    assert answers(ready, CanvassRequest)
+
+
 def test_the_refused_leader_steps_back_by_whole_terms_once_a_refusal() -> None:
     """R12, R17."""
     one = One(term=3, terms=(1, 1, 2, 2, 2, 3))
