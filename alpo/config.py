@@ -95,7 +95,7 @@ class MemberLine(_Table):
 
 
 class Timers(_Table):
-    """Section 3; equal on all members (peers compare and warn). ``stagger_s``: see `Config.stagger_s`."""
+    """Equal on all members: peers compare and warn (rules.md#timers). ``stagger_s``: see `Config.stagger_s`."""
 
     heartbeat_s: float = _seconds(0.1, 0.001, 60)
     election_timeout_s: float = _seconds(0.5, 0.005, 300)
@@ -111,7 +111,7 @@ class Timers(_Table):
 
 
 class ReplicatedSettings(_Table):
-    """Section 2: what every server must compute alike, so equal on all at the first start (R29)."""
+    """What every server must compute alike, so equal on all at the first start (rules.md#settings, R29)."""
 
     session_ttl_s: float = _seconds(7 * 24 * 3600, *(ms / 1000 for ms in BOUNDS["session_ttl_ms"]))
     window: int = _whole(1024, *BOUNDS["window"])
@@ -292,7 +292,7 @@ class Config(_Table):
 
     @property
     def stagger_s(self) -> float:
-        """Section 3: T/20 unless given."""
+        """T/20 unless given (rules.md#timers)."""
         return self.timers.election_timeout_s / 20 if self.timers.stagger_s is None else self.timers.stagger_s
 
     @property

@@ -48,6 +48,8 @@ class Changes:
         self.pending: ChangeMember | None = None
         self._pending_ends_s = 0.0
         self._found: Identity | None = None  # who answered where the pending one should be
+        self._heard: Identity | None = None  # the one that is listed, if that answered there since it was asked for
+        self._confirming = 0  # the round since then that shows that we lead; 0: none yet
         self._lost: dict[int, Identity] = {}  # id -> who answers in its place
         self._round: tuple[Member, int, float] | None = None  # for a removal: the member as it shall be, round, end
         self._catch_up: CatchUp | None = None
@@ -100,25 +102,29 @@ class Changes:
         if self.pending is not None and self.pending._replace(origin=request.origin) == request:
             return self._ask_again(request)
         if self._done_already(request, listed):
-            if not confirmed:
-                return r.reads.ask(request)
-            return r.serving.answer_once_guaranteed(
-                MembersChanged(request.origin, r.members.latest.to_plain()), r.members.latest_id
-            )
+            return self._done(request) if confirmed else r.reads.ask(request)
         why = self._objection(request, listed if there else None)
         if why:
             return r.out.refuse(request.origin, Code.CANNOT_CHANGE, detail=why)
-        self.pending = request
         self._pending_ends_s = r.now_s + PATIENCE * r.cfg.election_timeout_s
         self._found = None
         self._round = None
+        self._look_for(request)
 
     def _ask_again(self, request: ChangeMember) -> None:
         """The change under way is asked for once more, most often by one whose connection broke: that one is answered.
         """
         assert self.pending is not None
         self._r.out.refuse(self.pending.origin, Code.CANNOT_CHANGE, detail="it was asked for again, by another request")
+        self._look_for(request)
+
+    def _look_for(self, request: ChangeMember) -> None:
+        """What the listed server said before it was asked for says nothing of its disk now, nor did a round."""
         self.pending = request
+        self._heard = None
+        self._confirming = 0
+        if request.address:
+            self.newcomers.ask_anew(request.id)
 
     def _done_already(self, request: ChangeMember, listed: Member | None) -> bool:
         """Somebody asks again whose answer was lost."""
@@ -126,22 +132,22 @@ class Changes:
             return False
         if request.step is MemberStep.REMOVE:
             return listed.role is Role.GONE
-        if request.step is MemberStep.REPLACE:  # or it was found there before anybody asked
-            return listed.address == request.address and (
-                listed.role is Role.LEARNER or (listed.retired != () and self._lives(listed))
-            )
+        if request.step is MemberStep.REPLACE:  # whether another one lives it has to say itself: see `_answered_there`
+            return listed.identity == self._r.me and self._is_at(request, listed) and listed.retired != ()
         return listed.role is not Role.GONE and listed.address == request.address
 
-    def _lives(self, listed: Member) -> bool:
-        """True if this very incarnation was heard lately, so that its disk is not a lost one."""
+    def _address(self, member: Member) -> str:
+        """Where it is to be found, as it said itself if it did."""
         r = self._r
-        assert r.leadership is not None
-        peer = r.leadership.progress(listed.identity)
-        return peer is not None and peer.really_heard and r.now_s - peer.heard_s < 2 * r.cfg.heartbeat_s
+        return r.cfg.address if member.identity == r.me else r.seen_addresses.get(member.identity) or member.address
+
+    def _is_at(self, request: ChangeMember, listed: Member | None) -> bool:
+        """Is it to be replaced where it is?"""
+        return listed is not None and request.step is MemberStep.REPLACE and request.address == self._address(listed)
 
     def _objection(self, request: ChangeMember, listed: Member | None) -> str:
         latest = self._r.members.latest
-        if self.pending is not None or not self.may_change:
+        if self.pending is not None or not (self.may_change or self._is_at(request, listed)):
             which = self.under_way or "its entry is not guaranteed yet"
             return f"another change of the member list is under way ({which}): try again once it is done"
         if request.step is MemberStep.ADD and listed is not None:
@@ -153,6 +159,9 @@ class Changes:
             return f"{request.address} is the address of server {other.id}"
         if listed is not None and latest.voters == (listed,):
             return f"server {request.id} is the only voting member"
+        if listed is not None and request.step is MemberStep.REPLACE and listed.identity == self._r.me:
+            leads = f"server {request.id} leads: let another server lead first"
+            return _not_lost(request) if self._is_at(request, listed) else leads
         return ""
 
     @property
@@ -173,6 +182,11 @@ class Changes:
         """Where a server is to be found that is being added or replaced; "" for any other."""
         pending = self.pending
         return pending.address if pending is not None and pending.id == id else ""
+
+    def heard(self, who: Identity) -> None:
+        """A server that is listed answers a question that was asked since there is a pending change of it."""
+        if self.pending is not None and self.pending.id == who.id:
+            self._heard = who
 
     def found(self, who: Identity, started: bool) -> None:
         """A server answers, of an incarnation that the list does not hold."""
@@ -198,11 +212,8 @@ class Changes:
             assert listed is not None
             wanted = listed._replace(role=Role.GONE, retired=_retired(listed))
         elif self._found is None:
-            self.pending = None
-            if self._done_already(pending, listed):  # found there as a lost disk's successor, before it was asked for
-                self._r.reads.ask(pending)
-            else:
-                self.pending = pending
+            if listed is not None and listed.identity == self._heard and self._is_at(pending, listed):
+                self._answered_there(listed)
             return
         else:
             stays = listed is not None and listed.role is not Role.GONE
@@ -212,20 +223,37 @@ class Changes:
                 pending.id, pending.address, priority, self._found.incarnation, Role.LEARNER, retired
             )
         if self._may_take_out(wanted):
-            self.pending = None
             self._append(wanted)
-            self._r.serving.answer_once_guaranteed(
-                MembersChanged(pending.origin, self._r.members.latest.to_plain()), self._r.members.latest_id
-            )
+            self._done(pending)
+
+    def _answered_there(self, listed: Member) -> None:
+        """Where a lost disk was to be replaced the one that is listed answers: it is not lost. If it is one that came
+        in another's place, or is to, what is asked for is done; that is said after a round (R25)."""
+        r, pending = self._r, self.pending
+        assert pending is not None
+        if listed.role is Role.VOTER and not listed.retired:
+            return self._give_up(_not_lost(pending))
+        self._confirming = self._confirming or r.reads.begin_round()
+        if self._answered(self._confirming, r.members.latest) >= r.members.latest.majority:
+            self._done(pending)
+
+    def _done(self, request: ChangeMember) -> None:
+        r = self._r
+        self.pending = None
+        r.serving.answer_once_guaranteed(
+            MembersChanged(request.origin, r.members.latest.to_plain()), r.members.latest_id
+        )
 
     def _waits_for(self) -> str:
         pending = self.pending
         assert pending is not None
-        if self._round is not None:
+        if not self.may_change:
+            return "the change before it is not guaranteed yet"
+        if self._round is not None or pending.step is MemberStep.REMOVE:
             return f"no majority of the servers that would remain without server {pending.id} answers"
-        if pending.step is not MemberStep.REMOVE and self._found is None:
-            return f"no server {pending.id} that waits to join answers at {pending.address}"
-        return "the change before it is not guaranteed yet"
+        if self._confirming:
+            return "no majority has answered yet that it takes this server for the leader"
+        return f"no server {pending.id} that waits to join answers at {pending.address}"
 
     def _give_up(self, why: str) -> None:
         assert self.pending is not None
@@ -330,13 +358,20 @@ class Changes:
         """Addresses are hints; the leader writes down where it sees a member, one change at a time."""
         r = self._r
         for member in r.members.latest.replicas:
-            address = r.cfg.address if member.id == r.me.id else r.seen_addresses.get(member.identity, "")
-            if address and address != member.address:
+            address = self._address(member)
+            if address != member.address:
                 r.out.event("address_change", member=member.id, old=member.address, new=address)
                 changed = r.members.latest.with_member(member._replace(address=address))
                 r.append_special(Kind.MEMBERS, members_body(changed))
                 return
         self.addresses_changed = False
+
+
+def _not_lost(request: ChangeMember) -> str:
+    return (
+        f"server {request.id} runs at {request.address} with its own disk: to replace that disk stop the server, and "
+        "start it there with an empty data directory"
+    )
 
 
 def _retired(member: Member) -> tuple[bytes, ...]:

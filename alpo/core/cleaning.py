@@ -4,7 +4,7 @@ Laws:
 
 * The trim mark is a function of the log; it counts once its entry is guaranteed, and an expunge takes it back.
 * A server cleans only what is fully replicated and guaranteed, on its own disk, and covered by a saved table (R19,
-  section 2): the save is in the cleaning's own transaction if it must be.
+  rules.md#replicated-state): the save is in the cleaning's own transaction if it must be.
 * Nor does it clean what a cursor needs (`cursors`). A trim that would take that is refused, unless it is forced.
 * Below the first LSN nothing is ever answered as if it were absent: `first_lsn` says where the log begins (R20).
 """

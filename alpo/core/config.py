@@ -1,4 +1,4 @@
-"""What a replica is started with: this server's place and the timers (protocol, section 3)."""
+"""What a replica is started with: this server's place and the timers (rules.md#timers)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reader cursors: named positions kept in the log, which hold cleaning back.
+"""Reader cursors: named positions kept in the log, which hold cleaning back (rules.md#cursors).
 
 Laws:
 

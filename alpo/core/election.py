@@ -79,7 +79,7 @@ class Election:
     # -- time -------------------------------------------------------------------------------------------
 
     def restart_timer(self) -> None:
-        """T + k·d: k voters of higher (priority, id), the leader last heard left out (section 3)."""
+        """T + k·d: k voters of higher (priority, id), the leader last heard left out (rules.md#timers)."""
         r = self._r
         me = r.members.latest.get(r.me.id)
         mine = (me.priority if me else r.cfg.priority, r.me.id)

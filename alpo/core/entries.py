@@ -1,4 +1,4 @@
-"""Log entries: what is replicated, and the checksums that ride with it.
+"""Log entries: what is replicated, and the checksums that ride with it (rules.md#entries).
 
 Laws:
 

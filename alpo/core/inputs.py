@@ -189,7 +189,7 @@ class Outcome(NamedTuple):
 
 
 class ShowSettings(NamedTuple):
-    """Asks for the replicated settings (section 2); answered as `Outcome` is."""
+    """Asks for the replicated settings (rules.md#settings); answered as `Outcome` is."""
 
     origin: Origin
 

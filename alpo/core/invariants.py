@@ -1,6 +1,6 @@
 """What must always hold. The cheap ones run after every step in production too; all of them in tests and simulation.
 
-A server that breaks one stops itself (architecture, "Invariants").
+A server that breaks one stops itself (rules.md#invariants).
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """What is asked of a leader that a read round has just confirmed: outcomes, sessions, settings, cursors, and whether
-what an operator wants is so already (R21, R25, section 2).
+what an operator wants is so already (R21, R25, rules.md#settings, rules.md#cursors).
 
 Laws:
 
@@ -86,7 +86,7 @@ class Keeping:
         """To ourselves, and we lead."""
         self._r.out.reply(HandedOver(request.origin, self._r.me.id, self._r.term))
 
-    # -- settings (section 2) ---------------------------------------------------------------------------
+    # -- settings (rules.md#settings) -------------------------------------------------------------------
 
     def _show_settings(self, request: ShowSettings) -> None:
         r = self._r

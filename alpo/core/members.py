@@ -125,7 +125,8 @@ class MemberList:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Replicated settings: every server computes with the same (protocol, section 2). Fixed at first start."""
+    """Replicated settings: every server computes with the same (rules.md#settings). The first start has those of the
+    configuration; an entry of the log changes them while the servers run."""
 
     session_ttl_ms: int = 7 * 24 * 3600 * 1000
     window: int = 1024

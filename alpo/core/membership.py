@@ -62,7 +62,7 @@ class Members:
 
     @property
     def standing(self) -> str:
-        """What the latest list makes of us, as status shows it (section 8)."""
+        """What the latest list makes of us, as status shows it (rules.md#status)."""
         mine = self.latest.get(self.me.id)
         if mine is None or mine.role is Role.GONE:
             return "GONE"

@@ -79,6 +79,11 @@ class Newcomers:
             if r.now_s - sending.sent_s >= r.cfg.election_timeout_s:
                 self._repeat(sending)
 
+    def ask_anew(self, id: int) -> None:
+        """At once; what it answers to earlier questions counts no more."""
+        self._asked.pop(id, None)
+        self._ask_again_s = self._r.now_s
+
     def on_answer(self, sender: Identity, answer: StartAnswer) -> None:
         """Who is there in fact."""
         r = self._r
@@ -86,8 +91,9 @@ class Newcomers:
             return
         started = answer.status is StartStatus.STARTED
         if not r.members.latest.holds(sender):
-            self._changes.found(sender, started)
-        elif not started and not r.leadership.peers[sender.id].really_heard:
+            return self._changes.found(sender, started)
+        self._changes.heard(sender)
+        if not started and not r.leadership.peers[sender.id].really_heard:
             self.want_base(sender)
 
     # -- base transfer ----------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Rank: how servers are compared (protocol, section 1). The first two fields are the log rank."""
+"""Rank: how servers are compared (rules.md#ranks). The first two fields are the log rank."""
 
 from __future__ import annotations
 

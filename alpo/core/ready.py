@@ -46,7 +46,8 @@ NO_BASE = Base(0, 0, 0, 1)
 
 
 class TableSave(NamedTuple):
-    """The replicated state as of ``applied_id``: what changed since the save before (R22, section 2).
+    """The replicated state as of ``applied_id``: what changed since the save before (R22,
+    rules.md#replicated-state).
 
     ``changed`` rows replace, ``ended`` clients are deleted, the rest of the table on disk stands.
     ``members`` and ``settings`` in plain form, as of ``applied_id``; ``members_id``: the entry that made them.

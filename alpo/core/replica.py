@@ -146,7 +146,7 @@ class Replica:
 
     @property
     def status_text(self) -> str:
-        """See section 8."""
+        """As `alpo status` shows it (rules.md#status)."""
         if not self.first_start.started:
             return self.first_start.state.status.name
         return "RETIRED" if self.retired else self.members.standing
@@ -197,7 +197,7 @@ class Replica:
         self.cursors.guaranteed(self.guaranteed_id)
 
     def start(self, now_s: float, wall_ms: int) -> Ready:
-        """The first step. A fresh start counts as having heard a leader (section 3)."""
+        """The first step. A fresh start counts as having heard a leader (rules.md#timers)."""
         self.now_s, self.wall_ms = now_s, wall_ms
         self.out.begin()
         self.heard_s = now_s
@@ -320,7 +320,7 @@ class Replica:
         self.clocks[id] = (wall_ms, self.came_s)
 
     def entry_time_ms(self) -> int:
-        """Section 2: never decreases, and no single wrong clock moves it."""
+        """Never decreases, and no single wrong clock moves it (rules.md#entry-time)."""
         assert self.leadership is not None
         return max(self.log.last_time_ms, self.leadership.now_ms(self.wall_ms, self.clocks))
 

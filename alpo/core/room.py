@@ -1,4 +1,4 @@
-"""Full disks: who has room for more, and what a leader then takes.
+"""Full disks: who has room for more, and what a leader then takes (rules.md#full-disks).
 
 Laws:
 

@@ -1,4 +1,5 @@
-"""What a step's write saves besides entries: the replicated state, and the base of a cleaning (section 2, R19)."""
+"""What a step's write saves besides entries: the replicated state (rules.md#replicated-state), and the base of a
+cleaning (rules.md#hard-state, R19)."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ def take_base(r: Replica) -> Base | None:
 
 def table_save(r: Replica, base: Base | None) -> TableSave | None:
     """Now and then the replicated state goes to disk, as of the guaranteed mark; before what it needs is cleaned
-    (section 2), and for a server that is to begin from it."""
+    (rules.md#replicated-state), and for a server that is to begin from it."""
     wanted = r.applied_id < r.save_upto_id <= r.guaranteed_id
     if not wanted and not (r.out.has_write or base is not None):
         return None

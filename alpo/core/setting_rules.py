@@ -1,4 +1,4 @@
-"""What the replicated settings may be (protocol, section 2): bounds of each, and how they relate.
+"""What the replicated settings may be (rules.md#settings): bounds of each, and how they relate.
 
 Used alike for a configuration's first settings and for changes through the log, so that both take the same.
 """

@@ -1,4 +1,4 @@
-"""The three states of a server (protocol, section 1)."""
+"""The three states of a server (rules.md#states)."""
 
 from __future__ import annotations
 

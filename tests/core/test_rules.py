@@ -127,7 +127,7 @@ def test_a_vote_is_given_once_a_term() -> None:
 
 
 def test_a_longer_log_of_an_older_term_is_outranked() -> None:
-    """R4, section 1; M1."""
+    """R4, rules.md#ranks; M1."""
     one = One(term=5, terms=(1, 5))
     one.now_s += 5
     (answer,) = answers(one.hear(1, VoteRequest(6, Rank(4, 100, 9, 1), False)), VoteAnswer)
@@ -187,7 +187,7 @@ def test_an_acceptance_leaves_only_after_its_write() -> None:
 
 
 def test_a_late_completion_does_not_vouch_for_what_replaced_it() -> None:
-    """The A-B-A case (architecture, Contracts)."""
+    """R14: the A-B-A case."""
     one = One(term=1)
     first = one.hear(1, AppendRequest(1, 0, 0, 0, 0, 1, [entry(1, 1), entry(2, 1), entry(3, 1)]))
     second = one.hear(2, AppendRequest(2, 0, 0, 0, 0, 1, [entry(1, 2), entry(2, 2)]))
@@ -294,6 +294,27 @@ def test_a_canvass_moves_no_term_and_is_answered_by_rank() -> None:
     assert answer == CanvassAnswer(3, 8, Canvass.RIVAL)
     (answer,) = answers(one.hear(1, CanvassRequest(4, 9, Rank(3, 2, 0, 1), True)), CanvassAnswer)
     assert answer == CanvassAnswer(3, 9, Canvass.YES)
+
+
+def test_a_candidate_outranked_by_too_many_makes_way() -> None:
+    """R8: of five, two more votes than its own are still to be had after two such answers, not after a third."""
+    one = One()
+    one.stand()
+    term = one.replica.term
+    for voter, state in ((1, State.CANDIDATE), (2, State.CANDIDATE), (2, State.CANDIDATE), (4, State.PASSIVE)):
+        one.hear(voter, VoteAnswer(term, term, Vote.OUTRANKED, 0, None, WALL_MS))
+        assert one.replica.state is state
+    assert one.replica.term == term
+
+
+def test_who_outranks_a_candidate_canvasses_at_once() -> None:
+    """R8."""
+    one = One(term=3, terms=(1, 3))
+    one.now_s += 0.45
+    ready = one.hear(1, VoteRequest(4, Rank(3, 1, 0, 1), False))
+    (answer,) = answers(ready, VoteAnswer)
+    assert isinstance(answer, VoteAnswer) and answer.answer is Vote.OUTRANKED
+    assert answers(ready, CanvassRequest)
 
 
 def test_the_refused_leader_steps_back_by_whole_terms_once_a_refusal() -> None:

@@ -1,4 +1,5 @@
-"""Settings changed through the log: compared, bounded, the same on all servers, undone with their entry (section 2)."""
+"""Settings changed through the log: compared, bounded, the same on all servers, undone with their
+entry (rules.md#settings)."""
 
 from __future__ import annotations
 

@@ -18,22 +18,26 @@ PAGE = ROOT / "docs" / "rules.md"
 CITING = (
     "alpo", "cli", "sim", "pyspark_alpo", "benchmarks", "tests", "docs", "README.md", "CONTRIBUTING.md", "CHANGELOG.md",
 )
+_HERE = "tests/docs/test_rules.py"
 LABELS = ["Code", "Tests", "Mutations"]
 
 _SECTION = re.compile(r'^<a id="([a-z0-9-]+)"></a>\n\n### (.+)\n', re.MULTILINE)
 _ITEM = re.compile(r"^\* \*\*([A-Z][a-z ]+):\*\*(.*(?:\n  .*)*)", re.MULTILINE)
 _CITED = re.compile(r"\bR(\d{1,2})\b(?:(?:-| to )R(\d{1,2})\b)?")
-#: Not of a paper's "section 5.2".
-_CHAPTER = re.compile(r"\b[Ss]ection (\d+)\b(?!\.\d)")
+_ANCHOR = re.compile(r"\brules\.md#([a-z0-9-]+)")
+#: Of a document that users do not have; not of a paper's "section 5.2".
+_ELSEWHERE = re.compile(r"\b[Ss]ection \d+\b(?!\.\d)|\((?:architecture|protocol|interface), [\"A-Z]")
 _MUTATION = re.compile(r"`([MNSP]\d+[a-z]?)` \(([^`]*)\)(?:; |$)")
 
 
 class Section(NamedTuple):
-    """What the page says of one rule. ``name``: as code cites it; "" if code does not."""
+    """What the page says of one rule. ``name``: its number, or what mutations call a section that has none; ``cited``:
+    how code cites that."""
 
     anchor: str
     title: str
     name: str
+    cited: str
     items: dict[str, str]
 
 
@@ -44,8 +48,8 @@ def sections(text: str) -> Iterator[Section]:
     for each, end in zip(found, ends, strict=True):
         items = {label: " ".join(rest.split()) for label, rest in _ITEM.findall(text[each.end() : end])}
         number = re.match(r"R\d+(?=: )", each[2])
-        name = number[0] if number else items.pop("Cited as", "").strip('"')
-        yield Section(each[1], each[2], name, items)
+        name = number[0] if number else each[1].replace("-", " ")
+        yield Section(each[1], each[2], name, name if number else f"rules.md#{each[1]}", items)
 
 
 TEXT = PAGE.read_text("utf-8")
@@ -97,12 +101,16 @@ def test_every_section_says_where_it_is_carried_out_and_shown() -> None:
 
 
 def test_every_rule_that_is_cited_is_here() -> None:
-    chapters = {section.name.removeprefix("section ") for section in SECTIONS if section.name.startswith("section ")}
-    unknown = [
-        (file, rule) for file, text in texts()
-        for rule in sorted(cited(text) - set(RULES)) + sorted(set(_CHAPTER.findall(text)) - chapters)
-    ]
+    unknown = [(file, rule) for file, text in texts() for rule in sorted(cited(text) - set(RULES))]
     assert unknown == []
+
+
+def test_every_section_that_is_cited_is_here() -> None:
+    anchors = {section.anchor for section in SECTIONS}
+    found = {file: set(_ANCHOR.findall(text)) for file, text in texts()}
+    assert [(file, each) for file, there in found.items() for each in sorted(there - anchors)] == []
+    elsewhere = [(file, each[0]) for file, text in texts() if file != _HERE for each in _ELSEWHERE.finditer(text)]
+    assert elsewhere == []
 
 
 def test_every_rule_is_cited_by_a_file_that_carries_it_out() -> None:
@@ -110,10 +118,7 @@ def test_every_rule_is_cited_by_a_file_that_carries_it_out() -> None:
     for section in SECTIONS:
         files = [path for path, what, _ in named(section.items["Code"]) if not what]
         held = "\n".join((ROOT / path).read_text("utf-8") for path in files)
-        if section.name in RULES:
-            if section.name not in cited(held):
-                uncited.append(section.title)
-        elif section.name.lower() not in held.lower():
+        if section.cited not in cited(held) | {f"rules.md#{anchor}" for anchor in _ANCHOR.findall(held)}:
             uncited.append(section.title)
     assert uncited == []
 

@@ -20,16 +20,11 @@ from alpo_sim.options import Options
 from alpo_sim.verdict import run_world
 from alpo_sim.world import World
 
-READABLE = "min(self.guaranteed_id, self.log.stable_id)"
 REMEMBERED = "if place < len(slots) and slots[place][0] == serial:"
 
 #: The first seed is one in which it showed; when worlds are drawn otherwise it shows soon after.
 WORLDS_MAX = 40
 CASES: dict[str, tuple[int, str, Patch]] = {
-    "readers see what is not guaranteed": (
-        1, "one log", edit(Replica, "readable_id", (READABLE, "self.log.stable_id"))),
-    "readers see what is not on disk": (
-        2, "durable before sent", edit(Replica, "readable_id", (READABLE, "self.guaranteed_id"))),
     "a read is answered before our disk has it": (
         9, "durable before sent", edit(Reads, "advance", ("if index <= r.log.stable_id:", "if True:"))),
     "reads are never answered": (

@@ -21,8 +21,9 @@ from alpo_sim.mutations.mutation import BLIND, rewritten
 #: Where the search begins for those that show in few worlds only: a seed in which it showed; when worlds are drawn
 #: otherwise it shows some seeds later. `make soak` searches from seed 1 on (`alpo-sim mutants`).
 FIRST = {
-    "M2": 77, "M9": 9, "N8": 5, "N8r": 5, "P9": 13, "P12": 74, "P32": 19, "P34": 28, "P42": 6, "P71": 2,
+    "M2": 77, "M9": 9, "N8": 11, "N8r": 11, "P9": 13, "P12": 74, "P32": 19, "P34": 28, "P42": 6, "P71": 2,
     "P29": 2, "M13": 6, "P6": 3, "P14": 6, "P18": 3, "P46": 2, "N6": 2, "P11": 8, "S4e": 5, "P33": 5,
+    "P82": 9, "P83": 9, "P84": 9, "P88": 4,
 }
 #: One of all that share a world; every eighth runs every time, all of them in the soak.
 WORLDS = list({(m.options(FIRST.get(m.name, 1)), m.makes): m.name for m in MUTATIONS.values()}.values())

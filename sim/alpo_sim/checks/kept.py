@@ -1,4 +1,4 @@
-"""What was told of settings and cursors, and what changed them, held against the one log (section 2, R21, R25).
+"""What was told of settings and cursors, and what changed them, held against the one log (R21, R25, rules.md#settings).
 
 Laws:
 

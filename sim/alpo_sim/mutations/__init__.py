@@ -1,7 +1,7 @@
 """Rules broken on purpose, one at a time, to see that the checks notice. `alpo-sim mutants` runs them all.
 
-M1-M16, N1-N10, S1-S4 and S9 are lines of the protocol's list of what each rule prevents; P1 and on are of rules that
-this project added or worded itself.
+M1-M16, N1-N10, S1-S4 and S9 were listed before there was any code; P1 and on came with it. Each names its rule in
+docs/rules.md: by number, or, of a section without one, by the words of its anchor.
 
 `mutation` says what a mutation is; `worlds`, `directed`, `changing` and `birth` are where they show; `log`,
 `elections`, `deferring`, `dropping`, `doubts`, `sessions`, `cleaning`, `keeping`, `leaving`, `members`, `bases`,
@@ -35,7 +35,7 @@ _ALL = (
     *BASES, *LOG, *ELECTIONS, *SESSIONS, *CLEANING, *DEFERRING, *DOUBTS, *DROPPING, *KEEPING, *LEAVING, *MEMBERS, *ROOM,
     *ZOMBIES,
 )
-#: By name: those of the protocol's list first.
+#: By name, P last.
 MUTATIONS = {m.name: m for m in sorted(_ALL, key=_order)}
 
 __all__ = ["MUTATIONS", "Mutation"]

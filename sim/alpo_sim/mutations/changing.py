@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
-from alpo.core.inputs import ChangeMember, MemberStep
-from alpo.core.members import Role
+from alpo.core.inputs import ChangeMember, Input, MemberStep
+from alpo.core.members import MemberList, Role
 from alpo.core.messages import AppendRequest, BaseAnswer, BasePart, Envelope
-from alpo.core.ready import Reply
+from alpo.core.ready import MembersChanged, Ready, Reply
 
+from ..broken import Broken
 from ..host import Host
 from ..options import MS, SECOND, Options
 from ..party import Party
+from ..stage import Watcher
 from ..world import World
 from .directed import Directed, Plan
 
@@ -293,3 +295,32 @@ def one_more(w: Changing) -> Iterator[int]:
     w.boot(_spare(w))
     w.change(a, MemberStep.ADD, _spare(w))
     yield 3 * SECOND
+
+
+class Told(Watcher):
+    """Compares the lists that are told to operators with a server's disk. Raises `Broken`."""
+
+    def __init__(self, world: World, id: int) -> None:
+        self._host = world.stage.hosts[id]
+
+    def stepped(self, host: Host, inputs: Sequence[Input], ready: Ready) -> None:
+        runs = self._host.store.boot().me
+        for reply in ready.replies:
+            if isinstance(reply, MembersChanged):
+                listed = MemberList.from_plain(reply.members).identity_of(runs.id)
+                if listed != runs:
+                    raise Broken("members", f"server {runs.id} is said to be replaced by a disk that is lost")
+
+
+def lost_twice(w: Changing) -> Iterator[int]:
+    """A follower's disk was lost and replaced; that one is lost too, and an operator asks at once to replace it."""
+    a, s, _ = w.cast()
+    w.wipe(s)
+    w.boot(s)
+    yield from w.waits(lambda: w.role(s, s) is Role.VOTER, 3 * SECOND)
+    yield 300 * MS
+    w.wipe(s)
+    w.boot(s)
+    w.stage.watchers.append(Told(w, s))
+    w.change(a, MemberStep.REPLACE, s)
+    yield SECOND

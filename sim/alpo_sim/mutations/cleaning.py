@@ -20,7 +20,7 @@ CLEANING = (
         world(clean_every_us=200 * MS, load=BUSY), ("no progress", "alarm"), ("cleaned too early",),
     ),
     Mutation(
-        "P28", "section 2", "a cleaning does not wait for the table of sessions to be saved",
+        "P28", "replicated state", "a cleaning does not wait for the table of sessions to be saved",
         "after a restart the table is made of what is left of the log: retries are appended twice",
         (edit(replica, "table_save", (
             "if not wanted and lag < r.cfg.table_save_entries and (base is None or base.id <= r.applied_id):",

@@ -308,6 +308,17 @@ def dead_holder(w: Directed) -> Iterator[int]:
         yield from w.demands_leader()
 
 
+def stale_first(w: Directed) -> Iterator[int]:
+    """The leader dies, and of the other two the one whose timer is the shorter by far has missed its last entries."""
+    leader, *others = w.cast()
+    _, stale = sorted(others)
+    w.alone(stale)
+    yield w.some_us(50, 100)
+    w.crash(leader)
+    w.set_cuts([])
+    yield from w.demands_leader()
+
+
 def handed_over(w: Directed) -> Iterator[int]:
     """A leader is told to stop while all is well: another leads before any election timer can run out."""
     old, *_ = w.cast()

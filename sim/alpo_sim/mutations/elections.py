@@ -57,6 +57,25 @@ ELECTIONS = (
         world(servers=5, network=SLOW, faults=("crash_all", "cut", "bridge", "chain")), ("electable",),
     ),
     Mutation(
+        "P86", "R3", "a candidate does not vote for itself",
+        "it votes for a rival too: two leaders in a term",
+        (edit(Election, "stand", ("vote=r.me.id", "vote=0")),),
+        world(servers=5, network=SLOW, faults=("crash_all", "cut")), ("alarm", "one leader a term"),
+    ),
+    Mutation(
+        "P87", "R8", "who answers OUTRANKED waits for its own timer",
+        "the freshest log may have the longest: no leader meanwhile",
+        (edit(Election, "_fresher_stands", ("self.canvass()", "pass")),),
+        planned(load=BUSY, stagger_us=5 * SECOND, network=Network((100, 3000), 0.0, SECOND, 0.0, 0.0, False)),
+        ("no progress",), makes=directed(plans.stale_first),
+    ),
+    Mutation(
+        "P88", "R10", "a candidate leads with one vote fewer than a majority",
+        "two leaders in a term",
+        (edit(Election, "_settle_cycle", ("len(cycle.granted) >= majority:", "len(cycle.granted) >= majority - 1:")),),
+        world(servers=5, network=SLOW, faults=("crash_all", "cut")), ("one leader a term", *LOST),
+    ),
+    Mutation(
         "M15", "R2", "no canvass: who hears no leader stands at once",
         "a server that comes back from a partition deposes a healthy leader",
         (edit(Election, "canvass", (

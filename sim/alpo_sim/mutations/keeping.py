@@ -1,4 +1,5 @@
-"""Mutations of what operators ask for: outcomes, settings, cursors (R21, R25, section 2)."""
+"""Mutations of what operators ask for: outcomes, settings, cursors (R21, R25, rules.md#settings,
+rules.md#cursors)."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ KEEPING = (
         world(load=replace(CROWD, keepers=4, keep=("outcome",))), ("outcome",),
     ),
     Mutation(
-        "P42", "section 2", "a change of settings is not undone by an expunge",
+        "P42", "settings", "a change of settings is not undone by an expunge",
         "two servers forget at different serials: a retry is appended twice, or told otherwise by the next leader",
         (edit(JournalledSessions, "expunge", (
             "self.settings = self._settings_before.pop()[1]", "self._settings_before.pop()",
@@ -44,13 +45,13 @@ KEEPING = (
         world(load=replace(SETTING, keepers=2), network=SLOW, faults=("isolate", "cut")), ("equal tables",),
     ),
     Mutation(
-        "P43", "section 2", "a change of settings does not compare what it changes with what its asker believes",
+        "P43", "settings", "a change of settings does not compare what it changes with what its asker believes",
         "of two operators one undoes in silence what the other did",
         (edit(Keeping, "_change_settings", ("if now[name] not in (old, wanted)", "if False")),),
         world(load=SETTING), ("settings",),
     ),
     Mutation(
-        "P44", "section 2", "the settings are told as they are at the head of the log",
+        "P44", "settings", "the settings are told as they are at the head of the log",
         "an operator is told of a change that is lost with its leader",
         (edit(Keeping, "_show_settings", ("r.log.last_id, taken=False", "0, taken=False")),),
         world(load=SETTING), ("settings",),

@@ -135,7 +135,7 @@ LOG = (
         world(faults=("isolate", "cut")), ("steps down",),
     ),
     Mutation(
-        "P10", "section 2", "entry time is the leader's clock, whatever the entry before says",
+        "P10", "entry time", "entry time is the leader's clock, whatever the entry before says",
         "time goes back along the log",
         (edit(Replica, "entry_time_ms", (
             "return max(self.log.last_time_ms, self.leadership.now_ms(self.wall_ms, self.clocks))",

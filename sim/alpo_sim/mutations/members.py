@@ -42,6 +42,12 @@ MEMBERS = (
         planned(network=_SOUND, load=BUSY, seconds=6, wipes=1), ("members",), makes=directed(lost_disk),
     ),
     Mutation(
+        "P85", "R30", "a server that was replaced before is said to be replaced whatever its disk is now",
+        "an operator believes that a lost disk is made good",
+        (edit(Changes, "_advance_pending", ("listed.identity == self._heard", "True")),),
+        planned(network=_SOUND, load=BUSY, seconds=6, wipes=2), ("members",), makes=changing(plans.lost_twice),
+    ),
+    Mutation(
         "N2", "R27", "a newcomer is promoted without the fresh round",
         "it dies, is promoted, and half of four are no majority: no leader for ever",
         (edit(Changes, "_promote", (

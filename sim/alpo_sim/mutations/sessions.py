@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import replace
 
-from alpo.core import replica
+from alpo.core import replica, serving
 from alpo.core.inputs import OpenSession
 from alpo.core.members import Settings
 from alpo.core.reads import Reads
@@ -38,7 +38,27 @@ def _says(what: str, condition: str) -> tuple[str, str]:
     return "if rests_on <= r.guaranteed_id and", f"if {condition} or rests_on <= r.guaranteed_id and"
 
 
+_READABLE = "min(self.guaranteed_id, self.log.stable_id)"
+
 SESSIONS = (
+    Mutation(
+        "P89", "R23", "the appends of one request go into the log from the last to the first",
+        "a reader finds a client's second append before its first",
+        (edit(serving, "seal_run", (
+            "part.serial, first_lsn", "part.serial + len(part.bodies) - 1, first_lsn"), (
+            "in part.bodies:", "in part.bodies[::-1]:"), (
+            "serial += 1", "serial -= 1",
+        )),),
+        world(load=CROWD), ("sessions", "exactly once"),
+    ),
+    Mutation(
+        "P90", "R26", "a local reader sees what is not guaranteed", "it has seen what is expunged later",
+        (edit(Replica, "readable_id", (_READABLE, "self.log.stable_id")),), world(), ("one log",),
+    ),
+    Mutation(
+        "P91", "R26", "a local reader sees what is not on this disk", "it has seen what is lost in a crash",
+        (edit(Replica, "readable_id", (_READABLE, "self.guaranteed_id")),), world(), ("durable before sent",),
+    ),
     Mutation(
         "M7", "R25", "the leader answers reads at once",
         "a zombie serves stale data as current",
@@ -159,7 +179,7 @@ SESSIONS = (
         planned(load=NEW_NAMES), ("sessions", "refused for good"), makes=directed(plans.astray),
     ),
     Mutation(
-        "P22", "section 2", "the table is saved as of the head of the log, not of the guaranteed mark",
+        "P22", "replicated state", "the table is saved as of the head of the log, not of the guaranteed mark",
         "what is expunged after a restart stays in the table: a retried append is dropped",
         (edit(replica, "table_save", ("r.sessions.rows_at(r.guaranteed_id)", "r.sessions.rows_at(r.log.last_id)")),),
         world(limits=SAVING + NARROW, network=LATER, faults=("crash", "crash_all", "isolate", "cut")),
