@@ -197,7 +197,13 @@ def test_bases_of_several_parts_and_answers_that_come_again_late_are_met_often()
 
 
 def test_faults_are_aimed_at_what_has_just_begun() -> None:
-    """As many are not drawn: with none at random there are some all the same."""
-    world = World(Options.draw(3, servers=3, seconds=20, fault_every_us=0, stewards=2, spares=2, wipes=3, aimed=True))
-    assert run_world(world).ok
-    assert sum(world.faults.counts.values()) > 3
+    """With none at random there are some all the same."""
+    aimed = 0
+    for seed in range(3):
+        options = Options.draw(
+            seed, servers=3, seconds=20, fault_every_us=0, stewards=2, spares=2, wipes=3, aimed=True
+        )
+        world = World(options)
+        assert run_world(world).ok
+        aimed += sum(world.faults.counts.values())
+    assert aimed > 5
