@@ -49,9 +49,9 @@ class Changes:
         self._pending_ends_s = 0.0
         self._found: Identity | None = None  # who answered where the pending one should be
         self._heard: Identity | None = None  # the one that is listed, if that answered there since it was asked for
-        self._confirming = 0  # the round since then that shows that we lead; 0: none yet
+        self._confirming_round = 0  # the round since then that shows that we lead; 0: none yet
         self._lost: dict[int, Identity] = {}  # id -> who answers in its place
-        self._round: tuple[Member, int, float] | None = None  # for a removal: the member as it shall be, round, end
+        self._round: tuple[Member, int, float] | None = None  # to take it out: the member as it shall be, round, end
         self._catch_up: CatchUp | None = None
         #: Some member may be elsewhere than the list says.
         self.addresses_changed = True
@@ -122,7 +122,7 @@ class Changes:
         """What the listed server said before it was asked for says nothing of its disk now, nor did a round."""
         self.pending = request
         self._heard = None
-        self._confirming = 0
+        self._confirming_round = 0
         if request.address:
             self.newcomers.ask_anew(request.id)
 
@@ -184,9 +184,12 @@ class Changes:
         return pending.address if pending is not None and pending.id == id else ""
 
     def heard(self, who: Identity) -> None:
-        """A server that is listed answers a question that was asked since there is a pending change of it."""
-        if self.pending is not None and self.pending.id == who.id:
+        """A server that is listed answers a question that was asked since there is a pending change of it. If it is to
+        be replaced where it is, it counts no more who answered there before."""
+        pending = self.pending
+        if pending is not None and pending.id == who.id and self._is_at(pending, self._r.members.latest.get(who.id)):
             self._heard = who
+            self._found = self._round = None
 
     def found(self, who: Identity, started: bool) -> None:
         """A server answers, of an incarnation that the list does not hold."""
@@ -197,6 +200,8 @@ class Changes:
                               "data directory")
             elif member is None or who.incarnation not in member.retired:
                 self._found = who
+                self._heard = None
+                self._confirming_round = 0
         elif (
             not started and member is not None and member.role is not Role.GONE
             and who.incarnation not in member.retired and self._lost.get(who.id) != who
@@ -212,7 +217,7 @@ class Changes:
             assert listed is not None
             wanted = listed._replace(role=Role.GONE, retired=_retired(listed))
         elif self._found is None:
-            if listed is not None and listed.identity == self._heard and self._is_at(pending, listed):
+            if listed is not None and listed.identity == self._heard:
                 self._answered_there(listed)
             return
         else:
@@ -231,10 +236,10 @@ class Changes:
         in another's place, or is to, what is asked for is done; that is said after a round (R25)."""
         r, pending = self._r, self.pending
         assert pending is not None
-        if listed.role is Role.VOTER and not listed.retired:
+        if not listed.retired:
             return self._give_up(_not_lost(pending))
-        self._confirming = self._confirming or r.reads.begin_round()
-        if self._answered(self._confirming, r.members.latest) >= r.members.latest.majority:
+        self._confirming_round = self._confirming_round or r.reads.begin_round()
+        if self._answered(self._confirming_round, r.members.latest) >= r.members.latest.majority:
             self._done(pending)
 
     def _done(self, request: ChangeMember) -> None:
@@ -251,7 +256,7 @@ class Changes:
             return "the change before it is not guaranteed yet"
         if self._round is not None or pending.step is MemberStep.REMOVE:
             return f"no majority of the servers that would remain without server {pending.id} answers"
-        if self._confirming:
+        if self._confirming_round:
             return "no majority has answered yet that it takes this server for the leader"
         return f"no server {pending.id} that waits to join answers at {pending.address}"
 
@@ -270,9 +275,9 @@ class Changes:
         for id, who in list(self._lost.items()):
             listed, peer = r.members.latest.get(id), r.leadership.peers.get(id)
             if listed is None or peer is None or listed.identity == who or who.incarnation in listed.retired:
-                del self._lost[id]
+                self._lives(id)
             elif r.now_s - peer.heard_s < 2 * r.cfg.heartbeat_s:
-                del self._lost[id]  # it lives; whoever answered in its place may answer again
+                self._lives(id)  # whoever answered in its place may answer again
             else:
                 retired = _retired(listed)
                 wanted = listed._replace(incarnation=who.incarnation, role=Role.LEARNER, retired=retired)
@@ -280,6 +285,12 @@ class Changes:
                     del self._lost[id]
                     self._append(wanted)
                 return
+
+    def _lives(self, id: int) -> None:
+        """Nobody is to be put in its place."""
+        del self._lost[id]
+        if self._round is not None and self._round[0].id == id:
+            self._round = None
 
     # -- rounds -----------------------------------------------------------------------------------------
 

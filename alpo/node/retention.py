@@ -68,7 +68,7 @@ class Cleaner:
         self._commit_s = commit_s
         self._chunk = CHUNK_ENTRIES_MIN
         self._wanted_id = 0  # what could go, as last looked
-        self._looked_s = -LOOK_EVERY_S
+        self._noted_beat = -1.0  # the multiple of `LOOK_EVERY_S` in which it was last noted what waits
         #: Why less is cleaned than could be, a sentence a reason.
         self.waits: list[str] = []
         self._holder: Lag | None = None  # the cursor that holds back what could go
@@ -82,6 +82,7 @@ class Cleaner:
                 self._driver.note("cannot_clean", why=str(error))
                 cleaned = False
             if not cleaned:
+                # Whoever waits for full seconds is woken with the others: an idle server wakes less often.
                 await trio.sleep_until((trio.current_time() // LOOK_EVERY_S + 1) * LOOK_EVERY_S)
 
     async def _clean_chunk(self) -> bool:
@@ -92,8 +93,9 @@ class Cleaner:
         if self.policy.limits or r.cleaning.trim_lsn > 1:
             upto_id = await trio.to_thread.run_sync(self._find, r.guaranteed_id, base_id, r.cleaning.trim_lsn)
         await self._look_at_cursors(upto_id)
-        if trio.current_time() - self._looked_s >= LOOK_EVERY_S:
-            self._looked_s = trio.current_time()
+        beat = trio.current_time() // LOOK_EVERY_S
+        if beat != self._noted_beat:
+            self._noted_beat = beat
             self._note(upto_id)
         chunk_id = min(upto_id, r.cleaning.cleanable_id, base_id + self._chunk)
         if self._holder is not None:

@@ -67,13 +67,13 @@ class DiskWatch:
         """Look until cancelled."""
         while True:
             self._wanted = trio.Event()
-            looked_s = trio.current_time()
             try:
                 disk, file_free_bytes = await trio.to_thread.run_sync(self._look)
             except StoreError as error:
                 log.error("cannot_see_space", why=str(error))
             else:
                 self._tell(disk, file_free_bytes)
+            looked_s = trio.current_time()
             with trio.move_on_at(looked_s + self._pause_s()):
                 await self._wanted.wait()
             await trio.sleep_until(looked_s + LOOK_CLOSELY_S)

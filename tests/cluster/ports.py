@@ -15,11 +15,10 @@ _offsets = itertools.count(os.getpid() * 37)
 
 
 def free_port(size: int = 1) -> int:
-    """The first of ``size`` neighbouring ports on which nobody listens. No two workers are given the same, nor is one
-    given again soon, because a server listens only a moment later."""
+    """The first of ``size`` neighbouring ports on which nobody listens. No two workers of a run are given the same, nor
+    is one given again soon, because a server listens only a moment later."""
     while True:
-        base = _FIRST + _worker * _EACH + next(_offsets) % (_EACH - size)
-        if all(map(port_free, range(base, base + size))):
-            for _ in range(size - 1):
-                next(_offsets)
+        offsets = [next(_offsets) % _EACH for _ in range(size)]
+        base = _FIRST + _worker * _EACH + offsets[0]
+        if offsets[-1] == offsets[0] + size - 1 and all(map(port_free, range(base, base + size))):
             return base

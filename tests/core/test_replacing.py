@@ -23,14 +23,15 @@ def listed(leader: Replica, id: int) -> Member:
     return found
 
 
-def replaced_once() -> tuple[Cluster, Replica, int]:
-    """A cluster of three, its leader, and a server whose disk was lost once: it votes again."""
+def replaced_once(role: Role = Role.VOTER) -> tuple[Cluster, Replica, int]:
+    """A cluster of three, its leader, and a server whose disk was lost once: it votes again, or is to."""
     cluster = started()
     leader = cluster.elect()
     id = leader.me.id % 3 + 1
     cluster.wipe(id)
+    cluster.catches = lambda e: role is Role.LEARNER and e.sender.id == id and isinstance(e.message, AppendAnswer)
     cluster.boot(id)
-    cluster.run_until(lambda: votes(cluster, id))
+    cluster.run_until(lambda: listed(leader, id).retired != () and (role is Role.LEARNER or votes(cluster, id)))
     cluster.run(1.0)
     assert cluster.leader is leader and len(listed(leader, id).retired) == 1
     return cluster, leader, id
@@ -96,7 +97,7 @@ def test_a_dead_one_is_not_called_replaced_while_nobody_is_there() -> None:
 
 @pytest.mark.parametrize("role", [Role.VOTER, Role.LEARNER])
 def test_one_that_lives_is_replaced_already(role: Role) -> None:
-    cluster, leader, id = replaced_once() if role is Role.VOTER else with_a_learner()
+    cluster, leader, id = replaced_once(role)
     before = leader.members.latest
     reply = replace(cluster, id, seconds=T_S)
     assert holds_what_runs(cluster, reply, id)
@@ -261,3 +262,52 @@ def test_a_change_that_turns_out_to_be_to_do_keeps_its_deadline() -> None:
     cluster.catches = lambda e: False
     cluster.run(asked_s + PATIENCE_S + 2 * H_S - cluster.now_s)
     assert cluster.reply_to("replace") is not None
+
+
+def put_back(cluster: Cluster, leader: Replica, begins: bool) -> tuple[int, Member]:
+    """A server answers from an empty disk while another's answers are late, and then runs on its own disk again.
+    ``begins``: an operator asks for the replacement as ``r``; else the leader thinks of it by itself."""
+    id, late = (id for id in (1, 2, 3) if id != leader.me.id)
+    assert leader.changes is not None
+    cluster.crash(id)
+    own, old = cluster.hosts[id], listed(leader, id)
+    cluster.newcomer(id)
+    cluster.catches = lambda e: e.sender.id == late and isinstance(e.message, AppendAnswer)
+    if begins:
+        cluster.give(leader.me.id, ChangeMember("r", MemberStep.REPLACE, id, old.address, 0))
+    cluster.run_until(lambda: leader.changes is not None and leader.changes._round is not None, 1.0)
+    cluster.crash(id)
+    cluster.hosts[id] = own
+    cluster.joining.discard(id)
+    cluster.boot(id)
+    cluster.run(0.3)
+    cluster.catches = lambda e: False
+    cluster.run(1.0)
+    assert cluster.leader is leader and listed(leader, id) == old
+    return late, old
+
+
+def test_an_own_disk_that_is_put_back_in_time_is_not_replaced() -> None:
+    cluster = started()
+    leader = cluster.elect()
+    cluster.run(0.5)
+    put_back(cluster, leader, begins=True)
+    reply = cluster.reply_to("r")
+    assert isinstance(reply, Refused) and "with its own disk" in reply.detail
+
+
+def test_a_lost_disk_that_is_put_back_holds_up_no_other_change() -> None:
+    cluster = started()
+    leader = cluster.elect()
+    cluster.run(0.5)
+    late, _ = put_back(cluster, leader, begins=False)
+    moved = listed(leader, late)
+    cluster.give(leader.me.id, PeerAddress(late, moved.incarnation, "10.0.9.9:7100"))
+    cluster.run(1.0)
+    assert listed(leader, late).address == "10.0.9.9:7100"
+
+
+def test_who_was_added_and_lives_is_not_said_to_be_a_replacement() -> None:
+    cluster, _, id = with_a_learner()
+    reply = replace(cluster, id)
+    assert isinstance(reply, Refused) and "with its own disk" in reply.detail

@@ -43,13 +43,23 @@ def test_a_server_that_repeats_itself_is_cut_short_and_counted():
 def test_what_differs_in_its_key_is_not_the_same():
     recorder = Recorder()
     for term in range(1000):
-        assert kept(recorder, "canvass", 1, term=term) == {"term": term}
+        assert kept(recorder, "canvass", 2 * term, term=term) == {"term": term}
     for peer in (2, 3):
         for at in range(3):
             assert kept(recorder, "peer_unreachable", 2, peer=peer, why=str(at)) is not None
     assert kept(recorder, "peer_unreachable", 2, peer=3, why="x") is None
     assert kept(recorder, "leader", 2, term=5) is not None
     assert len(recorder._kinds) <= 256
+
+
+def test_what_clients_name_pushes_nothing_out():
+    """A trim by force may drop a thousand cursors at once."""
+    recorder = Recorder()
+    slow = [kept(recorder, "slow_fsync", 1, what="commit") for _ in range(3)]
+    found = [kept(recorder, "cursor_dropped", 1, cursor=f"c{n}") for n in range(1000)]
+    assert None not in slow and [fields is not None for fields in found] == [True] * 30 + [False] * 970
+    assert kept(recorder, "slow_fsync", 2, what="commit") is None
+    assert kept(recorder, "cursor_dropped", 62, cursor="late") == {"cursor": "late", "times": 971}
 
 
 def test_cleanings_do_not_push_out_elections():

@@ -67,8 +67,9 @@ class _Writer:
             self._begin()
             for deed in todo:
                 self._do(deed)
-            if self._replay.stage.hosts[deed.server].inbox:  # a leader lets it wait, until its next heartbeat at most
-                self._run_out(deed.server, Timer.HEARTBEAT)
+            for host in self._replay.stage.hosts.values():
+                if host.inbox:  # a leader lets it wait, until its next heartbeat at most
+                    self._run_out(host.id, Timer.HEARTBEAT)
             self._replay.compare()
         except Broken as broken:
             invariant = broken.invariant
