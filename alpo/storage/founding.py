@@ -32,7 +32,7 @@ from .audit import Verdict, require_sound
 from .boot import read_boot, require_caught_up
 from .connections import as_database, connect_reader, connect_writer, translate
 from .events import event_row
-from .interface import Boot, StoreError, StoreFull
+from .interface import Boot, DamagedStore, StoreError, StoreFull, WrongStore
 from .lock import LOCK_NAME, DirectoryLock
 from .offline import open_source
 from .rows import Hard, run_checksum, start_to_json
@@ -130,8 +130,11 @@ def _restore(
         schema.sync(new)
         new.replace(directory / schema.DB_NAME)
         schema.settle(directory, made_in)
-    except sqlite3.Error as error:
-        raise translate(error, new) from error
+    except (sqlite3.Error, DamagedStore, WrongStore) as error:
+        told = translate(error, new) if isinstance(error, sqlite3.Error) else error
+        if isinstance(told, DamagedStore | WrongStore):  # so is what it was copied from, which is there to be looked at
+            told = type(told)(str(told).replace(str(new), str(file)))
+        raise told from error
     except OSError as error:
         raise StoreError(f"{error.filename or new}: {error.strerror}") from error
     return _founded(cluster, server_id, address, verdict, directory / schema.DB_NAME)

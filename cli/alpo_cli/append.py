@@ -113,6 +113,8 @@ class Run:
         #: Bad input, which stopped the reading, or results that could not be written.
         self.problem: AlpoError | UsageProblem | OSError | None = None
         self.payloads = 0
+        #: Is what was appended no longer the front of the input: was something appended after a failure?
+        self.has_gaps = False
         self.first_lsn: int | None = None
         self.last_lsn: int | None = None
 
@@ -192,6 +194,7 @@ class Run:
                 self._failed.append(handle.error)
                 continue
             self.payloads += count
+            self.has_gaps = self.has_gaps or bool(self._failed)
             if handle.lsn is not None:
                 self.first_lsn = handle.lsn if self.first_lsn is None else self.first_lsn
                 self.last_lsn = handle.lsn + count - 1

@@ -94,6 +94,7 @@ class Import:
         self._wanted = wanted
         self._input = _Counted(io.BytesIO())
         self._size_bytes = 0
+        self._lines_read = 0
         self._log: alpo.Log | None = None
         #: Lines that earlier runs have appended.
         self.skipped = 0
@@ -137,6 +138,7 @@ class Import:
         async with aclosing(parts) as groups:  # type: ignore[type-var]
             async for lines in groups:
                 done, number = max(0, self.skipped - number), number + len(lines)
+                self._lines_read = number
                 if len(lines) < done:
                     continue
                 if done:
@@ -185,7 +187,9 @@ class Import:
 
     async def _draw(self, step: Step, run: Run) -> None:
         while True:
-            step(f"{run.payloads:,} appended", self._input.read_bytes, self._size_bytes)
+            done = min(self.skipped + run.payloads, self._lines_read)  # what is read is not appended yet
+            done_bytes = self._input.read_bytes * done // max(1, self._lines_read)
+            step(f"{run.payloads:,} appended", done_bytes, self._size_bytes)
             await anyio.sleep(_PROGRESS_EVERY_S)
 
     # -- how it ended
@@ -203,12 +207,17 @@ class Import:
         done = run.summary() if run is not None else "nothing appended"
         return done + (f"; {self.skipped:,} had been before" if self.skipped else "")
 
-    def how_to_go_on(self) -> str:
-        """What to do after a run that did not come to its end."""
+    def how_to_go_on(self, *, in_doubt: bool) -> str:
+        """What to do after a run that did not come to its end; ``in_doubt``: with outcomes that are unknown."""
         if self._wanted.client is not None:
             return f"go on: the same command again, with --client {self._wanted.client}; nothing is appended twice"
-        return ("what was under way may be in the log or not, and nobody remembers which lines those are: with --client"
-                " NAME an import can be gone on with")
+        named = "with --client NAME an import can be gone on with"
+        if in_doubt:
+            return f"what was under way may be in the log or not, and nobody remembers which lines those are: {named}"
+        done = self.appends.payloads if self.appends is not None else 0
+        if self.appends is not None and self.appends.has_gaps:
+            return f"what is not counted here is not in the log, and nobody remembers which lines those are: {named}"
+        return f"no line after line {done:,} is in the log" if done else "no line of it is in the log"
 
 
 def payload_of(line: bytes) -> bytes:
@@ -239,11 +248,11 @@ async def import_all(target: Target, wanted: Wanted) -> None:
     elif failure is None or work.appends is None or work.appends.payloads:
         say(work.summary())
     if isinstance(failure, NotGuaranteed | SessionExpired):
-        raise Unknown(f"{'interrupted' if interrupted else failure}\n{work.how_to_go_on()}")
+        raise Unknown(f"{'interrupted' if interrupted else failure}\n{work.how_to_go_on(in_doubt=True)}")
     if isinstance(failure, Unavailable | Overloaded | NoSpace):
-        raise Failed(f"{failure}\n{work.how_to_go_on()}")
+        raise Failed(f"{failure}\n{work.how_to_go_on(in_doubt=False)}")
     if failure is not None:
         raise failure
     if interrupted:
-        say(work.how_to_go_on())
+        say(work.how_to_go_on(in_doubt=False))
         raise KeyboardInterrupt

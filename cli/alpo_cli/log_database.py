@@ -26,6 +26,8 @@ from .progress import Step
 #: Keys that get a column, and characters of one.
 KEYS_MAX, KEY_CHARS_MAX = 200, 100
 _ROWS, _BYTES = 10_000, 8 << 20
+#: Keys without a column that are named, and characters of one.
+_KEYS_TOLD, _KEY_CHARS_TOLD = 3, 40
 _PAYLOADS = {"lsn": int, "id": int, "term": int, "time": str, "client": str, "serial": int, "payload": str}
 _CLIENTS = {
     "client": str, "payloads": int, "first_lsn": int, "last_lsn": int, "first_time": str, "last_time": str,
@@ -52,7 +54,7 @@ class DatabaseWriter:
         self._bytes = 0
         self._names: dict[str, str] = {}  # key -> column
         self._types: dict[str, type] = {}  # column -> its type, of those made of keys
-        self._keys_left_out = False
+        self._keys_left_out: list[str] = []  # the first few
         for pragma in ("journal_mode=OFF", "synchronous=OFF"):  # until it is whole it is nothing
             self._db.execute(f"PRAGMA {pragma}")
         self._db.begin()
@@ -98,7 +100,8 @@ class DatabaseWriter:
         if key in self._names:
             return self._names[key]
         if len(self._names) == KEYS_MAX or not 0 < len(key) <= KEY_CHARS_MAX or not key.isprintable():
-            self._keys_left_out = True
+            if len(self._keys_left_out) <= _KEYS_TOLD and key not in self._keys_left_out:
+                self._keys_left_out.append(key)
             return ""
         taken = {name.lower() for name in (*_PAYLOADS, *self._names.values())}
         column = key
@@ -137,12 +140,18 @@ class DatabaseWriter:
         self._db.commit()
         self._db.close()
         if self._keys_left_out:
-            say(f"some keys have no column: those after the first {KEYS_MAX}, and what is no name of one"
-                f" (1 to {KEY_CHARS_MAX} printable characters)")
+            told = ", ".join(json.dumps(_short(key), ensure_ascii=False) for key in self._keys_left_out[:_KEYS_TOLD])
+            more = " and more" if len(self._keys_left_out) > _KEYS_TOLD else ""
+            say(f"some keys have no column: {told}{more}; they are those after the first {KEYS_MAX}, and what"
+                f" is no name of one (1 to {KEY_CHARS_MAX} printable characters)")
 
     def give_up(self) -> None:
         """After an error: the file is of no use."""
         self._db.close()
+
+
+def _short(key: str) -> str:
+    return key if len(key) <= _KEY_CHARS_TOLD else key[:_KEY_CHARS_TOLD] + "…"
 
 
 def _text(payload: bytes) -> str | None:

@@ -103,10 +103,25 @@ def _parameter(text: str) -> tuple[str, int | str]:
     return name, number if str(number) == value and -1 << 63 <= number < 1 << 63 else value
 
 
+class _Given(dict[str, Any]):
+    """Parameters, and which of them SQLite has asked for."""
+
+    def __init__(self, params: dict[str, Any]) -> None:
+        super().__init__(params)
+        self.used: set[str] = set()
+
+    def __getitem__(self, name: str) -> Any:
+        self.used.add(name)
+        return super().__getitem__(name)
+
+
 def _rows(db: sqlite3.Connection, sql: str, params: dict[str, Any]) -> tuple[list[str], Iterator[tuple[Any, ...]]]:
     from sqlite_utils.utils import dedupe_keys
 
-    found = as_database(db).execute(sql, params)
+    given = _Given(params)
+    found = as_database(db).execute(sql, given)
+    if unused := [name for name in params if name not in given.used]:
+        raise UsageProblem(f"-p {unused[0]}: there is no :{unused[0]} in the SQL")
     if found.description is None:
         raise UsageProblem("this is no query: it gives no rows")
     return list(dedupe_keys(column[0] for column in found.description)), iter(found)

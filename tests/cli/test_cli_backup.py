@@ -141,7 +141,8 @@ def test_no_server_starts_on_a_backup(tmp_path: Path) -> None:
     with cluster(tmp_path / "old", size=1) as old:
         old.run("append", "a")
         (tmp_path / "data").mkdir()
-        old.run("backup", tmp_path / "data" / "alpo.db")
+        old.run("backup", tmp_path / "log.alpo")
+        (tmp_path / "log.alpo").rename(tmp_path / "data" / "alpo.db")
     before = (tmp_path / "data" / "alpo.db").read_bytes()
     process = start(1, tmp_path / "data", address(), tmp_path / "log")
     assert process.wait(WITHIN_S) == 1

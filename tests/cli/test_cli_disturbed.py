@@ -9,13 +9,18 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from alpo_command import COMMAND, Alpo, read_line, write
+from alpo_command import COMMAND, Alpo, read_line, until, write
 from ports import free_port
+from typer.testing import CliRunner
 
+from alpo_cli import importing
+from alpo_cli.app import app
 from alpo_cli.local_cluster import LocalCluster
+from alpo_cli.progress import Step
 
 
 @pytest.fixture
@@ -60,6 +65,46 @@ def test_an_unknown_outcome_can_be_retried(cluster: LocalCluster, end: str) -> N
     assert alpo.lines(*retry, "second")[0] == {**first, "lsn": 2, "serial": 2, "duplicate": True}
     assert alpo.says(*retry, "other", code=1)
     assert alpo.out("read") == "first\nsecond\n"
+
+
+@pytest.mark.parametrize("name", [None, "gone"])
+def test_an_import_that_nobody_takes_is_in_doubt_about_nothing(
+    cluster: LocalCluster, tmp_path: Path, name: str | None, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    alpo = Alpo(cluster.addresses)
+    for id in followers(alpo, cluster):
+        assert cluster.get(id).send(signal.SIGKILL)
+    until(lambda: all(member["leader"] is None for member in alpo.lines("status", "--timeout", "1")[0]["members"]))
+    (tmp_path / "lines").write_text("a\nb\nc\n")
+    steps: list[tuple[str, int, int]] = []
+
+    @contextmanager
+    def told() -> Iterator[Step]:
+        yield lambda *step: steps.append(step)
+
+    monkeypatch.setattr(importing, "slow_progress", told)
+    words = ["import", str(tmp_path / "lines"), "--servers", cluster.addresses, "--timeout", "1"]
+    done = CliRunner().invoke(app, [*words, *(["--client", name] if name else [])])
+    assert done.exit_code == 1 and "may be in the log" not in done.stderr, done.stderr
+    assert set(steps) <= {("0 appended", 0, 6)}
+    if name is None:
+        assert steps and "no server took the append in time" in done.stderr
+        assert done.stderr.endswith("\nno line of it is in the log\n")
+    Alpo().run("cluster", "start", "--dir", cluster.directory, "--detach")
+    assert alpo.out("read") == ""
+
+
+def test_an_import_that_was_taken_and_not_answered_is_in_doubt(cluster: LocalCluster, tmp_path: Path) -> None:
+    alpo = Alpo(cluster.addresses)
+    with alpo.under_way("import", "--timeout", "2") as process:
+        write(process, b"first\n")
+        until(lambda: alpo.lines("status")[0]["members"][0]["last_lsn"] == 1)
+        for id in followers(alpo, cluster):
+            assert cluster.get(id).send(signal.SIGKILL)
+        write(process, b"second\n")
+        assert process.wait(40) == 3
+        assert process.stderr is not None
+        assert b"what was under way may be in the log or not" in process.stderr.read()
 
 
 def _wait_until_sent(cluster: LocalCluster) -> None:

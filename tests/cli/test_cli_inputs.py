@@ -15,6 +15,7 @@ import typer
 from alpo_command import Alpo
 from typer.testing import CliRunner
 
+from alpo.storage import schema
 from alpo_cli import inputs
 from alpo_cli.app import app
 from alpo_cli.exits import UsageProblem
@@ -54,7 +55,7 @@ READ = {
 #: The same for what is written: files (in a directory that is not there), directories (below a file).
 WRITTEN = {
     "alpo backup FILE": ("backup", "{bad}"),
-    "alpo restore --data": ("restore", "{log}", "--data", "{below}", *LISTEN),
+    "alpo restore --data": ("restore", "{backup}", "--data", "{below}", *LISTEN),
     "alpo log export --output": ("log", "export", "{log}", "--output", "{bad}"),
     "alpo log export --to": ("log", "export", "{log}", "--to", "{bad}"),
     "alpo cluster start --dir": ("cluster", "start", "--dir", "{below}"),
@@ -127,6 +128,18 @@ def no_rights_of_root() -> Iterator[None]:
         assert libc.capset(head, found) == 0, os.strerror(ctypes.get_errno())
 
 
+@pytest.fixture
+def backup(tmp_path: Path) -> Path:
+    """What passes for a backup."""
+    return head_of(tmp_path / "old.alpo", schema.BACKUP_APPLICATION_ID)
+
+
+def head_of(file: Path, application_id: int) -> Path:
+    """An SQLite file as far as its application id."""
+    file.write_bytes(b"SQLite format 3\0".ljust(68, b"\0") + application_id.to_bytes(4, "big"))
+    return file
+
+
 def refused(name: str, words: tuple[str, ...], places: dict[str, Path], bad: Path) -> None:
     given = [word.format(**places) for word in words]
     program = name.split(maxsplit=1)[0]
@@ -154,12 +167,98 @@ def test_what_is_no_log(name: str, tmp_path: Path, log: Path) -> None:
     refused(name, READ[name], {"bad": bad, "log": log, "new": tmp_path / "new"}, bad)
 
 
+@pytest.mark.parametrize("name", [name for name, words in READ.items() if "log" in words or "DATA" in name])
+@pytest.mark.parametrize("kind", ["a file", "a directory"])
+def test_what_is_a_database_of_somebody_else(name: str, kind: str, tmp_path: Path, log: Path) -> None:
+    (tmp_path / "other").mkdir()
+    bad = head_of(tmp_path / "other" / ("mine.db" if kind == "a file" else "alpo.db"), 0)
+    refused(name, READ[name], {"bad": bad if kind == "a file" else bad.parent, "log": log, "new": tmp_path / "new"},
+            bad.parent)
+
+
+@pytest.mark.parametrize(("kind", "said"), [
+    ("a directory", "is a directory: make a backup of it first: alpo backup FILE"), ("a data file", "is no backup"),
+    ("a database", "is not an ALPO data file"),
+])
+def test_what_is_restored_is_a_backup(kind: str, said: str, tmp_path: Path, log: Path) -> None:
+    head_of(log / "alpo.db", schema.APPLICATION_ID)
+    bad = {"a directory": log, "a data file": log / "alpo.db", "a database": head_of(tmp_path / "mine.db", 7)}[kind]
+    result = CliRunner().invoke(app, ["restore", str(bad), "--data", str(tmp_path / "new"), *LISTEN])
+    assert (result.exit_code, result.stderr.startswith(f"alpo: {bad}: {said}")) == (2, True), result.stderr
+    assert not (tmp_path / "new").exists()
+
+
 @pytest.mark.parametrize("name", WRITTEN)
-def test_what_cannot_be_written(name: str, tmp_path: Path, log: Path) -> None:
+@pytest.mark.parametrize("where", ["none", "proc"])
+def test_what_cannot_be_written(name: str, where: str, tmp_path: Path, log: Path, backup: Path) -> None:
+    """Also where the system says that it may be, and then that it cannot: /proc, of Linux."""
     (tmp_path / "file").touch()
     bad, below = tmp_path / "none" / "out", tmp_path / "file" / "out"
-    places = {"bad": bad, "below": below, "log": log, "new": tmp_path / "new"}
-    refused(name, WRITTEN[name], places, tmp_path)
+    if where == "proc":
+        bad = below = Path("/proc/out")
+    places = {"bad": bad, "below": below, "log": log, "new": tmp_path / "new", "backup": backup}
+    refused(name, WRITTEN[name], places, bad.parent.parent)
+
+
+#: What must not be written over, or beside: ``{bad}`` without its ending.
+KEPT = {
+    "a data file": lambda log: head_of(log.parent / "moved", schema.APPLICATION_ID),
+    "a symlink to it": lambda log: linked(log, head_of(log.parent / "moved", schema.APPLICATION_ID)),
+    "a backup": lambda log: head_of(log.parent / "monday", schema.BACKUP_APPLICATION_ID),
+    "beside a data file": lambda log: log / "out",
+    "beside a lock": lambda log: locked(log) / "out",
+    "a symlink into a data directory": lambda log: linked(log, log / "out"),
+    "on the way to it": lambda log: partial(head_of(log.parent / "moved", schema.APPLICATION_ID)),
+}
+#: Ends in what these take alone, so the file that is kept does so too.
+ENDINGS = ("", ".svg", ".html")
+
+
+def linked(log: Path, file: Path) -> Path:
+    link = log.parent / "link"
+    link.symlink_to(file)
+    return link
+
+
+def locked(log: Path) -> Path:
+    (log / "alpo.db").unlink()
+    (log / "alpo.lock").touch()
+    return log
+
+
+def partial(file: Path) -> Path:
+    (file.parent / "out.partial").symlink_to(file)
+    return file.parent / "out"
+
+
+@pytest.mark.parametrize("name", [name for name, words in WRITTEN.items() if any("{bad}" in word for word in words)])
+@pytest.mark.parametrize("kind", KEPT)
+def test_a_log_is_never_written_over(name: str, kind: str, tmp_path: Path, log: Path, backup: Path) -> None:
+    if name == "alpo backup FILE" and kind == "a backup":
+        pytest.skip("a backup takes an older one's place")
+    if kind == "on the way to it" and not name.startswith(("alpo backup", "alpo log")):
+        pytest.skip("it writes under another name, or none")
+    bad = KEPT[kind](log)
+    for ending in ENDINGS:  # the same under the name that the command takes
+        if ending and os.path.lexists(bad):
+            bad.with_name(bad.name + ending).symlink_to(bad)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    refused(name, WRITTEN[name], {"bad": bad, "log": log, "new": tmp_path / "new", "backup": backup}, bad.parent)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("name", [name for name, words in WRITTEN.items() if "{below}" in words])
+def test_nothing_else_goes_into_a_data_directory(name: str, log: Path, backup: Path) -> None:
+    if name == "alpo restore --data":
+        pytest.skip("it wants an empty directory, and says so")
+    refused(name, WRITTEN[name], {"below": log, "log": log, "new": log.parent / "new", "backup": backup}, log)
+    assert [path.name for path in log.iterdir()] == ["alpo.db"]
+
+
+@pytest.mark.parametrize("name", ["alpo.db", "alpo.db-wal", "alpo.lock"])
+def test_no_file_gets_the_name_of_a_servers(name: str, tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["backup", str(tmp_path / name)], env={"ALPO_SERVERS": "127.0.0.1:1"})
+    assert (result.exit_code, list(tmp_path.iterdir())) == (2, []), result.stderr
 
 
 @pytest.mark.parametrize(("words", "said"), [
@@ -182,5 +281,9 @@ def test_what_can_be_made_may_be_deep(tmp_path: Path) -> None:
     inputs.a_new_directory(tmp_path / "a" / "b" / "c")
     assert not (tmp_path / "a").exists()
     inputs.a_new_file(tmp_path / "a")
+    inputs.a_new_file(head_of(tmp_path / "old", schema.BACKUP_APPLICATION_ID), backup=True)
+    inputs.a_new_file(Path("/dev/null"))
+    with pytest.raises(UsageProblem, match="is no regular file"):
+        inputs.a_new_file(Path("/dev/null"), replaced=True)
     with pytest.raises(UsageProblem, match="is a directory"):
         inputs.a_new_file(tmp_path)

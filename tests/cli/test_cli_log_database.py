@@ -132,6 +132,7 @@ def test_so_many_keys_and_no_more(sqlite: SqliteBench, tmp_path: Path) -> None:
     holding(sqlite, [[json.dumps({key: 1}).encode() for key in keys]])
     _, said = run("export", sqlite.directory, "--to", tmp_path / "log.db", "--json-columns")
     assert f"after the first {log_database.KEYS_MAX}" in said
+    assert 'some keys have no column: "key200", "key201", "key202" and more' in said
     assert list(rows(tmp_path / "log.db")[0])[7:] == keys[: log_database.KEYS_MAX]
 
 
@@ -172,3 +173,44 @@ def test_what_fails_leaves_nothing(sqlite: SqliteBench, tmp_path: Path, monkeypa
 ])
 def test_wrong_usage(sqlite: SqliteBench, words: tuple[str, ...]) -> None:
     run("export", sqlite.directory, *words, code=2)
+
+
+@pytest.mark.parametrize("flags", [(), ("--format", "sqlite", "--replace"), ("--format", "parquet")])
+@pytest.mark.parametrize("kind", ["itself", "a symlink to it", "on the way"])
+def test_what_is_read_is_never_written_over(
+    sqlite: SqliteBench, tmp_path: Path, flags: tuple[str, ...], kind: str
+) -> None:
+    """Nor is a running server's file, of which `sqlite` is one."""
+    fill(sqlite)
+    name = {"itself": "copy", "a symlink to it": "copy", "on the way": "out.partial"}[kind]
+    copy, output = tmp_path / name, tmp_path / {"itself": "copy", "a symlink to it": "link"}.get(kind, "out")
+    with closing(sqlite3.connect(sqlite.path)) as db, closing(sqlite3.connect(copy)) as there:
+        db.backup(there)
+        there.execute("PRAGMA journal_mode=DELETE")
+    if kind == "a symlink to it":
+        output.symlink_to(copy)
+    before = copy.read_bytes()
+    assert "is what is read" in run("export", copy, *flags, "--output", output, code=2)[1]
+    assert copy.read_bytes() == before
+    running = sqlite.path.read_bytes()
+    for where in (sqlite.directory, sqlite.path):
+        run("export", where, *flags, "--output", sqlite.path, code=2)
+    assert sqlite.path.read_bytes() == running
+    assert "sound" in run("verify", sqlite.directory)[0]
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    (("--to", "z.parquet"), "--to z.parquet: its name says Parquet: --format parquet"),
+    (("--to", "z.JSONL"), "--to z.JSONL: its name says JSON lines: --format jsonl"),
+    (("--to", "z.csv"), "--to z.csv: its name says CSV"),
+    (("--output", "z.db"), "--output z.db: its name says a database: --format sqlite"),
+    (("--output", "z.alpo"), "--output z.alpo: its name says a backup"),
+    (("--format", "parquet", "-o", "z.json"), "--output z.json: its name says JSON lines: --format jsonl"),
+])
+def test_a_name_that_says_another_format_is_refused(
+    sqlite: SqliteBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], said: str
+) -> None:
+    fill(sqlite)
+    monkeypatch.chdir(tmp_path)
+    assert said in run("export", sqlite.directory, *words, code=2)[1]
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]

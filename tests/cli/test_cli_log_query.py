@@ -91,6 +91,8 @@ def test_parameters(where: Path) -> None:
     given = ("-p", "a", "-5", "-p", "b", "007", "-p", "c", "", "-p", "d=x=y", "-p", "e", str(1 << 70))
     assert lines("query", where, kinds, *given) == [{"a": "integer", "b": "text", "c": "text", "d": "x=y", "e": "text"}]
     assert ":client" in run("query", where, sql, "-p", "lsn", "20", code=2)[1]
+    assert run("query", where, "SELECT :a AS a", "-p", "a", "1", "-p", "b", "5", code=2) == (
+        "", "alpo: -p b: there is no :b in the SQL\n")
     run("query", where, sql, "-p", "lsn", code=2)
     run("query", where, sql, "-p", code=2)
 

@@ -107,7 +107,8 @@ def test_what_an_archiver_prints(alpo: Alpo, here: None, tmp_path: Path) -> None
 def test_a_backup_is_audited_with_the_servers(alpo: Alpo, here: None, tmp_path: Path) -> None:
     backup = tmp_path / "backup"
     backup.mkdir()
-    alpo.run("backup", backup / "alpo.db")
+    alpo.run("backup", tmp_path / "log.alpo")
+    (tmp_path / "log.alpo").rename(backup / "alpo.db")
     out = pipeline("audit", "--servers", alpo.servers, "--path", backup)
     assert "entries compared" in out and out.count("none") == 4
     end_id = fields("audit", "--path", backup)["copies"][0]["guaranteed_id"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -180,7 +181,13 @@ def test_what_cannot_be_restored_is_refused_and_nothing_is_left(
     with closing(sqlite3.connect(damaged)) as db:
         db.execute("UPDATE log SET body = x'00' WHERE id = 7")
         db.commit()
-    refused("entry 7", damaged)
+    refused(rf"^{re.escape(str(damaged))}: entry 7", damaged)  # not the copy that was made of it
+    with closing(sqlite3.connect(damaged)) as db:
+        db.execute("DELETE FROM hard")
+        db.commit()
+    refused(rf"^(?!.*alpo\.db\.new).*{re.escape(str(damaged))}", damaged)
+    damaged.write_bytes(file.read_bytes()[:20_000])
+    refused(rf"^(?!.*alpo\.db\.new).*{re.escape(str(damaged))}", damaged)
     damaged.write_bytes(b"hello" * 1000)
     refused("not a database", damaged)
     monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 1000})())

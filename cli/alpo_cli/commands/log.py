@@ -34,6 +34,15 @@ class Format(StrEnum):
     SQLITE = "sqlite"
 
 
+#: Endings, and what they say that a file is; None: nothing that is written here.
+_NAMED: dict[str, tuple[str, Format | None]] = {
+    **dict.fromkeys((".jsonl", ".ndjson", ".json"), ("JSON lines", Format.JSONL)),
+    **dict.fromkeys((".parquet", ".pq"), ("Parquet", Format.PARQUET)),
+    **dict.fromkeys((".db", ".sqlite", ".sqlite3"), ("a database", Format.SQLITE)),
+    ".csv": ("CSV", None), ".tsv": ("TSV", None), ".alpo": ("a backup", None),
+}
+
+
 @app.command()
 @without_servers
 def show(
@@ -136,8 +145,18 @@ def export(
         raise UsageProblem("--json-columns, --fts and --replace are of a database: give --to FILE.db")
     a_log(where)
     if output is not None:
-        a_new_file(output, "--output" if file is None else "--to")
+        said = "--output" if file is None else "--to"
+        _check_ending(output, format, said)
+        a_new_file(output, said, inputs=(where,), replaced=True)
     work.export(where, work.Wanted(start or 1, stop or INT_MAX, format.value, output, json_columns, fts, replace))
+
+
+def _check_ending(output: Path, format: Format, said: str) -> None:
+    """Raises UsageProblem for a name that says another format."""
+    named = _NAMED.get(output.suffix.lower())
+    if named is not None and named[1] is not format:
+        hint = f": --format {named[1]}" if named[1] is not None else f"; what is written is {format}"
+        raise UsageProblem(f"{said} {output}: its name says {named[0]}{hint}")
 
 
 def _ends(given: list[str]) -> tuple[int | None, Path | None]:

@@ -35,7 +35,7 @@ def backup(
     """
     from .. import backup as work
 
-    a_new_file(file)
+    a_new_file(file, replaced=True, backup=True)
     work.back_up(target, file, server)
 
 
@@ -62,8 +62,8 @@ def restore(
     from .. import backup as work
 
     check_address(listen, "--listen")
-    a_log(file)
-    a_new_directory(data, "--data")
+    a_log(file, backup=True)
+    a_new_directory(data, "--data", of_server=True)
     work.make_of(target, file, data, id, listen)
 
 

@@ -202,7 +202,8 @@ def report(
         alpo-pipeline report --log /var/lib/alpo-1 --log /var/lib/alpo-2 --elections docs/elections.csv --to all.html
     """
     ending_of(to, (".html", ".htm"), "--to")
-    a_new_file(to, "--to")
+    read = (*(sweep or ()), *(bench or ()), *(elections or ()), *map(Path, log or ()))
+    a_new_file(to, "--to", inputs=read, replaced=True)
     from . import report as work
 
     work.run(target, work.Wanted(

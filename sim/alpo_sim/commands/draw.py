@@ -50,7 +50,7 @@ def draw(
     """
     makers = {".svg": svg_of, ".html": html_of}
     ending_of(output, tuple(makers), "--output")
-    a_new_file(output, "--output")
+    a_new_file(output, "--output", inputs=() if what.isdecimal() else (Path(what),))
     given: dict[str, float | str | None] = {
         "--from": from_ms, "--to": to_ms, "--servers": servers, "--seconds": seconds,
         "--mutation": mutation or None,
