@@ -180,7 +180,7 @@ class Appender(Living):
         while not self._session.told:
             await self._news.wait()
 
-    def close(self) -> AlpoError | None:
+    def close(self) -> Exception | None:
         """End everything; the first error that nobody was told."""
         error = self._session.close()
         self._tell()

@@ -94,7 +94,7 @@ class Log(Operations):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        unheard: AlpoError | None = None
+        unheard: Exception | None = None
         try:
             unheard = await self._finish(drain=error is None or isinstance(error, Exception))
         finally:
@@ -114,7 +114,7 @@ class Log(Operations):
         if unheard is not None:
             raise unheard
 
-    async def _finish(self, drain: bool = False) -> AlpoError | None:
+    async def _finish(self, drain: bool = False) -> Exception | None:
         """End every task and connection; the first error that nobody was told."""
         if self._servers.inherited:
             return None
@@ -126,7 +126,7 @@ class Log(Operations):
             await self._appender.end()
         return unheard
 
-    def _close_at_once(self) -> AlpoError | None:
+    def _close_at_once(self) -> Exception | None:
         """All there is to do for one that has not begun."""
         unheard = self._appender.close()
         self._servers.close()

@@ -25,9 +25,10 @@ import anyio
 from alpo.errors import AlpoError, Closed, Overloaded
 
 from .batches import Parcel, Payload, batch, json_payload, single, text_payload
-from .futures import AppendFuture, Request, finish
+from .futures import AppendFuture, Request, SeenFuture
 from .handle import Handle
 from .log import Log, connect
+from .outcomes import Unheard
 from .portal import LoopThread, Portal
 from .reading import Batches
 from .record import Record
@@ -60,6 +61,8 @@ class SyncLog(SyncOperations):
         self._queue_max = queue_max
         self._queue: deque[Request] = deque()
         self._lock = threading.Lock()
+        #: Futures that failed.
+        self._unheard = Unheard()
         self._running = False
         #: The task in the loop that takes the queue, the latest.
         self._taking: Future[None] | None = None
@@ -150,6 +153,7 @@ class SyncLog(SyncOperations):
         self, parcel: Parcel, serial: int | None, timeout_s: float | None, sparse: bool = False
     ) -> int | None:
         future = self._submit(parcel, serial, sparse, timeout_s)
+        future.told = True
         try:
             lsn: int | None = future.result().lsn
             return lsn
@@ -207,9 +211,7 @@ class SyncLog(SyncOperations):
             raise Overloaded("the local queue is full: wait_room() waits for room")
         return self._submit(parcel, serial, sparse, timeout_s)
 
-    def _submit(
-        self, parcel: Parcel, serial: int | None, sparse: bool, timeout_s: float | None
-    ) -> Future[Handle[Any]]:
+    def _submit(self, parcel: Parcel, serial: int | None, sparse: bool, timeout_s: float | None) -> SeenFuture:
         portal = self._require_portal()
         request = Request(parcel, serial, sparse, timeout_s, self._new_future())
         with self._lock:
@@ -239,13 +241,24 @@ class SyncLog(SyncOperations):
             try:
                 handle = await self._log.enter(request.parcel, request.serial, request.sparse, request.timeout_s)
             except (AlpoError, ValueError) as error:
-                request.future.set_exception(error)
+                self._fail(request.future, error)
             except BaseException:
-                request.future.set_exception(_unsent())
+                self._fail(request.future, _unsent())
                 self._abandon()
                 raise
             else:
-                handle.add_done_callback(partial(finish, request.future))
+                handle.add_done_callback(partial(self._settled, request.future))
+
+    def _settled(self, future: SeenFuture, handle: Handle[Any]) -> None:
+        if handle.error is not None:
+            self._fail(future, handle.error)
+        else:
+            future.set_result(handle)
+
+    def _fail(self, future: SeenFuture, error: Exception) -> None:
+        future.set_exception(error)
+        with self._lock:
+            self._unheard.note(future)
 
     def _abandon(self) -> None:
         """Nobody comes for what queued: it is told so, and never sent."""
@@ -255,7 +268,7 @@ class SyncLog(SyncOperations):
             self._running = False
         for request in abandoned:
             if request.future.set_running_or_notify_cancel():
-                request.future.set_exception(_unsent())
+                self._fail(request.future, _unsent())
 
     def settle(self, timeout_s: float | None = None) -> dict[int, int | None | AlpoError]:
         return self._call(partial(self._log.settle, timeout_s))
@@ -351,7 +364,7 @@ class SyncLog(SyncOperations):
         """A loop of our own."""
         return LoopThread()
 
-    def _new_future(self) -> Future[Handle[Any]]:
+    def _new_future(self) -> SeenFuture:
         return AppendFuture(self._servers)
 
     def _require_portal(self) -> Portal:
@@ -374,7 +387,7 @@ class SyncLog(SyncOperations):
                 _OPEN.add(self)
             return self._portal
 
-    def _close(self, drain: bool) -> AlpoError | None:
+    def _close(self, drain: bool) -> Exception | None:
         """End everything; the first error that nobody was told."""
         if self._servers.inherited:
             return None
@@ -388,9 +401,11 @@ class SyncLog(SyncOperations):
         try:
             if drain and self._taking is not None:
                 self._taking.result()
-            return portal.call(partial(self._log._finish, drain))
+            unheard = portal.call(partial(self._log._finish, drain))
         finally:
             portal.close()
+        with self._lock:
+            return unheard or self._unheard.take_first()
 
     def _call(self, function: Callable[[], Coroutine[Any, Any, T]]) -> T:
         portal = self._require_portal()

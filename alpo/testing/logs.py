@@ -19,6 +19,7 @@ from alpo.client.batches import Payload
 from alpo.client.compacting import FileSpace
 from alpo.client.cursors import CursorInfo
 from alpo.client.events import Events
+from alpo.client.futures import SeenFuture
 from alpo.client.handle import Handle, L_co
 from alpo.client.keeping import Outcome
 from alpo.client.log import Log
@@ -38,6 +39,10 @@ from .turns import Turns
 T = TypeVar("T")
 
 
+class SimulatedFuture(SeenFuture, EngineFuture[Handle[Any]]):
+    """What `append_nowait` of a blocking log gives."""
+
+
 class SimulatedSyncLog(SyncLog):
     """`alpo.SyncLog` on virtual time."""
 
@@ -48,8 +53,8 @@ class SimulatedSyncLog(SyncLog):
     def _open_portal(self) -> Portal:
         return EnginePortal(self._engine)
 
-    def _new_future(self) -> EngineFuture[Handle[Any]]:
-        return EngineFuture(self._engine)
+    def _new_future(self) -> SimulatedFuture:
+        return SimulatedFuture(self._engine)
 
 
 class SimulatedHandle(Handle[L_co]):
