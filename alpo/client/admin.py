@@ -275,10 +275,13 @@ async def _until_answered(
                         whole = True
                         return result
                     servers.hint = None
+                    servers.reasons.lost(connection.address, Unavailable(f"{connection.address} does not answer"))
                 except Lost as lost:
-                    servers.reason = lost.reason
+                    if connection is not None:  # else it is known already
+                        servers.reasons.lost(connection.address, lost.reason)
                 except _Again as again:
-                    servers.reason = again.reason
+                    if connection is not None:
+                        servers.reasons.answered(connection.address, again.reason)
                 finally:
                     if connection is not None:
                         (servers.give_back if whole else servers.drop)(connection)
@@ -286,9 +289,14 @@ async def _until_answered(
                 await anyio.sleep(pause_s)
                 pause_s = min(max(pause_s * 2, PAUSE_FIRST_S), PAUSE_MAX_S)
     except TimeoutError as error:
-        kind = kind_of(servers.reason)
-        why = f": {servers.reason}" if servers.reason is not None else ""
-        raise kind(f"no answer within {timeout_s:g} s{why}") from error
+        raise no_answer(servers, timeout_s) from error
+
+
+def no_answer(servers: Servers, timeout_s: float, hint: str = "") -> AlpoError:
+    """The error for what nobody answered in time, with the reason for it."""
+    reason = servers.reason
+    why = f": {reason}" if reason is not None else ""
+    return kind_of(reason)(f"no answer within {timeout_s:g} s{why}{hint}")
 
 
 def unwelcome(servers: Servers, answer: ServerReply) -> Exception:

@@ -230,7 +230,7 @@ class Appender(Living):
                 while not connection.closed and await self._go_on(connection):
                     pass
             except Lost as lost:
-                self._servers.reason = lost.reason
+                self._servers.reasons.lost(connection.address, lost.reason)
                 if self._servers.hint == connection.address:
                     self._servers.hint = None
 
@@ -283,9 +283,10 @@ class Appender(Living):
             session.refused(message)
             if message.code in AWAY:
                 self._servers.hint = message.leader_address or None
-                self._servers.reason = Unavailable(f"{connection.address} does not lead any more")
+                away = Unavailable(f"{connection.address} does not lead any more")
+                self._servers.reasons.says(connection.address, away)
             elif message.code == Code.NO_SPACE:
-                self._servers.reason = NoSpace(message.detail)
+                self._servers.reasons.answered(connection.address, NoSpace(message.detail))
             elif message.code == Code.SESSION_EXPIRED:
                 self._horizon_ms = max(self._horizon_ms, message.number)
         elif self._opening is not None and getattr(message, "request", 0) == self._opening.request != 0:
@@ -308,7 +309,7 @@ class Appender(Living):
         if message.code in AWAY:
             self._servers.hint = message.leader_address or None
         elif message.code == Code.NO_SPACE:
-            self._servers.reason = NoSpace(message.detail)
+            self._servers.reasons.answered(connection.address, NoSpace(message.detail))
         elif message.code in (Code.TOO_MANY_NAMES, Code.INVALID):
             self._open_refused = Refused(message.detail or "the cluster does not open this session")
             session.refuse_all(self._open_refused)
@@ -358,7 +359,7 @@ class Appender(Living):
             self._scope.cancel()
 
     def _give_up(self, connection: Connection, lost: Lost) -> None:
-        self._servers.reason = lost.reason
+        self._servers.reasons.lost(connection.address, lost.reason)
         if self._connection is connection:
             self._servers.hint = None
             self._leave()

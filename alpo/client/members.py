@@ -16,7 +16,7 @@ from alpo.core.members import MemberList
 from alpo.errors import AlpoError, ProtocolError, Unavailable
 from alpo.wire import requests as w
 
-from .admin import at_leader, unwelcome
+from .admin import at_leader, no_answer, unwelcome
 from .connection import Connection
 from .servers import Servers
 
@@ -64,7 +64,7 @@ async def change(
     except Unavailable as error:
         why = await _under_way(servers, told_s)
         if not why:
-            raise
+            raise no_answer(servers, timeout_s) from error
         raise Unavailable(f"no answer within {timeout_s:g} s: {why}") from error
 
 

@@ -210,7 +210,8 @@ class Pages(Closing):
                     except NoSuchServer as lost:
                         raise lost.reason from lost
                     except Lost as lost:
-                        self._servers.reason = lost.reason
+                        if self._connection is not None:  # else it is known already
+                            self._servers.reasons.lost(self._connection.address, lost.reason)
                     self._avoid = self._connection.address if self._connection is not None else None
                     self._drop()
                     attempt_s *= 2
@@ -264,7 +265,8 @@ class Pages(Closing):
             why = f"{self._connection.address} {what}"
             if isinstance(reply, RequestRefused) and reply.code == Code.NOT_READY and reply.detail:
                 self._said = f"{why}: {reply.detail}"
-            self._servers.reason = Unavailable(self._said or why)
+            note = self._servers.reasons.answered if reply is not None or self._said else self._servers.reasons.lost
+            note(self._connection.address, Unavailable(self._said or why))
 
     def _refused(self, reply: RequestRefused) -> None:
         if reply.code == Code.OUT_OF_RANGE:
