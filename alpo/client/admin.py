@@ -137,7 +137,7 @@ async def trim(servers: Servers, before: int, force: bool, timeout_s: float) -> 
         answer = await connection.ask(lambda number: Trim(number, before, force))
         if isinstance(answer, RequestRefused) and answer.code == Code.OUT_OF_RANGE:
             # A leader that was deposed without noticing may be behind: is this one still the leader?
-            if isinstance(await connection.ask(_probe_read), Page):
+            if isinstance(await connection.ask(probe_read), Page):
                 answer = await connection.ask(lambda number: Trim(number, before, force))
         if isinstance(answer, Trimmed):
             return answer.first_lsn
@@ -205,7 +205,7 @@ class _ByHand:
         answer = await self._send(connection)
         if isinstance(answer, AppendRefused) and answer.code == Code.SERIAL_EXPECTED:
             # No verdict, and a leader that was deposed without noticing may say it: is this one still the leader?
-            if isinstance(await connection.ask(_probe_read), Page):
+            if isinstance(await connection.ask(probe_read), Page):
                 answer = await self._send(connection)
             if isinstance(answer, AppendRefused) and answer.code == Code.SERIAL_EXPECTED and not self.maybe:
                 text = f"serial {self._serial} is above the next, {answer.number}"
@@ -245,7 +245,8 @@ class _ByHand:
         return verdict(answer, self._serial, self._epoch or 0, self.maybe or answer.code == Code.DROPPED)
 
 
-def _probe_read(number: int) -> Read:
+def probe_read(number: int) -> Read:
+    """Of the last payload: only the leader answers, and how far the log goes by then."""
     return Read(number, 0, 0, 1, 0, 1, True, 0, "")
 
 
