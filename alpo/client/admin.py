@@ -42,6 +42,7 @@ from alpo.wire.requests import (
     Trimmed,
 )
 
+from .arguments import need_int, need_str
 from .batches import Parcel, Payload, batch
 from .connection import Connection, Lost
 from .ids import NAME_BYTES_MAX, is_random
@@ -102,6 +103,8 @@ async def drop_session(servers: Servers, name: str, epoch: int | None, timeout_s
 
     Raises `Refused` when there is no such session or its epoch is another, `Unavailable` when no answer came.
     """
+    need_str(name=name)
+    need_int(epoch=epoch or 0)
     tries = 0
 
     async def attempt(connection: Connection) -> int:
@@ -130,6 +133,7 @@ async def trim(servers: Servers, before: int, force: bool, timeout_s: float) -> 
     ValueError, `OutOfRange` for an LSN beyond one past the end, `Refused` when a cursor needs what would go,
     `Unavailable` when no answer came (whether it was done is then not known).
     """
+    need_int(before=before)
     if before < 1:
         raise ValueError(f"before must be positive, not {before}")
 
@@ -166,7 +170,7 @@ async def append_by_hand(
     ``epoch`` None: the one on record; none on record: the name is opened first (R22). Random ids have none. Raises
     as `Log.append`; `NotGuaranteed` names the epoch to retry with.
     """
-    check_named(client, serial)
+    check_named(client, serial, epoch)
     retry = _ByHand(servers, batch(payloads), client, serial, 0 if is_random(client) else epoch)
     try:
         return await at_leader(servers, retry.attempt, timeout_s)
@@ -176,7 +180,10 @@ async def append_by_hand(
         raise
 
 
-def check_named(client: str, serial: int) -> None:
+def check_named(client: str, serial: int, epoch: int | None) -> None:
+    """Raises TypeError, ValueError."""
+    need_str(client=client)
+    need_int(serial=serial, epoch=epoch or 0)
     if serial < 1 or not 1 <= len(client.encode()) <= NAME_BYTES_MAX:
         raise ValueError("a serial is 1 or more, a client id 1 to 128 bytes")
 

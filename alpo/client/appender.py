@@ -21,6 +21,7 @@ from alpo.wire.codec import encode
 from alpo.wire.requests import Appended, AppendRefused, Opened, RequestRefused, ServerReply
 
 from . import forking
+from .arguments import need_append, need_seconds
 from .batches import Parcel
 from .connection import Connection, Lost
 from .handle import Handle
@@ -110,25 +111,23 @@ class Appender(Living):
         self._connection = self._better = None
 
     def deadline_s(self, timeout_s: float | None) -> float:
-        """The loop's time by which an append of now wants to be told its outcome. Raises ValueError."""
+        """The loop's time by which an append of now wants to be told its outcome. Raises TypeError, ValueError."""
         if timeout_s is None:
             return self._clock() + self._timeout_s
-        if timeout_s <= 0:
-            raise ValueError("timeout_s must be positive")
+        need_seconds(timeout_s)
         return self._clock() + timeout_s
 
     def append(
         self, parcel: Parcel, serial: int | None, sparse: bool, deadline_s: float, awaited: bool = False
     ) -> Handle:
-        """Queue a request. Raises as `Session.append`, and ValueError for a serial that is none.
+        """Queue a request. Raises as `Session.append`, and TypeError or ValueError for a serial that is none.
 
         ``awaited``: the caller awaits the handle before anything else, which sends if nothing is under way.
         """
         if serial is None:
             handle = self._session.append(parcel, 0, False, deadline_s)
-        elif serial < 1:
-            raise ValueError(f"serials begin at 1, not {serial}")
         else:
+            need_append(serial, None)
             handle = self._session.append(parcel, serial, sparse, deadline_s)
         if self._writer.parked and not (awaited and not self._session.line):
             self._writer.ring()

@@ -12,6 +12,7 @@ from alpo.errors import AlpoError, NotEverywhere, Overloaded, Refused, Unavailab
 from alpo.wire import requests as w
 
 from .admin import at_leader, check_named, probe_read, unwelcome
+from .arguments import need_int
 from .connection import Connection
 from .ids import is_random
 from .reading import out_of_range
@@ -36,7 +37,7 @@ class Outcome:
 async def outcome(servers: Servers, client: str, serial: int, epoch: int | None, timeout_s: float) -> Outcome:
     """What became of the append (``client``, ``serial``), sent under ``epoch`` (None: under any). Raises ValueError,
     `Unavailable`, `Refused` for an ``epoch`` that the leader's release cannot tell of."""
-    check_named(client, serial)
+    check_named(client, serial, epoch)
     asked = 0 if epoch is None or is_random(client) else epoch
     if asked < 0:
         raise ValueError("an epoch is 0 or more")
@@ -59,6 +60,7 @@ async def wait_everyone(servers: Servers, lsn: int, timeout_s: float) -> None:
 
     Raises ValueError, `OutOfRange` for an LSN that is not in the log yet, `NotEverywhere` at the deadline.
     """
+    need_int(lsn=lsn)
     if lsn < 1:
         raise ValueError(f"an LSN is 1 or more, not {lsn}")
     behind: tuple[int, ...] | None = None  # as last heard

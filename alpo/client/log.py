@@ -26,6 +26,7 @@ from alpo.errors import AlpoError
 from .appender import Appender
 from .batches import Parcel, Payload, batch, json_payload, single, text_payload
 from .handle import Handle
+from .misuse import AsyncOnly
 from .operating import Operations
 from .reading import Batches, Query, Records, end_lsn
 from .record import Record
@@ -58,7 +59,7 @@ def connect(
     return Log(Servers(given_servers(servers)), client, timeout_s, queue_max, queue_bytes_max)
 
 
-class Log(Operations):
+class Log(AsyncOnly, Operations):
     """One client of a cluster, made by `connect`, for one event loop. Use it in ``async with``; or as it is, and await
     `close` at the end: then its tasks begin with the first append and end with the loop at the latest."""
 

@@ -22,6 +22,7 @@ from alpo.errors import AlpoError, Closed, Unavailable
 from alpo.wire.requests import ServerHello, Status, StatusAnswer
 
 from . import forking
+from .arguments import need_servers
 from .connection import Connection, Lost
 from .reasons import Reasons
 
@@ -40,9 +41,10 @@ Open: TypeAlias = Callable[[str, bytes, float], Awaitable[Connection]]
 
 
 def given_servers(servers: str | Sequence[str] | None) -> tuple[str, ...]:
-    """The addresses to begin with; None: those of ALPO_SERVERS, else 127.0.0.1:7100. Raises ValueError."""
+    """The addresses to begin with; None: those of ALPO_SERVERS, else 127.0.0.1:7100. Raises TypeError, ValueError."""
     if servers is None:
         servers = os.environ.get("ALPO_SERVERS", "").strip() or SERVER_DEFAULT
+    need_servers(servers)
     return parse_servers(servers)
 
 

@@ -24,15 +24,17 @@ import anyio
 
 from alpo.errors import AlpoError, Closed, Overloaded
 
+from .arguments import need_append
 from .batches import Parcel, Payload, batch, json_payload, single, text_payload
 from .futures import AppendFuture, Request, SeenFuture
 from .handle import Handle
 from .log import Log, connect
+from .misuse import Unpickled
 from .outcomes import Unheard
 from .portal import LoopThread, Portal
 from .reading import Batches
 from .record import Record
-from .stopping import PolledEvent, SyncStopEvent
+from .stopping import SyncStopEvent, polled
 from .sync_operating import SyncOperations
 
 T = TypeVar("T")
@@ -48,7 +50,7 @@ def connect_sync(
     return SyncLog(connect(servers, client, timeout_s, queue_max=queue_max, queue_bytes_max=queue_bytes_max), queue_max)
 
 
-class SyncLog(SyncOperations):
+class SyncLog(Unpickled, SyncOperations):
     """One client of a cluster, blocking. See `Log`: every call here is the one of the same name there.
 
     Use it in a ``with``; or as it is, and `close` it at the end: then it opens with the first call, and the end of the
@@ -212,6 +214,7 @@ class SyncLog(SyncOperations):
         return self._submit(parcel, serial, sparse, timeout_s)
 
     def _submit(self, parcel: Parcel, serial: int | None, sparse: bool, timeout_s: float | None) -> SeenFuture:
+        need_append(serial, timeout_s)
         portal = self._require_portal()
         request = Request(parcel, serial, sparse, timeout_s, self._new_future())
         with self._lock:
@@ -300,7 +303,7 @@ class SyncLog(SyncOperations):
     ) -> Generator[Record, None, None]:
         """``stop``: a `threading.Event`."""
         return self._records(self._log.follow_batches(
-            start, stop=None if stop is None else PolledEvent(stop), local=local, server=server, last=last,
+            start, stop=polled(stop), local=local, server=server, last=last,
             since=since, client=client, timeout_s=timeout_s,
         ))
 
@@ -310,7 +313,7 @@ class SyncLog(SyncOperations):
         timeout_s: float | None = None,
     ) -> Generator[list[Record], None, None]:
         return self._lists(self._log.follow_batches(
-            start, stop=None if stop is None else PolledEvent(stop), local=local, server=server, last=last,
+            start, stop=polled(stop), local=local, server=server, last=last,
             since=since, client=client, timeout_s=timeout_s,
         ))
 

@@ -24,12 +24,13 @@ from alpo.client.handle import Handle, L_co
 from alpo.client.keeping import Outcome
 from alpo.client.log import Log
 from alpo.client.members import Leadership, MemberInfo
+from alpo.client.misuse import AsyncOnly
 from alpo.client.portal import Portal
 from alpo.client.reading import Batches, Closing
 from alpo.client.record import Record
 from alpo.client.settings import Settings
 from alpo.client.status import MemberStatus
-from alpo.client.stopping import PolledEvent, StopEvent
+from alpo.client.stopping import StopEvent, polled
 from alpo.client.sync import SyncLog
 from alpo.errors import AlpoError
 
@@ -128,12 +129,7 @@ class SimulatedRecords(_Iterator):
         return self._records.pop()
 
 
-def _polled(stop: StopEvent | None) -> PolledEvent | None:
-    """An event of the test's loop, for the engine's."""
-    return None if stop is None else PolledEvent(stop)
-
-
-class SimulatedLog:
+class SimulatedLog(AsyncOnly):
     """`alpo.Log` on virtual time, under trio or asyncio: the same methods, results and exceptions."""
 
     def __init__(self, log: Log, engine: Engine, turns: Turns) -> None:
@@ -305,7 +301,7 @@ class SimulatedLog:
         timeout_s: float | None = None,
     ) -> SimulatedRecords:
         return SimulatedRecords(self, partial(
-            self._log.follow_batches, start, stop=_polled(stop), local=local, server=server, last=last, since=since,
+            self._log.follow_batches, start, stop=polled(stop), local=local, server=server, last=last, since=since,
             client=client, timeout_s=timeout_s,
         ))
 
@@ -315,7 +311,7 @@ class SimulatedLog:
         timeout_s: float | None = None,
     ) -> SimulatedBatches:
         return SimulatedBatches(self, partial(
-            self._log.follow_batches, start, stop=_polled(stop), local=local, server=server, last=last, since=since,
+            self._log.follow_batches, start, stop=polled(stop), local=local, server=server, last=last, since=since,
             client=client, timeout_s=timeout_s,
         ))
 
