@@ -281,6 +281,7 @@ async def _until_answered(
                     with anyio.move_on_after(attempt_s):
                         result = await attempt(connection)
                         whole = True
+                        servers.reasons.over()
                         return result
                     servers.hint = None
                     servers.reasons.lost(connection.address, Unavailable(f"{connection.address} does not answer"))

@@ -277,6 +277,7 @@ class Appender(Living):
         session = self._session
         if isinstance(message, Appended):
             session.appended(message)
+            self._servers.reasons.over()
             self._pause_s = 0.0
         elif isinstance(message, AppendRefused):
             session.refused(message)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 
 from alpo.core.inputs import MemberStep
+from alpo.errors import AlpoError
 
 from . import admin, compacting, cursors, events, keeping, members, settings, status
 from .admin import ByHand, SessionInfo
@@ -146,3 +147,8 @@ class Operations:
     async def init(self, timeout_s: float | None = None) -> None:
         """Found the cluster (R29): see `admin.init`."""
         await admin.init(self._servers, self._seconds(timeout_s))
+
+
+def why_waiting(log: Operations) -> AlpoError | None:
+    """Why what is under way is not done, the most telling first; None if nothing is the matter. For the commands."""
+    return log._servers.reason

@@ -211,6 +211,7 @@ class Pages(Closing):
                         with anyio.move_on_after(attempt_s):
                             reply = await self._exchange(connection)
                         if isinstance(reply, Page | ColumnPage) and self._moves_on(reply):
+                            self._servers.reasons.over()
                             return reply
                         self._judge(reply)
                     except NoSuchServer as lost:

@@ -69,6 +69,10 @@ class Reasons:
         own = self._known.get(address)
         self._known = {address: own} if own is not None and own.rank is _Rank.ANSWER else {}
 
+    def over(self) -> None:
+        """A server has done what it was asked."""
+        self._known.clear()
+
     def _note(self, address: str, rank: _Rank, error: AlpoError) -> None:
         self._known.pop(address, None)
         self._known[address] = _Reason(rank, error)
