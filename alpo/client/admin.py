@@ -42,6 +42,7 @@ from alpo.wire.requests import (
     Trimmed,
 )
 
+from .arguments import need_int, need_str
 from .batches import Parcel, Payload, batch
 from .connection import Connection, Lost
 from .ids import NAME_BYTES_MAX, is_random
@@ -102,6 +103,8 @@ async def drop_session(servers: Servers, name: str, epoch: int | None, timeout_s
 
     Raises `Refused` when there is no such session or its epoch is another, `Unavailable` when no answer came.
     """
+    need_str(name=name)
+    need_int(epoch=epoch or 0)
     tries = 0
 
     async def attempt(connection: Connection) -> int:
@@ -130,6 +133,7 @@ async def trim(servers: Servers, before: int, force: bool, timeout_s: float) -> 
     ValueError, `OutOfRange` for an LSN beyond one past the end, `Refused` when a cursor needs what would go,
     `Unavailable` when no answer came (whether it was done is then not known).
     """
+    need_int(before=before)
     if before < 1:
         raise ValueError(f"before must be positive, not {before}")
 
@@ -137,7 +141,7 @@ async def trim(servers: Servers, before: int, force: bool, timeout_s: float) -> 
         answer = await connection.ask(lambda number: Trim(number, before, force))
         if isinstance(answer, RequestRefused) and answer.code == Code.OUT_OF_RANGE:
             # A leader that was deposed without noticing may be behind: is this one still the leader?
-            if isinstance(await connection.ask(_probe_read), Page):
+            if isinstance(await connection.ask(probe_read), Page):
                 answer = await connection.ask(lambda number: Trim(number, before, force))
         if isinstance(answer, Trimmed):
             return answer.first_lsn
@@ -166,7 +170,7 @@ async def append_by_hand(
     ``epoch`` None: the one on record; none on record: the name is opened first (R22). Random ids have none. Raises
     as `Log.append`; `NotGuaranteed` names the epoch to retry with.
     """
-    check_named(client, serial)
+    check_named(client, serial, epoch)
     retry = _ByHand(servers, batch(payloads), client, serial, 0 if is_random(client) else epoch)
     try:
         return await at_leader(servers, retry.attempt, timeout_s)
@@ -176,7 +180,10 @@ async def append_by_hand(
         raise
 
 
-def check_named(client: str, serial: int) -> None:
+def check_named(client: str, serial: int, epoch: int | None) -> None:
+    """Raises TypeError, ValueError."""
+    need_str(client=client)
+    need_int(serial=serial, epoch=epoch or 0)
     if serial < 1 or not 1 <= len(client.encode()) <= NAME_BYTES_MAX:
         raise ValueError("a serial is 1 or more, a client id 1 to 128 bytes")
 
@@ -205,7 +212,7 @@ class _ByHand:
         answer = await self._send(connection)
         if isinstance(answer, AppendRefused) and answer.code == Code.SERIAL_EXPECTED:
             # No verdict, and a leader that was deposed without noticing may say it: is this one still the leader?
-            if isinstance(await connection.ask(_probe_read), Page):
+            if isinstance(await connection.ask(probe_read), Page):
                 answer = await self._send(connection)
             if isinstance(answer, AppendRefused) and answer.code == Code.SERIAL_EXPECTED and not self.maybe:
                 text = f"serial {self._serial} is above the next, {answer.number}"
@@ -245,7 +252,8 @@ class _ByHand:
         return verdict(answer, self._serial, self._epoch or 0, self.maybe or answer.code == Code.DROPPED)
 
 
-def _probe_read(number: int) -> Read:
+def probe_read(number: int) -> Read:
+    """Of the last payload: only the leader answers, and how far the log goes by then."""
     return Read(number, 0, 0, 1, 0, 1, True, 0, "")
 
 
@@ -273,12 +281,16 @@ async def _until_answered(
                     with anyio.move_on_after(attempt_s):
                         result = await attempt(connection)
                         whole = True
+                        servers.reasons.over()
                         return result
                     servers.hint = None
+                    servers.reasons.lost(connection.address, Unavailable(f"{connection.address} does not answer"))
                 except Lost as lost:
-                    servers.reason = lost.reason
+                    if connection is not None:  # else it is known already
+                        servers.reasons.lost(connection.address, lost.reason)
                 except _Again as again:
-                    servers.reason = again.reason
+                    if connection is not None:
+                        servers.reasons.answered(connection.address, again.reason)
                 finally:
                     if connection is not None:
                         (servers.give_back if whole else servers.drop)(connection)
@@ -286,9 +298,14 @@ async def _until_answered(
                 await anyio.sleep(pause_s)
                 pause_s = min(max(pause_s * 2, PAUSE_FIRST_S), PAUSE_MAX_S)
     except TimeoutError as error:
-        kind = kind_of(servers.reason)
-        why = f": {servers.reason}" if servers.reason is not None else ""
-        raise kind(f"no answer within {timeout_s:g} s{why}") from error
+        raise no_answer(servers, timeout_s) from error
+
+
+def no_answer(servers: Servers, timeout_s: float, hint: str = "") -> AlpoError:
+    """The error for what nobody answered in time, with the reason for it."""
+    reason = servers.reason
+    why = f": {reason}" if reason is not None else ""
+    return kind_of(reason)(f"no answer within {timeout_s:g} s{why}{hint}")
 
 
 def unwelcome(servers: Servers, answer: ServerReply) -> Exception:

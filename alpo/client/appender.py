@@ -21,6 +21,7 @@ from alpo.wire.codec import encode
 from alpo.wire.requests import Appended, AppendRefused, Opened, RequestRefused, ServerReply
 
 from . import forking
+from .arguments import need_append, need_seconds
 from .batches import Parcel
 from .connection import Connection, Lost
 from .handle import Handle
@@ -110,25 +111,23 @@ class Appender(Living):
         self._connection = self._better = None
 
     def deadline_s(self, timeout_s: float | None) -> float:
-        """The loop's time by which an append of now wants to be told its outcome. Raises ValueError."""
+        """The loop's time by which an append of now wants to be told its outcome. Raises TypeError, ValueError."""
         if timeout_s is None:
             return self._clock() + self._timeout_s
-        if timeout_s <= 0:
-            raise ValueError("timeout_s must be positive")
+        need_seconds(timeout_s)
         return self._clock() + timeout_s
 
     def append(
         self, parcel: Parcel, serial: int | None, sparse: bool, deadline_s: float, awaited: bool = False
     ) -> Handle:
-        """Queue a request. Raises as `Session.append`, and ValueError for a serial that is none.
+        """Queue a request. Raises as `Session.append`, and TypeError or ValueError for a serial that is none.
 
         ``awaited``: the caller awaits the handle before anything else, which sends if nothing is under way.
         """
         if serial is None:
             handle = self._session.append(parcel, 0, False, deadline_s)
-        elif serial < 1:
-            raise ValueError(f"serials begin at 1, not {serial}")
         else:
+            need_append(serial, None)
             handle = self._session.append(parcel, serial, sparse, deadline_s)
         if self._writer.parked and not (awaited and not self._session.line):
             self._writer.ring()
@@ -180,7 +179,7 @@ class Appender(Living):
         while not self._session.told:
             await self._news.wait()
 
-    def close(self) -> AlpoError | None:
+    def close(self) -> Exception | None:
         """End everything; the first error that nobody was told."""
         error = self._session.close()
         self._tell()
@@ -230,7 +229,7 @@ class Appender(Living):
                 while not connection.closed and await self._go_on(connection):
                     pass
             except Lost as lost:
-                self._servers.reason = lost.reason
+                self._servers.reasons.lost(connection.address, lost.reason)
                 if self._servers.hint == connection.address:
                     self._servers.hint = None
 
@@ -278,14 +277,16 @@ class Appender(Living):
         session = self._session
         if isinstance(message, Appended):
             session.appended(message)
+            self._servers.reasons.over()
             self._pause_s = 0.0
         elif isinstance(message, AppendRefused):
             session.refused(message)
             if message.code in AWAY:
                 self._servers.hint = message.leader_address or None
-                self._servers.reason = Unavailable(f"{connection.address} does not lead any more")
+                away = Unavailable(f"{connection.address} does not lead any more")
+                self._servers.reasons.says(connection.address, away)
             elif message.code == Code.NO_SPACE:
-                self._servers.reason = NoSpace(message.detail)
+                self._servers.reasons.answered(connection.address, NoSpace(message.detail))
             elif message.code == Code.SESSION_EXPIRED:
                 self._horizon_ms = max(self._horizon_ms, message.number)
         elif self._opening is not None and getattr(message, "request", 0) == self._opening.request != 0:
@@ -308,7 +309,7 @@ class Appender(Living):
         if message.code in AWAY:
             self._servers.hint = message.leader_address or None
         elif message.code == Code.NO_SPACE:
-            self._servers.reason = NoSpace(message.detail)
+            self._servers.reasons.answered(connection.address, NoSpace(message.detail))
         elif message.code in (Code.TOO_MANY_NAMES, Code.INVALID):
             self._open_refused = Refused(message.detail or "the cluster does not open this session")
             session.refuse_all(self._open_refused)
@@ -358,7 +359,7 @@ class Appender(Living):
             self._scope.cancel()
 
     def _give_up(self, connection: Connection, lost: Lost) -> None:
-        self._servers.reason = lost.reason
+        self._servers.reasons.lost(connection.address, lost.reason)
         if self._connection is connection:
             self._servers.hint = None
             self._leave()

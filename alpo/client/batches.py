@@ -50,6 +50,8 @@ def batch(payloads: Iterable[Payload]) -> Parcel:
     """Several payloads that go together; a batch of one is a payload. Raises ValueError for none, TypeError."""
     if isinstance(payloads, (bytes, str)):
         raise TypeError("a batch is several payloads, not one")
+    if not isinstance(payloads, Iterable):
+        raise TypeError(f"a batch is several payloads, not {type(payloads).__name__}")
     parts = [p if type(p) is bytes else _to_bytes(p) for p in payloads]
     if not parts:
         raise ValueError("a batch holds at least one payload")

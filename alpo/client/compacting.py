@@ -15,6 +15,7 @@ import anyio
 from alpo.errors import ProtocolError, Refused, Unavailable
 from alpo.wire.requests import Done, GiveBack, RequestRefused, Status, StatusAnswer
 
+from .arguments import need_int
 from .connection import Connection, Lost
 from .servers import Servers
 from .verdicts import code_name
@@ -46,6 +47,7 @@ async def watch(servers: Servers, server: int, timeout_s: float) -> AsyncIterato
 
     ``timeout_s``: how long nothing may come of it. Raises `Refused`, `Unavailable`, `ProtocolError`.
     """
+    need_int(server=server)
     connection: Connection | None = None
     try:
         with anyio.fail_after(timeout_s):

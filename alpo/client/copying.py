@@ -13,6 +13,7 @@ from alpo.core.ready import Code
 from alpo.errors import ProtocolError, Refused, Unavailable
 from alpo.wire.requests import Backup, BackupHead, BackupRows, Done, RequestRefused
 
+from .admin import no_answer
 from .connection import Connection, Lost
 from .servers import Servers
 from .verdicts import code_name
@@ -63,6 +64,5 @@ async def _connect(servers: Servers, server: int | None, timeout_s: float) -> Co
     except Lost as lost:
         raise lost.reason from lost
     except TimeoutError as error:
-        why = f": {servers.reason}" if servers.reason is not None else ""
         hint = " (--server ID copies any server's log, also without a leader)" if server is None else ""
-        raise Unavailable(f"no answer within {timeout_s:g} s{why}{hint}") from error
+        raise no_answer(servers, timeout_s, hint) from error

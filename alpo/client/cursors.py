@@ -13,6 +13,7 @@ from alpo.errors import Refused
 from alpo.wire import requests as w
 
 from .admin import at_leader, unwelcome
+from .arguments import need_int, need_str
 from .connection import Connection
 from .reading import out_of_range
 from .servers import Servers
@@ -29,6 +30,7 @@ class CursorInfo(NamedTuple):
 
 
 def _check(name: str) -> None:
+    need_str(name=name)
     if not valid_cursor(name):
         raise ValueError("a cursor's name is 1 to 128 bytes of UTF-8")
 
@@ -40,6 +42,7 @@ async def set_cursor(servers: Servers, name: str, lsn: int, timeout_s: float) ->
     cursors, `Unavailable` when no answer came.
     """
     _check(name)
+    need_int(lsn=lsn)
     if lsn < 1:
         raise ValueError(f"an LSN is 1 or more, not {lsn}")
 

@@ -20,6 +20,7 @@ import anyio
 
 from alpo.wire.requests import EventList, ListEvents, RequestRefused
 
+from .arguments import need_datetime
 from .connection import Connection, Lost
 from .servers import Servers
 from .status import STATUS_S, members_of
@@ -72,6 +73,8 @@ class _Account:
 async def gather(servers: Servers, since: datetime | None, timeout_s: float) -> Events:
     """All that the servers have kept, or what is not older than ``since``. Raises `Closed`."""
     servers.require_open()
+    if since is not None:
+        need_datetime(since=since)
     since_ms = 0 if since is None else int(since.timestamp() * 1000)
     members = await members_of(servers, min(timeout_s, STATUS_S))
     accounts = [_Account() for _ in members]

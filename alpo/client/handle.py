@@ -89,9 +89,9 @@ class Handle(Generic[L_co]):
         return range(0) if self.lsn is None else range(self.lsn, self.lsn + self.parcel.number)
 
     @property
-    def unheard(self) -> bool:
-        """Failed, and nobody was told."""
-        return self._error is not None and not self._told
+    def unheard(self) -> AlpoError | None:
+        """The error, as long as nobody was told."""
+        return None if self._told else self._error
 
     def add_done_callback(self, function: Callable[[Handle[L_co]], object]) -> None:
         """Call ``function(handle)`` in the event loop once done (at once if it is). It must not block."""

@@ -6,12 +6,15 @@ import secrets
 import uuid
 from collections.abc import Callable
 
+from .arguments import need_str
+
 NAME_BYTES_MAX = 128
 RANDOM_MARK = "~"
 
 
 def check_name(name: str) -> str:
-    """The name, if it may be a named client's. Raises ValueError."""
+    """The name, if it may be a named client's. Raises TypeError, ValueError."""
+    need_str(client=name)
     size = len(name.encode())
     if not 1 <= size <= NAME_BYTES_MAX:
         raise ValueError(f"a client name is 1 to {NAME_BYTES_MAX} bytes of UTF-8, not {size}")

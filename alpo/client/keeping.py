@@ -11,9 +11,11 @@ from alpo.core.ready import Fate
 from alpo.errors import AlpoError, NotEverywhere, Overloaded, Refused, Unavailable
 from alpo.wire import requests as w
 
-from .admin import at_leader, check_named, unwelcome
+from .admin import at_leader, check_named, probe_read, unwelcome
+from .arguments import need_int
 from .connection import Connection
 from .ids import is_random
+from .reading import out_of_range
 from .servers import Servers
 
 #: How long one request waits at the leader.
@@ -35,7 +37,7 @@ class Outcome:
 async def outcome(servers: Servers, client: str, serial: int, epoch: int | None, timeout_s: float) -> Outcome:
     """What became of the append (``client``, ``serial``), sent under ``epoch`` (None: under any). Raises ValueError,
     `Unavailable`, `Refused` for an ``epoch`` that the leader's release cannot tell of."""
-    check_named(client, serial)
+    check_named(client, serial, epoch)
     asked = 0 if epoch is None or is_random(client) else epoch
     if asked < 0:
         raise ValueError("an epoch is 0 or more")
@@ -56,26 +58,38 @@ async def outcome(servers: Servers, client: str, serial: int, epoch: int | None,
 async def wait_everyone(servers: Servers, lsn: int, timeout_s: float) -> None:
     """Until every member has payload ``lsn``, which is guaranteed, on its disk (R18).
 
-    Raises ValueError, `NotEverywhere` at the deadline.
+    Raises ValueError, `OutOfRange` for an LSN that is not in the log yet, `NotEverywhere` at the deadline.
     """
+    need_int(lsn=lsn)
     if lsn < 1:
         raise ValueError(f"an LSN is 1 or more, not {lsn}")
     behind: tuple[int, ...] | None = None  # as last heard
+    there = False
 
     async def attempt(connection: Connection) -> None:
-        nonlocal behind
+        nonlocal behind, there
         while True:
             answer = await connection.ask(lambda number: w.AwaitReplicated(number, lsn, _WAIT_MS))
             if not isinstance(answer, w.Replicated):
                 raise unwelcome(servers, answer)
             if answer.done:
                 return
-            behind = answer.behind
+            if not there:
+                await _require_there(servers, connection, lsn)
+            there, behind = True, answer.behind
 
     try:
         await at_leader(servers, attempt, timeout_s)
     except (Unavailable, Overloaded) as error:
         raise NotEverywhere(_behind(lsn, behind, error), lsn=lsn, behind=behind or ()) from error
+
+
+async def _require_there(servers: Servers, connection: Connection, lsn: int) -> None:
+    page = await connection.ask(probe_read)
+    if not isinstance(page, w.Page):
+        raise unwelcome(servers, page)
+    if lsn > page.end_lsn:
+        raise out_of_range(f"LSN {lsn} is", f"{page.first_lsn},{page.end_lsn}")
 
 
 def _behind(lsn: int, behind: tuple[int, ...] | None, error: AlpoError) -> str:

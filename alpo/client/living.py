@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 from anyio.abc import TaskGroup
 
-from alpo.errors import AlpoError, Closed
+from alpo.errors import Closed
 
 from .loops import Event, running_loop
 
@@ -36,7 +36,7 @@ class Living:
         """Why it does not begin any more."""
         raise NotImplementedError
 
-    def close(self) -> AlpoError | None:
+    def close(self) -> Exception | None:
         """Tell everybody who waits that it is over."""
         raise NotImplementedError
 

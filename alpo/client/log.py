@@ -26,6 +26,7 @@ from alpo.errors import AlpoError
 from .appender import Appender
 from .batches import Parcel, Payload, batch, json_payload, single, text_payload
 from .handle import Handle
+from .misuse import AsyncOnly
 from .operating import Operations
 from .reading import Batches, Query, Records, end_lsn
 from .record import Record
@@ -58,7 +59,7 @@ def connect(
     return Log(Servers(given_servers(servers)), client, timeout_s, queue_max, queue_bytes_max)
 
 
-class Log(Operations):
+class Log(AsyncOnly, Operations):
     """One client of a cluster, made by `connect`, for one event loop. Use it in ``async with``; or as it is, and await
     `close` at the end: then its tasks begin with the first append and end with the loop at the latest."""
 
@@ -94,7 +95,7 @@ class Log(Operations):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        unheard: AlpoError | None = None
+        unheard: Exception | None = None
         try:
             unheard = await self._finish(drain=error is None or isinstance(error, Exception))
         finally:
@@ -114,7 +115,7 @@ class Log(Operations):
         if unheard is not None:
             raise unheard
 
-    async def _finish(self, drain: bool = False) -> AlpoError | None:
+    async def _finish(self, drain: bool = False) -> Exception | None:
         """End every task and connection; the first error that nobody was told."""
         if self._servers.inherited:
             return None
@@ -126,7 +127,7 @@ class Log(Operations):
             await self._appender.end()
         return unheard
 
-    def _close_at_once(self) -> AlpoError | None:
+    def _close_at_once(self) -> Exception | None:
         """All there is to do for one that has not begun."""
         unheard = self._appender.close()
         self._servers.close()

@@ -16,7 +16,8 @@ from alpo.core.members import MemberList
 from alpo.errors import AlpoError, ProtocolError, Unavailable
 from alpo.wire import requests as w
 
-from .admin import at_leader, unwelcome
+from .admin import at_leader, no_answer, unwelcome
+from .arguments import need_int, need_str
 from .connection import Connection
 from .servers import Servers
 
@@ -51,6 +52,9 @@ async def change(
     Raises `Refused` (why it cannot be), `Unavailable` when no answer came: it says what the leader waits for, if that
     can be told (whether the change will be done is then not known).
     """
+    need_int(id=id, priority=priority)
+    need_str(address=address)
+
     async def attempt(connection: Connection) -> list[MemberInfo]:
         answer = await connection.ask(lambda number: w.ChangeMember(number, step, id, address, priority))
         if isinstance(answer, w.MemberTable):
@@ -64,7 +68,7 @@ async def change(
     except Unavailable as error:
         why = await _under_way(servers, told_s)
         if not why:
-            raise
+            raise no_answer(servers, timeout_s) from error
         raise Unavailable(f"no answer within {timeout_s:g} s: {why}") from error
 
 
@@ -83,6 +87,8 @@ async def _under_way(servers: Servers, timeout_s: float) -> str:
 
 async def transfer(servers: Servers, target: int, timeout_s: float) -> Leadership:
     """Have server ``target`` lead (R28). Raises `Refused` (why it cannot), `Unavailable`."""
+    need_int(target=target)
+
     async def attempt(connection: Connection) -> Leadership:
         answer = await connection.ask(lambda number: w.Transfer(number, target))
         if isinstance(answer, w.HandedOver):

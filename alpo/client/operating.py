@@ -9,9 +9,11 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 
 from alpo.core.inputs import MemberStep
+from alpo.errors import AlpoError
 
 from . import admin, compacting, cursors, events, keeping, members, settings, status
 from .admin import ByHand, SessionInfo
+from .arguments import need_seconds
 from .batches import Payload
 from .compacting import FileSpace
 from .cursors import CursorInfo
@@ -27,8 +29,7 @@ class Operations:
     """The operators' calls of a `Log`. Every one raises `Closed` once the log is closed."""
 
     def __init__(self, servers: Servers, timeout_s: float) -> None:
-        if timeout_s <= 0:
-            raise ValueError("timeout_s must be positive")
+        need_seconds(timeout_s)
         self._servers = servers
         self._timeout_s = timeout_s
 
@@ -38,9 +39,12 @@ class Operations:
         return self._servers.closed
 
     def _seconds(self, timeout_s: float | None) -> float:
-        """How long to wait. Raises `Closed`: every call that waits comes by here first."""
+        """How long to wait. Raises `Closed`, TypeError, ValueError: every call that waits comes by here first."""
         self._servers.require_open()
-        return self._timeout_s if timeout_s is None else timeout_s
+        if timeout_s is None:
+            return self._timeout_s
+        need_seconds(timeout_s, zero=True)
+        return timeout_s
 
     async def append_by_hand(
         self, payloads: Iterable[Payload], *, client: str, serial: int, epoch: int | None = None,
@@ -143,3 +147,8 @@ class Operations:
     async def init(self, timeout_s: float | None = None) -> None:
         """Found the cluster (R29): see `admin.init`."""
         await admin.init(self._servers, self._seconds(timeout_s))
+
+
+def why_waiting(log: Operations) -> AlpoError | None:
+    """Why what is under way is not done, the most telling first; None if nothing is the matter. For the commands."""
+    return log._servers.reason

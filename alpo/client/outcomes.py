@@ -6,7 +6,7 @@ settled, for whoever asks. Both keep the newest `KEPT_MAX`.
 
 from __future__ import annotations
 
-from collections import deque
+from typing import Protocol
 
 from alpo.errors import AlpoError
 
@@ -16,6 +16,39 @@ from .verdicts import unknown
 KEPT_MAX = 1024
 
 
+class Hearable(Protocol):
+    """A handle, or a future of one. ``unheard``: the error that it ended with, as long as nobody was told."""
+
+    @property
+    def unheard(self) -> Exception | None: ...
+
+
+class Unheard:
+    """What failed, in order, for as long as nobody was told: at most the newest `KEPT_MAX`."""
+
+    def __init__(self) -> None:
+        self._failed: list[Hearable] = []
+
+    def __len__(self) -> int:
+        return len(self._failed)
+
+    def note(self, failed: Hearable) -> None:
+        """It ended with an error."""
+        if failed.unheard is None:
+            return
+        if len(self._failed) == KEPT_MAX:  # half of it goes at least, so that this is rare
+            self._failed = [each for each in self._failed if each.unheard is not None][-KEPT_MAX // 2 :]
+        self._failed.append(failed)
+
+    def take_first(self) -> Exception | None:
+        """The first error that nobody was told; told now."""
+        while self._failed:
+            error = self._failed.pop(0).unheard
+            if error is not None:
+                return error
+        return None
+
+
 class Outcomes:
     """What was told of one client's appends."""
 
@@ -23,13 +56,12 @@ class Outcomes:
         #: Requests told as unknown whose outcome is not known yet.
         self.unknown = 0
         self._settled: dict[int, int | None | AlpoError] = {}
-        self._unheard: deque[Handle] = deque(maxlen=KEPT_MAX)
+        self.unheard = Unheard()
 
     def fail(self, handle: Handle, error: AlpoError) -> None:
         """Tell a request its error."""
         handle.fail(error)
-        if handle.unheard:
-            self._unheard.append(handle)
+        self.unheard.note(handle)
 
     def report(self, handle: Handle, text: str) -> None:
         """Tell a request that stays in line that its outcome is unknown."""
@@ -56,7 +88,3 @@ class Outcomes:
         """Outcomes, by serial, of those settled since the last call."""
         settled, self._settled = self._settled, {}
         return settled
-
-    def first_unheard(self) -> AlpoError | None:
-        """The first error that nobody was told; told now."""
-        return next((h.error for h in self._unheard if h.unheard), None)

@@ -6,6 +6,7 @@ from collections import deque
 
 from alpo.errors import Overloaded
 
+from .arguments import need_int
 from .handle import Handle
 
 
@@ -15,6 +16,7 @@ class Queue:
     __slots__ = ("_bytes_max", "_count_max", "bytes", "handles")
 
     def __init__(self, count_max: int, bytes_max: int) -> None:
+        need_int(queue_max=count_max, queue_bytes_max=bytes_max)
         self.handles: deque[Handle] = deque()
         #: Of all bodies together.
         self.bytes = 0

@@ -24,11 +24,12 @@ from alpo.wire.column_pages import PageColumns, unpack_page
 from alpo.wire.requests import ColumnPage, Page, Read, ReadColumns, RequestRefused, ServerReply
 from alpo.wire.shapes import WireError
 
+from .arguments import need_datetime, need_int, need_seconds, need_str
 from .connection import Connection, Lost
 from .ids import NAME_BYTES_MAX
 from .record import PageEntry, Record, records_of
 from .servers import PAUSE_FIRST_S, PAUSE_MAX_S, NoSuchServer, Servers
-from .stopping import StopEvent, unless
+from .stopping import StopEvent, need_stop, unless
 from .verdicts import AWAY
 
 PAGE_BYTES_MAX = 1 << 20
@@ -57,7 +58,7 @@ class Query(NamedTuple):
         start: int | Literal["end"] | None, stop: int | None, local: bool, server: int | None, last: int | None,
         since: datetime | None, client: str | None, follow: bool,
     ) -> Query:
-        """Check a caller's arguments. Raises ValueError."""
+        """Check a caller's arguments. Raises TypeError, ValueError."""
         begins = [value for value in (start, last, since) if value is not None]
         from_end = start == "end"
         if isinstance(start, str):
@@ -65,8 +66,11 @@ class Query(NamedTuple):
                 accepted = 'an LSN or "end"' if follow else "an LSN"
                 raise ValueError(f"start is {accepted}, not {start!r}")
             start = None
-        for name, value in (("start", start), ("stop", stop), ("last", last)):
-            if value is not None and value < (0 if name == "stop" else 1):
+        for name, value in (("start", start), ("stop", stop), ("last", last), ("server", server)):
+            if value is None:
+                continue
+            need_int(**{name: value})
+            if name != "server" and value < (0 if name == "stop" else 1):
                 raise ValueError(f"{name} must be positive, not {value}")
         if len(begins) > 1:
             raise ValueError("only one of start, last and since can say where to begin")
@@ -74,10 +78,13 @@ class Query(NamedTuple):
             raise ValueError("last counts from the end: it does not go with stop")
         if server is not None and not local:
             raise ValueError("server goes with local=True: a linearizable read asks the leader")
+        if client is not None:
+            need_str(client=client)
         if client is not None and not 1 <= len(client.encode()) <= NAME_BYTES_MAX:
             raise ValueError(f"a client id is 1 to {NAME_BYTES_MAX} bytes")
         since_ms = 0
         if since is not None:
+            need_datetime(since=since)
             if since.tzinfo is None:
                 raise ValueError("since needs a time zone")
             since_ms = max(1, math.ceil(since.astimezone(UTC).timestamp() * 1000))
@@ -117,8 +124,7 @@ class Pages(Closing):
     _ask: type[Read] | type[ReadColumns] = Read
 
     def __init__(self, servers: Servers, query: Query, timeout_s: float) -> None:
-        if timeout_s <= 0:
-            raise ValueError("timeout_s must be positive")
+        need_seconds(timeout_s)
         self._servers = servers
         self._query = query
         self._timeout_s = timeout_s
@@ -205,12 +211,14 @@ class Pages(Closing):
                         with anyio.move_on_after(attempt_s):
                             reply = await self._exchange(connection)
                         if isinstance(reply, Page | ColumnPage) and self._moves_on(reply):
+                            self._servers.reasons.over()
                             return reply
                         self._judge(reply)
                     except NoSuchServer as lost:
                         raise lost.reason from lost
                     except Lost as lost:
-                        self._servers.reason = lost.reason
+                        if self._connection is not None:  # else it is known already
+                            self._servers.reasons.lost(self._connection.address, lost.reason)
                     self._avoid = self._connection.address if self._connection is not None else None
                     self._drop()
                     attempt_s *= 2
@@ -264,7 +272,8 @@ class Pages(Closing):
             why = f"{self._connection.address} {what}"
             if isinstance(reply, RequestRefused) and reply.code == Code.NOT_READY and reply.detail:
                 self._said = f"{why}: {reply.detail}"
-            self._servers.reason = Unavailable(self._said or why)
+            note = self._servers.reasons.answered if reply is not None or self._said else self._servers.reasons.lost
+            note(self._connection.address, Unavailable(self._said or why))
 
     def _refused(self, reply: RequestRefused) -> None:
         if reply.code == Code.OUT_OF_RANGE:
@@ -311,6 +320,8 @@ class Batches(Closing):
     """
 
     def __init__(self, servers: Servers, query: Query, timeout_s: float, stop: StopEvent | None = None) -> None:
+        if stop is not None:
+            need_stop(stop)
         self._pages = Pages(servers, query, timeout_s)
         self.servers = servers
         self.stop = stop

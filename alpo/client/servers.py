@@ -22,7 +22,9 @@ from alpo.errors import AlpoError, Closed, Unavailable
 from alpo.wire.requests import ServerHello, Status, StatusAnswer
 
 from . import forking
+from .arguments import need_servers
 from .connection import Connection, Lost
+from .reasons import Reasons
 
 DIAL_S = 1.0
 #: How long the others wait for the likeliest server to answer first.
@@ -39,9 +41,10 @@ Open: TypeAlias = Callable[[str, bytes, float], Awaitable[Connection]]
 
 
 def given_servers(servers: str | Sequence[str] | None) -> tuple[str, ...]:
-    """The addresses to begin with; None: those of ALPO_SERVERS, else 127.0.0.1:7100. Raises ValueError."""
+    """The addresses to begin with; None: those of ALPO_SERVERS, else 127.0.0.1:7100. Raises TypeError, ValueError."""
     if servers is None:
         servers = os.environ.get("ALPO_SERVERS", "").strip() or SERVER_DEFAULT
+    need_servers(servers)
     return parse_servers(servers)
 
 
@@ -68,8 +71,7 @@ class Servers:
         self.members: dict[int, str] = {}
         #: Where the leader is thought to be.
         self.hint: str | None = self._configured[0]
-        #: Why the last server that was tried would not do.
-        self.reason: AlpoError | None = None
+        self.reasons = Reasons()
         #: Why nothing is dialled any more, for good; "" while it is.
         self._over = ""
         #: Is this the copy of another process's?
@@ -85,6 +87,11 @@ class Servers:
         return self._cluster
 
     @property
+    def reason(self) -> AlpoError | None:
+        """Why no server would do, the most telling first; None if nothing is the matter."""
+        return self.reasons.told
+
+    @property
     def configured(self) -> list[str]:
         """The addresses that its user gave."""
         return self._configured
@@ -97,11 +104,11 @@ class Servers:
 
     async def dial(self, address: str, timeout_s: float = DIAL_S) -> Connection:
         """Connect to one server and learn what its hello tells. Raises `Lost`."""
+        self._hold_open()
         try:
-            self._hold_open()
             connection = await self._open_connection(address, self._cluster, timeout_s)
         except Lost as lost:
-            self.reason = lost.reason
+            self.reasons.lost(address, lost.reason)
             raise
         if self.closed:
             connection.close()
@@ -180,10 +187,14 @@ class Servers:
 
     async def find_leader(self) -> Connection | None:
         """Ask every server once, the likeliest with a head start; a connection to the one that leads, or None."""
-        round_ = _Round(self, lambda c: c.leads, lambda c: c.hello.leader, "knows no leader")
+        round_ = _Round(
+            self, lambda c: c.leads, lambda c: c.hello.leader, "knows no leader", "takes server {} for the leader"
+        )
         found = await round_.run(self.candidates, self.hint)
         if found is not None:
             self.hint = found.address
+        else:
+            self.reasons.counted(len(round_.answering & self.members.keys()), len(self.members))
         return found
 
     async def any(self, server: int | None, avoid: str | None = None) -> Connection:
@@ -224,25 +235,26 @@ class Servers:
 class _Round:
     """One round of asking every server: the first that will do is found, the others say whom else to ask.
 
-    ``refers_to``: the id of the server to ask instead of one that will not do; ``otherwise``: what that one lacks if it
-    tells of no such server.
+    ``refers_to``: the id of the server to ask instead of one that will not do; ``refers``: what it says then;
+    ``otherwise``: what that one lacks if it tells of no such server.
     """
 
     def __init__(
         self, servers: Servers, will_do: Callable[[Connection], bool],
-        refers_to: Callable[[Connection], int] = lambda connection: 0, otherwise: str = "will not do",
+        refers_to: Callable[[Connection], int] = lambda connection: 0, otherwise: str = "will not do", refers: str = "",
     ) -> None:
         self._servers = servers
         self._will_do = will_do
         self._refers_to = refers_to
         self._otherwise = otherwise
+        self._refers = refers
         self._found: Connection | None = None
         #: Some server told where the one is that was looked for.
         self.referred = False
+        #: Ids of those that answer and will not do.
+        self.answering: set[int] = set()
         self._asked: list[str] = []
         self._hurry = anyio.Event()
-        #: What a server waits for that belongs to no cluster yet: a better reason than that others do not answer.
-        self._told: AlpoError | None = None
 
     async def run(self, addresses: Iterable[str], likeliest: str | None) -> Connection | None:
         """Ask all of these, the likeliest with a head start; once for each ``_Round``."""
@@ -256,8 +268,8 @@ class _Round:
             if self._found is not None:
                 self._servers.drop(self._found)
             raise
-        if self._found is None and self._told is not None:
-            self._servers.reason = self._told
+        if self._found is not None:
+            self._servers.reasons.found(self._found.address)
         return self._found
 
     def _ask(self, address: str, wait: bool) -> None:
@@ -277,18 +289,22 @@ class _Round:
             self._found = connection
             self._tasks.cancel_scope.cancel()
             return
+        self.answering.add(connection.hello.id)
         waits = "" if connection.hello.cluster else await _why_it_waits(connection)
         self._servers.drop(connection)
         if self._found is None:
             self._ask_instead(connection)
             if waits:
-                self._told = self._servers.reason = Unavailable(f"{connection.address} {waits}")
+                self._servers.reasons.answered(connection.address, Unavailable(f"{connection.address} {waits}"))
             self._hurry.set()
 
     def _ask_instead(self, connection: Connection) -> None:
-        target = self._servers.members.get(self._refers_to(connection))
+        id = self._refers_to(connection)
+        target = self._servers.members.get(id)
+        says = self._otherwise if target is None else self._refers.format(id)
+        if says:
+            self._servers.reasons.says(connection.address, Unavailable(f"{connection.address} {says}"))
         if target is None:
-            self._servers.reason = Unavailable(f"{connection.address} {self._otherwise}")
             return
         self.referred = True
         if target not in self._asked:

@@ -101,7 +101,7 @@ class Session:
         """Every request has been told an outcome, were it "unknown"."""
         return not self.queue and all(h.done for h in self.line)
 
-    def close(self) -> AlpoError | None:
+    def close(self) -> Exception | None:
         """End everything; returns the first error that nobody was told."""
         for handle in self.queue.take_all():
             self.outcomes.fail(handle, Closed("closed before it was sent"))
@@ -110,7 +110,7 @@ class Session:
                 self.outcomes.report(handle, "closed before it was answered")
         self.line.clear()
         self.ended = self.ended if isinstance(self.ended, Closed) else Closed("this Log is closed")
-        return self.outcomes.first_unheard()
+        return self.outcomes.unheard.take_first()
 
     def expire(self, now_s: float) -> None:
         """Tell every request whose deadline has passed: `Unavailable` in the queue, `NotGuaranteed` in the line."""

@@ -51,8 +51,8 @@ def parse_setting(name: str, text: str) -> float:
 def check_setting(name: str, value: float) -> None:
     """Raises ValueError for an unknown name (the known ones are listed) and a value out of its bounds."""
     low, high = _bounds(name)
-    whole = name == _TTL_S or (isinstance(value, int) and not isinstance(value, bool))
-    if not whole or not low <= value <= high:  # also for what is no number
+    kind = float | int if name == _TTL_S else int
+    if not isinstance(value, kind) or isinstance(value, bool) or not low <= value <= high:  # also for what is no number
         raise ValueError(f"{name} = {value!r} is not from {low:g} to {high:.12g}")
 
 
@@ -97,6 +97,9 @@ async def change_settings(
     is changed. Raises ValueError for what can never be, `Refused` when one was changed meanwhile or cannot be so now,
     `Unavailable` when no answer came (whether it was done is then not known).
     """
+    for given in (wanted, {} if expected is None else expected):
+        if not isinstance(given, Mapping):
+            raise TypeError(f"settings are a mapping, not {type(given).__name__}")
     changed = cast(Mapping[str, float], wanted)
     for name, value in changed.items():
         check_setting(name, value)

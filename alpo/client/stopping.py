@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
@@ -24,6 +25,26 @@ class SyncStopEvent(Protocol):
     """What ends a blocking `follow`: a `threading.Event`, or anything else that can be asked."""
 
     def is_set(self) -> bool: ...
+
+
+def need_stop(stop: StopEvent) -> None:
+    """Raises TypeError for what is no event of a loop."""
+    _need_event(stop, "is_set", "wait")
+    if isinstance(stop, threading.Event):
+        raise TypeError("a threading.Event ends a blocking follow; here it is an event of anyio, trio or asyncio")
+
+
+def polled(stop: SyncStopEvent | None) -> PolledEvent | None:
+    """An event that belongs elsewhere, for a loop. Raises TypeError for what is none."""
+    if stop is None:
+        return None
+    _need_event(stop, "is_set")
+    return PolledEvent(stop)
+
+
+def _need_event(stop: object, *methods: str) -> None:
+    if not all(callable(getattr(stop, method, None)) for method in methods):
+        raise TypeError(f"stop is an event, not {type(stop).__name__}")
 
 
 class PolledEvent:

@@ -24,14 +24,17 @@ import anyio
 
 from alpo.errors import AlpoError, Closed, Overloaded
 
+from .arguments import need_append
 from .batches import Parcel, Payload, batch, json_payload, single, text_payload
-from .futures import AppendFuture, Request, finish
+from .futures import AppendFuture, Request, SeenFuture
 from .handle import Handle
 from .log import Log, connect
+from .misuse import Unpickled
+from .outcomes import Unheard
 from .portal import LoopThread, Portal
 from .reading import Batches
 from .record import Record
-from .stopping import PolledEvent, SyncStopEvent
+from .stopping import SyncStopEvent, polled
 from .sync_operating import SyncOperations
 
 T = TypeVar("T")
@@ -47,7 +50,7 @@ def connect_sync(
     return SyncLog(connect(servers, client, timeout_s, queue_max=queue_max, queue_bytes_max=queue_bytes_max), queue_max)
 
 
-class SyncLog(SyncOperations):
+class SyncLog(Unpickled, SyncOperations):
     """One client of a cluster, blocking. See `Log`: every call here is the one of the same name there.
 
     Use it in a ``with``; or as it is, and `close` it at the end: then it opens with the first call, and the end of the
@@ -60,6 +63,8 @@ class SyncLog(SyncOperations):
         self._queue_max = queue_max
         self._queue: deque[Request] = deque()
         self._lock = threading.Lock()
+        #: Futures that failed.
+        self._unheard = Unheard()
         self._running = False
         #: The task in the loop that takes the queue, the latest.
         self._taking: Future[None] | None = None
@@ -150,6 +155,7 @@ class SyncLog(SyncOperations):
         self, parcel: Parcel, serial: int | None, timeout_s: float | None, sparse: bool = False
     ) -> int | None:
         future = self._submit(parcel, serial, sparse, timeout_s)
+        future.told = True
         try:
             lsn: int | None = future.result().lsn
             return lsn
@@ -207,9 +213,8 @@ class SyncLog(SyncOperations):
             raise Overloaded("the local queue is full: wait_room() waits for room")
         return self._submit(parcel, serial, sparse, timeout_s)
 
-    def _submit(
-        self, parcel: Parcel, serial: int | None, sparse: bool, timeout_s: float | None
-    ) -> Future[Handle[Any]]:
+    def _submit(self, parcel: Parcel, serial: int | None, sparse: bool, timeout_s: float | None) -> SeenFuture:
+        need_append(serial, timeout_s)
         portal = self._require_portal()
         request = Request(parcel, serial, sparse, timeout_s, self._new_future())
         with self._lock:
@@ -239,13 +244,24 @@ class SyncLog(SyncOperations):
             try:
                 handle = await self._log.enter(request.parcel, request.serial, request.sparse, request.timeout_s)
             except (AlpoError, ValueError) as error:
-                request.future.set_exception(error)
+                self._fail(request.future, error)
             except BaseException:
-                request.future.set_exception(_unsent())
+                self._fail(request.future, _unsent())
                 self._abandon()
                 raise
             else:
-                handle.add_done_callback(partial(finish, request.future))
+                handle.add_done_callback(partial(self._settled, request.future))
+
+    def _settled(self, future: SeenFuture, handle: Handle[Any]) -> None:
+        if handle.error is not None:
+            self._fail(future, handle.error)
+        else:
+            future.set_result(handle)
+
+    def _fail(self, future: SeenFuture, error: Exception) -> None:
+        future.set_exception(error)
+        with self._lock:
+            self._unheard.note(future)
 
     def _abandon(self) -> None:
         """Nobody comes for what queued: it is told so, and never sent."""
@@ -255,7 +271,7 @@ class SyncLog(SyncOperations):
             self._running = False
         for request in abandoned:
             if request.future.set_running_or_notify_cancel():
-                request.future.set_exception(_unsent())
+                self._fail(request.future, _unsent())
 
     def settle(self, timeout_s: float | None = None) -> dict[int, int | None | AlpoError]:
         return self._call(partial(self._log.settle, timeout_s))
@@ -287,7 +303,7 @@ class SyncLog(SyncOperations):
     ) -> Generator[Record, None, None]:
         """``stop``: a `threading.Event`."""
         return self._records(self._log.follow_batches(
-            start, stop=None if stop is None else PolledEvent(stop), local=local, server=server, last=last,
+            start, stop=polled(stop), local=local, server=server, last=last,
             since=since, client=client, timeout_s=timeout_s,
         ))
 
@@ -297,7 +313,7 @@ class SyncLog(SyncOperations):
         timeout_s: float | None = None,
     ) -> Generator[list[Record], None, None]:
         return self._lists(self._log.follow_batches(
-            start, stop=None if stop is None else PolledEvent(stop), local=local, server=server, last=last,
+            start, stop=polled(stop), local=local, server=server, last=last,
             since=since, client=client, timeout_s=timeout_s,
         ))
 
@@ -351,7 +367,7 @@ class SyncLog(SyncOperations):
         """A loop of our own."""
         return LoopThread()
 
-    def _new_future(self) -> Future[Handle[Any]]:
+    def _new_future(self) -> SeenFuture:
         return AppendFuture(self._servers)
 
     def _require_portal(self) -> Portal:
@@ -374,7 +390,7 @@ class SyncLog(SyncOperations):
                 _OPEN.add(self)
             return self._portal
 
-    def _close(self, drain: bool) -> AlpoError | None:
+    def _close(self, drain: bool) -> Exception | None:
         """End everything; the first error that nobody was told."""
         if self._servers.inherited:
             return None
@@ -388,9 +404,11 @@ class SyncLog(SyncOperations):
         try:
             if drain and self._taking is not None:
                 self._taking.result()
-            return portal.call(partial(self._log._finish, drain))
+            unheard = portal.call(partial(self._log._finish, drain))
         finally:
             portal.close()
+        with self._lock:
+            return unheard or self._unheard.take_first()
 
     def _call(self, function: Callable[[], Coroutine[Any, Any, T]]) -> T:
         portal = self._require_portal()

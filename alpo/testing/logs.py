@@ -19,16 +19,18 @@ from alpo.client.batches import Payload
 from alpo.client.compacting import FileSpace
 from alpo.client.cursors import CursorInfo
 from alpo.client.events import Events
+from alpo.client.futures import SeenFuture
 from alpo.client.handle import Handle, L_co
 from alpo.client.keeping import Outcome
 from alpo.client.log import Log
 from alpo.client.members import Leadership, MemberInfo
+from alpo.client.misuse import AsyncOnly
 from alpo.client.portal import Portal
 from alpo.client.reading import Batches, Closing
 from alpo.client.record import Record
 from alpo.client.settings import Settings
 from alpo.client.status import MemberStatus
-from alpo.client.stopping import PolledEvent, StopEvent
+from alpo.client.stopping import StopEvent, polled
 from alpo.client.sync import SyncLog
 from alpo.errors import AlpoError
 
@@ -36,6 +38,10 @@ from .engine import Engine, EngineFuture, EnginePortal, Stay
 from .turns import Turns
 
 T = TypeVar("T")
+
+
+class SimulatedFuture(SeenFuture, EngineFuture[Handle[Any]]):
+    """What `append_nowait` of a blocking log gives."""
 
 
 class SimulatedSyncLog(SyncLog):
@@ -48,8 +54,8 @@ class SimulatedSyncLog(SyncLog):
     def _open_portal(self) -> Portal:
         return EnginePortal(self._engine)
 
-    def _new_future(self) -> EngineFuture[Handle[Any]]:
-        return EngineFuture(self._engine)
+    def _new_future(self) -> SimulatedFuture:
+        return SimulatedFuture(self._engine)
 
 
 class SimulatedHandle(Handle[L_co]):
@@ -123,12 +129,7 @@ class SimulatedRecords(_Iterator):
         return self._records.pop()
 
 
-def _polled(stop: StopEvent | None) -> PolledEvent | None:
-    """An event of the test's loop, for the engine's."""
-    return None if stop is None else PolledEvent(stop)
-
-
-class SimulatedLog:
+class SimulatedLog(AsyncOnly):
     """`alpo.Log` on virtual time, under trio or asyncio: the same methods, results and exceptions."""
 
     def __init__(self, log: Log, engine: Engine, turns: Turns) -> None:
@@ -300,7 +301,7 @@ class SimulatedLog:
         timeout_s: float | None = None,
     ) -> SimulatedRecords:
         return SimulatedRecords(self, partial(
-            self._log.follow_batches, start, stop=_polled(stop), local=local, server=server, last=last, since=since,
+            self._log.follow_batches, start, stop=polled(stop), local=local, server=server, last=last, since=since,
             client=client, timeout_s=timeout_s,
         ))
 
@@ -310,7 +311,7 @@ class SimulatedLog:
         timeout_s: float | None = None,
     ) -> SimulatedBatches:
         return SimulatedBatches(self, partial(
-            self._log.follow_batches, start, stop=_polled(stop), local=local, server=server, last=last, since=since,
+            self._log.follow_batches, start, stop=polled(stop), local=local, server=server, last=last, since=since,
             client=client, timeout_s=timeout_s,
         ))
 

@@ -25,19 +25,20 @@ import anyio
 
 import alpo
 from alpo.client.handle import Handle
+from alpo.client.operating import why_waiting
 from alpo.client.waking import News
 from alpo.errors import AlpoError, Fenced, NotEverywhere, NotGuaranteed, SerialReused, SessionExpired
 
+from .connecting import connected
 from .exits import Failed, UsageProblem, reason
 from .interrupts import unless_interrupted
 from .options import Target
 from .output import Sink, json_line, say
 from .payloads import Batcher, Splitter, Whole, from_stream, from_words
+from .progress import keep_line
 
 IN_FLIGHT_MAX = 2_000
 BYTES_MAX = 16 << 20
-PROGRESS_AFTER_S = 2.0
-PROGRESS_EVERY_S = 0.25
 
 #: One append: its payloads; more than one go as an atomic batch.
 Append = list[bytes]
@@ -249,7 +250,7 @@ async def append_all(target: Target, plan: Plan) -> None:
         nonlocal run, lacking
         async with alpo.connect(",".join(target.servers), client=plan.client, timeout_s=target.timeout_s) as log:
             run = Run(log, Sink() if show_results else None, target.json)
-            await run.see_through(plan.appends, lambda: _progress(run))
+            await run.see_through(plan.appends, lambda: keep_line(lambda: _progress(log, run)))
             if plan.everyone and run.failure() is None and run.last_lsn is not None:
                 try:
                     await log.wait_everyone(run.last_lsn)
@@ -280,7 +281,7 @@ async def append_by_hand(target: Target, plan: Plan) -> None:
 
     async def body() -> None:
         last_lsn = 0
-        async with alpo.connect(",".join(target.servers), timeout_s=target.timeout_s) as log:
+        async with connected(target) as log:
             async for group in plan.appends():
                 for payloads in group:
                     sent.under_way = True
@@ -330,14 +331,7 @@ class _Named:
         return NotGuaranteed(why, client=self.client, serial=self.serial, epoch=self.epoch)
 
 
-async def _progress(run: Run) -> None:
-    """A line on the terminal for what takes longer than two seconds."""
-    if not sys.stderr.isatty():
-        return
-    await anyio.sleep(PROGRESS_AFTER_S)
-    try:
-        while True:
-            print(f"\r\x1b[K{run.summary()}", end="", file=sys.stderr, flush=True)
-            await anyio.sleep(PROGRESS_EVERY_S)
-    finally:
-        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+def _progress(log: alpo.Log, run: Run) -> str:
+    """How far it is, and why it waits."""
+    reason = why_waiting(log)
+    return run.summary() if reason is None else f"{run.summary()}, waiting: {reason}"

@@ -19,6 +19,7 @@ from alpo.storage.interface import StoreError
 from alpo.wire.requests import BackupHead, BackupRows
 
 from .checks import size
+from .connecting import telling
 from .exits import Failed, UsageProblem
 from .options import Target
 from .output import counted, print_json, say
@@ -55,10 +56,11 @@ def _stretch(first_lsn: int, last_lsn: int) -> str:
 async def _copy(target: Target, file: Path, server: int | None, step: Step) -> Finished:
     servers = Servers(target.servers)
     try:
-        for _ in range(_TRIES - 1):
-            with suppress(Overtaken):
-                return await _copy_once(servers, file, server, target.timeout_s, step)
-        return await _copy_once(servers, file, server, target.timeout_s, step)
+        async with telling(lambda: servers.reason):
+            for _ in range(_TRIES - 1):
+                with suppress(Overtaken):
+                    return await _copy_once(servers, file, server, target.timeout_s, step)
+            return await _copy_once(servers, file, server, target.timeout_s, step)
     finally:
         servers.close()
 

@@ -1,23 +1,60 @@
-"""A bar on the terminal for what takes longer than two seconds."""
+"""A bar or a line on the terminal for what takes longer than two seconds."""
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
+from .output import escape
+
 AFTER_S = 2.0
+EVERY_S = 0.25
 
 #: (what is done, how far, of how much)
 Step = Callable[[str, int, int], None]
+
+
+def on_terminal() -> bool:
+    """Is there somebody to be told on stderr?"""
+    return sys.stderr.isatty()
+
+
+async def keep_line(text: Callable[[], str]) -> None:
+    """Have ``text()`` on the terminal, once there has been one for two seconds, and drawn anew; for ever."""
+    from anyio import sleep
+
+    if not on_terminal():
+        return
+    since_s, drawn = time.monotonic(), False
+    try:
+        while True:
+            line = text()
+            if not line:
+                since_s = time.monotonic()
+            due = time.monotonic() - since_s >= AFTER_S
+            if due or drawn:
+                _draw_line(line if due else "")
+            drawn = due
+            await sleep(EVERY_S)
+    finally:
+        if drawn:
+            _draw_line("")
+
+
+def _draw_line(line: str) -> None:
+    """In the place of the one before, cut off where it would not be one line any more."""
+    shown = escape(line)[: max(shutil.get_terminal_size().columns - 1, 1)]
+    print(f"\r\x1b[K{shown}", end="", file=sys.stderr, flush=True)
 
 
 @contextmanager
 def slow_progress() -> Iterator[Step]:
     """Yields what is to be told of every step; nothing is drawn where stderr is no terminal."""
     with ExitStack() as stack:
-        yield _Bar(stack).step if sys.stderr.isatty() else lambda what, done, all: None
+        yield _Bar(stack).step if on_terminal() else lambda what, done, all: None
 
 
 class _Bar:

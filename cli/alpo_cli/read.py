@@ -15,6 +15,7 @@ import alpo
 from alpo import Record
 
 from . import running
+from .connecting import connected
 from .options import Target
 from .output import Sink
 from .record_format import PLAIN, Style
@@ -71,7 +72,7 @@ async def read(target: Target, wanted: Wanted, sink: Sink) -> None:
     if wanted.limit == 0 or wanted.last == 0:
         return await sink.write(head)
     left = wanted.limit
-    async with alpo.connect(",".join(target.servers), timeout_s=target.timeout_s) as log:
+    async with connected(target) as log:
         async with aclosing(pages(log, wanted)) as stream:  # type: ignore[type-var]
             async for page in stream:
                 records, done = clip(page, wanted.stop, left, wanted.until)

@@ -106,6 +106,8 @@ def test_a_cancelled_future_takes_its_append_back_or_can_not_be_cancelled(
         cancelled = [future.cancel() for future in reversed(futures)]
         log.append_nowait(b"last").result(20)
         assert cancelled == [future.cancelled() for future in reversed(futures)]
+        failed = [future.exception() is not None for future in futures if not future.cancelled()]
+        assert failed == [len(payload) > 1] * cancelled.count(False)
         if len(payload) == 1:
             assert len(c.payloads) == 2 + cancelled.count(False)
     assert not caplog.records

@@ -76,12 +76,15 @@ def test_who_waits_for_everyone_is_told_who_is_behind() -> None:
             log.wait_everyone(0)
 
 
-def test_an_lsn_that_there_is_not_is_nowhere() -> None:
+def test_an_lsn_that_there_is_not_is_out_of_range() -> None:
     with Cluster(1) as cluster, cluster.connect_sync() as log:
         log.append(b"one")
-        with pytest.raises(alpo.NotEverywhere) as told:
-            log.wait_everyone(2, timeout_s=1)
-        assert told.value.behind == (1, 2, 3)
+        for lsn in (2, 10**6, 1 << 62):
+            began_s = cluster.now_s
+            with pytest.raises(alpo.OutOfRange, match=f"LSN {lsn} is not in the log, which holds 1 to 1") as told:
+                log.wait_everyone(lsn, timeout_s=60)
+            assert (told.value.first_lsn, told.value.last_lsn) == (1, 1)
+            assert cluster.now_s - began_s < 5
 
 
 @pytest.mark.parametrize("seed", range(10))

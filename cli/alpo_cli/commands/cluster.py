@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-import alpo
-
+from ..connecting import connected
 from ..exits import Failed, UsageProblem
 from ..frame import App
 from ..inputs import a_new_directory
@@ -177,7 +176,7 @@ def init(target: Target) -> None:
         alpo cluster init --servers 127.0.0.1:7100
     """
     async def found() -> None:
-        async with alpo.connect(",".join(target.servers), timeout_s=target.timeout_s) as log:
+        async with connected(target) as log:
             await log.init()
 
     run(found)

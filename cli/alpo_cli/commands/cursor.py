@@ -11,6 +11,7 @@ from alpo.core.cursors import valid_cursor
 from alpo.core.entries import INT_MAX
 
 from ..checks import size
+from ..connecting import connected
 from ..exits import UsageProblem
 from ..frame import App
 from ..options import Target, remember, with_target
@@ -33,14 +34,14 @@ def _check(name: str) -> None:
 
 async def _set(target: Target, name: str, lsn: int) -> dict[str, Any]:
     """Set it; for --json where it is since then."""
-    async with alpo.connect(",".join(target.servers), timeout_s=target.timeout_s) as log:
+    async with connected(target) as log:
         await log.set_cursor(name, lsn)
         return {**await _fields(log, target, name), "lsn": lsn}
 
 
 async def _drop(target: Target, name: str) -> dict[str, Any]:
     """Drop it; for --json where it was until then."""
-    async with alpo.connect(",".join(target.servers), timeout_s=target.timeout_s) as log:
+    async with connected(target) as log:
         before = await _fields(log, target, name)
         return {**before, "lsn": await log.drop_cursor(name) or None}
 
@@ -57,7 +58,7 @@ def _keys(cursor: alpo.CursorInfo) -> dict[str, Any]:
 
 
 async def _list(target: Target) -> list[alpo.CursorInfo]:
-    async with alpo.connect(",".join(target.servers), timeout_s=target.timeout_s) as log:
+    async with connected(target) as log:
         return await log.cursors()
 
 

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-import alpo
 from alpo.addresses import AddressError, parse_address
 
+from ..connecting import connected
 from ..exits import Failed, UsageProblem
 from ..frame import App
 from ..options import Target, remember, with_target
@@ -44,10 +44,6 @@ def parse_member(text: str) -> tuple[int, str]:
     except AddressError:
         raise UsageProblem(f"{text}: must be ID=HOST:PORT, as in 4=127.0.0.1:7103") from None
     return int(id), address
-
-
-def _connect(target: Target) -> alpo.Log:
-    return alpo.connect(",".join(target.servers), timeout_s=target.timeout_s)
 
 
 def _roles(found: list[dict[str, Any]]) -> dict[int, str]:
@@ -109,7 +105,7 @@ async def _catch_up(target: Target, id: int) -> None:
 
 
 async def _change(target: Target, what: str, id: int, address: str, wait: bool) -> None:
-    async with _connect(target) as log:
+    async with connected(target) as log:
         if what == "add":
             members = await log.add_member(id, address)
         elif what == "replace":
@@ -213,7 +209,7 @@ def transfer(
         alpo transfer 2
     """
     async def hand_over() -> None:
-        async with _connect(target) as log:
+        async with connected(target) as log:
             found = await log.transfer(id)
         if target.json:
             print_json({"leader": found.leader, "term": found.term})

@@ -9,6 +9,7 @@ import typer
 import alpo
 from alpo.core.entries import INT_MAX
 
+from ..connecting import connected
 from ..options import Target, check_client, with_target
 from ..output import print_json
 from ..running import run
@@ -18,7 +19,7 @@ _WORDS = {"not_appended": "not appended", "too_old": "too old to tell"}
 
 async def ask(target: Target, client: str, serial: int, epoch: int) -> alpo.Outcome:
     """Raises what the library raises."""
-    async with alpo.connect(",".join(target.servers), timeout_s=target.timeout_s) as log:
+    async with connected(target) as log:
         return await log.outcome(client, serial, epoch=epoch)
 
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-import alpo
 from alpo.client.ids import is_random
 
+from ..connecting import connected
 from ..exits import Failed
 from ..frame import App
 from ..options import Target, check_client, remember, with_target
@@ -27,7 +27,7 @@ app = App(
 
 async def list_them(target: Target, every: bool) -> None:
     """Print the named sessions, or every one, as a table or a JSON line each."""
-    async with alpo.connect(",".join(target.servers), timeout_s=target.timeout_s) as log:
+    async with connected(target) as log:
         sessions = await log.sessions()
     shown = [s for s in sessions if every or not is_random(s.client)]
     if target.json:
@@ -48,7 +48,7 @@ def _keys(session: SessionInfo) -> dict[str, Any]:
 
 async def drop_one(target: Target, name: str, epoch: int | None) -> None:
     """Forget the name; raises what the library raises."""
-    async with alpo.connect(",".join(target.servers), timeout_s=target.timeout_s) as log:
+    async with connected(target) as log:
         dropped = await log.drop_session(name, epoch)
     if target.json:
         print_json({"client": name, "epoch": dropped})
@@ -58,7 +58,7 @@ async def drop_one(target: Target, name: str, epoch: int | None) -> None:
 
 async def look_at(target: Target, name: str, epoch: int | None) -> None:
     """Show what dropping the name would forget. Raises Failed where that would be refused."""
-    async with alpo.connect(",".join(target.servers), timeout_s=target.timeout_s) as log:
+    async with connected(target) as log:
         found = next((session for session in await log.sessions() if session.client == name), None)
     if found is None or is_random(name):
         raise Failed(f"there is no session {escape(name)}")

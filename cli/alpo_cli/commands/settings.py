@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-import alpo
-
+from ..connecting import connected
 from ..exits import UsageProblem
 from ..frame import App
 from ..options import Target, remember, with_target
@@ -26,13 +25,13 @@ app = App(
 
 async def ask(target: Target) -> dict[str, float]:
     """Raises what the library raises."""
-    async with alpo.connect(",".join(target.servers), timeout_s=target.timeout_s) as log:
+    async with connected(target) as log:
         return cast(dict[str, float], await log.settings())
 
 
 async def change(target: Target, wanted: dict[str, float]) -> None:
     """Change them, and say from what to what. Raises what the library raises; UsageProblem for what cannot be."""
-    async with alpo.connect(",".join(target.servers), timeout_s=target.timeout_s) as log:
+    async with connected(target) as log:
         before = cast(dict[str, float], await log.settings())
         try:
             after = cast(dict[str, float], await log.change_settings(wanted, expected=before))

@@ -10,6 +10,7 @@ import typer
 import alpo
 from alpo.core.entries import INT_MAX
 
+from ..connecting import connected
 from ..exits import Failed
 from ..options import Target, with_target
 from ..output import counted, escape, print_json, say
@@ -18,13 +19,13 @@ from ..running import run
 
 async def give_up(target: Target, before: int, force: bool) -> int:
     """The first LSN that is served from now on. Raises what the library raises."""
-    async with alpo.connect(",".join(target.servers), timeout_s=target.timeout_s) as log:
+    async with connected(target) as log:
         return await log.trim(before, force=force)
 
 
 async def look(target: Target, before: int, force: bool) -> tuple[range, list[str]]:
     """The LSNs that the trim would give up, and the cursors that it would drop. Raises as the trim would."""
-    async with alpo.connect(",".join(target.servers), timeout_s=target.timeout_s) as log:
+    async with connected(target) as log:
         try:
             async with aclosing(log.read_batches(before, before)) as pages:
                 async for _ in pages:

@@ -1,0 +1,50 @@
+"""The log that a command works on, and a line on the terminal while no server would do.
+
+Law: what a command raises comes out as it was raised, whether or not there is a terminal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import anyio
+
+import alpo
+from alpo.client.operating import why_waiting
+
+from .options import Target
+from .progress import keep_line, on_terminal
+
+
+@asynccontextmanager
+async def connected(target: Target) -> AsyncIterator[alpo.Log]:
+    """The log of these servers, closed at the end."""
+    async with (
+        alpo.connect(",".join(target.servers), timeout_s=target.timeout_s) as log,
+        telling(lambda: why_waiting(log)),
+    ):
+        yield log
+
+
+@asynccontextmanager
+async def telling(why: Callable[[], object]) -> AsyncIterator[None]:
+    """While ``why()`` gives what is waited for, the terminal says so."""
+    if not on_terminal():
+        yield
+        return
+    failure: Exception | None = None
+
+    def text() -> str:
+        reason = why()
+        return f"waiting: {reason}" if reason is not None else ""
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(keep_line, text)
+        try:
+            yield
+        except Exception as error:  # the task group would wrap it
+            failure = error
+        tasks.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
