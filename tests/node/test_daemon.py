@@ -349,6 +349,15 @@ def test_a_list_of_one_says_everywhere_what_it_waits_for(tmp_path: Path) -> None
             assert log.append(b"x", timeout_s=WAIT_S) == 1
 
 
+def test_a_newcomer_names_both_ways_into_a_cluster(tmp_path: Path) -> None:
+    here = f"127.0.0.1:{free_port()}"
+    with Serving("--id", "3", "--data", str(tmp_path), "--listen", here, "--join", "127.0.0.1:1") as server:
+        assert server.until("first_start_waits")["why"] == (
+            f"waits to be added to a cluster: `alpo member add 3={here}`, or, in place of its server 3,"
+            f" `alpo member replace 3={here}`"
+        )
+
+
 def test_a_first_start_names_the_servers_that_have_not_answered(tmp_path: Path) -> None:
     port, missing = free_port(), free_port()
     members = [*flags(tmp_path, port), "--member", f"2=127.0.0.1:{missing}"]
