@@ -142,11 +142,23 @@ def main(argv: Sequence[str] | None = None) -> None:
         log.warning("unknown_environment", variables=unknown)
     try:
         _run_through_losses(config, Reloader(path, flags, config))
-    except (StoreError, ListenError) as error:
-        _end(config.log_format, "cannot_run", error, 1)
     except Alarm as error:
         _end(config.log_format, "invariant_broken", error, 1)
+    except (StoreError, ListenError, OSError, BaseExceptionGroup) as raised:
+        planned = _planned(raised)
+        if planned is None:
+            raise
+        _end(config.log_format, "cannot_run", planned, 1)
     sys.exit(0)
+
+
+def _planned(raised: BaseException) -> Exception | None:
+    """What an operator has to hear of it: the first, if all there is in it is what a disk or the system refused. None:
+    a bug, whose traceback is wanted."""
+    if isinstance(raised, BaseExceptionGroup):
+        inner = [_planned(one) for one in raised.exceptions]
+        return None if None in inner else inner[0]
+    return raised if isinstance(raised, StoreError | ListenError | OSError) else None
 
 
 def _show(loaded: Loaded) -> NoReturn:
@@ -170,15 +182,18 @@ def _format_wanted(words: Sequence[str]) -> str:
         return "auto"
 
 
-def _end(log_format: str, event: str, why: Exception, exit_code: int) -> NoReturn:
+def _end(log_format: str, event: str, error: Exception, exit_code: int) -> NoReturn:
     """One line, for people or in JSON as all others."""
+    why = str(error)
+    if isinstance(error, OSError) and error.strerror:
+        why = f"{os.fsdecode(error.filename)}: {error.strerror}" if error.filename else error.strerror
     known = log_format if log_format in ("console", "json") else "auto"
     if is_console(known):
         broken = "an invariant is broken, the server has stopped itself: " if event == "invariant_broken" else ""
         print(f"alpod: {broken}{why}", file=sys.stderr, flush=True)
     else:
         set_up_logs(known)
-        log.critical(event, why=str(why), exit_code=exit_code)
+        log.critical(event, why=why, exit_code=exit_code)
     sys.exit(exit_code)
 
 

@@ -72,7 +72,7 @@ class Changes:
         """Whatever can be done now; at most one entry."""
         self.newcomers.tick()
         if self.pending is not None and self._r.now_s >= self._pending_ends_s:
-            self._give_up(self._waits_for())
+            self._give_up(self._waits_for(advise=True))
         busy = self.pending is not None or self._lost or self.addresses_changed or self._r.members.latest.learners
         if not busy or not self.may_change:
             return
@@ -151,7 +151,10 @@ class Changes:
             which = self.under_way or "its entry is not guaranteed yet"
             return f"another change of the member list is under way ({which}): try again once it is done"
         if request.step is MemberStep.ADD and listed is not None:
-            return f"server {request.id} is a member already, at {listed.address}"
+            return (
+                f"server {request.id} is a member already, at {listed.address}: to put a server with an empty disk in"
+                f" its place, `alpo member replace {request.id}={request.address}`"
+            )
         if request.step is not MemberStep.ADD and listed is None:
             return f"server {request.id} is not a member"
         other = next((m for m in latest.replicas if m.address == request.address and m.id != request.id), None)
@@ -160,7 +163,8 @@ class Changes:
         if listed is not None and latest.voters == (listed,):
             return f"server {request.id} is the only voting member"
         if listed is not None and request.step is MemberStep.REPLACE and listed.identity == self._r.me:
-            leads = f"server {request.id} leads: let another server lead first"
+            heir = next(m.id for m in latest.voters if m.id != request.id)
+            leads = f"server {request.id} leads: let another server lead first (`alpo transfer {heir}`)"
             return _not_lost(request) if self._is_at(request, listed) else leads
         return ""
 
@@ -249,7 +253,7 @@ class Changes:
             MembersChanged(request.origin, r.members.latest.to_plain()), r.members.latest_id
         )
 
-    def _waits_for(self) -> str:
+    def _waits_for(self, *, advise: bool = False) -> str:
         pending = self.pending
         assert pending is not None
         if not self.may_change:
@@ -258,7 +262,9 @@ class Changes:
             return f"no majority of the servers that would remain without server {pending.id} answers"
         if self._confirming_round:
             return "no majority has answered yet that it takes this server for the leader"
-        return f"no server {pending.id} that waits to join answers at {pending.address}"
+        join = f"alpod --id {pending.id} --data DIR --listen {pending.address} --join {self._r.cfg.address}"
+        advice = f"; start it there: {join}" if advise else ""
+        return f"no server {pending.id} that waits to join answers at {pending.address}{advice}"
 
     def _give_up(self, why: str) -> None:
         assert self.pending is not None

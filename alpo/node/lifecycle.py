@@ -370,19 +370,30 @@ class Node:
         storage["cleaning_waits"] = self.cleaner.waits
         storage["time_ms"] = now_ms
         storage |= {**self.disk.fields(), "space": self.disk.remarks()}
-        storage |= {**self.scrubber.fields(), "damage": self.scrubber.remarks()}
+        unread = storage.pop("unread", [])
+        if unread:
+            self.disk.look_soon()
+        storage |= {**self.scrubber.fields(), "damage": [*self.scrubber.remarks(), *unread]}
         storage |= {**self.comparer.fields(), "divergence": self.comparer.remarks()}
         fields = status_fields(self.us, self.replica, self.peers, self.listener.strangers, within, storage)
         client.settle(w.StatusAnswer(ask.request, fields))
+
+    def _sizes(self) -> dict[str, Any]:
+        """What is not to be had is left out; ``unread`` says why, for people."""
+        store = self._store
+        try:
+            return {
+                "disk_bytes": store.size_bytes(), "file_free_bytes": store.free_bytes(),
+                "giving_back": store.giving_back(), **self.growth.fields(),
+            }
+        except StoreError as error:
+            return {"unread": [f"the sizes of its data file cannot be read: {error}"]}
 
     def _storage_fields(self) -> dict[str, Any]:
         stats = self.writer.stats
         lately = stats.timings.spread(time.perf_counter())
         return {
-            "disk_bytes": self._store.size_bytes(),
-            "file_free_bytes": self._store.free_bytes(),
-            "giving_back": self._store.giving_back(),
-            **self.growth.fields(),
+            **self._sizes(),
             "commits": stats.commits,
             "commit_ms": round(stats.mean_commit_ms, 3),
             "fsync_samples": lately.samples,

@@ -10,6 +10,7 @@ Laws:
   noticed within a few seconds all the same, not only by the canvass that is lost on it.
 * Who answers with another disk than the listed one is stayed with for a while only, if there are other addresses: the
   one that was replaced may still run at its own.
+* The disk that was replaced speaks for nobody: that it answers says nothing of the member, nor of where that is.
 * The pause between attempts is bounded by ``retry_s_max``, and ends early when the peer itself dials us.
 * One outage is one ``peer_lost``, one ``peer_unreachable`` if it lasts, one ``peer_connected`` at its end. Before the
   first start is done nothing is an outage: what that waits for is told by itself.
@@ -158,11 +159,15 @@ class Peers:
         """A peer has dialled us: it is up, at ``address``. ``open_for_all``: dialling it would open a full
         connection now."""
         peer = self.by_id.get(who.id)
-        if peer is not None:
+        if peer is not None and not self._was_replaced(who):
             peer.said_address = address
             if open_for_all:
                 self._reopen(peer)
             peer.kick()
+
+    def _was_replaced(self, who: Identity) -> bool:
+        member = self._replica.members.latest.get(who.id)
+        return member is not None and member.incarnation != who.incarnation and who.incarnation in member.retired
 
     def _reopen(self, peer: Peer) -> None:
         if peer.route is not None and not peer.route.full:
@@ -264,19 +269,21 @@ class Peers:
             raise LinkClosed(f"{address}: {problem}")
         if timers_differ(self._us, hello):
             note_timers(self._driver, peer.id, hello, self._us)
-        peer.said_address = hello.address
+        if not self._was_replaced(Identity(hello.id, hello.incarnation)):
+            peer.said_address = hello.address
         peer.incarnation = hello.incarnation
         return hello
 
     async def _converse(self, peer: Peer, route: Route, who: Identity, bodies: list[Body]) -> None:
         peer.route = self._routes.dialled[peer.id] = route
-        link, full = route.link, route.full
-        self._driver.post(PeerAddress(who.id, who.incarnation, peer.said_address))
+        link, full, replaced = route.link, route.full, self._was_replaced(who)
+        if not replaced:
+            self._driver.post(PeerAddress(who.id, who.incarnation, peer.said_address))
         if full:
             self._driver.note("peer_connected", peer=peer.id, address=link.remote)
             self._end_outage(peer)
             self._driver.post(Connected(peer.id))
-        else:
+        elif not replaced:
             self._note_trouble(peer, self._why_restricted(peer, who))
         self._driver.kick()
         try:
@@ -288,8 +295,9 @@ class Peers:
                         take_messages(self._driver, route, who, bodies)
                         bodies = await link.receive()
                 except (LinkClosed, FrameError, WireError) as error:
-                    peer.stopping = isinstance(error, ToldProblem) and error.problem.code == Code.NOT_READY
-                    self._note_trouble(peer, str(error))
+                    if not replaced:
+                        peer.stopping = isinstance(error, ToldProblem) and error.problem.code == Code.NOT_READY
+                        self._note_trouble(peer, str(error))
                 nursery.cancel_scope.cancel()
         finally:
             if self._routes.dialled.get(peer.id) is route:

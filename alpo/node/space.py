@@ -5,6 +5,7 @@ Laws:
 * What cleaning has freed in the file counts as room, above a reserve that must be free on the disk itself: for votes,
   for the WAL, and for what it takes to clean.
 * A mark that was crossed is crossed back only well above it: a disk that is about at its mark does not flutter.
+* A store that is no longer where it was ends the server: what it acknowledges nobody would find again.
 * A write that found the disk full is room for nothing, whatever the file system says. After it, and after a slow one,
   the disk is looked at at once.
 """
@@ -19,7 +20,7 @@ import trio
 from alpo.core.inputs import Space
 from alpo.core.messages import Room
 from alpo.core.room import size_text
-from alpo.storage.interface import Store, StoreError, Volume
+from alpo.storage.interface import Store, StoreError, StoreGone, Volume
 from alpo.storage.writer import WriterStats
 
 from .driver import Driver
@@ -64,11 +65,13 @@ class DiskWatch:
         self._wanted.set()
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Look until cancelled, or the store is gone."""
         while True:
             self._wanted = trio.Event()
             try:
                 disk, file_free_bytes = await trio.to_thread.run_sync(self._look)
+            except StoreGone as error:
+                return self._driver.failed(error)
             except StoreError as error:
                 log.error("cannot_see_space", why=str(error))
             else:
@@ -86,6 +89,7 @@ class DiskWatch:
         return LOOK_SELDOM_S if far else LOOK_EVERY_S
 
     def _look(self) -> tuple[Volume, int]:
+        self._store.check_in_place()
         return self._store.volume(), self._store.free_bytes()
 
     def _tell(self, disk: Volume, file_free_bytes: int) -> None:

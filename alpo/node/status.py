@@ -37,7 +37,11 @@ def waiting(replica: Replica) -> list[str]:
 def _told(replica: Replica) -> list[str]:
     """What somebody has to do before the first start, as far as that is known from the beginning."""
     if replica.cfg.joining and len(replica.cfg.configured) == 1:
-        return [f"waits to be added to a cluster: `alpo member add {replica.me.id}={replica.cfg.address}`"]
+        here = f"{replica.me.id}={replica.cfg.address}"
+        return [
+            f"waits to be added to a cluster: `alpo member add {here}`, or, in place of its server {replica.me.id},"
+            f" `alpo member replace {here}`"
+        ]
     if replica.cfg.joining:  # with others on its list: it has lost a store
         return ["waits for those who knew it before its store was lost (lost-… in its directory): it founds no cluster"]
     return [] if replica.first_start.commanded else [INIT_WANTED]

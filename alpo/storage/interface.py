@@ -38,6 +38,10 @@ class WrongStore(StoreError):
     """The directory belongs to another server or cluster, or was written by a newer schema. Nothing was written."""
 
 
+class StoreGone(StoreError):
+    """Another file, or none, is where the open one was: what is written from now on would be lost with it."""
+
+
 class DamagedStore(StoreError):
     """Bytes on disk are not what was written (R31)."""
 
@@ -176,14 +180,17 @@ class Store(Protocol):
     def read_events(self, before: int, count: int) -> list[KeptEvent]:
         """The newest ``count`` events with a number below ``before`` (0: of all), oldest first. Any thread."""
 
+    def check_in_place(self) -> None:
+        """Raises `StoreGone` if a restart would not find what is written now. Any thread."""
+
     def volume(self) -> Volume:
         """What the disk has room for. Any thread. Raises `StoreError`."""
 
     def size_bytes(self) -> int:
-        """Bytes on disk, the WAL included."""
+        """Bytes on disk, the WAL included. Any thread. Raises `StoreError`."""
 
     def free_bytes(self) -> int:
-        """How many of them hold nothing and are used first by what comes."""
+        """How many of them hold nothing and are used first by what comes. Any thread. Raises `StoreError`."""
 
     def live_bytes(self) -> int:
         """Bytes that what is kept takes up; what was cleaned, and the WAL, do not count. Any thread."""

@@ -192,6 +192,9 @@ class MemoryStore:
             found = [event for event in self._events if not before or event.number < before]
             return found[-count:] if count else []
 
+    def check_in_place(self) -> None:
+        """Memory stays where it is."""
+
     def volume(self) -> Volume:
         return Volume(0, 0)
 

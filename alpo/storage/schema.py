@@ -311,6 +311,8 @@ def make_directory(directory: Path) -> list[Path]:
     try:
         made = list(itertools.takewhile(lambda path: not path.exists(), (directory, *directory.parents)))
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except FileExistsError as error:
+        raise StoreError(f"{directory} is a file: the data directory of a server is wanted") from error
     except OSError as error:
         raise StoreError(f"{error.filename or directory}: {error.strerror}") from error
     return [path.absolute().parent for path in made]

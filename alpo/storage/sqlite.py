@@ -36,6 +36,7 @@ from .events import EventKeeper, EventRow, KeptEvent, read_events
 from .interface import Boot, DamagedStore, Rest, Scrubbed, StateCopy, StoreError, StoreFull, Volume
 from .lock import DirectoryLock
 from .merge import Merged, merge
+from .place import Place
 from .scrub import read_alone, scrub
 from .search import Head, Places, first_id_where, holds_lsn, is_since
 from .space import IDLE_GAP_S, SpaceKeeper, count_pages
@@ -97,6 +98,7 @@ class SqliteStore:
         self._events = EventKeeper()
         self._pool = ReadPool(path)
         self._places = Places()
+        self._place = Place(path)
 
     @staticmethod
     def open(
@@ -218,7 +220,7 @@ class SqliteStore:
         if self._space.is_due:
             return True
         with self._pool.snapshot() as db:
-            return self._path.stat().st_size > count_pages(db).all * schema.PAGE_BYTES
+            return self._file_bytes() > count_pages(db).all * schema.PAGE_BYTES
 
     # Reading
 
@@ -355,6 +357,9 @@ class SqliteStore:
         with self._pool.snapshot() as db:
             return read_events(db, before, count)
 
+    def check_in_place(self) -> None:
+        self._place.check()
+
     def volume(self) -> Volume:
         try:
             usage = shutil.disk_usage(self._path.parent)
@@ -363,7 +368,13 @@ class SqliteStore:
         return Volume(usage.total, usage.free)
 
     def size_bytes(self) -> int:
-        return self._path.stat().st_size + schema.wal_bytes(self._path)
+        return self._file_bytes() + schema.wal_bytes(self._path)
+
+    def _file_bytes(self) -> int:
+        try:
+            return self._path.stat().st_size
+        except OSError as error:
+            raise StoreError(f"{self._path}: {error.strerror}") from error
 
     def live_bytes(self) -> int:
         with self._pool.snapshot() as db:

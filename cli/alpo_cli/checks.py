@@ -4,7 +4,7 @@ Laws:
 
 * A check says what was found and, unless all is well, what to do; nothing is bad that does not endanger the cluster.
 * What a server does not say (an older version, too little measured) is no finding.
-* A member that is down is told once, not by everybody who misses it.
+* Who is only being added is no member yet. A member that is down is told once, not by everybody who misses it.
 """
 
 from __future__ import annotations
@@ -56,6 +56,14 @@ def examine(members: Sequence[Fields], elections: int | None, handovers: int = 0
 
 
 def _members(members: Sequence[Fields], there: Sequence[Fields]) -> Iterator[Finding]:
+    if all(member.get("id") is None for member in members):  # they are the addresses that were asked
+        return (yield _nobody(members))
+    for member in there:
+        if member.get("member_change"):
+            yield Finding(
+                "members", Verdict.WARN, None, f"a change of the member list is under way, {member['member_change']}",
+                "see to what it waits for; the leader gives it up by itself",
+            )
     if len(there) == len(members):
         says = "the only one answers" if len(members) == 1 else f"all {len(members)} answer"
         yield Finding("members", Verdict.OK, None, says)
@@ -65,8 +73,10 @@ def _members(members: Sequence[Fields], there: Sequence[Fields]) -> Iterator[Fin
     if spare < 0:
         state = f"{len(there)} of {len(members)} answer, {majority} are needed: nothing can be appended"
     else:
-        more = f"{spare} more may" if spare else "no other may"
-        state = f"{len(there)} of {len(members)} answer: appends go on, {more} fail"
+        more = f"appends go on, {spare} more may fail" if spare else "appends go on, no other may fail"
+        state = f"{len(there)} of {len(members)} answer: {more}"
+        if all(member.get("state") != "leader" for member in there):
+            state = f"{len(there)} of {len(members)} answer, which is enough, but nobody leads just now"
     for member in members:
         if not member.get("reachable"):
             why = f" ({member['problem']})" if member.get("problem") else ""
@@ -74,6 +84,16 @@ def _members(members: Sequence[Fields], there: Sequence[Fields]) -> Iterator[Fin
                 "members", Verdict.BAD, member.get("id"), f"{member.get('address')} does not answer{why}; {state}",
                 "start alpod on that host; if it runs, look at its log and at the network between it and here",
             )
+
+
+def _nobody(asked: Sequence[Fields]) -> Finding:
+    tried = [f"{one['address']}{f' ({why})' if (why := one.get('problem')) else ''}" for one in asked]
+    return Finding(
+        "members", Verdict.BAD, None,
+        f"no server answers at {', '.join(tried)}, so nothing is known of the cluster",
+        "name servers that run with --servers or ALPO_SERVERS, any of them; for a trial on this machine: alpo cluster"
+        " start --dir DIR",
+    )
 
 
 def _leader(there: Sequence[Fields], members: Sequence[Fields]) -> Iterator[Finding]:
@@ -104,11 +124,11 @@ def _voting(there: Sequence[Fields], members: Sequence[Fields]) -> Iterator[Find
 
 def _connections(there: Sequence[Fields], members: Sequence[Fields]) -> Iterator[Finding]:
     """Each from each."""
-    down = {member.get("id") for member in members if not member.get("reachable")}
+    up = {member.get("id") for member in members if member.get("reachable")}
     broken, slow, trips = 0, 0, []
     for member in there:
         for peer in member.get("peers") or ():
-            if not peer.get("reachable") and peer.get("id") not in down:
+            if not peer.get("reachable") and peer.get("id") in up:
                 broken += 1
                 yield Finding(
                     "connections", Verdict.BAD, member["id"],
@@ -262,8 +282,9 @@ def _alike(
 def _strangers(there: Sequence[Fields], members: Sequence[Fields]) -> Iterator[Finding]:
     """Of ``problems`` those that are not of members: somebody was turned away."""
     ids = {member.get("id") for member in members}
-    known = tuple(f"server {id}: " for id in ids)
     for member in there:
+        dials = {peer.get("id") for peer in member.get("peers") or ()}  # one that is being added among them
+        known = tuple(f"server {id}: " for id in ids | dials)
         for problem in member.get("problems") or ():
             if not str(problem).startswith(known):
                 yield Finding(

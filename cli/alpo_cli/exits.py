@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from shlex import quote
 
 from alpo.errors import AlpoError, NotGuaranteed, SessionExpired, TooLarge
@@ -32,6 +32,13 @@ class UsageProblem(Exception):
 
 class Failed(Exception):
     """The command could not do its work, and nothing is left in doubt (exit 1)."""
+
+
+class Unreached(Failed):
+    """None of the servers that were named, or looked for by default, answers."""
+
+    def __init__(self, servers: Iterable[str]) -> None:
+        super().__init__(f"none of {', '.join(servers)} could be reached")
 
 
 class Unknown(Failed):
@@ -89,10 +96,16 @@ def worst(error: BaseException) -> BaseException:
     return unplanned[0] if unplanned else max(found, key=code_of)
 
 
-def guarded(body: Callable[[], None], program: str = "alpo") -> int:
+def _no_hint(error: BaseException) -> str:
+    return ""
+
+
+def guarded(
+    body: Callable[[], None], program: str = "alpo", hint: Callable[[BaseException], str] = _no_hint
+) -> int:
     """Run a command's body; say what went wrong; return its exit code. Bugs pass through with their traceback.
 
-    ``program``: whose errors these are, what every message begins with.
+    ``program``: whose errors these are, what every message begins with. ``hint``: what to do about it, to be added.
     """
     begin()
     try:
@@ -110,7 +123,7 @@ def guarded(body: Callable[[], None], program: str = "alpo") -> int:
             sys.stdout.flush()
         except OSError:
             _close_stdout()
-        say(f"{program}: {message_of(error)}")
+        say(f"{program}: {message_of(error)}{hint(error)}")
         return code_of(error)
 
 

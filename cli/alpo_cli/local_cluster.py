@@ -47,6 +47,11 @@ class LocalServer:
     def port(self) -> int:
         return int(self.address.rpartition(":")[2])
 
+    @property
+    def lost_data(self) -> bool:
+        """Was it started before, and has nothing left of that?"""
+        return self.pid > 0 and not (self.data / "alpo.db").exists()
+
     def running(self) -> bool:
         """Is the process that was started last still this very alpod? (A zombie has no command line.)"""
         if self.process is not None and self.process.poll() is not None:
@@ -95,7 +100,7 @@ class LocalCluster:
         for id in range(1, size + 1):
             address = f"{HOST}:{base_port + id - 1}"
             cluster.servers.append(LocalServer(id, address, root / f"server-{id}", root / f"server-{id}.log"))
-        _check_ports(cluster.servers)
+        _check_ports(cluster.servers, "begin elsewhere with --base-port PORT")
         root.mkdir(parents=True, exist_ok=True)
         cluster.save()
         return cluster
@@ -144,7 +149,7 @@ class LocalCluster:
     def spawn(self, servers: Iterable[LocalServer]) -> None:
         """Start these; their ports are checked first, all of them. Raises Failed if one is in use."""
         wanted = list(servers)
-        _check_ports(wanted)
+        _check_ports(wanted, "end that process, a cluster keeps its ports")
         members = [word for s in self.servers for word in ("--member", f"{s.id}={s.address}")]
         for server in wanted:
             command = [sys.executable, "-m", "alpo.daemon", "--id", str(server.id), "--data", str(server.data),
@@ -168,10 +173,10 @@ class LocalCluster:
         return killed
 
 
-def _check_ports(servers: Iterable[LocalServer]) -> None:
+def _check_ports(servers: Iterable[LocalServer], otherwise: str) -> None:
     for server in servers:
         if not port_free(server.port):
-            raise Failed(f"port {server.port} (of server {server.id}) is in use by another process")
+            raise Failed(f"port {server.port} (of server {server.id}) is in use by another process: {otherwise}")
 
 
 def _state_file(directory: Path) -> Path:

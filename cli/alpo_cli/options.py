@@ -19,10 +19,12 @@ import typer
 from alpo import __version__
 from alpo.addresses import SERVER_DEFAULT, AddressError, parse_address, parse_servers
 from alpo.core.client_ids import CLIENT_BYTES_MAX, created_ms
+from alpo.errors import Unavailable
 
-from .exits import UsageProblem, guarded, reason
+from .exits import Unreached, UsageProblem, guarded, reason
 
 TIMEOUT_S_DEFAULT = 10.0
+_LOOK_S = 0.5
 PANEL = "Cluster and output"
 
 Servers = Annotated[
@@ -99,6 +101,23 @@ def _servers(given: dict[str, Any]) -> tuple[str, ...]:
     if os.environ.get("ALPO_SERVERS"):
         return split_servers(os.environ["ALPO_SERVERS"], "ALPO_SERVERS")
     return (SERVER_DEFAULT,)
+
+
+def _hint(given: dict[str, Any], targets: list[Target], error: BaseException) -> str:
+    """For who named no servers: how to, when nothing listens where they are looked for then."""
+    named = {"servers", "config"} & given.keys() or os.environ.get("ALPO_SERVERS")
+    if named or not targets or not targets[0].servers or not isinstance(error, Unavailable | Unreached):
+        return ""
+    import socket
+
+    try:
+        socket.create_connection(parse_address(SERVER_DEFAULT), _LOOK_S).close()
+    except OSError:
+        return (
+            f" (no server at {SERVER_DEFAULT}, the default: name the cluster's with --servers or ALPO_SERVERS; one for"
+            " a trial on this machine: alpo cluster start --dir DIR)"
+        )
+    return ""
 
 
 def split_servers(text: str, where: str) -> tuple[str, ...]:
@@ -197,7 +216,13 @@ def _with_shared_options(
     def run(ctx: typer.Context, **values: Any) -> None:
         given = {**ctx.ensure_object(dict), **_given(**{name: values.pop(name) for name in names})}
         program = ctx.find_root().info_name or "alpo"
-        if code := guarded(lambda: command(*first(given), **values), program):
+        targets: list[Target] = []
+
+        def body() -> None:
+            targets.extend(first(given))
+            command(*targets, **values)
+
+        if code := guarded(body, program, lambda error: _hint(given, targets, error)):
             raise typer.Exit(code)
 
     context, *shared = inspect.signature(remember, eval_str=True).parameters.values()

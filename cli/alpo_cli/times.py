@@ -25,4 +25,8 @@ def parse_since(text: str, now: datetime, option: str = "--since") -> datetime:
             return datetime.fromisoformat(text.upper()).astimezone(UTC)
         except (ValueError, OverflowError) as error:
             raise UsageProblem(f"{option} {text}: {error}") from error
+    if _RFC3339.fullmatch(f"{text}Z"):
+        raise UsageProblem(
+            f"{option} {text}: the offset is missing: {text}Z is UTC, {text}+01:00 an hour before it"
+        )
     raise UsageProblem(f"{option} {text}: accepted: RFC 3339 (2026-01-31T08:00:00Z) or how long ago (90s, 10m, 2h, 3d)")

@@ -30,7 +30,11 @@ def test_to_ask_for_the_same_change_again_goes_on_waiting_for_it(alpo: Alpo) -> 
     nobody = f"127.0.0.1:{free_port(1)}"
     alpo.run("member", "add", f"9={nobody}", "--timeout", "1", code=1)
     said = alpo.says("member", "add", f"9={nobody}", code=1)
-    assert said.startswith(f"alpo: no server 9 that waits to join answers at {nobody} (last seen: ")
+    (leader,) = (m["address"] for m in alpo.lines("status")[0]["members"] if m["state"] == "leader")
+    assert said.startswith(
+        f"alpo: no server 9 that waits to join answers at {nobody}; start it there: alpod --id 9 --data DIR --listen"
+        f" {nobody} --join {leader} (last seen: "
+    )
 
 
 def test_a_voter_that_is_added_again_is_no_learner(alpo: Alpo) -> None:

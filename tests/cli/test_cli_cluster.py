@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import socket
 import subprocess
@@ -11,10 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from alpo_command import Alpo
 from ports import free_port
 
 from alpo_cli import local_cluster
-from alpo_cli.commands.cluster import lay_out
+from alpo_cli.commands.cluster import lay_out, outsiders
 from alpo_cli.exits import Failed, UsageProblem
 from alpo_cli.local_cluster import LocalCluster, command_line, free_base_port, port_free
 
@@ -96,7 +98,7 @@ def test_a_port_in_use_is_said(cluster: LocalCluster) -> None:
         taken.bind(("127.0.0.1", port))
         taken.listen()
         assert not port_free(port)
-        with pytest.raises(Failed, match=f"port {port} .*server 2.* in use"):
+        with pytest.raises(Failed, match=f"port {port} .*server 2.* in use .*: end that process, a cluster keeps its"):
             cluster.spawn(cluster.servers)
     assert port_free(port) and not any(server.pid for server in cluster.servers)
 
@@ -106,7 +108,7 @@ def test_a_port_in_use_leaves_no_new_cluster(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", port))
         taken.listen()
-        with pytest.raises(Failed, match=f"port {port} .*server 2.* in use"):
+        with pytest.raises(Failed, match=f"port {port} .*server 2.* in use .*: begin elsewhere with --base-port"):
             lay_out(tmp_path / "c", 2, port - 1)
     assert not (tmp_path / "c").exists()
 
@@ -124,3 +126,32 @@ def test_free_ports_are_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_cluster, "port_free", lambda port: False)
     with pytest.raises(Failed, match="no free ports"):
         free_base_port(3)
+
+
+def test_a_cluster_that_begins_again_without_its_data_says_so(tmp_path: Path) -> None:
+    alpo, words = Alpo(), ("--dir", tmp_path / "c", "--detach", "--base-port", str(free_port(1)), "--size", "1")
+    try:
+        assert "data" not in alpo.run("cluster", "start", *words).stderr.decode()
+        alpo.run("cluster", "stop", "--dir", tmp_path / "c")
+        assert "data" not in alpo.run("cluster", "start", *words).stderr.decode()
+        alpo.run("cluster", "stop", "--dir", tmp_path / "c")
+        shutil.rmtree(tmp_path / "c" / "server-1")
+        assert alpo.run("cluster", "start", *words).stderr.decode() == (
+            f"no server of {tmp_path}/c has its data any more: the cluster begins anew, with an empty log\n"
+        )
+    finally:
+        alpo.run("cluster", "stop", "--dir", tmp_path / "c", code=None)
+
+
+def test_a_server_whose_place_another_has_taken_is_named_at_the_start(cluster: LocalCluster) -> None:
+    listed = [{"id": 1, "address": cluster.servers[0].address, "role": "VOTER"}]
+    moved = [*listed, {"id": 2, "address": "h:1", "role": "VOTER"}]
+    gone = [*listed, {"id": 2, "address": cluster.servers[1].address, "role": "GONE"}]
+    same = [*listed, {"id": 2, "address": cluster.servers[1].address, "role": "LEARNER"}]
+    def told(members: list[dict[str, object]]) -> list[str]:
+        return outsiders(cluster, [{"guaranteed_id": 1, "members": []}, {"guaranteed_id": 3, "members": members}])
+
+    here = f"server 2 at {cluster.servers[1].address} is no member any more"
+    assert told(same) == outsiders(cluster, []) == []
+    assert told(moved) == [f"{here} (server 2 is at h:1 now): stop it"]
+    assert told(gone) == told(listed) == [f"{here}: stop it"]

@@ -79,7 +79,28 @@ def test_a_minority_is_left() -> None:
 
 def test_nobody_answers() -> None:
     rows = [{"id": None, "address": "h1:7100", "reachable": False}]
-    assert [(f.check, f.verdict, f.server) for f in examine(rows, 0)] == [("members", Verdict.BAD, None)]
+    (says,) = examine([*rows, {**rows[0], "address": "h2:7100", "problem": "h2:7100: connection refused"}], 0)
+    assert (says.check, says.verdict, says.server) == ("members", Verdict.BAD, None)
+    assert says.says == (
+        "no server answers at h1:7100, h2:7100 (h2:7100: connection refused), so nothing is known of the cluster"
+    )
+    assert "--servers" in says.do and "ALPO_SERVERS" in says.do and "alpo cluster start" in says.do
+
+
+def test_a_majority_without_a_leader_is_not_said_to_go_on() -> None:
+    members = [member(1, state="passive"), member(2), down(3)]
+    (says,) = found(members, "members")
+    assert says.says.endswith("2 of 3 answer, which is enough, but nobody leads just now")
+    assert found(members, "leader")[0].verdict is Verdict.BAD
+
+
+def test_a_server_that_is_being_added_is_no_member_yet() -> None:
+    waits = "to add server 7 at h7:7100: no server 7 that waits to join answers at h7:7100"
+    members = three()
+    members[0] |= {"member_change": waits, "problems": ["server 7: refused"]}
+    members[0]["peers"].append({"id": 7, "reachable": False, "why": "refused", "round_trip_ms": None})
+    says = only(members, "members", Verdict.WARN)
+    assert says.says == f"a change of the member list is under way, {waits}"
 
 
 def test_a_server_that_does_not_vote() -> None:

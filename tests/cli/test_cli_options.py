@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +10,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from alpo_cli import options
 from alpo_cli.app import app as alpo_app
 from alpo_cli.exits import UsageProblem
 from alpo_cli.options import Target, local, remember, split_servers, with_target
@@ -130,3 +132,27 @@ def test_new_names_have_no_control_characters_and_old_ones_can_still_be_reached(
     for words in (["read", "--client", "a\nb"], ["session", "drop", "a\nb"], ["outcome", "a\nb", "1"],
                   ["append", "x", "--serial", "1", "--client", "a\nb"]):
         assert CliRunner().invoke(alpo_app, [*words, *nobody]).exit_code in (1, 3)
+
+
+def test_who_named_no_servers_is_told_how_when_nothing_listens_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not who named some, and not while a server is there that only has no answer yet."""
+    hint = (
+        " (no server at {}, the default: name the cluster's with --servers or ALPO_SERVERS; one for a trial on this"
+        " machine: alpo cluster start --dir DIR)\n"
+    )
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        default = f"127.0.0.1:{listening.getsockname()[1]}"
+        monkeypatch.setattr(options, "SERVER_DEFAULT", default)
+        for words in (["outcome", "c", "1"], ["status"], ["member", "list"], ["explain"], ["compact", "--all"]):
+            words += ["--timeout", "0.2"]
+            done = CliRunner().invoke(alpo_app, words, env={"ALPO_SERVERS": ""})
+            assert done.exit_code == 1 and done.stderr.endswith(hint.format(default)), done.stderr
+            for done in (
+                CliRunner().invoke(alpo_app, words, env={"ALPO_SERVERS": default}),
+                CliRunner().invoke(alpo_app, [*words, "--servers", default], env={"ALPO_SERVERS": ""}),
+            ):
+                assert done.exit_code == 1 and "ALPO_SERVERS" not in done.stderr
+        listening.listen()
+        done = CliRunner().invoke(alpo_app, ["outcome", "c", "1", "--timeout", "0.2"], env={"ALPO_SERVERS": ""})
+        assert done.exit_code == 1 and "ALPO_SERVERS" not in done.stderr

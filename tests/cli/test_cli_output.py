@@ -171,3 +171,12 @@ def test_no_text_counts_one_things() -> None:
     found = [f"{file.name}: {match[0]}" for file in files if file.name not in demos
              for match in NUMBER_BEFORE_PLURAL.finditer(file.read_text("utf-8"))]
     assert found == []
+
+
+def test_a_time_without_its_offset_is_told_what_is_missing() -> None:
+    with pytest.raises(UsageProblem) as said:
+        parse_since("2026-01-31T08:00:00", NOW)
+    assert str(said.value) == (
+        "--since 2026-01-31T08:00:00: the offset is missing: 2026-01-31T08:00:00Z is UTC, 2026-01-31T08:00:00+01:00 an"
+        " hour before it"
+    )

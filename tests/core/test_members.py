@@ -213,7 +213,8 @@ def test_a_server_that_was_never_replaced_is_not_called_replaced() -> None:
 
 
 @pytest.mark.parametrize("step, id, address, why", [
-    (MemberStep.ADD, 2, "10.0.9.9:7100", "is a member already"),
+    (MemberStep.ADD, 2, "10.0.9.9:7100", "is a member already, at 10.0.0.2:7100: to put a server with an empty disk in"
+     " its place, `alpo member replace 2=10.0.9.9:7100`"),
     (MemberStep.ADD, 4, "10.0.0.2:7100", "is the address of server 2"),
     (MemberStep.ADD, 4, "10.0.0.4:7100", "no server 4 that waits to join answers"),
     (MemberStep.REMOVE, 4, "", "is not a member"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -201,6 +202,69 @@ def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
     assert code == 1 and err.startswith("alpod: ") and len(err.splitlines()) == 1
 
 
+@pytest.mark.parametrize("harm", ["removed", "replaced", "without its WAL"])
+def test_a_store_that_is_taken_away_ends_it_with_one_line(tmp_path: Path, harm: str) -> None:
+    """Asked for its status meanwhile it ends no sooner, and not with a traceback."""
+    port = free_port()
+    data = tmp_path / "data"
+    with Serving(*flags(data, port)) as server:
+        if harm == "removed":
+            shutil.rmtree(data)
+        elif harm == "replaced":
+            shutil.copy(data / "alpo.db", tmp_path / "copy")
+            (tmp_path / "copy").rename(data / "alpo.db")
+        else:
+            (data / "alpo.db-wal").unlink()
+        with connect_sync(f"127.0.0.1:{port}") as log:
+            while server.process.poll() is None:
+                log.status()
+        _, err = server.process.communicate(timeout=WAIT_S)
+        assert server.process.returncode == 1
+        last = json.loads(err.splitlines()[-1])
+        assert "Traceback" not in err and last["event"] == "cannot_run"
+        name = "alpo.db-wal" if "WAL" in harm else "alpo.db"
+        assert last["why"] == (
+            f"{data}/{name} was removed or replaced under the running server: what it writes would be lost; start it"
+            " again, on what shall be its data"
+        )
+
+
+#: alpod one of whose tasks fails for a reason that it was not ready for.
+_FAILS = """
+import sys
+from alpo.node.growth import Growth
+from alpo.storage.interface import StoreError
+async def run(self):
+    raise eval(sys.argv[1])
+Growth.run = run
+from alpo.daemon import main
+main(sys.argv[2:])
+"""
+
+
+@pytest.mark.parametrize(("error", "why"), [
+    ("StoreError('a.db: no more')", "a.db: no more"),
+    ("OSError(5, 'Input/output error', 'a.db')", "a.db: Input/output error"),
+    ("OSError(24, 'Too many open files')", "Too many open files"),
+])
+def test_what_the_disk_or_the_system_refuses_ends_it_with_one_line(tmp_path: Path, error: str, why: str) -> None:
+    arguments = [error, *flags(tmp_path, free_port()), "--log-format"]
+    said = [
+        subprocess.run([sys.executable, "-c", _FAILS, *arguments, form], capture_output=True, text=True, timeout=WAIT_S,
+                       check=False)
+        for form in ("console", "json")
+    ]
+    assert [done.returncode for done in said] == [1, 1]
+    assert said[0].stderr.splitlines()[-1] == f"alpod: {why}" and "Traceback" not in said[0].stderr
+    assert json.loads(said[1].stderr.splitlines()[-1])["why"] == why
+
+
+def test_a_data_directory_that_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "keep.alpo").write_text("a backup")
+    code, err = run(*flags(tmp_path / "keep.alpo", free_port()))
+    assert (code, err) == (1, f"alpod: {tmp_path}/keep.alpo is a file: the data directory of a server is wanted\n")
+
+
 def test_help_and_version() -> None:
     code, out, _ = ask("-h")
     assert code == 0 and "examples:" in out and "exit codes:" in out
@@ -283,6 +347,15 @@ def test_a_list_of_one_says_everywhere_what_it_waits_for(tmp_path: Path) -> None
             log.init()
             server.until("started")
             assert log.append(b"x", timeout_s=WAIT_S) == 1
+
+
+def test_a_newcomer_names_both_ways_into_a_cluster(tmp_path: Path) -> None:
+    here = f"127.0.0.1:{free_port()}"
+    with Serving("--id", "3", "--data", str(tmp_path), "--listen", here, "--join", "127.0.0.1:1") as server:
+        assert server.until("first_start_waits")["why"] == (
+            f"waits to be added to a cluster: `alpo member add 3={here}`, or, in place of its server 3,"
+            f" `alpo member replace 3={here}`"
+        )
 
 
 def test_a_first_start_names_the_servers_that_have_not_answered(tmp_path: Path) -> None:

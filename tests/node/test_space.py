@@ -17,7 +17,7 @@ from alpo.node import space
 from alpo.node.driver import Driver
 from alpo.node.limits import DiskCare
 from alpo.node.space import DiskWatch, judge
-from alpo.storage.interface import Store, Volume
+from alpo.storage.interface import Store, StoreError, Volume
 from alpo.storage.writer import WriterStats
 from alpo.wire import requests as w
 
@@ -120,7 +120,7 @@ def test_on_a_disk_that_is_slow_at_every_commit_looks_are_bounded(monkeypatch: p
         return function()
 
     monkeypatch.setattr(trio.to_thread, "run_sync", at_once)
-    store = SimpleNamespace(volume=volume, free_bytes=lambda: 0)
+    store = SimpleNamespace(check_in_place=lambda: None, volume=volume, free_bytes=lambda: 0)
     watch = DiskWatch(cast(Driver, SimpleNamespace()), cast(Store, store), WriterStats(), LOW)
 
     async def main() -> None:
@@ -136,3 +136,16 @@ def test_on_a_disk_that_is_slow_at_every_commit_looks_are_bounded(monkeypatch: p
         assert 90 <= seen <= 102
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+@pytest.mark.trio
+async def test_a_status_without_the_sizes_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails() -> int:
+        raise StoreError("alpo.db: Input/output error")
+
+    async with rig() as r:
+        await founded(r)
+        monkeypatch.setattr(r.nodes[0]._store, "size_bytes", fails)
+        fields = (await (await connect(r.addresses[0])).ask(w.Status(1))).fields
+        assert fields["reachable"] and "disk_bytes" not in fields
+        assert fields["damage"] == ["the sizes of its data file cannot be read: alpo.db: Input/output error"]

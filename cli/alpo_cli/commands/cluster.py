@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -59,6 +59,8 @@ def start(
     fresh = [server for server in cluster.servers if not server.running()]
     if not fresh and not detach:
         raise Failed(f"the cluster in {dir} is running already (stop it: alpo cluster stop --dir {dir})")
+    if all(server.lost_data for server in cluster.servers):
+        say(f"no server of {dir} has its data any more: the cluster begins anew, with an empty log")
     keep = False
     try:
         cluster.spawn(fresh)
@@ -74,10 +76,13 @@ def start(
 async def _serve(target: Target, cluster: LocalCluster, fresh: list[LocalServer], detach: bool) -> bool:
     """Wait for a leader, print the addresses, and unless detached stay until Ctrl-C; whether that came."""
     from ..interrupts import unless_interrupted
-    from ..leaders import leader_within
+    from ..leaders import leader_within, statuses
 
     async def body() -> None:
         await leader_within(cluster, LEADER_WITHIN_S)
+        async with alpo.connect(cluster.addresses) as log:
+            for line in outsiders(cluster, await statuses(log)):
+                say(line)
         if target.json:
             print_json({"servers": cluster.addresses})
         else:
@@ -89,6 +94,21 @@ async def _serve(target: Target, cluster: LocalCluster, fresh: list[LocalServer]
             raise Failed("no server is left")
 
     return await unless_interrupted(body)
+
+
+def outsiders(cluster: LocalCluster, rows: list[dict[str, Any]]) -> list[str]:
+    """A line for each server that runs here and is no member any more, as who knows most in ``rows`` says."""
+    told: list[str] = []
+    knows = max((row for row in rows if row.get("members")), key=lambda row: int(row["guaranteed_id"]), default=None)
+    if knows is None:
+        return told
+    listed = {member["id"]: member["address"] for member in knows["members"] if member["role"] != "GONE"}
+    for server in cluster.servers:
+        where = listed.get(server.id)
+        if where != server.address:
+            other = f" (server {server.id} is at {where} now)" if where else ""
+            told.append(f"server {server.id} at {server.address} is no member any more{other}: stop it")
+    return told
 
 
 def lay_out(dir: Path, size: int | None, base_port: int | None) -> LocalCluster:

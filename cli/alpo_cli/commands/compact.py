@@ -11,7 +11,7 @@ import typer
 from alpo.errors import AlpoError
 
 from ..checks import size
-from ..exits import Failed, UsageProblem
+from ..exits import Failed, Unreached, UsageProblem
 from ..options import Target, with_target
 from ..output import counted, print_json, say
 from ..progress import Step, slow_progress
@@ -41,7 +41,7 @@ async def _compact(target: Target, wanted: Wanted, step: Step) -> None:
             return
         members = [id for id, _ in await members_of(servers, target.timeout_s) if id is not None]
         if not members:
-            raise Failed(f"none of {', '.join(target.servers)} could be reached")
+            raise Unreached(target.servers)
         failed = 0
         for id in members:
             try:

@@ -10,7 +10,7 @@ import typer
 import alpo
 
 from .. import story
-from ..exits import Failed, UsageProblem
+from ..exits import Unreached, UsageProblem
 from ..options import Target, with_target
 from ..output import escape, print_json, rfc3339_ms
 from ..running import run
@@ -39,7 +39,7 @@ def tell(target: Target, wanted: Wanted) -> None:
     """Tell it. Raises Failed when no server could be asked."""
     found, members = run(gather, target, wanted.since if wanted.all else None)
     if not any(member.get("reachable") for member in members):
-        raise Failed(f"none of {', '.join(target.servers)} could be reached")
+        raise Unreached(target.servers)
     leaderless = not any(member.get("state") == "leader" for member in members)
     if wanted.all:
         _show_all(target, found)

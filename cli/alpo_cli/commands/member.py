@@ -10,7 +10,7 @@ import typer
 from alpo.addresses import AddressError, parse_address
 
 from ..connecting import connected
-from ..exits import Failed, UsageProblem
+from ..exits import Failed, Unreached, UsageProblem
 from ..frame import App
 from ..options import Target, remember, with_target
 from ..output import print_json, say, table
@@ -70,7 +70,7 @@ async def _list(target: Target) -> None:
             rows.append(["-" if value is None else str(value) for value in values])
         table("", _COLUMNS, rows)
     if not any(row.get("reachable") for row in found):
-        raise Failed(f"none of {', '.join(target.servers)} could be reached")
+        raise Unreached(target.servers)
 
 
 async def _catch_up(target: Target, id: int) -> None:

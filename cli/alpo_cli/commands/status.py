@@ -8,7 +8,7 @@ from typing import Any
 import alpo
 
 from ..checks import full_in, size
-from ..exits import Failed
+from ..exits import Unreached
 from ..options import Target, with_target
 from ..output import escape, print_json, table
 from ..running import run
@@ -78,7 +78,7 @@ def show(target: Target, found: list[dict[str, Any]]) -> None:
             for remark in [remark for key in _REMARKS for remark in member.get(key) or ()]:
                 print(escape(f"server {member.get('id')}: {remark}"))
     if not any(member.get("reachable") for member in found):
-        raise Failed(f"none of {', '.join(target.servers)} could be reached")
+        raise Unreached(target.servers)
 
 
 @with_target
