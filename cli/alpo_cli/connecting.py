@@ -8,10 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-import anyio
-
 import alpo
-from alpo.client.operating import why_waiting
 
 from .options import Target
 from .progress import keep_line, on_terminal
@@ -20,6 +17,8 @@ from .progress import keep_line, on_terminal
 @asynccontextmanager
 async def connected(target: Target) -> AsyncIterator[alpo.Log]:
     """The log of these servers, closed at the end."""
+    from alpo.client.operating import why_waiting  # which help does without
+
     async with (
         alpo.connect(",".join(target.servers), timeout_s=target.timeout_s) as log,
         telling(lambda: why_waiting(log)),
@@ -33,6 +32,8 @@ async def telling(why: Callable[[], object]) -> AsyncIterator[None]:
     if not on_terminal():
         yield
         return
+    import anyio
+
     failure: Exception | None = None
 
     def text() -> str:

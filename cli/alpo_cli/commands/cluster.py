@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+import alpo
+
 from ..connecting import connected
 from ..exits import Failed, UsageProblem
 from ..frame import App
