@@ -27,7 +27,7 @@ import alpo
 from alpo.client.handle import Handle
 from alpo.client.operating import why_waiting
 from alpo.client.waking import News
-from alpo.errors import AlpoError, Fenced, NotEverywhere, NotGuaranteed, SerialReused, SessionExpired
+from alpo.errors import AlpoError, Fenced, NotEverywhere, NotGuaranteed, SerialReused, SessionExpired, TooLarge
 
 from .connecting import connected
 from .exits import Failed, UsageProblem, reason
@@ -114,6 +114,9 @@ class Run:
         #: Bad input, which stopped the reading, or results that could not be written.
         self.problem: AlpoError | UsageProblem | OSError | None = None
         self.payloads = 0
+        #: The first payload, counted from 1, that is larger than the cluster takes; 0: none.
+        self.too_large = 0
+        self._taken = 0
         #: Is what was appended no longer the front of the input: was something appended after a failure?
         self.has_gaps = False
         self.first_lsn: int | None = None
@@ -191,8 +194,11 @@ class Run:
         while self._under_way and self._under_way[0][0].done:
             handle, count, size = self._under_way.popleft()
             self._bytes -= size
+            self._taken += count
             if handle.error is not None:
                 self._failed.append(handle.error)
+                if isinstance(handle.error, TooLarge):
+                    self.too_large = self.too_large or self._taken
                 continue
             self.payloads += count
             self.has_gaps = self.has_gaps or bool(self._failed)

@@ -251,6 +251,9 @@ async def import_all(target: Target, wanted: Wanted) -> None:
         raise Unknown(f"{'interrupted' if interrupted else failure}\n{work.how_to_go_on(in_doubt=True)}")
     if isinstance(failure, Unavailable | Overloaded | NoSpace):
         raise Failed(f"{failure}\n{work.how_to_go_on(in_doubt=False)}")
+    too_large = work.appends.too_large if work.appends is not None else 0
+    if isinstance(failure, TooLarge) and too_large:  # found once a server had said what is too large
+        raise UsageProblem(f"{wanted.name}, line {work.skipped + too_large}: {failure}") from failure
     if failure is not None:
         raise failure
     if interrupted:
