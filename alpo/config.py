@@ -21,8 +21,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from pydantic_core import PydanticCustomError
 
 from alpo import addresses
-from alpo.core.members import Configured, Settings
-from alpo.core.setting_rules import BOUNDS
+from alpo.core.members import Configured
+from alpo.core.settings import BOUNDS, Settings
 
 ID_MAX = 2**31 - 1
 MEMBERS_MAX = 31

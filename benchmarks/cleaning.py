@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from alpo.core.disk import Base, TableSave, Write
 from alpo.core.entries import Entry, Kind, seal
-from alpo.core.ready import Base, TableSave, Write
 from alpo.storage.interface import Rest
 from alpo.storage.schema import DB_NAME
 from alpo.storage.sqlite import SqliteStore

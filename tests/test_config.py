@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from alpo.config import Config, ConfigError, parse_address
 from alpo.config_sources import as_toml, differences, load_config, unknown_variables, variables
-from alpo.core.members import Configured, Settings
+from alpo.core.members import Configured
+from alpo.core.settings import Settings
 
 EXAMPLE = Path(__file__).parent.parent / "alpo" / "samples" / "alpod.toml"
 ADDRESS = "must be HOST:PORT with a port from 1 to 65535 (an IPv6 host in brackets: [::1]:7100)"

@@ -24,7 +24,7 @@ import anyio
 from alpo import __version__
 from alpo.addresses import parse_address
 from alpo.core.ready import Code
-from alpo.core.setting_rules import BATCH_BYTES_MOST
+from alpo.core.settings import BATCH_BYTES_MOST
 from alpo.errors import AlpoError, Overloaded, ProtocolError, Unavailable
 from alpo.wire.codec import WireError, decode_hello, decode_server, encode, version_told
 from alpo.wire.framing import HELLO_BYTES_MAX, FrameError, FrameReader, frame_bytes_max

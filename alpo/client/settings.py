@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypedDict, cast
 
-from alpo.core import setting_rules
-from alpo.core.members import Settings as CoreSettings
+from alpo.core import settings as setting_rules
 from alpo.core.ready import Code
+from alpo.core.settings import Settings as CoreSettings
 from alpo.errors import Refused
 from alpo.wire import requests as w
 

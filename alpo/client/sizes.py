@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from alpo.core.setting_rules import BOUNDS
+from alpo.core.settings import BOUNDS
 from alpo.errors import TooLarge
 from alpo.wire.requests import ServerHello
 

@@ -5,20 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .entries import Entry
+from .invariants import InvariantBroken, StoreWentBack
 from .members import Identity
 from .messages import AppendAnswer, AppendRequest, WentBack
-from .state import State
+from .ranks import State
 
 if TYPE_CHECKING:
     from .replica import Replica
-
-
-class InvariantBroken(Exception):
-    """The server must stop: going on could lose what was guaranteed."""
-
-
-class StoreWentBack(InvariantBroken):
-    """Our disk has forgotten what it acknowledged: it is a lost disk, and another member must take its place (R31)."""
 
 
 class Acceptance:

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from .entries import Kind
 from .inputs import ChangeMember, MemberStep
-from .members import Identity, Member, MemberList, Role
-from .membership import members_body
+from .members import Identity, Member, MemberList, Role, members_body
 from .newcomers import Newcomers
 from .ready import Code, MembersChanged
 from .replication import Progress

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .disk import Base
 from .entries import Entry, Kind, json_body, parse_body
 from .inputs import Clean, Trim
-from .ready import Base, Code, Trimmed
+from .ready import Code, Trimmed
 
 if TYPE_CHECKING:
     from .replica import Replica
@@ -114,3 +115,14 @@ class Cleaning:
         base, self.base = self.base, None
         hold_lsn = self._r.cursors.hold_lsn if base is not None else None
         return None if base is not None and hold_lsn is not None and base.next_lsn > hold_lsn else base
+
+
+def take_base(r: Replica) -> Base | None:
+    """What this step's write cleans, if anything."""
+    base = r.cleaning.take_base()
+    if base is not None:
+        r.log.clean(base)
+        if r.leadership is not None:
+            r.leadership.cleaned(base.id)
+        r.out.event("clean", upto_id=base.id, first_lsn=r.cleaning.first_lsn)
+    return base

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from .members import Configured, Identity, Settings
+from .members import Configured, Identity
+from .settings import Settings
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,12 +18,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from .disk import LoadCopy
 from .entries import DamagedEntry, verify
 from .inputs import CopyLoaded, DamageFound
 from .members import Identity
 from .messages import CopyAnswer, CopyRequest
-from .ready import LoadCopy
-from .state import State
+from .ranks import State
 
 if TYPE_CHECKING:
     from .replica import Replica

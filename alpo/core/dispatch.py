@@ -30,6 +30,7 @@ from .inputs import (
     DropSession,
     ImageLoaded,
     Initialise,
+    Input,
     ListCursors,
     ListSessions,
     Loaded,
@@ -48,7 +49,7 @@ from .inputs import (
     Trim,
 )
 from .members import Identity, Role
-from .state import State
+from .ranks import State
 
 if TYPE_CHECKING:
     from .replica import Replica
@@ -163,8 +164,6 @@ def _on_loaded(r: Replica, each: Loaded) -> None:
         r.leadership.on_loaded(each.peer, each.generation, each.entries)
 
 
-
-
 _MESSAGES: dict[type, Callable[[Replica, Identity, Any], None]] = {
     m.CanvassRequest: lambda r, sender, message: r.election.on_canvass_request(sender, message),
     m.CanvassAnswer: lambda r, sender, message: r.election.on_canvass_answer(sender, message),
@@ -215,3 +214,25 @@ INPUTS: dict[type, Callable[[Replica, Any], None]] = {
     Stop: lambda r, each: stop(r),
     Tick: lambda r, each: None,
 }
+
+
+_MAY_WAIT = frozenset((Persisted, Received))
+
+
+def can_wait(r: Replica, item: Input) -> bool:
+    """Would a step for this alone move nothing that anybody waits for? Then it may come with the next inputs.
+
+    What may move the guaranteed mark together with something else that waits is never among it.
+    """
+    if type(item) not in _MAY_WAIT or r.handing is not None or r.reads.waiting or not r.out.hard_durable:
+        return False
+    if type(item) is Persisted:
+        if r.log.writing_bytes > r.cfg.peer_inflight_bytes_max:
+            return False  # clients may wait for our disk
+        stable_id = r.log.stable_after(item.number)
+        if r.leadership is not None:
+            return r.leadership.mark_with(stable_id) <= r.guaranteed_id
+        return r.state is State.PASSIVE and r.guaranteed_id <= r.log.stable_id
+    if type(item) is Received and r.leadership is not None:
+        return r.leadership.can_wait(item.envelope.sender, item.envelope.message)
+    return False

@@ -25,8 +25,7 @@ from .messages import (
     VoteAnswer,
     VoteRequest,
 )
-from .ranks import Rank
-from .state import State
+from .ranks import Rank, State
 
 if TYPE_CHECKING:
     from .replica import Replica

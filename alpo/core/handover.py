@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from .inputs import Origin, Transfer
 from .messages import HandOver
+from .ranks import State
 from .ready import Code, HandedOver
 from .replication import Progress
-from .state import State
 
 if TYPE_CHECKING:
     from .replica import Replica

@@ -16,7 +16,7 @@ from .members import Identity
 from .messages import Envelope, Room
 
 if TYPE_CHECKING:
-    from .ready import Image
+    from .disk import Image
 
 Origin: TypeAlias = Hashable
 

@@ -12,13 +12,13 @@ Laws:
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from .members import Identity, MemberList, Role, Settings
-from .messages import BaseAnswer, BasePart, StartStatus
-from .ready import Base, StartState, TableSave
-from .session_rows import SessionRow
+from .disk import Base, StartState, TableSave
+from .members import Identity, MemberList, Role
+from .messages import BaseAnswer, BasePart
+from .settings import Settings
+from .snapshots import parse_head
 
 if TYPE_CHECKING:
     from .replica import Replica
@@ -101,19 +101,3 @@ def _begin_anew(r: Replica, base: Base, table: TableSave, start: StartState, ter
     r.acceptance.matched_id = base.id
     if not r.first_start.started:
         r.first_start.take(start)
-
-
-def parse_head(text: str, rows: list[SessionRow], digest: bytes) -> tuple[Base, TableSave, StartState]:
-    """The inverse of `image_head`. Raises ValueError, TypeError or KeyError for anything of another shape."""
-    fields: dict[str, Any] = json.loads(text)
-    base = Base(*(int(number) for number in fields["base"]))
-    first = MemberList.from_plain(fields["first_list"])
-    table = TableSave(changed=rows, ended=[], ahead=True, **fields["table"])
-    if type(table.applied_id) is not int or table.applied_id < base.id:
-        raise ValueError("the state is older than the base")
-    settings = Settings.from_plain(fields["first_settings"])
-    Settings.from_plain(table.settings)
-    start = StartState(
-        StartStatus.STARTED, (), digest, first.digest(), first.to_plain(), settings.to_plain()
-    )
-    return base, table, start

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .acceptance import InvariantBroken
-from .state import State
+from .ranks import State
 
 if TYPE_CHECKING:
     from .replica import Replica
@@ -71,3 +70,11 @@ def check_all(r: Replica) -> None:
         for peer in r.leadership.peers.values():
             if not peer.match_id <= log.last_id or peer.next_id <= peer.match_id or peer.next_id > log.last_id + 1:
                 raise InvariantBroken(f"progress of {peer.who.id} out of order")
+
+
+class InvariantBroken(Exception):
+    """The server must stop: going on could lose what was guaranteed."""
+
+
+class StoreWentBack(InvariantBroken):
+    """Our disk has forgotten what it acknowledged: it is a lost disk, and another member must take its place (R31)."""

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from . import setting_rules
+from . import settings as setting_rules
 from .cursors import CURSORS_MAX, drop_body, set_body, valid_cursor
 from .entries import Kind, json_body
 from .inputs import (

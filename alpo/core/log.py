@@ -16,8 +16,8 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
 
+from .disk import Base
 from .entries import Entry
-from .ready import Base
 
 SLICE_ENTRIES_MAX = 8192
 ENTRY_OVERHEAD_BYTES = 400  # a tuple of twelve, its integers and bytes objects, roughly

@@ -1,17 +1,17 @@
-"""Who is a member, and the settings that every server must compute alike (R27, R29).
-
-A member is (id, incarnation): a disk that was lost and replaced is another member, whatever its id.
-"""
+"""Who is a member: identities, roles, lists, and the stack of lists that are not guaranteed yet (rules.md#r27)."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
 from typing import Any, NamedTuple
+
+from .entries import Entry, json_body, parse_body
+from .settings import Settings
 
 INCARNATION_BYTES = 16
 UNKNOWN_INCARNATION = b""
@@ -123,33 +123,6 @@ class MemberList:
         return hashlib.blake2b(text.encode(), digest_size=16, person=b"cluster").digest()
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """Replicated settings: every server computes with the same (rules.md#settings). The first start has those of the
-    configuration; an entry of the log changes them while the servers run."""
-
-    session_ttl_ms: int = 7 * 24 * 3600 * 1000
-    window: int = 1024
-    window_total: int = 200_000
-    sessions_max: int = 100_000
-    names_max: int = 10_000
-    payload_bytes_max: int = 1 << 20
-    batch_bytes_max: int = 8 << 20
-
-    def to_plain(self) -> dict[str, int]:
-        return {f.name: getattr(self, f.name) for f in fields(self)}
-
-    @staticmethod
-    def from_plain(plain: Any) -> Settings:
-        """Raises ValueError on unknown keys or values that are not positive integers."""
-        names = {f.name for f in fields(Settings)}
-        if not isinstance(plain, dict) or set(plain) - names:
-            raise ValueError("not settings")
-        if any(type(v) is not int or v <= 0 for v in plain.values()):
-            raise ValueError("settings are positive integers")
-        return Settings(**plain)
-
-
 class Configured(NamedTuple):
     """One line of the configured list (what a server was started with): no incarnation yet."""
 
@@ -163,3 +136,91 @@ def configured_digest(configured: Iterable[Configured], settings: Settings) -> b
     plain = [[c.id, c.address, c.priority] for c in sorted(configured)]
     text = json.dumps([plain, settings.to_plain()], sort_keys=True, separators=(",", ":"))
     return hashlib.blake2b(text.encode(), digest_size=16, person=b"configured").digest()
+
+
+class Members:
+    """The lists that may be in force: the newest known guaranteed, and every later one.
+
+    ``latest`` and what is derived from it are kept ready: they are asked for in every step.
+    """
+
+    def __init__(self, me: Identity) -> None:
+        self.me = me
+        self._stack: list[tuple[int, MemberList]] = [(0, MemberList(()))]
+        self._derive()
+
+    def restore(self, members: MemberList, id: int) -> None:
+        """Begin from the list that entry ``id`` made (0: the first list)."""
+        self._stack = [(id, members)]
+        self._derive()
+
+    def accept(self, entry: Entry) -> None:
+        """A MEMBERS entry is in our log. Raises `DamagedEntry` or ValueError on a body of another shape."""
+        self._stack.append((entry.id, MemberList.from_plain(parse_body(entry).get("members"))))
+        self._derive()
+
+    def expunge(self, from_id: int) -> None:
+        while self._stack[-1][0] >= from_id and len(self._stack) > 1:
+            self._stack.pop()
+        self._derive()
+
+    def guaranteed(self, id: int) -> None:
+        """Lists before the newest guaranteed one are history."""
+        if len(self._stack) == 1 or self._stack[1][0] > id:
+            return
+        while len(self._stack) > 1 and self._stack[1][0] <= id:
+            del self._stack[0]
+        self._derive()
+
+    def at(self, id: int) -> tuple[int, MemberList]:
+        """(entry id, list) in force at ``id``, which is not below the newest list known guaranteed."""
+        return next(item for item in reversed(self._stack) if item[0] <= id)
+
+    @property
+    def latest_id(self) -> int:
+        """The entry that made the latest list (0: the first list)."""
+        return self._stack[-1][0]
+
+    def other_voters(self) -> tuple[Member, ...]:
+        return self._other_voters
+
+    def other_replicas(self) -> tuple[Member, ...]:
+        return self._other_replicas
+
+    def identity(self, id: int) -> Identity:
+        """How to address ``id``: its incarnation of the latest list, b"" if that names none."""
+        member = self.latest.get(id)
+        return member.identity if member is not None else Identity(id, b"")
+
+    @property
+    def standing(self) -> str:
+        """What the latest list makes of us, as status shows it (rules.md#status)."""
+        mine = self.latest.get(self.me.id)
+        if mine is None or mine.role is Role.GONE:
+            return "GONE"
+        if mine.incarnation != self.me.incarnation:
+            return "RETIRED" if self.me.incarnation in mine.retired else "GONE"
+        if mine.role is Role.LEARNER:
+            return "RECOVERING" if mine.retired else "LEARNER"
+        return "VOTING"
+
+    def _derive(self) -> None:
+        self.latest = self._stack[-1][1]
+        self.i_vote = self.latest.is_voter(self.me)
+        # A leader that removed itself and crashed must still be able to stand, or nobody may (R27).
+        self.may_stand = any(members.is_voter(self.me) for _, members in self._stack)
+        self._other_voters = tuple(m for m in self.latest.voters if m.id != self.me.id)
+        self._other_replicas = tuple(m for m in self.latest.replicas if m.id != self.me.id)
+
+
+def members_body(members: MemberList) -> bytes:
+    """The body of a MEMBERS entry."""
+    return json_body(members=members.to_plain())
+
+
+class StartStatus(IntEnum):
+    """How far a server's first start is (R29); durable."""
+
+    EMPTY = 1
+    STARTING = 2
+    STARTED = 3

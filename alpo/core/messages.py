@@ -9,10 +9,10 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import NamedTuple, TypeAlias
 
+from .disk import SessionRow
 from .entries import Entry
-from .members import Identity
+from .members import Identity, StartStatus
 from .ranks import Rank
-from .session_rows import SessionRow
 
 
 class Canvass(IntEnum):
@@ -42,14 +42,6 @@ class Defer(IntEnum):
     DEFERRED = 2
     OUTRANKED = 3
     STALE = 4
-
-
-class StartStatus(IntEnum):
-    """How far a server's first start is (R29); durable."""
-
-    EMPTY = 1
-    STARTING = 2
-    STARTED = 3
 
 
 class Room(IntEnum):

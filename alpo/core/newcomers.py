@@ -11,14 +11,13 @@ Laws:
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
-from .members import Identity, Role
-from .messages import BaseAnswer, BasePart, StartAnswer, StartQuestion, StartStatus
-from .ready import Image, LoadImage
+from .disk import Image, LoadImage, SessionRow
+from .members import Identity, Role, StartStatus
+from .messages import BaseAnswer, BasePart, StartAnswer, StartQuestion
 from .replication import Progress
-from .session_rows import SessionRow
+from .snapshots import image_head, split_rows
 
 if TYPE_CHECKING:
     from .changes import Changes
@@ -164,26 +163,3 @@ class Newcomers:
                 self.want_base(sender)  # we have cleaned more since it was read
             else:
                 r.leadership.based(peer, answer.base_id)
-
-
-def split_rows(rows: list[SessionRow], slots_max: int) -> list[tuple[SessionRow, ...]]:
-    """Sessions in parts of so many remembered serials; one part at least, empty if there are none."""
-    parts: list[list[SessionRow]] = [[]]
-    size = 0
-    for row in rows:
-        cost = 4 + len(row.slots)
-        if parts[-1] and size + cost > slots_max:
-            parts.append([])
-            size = 0
-        parts[-1].append(row)
-        size += cost
-    return [tuple(part) for part in parts]
-
-
-def image_head(image: Image, first_list: object, settings: object) -> str:
-    """All of an image but its sessions, as JSON text; with the first list and first settings of the cluster."""
-    table = image.table._asdict()
-    for name in ("changed", "ended", "ahead"):
-        del table[name]
-    fields = {"base": list(image.base), "table": table, "first_list": first_list, "first_settings": settings}
-    return json.dumps(fields, sort_keys=True, separators=(",", ":"))

@@ -11,11 +11,24 @@ from __future__ import annotations
 
 from typing import Any
 
+from .disk import (
+    Base,
+    Load,
+    StartState,
+    TableSave,
+    Write,
+)
 from .entries import Entry
 from .inputs import Origin
 from .members import Identity
 from .messages import AppendAnswer, Envelope, Message
-from .ready import Base, Code, Event, Load, Ready, Refused, Reply, StartState, TableSave, Write
+from .ready import (
+    Code,
+    Event,
+    Ready,
+    Refused,
+    Reply,
+)
 
 
 class Outbox:

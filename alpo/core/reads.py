@@ -26,8 +26,8 @@ from .inputs import (
     Transfer,
     Trim,
 )
+from .ranks import State
 from .ready import Code, ReadAt
-from .state import State
 
 if TYPE_CHECKING:
     from .replica import Replica

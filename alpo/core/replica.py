@@ -20,35 +20,33 @@ from collections.abc import Iterable, Sequence
 from operator import itemgetter
 from typing import Any
 
-from .acceptance import Acceptance, InvariantBroken, StoreWentBack
+from .acceptance import Acceptance
 from .changes import Changes
-from .cleaning import Cleaning
+from .cleaning import Cleaning, take_base
 from .config import ReplicaConfig
 from .cursors import Cursors
 from .damage import Damage
-from .dispatch import INPUTS
+from .dispatch import INPUTS, can_wait
 from .election import Election
 from .entries import DamagedEntry, Entry, Kind, json_body, seal
 from .handover import Handing, leave_if_removed
 from .inputs import Input
 from .installing import Installing
-from .invariants import Watch, check_cheap
+from .invariants import InvariantBroken, StoreWentBack, Watch, check_cheap
 from .keeping import Keeping
 from .log import Log
-from .members import Identity, MemberList, Settings
-from .membership import Members
+from .members import Identity, MemberList, Members
 from .outbox import Outbox
-from .patience import can_wait
-from .ranks import Rank
+from .ranks import Rank, State
 from .reads import Reads
 from .ready import Ready, Reply
 from .replication import Replication
 from .room import Disks
-from .saves import table_save, take_base
 from .serving import Serving
 from .sessions import SessionTable
+from .settings import Settings
+from .snapshots import table_save
 from .start import FirstStart
-from .state import State
 
 # By position and in C: these run over every entry.
 _KIND, _BODY = itemgetter(Entry._fields.index("kind")), itemgetter(Entry._fields.index("body"))

@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
+from .disk import Load
 from .entries import Entry
 from .members import Identity
 from .messages import AppendAnswer, AppendRequest, Room, WentBack
-from .quorum import lower_median, majority_mark
-from .ready import Load
+from .ranks import lower_median, majority_mark
 
 if TYPE_CHECKING:
     from .replica import Replica

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from .entries import Kind
 from .inputs import AppendRun, DropSession, OpenSession, Origin
+from .ranks import State
 from .ready import Appended, Code, Dropped, Opened, Refused, Reply
 from .sessions import Accept, DropNow, Duplicate, OpenAgain, OpenNew, Refuse, seal_run
-from .state import State
 
 if TYPE_CHECKING:
     from .replica import Replica

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple, TypeAlias
 
 from .client_ids import created_ms
-from .session_rows import SessionRow
+from .disk import SessionRow
 
 #: (serial, id, lsn, epoch, digest), as in `SessionRow`.
 Slot: TypeAlias = tuple[int, int, int, int, bytes]

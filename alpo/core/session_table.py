@@ -19,9 +19,9 @@ from operator import lt
 
 from .client_ids import created_ms, valid_name
 from .entries import DamagedEntry, Entry, Kind, parse_body
-from .members import Settings
 from .session_journal import APPENDED, CREATED, ENDED, FORGOT, OPENED, RUN, Opened, Run, Session, Slot
 from .session_undo import NEVER_MS, JournalledSessions
+from .settings import Settings
 
 _RANDOM: Opened = (0, b"", 0)
 _DATA, _SESSION, _SETTINGS = int(Kind.DATA), int(Kind.SESSION), int(Kind.SETTINGS)

@@ -15,9 +15,9 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from .members import Settings
+from .disk import SessionRow
 from .session_journal import APPENDED, CREATED, ENDED, OPENED, Last, Opened, Record, Session, Slot, expanded
-from .session_rows import SessionRow
+from .settings import Settings
 
 NEVER_MS = 1 << 63
 #: Settled journal records are dropped so many ids at a time: a list loses its front at the cost of its rest.

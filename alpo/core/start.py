@@ -12,10 +12,19 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from .disk import StartState
 from .inputs import Origin
-from .members import Identity, Member, MemberList, Role, Settings, configured_digest
-from .messages import StartAnswer, StartQuestion, StartStatus
-from .ready import Code, Initialised, StartState
+from .members import (
+    Identity,
+    Member,
+    MemberList,
+    Role,
+    StartStatus,
+    configured_digest,
+)
+from .messages import StartAnswer, StartQuestion
+from .ready import Code, Initialised
+from .settings import Settings
 
 if TYPE_CHECKING:
     from .replica import Replica

@@ -25,9 +25,10 @@ from typing import Any, Protocol, cast
 import structlog
 import trio
 
+from alpo.core.disk import Load, LoadCopy, LoadImage, Write
 from alpo.core.inputs import Input, Persisted, Tick
 from alpo.core.messages import Envelope
-from alpo.core.ready import Load, LoadCopy, LoadImage, Ready, Reply, Write
+from alpo.core.ready import Ready, Reply
 from alpo.core.replica import Replica
 from alpo.storage.writer import After
 

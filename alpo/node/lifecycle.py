@@ -23,9 +23,10 @@ import trio
 
 from alpo import __version__
 from alpo.core.config import ReplicaConfig
+from alpo.core.disk import Write
 from alpo.core.inputs import Stop
 from alpo.core.messages import Envelope
-from alpo.core.ready import Code, Write
+from alpo.core.ready import Code
 from alpo.core.replica import Replica
 from alpo.storage.events import EventRow, event_row
 from alpo.storage.interface import Store, StoreError

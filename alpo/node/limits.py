@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from alpo.core.members import Settings
-from alpo.core.setting_rules import BATCH_BYTES_MOST
+from alpo.core.settings import BATCH_BYTES_MOST, Settings
 from alpo.storage.scrub import ScrubMark
 from alpo.wire.framing import frame_bytes_max
 

@@ -19,8 +19,9 @@ import structlog
 import trio
 
 from alpo.core.inputs import PeerAddress
-from alpo.core.members import Identity, Settings
+from alpo.core.members import Identity
 from alpo.core.ready import Code
+from alpo.core.settings import Settings
 from alpo.wire import requests as w
 from alpo.wire.codec import WireError, decode_hello, encode, encode_problem
 from alpo.wire.framing import FrameError

@@ -13,10 +13,10 @@ from collections.abc import Callable
 
 import trio
 
+from alpo.core.disk import Load, LoadCopy, LoadImage
 from alpo.core.entries import Entry
 from alpo.core.inputs import CopyLoaded, ImageLoaded, Loaded
 from alpo.core.members import Identity
-from alpo.core.ready import Load, LoadCopy, LoadImage
 from alpo.storage.interface import DamagedStore, Store, StoreError
 from alpo.storage.scrub import ROW_BYTES, read_sound
 

@@ -7,8 +7,8 @@ import sqlite3
 from collections.abc import Sequence
 from itertools import chain
 
+from alpo.core.disk import Base, TableSave
 from alpo.core.entries import Entry
-from alpo.core.ready import Base, TableSave
 
 from . import schema
 from .merge import Merged

@@ -15,11 +15,10 @@ from dataclasses import dataclass, field
 from operator import add
 from typing import Any, NamedTuple
 
+from alpo.core.disk import NO_BASE, Base, SessionRow
 from alpo.core.entries import DamagedEntry, Entry, Kind, parse_body
-from alpo.core.members import Settings
-from alpo.core.ready import NO_BASE, Base
-from alpo.core.session_rows import SessionRow
 from alpo.core.session_table import SessionState
+from alpo.core.settings import Settings
 
 from . import schema
 from .boot import read_applied

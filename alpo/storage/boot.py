@@ -6,13 +6,12 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
+from alpo.core.disk import Base, Boot, Image, SessionRow, TableSave
 from alpo.core.entries import DamagedEntry, Entry, verify
 from alpo.core.members import Identity
-from alpo.core.ready import Base, Image, TableSave
-from alpo.core.session_rows import SessionRow
 
 from . import schema
-from .interface import Boot, DamagedStore, StoreError
+from .interface import DamagedStore, StoreError
 from .rows import DamagedRow, Hard, applied_from_json, run_checksum, session_from_blob, start_from_json
 
 

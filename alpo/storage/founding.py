@@ -21,18 +21,16 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from alpo.core.disk import Boot, StartState
 from alpo.core.entries import Entry, Kind, parse_body, seal
-from alpo.core.members import INCARNATION_BYTES, Member, MemberList, Role
-from alpo.core.membership import members_body
-from alpo.core.messages import StartStatus
-from alpo.core.ready import StartState
+from alpo.core.members import INCARNATION_BYTES, Member, MemberList, Role, StartStatus, members_body
 
 from . import schema
 from .audit import Verdict, require_sound
 from .boot import read_boot, require_caught_up
 from .connections import as_database, connect_reader, connect_writer, translate
 from .events import event_row
-from .interface import Boot, DamagedStore, StoreError, StoreFull, WrongStore
+from .interface import DamagedStore, StoreError, StoreFull, WrongStore
 from .lock import LOCK_NAME, DirectoryLock
 from .offline import open_source
 from .rows import Hard, run_checksum, start_to_json

@@ -13,15 +13,17 @@ Laws every store keeps, and `tests/storage` holds every store to:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple, Protocol
 
+from alpo.core.disk import (
+    Image,
+    Write,
+)
 from alpo.core.entries import Entry
-from alpo.core.members import Identity
-from alpo.core.ready import NO_BASE, Base, Image, StartState, Write
-from alpo.core.session_rows import SessionRow
 
+from ..core.disk import Boot
 from .columns import Columns
 from .events import EventRow, KeptEvent
 
@@ -52,40 +54,6 @@ class LostCommits(DamagedStore):
 
 class StoreFull(StoreError):
     """The disk is full; nothing of this commit counts, and the same may be tried again."""
-
-
-@dataclass(frozen=True, slots=True)
-class Boot:
-    """All that a replica starts from, except the entries above ``applied_id`` (`Store.replay`)."""
-
-    me: Identity
-    term: int
-    vote: int
-    start: StartState
-    #: The marks may stand up to some thousand ids behind the last write's, never behind its ``table``'s.
-    guaranteed_id: int
-    fully_replicated_id: int
-    #: Last entry on disk: 0, 0 and the next LSN 1 when the log is empty.
-    last_id: int
-    last_term: int
-    next_lsn: int
-    #: (term, first id) of every run of one term, ascending.
-    runs: list[tuple[int, int]] = field(default_factory=list)
-    #: The replicated state as of ``applied_id`` (0: the first start's).
-    applied_id: int = 0
-    horizon_ms: int = 0
-    sessions: list[SessionRow] = field(default_factory=list)
-    members: list[list[Any]] | None = None
-    members_id: int = 0
-    settings: dict[str, int] | None = None
-    #: ``time_ms`` of the last entry (0: none): entry time never decreases.
-    last_time_ms: int = 0
-    #: Nothing below is served (R20); as of ``applied_id``.
-    trim_lsn: int = 1
-    #: Reader cursors, (name, LSN); as of ``applied_id``.
-    cursors: tuple[tuple[str, int], ...] = ()
-    #: What was cleaned (R19); the log goes on from there, and ends there if it holds no entry.
-    base: Base = NO_BASE
 
 
 class Volume(NamedTuple):

@@ -12,14 +12,20 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from alpo.core.disk import NO_BASE, Base, Boot, Image, Write
 from alpo.core.entries import Entry
 from alpo.core.members import INCARNATION_BYTES
-from alpo.core.ready import NO_BASE, Base, Image, Write
 
 from .boot import make_boot, make_image
 from .columns import Columns
 from .events import PENDING_MAX, ROWS_MAX, EventRow, KeptEvent
-from .interface import Boot, Rest, Scrubbed, StateCopy, StoreError, Volume
+from .interface import (
+    Rest,
+    Scrubbed,
+    StateCopy,
+    StoreError,
+    Volume,
+)
 from .merge import merge
 from .rows import (
     EMPTY_START,

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from alpo.core.disk import Base, StartState, TableSave, Write
 from alpo.core.entries import Entry
-from alpo.core.ready import Base, StartState, TableSave, Write
 
 from .interface import StoreError
 

@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from alpo.core.disk import Base
 from alpo.core.entries import (
     DIGEST_BYTES,
     DamagedEntry,
@@ -33,7 +34,6 @@ from alpo.core.entries import (
     verify_header,
     verify_headers,
 )
-from alpo.core.ready import Base
 
 from . import schema
 from .column_reads import sound_columns

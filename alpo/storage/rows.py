@@ -14,10 +14,8 @@ from typing import Any, NamedTuple
 
 import msgpack  # type: ignore[import-untyped]
 
-from alpo.core.members import Identity
-from alpo.core.messages import StartStatus
-from alpo.core.ready import Base, StartState, TableSave, Write
-from alpo.core.session_rows import SessionRow, birth_untold
+from alpo.core.disk import Base, SessionRow, StartState, TableSave, Write, birth_untold
+from alpo.core.members import Identity, StartStatus
 
 #: Marks reach the disk with whatever else rewrites the hard row, or once one has moved this many ids: rewriting
 #: that row in every commit doubles what a commit of one entry writes, and they are lazy.

@@ -25,8 +25,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from alpo.core.disk import NO_BASE, Base
 from alpo.core.entries import Entry
-from alpo.core.ready import NO_BASE, Base
 
 from .connections import as_database, connect_reader, translate
 from .endscan import check_end

@@ -21,9 +21,9 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
+from alpo.core.disk import Boot, Image, Write
 from alpo.core.entries import DamagedEntry, Entry, verify, verify_header
 from alpo.core.members import INCARNATION_BYTES
-from alpo.core.ready import Image, Write
 
 from . import schema
 from .applying import ROWS_A_STATEMENT, apply, insert
@@ -33,7 +33,15 @@ from .column_reads import sound_columns
 from .columns import Columns, joined
 from .connections import ReadPool, connect_writer, translate
 from .events import EventKeeper, EventRow, KeptEvent, read_events
-from .interface import Boot, DamagedStore, Rest, Scrubbed, StateCopy, StoreError, StoreFull, Volume
+from .interface import (
+    DamagedStore,
+    Rest,
+    Scrubbed,
+    StateCopy,
+    StoreError,
+    StoreFull,
+    Volume,
+)
 from .lock import DirectoryLock
 from .merge import Merged, merge
 from .place import Place

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import TypeAlias
 
-from alpo.core.ready import Write
+from alpo.core.disk import Write
 
 from .events import PENDING_MAX, EventRow
 from .interface import Rest, Store, StoreFull

@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar
 from alpo.client.record import PageEntry, Record, records_of
 from alpo.client.servers import Servers
 from alpo.core.entries import Kind
-from alpo.core.state import State
+from alpo.core.ranks import State
 from alpo.errors import Unavailable
 from alpo_sim.broken import Broken
 from alpo_sim.demands import LEADER_WITHIN_TIMEOUTS, demand_settled

@@ -17,9 +17,9 @@ from operator import attrgetter
 from typing import Any
 
 from alpo.core import messages as m
+from alpo.core.disk import SessionRow, birth_untold
 from alpo.core.entries import DamagedEntry, Entry, verify_headers
-from alpo.core.members import Identity
-from alpo.core.session_rows import SessionRow, birth_untold
+from alpo.core.members import Identity, StartStatus
 
 from . import requests as r
 from . import shapes as s
@@ -112,7 +112,7 @@ _MESSAGES = (
     Shape(72, m.HandOver, (s.number,)),
     Shape(73, m.WrongIncarnation, (s.incarnation,)),
     Shape(74, m.StartQuestion, (s.number, _digest)),
-    Shape(75, m.StartAnswer, (s.number, s.one_of(m.StartStatus), _digest, s.each(s.identity), s.cluster, _json, _json)),
+    Shape(75, m.StartAnswer, (s.number, s.one_of(StartStatus), _digest, s.each(s.identity), s.cluster, _json, _json)),
     Shape(76, m.BasePart, (s.number, s.number, s.number, s.positive, s.text(HEAD_BYTES_MAX), _sessions), packed=(5,)),
     Shape(77, m.BaseAnswer, (s.number, s.number, s.number, s.number)),
     Shape(78, m.Retired, ()),

@@ -31,8 +31,8 @@ from alpo.core.inputs import (
     Transfer,
     Trim,
 )
-from alpo.core.members import Settings
 from alpo.core.messages import Room
+from alpo.core.settings import Settings
 
 from .scenario import party_of, with_origin
 from .words import Words, quote, unquote

@@ -6,8 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from alpo.core.members import Identity, MemberList
-from alpo.core.messages import StartStatus
+from alpo.core.members import Identity, MemberList, StartStatus
 
 if TYPE_CHECKING:
     from .host import Host

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 from collections import deque
 
+from alpo.core.disk import Load, LoadCopy, LoadImage, Write
 from alpo.core.inputs import Input
 from alpo.core.messages import Envelope
-from alpo.core.ready import Load, LoadCopy, LoadImage, Write
 from alpo.core.replica import Replica
 from alpo.storage.memory import MemoryStore
 

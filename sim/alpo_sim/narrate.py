@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from alpo.core.disk import Write
 from alpo.core.inputs import Input
 from alpo.core.messages import Envelope
-from alpo.core.ready import Appended, Event, Opened, ReadAt, Ready, Refused, Reply, Write
+from alpo.core.ready import (
+    Appended,
+    Event,
+    Opened,
+    ReadAt,
+    Ready,
+    Refused,
+    Reply,
+)
 
 from .host import Host
 from .outcome import Outcome

@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from alpo.core.members import Settings
+from alpo.core.settings import Settings
 
 MS = 1000  # virtual time is in microseconds
 SECOND = 1_000_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from alpo.core.state import State
+from alpo.core.ranks import State
 
 from .host import Host
 from .scenario import Expect, Line, Scenario

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from alpo.core.inputs import Input, Origin
-from alpo.core.members import Settings
+from alpo.core.settings import Settings
 
 from .actions import Ask, Boot, Clock, Configure, Crash, Join, Link, Move, Persist, PutBack, Serve, Step, Wipe
 from .checks import INVARIANTS

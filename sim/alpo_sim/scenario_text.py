@@ -18,7 +18,7 @@ from dataclasses import fields
 from typing import Any
 
 from alpo.core.inputs import AppendRun, DropSession, OpenSession
-from alpo.core.members import Settings
+from alpo.core.settings import Settings
 
 from .actions import Ask, Boot, Clock, Configure, Crash, Join, Link, Move, Persist, PutBack, Serve, Step, Wipe
 from .ask_text import Names, read_ask, write_ask

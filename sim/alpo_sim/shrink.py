@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
-from alpo.core.members import Settings
+from alpo.core.settings import Settings
 
 from .actions import Ask, Boot, Clock, Configure, Link, Persist, Serve, Step
 from .outcome import Outcome

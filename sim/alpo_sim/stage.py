@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from alpo.core.config import ReplicaConfig
+from alpo.core.disk import LoadCopy, LoadImage, Write
 from alpo.core.inputs import (
     Connected,
     CopyLoaded,
@@ -28,10 +29,11 @@ from alpo.core.inputs import (
     Received,
     Tick,
 )
-from alpo.core.members import Configured, Settings
+from alpo.core.members import Configured
 from alpo.core.messages import Envelope
-from alpo.core.ready import LoadCopy, LoadImage, Ready, Reply, Write
+from alpo.core.ready import Ready, Reply
 from alpo.core.replica import Replica
+from alpo.core.settings import Settings
 
 from .actions import (
     Action,

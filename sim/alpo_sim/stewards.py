@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from alpo.core.inputs import ChangeMember, Input, MemberStep, Transfer
-from alpo.core.messages import StartStatus
+from alpo.core.members import StartStatus
 from alpo.core.ready import Code, Refused, Reply
 
 from .options import SECOND

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TextIO
 
+from alpo.core.disk import Write
 from alpo.core.inputs import Input, Received
 from alpo.core.messages import AppendRequest, Envelope
-from alpo.core.ready import Ready, Write
+from alpo.core.ready import Ready
 
 from .host import Host
 

@@ -17,9 +17,9 @@ from typing import Any
 from alpo.core.entries import DamagedEntry, verify_headers
 from alpo.core.inputs import Clean, DamageFound, Initialise, Input, Space
 from alpo.core.messages import AppendAnswer, AppendRequest, Envelope, Room
+from alpo.core.ranks import State
 from alpo.core.ready import Reply
 from alpo.core.replica import Replica
-from alpo.core.state import State
 
 from .aimed import Aimed
 from .broken import Broken

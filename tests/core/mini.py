@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from alpo.core.config import ReplicaConfig
+from alpo.core.disk import LoadCopy, Write
 from alpo.core.entries import Entry
 from alpo.core.inputs import (
     AppendRun,
@@ -25,11 +26,12 @@ from alpo.core.inputs import (
     Tick,
 )
 from alpo.core.invariants import check_all
-from alpo.core.members import Configured, Identity, Settings
+from alpo.core.members import Configured, Identity
 from alpo.core.messages import Envelope
-from alpo.core.ready import Appended, LoadCopy, Ready, Reply, Write
+from alpo.core.ranks import State
+from alpo.core.ready import Appended, Ready, Reply
 from alpo.core.replica import Replica
-from alpo.core.state import State
+from alpo.core.settings import Settings
 from alpo.storage.memory import MemoryStore
 
 

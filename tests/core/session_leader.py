@@ -6,9 +6,9 @@ from typing import Any
 
 from alpo.core.entries import Entry, Kind, seal
 from alpo.core.inputs import AppendRun, DropSession, OpenSession
-from alpo.core.members import Settings
 from alpo.core.ready import Code
 from alpo.core.sessions import Accept, Refuse, SessionTable, drop_body, open_body, seal_run
+from alpo.core.settings import Settings
 
 
 def random_id(made_ms: int) -> str:

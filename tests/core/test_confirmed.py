@@ -8,9 +8,9 @@ from test_members import started
 
 from alpo.core.inputs import ChangeMember, Input, ListSessions, MemberStep, OpenSession, Transfer
 from alpo.core.members import Role
+from alpo.core.ranks import State
 from alpo.core.ready import Code, HandedOver, MembersChanged, Refused, Reply, Sessions
 from alpo.core.replica import Replica
-from alpo.core.state import State
 
 
 def questions(leader: int) -> dict[str, tuple[Input, type]]:

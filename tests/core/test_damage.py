@@ -6,8 +6,8 @@ from damage_kit import append, cluster_of
 from mini import Cluster
 
 from alpo.core.inputs import Clean, DamageFound
+from alpo.core.ranks import State
 from alpo.core.replica import Replica
-from alpo.core.state import State
 
 
 def damage(cluster: Cluster, replica: Replica, *ids: int) -> None:

@@ -8,7 +8,7 @@ from mini import Cluster
 from test_members import ask, replica, started, votes
 
 from alpo.core.inputs import ChangeMember, MemberStep, Received
-from alpo.core.members import Role
+from alpo.core.members import Role, StartStatus
 from alpo.core.messages import (
     AppendAnswer,
     AppendRequest,
@@ -17,12 +17,11 @@ from alpo.core.messages import (
     Envelope,
     Message,
     StartAnswer,
-    StartStatus,
     WentBack,
 )
-from alpo.core.newcomers import image_head
 from alpo.core.replica import Replica
 from alpo.core.replication import Progress
+from alpo.core.snapshots import image_head
 
 
 def recovering() -> tuple[Cluster, Replica, int]:

@@ -9,9 +9,9 @@ import pytest
 from mini import Cluster
 
 from alpo.core.inputs import Initialise, ReadIndex, Stop, Tick
-from alpo.core.messages import StartStatus
+from alpo.core.members import StartStatus
+from alpo.core.ranks import State
 from alpo.core.ready import Appended, Code, Initialised, ReadAt, Refused
-from alpo.core.state import State
 
 
 def random_client(seed: int = 0) -> str:

@@ -7,9 +7,17 @@ import random
 import pytest
 
 from alpo.core.config import ReplicaConfig
+from alpo.core.disk import Boot, StartState
 from alpo.core.entries import Entry, Kind, json_body, seal
 from alpo.core.inputs import Connected, Persisted, Received, Tick
-from alpo.core.members import Configured, Identity, Member, MemberList, Role, Settings
+from alpo.core.members import (
+    Configured,
+    Identity,
+    Member,
+    MemberList,
+    Role,
+    StartStatus,
+)
 from alpo.core.messages import (
     AppendAnswer,
     AppendRequest,
@@ -21,17 +29,15 @@ from alpo.core.messages import (
     DeferRequest,
     Envelope,
     Message,
-    StartStatus,
     Vote,
     VoteAnswer,
     VoteRequest,
     WrongIncarnation,
 )
-from alpo.core.ranks import Rank
-from alpo.core.ready import Ready, StartState
+from alpo.core.ranks import Rank, State
+from alpo.core.ready import Ready
 from alpo.core.replica import Replica
-from alpo.core.state import State
-from alpo.storage.interface import Boot
+from alpo.core.settings import Settings
 
 WALL_MS = 1_700_000_000_000
 FIRST = MemberList.of(Member(i, f"h{i}:1", 0, bytes([i]) * 16, Role.VOTER) for i in (1, 2, 3, 4, 5))

@@ -6,10 +6,10 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
+from alpo.core.disk import SessionRow
 from alpo.core.entries import Entry, Kind, json_body, seal
-from alpo.core.members import Settings
-from alpo.core.session_rows import SessionRow
 from alpo.core.sessions import SessionTable, drop_body, open_body
+from alpo.core.settings import Settings
 
 NONCE = bytes(16)
 R1, R2, R3 = (f"~0000000{n}-0000-7000-8000-000000000000" for n in (1, 2, 3))

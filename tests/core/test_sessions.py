@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from session_leader import RANDOM, A, B, C, Leader, random_id, refused
 
+from alpo.core.disk import birth_untold
 from alpo.core.entries import Kind, join_payloads, seal, verify
 from alpo.core.ready import Code
-from alpo.core.session_rows import birth_untold
 from alpo.core.sessions import Accept, Duplicate, Refuse, SessionTable, seal_run
 
 

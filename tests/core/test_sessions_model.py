@@ -14,12 +14,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from alpo.core import session_table
+from alpo.core.disk import SessionRow
 from alpo.core.entries import Entry, Kind, body_digest, json_body, seal
 from alpo.core.inputs import AppendRun, DropSession, OpenSession
-from alpo.core.members import Settings
 from alpo.core.ready import Code
-from alpo.core.session_rows import SessionRow
 from alpo.core.sessions import Accept, DropNow, Duplicate, OpenAgain, OpenNew, Refuse, SessionTable, seal_run
+from alpo.core.settings import Settings
 
 TINY = Settings(session_ttl_ms=100, window=3, window_total=5, sessions_max=2, names_max=2)
 NAMES = ["alice", "bob", "carol"]

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from mini import Cluster
 
-from alpo.core import setting_rules
+from alpo.core import settings as setting_rules
 from alpo.core.inputs import ChangeSettings, OpenSession, ShowSettings
-from alpo.core.members import Settings
 from alpo.core.ready import Code, Refused, SettingsAre
 from alpo.core.replica import Replica
+from alpo.core.settings import Settings
 
 CLIENT = "~018bcfe5-6800-7000-8000-000000000001"
 DEFAULT = Settings().to_plain()

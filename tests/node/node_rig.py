@@ -13,8 +13,9 @@ from typing import Any
 import trio
 
 from alpo.core.config import ReplicaConfig
-from alpo.core.members import Configured, Settings
-from alpo.core.ready import Write
+from alpo.core.disk import Write
+from alpo.core.members import Configured
+from alpo.core.settings import Settings
 from alpo.node.lifecycle import Node
 from alpo.node.limits import NO_CARE, DiskCare, Limits
 from alpo.node.retention import KEEP_ALL, Retention

@@ -19,7 +19,7 @@ import pytest
 from ports import free_port
 
 from alpo import Unavailable, connect_sync
-from alpo.core.ready import Write
+from alpo.core.disk import Write
 from alpo.storage.sqlite import SqliteStore
 from alpo.wire.codec import decode_hello, encode
 from alpo.wire.framing import HELLO_BYTES_MAX, FrameReader

@@ -10,10 +10,11 @@ import pytest
 import trio
 from node_rig import until
 
+from alpo.core.disk import Load, Write
 from alpo.core.inputs import Persisted, Stop, Tick
 from alpo.core.members import Identity
 from alpo.core.messages import Envelope, HandOver
-from alpo.core.ready import Initialised, Load, Ready, Write
+from alpo.core.ready import Initialised, Ready
 from alpo.node.driver import Alarm, Driver
 from alpo.storage.writer import After
 

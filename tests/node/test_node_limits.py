@@ -7,8 +7,9 @@ import trio
 from node_rig import append, connect, connect_raw, founded, random_id, read, rig, until
 
 from alpo.core.entries import join_payloads
-from alpo.core.members import Identity, Settings
+from alpo.core.members import Identity
 from alpo.core.ready import Code
+from alpo.core.settings import Settings
 from alpo.node.limits import Limits
 from alpo.node.link import Link
 from alpo.wire import requests as w

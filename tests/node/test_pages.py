@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from node_rig import read
 
+from alpo.core.disk import Base, Write
 from alpo.core.entries import Entry, Kind, join_payloads, seal, split_payloads
-from alpo.core.ready import Base, Write
 from alpo.node.pages import PAGE_ROWS_MAX, ROW_BYTES_MAX, Front, OutOfRange, Overtaken, build_page, extent
 from alpo.storage.memory import MemoryStore
 from alpo.wire.codec import CLIENT_ID_BYTES_MAX, encode

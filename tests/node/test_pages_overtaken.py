@@ -8,8 +8,8 @@ from pathlib import Path
 
 from node_rig import read
 
+from alpo.core.disk import Base, TableSave, Write
 from alpo.core.entries import Entry, Kind, seal
-from alpo.core.ready import Base, TableSave, Write
 from alpo.node.pages import Extent, Front, OutOfRange, Overtaken, build_page, extent
 from alpo.storage.sqlite import SqliteStore
 

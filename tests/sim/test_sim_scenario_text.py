@@ -20,8 +20,8 @@ from alpo.core.inputs import (
     ReadIndex,
     Stop,
 )
-from alpo.core.members import Settings
 from alpo.core.messages import Message
+from alpo.core.settings import Settings
 from alpo_sim.actions import Ask, Boot, Clock, Configure, Crash, Link, Move, Persist, Serve, Step, Wipe
 from alpo_sim.ask_text import Names
 from alpo_sim.scenario import BREAKABLE, EXPECTS, INPUTS, Arrive, Expect, Line, Scenario, Tick, Times

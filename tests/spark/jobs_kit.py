@@ -13,9 +13,9 @@ from typing import Any
 from sound_log import fill
 from store_kit import LogBuilder, SqliteBench, base_of, table, write
 
+from alpo.core.disk import StartState
 from alpo.core.entries import Entry, seal
-from alpo.core.messages import StartStatus
-from alpo.core.ready import StartState
+from alpo.core.members import StartStatus
 from alpo.spark.files import FileOrigin
 from alpo.spark.jobs.members import Member
 from alpo.spark.options import ReadOptions

@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 from store_kit import LogBuilder, SqliteBench, base_of, table, write
 
+from alpo.core.disk import StartState
 from alpo.core.entries import Entry
-from alpo.core.messages import StartStatus
-from alpo.core.ready import StartState
+from alpo.core.members import StartStatus
 from alpo.spark.options import ReadOptions
 from alpo.spark.origin import Origin
 from alpo.spark.ranges import cut

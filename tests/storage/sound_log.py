@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from store_kit import INCARNATION, SERVER, LogBuilder, SqliteBench, base_of, runs_of, write
 
+from alpo.core.disk import StartState, TableSave
 from alpo.core.entries import Entry, Kind, join_payloads, json_body, seal
-from alpo.core.members import Member, MemberList, Role, Settings
-from alpo.core.membership import members_body
-from alpo.core.messages import StartStatus
-from alpo.core.ready import StartState, TableSave
+from alpo.core.members import Member, MemberList, Role, StartStatus, members_body
 from alpo.core.session_table import SessionState
+from alpo.core.settings import Settings
 
 SETTINGS = Settings(window=8)
 MEMBERS = MemberList.of([

@@ -8,9 +8,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from alpo.core.disk import Base, SessionRow, TableSave, Write
 from alpo.core.entries import Entry, Kind, join_payloads, seal
-from alpo.core.ready import Base, TableSave, Write
-from alpo.core.session_rows import SessionRow
 from alpo.storage.connections import connect_writer
 from alpo.storage.interface import Store
 from alpo.storage.memory import MemoryStore

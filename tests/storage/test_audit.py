@@ -9,8 +9,8 @@ import pytest
 from sound_log import fill, sound_entries, table_at
 from store_kit import SqliteBench
 
+from alpo.core.disk import SessionRow
 from alpo.core.entries import Entry, seal
-from alpo.core.session_rows import SessionRow
 from alpo.storage import audit, column_reads
 from alpo.storage.audit import Verdict, _as_kept, require_sound, tell, verify
 from alpo.storage.connections import connect_writer

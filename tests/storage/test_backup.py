@@ -15,8 +15,7 @@ from sound_log import MEMBERS, SETTINGS, START, fill, sound_entries
 from store_kit import INCARNATION, SERVER, SqliteBench
 
 from alpo.core.entries import Entry, Kind, parse_body
-from alpo.core.members import Identity, MemberList
-from alpo.core.messages import StartStatus
+from alpo.core.members import Identity, MemberList, StartStatus
 from alpo.storage import schema
 from alpo.storage.backup import BackupWriter
 from alpo.storage.founding import Founded, recovery, restore

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from store_kit import SERVER, LogBuilder, cleaning, write
 
-from alpo.core.ready import Write
+from alpo.core.disk import Write
 from alpo.storage.interface import Rest, StoreError, StoreFull
 from alpo.storage.sqlite import SqliteStore
 from alpo.storage.writer import Writer

@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 from store_kit import INCARNATION, SERVER, LogBuilder, cleaning, row, table
 
+from alpo.core.disk import NO_BASE, StartState
 from alpo.core.entries import Entry
-from alpo.core.members import Identity
-from alpo.core.messages import StartStatus
-from alpo.core.ready import NO_BASE, StartState
+from alpo.core.members import Identity, StartStatus
 from alpo.storage import schema
 from alpo.storage.connections import as_database, connect_writer
 from alpo.storage.interface import WrongStore

@@ -12,10 +12,9 @@ import pytest
 from dying import die_at, steps_of
 from store_kit import SERVER, LogBuilder, cleaning
 
+from alpo.core.disk import NO_BASE, Base, Boot
 from alpo.core.entries import Entry
-from alpo.core.ready import NO_BASE, Base
 from alpo.storage import schema
-from alpo.storage.interface import Boot
 from alpo.storage.rows import base_checksum
 from alpo.storage.sqlite import SqliteStore
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from store_kit import INCARNATION, SERVER, LogBuilder, write
 
-from alpo.core.messages import StartStatus
-from alpo.core.ready import StartState
+from alpo.core.disk import StartState
+from alpo.core.members import StartStatus
 from alpo.storage import schema
 from alpo.storage.interface import DamagedStore, DirectoryInUse, StoreError, WrongStore
 from alpo.storage.sqlite import SqliteStore

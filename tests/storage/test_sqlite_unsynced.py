@@ -18,12 +18,11 @@ from power import Power
 from sound_log import fill
 from store_kit import INCARNATION, SERVER, LogBuilder, SqliteBench, row, table, write
 
-from alpo.core.members import Identity, Member, MemberList, Role
-from alpo.core.messages import StartStatus
-from alpo.core.ready import StartState
+from alpo.core.disk import Boot, StartState
+from alpo.core.members import Identity, Member, MemberList, Role, StartStatus
 from alpo.storage import founding, schema
 from alpo.storage.boot import read_boot
-from alpo.storage.interface import Boot, DamagedStore, StoreError
+from alpo.storage.interface import DamagedStore, StoreError
 from alpo.storage.offline import open_source
 from alpo.storage.sqlite import SqliteStore
 

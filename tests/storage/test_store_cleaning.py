@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from store_kit import Bench, LogBuilder, MemoryBench, SqliteBench, base_of, cleaning, row, runs_of, table, write
 
+from alpo.core.disk import NO_BASE, Write
 from alpo.core.entries import Entry
 from alpo.core.log import Log
-from alpo.core.ready import NO_BASE, Write
 from alpo.storage.interface import StoreError
 
 

@@ -7,10 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from store_kit import INCARNATION, SERVER, Bench, LogBuilder, MemoryBench, SqliteBench, row, table, write
 
+from alpo.core.disk import StartState, Write
 from alpo.core.entries import Entry, seal
-from alpo.core.members import Identity
-from alpo.core.messages import StartStatus
-from alpo.core.ready import StartState, Write
+from alpo.core.members import Identity, StartStatus
 from alpo.storage.interface import StoreError
 from alpo.storage.rows import MARKS_LAG_MAX
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 from store_kit import LogBuilder, base_of, cleaning, row, table, write
 
-from alpo.core.members import Identity
-from alpo.core.messages import StartStatus
-from alpo.core.ready import Base, Image, StartState
+from alpo.core.disk import Base, Image, StartState
+from alpo.core.members import Identity, StartStatus
 from alpo.storage.audit import verify
 from alpo.storage.founding import recovery
 from alpo.storage.interface import StoreError

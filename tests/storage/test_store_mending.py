@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from store_kit import LogBuilder, SqliteBench, base_of, table, write
 
-from alpo.core.ready import Base
+from alpo.core.disk import Base
 from alpo.storage.interface import DamagedStore, Rest
 
 DAMAGE = {

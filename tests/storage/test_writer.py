@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 from store_kit import SERVER, LogBuilder, write
 
-from alpo.core.ready import Write
+from alpo.core.disk import Write
 from alpo.storage import writer as writer_module
 from alpo.storage.interface import Rest, StoreError, StoreFull
 from alpo.storage.memory import MemoryStore

@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alpo.core import messages as m
+from alpo.core.disk import SessionRow
 from alpo.core.entries import Entry, Kind, join_payloads, seal
 from alpo.core.inputs import MemberStep
 from alpo.core.members import Identity
 from alpo.core.ranks import Rank
 from alpo.core.ready import Code, Fate
-from alpo.core.session_rows import SessionRow
 from alpo.storage.events import FIELDS_CHARS_MAX
 from alpo.wire import client_codec, codec, peer_codec
 from alpo.wire import requests as r

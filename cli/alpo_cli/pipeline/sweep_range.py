@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from alpo import __version__
+from alpo.core.disk import Write
 from alpo.core.inputs import Input
 from alpo.core.messages import Envelope
-from alpo.core.ready import Ready, Write
+from alpo.core.ready import Ready
 from alpo.spark.durable import make
 from alpo.spark.origin import SourceError
 from alpo_sim.code import code_digest

@@ -11,23 +11,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from alpo.core.disk import StartState, Write
 from alpo.core.entries import Entry, Kind
 from alpo.core.inputs import Input, Received
-from alpo.core.members import Identity
+from alpo.core.members import Identity, StartStatus
 from alpo.core.messages import (
     Defer,
     DeferAnswer,
     DeferRequest,
     Envelope,
     StartAnswer,
-    StartStatus,
     Vote,
     VoteAnswer,
 )
-from alpo.core.ready import ReadAt, Ready, StartState, Write
+from alpo.core.ranks import State
+from alpo.core.ready import ReadAt, Ready
 from alpo.core.replica import Replica
 from alpo.core.replication import REQUESTS_MAX
-from alpo.core.state import State
 
 from ..broken import Broken
 from ..host import WALL_ZERO_MS, Host

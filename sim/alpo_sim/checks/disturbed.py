@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from alpo.core.disk import Write
 from alpo.core.inputs import Input, Received
 from alpo.core.members import Identity
 from alpo.core.messages import DeferRequest, Envelope, HandOver, VoteRequest
-from alpo.core.ready import Ready, Write
-from alpo.core.state import State
+from alpo.core.ranks import State
+from alpo.core.ready import Ready
 
 from ..broken import Broken
 from ..host import Host

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from alpo.core.disk import Write
 from alpo.core.inputs import Input
 from alpo.core.messages import Envelope
-from alpo.core.ready import Ready, Write
+from alpo.core.ready import Ready
 
 from ..broken import Broken
 from ..host import Host

@@ -12,8 +12,8 @@ from typing import NamedTuple, TypeAlias
 
 from alpo.core.entries import Entry, Kind, parse_body
 from alpo.core.inputs import ChangeSettings, ListCursors, Origin, ShowSettings
-from alpo.core.members import Settings
 from alpo.core.ready import Code, CursorIs, CursorsAre, Refused, SettingsAre
+from alpo.core.settings import Settings
 
 from ..broken import Broken
 

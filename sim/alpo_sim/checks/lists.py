@@ -12,13 +12,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from alpo.core.disk import Write
 from alpo.core.entries import Entry, Kind, parse_body
 from alpo.core.inputs import ChangeMember, Input, MemberStep, Origin
 from alpo.core.members import Member, MemberList, Role
 from alpo.core.messages import Envelope
-from alpo.core.ready import HandedOver, MembersChanged, Ready, Write
+from alpo.core.ranks import State
+from alpo.core.ready import HandedOver, MembersChanged, Ready
 from alpo.core.replica import Replica
-from alpo.core.state import State
 
 from ..broken import Broken
 from ..host import Host

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from alpo.core.client_ids import created_ms
+from alpo.core.disk import SessionRow
 from alpo.core.entries import Entry, Kind, parse_body
-from alpo.core.members import Settings
-from alpo.core.session_rows import SessionRow
+from alpo.core.settings import Settings
 
 _DATA, _SESSION, _SETTINGS = int(Kind.DATA), int(Kind.SESSION), int(Kind.SETTINGS)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from alpo.core.disk import Write
 from alpo.core.inputs import (
     AppendRun,
     ChangeMember,
@@ -32,9 +33,9 @@ from alpo.core.inputs import (
 )
 from alpo.core.members import Identity
 from alpo.core.messages import AppendAnswer, BaseAnswer, Envelope
-from alpo.core.ready import Appended, Ready, Refused, Reply, Write
+from alpo.core.ranks import State
+from alpo.core.ready import Appended, Ready, Refused, Reply
 from alpo.core.replica import Replica
-from alpo.core.state import State
 
 from ..broken import Broken
 from ..host import Host

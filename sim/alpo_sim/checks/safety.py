@@ -6,10 +6,10 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from alpo.core.acceptance import InvariantBroken
+from alpo.core.disk import Base, Write
 from alpo.core.entries import Entry, Kind, parse_body
 from alpo.core.inputs import DamageFound, Input, Received, Space
-from alpo.core.invariants import check_all
+from alpo.core.invariants import InvariantBroken, check_all
 from alpo.core.members import Identity, MemberList
 from alpo.core.messages import (
     AppendAnswer,
@@ -26,8 +26,8 @@ from alpo.core.messages import (
     VoteAnswer,
     VoteRequest,
 )
-from alpo.core.ready import Base, Ready, Refused, Write
-from alpo.core.state import State
+from alpo.core.ranks import State
+from alpo.core.ready import Ready, Refused
 
 from ..broken import Broken
 from ..host import Host

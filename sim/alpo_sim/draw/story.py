@@ -16,9 +16,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from alpo.core.disk import Write
 from alpo.core.inputs import Input, Received
 from alpo.core.messages import AppendAnswer, AppendRequest, Envelope
-from alpo.core.ready import Ready, Write
+from alpo.core.ready import Ready
 
 from ..actions import Action, Boot, Clock, Crash, Deliver, Join, Move, Persist, PutBack, Step, Wipe
 from ..host import NEVER_US, Host

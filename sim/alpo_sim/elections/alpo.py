@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from functools import cache
 
 from alpo.core.config import ReplicaConfig
+from alpo.core.disk import Boot, StartState
 from alpo.core.entries import Entry, Kind, seal
 from alpo.core.inputs import AppendRun, Connected, Input, Persisted, Received, Tick
-from alpo.core.members import Identity, Member, MemberList, Role, Settings
-from alpo.core.messages import AppendRequest, Envelope, HandOver, Message, StartStatus
-from alpo.core.ready import Ready, StartState
+from alpo.core.members import Identity, Member, MemberList, Role, StartStatus
+from alpo.core.messages import AppendRequest, Envelope, HandOver, Message
+from alpo.core.ready import Ready
 from alpo.core.replica import Replica
-from alpo.storage.interface import Boot
+from alpo.core.settings import Settings
 
 from ..broken import Broken
 from .arena import Arena, Server

@@ -18,7 +18,8 @@ from typing import Any
 
 from alpo.core.config import ReplicaConfig
 from alpo.core.entries import Entry
-from alpo.core.members import MemberList, Settings
+from alpo.core.members import MemberList
+from alpo.core.settings import Settings
 from alpo.core.start import FirstStart
 
 from ..host import Host

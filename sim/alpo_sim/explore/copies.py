@@ -11,7 +11,8 @@ from collections import deque
 from typing import Any
 
 from alpo.core.config import ReplicaConfig
-from alpo.core.members import MemberList, Settings
+from alpo.core.members import MemberList
+from alpo.core.settings import Settings
 from alpo.storage.memory import MemoryStore
 
 from ..host import Host

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from alpo.core.entries import Entry
-from alpo.core.members import Identity
-from alpo.core.messages import StartStatus
-from alpo.core.state import State
+from alpo.core.members import Identity, StartStatus
+from alpo.core.ranks import State
 
 from ..broken import Broken
 from ..host import Host

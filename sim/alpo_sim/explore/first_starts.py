@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import product
 
-from alpo.core.messages import StartAnswer, StartStatus
+from alpo.core.members import StartStatus
+from alpo.core.messages import StartAnswer
 
 from .messages import Action, Arrival, Messages
 from .search import State, Step

@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 from alpo.core.entries import Entry
 from alpo.core.inputs import Input
-from alpo.core.members import Settings
 from alpo.core.messages import AppendAnswer, AppendRequest
 from alpo.core.ready import Reply
+from alpo.core.settings import Settings
 
 from ..broken import Broken
 from ..stage import Stage

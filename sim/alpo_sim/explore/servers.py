@@ -16,13 +16,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from alpo.core.acceptance import InvariantBroken
+from alpo.core.disk import Write
 from alpo.core.entries import Entry
 from alpo.core.inputs import Input
-from alpo.core.invariants import check_all
+from alpo.core.invariants import InvariantBroken, check_all
 from alpo.core.messages import CanvassAnswer, DeferAnswer, Envelope, VoteAnswer
-from alpo.core.ready import Ready, Reply, Write
-from alpo.core.state import State
+from alpo.core.ranks import State
+from alpo.core.ready import Ready, Reply
 
 from ..broken import Broken
 from ..checks.lists import Lists

@@ -19,8 +19,8 @@ from collections import deque
 from enum import IntEnum
 from typing import Any
 
+from alpo.core.ranks import State
 from alpo.core.replica import Replica
-from alpo.core.state import State
 
 from ..host import Host
 

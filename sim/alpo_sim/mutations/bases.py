@@ -10,8 +10,14 @@ from collections.abc import Callable, Iterator
 from alpo.core.changes import Changes
 from alpo.core.inputs import Clean, MemberStep
 from alpo.core.installing import Installing
-from alpo.core.members import Role
-from alpo.core.messages import AppendAnswer, AppendRequest, BasePart, Envelope, StartAnswer, StartStatus
+from alpo.core.members import Role, StartStatus
+from alpo.core.messages import (
+    AppendAnswer,
+    AppendRequest,
+    BasePart,
+    Envelope,
+    StartAnswer,
+)
 from alpo.core.newcomers import Newcomers
 from alpo.core.replication import Replication
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from alpo.core.messages import Envelope, StartAnswer, StartStatus
-from alpo.core.ready import StartState
+from alpo.core.disk import StartState
+from alpo.core.members import StartStatus
+from alpo.core.messages import Envelope, StartAnswer
 
 from ..host import Host
 from ..options import MS, SECOND, Options

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from alpo.core.inputs import Stop
-from alpo.core.state import State
+from alpo.core.ranks import State
 
 from ..broken import Broken
 from ..demands import LEADER_WITHIN_TIMEOUTS

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from alpo.core import replica
 from alpo.core.handover import Handing
-from alpo.core.membership import Members
+from alpo.core.members import Members
 from alpo.core.replica import Replica
 
 from ..options import SECOND, Network

@@ -20,8 +20,8 @@ from alpo.core.inputs import (
     Stop,
     Transfer,
 )
-from alpo.core.members import Role
-from alpo.core.messages import BaseAnswer, BasePart, StartStatus
+from alpo.core.members import Role, StartStatus
+from alpo.core.messages import BaseAnswer, BasePart
 from alpo.core.ready import Refused, Reply
 
 from ..options import MS, SECOND, Network, Options

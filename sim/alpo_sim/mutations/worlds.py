@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from alpo.core.members import Settings
+from alpo.core.settings import Settings
 
 from ..options import MS, SECOND, Load, Network, Options
 
