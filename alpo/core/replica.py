@@ -26,27 +26,27 @@ from .cleaning import Cleaning, take_base
 from .config import ReplicaConfig
 from .cursors import Cursors
 from .damage import Damage
+from .disk_space import Disks
 from .dispatch import INPUTS, can_wait
 from .election import Election
 from .entries import DamagedEntry, Entry, Kind, json_body, seal
+from .first_start import FirstStart
 from .handover import Handing, leave_if_removed
 from .inputs import Input
 from .installing import Installing
 from .invariants import InvariantBroken, StoreWentBack, Watch, check_cheap
-from .keeping import Keeping
 from .log import Log
+from .machine.verdicts import SessionTable
 from .members import Identity, MemberList, Members
+from .operator_requests import Keeping
 from .outbox import Outbox
 from .ranks import Rank, State
 from .reads import Reads
 from .ready import Ready, Reply
 from .replication import Replication
-from .room import Disks
 from .serving import Serving
-from .sessions import SessionTable
 from .settings import Settings
 from .snapshots import table_save
-from .start import FirstStart
 
 # By position and in C: these run over every entry.
 _KIND, _BODY = itemgetter(Entry._fields.index("kind")), itemgetter(Entry._fields.index("body"))

@@ -14,9 +14,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from .entries import Kind
 from .inputs import AppendRun, DropSession, OpenSession, Origin
+from .machine.verdicts import (
+    Accept,
+    DropNow,
+    Duplicate,
+    OpenAgain,
+    OpenNew,
+    Refuse,
+    seal_run,
+)
 from .ranks import State
 from .ready import Appended, Code, Dropped, Opened, Refused, Reply
-from .sessions import Accept, DropNow, Duplicate, OpenAgain, OpenNew, Refuse, seal_run
 
 if TYPE_CHECKING:
     from .replica import Replica

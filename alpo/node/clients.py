@@ -19,8 +19,8 @@ import trio
 
 from alpo.core import inputs as i
 from alpo.core import ready as y
+from alpo.core.disk_space import size_text
 from alpo.core.ready import Code, Reply
-from alpo.core.room import size_text
 from alpo.wire import requests as w
 from alpo.wire.codec import decode_client, encode, largest
 

@@ -8,8 +8,8 @@ from typing import Any
 import trio
 
 from alpo import __version__
+from alpo.core.first_start import NOT_ANSWERED
 from alpo.core.replica import Replica
-from alpo.core.start import NOT_ANSWERED
 
 from .driver import Driver
 from .hello import Ourselves

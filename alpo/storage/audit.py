@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from alpo.core.disk import NO_BASE, Base, SessionRow
 from alpo.core.entries import DamagedEntry, Entry, Kind, parse_body
-from alpo.core.session_table import SessionState
+from alpo.core.machine.table import SessionState
 from alpo.core.settings import Settings
 
 from . import schema

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
-from alpo.core.room import size_text
+from alpo.core.disk_space import size_text
 
 size = size_text  # of bytes, with the unit that suits
 #: Shares of the election timeout: fsyncs (99th percentile), round trips.

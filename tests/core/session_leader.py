@@ -6,8 +6,15 @@ from typing import Any
 
 from alpo.core.entries import Entry, Kind, seal
 from alpo.core.inputs import AppendRun, DropSession, OpenSession
+from alpo.core.machine.verdicts import (
+    Accept,
+    Refuse,
+    SessionTable,
+    drop_body,
+    open_body,
+    seal_run,
+)
 from alpo.core.ready import Code
-from alpo.core.sessions import Accept, Refuse, SessionTable, drop_body, open_body, seal_run
 from alpo.core.settings import Settings
 
 

@@ -9,8 +9,8 @@ from session_leader import RANDOM, A, B, C, Leader, random_id
 
 from alpo.core.entries import Kind
 from alpo.core.inputs import Outcome
+from alpo.core.machine.verdicts import Found, Refuse
 from alpo.core.ready import Code, Fate, Refused, Told
-from alpo.core.sessions import Found, Refuse
 
 CLIENT = "~018bcfe5-6800-7000-8000-000000000001"
 

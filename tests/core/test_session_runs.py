@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alpo.core.entries import Entry
-from alpo.core.sessions import Accept, SessionTable, seal_run
+from alpo.core.machine.verdicts import Accept, SessionTable, seal_run
 from alpo.core.settings import Settings
 
 CLIENTS = [f"~{uuid.UUID(int=(1_000 << 80) | (7 << 76) | (2 << 62) | at)}" for at in range(3)]

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 
 from alpo.core.disk import SessionRow
 from alpo.core.entries import Entry, Kind, json_body, seal
-from alpo.core.sessions import SessionTable, drop_body, open_body
+from alpo.core.machine.verdicts import SessionTable, drop_body, open_body
 from alpo.core.settings import Settings
 
 NONCE = bytes(16)

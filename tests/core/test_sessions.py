@@ -7,8 +7,14 @@ from session_leader import RANDOM, A, B, C, Leader, random_id, refused
 
 from alpo.core.disk import birth_untold
 from alpo.core.entries import Kind, join_payloads, seal, verify
+from alpo.core.machine.verdicts import (
+    Accept,
+    Duplicate,
+    Refuse,
+    SessionTable,
+    seal_run,
+)
 from alpo.core.ready import Code
-from alpo.core.sessions import Accept, Duplicate, Refuse, SessionTable, seal_run
 
 
 @pytest.fixture

@@ -13,12 +13,21 @@ import hypothesis.strategies as st
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from alpo.core import session_table
 from alpo.core.disk import SessionRow
 from alpo.core.entries import Entry, Kind, body_digest, json_body, seal
 from alpo.core.inputs import AppendRun, DropSession, OpenSession
+from alpo.core.machine import table as session_table
+from alpo.core.machine.verdicts import (
+    Accept,
+    DropNow,
+    Duplicate,
+    OpenAgain,
+    OpenNew,
+    Refuse,
+    SessionTable,
+    seal_run,
+)
 from alpo.core.ready import Code
-from alpo.core.sessions import Accept, DropNow, Duplicate, OpenAgain, OpenNew, Refuse, SessionTable, seal_run
 from alpo.core.settings import Settings
 
 TINY = Settings(session_ttl_ms=100, window=3, window_total=5, sessions_max=2, names_max=2)

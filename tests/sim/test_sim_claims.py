@@ -8,13 +8,13 @@ import pytest
 
 from alpo.core.changes import Changes
 from alpo.core.election import Election
+from alpo.core.machine.table import SessionState
+from alpo.core.machine.verdicts import SessionTable
 from alpo.core.outbox import Outbox
 from alpo.core.reads import Reads
 from alpo.core.replica import Replica
 from alpo.core.replication import Replication
 from alpo.core.serving import Serving
-from alpo.core.session_table import SessionState
-from alpo.core.sessions import SessionTable
 from alpo_sim.mutations.mutation import Patch, edit
 from alpo_sim.options import Options
 from alpo_sim.verdict import run_world

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from alpo.core.session_journal import Session
+from alpo.core.machine.journal import Session
 from alpo_sim.explore.canon import LEFT_OUT
 from alpo_sim.explore.messages import Bounds, Messages
 from alpo_sim.explore.reigns import ReignBounds, Reigns

@@ -6,8 +6,8 @@ from store_kit import INCARNATION, SERVER, LogBuilder, SqliteBench, base_of, run
 
 from alpo.core.disk import StartState, TableSave
 from alpo.core.entries import Entry, Kind, join_payloads, json_body, seal
+from alpo.core.machine.table import SessionState
 from alpo.core.members import Member, MemberList, Role, StartStatus, members_body
-from alpo.core.session_table import SessionState
 from alpo.core.settings import Settings
 
 SETTINGS = Settings(window=8)

@@ -8,10 +8,10 @@ from typing import Any
 from alpo.core.disk import Write
 from alpo.core.entries import Entry
 from alpo.core.inputs import Input
+from alpo.core.machine.verdicts import SessionTable
 from alpo.core.members import MemberList
 from alpo.core.messages import Envelope
 from alpo.core.ready import Ready
-from alpo.core.sessions import SessionTable
 from alpo.core.settings import Settings
 
 from ..broken import Broken

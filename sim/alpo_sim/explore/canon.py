@@ -18,9 +18,9 @@ from typing import Any
 
 from alpo.core.config import ReplicaConfig
 from alpo.core.entries import Entry
+from alpo.core.first_start import FirstStart
 from alpo.core.members import MemberList
 from alpo.core.settings import Settings
-from alpo.core.start import FirstStart
 
 from ..host import Host
 

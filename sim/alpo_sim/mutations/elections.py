@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from alpo.core import dispatch
 from alpo.core.election import Election
+from alpo.core.first_start import FirstStart
 from alpo.core.members import MemberList
 from alpo.core.outbox import Outbox
 from alpo.core.ranks import Rank
 from alpo.core.replica import Replica
 from alpo.core.replication import Replication
-from alpo.core.start import FirstStart
 
 from .. import connections
 from ..options import MS, SECOND, Network

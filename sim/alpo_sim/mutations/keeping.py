@@ -6,10 +6,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from alpo.core.cleaning import Cleaning
-from alpo.core.keeping import Keeping
+from alpo.core.machine.undo import JournalledSessions
+from alpo.core.operator_requests import Keeping
 from alpo.core.reads import Reads
 from alpo.core.replica import Replica
-from alpo.core.session_undo import JournalledSessions
 
 from ..options import MS
 from . import directed as plans

@@ -5,8 +5,8 @@ from __future__ import annotations
 from alpo.core import dispatch
 from alpo.core.acceptance import Acceptance
 from alpo.core.damage import Damage
+from alpo.core.disk_space import Disks
 from alpo.core.replication import Replication
-from alpo.core.room import Disks
 
 from ..options import MS
 from .log import LOST

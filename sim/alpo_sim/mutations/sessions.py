@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from alpo.core import replica, serving
 from alpo.core.inputs import OpenSession
+from alpo.core.machine.undo import JournalledSessions
+from alpo.core.machine.verdicts import SessionTable
 from alpo.core.reads import Reads
 from alpo.core.replica import Replica
 from alpo.core.replication import Replication
 from alpo.core.serving import Serving
-from alpo.core.session_undo import JournalledSessions
-from alpo.core.sessions import SessionTable
 from alpo.core.settings import Settings
 
 from ..options import SECOND

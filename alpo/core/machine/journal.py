@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, TypeAlias
 
-from .client_ids import created_ms
-from .disk import SessionRow
+from alpo.core.client_ids import created_ms
+from alpo.core.disk import SessionRow
 
 #: (serial, id, lsn, epoch, digest), as in `SessionRow`.
 Slot: TypeAlias = tuple[int, int, int, int, bytes]

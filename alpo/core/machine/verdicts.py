@@ -19,12 +19,13 @@ from hashlib import blake2b
 from typing import NamedTuple, TypeAlias
 from zlib import crc32
 
-from .client_ids import created_ms, valid_name
-from .entries import _HEADER, DIGEST_BYTES, Entry, Kind, body_digest, json_body
-from .inputs import AppendRun, DropSession, OpenSession, Outcome
-from .ready import Code, Fate
-from .session_journal import Session, Slot
-from .session_table import SessionState
+from alpo.core.client_ids import created_ms, valid_name
+from alpo.core.entries import _HEADER, DIGEST_BYTES, Entry, Kind, body_digest, json_body
+from alpo.core.inputs import AppendRun, DropSession, OpenSession, Outcome
+from alpo.core.ready import Code, Fate
+
+from .journal import Session, Slot
+from .table import SessionState
 
 #: Serials stay below what SQLite and the entry's header can hold, whatever a sparse client asks for.
 SERIAL_MAX = 1 << 62

@@ -32,8 +32,8 @@ from .inputs import (
     Transfer,
     Trim,
 )
+from .machine.verdicts import Refuse
 from .ready import Code, CursorIs, CursorsAre, HandedOver, Refused, Sessions, SettingsAre, Told
-from .sessions import Refuse
 
 if TYPE_CHECKING:
     from .replica import Replica

@@ -15,9 +15,21 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from .disk import SessionRow
-from .session_journal import APPENDED, CREATED, ENDED, OPENED, Last, Opened, Record, Session, Slot, expanded
-from .settings import Settings
+from alpo.core.disk import SessionRow
+from alpo.core.settings import Settings
+
+from .journal import (
+    APPENDED,
+    CREATED,
+    ENDED,
+    OPENED,
+    Last,
+    Opened,
+    Record,
+    Session,
+    Slot,
+    expanded,
+)
 
 NEVER_MS = 1 << 63
 #: Settled journal records are dropped so many ids at a time: a list loses its front at the cost of its rest.
@@ -33,7 +45,7 @@ class Saved(NamedTuple):
 
 
 class JournalledSessions:
-    """What there is, and how it is taken back and saved. `alpo.core.session_table.SessionState` makes it of entries."""
+    """What there is, and how it is taken back and saved. `alpo.core.machine.table.SessionState` makes it of entries."""
 
     def __init__(self, settings: Settings) -> None:
         self._clear(settings)

@@ -5,7 +5,7 @@ Laws:
 * The table is a function of the log alone: equal entries 1 … n make equal tables, whatever was applied and
   expunged on the way. `SessionState.apply_all` is total: an entry that no right leader makes changes nothing
   more than it must, the same everywhere (`SessionState.inconsistency` says why it is wrong).
-* Whatever an entry changes is journalled: `alpo.core.session_undo` takes it back.
+* Whatever an entry changes is journalled: `alpo.core.machine.undo` takes it back.
 * An entry first does its own work, then ends what its time makes too old. So nobody's session ends at his own
   entry, and a verdict taken at the head holds for the entry that follows from it.
 """
@@ -17,11 +17,23 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from operator import lt
 
-from .client_ids import created_ms, valid_name
-from .entries import DamagedEntry, Entry, Kind, parse_body
-from .session_journal import APPENDED, CREATED, ENDED, FORGOT, OPENED, RUN, Opened, Run, Session, Slot
-from .session_undo import NEVER_MS, JournalledSessions
-from .settings import Settings
+from alpo.core.client_ids import created_ms, valid_name
+from alpo.core.entries import DamagedEntry, Entry, Kind, parse_body
+from alpo.core.settings import Settings
+
+from .journal import (
+    APPENDED,
+    CREATED,
+    ENDED,
+    FORGOT,
+    OPENED,
+    RUN,
+    Opened,
+    Run,
+    Session,
+    Slot,
+)
+from .undo import NEVER_MS, JournalledSessions
 
 _RANDOM: Opened = (0, b"", 0)
 _DATA, _SESSION, _SETTINGS = int(Kind.DATA), int(Kind.SESSION), int(Kind.SETTINGS)
@@ -33,7 +45,7 @@ _RUNS_FROM = 8
 
 
 class SessionState(JournalledSessions):
-    """The table at the head of the log. `alpo.core.sessions.SessionTable` adds the verdicts."""
+    """The table at the head of the log. `alpo.core.machine.verdicts.SessionTable` adds the verdicts."""
 
     def apply(self, entry: Entry) -> None:
         """`apply_all` of one."""
