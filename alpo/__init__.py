@@ -28,18 +28,18 @@ from .errors import (
 )
 
 if TYPE_CHECKING:
-    from .client.admin import ByHand, SessionInfo
     from .client.compacting import FileSpace
-    from .client.cursors import CursorInfo
-    from .client.events import Events, ServerEvent, Silent
     from .client.handle import Handle
-    from .client.keeping import Outcome
     from .client.log import Log, connect
-    from .client.members import Leadership, MemberInfo
+    from .client.operator.admin import ByHand, SessionInfo
+    from .client.operator.cursors import CursorInfo
+    from .client.operator.events import Events, ServerEvent, Silent
+    from .client.operator.members import Leadership, MemberInfo
+    from .client.operator.outcome import Outcome
+    from .client.operator.settings import Settings
+    from .client.operator.status import MemberStatus, PeerStatus
     from .client.reading import Batches, Records
     from .client.record import Record
-    from .client.settings import Settings
-    from .client.status import MemberStatus, PeerStatus
     from .client.stopping import StopEvent, SyncStopEvent
     from .client.sync import SyncLog, connect_sync
 

@@ -24,14 +24,14 @@ from alpo.config import Config, ConfigError
 from alpo.config_sources import Loaded, as_toml, differences, load_config, read_file, unknown_variables
 from alpo.core.config import ReplicaConfig
 from alpo.node.driver import Alarm, StoreLost
-from alpo.node.lifecycle import CannotReload, Fresh, Node
 from alpo.node.limits import LIVE_LIMITS, DiskCare, Limits
 from alpo.node.listener import ListenError, open_listener
-from alpo.node.logs import LEVELS, is_console, set_up_logs
+from alpo.node.logging_setup import LEVELS, is_console, set_up_logs
+from alpo.node.node import CannotReload, Fresh, Node
 from alpo.node.retention import Retention
 from alpo.storage import schema
+from alpo.storage.directory import has_lost, set_aside
 from alpo.storage.interface import DamagedStore, StoreError
-from alpo.storage.lost import has_lost, set_aside
 from alpo.storage.scrub import ScrubMark
 from alpo.storage.sqlite import SqliteStore
 from alpo.storage.writer import Writer

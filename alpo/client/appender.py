@@ -22,17 +22,17 @@ from alpo.wire.requests import Appended, AppendRefused, Opened, RequestRefused, 
 
 from . import forking
 from .arguments import need_append, need_seconds
-from .batches import Parcel
 from .connection import Connection, Lost
 from .handle import Handle
 from .ids import check_name, random_id
 from .living import Living
 from .loops import Event
 from .opening import Opening, nonces
+from .payloads import Parcel
 from .servers import Servers
 from .session import Session
 from .verdicts import AWAY
-from .waking import Bell, News
+from .wakeups import Bell, News
 
 TICK_S = 0.05
 #: Silent for so long with appends unanswered: ask the others; and for so long: even this leader's own new

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from .batches import Parcel
 from .handle import Handle
+from .payloads import Parcel
 from .servers import Servers
 
 

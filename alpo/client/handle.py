@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Generic, cast
 
 from alpo.errors import AlpoError
 
-from .batches import Parcel
 from .loops import Event
+from .payloads import Parcel
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar

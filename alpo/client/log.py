@@ -24,10 +24,17 @@ from anyio.abc import TaskGroup
 from alpo.errors import AlpoError
 
 from .appender import Appender
-from .batches import Parcel, Payload, batch, json_payload, single, text_payload
 from .handle import Handle
 from .misuse import AsyncOnly
 from .operating import Operations
+from .payloads import (
+    Parcel,
+    Payload,
+    batch,
+    json_payload,
+    single,
+    text_payload,
+)
 from .reading import Batches, Query, Records, end_lsn
 from .record import Record
 from .servers import Servers, given_servers

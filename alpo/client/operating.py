@@ -11,18 +11,29 @@ from datetime import datetime
 from alpo.core.inputs import MemberStep
 from alpo.errors import AlpoError
 
-from . import admin, compacting, cursors, events, keeping, members, settings, status
-from .admin import ByHand, SessionInfo
+from . import compacting
 from .arguments import need_seconds
-from .batches import Payload
 from .compacting import FileSpace
-from .cursors import CursorInfo
-from .events import Events
-from .keeping import Outcome
-from .members import Leadership, MemberInfo
+from .operator import (
+    admin,
+    cursors,
+    events,
+    members,
+    settings,
+    status,
+)
+from .operator import (
+    outcome as keeping,
+)
+from .operator.admin import ByHand, SessionInfo
+from .operator.cursors import CursorInfo
+from .operator.events import Events
+from .operator.members import Leadership, MemberInfo
+from .operator.outcome import Outcome
+from .operator.settings import Settings
+from .operator.status import MemberStatus
+from .payloads import Payload
 from .servers import Servers
-from .settings import Settings
-from .status import MemberStatus
 
 
 class Operations:

@@ -23,13 +23,11 @@ from alpo.core.ready import Code
 from alpo.errors import AlpoError, Closed, Refused, SerialExpected, TooLarge, Unavailable
 from alpo.wire.requests import Append, Appended, AppendRefused, ServerHello
 
-from .batches import Item, Parcel
 from .handle import MAYBE, REFUSED, REPORTED, RESOLVED, Handle
-from .line import Line
 from .loops import NEW_EVENT, Event
-from .outcomes import Outcomes
-from .queue import Queue
-from .sizes import BATCH_BYTES_MAX, PAYLOAD_BYTES_MAX, WINDOW, Sizes
+from .payloads import BATCH_BYTES_MAX, PAYLOAD_BYTES_MAX, WINDOW, Item, Parcel, Sizes
+from .pipeline import Line, Queue
+from .settlement import Outcomes
 from .verdicts import ENDS, UNSEEN, fenced, kind_of, unknown, verdict
 
 #: Payload bytes gathered into one frame, and in flight at once (a single larger append always goes).

@@ -25,15 +25,22 @@ import anyio
 from alpo.errors import AlpoError, Closed, Overloaded
 
 from .arguments import need_append
-from .batches import Parcel, Payload, batch, json_payload, single, text_payload
 from .futures import AppendFuture, Request, SeenFuture
 from .handle import Handle
 from .log import Log, connect
 from .misuse import Unpickled
-from .outcomes import Unheard
+from .payloads import (
+    Parcel,
+    Payload,
+    batch,
+    json_payload,
+    single,
+    text_payload,
+)
 from .portal import LoopThread, Portal
 from .reading import Batches
 from .record import Record
+from .settlement import Unheard
 from .stopping import SyncStopEvent, polled
 from .sync_operating import SyncOperations
 

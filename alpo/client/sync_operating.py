@@ -7,16 +7,16 @@ from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar
 
-from .admin import ByHand, SessionInfo
-from .batches import Payload
 from .compacting import FileSpace
-from .cursors import CursorInfo
-from .events import Events
-from .keeping import Outcome
 from .log import Log
-from .members import Leadership, MemberInfo
-from .settings import Settings
-from .status import MemberStatus
+from .operator.admin import ByHand, SessionInfo
+from .operator.cursors import CursorInfo
+from .operator.events import Events
+from .operator.members import Leadership, MemberInfo
+from .operator.outcome import Outcome
+from .operator.settings import Settings
+from .operator.status import MemberStatus
+from .payloads import Payload
 
 T = TypeVar("T")
 

@@ -22,7 +22,7 @@ from alpo.storage.interface import StateCopy, Store, StoreError
 from alpo.wire import requests as w
 from alpo.wire.codec import encode
 
-from .clients import ClientConnection
+from .client_connection import ClientConnection
 from .limits import Limits
 
 log = structlog.get_logger()

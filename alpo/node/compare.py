@@ -30,7 +30,7 @@ from .digests import IDS_MAX, PIECE_BYTES, held_id
 from .driver import Driver
 from .inquiry import DamagedThere, Inquiry, Unusable
 from .limits import DiskCare
-from .pace import SMALL_PART, pass_bytes_per_s
+from .throttle import SMALL_PART, pass_bytes_per_s
 
 log = structlog.get_logger()
 

@@ -18,7 +18,7 @@ from alpo.storage.digest import DamagedAt, Span, read_on
 from alpo.storage.interface import Store, StoreError
 from alpo.wire import requests as w
 
-from .clients import ClientConnection
+from .client_connection import ClientConnection
 
 #: Of one request.
 IDS_MAX, BYTES_MAX, SECONDS_MAX = 4096, 1 << 20, 1.0

@@ -32,7 +32,7 @@ from alpo.core.ready import Ready, Reply
 from alpo.core.replica import Replica
 from alpo.storage.writer import After
 
-from .logs import level_of
+from .logging_setup import level_of
 
 log = structlog.get_logger()
 

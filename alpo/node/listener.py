@@ -26,7 +26,7 @@ from alpo.wire import requests as w
 from alpo.wire.codec import WireError, decode_hello, encode, encode_problem
 from alpo.wire.framing import FrameError
 
-from .clients import ClientConnection, Services
+from .client_connection import ClientConnection, Services
 from .driver import Driver, wall_ms
 from .hello import Ourselves, is_full, listed_incarnation, objection, our_hello, timers_differ
 from .limits import FRAME_BYTES_MOST, OUTBOX_BYTES_MOST, Limits, frame_bytes

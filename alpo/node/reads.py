@@ -22,12 +22,12 @@ from alpo.storage.interface import DamagedStore, Store, StoreError
 from alpo.wire import requests as w
 from alpo.wire.codec import encode
 
-from .bulk import Bulk, Size, weight_of
-from .clients import ClientConnection
+from .client_connection import ClientConnection
 from .driver import Driver
 from .limits import Limits
 from .pages import Extent, Front, OutOfRange, Overtaken, answer, build_page, extent_to
 from .status import waiting
+from .throttle import Bulk, Size, weight_of
 
 #: How often a page is made anew because cleaning overtook it. Between two of them a chunk was cleaned.
 _OVERTAKEN_MAX = 8

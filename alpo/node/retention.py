@@ -21,7 +21,7 @@ from alpo.core.inputs import Clean, DropCursor
 from alpo.core.replica import Replica
 from alpo.storage.interface import DamagedStore, Store, StoreError
 
-from .cursors import Lag, Nobody, lags
+from .cursor_lag import Lag, Nobody, lags
 from .driver import Driver, wall_ms
 
 #: Between two looks at what may go.

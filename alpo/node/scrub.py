@@ -28,7 +28,7 @@ from alpo.storage.scrub import DAMAGED_MAX
 
 from .driver import Driver, wall_ms
 from .limits import DiskCare
-from .pace import SMALL_PART, pass_bytes_per_s
+from .throttle import SMALL_PART, pass_bytes_per_s
 
 log = structlog.get_logger()
 

@@ -14,11 +14,11 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Protocol
 
 from alpo.addresses import parse_servers
-from alpo.client.batches import batch
 from alpo.client.handle import Handle
 from alpo.client.log import Log
+from alpo.client.operator.settings import Settings
+from alpo.client.payloads import batch
 from alpo.client.servers import Servers
-from alpo.client.settings import Settings
 from alpo.errors import AlpoError
 
 from .options import BATCH_BITS, WriteOptions

@@ -21,7 +21,7 @@ from .boot import read_boot, require_caught_up
 from .connections import as_database, translate
 from .interface import DamagedStore, StateCopy, StoreError, WrongStore
 from .rows import Hard
-from .space import count_pages
+from .vacuum import count_pages
 
 PARTIAL_SUFFIX = ".partial"
 

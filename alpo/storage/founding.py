@@ -29,9 +29,9 @@ from . import schema
 from .audit import Verdict, require_sound
 from .boot import read_boot, require_caught_up
 from .connections import as_database, connect_reader, connect_writer, translate
+from .directory import LOCK_NAME, DirectoryLock
 from .events import event_row
 from .interface import DamagedStore, StoreError, StoreFull, WrongStore
-from .lock import LOCK_NAME, DirectoryLock
 from .offline import open_source
 from .rows import Hard, run_checksum, start_to_json
 

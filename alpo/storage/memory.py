@@ -18,6 +18,7 @@ from alpo.core.members import INCARNATION_BYTES
 
 from .boot import make_boot, make_image
 from .columns import Columns
+from .commit import merge
 from .events import PENDING_MAX, ROWS_MAX, EventRow, KeptEvent
 from .interface import (
     Rest,
@@ -26,7 +27,6 @@ from .interface import (
     StoreError,
     Volume,
 )
-from .merge import merge
 from .rows import (
     EMPTY_START,
     Hard,

@@ -39,8 +39,8 @@ from . import schema
 from .column_reads import sound_columns
 from .columns import Columns
 from .connections import as_database, connect_reader, translate
+from .directory import LOCK_NAME
 from .interface import DamagedStore, StoreError, WrongStore
-from .lock import LOCK_NAME
 from .rows import Hard
 from .scrub import read_alone
 from .search import Head, first_id_where, holds_lsn, is_since

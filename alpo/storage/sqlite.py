@@ -26,12 +26,13 @@ from alpo.core.entries import DamagedEntry, Entry, verify, verify_header
 from alpo.core.members import INCARNATION_BYTES
 
 from . import schema
-from .applying import ROWS_A_STATEMENT, apply, insert
 from .backup import copy_state
 from .boot import read_boot, read_image
 from .column_reads import sound_columns
 from .columns import Columns, joined
+from .commit import ROWS_A_STATEMENT, Merged, apply, insert, merge
 from .connections import ReadPool, connect_writer, translate
+from .directory import DirectoryLock
 from .events import EventKeeper, EventRow, KeptEvent, read_events
 from .interface import (
     DamagedStore,
@@ -42,12 +43,10 @@ from .interface import (
     StoreFull,
     Volume,
 )
-from .lock import DirectoryLock
-from .merge import Merged, merge
 from .place import Place
 from .scrub import read_alone, scrub
 from .search import Head, Places, first_id_where, holds_lsn, is_since
-from .space import IDLE_GAP_S, SpaceKeeper, count_pages
+from .vacuum import IDLE_GAP_S, SpaceKeeper, count_pages
 from .wal import WalKeeper
 
 READ_ROWS_MAX = 20_000

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from alpo.client.admin import ByHand
 from alpo.client.appender import Appender
-from alpo.client.batches import Item, Parcel, Payload
 from alpo.client.handle import Handle
 from alpo.client.log import Log
+from alpo.client.operator.admin import ByHand
+from alpo.client.payloads import Item, Parcel, Payload
 from alpo.client.servers import Servers
 from alpo.core.entries import Entry, Kind
 from alpo.errors import NotGuaranteed

@@ -14,22 +14,22 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, cast, overload
 import anyio
 import anyio.lowlevel
 
-from alpo.client.admin import ByHand, SessionInfo
-from alpo.client.batches import Payload
 from alpo.client.compacting import FileSpace
-from alpo.client.cursors import CursorInfo
-from alpo.client.events import Events
 from alpo.client.futures import SeenFuture
 from alpo.client.handle import Handle, L_co
-from alpo.client.keeping import Outcome
 from alpo.client.log import Log
-from alpo.client.members import Leadership, MemberInfo
 from alpo.client.misuse import AsyncOnly
+from alpo.client.operator.admin import ByHand, SessionInfo
+from alpo.client.operator.cursors import CursorInfo
+from alpo.client.operator.events import Events
+from alpo.client.operator.members import Leadership, MemberInfo
+from alpo.client.operator.outcome import Outcome
+from alpo.client.operator.settings import Settings
+from alpo.client.operator.status import MemberStatus
+from alpo.client.payloads import Payload
 from alpo.client.portal import Portal
 from alpo.client.reading import Batches, Closing
 from alpo.client.record import Record
-from alpo.client.settings import Settings
-from alpo.client.status import MemberStatus
 from alpo.client.stopping import StopEvent, polled
 from alpo.client.sync import SyncLog
 from alpo.errors import AlpoError

@@ -2,7 +2,7 @@
 
 Laws:
 
-* Bytes in, bytes out, through the real codec; what a request is and how it is answered is `alpo.node.clients`.
+* Bytes in, bytes out, through the real codec; what a request is, and its answer, is `alpo.node.client_connection`.
 * A server that is paused or down does nothing; one that comes to life goes on with what waited.
 * Nothing is read that the core has not vouched for, and every entry read is held against the one log.
 """
@@ -17,10 +17,10 @@ from alpo.core.entries import join_payloads, split_payloads
 from alpo.core.inputs import Input, ListCursors, ReadIndex
 from alpo.core.ready import Code, CursorsAre, ReadAt, Refused, Reply
 from alpo.core.replica import Replica
-from alpo.node.clients import ClientConnection
-from alpo.node.cursors import lags
+from alpo.node.await_replicated import behind
+from alpo.node.client_connection import ClientConnection
+from alpo.node.cursor_lag import lags
 from alpo.node.driver import Driver
-from alpo.node.everyone import behind
 from alpo.node.hello import Ourselves
 from alpo.node.limits import Limits, frame_bytes
 from alpo.node.link import Link

@@ -26,7 +26,7 @@ import anyio
 import alpo
 from alpo.client.handle import Handle
 from alpo.client.operating import why_waiting
-from alpo.client.waking import News
+from alpo.client.wakeups import News
 from alpo.errors import AlpoError, Fenced, NotEverywhere, NotGuaranteed, SerialReused, SessionExpired, TooLarge
 
 from .connecting import connected

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from shlex import quote
 
-from alpo.client.copying import Overtaken, copy_log
+from alpo.client.operator.backup import Overtaken, copy_log
 from alpo.client.servers import Servers
 from alpo.storage.backup import BackupWriter, Finished
 from alpo.storage.founding import Founded, Remains, recovery, restore

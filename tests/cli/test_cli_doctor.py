@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from alpo.client.events import Events, ServerEvent
+from alpo.client.operator.events import Events, ServerEvent
 from alpo_cli.app import app
 from alpo_cli.checks import Finding, Verdict, examine, growth
 from alpo_cli.commands import doctor

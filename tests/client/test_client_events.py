@@ -10,7 +10,7 @@ import pytest
 from fake_cluster import FakeCluster, fake_cluster
 
 import alpo
-from alpo.client import events as events_module
+from alpo.client.operator import events as events_module
 
 pytestmark = pytest.mark.anyio
 

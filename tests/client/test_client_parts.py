@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alpo.client.batches import batch, single
 from alpo.client.ids import check_name, is_random, random_id
 from alpo.client.opening import Opening
+from alpo.client.payloads import batch, single
 from alpo.client.record import records_of
 from alpo.client.servers import given_servers
 from alpo.client.session import Session

@@ -12,8 +12,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from alpo.client.batches import single
 from alpo.client.handle import Handle
+from alpo.client.payloads import single
 from alpo.client.session import Session
 from alpo.core.ready import Code
 from alpo.errors import AlpoError, NotGuaranteed, Overloaded, Unavailable

@@ -13,7 +13,7 @@ from fake_cluster import SWALLOW
 from test_client_sync import cluster_in_a_thread
 
 import alpo
-from alpo.client.outcomes import KEPT_MAX, Unheard
+from alpo.client.settlement import KEPT_MAX, Unheard
 from alpo.testing import Cluster
 
 

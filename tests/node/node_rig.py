@@ -16,8 +16,8 @@ from alpo.core.config import ReplicaConfig
 from alpo.core.disk import Write
 from alpo.core.members import Configured
 from alpo.core.settings import Settings
-from alpo.node.lifecycle import Node
 from alpo.node.limits import NO_CARE, DiskCare, Limits
+from alpo.node.node import Node
 from alpo.node.retention import KEEP_ALL, Retention
 from alpo.storage.events import EventRow
 from alpo.storage.interface import Rest

@@ -7,9 +7,18 @@ import trio
 from node_rig import append, founded, random_id, read, rig
 from trio.testing import MockClock
 
-from alpo.node.bulk import BUSY_PAGE_BYTES, BUSY_PAGE_ROWS, BUSY_S, ENTRY_BYTES, HOLD_S_MAX, Bulk, Size, weight_of
 from alpo.node.limits import Limits
 from alpo.node.pages import PAGE_ROWS_MAX
+from alpo.node.throttle import (
+    BUSY_PAGE_BYTES,
+    BUSY_PAGE_ROWS,
+    BUSY_S,
+    ENTRY_BYTES,
+    HOLD_S_MAX,
+    Bulk,
+    Size,
+    weight_of,
+)
 from alpo.wire.column_pages import PageColumns, pack_page
 from alpo.wire.requests import Page, ReadColumns
 from alpo.wire.shapes import LONG_BYTES

@@ -232,7 +232,7 @@ def test_a_store_that_is_taken_away_ends_it_with_one_line(tmp_path: Path, harm: 
 #: alpod one of whose tasks fails for a reason that it was not ready for.
 _FAILS = """
 import sys
-from alpo.node.growth import Growth
+from alpo.node.status import Growth
 from alpo.storage.interface import StoreError
 async def run(self):
     raise eval(sys.argv[1])

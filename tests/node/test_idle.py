@@ -16,12 +16,12 @@ from alpo.node import compare
 from alpo.node.compare import Comparer
 from alpo.node.driver import Driver
 from alpo.node.limits import DiskCare
-from alpo.node.pace import FREE_BYTES_PER_S
 from alpo.node.peers import Peers
 from alpo.node.retention import KEEP_ALL, Cleaner
 from alpo.node.routes import Route
 from alpo.node.scrub import STRETCH_BYTES, Scrubber
 from alpo.node.space import DiskWatch
+from alpo.node.throttle import FREE_BYTES_PER_S
 from alpo.storage.digest import Span
 from alpo.storage.interface import Scrubbed, Store, Volume
 from alpo.storage.scrub import ScrubMark

@@ -11,7 +11,13 @@ from pathlib import Path
 import pytest
 import structlog
 
-from alpo.node.logs import EVENTS, LEVELS, level_of, set_level, set_up_logs
+from alpo.node.logging_setup import (
+    EVENTS,
+    LEVELS,
+    level_of,
+    set_level,
+    set_up_logs,
+)
 
 ROOT = Path(__file__).parents[2]
 SOURCES = [ROOT / "alpo/daemon.py", *sorted(ROOT.glob("alpo/core/*.py")), *sorted(ROOT.glob("alpo/node/*.py"))]

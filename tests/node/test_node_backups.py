@@ -14,7 +14,7 @@ from store_kit import SqliteBench, base_of, write
 from alpo.core.ready import Code
 from alpo.node import backups
 from alpo.node.backups import Backups
-from alpo.node.clients import ClientConnection
+from alpo.node.client_connection import ClientConnection
 from alpo.node.limits import Limits
 from alpo.storage.memory import MemoryStore
 from alpo.wire import requests as w

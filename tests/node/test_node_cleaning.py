@@ -11,7 +11,7 @@ from node_rig import Client, Rig, append, connect, founded, random_id, read, rig
 from alpo.core.entries import join_payloads
 from alpo.core.ready import Code
 from alpo.node import retention
-from alpo.node.lifecycle import Node
+from alpo.node.node import Node
 from alpo.node.retention import Retention
 from alpo.storage.interface import DamagedStore
 from alpo.wire import requests as w

@@ -8,7 +8,7 @@ from node_rig import HeldWriter, append, connect, listening_socket, random_id, r
 
 from alpo.core.members import Identity
 from alpo.node.driver import Alarm
-from alpo.node.lifecycle import Node
+from alpo.node.node import Node
 from alpo.storage.memory import MemoryStore
 from alpo.wire import requests as w
 

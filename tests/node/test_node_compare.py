@@ -14,11 +14,12 @@ import trio.testing
 from node_rig import Rig, append, connect, listening_socket, random_id, rig, until
 
 from alpo.core.entries import Entry, seal
-from alpo.node import compare, digests, pace
+from alpo.node import compare, digests
+from alpo.node import throttle as pace
 from alpo.node.compare import Copies
 from alpo.node.inquiry import Inquiry, Unusable
-from alpo.node.lifecycle import Node
 from alpo.node.limits import DiskCare
+from alpo.node.node import Node
 from alpo.node.retention import Retention
 from alpo.storage.interface import DamagedStore, StoreError
 from alpo.wire import requests as w

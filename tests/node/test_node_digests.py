@@ -13,8 +13,8 @@ from node_rig import WAIT_S, Client, append, connect, founded, random_id, rig, u
 from alpo.core.entries import Entry, Kind, seal
 from alpo.core.ready import Code
 from alpo.node import digests
-from alpo.node.lifecycle import Node
 from alpo.node.limits import Limits
+from alpo.node.node import Node
 from alpo.node.retention import Retention
 from alpo.storage.digest import Span
 from alpo.storage.interface import DamagedStore, StoreError

@@ -11,8 +11,14 @@ from node_rig import Client, connect, founded, rig, until
 
 from alpo.core.ready import Code
 from alpo.node.events import Recorder
-from alpo.node.growth import DAY_MS, LEAST_MS, Growth, Sample, bytes_a_day
-from alpo.node.lifecycle import Node
+from alpo.node.node import Node
+from alpo.node.status import (
+    DAY_MS,
+    LEAST_MS,
+    Growth,
+    Sample,
+    bytes_a_day,
+)
 from alpo.storage.events import event_row
 from alpo.storage.interface import Rest, StoreError, Volume
 from alpo.storage.memory import MemoryStore

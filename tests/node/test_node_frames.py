@@ -16,7 +16,7 @@ from alpo.core import messages as m
 from alpo.core.entries import Kind, seal
 from alpo.core.members import Identity
 from alpo.core.ranks import Rank
-from alpo.node.lifecycle import Node
+from alpo.node.node import Node
 from alpo.wire import requests as w
 from alpo.wire.codec import encode, encode_entries, encode_envelope
 from alpo.wire.framing import frame

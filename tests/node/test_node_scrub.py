@@ -16,8 +16,8 @@ from alpo.core.inputs import DamageFound, Input, Received
 from alpo.core.messages import CopyRequest, Envelope
 from alpo.core.ready import Code
 from alpo.node import loader, scrub
-from alpo.node.lifecycle import Node
 from alpo.node.limits import DiskCare
+from alpo.node.node import Node
 from alpo.storage.interface import DamagedStore, Scrubbed
 from alpo.storage.scrub import ScrubMark
 from alpo.wire import requests as w

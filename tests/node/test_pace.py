@@ -6,7 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from alpo.node.pace import Pace
+from alpo.node.throttle import Pace
 
 pytestmark = pytest.mark.trio
 

@@ -13,8 +13,8 @@ from store_kit import LogBuilder, SqliteBench, base_of, write
 
 from alpo.storage import column_reads, schema
 from alpo.storage.connections import connect_writer
+from alpo.storage.directory import DirectoryLock
 from alpo.storage.interface import DamagedStore, StoreError, WrongStore
-from alpo.storage.lock import DirectoryLock
 from alpo.storage.offline import Found, open_source
 
 

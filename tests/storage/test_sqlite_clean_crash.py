@@ -12,7 +12,7 @@ import pytest
 from store_kit import SERVER, LogBuilder, base_of, cleaning, row, table, write
 
 from alpo.core.disk import Boot
-from alpo.storage import space
+from alpo.storage import vacuum as space
 from alpo.storage.interface import Rest
 from alpo.storage.schema import DB_NAME
 from alpo.storage.sqlite import SqliteStore

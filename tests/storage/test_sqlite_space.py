@@ -8,12 +8,13 @@ import threading
 import pytest
 from store_kit import LogBuilder, cleaning, write
 
-from alpo.storage import space, wal
 from alpo.storage import sqlite as sqlite_module
+from alpo.storage import vacuum as space
+from alpo.storage import wal
 from alpo.storage import writer as writer_module
 from alpo.storage.interface import Rest, StoreError
 from alpo.storage.schema import wal_bytes
-from alpo.storage.space import IDLE_GAP_S, Pages, count_pages
+from alpo.storage.vacuum import IDLE_GAP_S, Pages, count_pages
 from alpo.storage.writer import Writer
 
 WAIT_S = 60

@@ -31,8 +31,8 @@ class Wanted:
 
 
 async def _compact(target: Target, wanted: Wanted, step: Step) -> None:
+    from alpo.client.operator.status import members_of
     from alpo.client.servers import Servers
-    from alpo.client.status import members_of
 
     servers = Servers(target.servers)
     try:

@@ -16,7 +16,7 @@ from ..running import run
 from ..story import handed_over, reigns
 
 if TYPE_CHECKING:
-    from alpo.client.events import Events
+    from alpo.client.operator.events import Events
 
 _HOUR = timedelta(hours=1)
 

@@ -18,7 +18,7 @@ from ..story import Chapter
 from ..times import parse_since
 
 if TYPE_CHECKING:
-    from alpo.client.events import Events, ServerEvent
+    from alpo.client.operator.events import Events, ServerEvent
 
 
 class Wanted(NamedTuple):

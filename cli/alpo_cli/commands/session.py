@@ -16,7 +16,7 @@ from ..output import escape, print_json, rfc3339, say, table
 from ..running import run
 
 if TYPE_CHECKING:
-    from alpo.client.admin import SessionInfo
+    from alpo.client.operator.admin import SessionInfo
 
 app = App(
     callback=remember,

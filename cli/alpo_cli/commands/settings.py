@@ -50,7 +50,7 @@ def _text(value: float) -> str:
 
 def parse(assignments: list[str]) -> dict[str, float]:
     """NAME=VALUE … Raises UsageProblem."""
-    from alpo.client.settings import parse_setting
+    from alpo.client.operator.settings import parse_setting
 
     wanted: dict[str, float] = {}
     for text in assignments:

@@ -11,10 +11,9 @@ from typing import Any, TypedDict, cast
 
 import anyio
 
+from alpo.client.connection import Connection, Lost
+from alpo.client.servers import Servers
 from alpo.wire.requests import Status, StatusAnswer
-
-from .connection import Connection, Lost
-from .servers import Servers
 
 
 class PeerStatus(TypedDict):

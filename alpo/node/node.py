@@ -34,27 +34,26 @@ from alpo.storage.writer import After, Slow, WriterStats
 from alpo.wire import requests as w
 from alpo.wire.codec import encode_problem
 
+from .await_replicated import Everyone
 from .backups import Backups
-from .clients import ClientConnection
+from .client_connection import ClientConnection
 from .compare import Comparer
-from .cursors import serve_list
+from .cursor_lag import serve_list
 from .digests import Digests
 from .driver import Driver, wall_ms
 from .events import Recorder
-from .everyone import Everyone
-from .growth import Growth
 from .hello import Ourselves
 from .limits import NO_CARE, DiskCare, Limits
 from .listener import Listener
 from .loader import Loader
-from .logs import set_level
+from .logging_setup import set_level
 from .peers import GRACE_TIMEOUTS, Peers
 from .reads import Reads
 from .retention import KEEP_ALL, Cleaner, Retention
 from .routes import Routes
 from .scrub import Scrubber
 from .space import DiskWatch
-from .status import status_fields, tell_waiting
+from .status import Growth, status_fields, tell_waiting
 from .systemd import notify
 
 STOP_S_MAX = 5.0

@@ -1,18 +1,24 @@
-"""One process a data directory.
+"""The data directory: one process at a time in it, and what becomes of a store that is of no more use (R30, R31).
 
 Laws:
 
 * The lock is a file of its own: POSIX locks on ``alpo.db`` itself are SQLite's, and are lost when anything else in
   the process opens and closes that file.
 * The kernel drops it with the process, however that ends; a pid left in the file means nothing without the lock.
+* A store that is set aside: the data file goes first, by one rename. No moment of a crash leaves it there without its
+  WAL, which would be an older state of it that looks sound. A WAL that stays behind belongs to nothing, and is cleared
+  away when a store is made.
+* A directory that ever lost a store never founds a cluster again: whatever it held, others may still know.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+from datetime import datetime
 from pathlib import Path
 
+from . import schema
 from .interface import DirectoryInUse, StoreError
 
 LOCK_NAME = "alpo.lock"
@@ -51,3 +57,31 @@ class DirectoryLock:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
+
+
+_PREFIX = "lost-"
+
+
+def set_aside(directory: Path, now: datetime) -> Path:
+    """Move the store out of the way, to be looked at; where it is now. The lock must be held or the server stopped.
+
+    Raises `StoreError`.
+    """
+    aside = directory / f"{_PREFIX}{now:%Y%m%dT%H%M%S.%fZ}"
+    try:
+        aside.mkdir()
+        schema.sync(directory)
+        for suffix in ("", "-wal", "-shm"):
+            path = directory / (schema.DB_NAME + suffix)
+            if path.exists():
+                path.rename(aside / path.name)
+                schema.sync(directory)
+        schema.sync(aside)
+    except OSError as error:
+        raise StoreError(f"{error.filename or directory}: {error.strerror}") from error
+    return aside
+
+
+def has_lost(directory: Path) -> bool:
+    """Was a store of this directory ever set aside?"""
+    return any(directory.glob(f"{_PREFIX}*"))

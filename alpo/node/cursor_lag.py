@@ -20,7 +20,7 @@ from alpo.core.replica import Replica
 from alpo.storage.interface import Store, StoreError
 from alpo.wire import requests as w
 
-from .clients import ClientConnection
+from .client_connection import ClientConnection
 from .driver import Driver, wall_ms
 
 

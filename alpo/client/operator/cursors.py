@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from alpo.client.arguments import need_int, need_str
+from alpo.client.connection import Connection
+from alpo.client.reading import out_of_range
+from alpo.client.servers import Servers
 from alpo.core.cursors import valid_cursor
 from alpo.core.ready import Code
 from alpo.errors import Refused
 from alpo.wire import requests as w
 
 from .admin import at_leader, unwelcome
-from .arguments import need_int, need_str
-from .connection import Connection
-from .reading import out_of_range
-from .servers import Servers
 
 
 class CursorInfo(NamedTuple):

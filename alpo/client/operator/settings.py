@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypedDict, cast
 
+from alpo.client.connection import Connection
+from alpo.client.servers import Servers
 from alpo.core import settings as setting_rules
 from alpo.core.ready import Code
 from alpo.core.settings import Settings as CoreSettings
@@ -15,8 +17,6 @@ from alpo.errors import Refused
 from alpo.wire import requests as w
 
 from .admin import at_leader, unwelcome
-from .connection import Connection
-from .servers import Servers
 
 
 class Settings(TypedDict):

@@ -11,15 +11,15 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
+from alpo.client.arguments import need_int, need_str
+from alpo.client.connection import Connection
+from alpo.client.servers import Servers
 from alpo.core.inputs import MemberStep
 from alpo.core.members import MemberList
 from alpo.errors import AlpoError, ProtocolError, Unavailable
 from alpo.wire import requests as w
 
 from .admin import at_leader, no_answer, unwelcome
-from .arguments import need_int, need_str
-from .connection import Connection
-from .servers import Servers
 
 #: The end of a change's time, kept for asking what it waits for.
 _TOLD_S = 0.5

@@ -13,6 +13,14 @@ from typing import NamedTuple, TypeVar
 
 import anyio
 
+from alpo.client.arguments import need_int, need_str
+from alpo.client.connection import Connection, Lost
+from alpo.client.ids import NAME_BYTES_MAX, is_random
+from alpo.client.opening import Opening, nonces
+from alpo.client.payloads import Parcel, Payload, batch
+from alpo.client.reading import out_of_range
+from alpo.client.servers import PAUSE_FIRST_S, PAUSE_MAX_S, Servers
+from alpo.client.verdicts import AWAY, UNSEEN, code_name, kind_of, unknown, verdict
 from alpo.core.ready import Code
 from alpo.errors import (
     AlpoError,
@@ -41,15 +49,6 @@ from alpo.wire.requests import (
     Trim,
     Trimmed,
 )
-
-from .arguments import need_int, need_str
-from .batches import Parcel, Payload, batch
-from .connection import Connection, Lost
-from .ids import NAME_BYTES_MAX, is_random
-from .opening import Opening, nonces
-from .reading import out_of_range
-from .servers import PAUSE_FIRST_S, PAUSE_MAX_S, Servers
-from .verdicts import AWAY, UNSEEN, code_name, kind_of, unknown, verdict
 
 T = TypeVar("T")
 

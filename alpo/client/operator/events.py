@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 
 import anyio
 
+from alpo.client.arguments import need_datetime
+from alpo.client.connection import Connection, Lost
+from alpo.client.servers import Servers
 from alpo.wire.requests import EventList, ListEvents, RequestRefused
 
-from .arguments import need_datetime
-from .connection import Connection, Lost
-from .servers import Servers
 from .status import STATUS_S, members_of
 
 PAGE = 1_000

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from alpo.client.arguments import need_int
+from alpo.client.connection import Connection
+from alpo.client.ids import is_random
+from alpo.client.reading import out_of_range
+from alpo.client.servers import Servers
 from alpo.core.ready import Fate
 from alpo.errors import AlpoError, NotEverywhere, Overloaded, Refused, Unavailable
 from alpo.wire import requests as w
 
 from .admin import at_leader, check_named, probe_read, unwelcome
-from .arguments import need_int
-from .connection import Connection
-from .ids import is_random
-from .reading import out_of_range
-from .servers import Servers
 
 #: How long one request waits at the leader.
 _WAIT_MS = 500

@@ -9,14 +9,14 @@ from collections.abc import AsyncIterator
 
 import anyio
 
+from alpo.client.connection import Connection, Lost
+from alpo.client.servers import Servers
+from alpo.client.verdicts import code_name
 from alpo.core.ready import Code
 from alpo.errors import ProtocolError, Refused, Unavailable
 from alpo.wire.requests import Backup, BackupHead, BackupRows, Done, RequestRefused
 
 from .admin import no_answer
-from .connection import Connection, Lost
-from .servers import Servers
-from .verdicts import code_name
 
 
 class Overtaken(Refused):

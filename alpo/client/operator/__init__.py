@@ -1,0 +1,1 @@
+"""What operators, and readers that are not in a hurry, ask a cluster."""
