@@ -55,11 +55,12 @@ __all__ = [
 
 #: Loaded when first asked for: a server, and the core above all, does without the client's dependencies.
 _LATER = {
-    "Batches": "reading", "ByHand": "admin", "CursorInfo": "cursors", "Events": "events", "FileSpace": "compacting",
-    "Handle": "handle", "Leadership": "members", "Log": "log", "MemberInfo": "members", "MemberStatus": "status",
-    "Outcome": "keeping", "PeerStatus": "status", "Record": "record", "Records": "reading", "ServerEvent": "events",
-    "SessionInfo": "admin", "Settings": "settings", "Silent": "events", "StopEvent": "stopping", "SyncLog": "sync",
-    "SyncStopEvent": "stopping", "connect": "log", "connect_sync": "sync",
+    "Batches": "reading", "ByHand": "operator.admin", "CursorInfo": "operator.cursors", "Events": "operator.events",
+    "FileSpace": "compacting", "Handle": "handle", "Leadership": "operator.members", "Log": "log",
+    "MemberInfo": "operator.members", "MemberStatus": "operator.status", "Outcome": "operator.outcome",
+    "PeerStatus": "operator.status", "Record": "record", "Records": "reading", "ServerEvent": "operator.events",
+    "SessionInfo": "operator.admin", "Settings": "operator.settings", "Silent": "operator.events",
+    "StopEvent": "stopping", "SyncLog": "sync", "SyncStopEvent": "stopping", "connect": "log", "connect_sync": "sync",
 }
 
 if not TYPE_CHECKING:  # a type checker that sees it takes every misspelt name for one of these

@@ -23,7 +23,7 @@ Origin: TypeAlias = Hashable
 
 class Received(NamedTuple):
     """A message from another server. ``at_s``: when it came, on the clock of `Replica.step`; it may have waited since
-    (see `patience`). By default it comes with the step itself."""
+    (see `dispatch.can_wait`). By default it comes with the step itself."""
 
     envelope: Envelope
     at_s: float = math.inf

@@ -6,7 +6,8 @@ Laws:
 * It is answered only after a majority has answered a round that began after that, and once our own disk
   holds that id. Rounds are numbered; a late answer to an earlier one proves nothing.
 * One round at a time serves all reads that wait.
-* Whatever else only a leader of this moment may answer waits for a round in the same way: `keeping` judges it then.
+* Whatever else only a leader of this moment may answer waits for a round in the same way, and is judged then
+  (`operator_requests`).
 """
 
 from __future__ import annotations

@@ -8,9 +8,9 @@ Laws:
 * An invariant that breaks makes the step raise an alarm: nothing of it may be acted on, the server stops.
 
 The parts: `election` (R1-R10), `replication` and `acceptance` (R11-R18), `cleaning` (R18-R20), `serving` and
-`sessions` (R21-R24), `reads` and `keeping` (R25), `membership`, `changes`, `newcomers` and `installing` (R27, R30),
-`handover` (R28), `start` (R29), `damage` (R31), `room` (full disks). This module holds what they share and hands inputs
-to them.
+`machine` (R21-R24), `reads` and `operator_requests` (R25), `members`, `changes`, `newcomers` and `installing` (R27,
+R30), `handover` (R28), `first_start` (R29), `damage` (R31), `disk_space` (full disks). This module holds what they
+share and hands inputs to them.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ class Replica:
         return self.seen_addresses.get(member.identity, member.address)
 
     def can_wait(self, item: Input) -> bool:
-        """May a step for this alone come with the next inputs? See `patience`."""
+        """May a step for this alone come with the next inputs? See `dispatch.can_wait`."""
         return can_wait(self, item)
 
     # -- starting and stepping --------------------------------------------------------------------------

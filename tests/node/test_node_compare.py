@@ -14,8 +14,7 @@ import trio.testing
 from node_rig import Rig, append, connect, listening_socket, random_id, rig, until
 
 from alpo.core.entries import Entry, seal
-from alpo.node import compare, digests
-from alpo.node import throttle as pace
+from alpo.node import compare, digests, throttle
 from alpo.node.compare import Copies
 from alpo.node.inquiry import Inquiry, Unusable
 from alpo.node.limits import DiskCare
@@ -35,7 +34,7 @@ def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _set_quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compare, "RETRY_S", 0.01)
-    monkeypatch.setattr(pace, "FREE_BYTES_PER_S", 1 << 40)
+    monkeypatch.setattr(throttle, "FREE_BYTES_PER_S", 1 << 40)
 
 
 def plant(node: Node, *ids: int) -> None:

@@ -12,7 +12,7 @@ import pytest
 from store_kit import SERVER, LogBuilder, base_of, cleaning, row, table, write
 
 from alpo.core.disk import Boot
-from alpo.storage import vacuum as space
+from alpo.storage import vacuum
 from alpo.storage.interface import Rest
 from alpo.storage.schema import DB_NAME
 from alpo.storage.sqlite import SqliteStore
@@ -118,7 +118,7 @@ def test_a_crash_at_any_step_of_taking_a_base(sqlite, tmp_path):
 
 
 def test_a_crash_at_any_step_of_giving_back(sqlite, tmp_path, monkeypatch):
-    monkeypatch.setattr(space, "STEP_S", float("inf"))
+    monkeypatch.setattr(vacuum, "STEP_S", float("inf"))
     entries = LogBuilder().datas(1_000, size=500)
     sqlite.store.commit([write(entries)])
     sqlite.store.commit([cleaning(entries[599])])
@@ -145,7 +145,7 @@ import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 from store_kit import SERVER, LogBuilder, cleaning, row, table, write
-from alpo.storage import space
+from alpo.storage import vacuum
 from alpo.storage.interface import Rest
 from alpo.storage.sqlite import SqliteStore
 store = SqliteStore.open(Path(sys.argv[1]), SERVER)

@@ -9,8 +9,7 @@ import pytest
 from store_kit import LogBuilder, cleaning, write
 
 from alpo.storage import sqlite as sqlite_module
-from alpo.storage import vacuum as space
-from alpo.storage import wal
+from alpo.storage import vacuum, wal
 from alpo.storage import writer as writer_module
 from alpo.storage.interface import Rest, StoreError
 from alpo.storage.schema import wal_bytes
@@ -23,8 +22,8 @@ WAIT_S = 60
 @pytest.fixture
 def no_pace(monkeypatch):
     """A step whenever there is one to do, and small files count too."""
-    monkeypatch.setattr(space, "PACE", 0)
-    monkeypatch.setattr(space, "FREE_PAGES_MIN", 16)
+    monkeypatch.setattr(vacuum, "PACE", 0)
+    monkeypatch.setattr(vacuum, "FREE_PAGES_MIN", 16)
 
 
 def _fill(store, log, count, size=200, step=500):
@@ -165,7 +164,7 @@ def test_a_step_is_small_and_gets_smaller_when_it_takes_long(sqlite, no_pace, mo
     before = _pages(sqlite.store).all
     gone = []
     for step_s in (float("inf"), -1.0):
-        monkeypatch.setattr(space, "STEP_S", step_s)
+        monkeypatch.setattr(vacuum, "STEP_S", step_s)
         for _ in range(5):
             assert sqlite.store.checkpoint(Rest.IDLE) == IDLE_GAP_S
             gone.append(before - _pages(sqlite.store).all)
@@ -176,8 +175,8 @@ def test_a_step_is_small_and_gets_smaller_when_it_takes_long(sqlite, no_pace, mo
 
 
 def test_while_writes_come_there_is_time_between_two_steps(sqlite, monkeypatch):
-    monkeypatch.setattr(space, "FREE_PAGES_MIN", 16)
-    monkeypatch.setattr(space, "PACE", float("inf"))
+    monkeypatch.setattr(vacuum, "FREE_PAGES_MIN", 16)
+    monkeypatch.setattr(vacuum, "PACE", float("inf"))
     _fill(sqlite.store, LogBuilder(), 5_000)
     _clean(sqlite.store, 4_000)
     stood = _pages(sqlite.store).all
