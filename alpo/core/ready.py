@@ -183,15 +183,23 @@ class Event(NamedTuple):
 
 @dataclass(slots=True)
 class Ready:
-    """All that one step asks for; see the module's head for the order."""
+    """All that one step asks of whoever drives the replica; see the module's head for the order."""
 
+    #: Messages that may leave at once, before anything is written.
     send: list[Envelope] = field(default_factory=list)
+    #: Hand it to the writer, which takes writes in the order of their numbers; report with `Persisted`.
     write: Write | None = None
+    #: Messages that may leave only once ``write``, and every write before it, is on disk (R14). Never without a write.
     send_after_write: list[Envelope] = field(default_factory=list)
+    #: Answers to clients. They may leave at once: none is made before it may be given (R24).
     replies: list[Reply] = field(default_factory=list)
+    #: Entries to read from the disk; step with `Loaded`.
     loads: list[Load] = field(default_factory=list)
+    #: Saved states to read from the disk, for newcomers; step with `ImageLoaded`.
     images: list[LoadImage] = field(default_factory=list)
+    #: Sound copies of entries to read from the disk, for a member that lost them; step with `CopyLoaded`.
     copies: list[LoadCopy] = field(default_factory=list)
+    #: Lines for the log.
     events: list[Event] = field(default_factory=list)
     #: Monotonic seconds by which `step` wants to be called again, with `Tick` if nothing else.
     deadline_s: float = 0.0
