@@ -130,6 +130,22 @@ def test_core_is_pure() -> None:
     assert wrong == {}
 
 
+#: What the replicated state machine may import of the core: words, and nothing of how servers agree.
+WORDS = {"client_ids", "disk", "entries", "inputs", "machine", "ready", "settings"}
+
+
+def test_the_state_machine_knows_nothing_of_consensus() -> None:
+    wrong = {
+        path.name: names
+        for path in sources("alpo/core/machine")
+        if (names := {
+            name for name in imports(ast.parse(path.read_text()), module_of(path), path.name == "__init__.py")
+            if name.startswith("alpo.core.") and name.split(".")[2] not in WORDS
+        })
+    }
+    assert wrong == {}
+
+
 def test_core_has_no_randomness_of_its_own() -> None:
     assert {p.name: lines for p in sources("alpo/core") if (lines := random_calls(p.read_text()))} == {}
 
