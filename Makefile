@@ -19,7 +19,7 @@ EXPLORE_SECONDS ?= 300
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help venv lint check test demo demo-spark bench soak sim-coverage clean
+.PHONY: help venv lint check test demo demo-spark bench soak sim-coverage release-notes clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -62,7 +62,7 @@ test: lint ## everything: lint, then all tests but the slow kinds' matrices (mak
 
 check: $(CHECK_STAMP) ## ruff, mypy of all but Spark's parts, the tests of core and wire: a minute, nothing of Spark installed
 	$(BIN)/ruff check .
-	$(BIN)/mypy --follow-imports=silent --exclude '/(spark|pipeline)/' alpo cli/alpo_cli sim/alpo_sim
+	$(BIN)/mypy --follow-imports=silent --exclude '/(spark|pipeline)/' alpo cli/alpo_cli sim/alpo_sim sim/alpo_elections
 	$(BIN)/python -m pytest --quiet $(IN_PARALLEL) tests/core tests/wire
 
 demo: $(STAMP) ## three servers, real input, the leader killed in the middle: nothing lost, nothing doubled
@@ -86,6 +86,9 @@ soak: $(SOAK_STAMP) ## the slow tests, real processes under faults SOAK_SECONDS=
 
 sim-coverage: $(TEST_STAMP) ## how much of alpo/core the simulator alone runs
 	$(BIN)/python benchmarks/simulated_coverage.py
+
+release-notes: $(CHECK_STAMP) ## what the next release will add to CHANGELOG.md, from the files in changes/
+	$(BIN)/towncrier build --draft
 
 clean: ## remove .venv and whatever the tools left behind
 	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,6 +1,6 @@
 """ALPO: a replicated append-only log.
 
-`connect` and `connect_sync` are where programs begin; every error derives from `AlpoError`.
+Programs begin with `connect` or `connect_sync`; every error derives from `AlpoError`.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from ._version import __version__
 from .errors import (
     AlpoError,
     Closed,
@@ -28,22 +29,18 @@ from .errors import (
 )
 
 if TYPE_CHECKING:
-    from .client.compacting import FileSpace
     from .client.handle import Handle
     from .client.log import Log, connect
-    from .client.operator.admin import ByHand, SessionInfo
     from .client.operator.cursors import CursorInfo
     from .client.operator.events import Events, ServerEvent, Silent
+    from .client.operator.files import FileSpace
     from .client.operator.members import Leadership, MemberInfo
-    from .client.operator.outcome import Outcome
+    from .client.operator.sessions import ByHand, Outcome, SessionInfo
     from .client.operator.settings import Settings
     from .client.operator.status import MemberStatus, PeerStatus
-    from .client.reading import Batches, Records
+    from .client.reading import Batches, Records, StopEvent, SyncStopEvent
     from .client.record import Record
-    from .client.stopping import StopEvent, SyncStopEvent
     from .client.sync import SyncLog, connect_sync
-
-__version__ = "0.2.0"
 
 __all__ = [
     "AlpoError", "Batches", "ByHand", "Closed", "CursorInfo", "Events", "Fenced", "FileSpace", "Handle", "Leadership",
@@ -53,17 +50,18 @@ __all__ = [
     "SyncStopEvent", "TooLarge", "Unavailable", "__version__", "connect", "connect_sync",
 ]
 
-#: Loaded when first asked for: a server, and the core above all, does without the client's dependencies.
+#: Name -> module of `alpo.client`, imported when first asked for: a server, above all its core, does without the
+#: client's dependencies.
 _LATER = {
-    "Batches": "reading", "ByHand": "operator.admin", "CursorInfo": "operator.cursors", "Events": "operator.events",
-    "FileSpace": "compacting", "Handle": "handle", "Leadership": "operator.members", "Log": "log",
-    "MemberInfo": "operator.members", "MemberStatus": "operator.status", "Outcome": "operator.outcome",
+    "Batches": "reading", "ByHand": "operator.sessions", "CursorInfo": "operator.cursors", "Events": "operator.events",
+    "FileSpace": "operator.files", "Handle": "handle", "Leadership": "operator.members", "Log": "log",
+    "MemberInfo": "operator.members", "MemberStatus": "operator.status", "Outcome": "operator.sessions",
     "PeerStatus": "operator.status", "Record": "record", "Records": "reading", "ServerEvent": "operator.events",
-    "SessionInfo": "operator.admin", "Settings": "operator.settings", "Silent": "operator.events",
-    "StopEvent": "stopping", "SyncLog": "sync", "SyncStopEvent": "stopping", "connect": "log", "connect_sync": "sync",
+    "SessionInfo": "operator.sessions", "Settings": "operator.settings", "Silent": "operator.events",
+    "StopEvent": "reading", "SyncLog": "sync", "SyncStopEvent": "reading", "connect": "log", "connect_sync": "sync",
 }
 
-if not TYPE_CHECKING:  # a type checker that sees it takes every misspelt name for one of these
+if not TYPE_CHECKING:  # type checkers must not see this function: they would accept every misspelt name
 
     def __getattr__(name: str) -> Any:
         module = _LATER.get(name)

@@ -1,9 +1,9 @@
-"""Where servers are: HOST:PORT, and lists of that. Shared by servers, clients and commands; imports next to nothing.
+"""Addresses of servers: HOST:PORT, and lists of them, for servers, clients and commands. Imports next to nothing.
 
 Laws:
 
-* An IPv6 host stands in brackets wherever text is read or written, and without them once it is parsed.
-* A host is what a resolver can be asked for: labels of 1 to 63 characters, or an address.
+* An IPv6 host has brackets in text that is read or written, and none once it is parsed.
+* A host is what a resolver accepts: labels of 1 to 63 characters, or an address.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ import json
 import re
 from collections.abc import Sequence
 
-#: Where a server listens unless it is told otherwise: what a port left out stands for.
+#: Port that a server listens on, and that an address without a port means.
 PORT_DEFAULT = 7100
-#: Whom a client asks when it was told nothing.
+#: Server that a client asks if none was given.
 SERVER_DEFAULT = f"127.0.0.1:{PORT_DEFAULT}"
 ACCEPTED = "HOST:PORT with a port from 1 to 65535 (an IPv6 host in brackets: [::1]:7100)"
 
-#: Labels of 1 to 63: of any other the resolver does not say "unknown", it breaks off.
+#: Labels of 1 to 63 characters: for any other the resolver does not answer "unknown" but fails.
 _HOST = re.compile(r"(?=.{1,253}\Z)(?![-.])[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?")
 _SHOWN_CHARS_MAX = 80
 
 
 class AddressError(ValueError):
-    """One line that says what was given and what is accepted."""
+    """An address is wrong; the message is one line that says what was given and what is accepted."""
 
 
 def parse_address(text: str, port_default: int | None = None) -> tuple[str, int]:
-    """(host, port) of "HOST:PORT"; an IPv6 host stands in brackets, and is returned without them.
+    """(host, port) of "HOST:PORT"; an IPv6 host has brackets in ``text``, and none in the result.
 
-    ``port_default``: of an address without a port; None: there has to be one. Raises `AddressError`.
+    ``port_default``: the port of an address without one; None: a port is required. Raises `AddressError`.
     """
     host, colon, port = text.rpartition(":")
     if port_default is not None and (not colon or port.endswith("]")):
@@ -44,9 +44,9 @@ def parse_address(text: str, port_default: int | None = None) -> tuple[str, int]
 
 
 def parse_servers(servers: str | Sequence[str]) -> tuple[str, ...]:
-    """The addresses of "HOST[:PORT],HOST[:PORT]" or a sequence, each as "HOST:PORT", none twice.
+    """The addresses of "HOST[:PORT],HOST[:PORT]" or a sequence, each as "HOST:PORT", without duplicates.
 
-    A port left out is 7100. Raises `AddressError`, also when there are none.
+    A missing port is 7100. Raises `AddressError`, also if there are none.
     """
     parts = servers.split(",") if isinstance(servers, str) else servers
     found = [join_address(*parse_address(part.strip(), PORT_DEFAULT)) for part in parts if part.strip()]
@@ -56,12 +56,12 @@ def parse_servers(servers: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def join_address(host: str, port: int) -> str:
-    """ "HOST:PORT", an IPv6 host in brackets."""
+    """Text HOST:PORT, an IPv6 host in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _is_ipv6(host: str) -> bool:
-    import ipaddress  # most addresses have no brackets
+    import ipaddress  # imported here: most addresses have no brackets
 
     try:
         ipaddress.IPv6Address(host)

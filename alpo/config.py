@@ -1,13 +1,13 @@
-"""alpod's configuration: every key, its type, its bounds, its default. `config_sources.load_config` reads it.
+"""alpod's configuration: every key with its type, bounds and default. `config_sources.load_config` reads it.
 
 Laws:
 
 * A `Config` is whole and consistent.
-* A key that is not known is an error, never ignored.
-* Units stand last in names: ``_s`` seconds, ``_bytes`` bytes. Every number has bounds.
-* ``member`` and ``settings`` only seed a first start (R29); afterwards what is in the log wins.
+* An unknown key is an error, never ignored.
+* Names end with units: ``_s`` seconds, ``_bytes`` bytes. Every number has bounds.
+* ``member`` and ``settings`` only seed a first start (R29); afterwards the log's version counts.
 
-`alpod --print-config` (samples/alpod.toml) shows every key with its default and its danger.
+`alpod --print-config` (samples/alpod.toml) explains every key, its default and its danger.
 """
 
 from __future__ import annotations
@@ -20,26 +20,17 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from alpo import addresses
+from alpo.addresses import ACCEPTED, join_address, parse_address
 from alpo.core.members import Configured
 from alpo.core.settings import BOUNDS, Settings
 
 ID_MAX = 2**31 - 1
 MEMBERS_MAX = 31
 _MIB = 1 << 20
-_ADDRESS = addresses.ACCEPTED
 
 
 class ConfigError(ValueError):
-    """One line for the operator; alpod prints it and exits 2."""
-
-
-def parse_address(text: str) -> tuple[str, int]:
-    """`addresses.parse_address`, its error one of ours. Raises `ConfigError`."""
-    try:
-        return addresses.parse_address(text)
-    except addresses.AddressError as error:
-        raise ConfigError(str(error)) from None
+    """The configuration is wrong. The message is one line for the operator; alpod prints it and exits with 2."""
 
 
 def _ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
@@ -50,7 +41,8 @@ def _ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def _is_loopback(host: str) -> bool:
-    """Names other than localhost are not looked up: what they mean may change while alpod runs."""
+    """True for a loopback address or localhost. Other names are not looked up: their meaning may change while alpod
+    runs."""
     ip = _ip(host)
     return host.lower() == "localhost" if ip is None else ip.is_loopback
 
@@ -70,7 +62,8 @@ def _switch(default: bool) -> Any:
 
 
 def _wrong(loc: tuple[int | str, ...], value: object, accepted: str) -> PydanticCustomError:
-    """What a type and a range cannot say; ``loc`` is relative to what is being checked, as pydantic counts (from 0)."""
+    """Error for what a type and a range cannot express; ``loc`` is relative to what is checked, in pydantic's terms
+    (from 0)."""
     return PydanticCustomError("wrong", "{accepted}", {"loc": loc, "value": value, "accepted": accepted})
 
 
@@ -79,10 +72,11 @@ class _Table(BaseModel):
 
 
 class MemberLine(_Table):
-    """One ``[[member]]`` (R27, R29). ``priority`` breaks ties between equal logs in elections: higher wins."""
+    """A ``[[member]]`` table (R27, R29). ``priority`` breaks ties between equal logs in elections: the higher one
+    wins."""
 
     id: int = Field(ge=1, le=ID_MAX, strict=True, description=f"a whole number from 1 to {ID_MAX}")
-    address: str = Field(strict=True, description=_ADDRESS)
+    address: str = Field(strict=True, description=ACCEPTED)
     priority: int = _whole(0, -1000, 1000)
 
     @field_validator("address")
@@ -95,7 +89,8 @@ class MemberLine(_Table):
 
 
 class Timers(_Table):
-    """Equal on all members: peers compare and warn (rules.md#timers). ``stagger_s``: see `Config.stagger_s`."""
+    """The ``[timers]`` table: equal on all members, peers compare and warn (rules.md#timers). ``stagger_s``: see
+    `Config.stagger_s`."""
 
     heartbeat_s: float = _seconds(0.1, 0.001, 60)
     election_timeout_s: float = _seconds(0.5, 0.005, 300)
@@ -103,7 +98,7 @@ class Timers(_Table):
 
     @model_validator(mode="after")
     def _five_heartbeats(self) -> Self:
-        # In whole microseconds: 5 × 0.07 is above 0.35 in floating point.
+        # Compare whole microseconds: 5 × 0.07 is above 0.35 in floating point.
         if round(self.election_timeout_s * 1e6) < 5 * round(self.heartbeat_s * 1e6):
             accepted = f"must be at least 5 × heartbeat_s = {5 * self.heartbeat_s:g}"
             raise _wrong(("election_timeout_s",), self.election_timeout_s, accepted)
@@ -111,7 +106,8 @@ class Timers(_Table):
 
 
 class ReplicatedSettings(_Table):
-    """What every server must compute alike, so equal on all at the first start (rules.md#settings, R29)."""
+    """The ``[settings]`` table: what every server must compute alike, so equal on all at the first start
+    (rules.md#settings, R29)."""
 
     session_ttl_s: float = _seconds(7 * 24 * 3600, *(ms / 1000 for ms in BOUNDS["session_ttl_ms"]))
     window: int = _whole(1024, *BOUNDS["window"])
@@ -132,7 +128,8 @@ class ReplicatedSettings(_Table):
 
 
 class LimitsTable(_Table):
-    """Bounds of this server's own; they may differ between servers. ``…_bytes_per_s`` 0: no bound."""
+    """The ``[limits]`` table: this server's own bounds, which may differ between servers. ``…_bytes_per_s`` 0: no
+    bound."""
 
     client_connections_max: int = _whole(1000, 1, 100_000)
     hello_timeout_s: float = _seconds(5.0, 0.05, 300)
@@ -145,7 +142,8 @@ class LimitsTable(_Table):
 
 
 class RetentionTable(_Table):
-    """What this server keeps of the log (R19); None: no limit. May differ between servers."""
+    """The ``[retention]`` table: what this server keeps of the log (R19); None: no limit. May differ between
+    servers."""
 
     max_age_s: float | None = _seconds(None, 1, 100 * 366 * 24 * 3600)
     max_bytes: int | None = _whole(None, 64 * _MIB, 1 << 60)
@@ -155,7 +153,7 @@ class RetentionTable(_Table):
 
 
 class StorageTable(_Table):
-    """This server's disk. 0: no mark, no scrub."""
+    """The ``[storage]`` table: checks of this server's disk. 0: no mark, no scrub."""
 
     low_water_bytes: int = _whole(256 * _MIB, 0, 1 << 60)
     scrub_bytes_per_s: int = _whole(1 * _MIB, 0, 1 << 40)
@@ -166,12 +164,12 @@ _WILDCARDS = ("0.0.0.0", "::")
 
 
 class Config(_Table):
-    """One alpod's configuration, checked. Raises nothing after `load_config` has returned it."""
+    """A checked configuration of one alpod. Its properties raise nothing once `load_config` has returned it."""
 
     id: int = Field(ge=1, le=ID_MAX, strict=True, description=f"a whole number from 1 to {ID_MAX}")
     data: Path = Field(description="the path of a directory")
-    listen: str = Field(strict=True, description=_ADDRESS)
-    advertise: str | None = Field(None, strict=True, description=_ADDRESS)
+    listen: str = Field(strict=True, description=ACCEPTED)
+    advertise: str | None = Field(None, strict=True, description=ACCEPTED)
     member: tuple[MemberLine, ...] = Field(
         (), max_length=MEMBERS_MAX, description=f"1 to {MEMBERS_MAX} members, this server among them"
     )
@@ -260,20 +258,22 @@ class Config(_Table):
 
     @cached_property
     def listen_address(self) -> tuple[str, int]:
-        """(host, port) to listen on; it may differ from the address that the others dial."""
+        """(host, port) to listen on; may differ from the address that other servers dial."""
         return parse_address(self.listen)
 
     @cached_property
     def own_line(self) -> MemberLine:
-        """This server's line of the member list; a newcomer's is made up from where it listens."""
+        """This server's entry in the member list; for a newcomer one made of its address."""
         own = (line for line in self.member if line.id == self.id)
         return next(own, None) or MemberLine(id=self.id, address=self.advertise or self.listen)
 
     @property
     def advertised(self) -> str:
-        """Where the others are told to reach this server (R27): ``advertise``, else where it listens.
+        """The address at which other servers are told to reach this one (R27): ``advertise``, else the one it listens
+        on.
 
-        Its own line of the member list stands for that if only the host differs (a name, say, or a wildcard).
+        If its entry in the member list differs from that only in the host (a name, or for a wildcard), that entry is
+        used.
         """
         if self.advertise is not None:
             return self.advertise
@@ -282,34 +282,35 @@ class Config(_Table):
         if own_port == port:
             return self.own_line.address
         if host in _WILDCARDS:
-            return f"[{own_host}]:{port}" if ":" in own_host else f"{own_host}:{port}"
+            return join_address(own_host, port)
         return self.listen
 
     @property
     def cluster_id(self) -> bytes:
-        """16 bytes; b"" when any cluster will do."""
+        """The cluster id, 16 bytes; b"" if any cluster will do."""
         return bytes.fromhex(self.cluster or "")
 
     @property
     def stagger_s(self) -> float:
-        """T/20 unless given (rules.md#timers)."""
+        """Seconds between the election timers of servers that follow each other in order; T/20 unless configured
+        (rules.md#timers)."""
         return self.timers.election_timeout_s / 20 if self.timers.stagger_s is None else self.timers.stagger_s
 
     @property
     def configured(self) -> tuple[Configured, ...]:
-        """The list for a first start, ordered by id (R29); of a newcomer itself alone."""
+        """The member list for a first start, ordered by id (R29); a newcomer's holds itself alone."""
         lines = self.member or (self.own_line,)
         return tuple(sorted(Configured(line.id, line.address, line.priority) for line in lines))
 
     @property
     def settings_core(self) -> Settings:
-        """The settings for a first start, as the core keeps them (R29)."""
+        """The settings for a first start, in the core's form (R29)."""
         plain = self.settings.model_dump()
         ttl_s = plain.pop("session_ttl_s")
         return Settings(session_ttl_ms=round(ttl_s * 1000), **plain)
 
 
-#: The tables by their names; the top of the file is "".
+#: Model of each table by name; "" is the top of the file.
 TABLES: dict[str, type[_Table]] = {
     "": Config, "member": MemberLine, "timers": Timers, "settings": ReplicatedSettings, "limits": LimitsTable,
     "retention": RetentionTable, "storage": StorageTable,

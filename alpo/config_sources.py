@@ -1,10 +1,10 @@
-"""Where alpod's configuration comes from: a TOML file, over which the environment wins, over which the flags win.
+"""Sources of alpod's configuration: a TOML file, overridden by the environment, overridden by flags.
 
 Laws:
 
-* What `load_config` returns is whole and consistent; whatever is wrong is one `ConfigError` of one line that
-  names the file (or the variable, or the command line), the key, the value given and what is accepted.
-* Every key is a variable too, ALPOD_KEY or ALPOD_TABLE_KEY. An empty one is as good as none.
+* What `load_config` returns is whole and consistent. Any fault is one `ConfigError` of one line that names the file (or
+  the variable, or the command line), the key, the value given and what is accepted.
+* Every key is also a variable, ALPOD_KEY or ALPOD_TABLE_KEY. An empty variable counts as not set.
 * `as_toml` of what was loaded, loaded again, is the same.
 """
 
@@ -31,17 +31,18 @@ _DECIMAL = re.compile(r"[+-]?[0-9]{1,30}(\.[0-9]{0,30})?([eE][+-]?[0-9]{1,3})?")
 
 
 class Loaded(NamedTuple):
-    """``sources``: (key,) or (table, key) -> where its value is from; keys at their default are not in it."""
+    """A configuration and its sources: (key,) or (table, key) -> where the value is from; keys with defaults are left
+    out."""
 
     config: Config
     sources: dict[tuple[str, ...], str]
 
 
 def load_config(path: Path | None, overrides: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> Loaded:
-    """The configuration in the file ``path`` (None: none), with the variables of ``environ`` over it, and ``overrides``
-    over those.
+    """Load the configuration from the file ``path`` (None: none), the variables of ``environ``, which override it, and
+    ``overrides``, which override both.
 
-    Keys of ``overrides`` are those of the file's top; None and [] mean "flag not given". ``member`` is a list of
+    Keys of ``overrides`` are the file's top-level keys; None and [] mean "flag not given". ``member`` is a list of
     "ID=HOST:PORT" and replaces the whole list. Raises `ConfigError`.
     """
     given: dict[str, Any] = read_file(path)
@@ -49,7 +50,7 @@ def load_config(path: Path | None, overrides: Mapping[str, Any], environ: Mappin
     for key, (variable, value) in _from_environment(environ or {}).items():
         *table, name = key
         place = given.setdefault(table[0], {}) if table else given
-        if isinstance(place, dict):  # else the file is wrong, and that is said
+        if isinstance(place, dict):  # otherwise the file is wrong, and validation says so
             place[name] = value
         sources[key] = f"environment: {variable}"
     flags = {key: value for key, value in overrides.items() if value is not None and value != []}
@@ -59,7 +60,7 @@ def load_config(path: Path | None, overrides: Mapping[str, Any], environ: Mappin
     try:
         return Loaded(Config.model_validate({**given, **flags}), sources)
     except ValidationError as error:
-        # A mistyped key is both unknown and missing: the first of the two is what was done.
+        # A misspelt key is both unknown and missing: report the unknown one.
         first = min(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
         raise ConfigError(_explain(first, path, sources)) from None
 
@@ -75,7 +76,7 @@ def _keys(given: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
 # -- the environment ------------------------------------------------------------------------------------
 
 def variables() -> dict[str, tuple[str, ...]]:
-    """Every variable that there is, and its key: (key,) or (table, key)."""
+    """Every environment variable of alpod and its key: (key,) or (table, key)."""
     found: dict[str, tuple[str, ...]] = {}
     for table, model in TABLES.items():
         for name in model.model_fields:
@@ -86,14 +87,14 @@ def variables() -> dict[str, tuple[str, ...]]:
 
 
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:
-    """Those that look like alpod's and are not."""
+    """Environment variables that begin like alpod's but are not among them, sorted."""
     known = variables()
     return sorted(name for name in environ if name.startswith(_PREFIX) and name not in known)
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[tuple[str, ...], tuple[str, Any]]:
-    """Key -> (variable, value); an empty variable is none. What cannot be read as its key's type stays text, which is
-    then refused like any other wrong value."""
+    """Key -> (variable, value), without empty variables. A value that cannot be read as its key's type stays text,
+    which validation then refuses."""
     found: dict[tuple[str, ...], tuple[str, Any]] = {}
     for variable, key in variables().items():
         text = environ.get(variable, "").strip()
@@ -114,7 +115,7 @@ def _from_environment(environ: Mapping[str, str]) -> dict[tuple[str, ...], tuple
 
 
 def read_file(path: Path | None) -> dict[str, Any]:
-    """What stands in the file, unchecked; nothing if there is none. Raises `ConfigError`."""
+    """The file's content, unchecked; {} without a file. Raises `ConfigError`."""
     if path is None:
         return {}
     try:
@@ -124,7 +125,7 @@ def read_file(path: Path | None) -> dict[str, Any]:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: is not TOML: byte {error.start} is not UTF-8") from None
-    except ValueError as error:  # TOMLDecodeError, or a number of more digits than int() takes
+    except ValueError as error:  # TOMLDecodeError, or a number with more digits than int() takes
         raise ConfigError(f"{path}: is not TOML: {error}") from None
 
 
@@ -136,7 +137,7 @@ def _parse_member(text: str, where: str) -> dict[str, Any]:
 
 
 def _explain(error: ErrorDetails, path: Path | None, sources: Mapping[tuple[str, ...], str]) -> str:
-    """The one line: whose fault, which key, what it was, what is accepted."""
+    """Error text of one line: source, key, the value given, what is accepted."""
     loc, value = error["loc"], error["input"]
     if error["type"] == "wrong":
         loc, value = loc + error["ctx"]["loc"], error["ctx"]["value"]
@@ -159,7 +160,7 @@ def _explain(error: ErrorDetails, path: Path | None, sources: Mapping[tuple[str,
 
 
 def _dotted(loc: tuple[int | str, ...]) -> str:
-    """A key as a reader of the file would name it; lines of the member list count from 1."""
+    """A key as a reader of the file would name it; entries of the member list count from 1."""
     parts = [f"number {part + 1}" if isinstance(part, int) else _bare(part) for part in loc]
     return (" " if loc[0] == "member" else ".").join(parts)
 
@@ -176,7 +177,7 @@ def _accepted(loc: tuple[int | str, ...]) -> str:
 
 
 def _nearest(loc: tuple[int | str, ...]) -> str:
-    """The known key that was meant, looked for in the same table first; else all keys of that table."""
+    """A hint at the known key that was meant, searched in the same table first; else all keys of that table."""
     own = str(loc[0]) if len(loc) > 1 else ""
     for name in [own, *(name for name in TABLES if name != own)]:
         found = difflib.get_close_matches(str(loc[-1]), TABLES[name].model_fields, n=1, cutoff=0.7)
@@ -192,7 +193,7 @@ def _show(value: object) -> str:
 
 
 def as_toml(loaded: Loaded) -> str:
-    """What is in force, key by key with where it is from; as TOML, it means the same configuration."""
+    """The configuration in force as TOML, each key with its source; loading it gives the same configuration."""
     config, sources = loaded
     lines = [_line(config, sources, (), name) for name in Config.model_fields if name not in TABLES]
     for member in config.member:
@@ -204,7 +205,7 @@ def as_toml(loaded: Loaded) -> str:
 
 
 def differences(old: Config, new: Config) -> list[str]:
-    """The keys, dotted, whose values differ."""
+    """The dotted keys whose values differ."""
     found = []
     for name in Config.model_fields:
         before, after = getattr(old, name), getattr(new, name)

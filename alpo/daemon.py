@@ -19,14 +19,14 @@ from typing import Any, NoReturn
 import structlog
 import trio
 
-from alpo import __version__
+from alpo._version import __version__
 from alpo.config import Config, ConfigError
 from alpo.config_sources import Loaded, as_toml, differences, load_config, read_file, unknown_variables
 from alpo.core.config import ReplicaConfig
-from alpo.node.driver import Alarm, StoreLost
+from alpo.core.ready import Alarm, StoreLost
+from alpo.node.event_log import LEVELS, is_console, set_up_logs
 from alpo.node.limits import LIVE_LIMITS, DiskCare, Limits
 from alpo.node.listener import ListenError, open_listener
-from alpo.node.logging_setup import LEVELS, is_console, set_up_logs
 from alpo.node.node import CannotReload, Fresh, Node
 from alpo.node.retention import Retention
 from alpo.storage import schema
@@ -38,12 +38,12 @@ from alpo.storage.writer import Writer
 
 log = structlog.get_logger()
 
-#: Files that a server may have open when the system sets no limit of its own.
+#: Files that a server may have open if the system sets no limit of its own.
 _FILES_MAX = 65_536
-#: Entries are tuples by the ten thousands: the collector must not go through them all the time. Nothing in the
-#: hot path makes cycles.
+#: Garbage collection thresholds: entries are tens of thousands of tuples, which the collector must not traverse all the
+#: time. Nothing in the hot path makes cycles.
 _GC_THRESHOLDS = (50_000, 20, 50)
-#: Longest time that the writer's thread waits for the interpreter while the Trio thread computes.
+#: Longest time that the writer's thread waits for the GIL while the Trio thread computes.
 _SWITCH_INTERVAL_S = 0.0005
 
 _EXAMPLES = """
@@ -73,7 +73,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 class _Print(argparse.Action):
-    """Prints a file that came with alpod, and ends."""
+    """Option that prints a file shipped with alpod and exits."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object, **__: object) -> None:
         print(files("alpo").joinpath("samples", str(self.const)).read_text("utf-8"), end="")
@@ -125,7 +125,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The entry point; always leaves by SystemExit."""
+    """Run alpod's command line; always ends with SystemExit."""
     words = sys.argv[1:] if argv is None else argv
     try:
         flags: dict[str, Any] = vars(_parser().parse_args(words))
@@ -153,8 +153,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _planned(raised: BaseException) -> Exception | None:
-    """What an operator has to hear of it: the first, if all there is in it is what a disk or the system refused. None:
-    a bug, whose traceback is wanted."""
+    """The first error if all errors in ``raised`` are refusals by the disk or the system, for the operator; None if
+    there is a bug, whose traceback is wanted."""
     if isinstance(raised, BaseExceptionGroup):
         inner = [_planned(one) for one in raised.exceptions]
         return None if None in inner else inner[0]
@@ -162,7 +162,7 @@ def _planned(raised: BaseException) -> Exception | None:
 
 
 def _show(loaded: Loaded) -> NoReturn:
-    """For --check-config."""
+    """Print the configuration in force, for --check-config, and exit."""
     print(as_toml(loaded), end="")
     unknown = unknown_variables(os.environ)
     if unknown:
@@ -171,7 +171,7 @@ def _show(loaded: Loaded) -> NoReturn:
 
 
 def _format_wanted(words: Sequence[str]) -> str:
-    """The log format that a wrong configuration asks for, as far as that can be told."""
+    """The log format that a wrong configuration asks for, as far as it can be read; else "auto"."""
     early = argparse.ArgumentParser(add_help=False, exit_on_error=False)
     early.add_argument("--log-format", default="")
     early.add_argument("--config", type=Path)
@@ -183,7 +183,7 @@ def _format_wanted(words: Sequence[str]) -> str:
 
 
 def _end(log_format: str, event: str, error: Exception, exit_code: int) -> NoReturn:
-    """One line, for people or in JSON as all others."""
+    """Report the error in one line, as text or JSON like other lines, and exit."""
     why = str(error)
     if isinstance(error, OSError) and error.strerror:
         why = f"{os.fsdecode(error.filename)}: {error.strerror}" if error.filename else error.strerror
@@ -198,7 +198,7 @@ def _end(log_format: str, event: str, error: Exception, exit_code: int) -> NoRet
 
 
 class Reloader:
-    """Reads the configuration anew, for SIGHUP: the same file, variables and flags."""
+    """Reads the configuration again at SIGHUP: the same file, variables and flags."""
 
     def __init__(self, path: Path | None, flags: Mapping[str, Any], config: Config) -> None:
         self._path = path
@@ -206,7 +206,7 @@ class Reloader:
         self._started_with = self._in_force = config
 
     def __call__(self) -> Fresh:
-        """Raises `CannotReload`."""
+        """Load the configuration and compare it with the one in force. Raises `CannotReload`."""
         try:
             config = load_config(self._path, self._flags, os.environ).config
         except ConfigError as error:
@@ -218,15 +218,16 @@ class Reloader:
 
 
 def _is_live(key: str) -> bool:
-    """Does a reload put it in force?"""
+    """True if a reload puts this key into force."""
     table, _, name = key.partition(".")
     return key == "log_level" or table == "retention" or (table == "limits" and name in LIVE_LIMITS)
 
 
 def _run_through_losses(config: Config, reload: Reloader) -> None:
-    """Run; a store that is lost is set aside, once a process, and the server comes back as another member (R30, R31).
+    """Run the server. A lost store is set aside, once a process, and the server runs again as another member (R30,
+    R31).
 
-    Not where no other member could bring it back: there the store stays as it is, and the server ends.
+    Not if no other member could restore its log: then the store stays as it is, and the server ends.
     """
     raise_file_limit()
     try:
@@ -254,10 +255,10 @@ def _run(config: Config, reload: Reloader) -> None:
 
 @contextmanager
 def _claimed(config: Config) -> Iterator[tuple[SqliteStore, socket.socket]]:
-    """The store and the port. Raises `StoreError`, `ListenError`.
+    """Open the store and the port. Raises `StoreError`, `ListenError`.
 
-    No store is made for a server that cannot listen. Where there is one it comes first: a server that is started
-    twice is told who holds its directory, and that says more than that its port is in use.
+    No store is made for a server that cannot listen. An existing store is opened first: a server that is started twice
+    is told which process holds its directory, and that says more than that its port is in use.
     """
     with ExitStack() as stack:
         listening = None
@@ -271,12 +272,12 @@ def _claimed(config: Config) -> Iterator[tuple[SqliteStore, socket.socket]]:
 def _has_store(directory: Path) -> bool:
     try:
         return schema.exists(directory)
-    except OSError:  # nobody may look: to open it will say so
+    except OSError:  # not permitted to look: opening it will say so
         return False
 
 
 def raise_file_limit() -> None:
-    """Every connection is a file: take as many as the system lets us."""
+    """Raise the limit of open files as far as the system allows: every connection is a file."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _FILES_MAX if hard == resource.RLIM_INFINITY else hard
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -284,7 +285,7 @@ def raise_file_limit() -> None:
 
 
 def replica_config(config: Config, me: Any) -> ReplicaConfig:
-    """The core's part of the configuration; ``me`` is from the store."""
+    """The core's configuration; ``me`` (an `Identity`) is from the store."""
     return ReplicaConfig(
         me=me,
         address=config.advertised,
@@ -303,18 +304,18 @@ def replica_config(config: Config, me: Any) -> ReplicaConfig:
 
 
 def disk_care(config: Config) -> DiskCare:
-    """What is watched of the data directory."""
+    """The checks to make of the data directory."""
     given = config.storage
     return DiskCare(given.low_water_bytes, given.scrub_bytes_per_s, ScrubMark(config.data), given.scrub_pass_s)
 
 
 def limits_of(config: Config) -> Limits:
-    """The shell's part of the configuration."""
+    """The node's bounds."""
     return Limits(**{name: getattr(config.limits, name) for name in LIVE_LIMITS})
 
 
 def retention_of(config: Config) -> Retention:
-    """What this server keeps."""
+    """The retention policy."""
     return Retention(**config.retention.model_dump())
 
 

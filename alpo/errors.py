@@ -1,7 +1,7 @@
-"""What can go wrong for a user of the client library, split by what is known of the outcome.
+"""Errors of the client library, by what is known of the outcome.
 
-`NotGuaranteed` alone means "unknown"; every other error of an append means that it is not in the log.
-Law: each survives pickling and copying, with all its fields.
+`NotGuaranteed` alone means "unknown"; every other error of an append means that it is not in the log. Law: each error
+survives pickling and copying, with all its fields.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ from typing import Any
 
 
 class AlpoError(Exception):
-    """The base of all errors that the library raises on purpose."""
+    """Base of all errors that the library raises on purpose."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Exception's own calls the class with the message alone, which those with fields refuse.
+        # Exception's own method calls the class with the message alone, which classes with fields refuse.
         return _bare, (type(self), self.args), self.__dict__
 
 
 def _bare(kind: type[AlpoError], args: tuple[object, ...]) -> AlpoError:
-    """An error without its fields: what unpickles it fills them in."""
+    """Make an error without its fields; unpickling fills them in."""
     return kind.__new__(kind, *args)
 
 
 class NotGuaranteed(AlpoError):
-    """The outcome is unknown at the deadline; the request stays first in line (R24).
+    """The outcome of an append is unknown at its deadline; the request stays first in the queue (R24).
 
     ``too_old``: the cluster itself can no longer tell (R21). Retry with the same client, serial and epoch.
     """
@@ -37,20 +37,21 @@ class NotGuaranteed(AlpoError):
 
 
 class Unavailable(AlpoError):
-    """Nothing was sent, or all that was sent was refused unseen: repeating is safe. Also a read without an answer."""
+    """No server took the request: none was reached, or each refused it unseen. Repeating it is safe. Also a read
+    without an answer."""
 
 
 class Closed(AlpoError):
-    """This log was closed, or belongs to the process that this one was forked from. Never worth repeating: connect
-    anew. An append that raises it is not in the log."""
+    """This log was closed, or belongs to the process that this one was forked from. Repeating never helps: connect
+    again. An append that raises it is not in the log."""
 
 
 class Skipped(AlpoError):
-    """The serial was passed over by a sparse append and is refused for good (R21)."""
+    """A sparse append passed over this serial, which is refused for good (R21)."""
 
 
 class Fenced(AlpoError):
-    """A newer process has opened this client name (R22), or an operator dropped it: what raises this is not in the log.
+    """A newer process has opened this client name (R22), or an operator dropped it; the append is not in the log.
     ``epoch``: the current one (0: the name is not open)."""
 
     def __init__(self, message: str, *, epoch: int = 0) -> None:
@@ -71,11 +72,11 @@ class SerialExpected(AlpoError):
 
 
 class SessionExpired(AlpoError):
-    """The random client id has ended (R22): whether an earlier transmission was appended cannot be told from here."""
+    """The random client id has ended (R22): whether an earlier transmission was appended can no longer be told."""
 
 
 class OutOfRange(AlpoError):
-    """The LSN asked for is not (or no longer) in the log, which spans ``first_lsn`` … ``last_lsn``."""
+    """The LSN asked for is not (or no longer) in the log, which holds ``first_lsn`` … ``last_lsn``."""
 
     def __init__(self, message: str, *, first_lsn: int, last_lsn: int) -> None:
         super().__init__(message)
@@ -84,8 +85,8 @@ class OutOfRange(AlpoError):
 
 
 class NotEverywhere(AlpoError):
-    """Payload ``lsn`` is guaranteed, but not yet on every member's disk. ``behind``: ids of those not known to have it
-    (none: nobody could tell)."""
+    """Payload ``lsn`` is guaranteed, but not yet on every member's disk. ``behind``: ids of members not known to have
+    it (empty if no server could tell)."""
 
     def __init__(self, message: str, *, lsn: int, behind: tuple[int, ...]) -> None:
         super().__init__(message)
@@ -102,7 +103,8 @@ class Overloaded(AlpoError):
 
 
 class Refused(AlpoError):
-    """The cluster said no: a bad certificate, no right, too many names, or a request that can never be right."""
+    """The cluster refused the request: a bad certificate, no permission, too many names, or a request that can never
+    succeed."""
 
 
 class TooLarge(AlpoError):
@@ -110,4 +112,4 @@ class TooLarge(AlpoError):
 
 
 class ProtocolError(AlpoError):
-    """The other side is no ALPO server, speaks another version, or belongs to another cluster."""
+    """The other side is not an ALPO server, speaks another version, or belongs to another cluster."""

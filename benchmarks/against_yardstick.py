@@ -1,11 +1,11 @@
-"""ALPO's appends against the yardstick's, in turns on the same machine: medians of three, and their ratios.
+"""Compare ALPO's appends with the yardstick's, in turns on the same machine: medians of three, and their ratios.
 
 The yardstick is three bare servers and a load on loopback that do what such a system must (three disks fsynced) and
 check nothing; its ``run.py --payload B --outstanding N --seconds S`` prints a JSON line with ``ops_per_s``, ``p50_ms``.
 
     python benchmarks/against_yardstick.py [--yardstick run.py] [--seconds 5] [--rounds 3]
 
-A ratio is ALPO / yardstick: of appends a second the higher the better, of medians the lower the better.
+A ratio is ALPO / yardstick: for appends a second higher is better, for medians lower is better.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ALPOD = [sys.executable, "-m", "alpo.daemon"]
 
 @dataclass(frozen=True)
 class Case:
-    """One load; ``key`` is what is compared."""
+    """One load; ``key`` names the compared figure."""
 
     payload: int
     outstanding: int
@@ -49,7 +49,7 @@ CASES = [Case(100, 1_000, 10, "ops_per_s"), Case(1_024, 1_000, 10, "ops_per_s"),
 
 
 def last_json(command: list[str]) -> dict[str, Any]:
-    """Run it; the last line of its stdout. A failure ends everything, saying what it said."""
+    """Run a command; returns the JSON in its last line of stdout. If it fails, exit with its stderr."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr}")
@@ -58,15 +58,15 @@ def last_json(command: list[str]) -> dict[str, Any]:
 
 
 def yardstick(run: Path, case: Case, seconds: float) -> dict[str, Any]:
-    """One run of the yardstick; it brings its own servers, fresh ones each time."""
+    """Run the yardstick once; it starts fresh servers of its own."""
     flags = ["--payload", str(case.payload), "--outstanding", str(case.outstanding), "--seconds", str(seconds)]
     return last_json([sys.executable, str(run), *flags])
 
 
 @contextmanager
 def servers(directory: Path) -> Iterator[str]:
-    """Three fresh alpod; yields where they are, once one leads. In this session, as the yardstick's are: Linux may
-    share the processor out by session (`sched_autogroup_enabled`)."""
+    """Start three fresh alpod; yields their addresses once one leads. They run in this session, as the yardstick's do:
+    Linux may share out the processor by session (`sched_autogroup_enabled`)."""
     base_port = free_base_port(3)
     at = [f"127.0.0.1:{base_port + n}" for n in range(3)]
     members = [flag for n in range(3) for flag in ("--member", f"{n + 1}={at[n]}")]
@@ -87,7 +87,7 @@ def servers(directory: Path) -> Iterator[str]:
 
 
 def ours(case: Case, seconds: float) -> dict[str, Any]:
-    """One run of `alpo bench append` against three fresh alpod processes."""
+    """Run `alpo bench append` once, against three fresh alpod processes."""
     with tempfile.TemporaryDirectory(prefix="alpo-bench-") as directory, servers(Path(directory)) as at:
         return last_json([
             *ALPO, "bench", "append", "--yes", "--json", "--servers", at,
@@ -97,7 +97,7 @@ def ours(case: Case, seconds: float) -> dict[str, Any]:
 
 
 def compare(run: Path, case: Case, seconds: float, rounds: int) -> dict[str, Any]:
-    """Both in turns, so that a neighbour's load falls on both; medians and their ratio."""
+    """Measure both in turns, so that other load on the machine hits both; returns medians and their ratio."""
     theirs, own = [], []
     for number in range(rounds):
         print(f"{case.name}: round {number + 1} of {rounds}", file=sys.stderr)
@@ -114,6 +114,7 @@ def compare(run: Path, case: Case, seconds: float, rounds: int) -> dict[str, Any
 
 
 def main() -> None:
+    """Measure all cases; prints a table on stderr and a JSON line a case on stdout."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--yardstick", type=Path, default=Path(os.environ.get("ALPO_YARDSTICK", DEFAULT)),
                         help="its run.py (default: the environment's ALPO_YARDSTICK, or ../shared/yardstick/run.py)")

@@ -1,5 +1,5 @@
-"""How fast a server catches up: one that was away, one whose disk was lost, and how long a start takes; with appends
-going on all the while.
+"""Measure how fast a server catches up after an absence and after losing its disk, and how long a start takes, while
+appends continue.
 
 Three real servers on loopback, everything fsynced. ``python benchmarks/catch_up.py DIR``: the directory is made, and
 removed at the end.
@@ -15,7 +15,7 @@ import statistics
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,14 +27,14 @@ from alpo_cli.local_cluster import LocalCluster, free_base_port, port_free
 _OUTSTANDING = 1000
 
 
-def _status(address: str) -> dict[str, Any] | None:
+def _status(address: str) -> alpo.MemberStatus | None:
     with alpo.connect_sync(address, timeout_s=5) as log:
         rows = log.status()
     return next((row for row in rows if row["address"] == address and row["reachable"]), None)
 
 
 class Rig:
-    """A cluster with its leader known; ``victim`` is another server, killed and started at will."""
+    """A cluster with a known leader; ``victim`` is another server, killed and started at will."""
 
     def __init__(self, directory: Path, size: int) -> None:
         self.size = size
@@ -45,18 +45,19 @@ class Rig:
         self.victim = next(server for server in self.cluster.servers if server.id != leader)
 
     def leader(self) -> int | None:
+        """Id of the leader; None if none is known."""
         rows = [_status(server.address) for server in self.cluster.servers]
         return next((row["id"] for row in rows if row and row["state"] == "leader"), None)
 
     def _until(self, done: Callable[[], bool], pause_s: float = 0.05) -> float:
-        """Seconds until it was so."""
+        """Poll until ``done()``; returns the seconds it took."""
         start_s = time.monotonic()
         while not done():
             time.sleep(pause_s)
         return time.monotonic() - start_s
 
     def append(self, count: int) -> float:
-        """So many entries, a thousand under way at a time; seconds."""
+        """Append ``count`` entries, a thousand at a time in flight; returns seconds."""
         start_s = time.monotonic()
         payload = os.urandom(self.size)
         under_way: deque[Future[Any]] = deque()
@@ -68,18 +69,21 @@ class Rig:
         return time.monotonic() - start_s
 
     def kill(self) -> None:
+        """Kill the victim, and wait until its port is free."""
         self.victim.send(signal.SIGKILL)
         self._until(lambda: not self.victim.running() and port_free(self.victim.port), 0.01)
 
     def start(self) -> None:
+        """Start the victim again."""
         self.cluster.spawn([self.victim])
 
-    def mine(self) -> dict[str, Any]:
+    def mine(self) -> Mapping[str, Any]:
+        """Status of the victim; {} if it does not answer."""
         return _status(self.victim.address) or {}
 
     @contextmanager
     def appends(self) -> Iterator[list[float]]:
-        """One append after the other meanwhile; their latencies, ms."""
+        """Append one entry after the other meanwhile; yields the list of their latencies in ms."""
         latencies: list[float] = []
         stop = threading.Event()
 
@@ -105,6 +109,7 @@ def _p(values: list[float]) -> str:
 
 
 def main() -> None:
+    """Run all measurements and print them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("directory", type=Path)
     parser.add_argument("--entries", type=int, default=1_000_000, help="behind (default 1,000,000)")
@@ -126,7 +131,7 @@ def _measure(rig: Rig, entries: int) -> None:
     print(f"appends, all servers up:      {_p(alone)}", flush=True)
     rig.kill()
     print(f"{entries} entries of {rig.size} B appended in {rig.append(entries):.0f} s", flush=True)
-    os.sync()  # what that left for the disk to do is not what is measured
+    os.sync()  # what those appends left for the disk to do is not measured
     with rig.appends() as beside:
         rig.start()
         up_s = rig._until(lambda: bool(rig.mine()))

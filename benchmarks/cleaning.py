@@ -1,6 +1,7 @@
-"""What cleaning costs: commits that clean, the file's growth, and appends beside cleaning and giving back.
+"""Measure what cleaning costs: commits that clean, the file's growth, and appends beside cleaning and giving back
+space.
 
-One store, no network: every figure is of the writer's commits, fsync included. Run it on the disk that matters:
+One store, no network: all figures are of the writer's commits, fsync included. Run it on the disk that matters:
 ``python benchmarks/cleaning.py DIR``. The directory is made, and removed at the end.
 """
 
@@ -25,7 +26,7 @@ _FILL_ROWS = 2000
 
 
 class Rig:
-    """A store, and appends and cleanings of it in turn."""
+    """A store that entries are appended to and cleaned from."""
 
     def __init__(self, directory: Path, size: int) -> None:
         self.directory = directory
@@ -42,7 +43,7 @@ class Rig:
         )
 
     def append(self, count: int) -> float:
-        """Commit so many entries; ms."""
+        """Commit ``count`` entries; returns ms."""
         first = self.last_id + 1
         body = bytes(self._size)
         entries = [seal(i, 1, int(Kind.DATA), i, i, body, "~client", i, 0, 1) for i in range(first, first + count)]
@@ -50,7 +51,7 @@ class Rig:
         return self._commit(self._write(entries, None))
 
     def clean(self, count: int) -> float:
-        """Clean so many; ms."""
+        """Clean ``count`` entries; returns ms."""
         self.base_id += count
         return self._commit(self._write([], Base(self.base_id, 1, self.base_id, self.base_id + 1)))
 
@@ -60,16 +61,18 @@ class Rig:
         return (time.perf_counter() - start_s) * 1000
 
     def fill(self, count: int) -> None:
+        """Append ``count`` entries in large commits."""
         for _ in range(0, count, _FILL_ROWS):
             self.append(_FILL_ROWS)
             self.store.checkpoint(Rest.BUSY)
 
     def settle(self) -> None:
+        """Do all housekeeping that is due."""
         while self.store.checkpoint(Rest.IDLE) is not None:
             pass
 
     def appends(self, going_on: Callable[[], bool], between: Callable[[], None] = lambda: None) -> Iterator[float]:
-        """Latencies, ms, of appends of one entry, each with what the writer does after the one before."""
+        """Yield latencies in ms of one-entry appends, each including the writer's housekeeping after the one before."""
         while going_on():
             between()
             start_s = time.perf_counter()
@@ -83,7 +86,7 @@ def _p(values: list[float]) -> str:
 
 
 def _chunks(rig: Rig) -> None:
-    """Commits that clean beside commits of one entry, by turns: a shared disk is never the same twice."""
+    """Measure commits that clean and commits of one entry in turns: a shared disk is never the same twice."""
     for chunk in _CHUNKS:
         rig.fill(12 * chunk)
         rig.settle()
@@ -97,7 +100,7 @@ def _chunks(rig: Rig) -> None:
 
 
 def _beside(rig: Rig, entries: int, chunk: int, gap: int) -> None:
-    """Appends alone, beside a chunk every ``gap`` appends, beside giving back."""
+    """Measure appends alone, beside a chunk every ``gap`` appends, and beside giving back space."""
     store = rig.store
     rig.fill(entries + entries // 10)
     rig.settle()
@@ -121,6 +124,7 @@ def _beside(rig: Rig, entries: int, chunk: int, gap: int) -> None:
 
 
 def main() -> None:
+    """Run all measurements and print them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("directory", type=Path)
     parser.add_argument("--entries", type=int, default=1_000_000, help="cleaned beside appends (default 1,000,000)")

@@ -1,4 +1,4 @@
-"""What three servers cost that nobody asks anything: percent of one core, by process accounting, a server.
+"""Measure what three idle servers cost: percent of one core for each, by process accounting.
 
 Real servers on loopback with their default configuration. ``python benchmarks/idle.py DIR``: the directory is made, and
 removed at the end.
@@ -16,17 +16,18 @@ import alpo
 from alpo_cli.local_cluster import LocalCluster, free_base_port
 
 _BATCH = 1000
-#: After the load, until what it left to do is done.
+#: Seconds after the load until its remaining work is done.
 _SETTLE_S = 20.0
 
 
 def _cpu_s(pid: int) -> float:
-    """User and system time of all its threads."""
+    """User and system time of all threads of a process, in seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def main() -> None:
+    """Load the servers, then print each one's cost while idle."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("directory", type=Path)
     parser.add_argument("--entries", type=int, default=100_000, help="appended before (default 100,000)")
@@ -39,7 +40,7 @@ def main() -> None:
     cluster.spawn(cluster.servers)
     try:
         with alpo.connect_sync(cluster.addresses, timeout_s=120) as log:
-            log.append(b"")  # done once there is a leader
+            log.append(b"")  # returns once there is a leader
             for first in range(0, args.entries, _BATCH):
                 for sent in [log.append_nowait(b"payload %d" % (first + at)) for at in range(_BATCH)]:
                     sent.result()

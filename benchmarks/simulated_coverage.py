@@ -1,7 +1,7 @@
-"""How much of the core's code the simulator alone runs: `make sim-coverage` prints it, by file and in all.
+"""Coverage of the core by the simulator alone: `make sim-coverage` prints it by file and in total.
 
-Worlds from seeds, the worlds of every mutation (on the core as it is, and mutated), those in which operators make
-mistakes, and every scenario. Left out of the count is what a right core can never reach: the lines that raise because
+It runs worlds from seeds, the worlds of every mutation (on the core as it is, and mutated), those in which operators
+make mistakes, and every scenario. Lines that a correct core can never reach are not counted: those that raise because
 an invariant broke or bytes were damaged.
 """
 
@@ -20,8 +20,9 @@ NEVER = ["raise InvariantBroken", "raise DamagedEntry", "raise ValueError", "if 
 
 
 def exercise(seeds: int, seconds: int) -> None:
+    """Run all worlds and scenarios; exits at the first fault."""
     from alpo_sim.mutations import MUTATIONS
-    from alpo_sim.mutations.mistakes import MISTAKES
+    from alpo_sim.mutations.operator_mistakes import MISTAKES
     from alpo_sim.options import Options
     from alpo_sim.replay import Replay
     from alpo_sim.scenario_text import parse
@@ -44,7 +45,7 @@ def exercise(seeds: int, seconds: int) -> None:
 
 
 def branches(seen: coverage.Coverage) -> str:
-    """Of branches alone; the report's own figure is of lines and branches together."""
+    """Coverage of branches alone, as text; the report's own figure covers lines and branches together."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "seen.json"
         seen.json_report(outfile=str(file))
@@ -54,12 +55,13 @@ def branches(seen: coverage.Coverage) -> str:
 
 
 def main() -> None:
+    """Measure and print the coverage."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=150)
     parser.add_argument("--seconds", type=int, default=20)
     arguments = parser.parse_args()
     seen = coverage.Coverage(branch=True, source=[str(ROOT / "alpo" / "core")], data_file=None, config_file=False)
-    seen.set_option("report:exclude_lines", NEVER)  # "exclude_also" is only read from a file
+    seen.set_option("report:exclude_lines", NEVER)  # coverage reads "exclude_also" only from a file
     seen.start()
     exercise(arguments.seeds, arguments.seconds)
     seen.stop()

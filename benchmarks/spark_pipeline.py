@@ -1,7 +1,7 @@
-"""How fast Spark reads a log, audits it and archives it; and what appends feel of reading from live servers.
+"""Measure how fast Spark reads, audits and archives a log, and what appends notice of reading from live servers.
 
-Three real servers on loopback and Spark with two tasks at a time (``local[2]``), all on this machine.
-``python benchmarks/spark_pipeline.py DIR --rows 1000000 --size 100``: the log is made in DIR once, and used again.
+Three real servers on loopback and Spark with two tasks at a time (``local[2]``), all on this machine. ``python
+benchmarks/spark_pipeline.py DIR --rows 1000000 --size 100``: the log is made in DIR once, and used again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from alpo.spark.reading import pinned, rows_of
 from alpo_cli.local_cluster import LocalCluster, free_base_port
 
 _OUTSTANDING = 1000
-#: Of the archive: so that two tasks at a time have as much to do.
+#: Rows in a range of the archive: small enough that both tasks have equally much to do.
 _RANGE_ROWS = 32_768
 
 
@@ -63,7 +63,7 @@ def _fill(cluster: LocalCluster, rows: int, size: int) -> None:
 
 
 def _made(directory: Path, rows: int, size: int) -> LocalCluster:
-    """The servers, stopped, with that log."""
+    """Stopped servers that hold the log, made if it does not exist."""
     if LocalCluster.exists(directory):
         return LocalCluster.load(directory)
     cluster = LocalCluster.create(directory, 3, free_base_port(3))
@@ -76,12 +76,12 @@ def _made(directory: Path, rows: int, size: int) -> LocalCluster:
 
 
 def _append(addresses: str, over: Event, told: Connection) -> None:
-    """One append of 100 B at a time until ``over``: the seconds that each took. A process of its own."""
-    os.setsid()  # as somebody else's would be: it does not share Spark's part of the processors
+    """Append 100 B at a time until ``over``, in a process of its own; sends the seconds that each append took."""
+    os.setsid()  # as another user's process: does not share Spark's part of the processors
     took_s: list[float] = []
     with alpo.connect_sync(addresses, timeout_s=60) as log:
         log.append(bytes(100))
-        told.send(took_s)  # it begins
+        told.send(took_s)  # appends begin
         while not over.is_set():
             took_s.append(_timed(lambda: log.append(bytes(100))))
     told.send(took_s)
@@ -89,12 +89,12 @@ def _append(addresses: str, over: Event, told: Connection) -> None:
 
 @contextmanager
 def _appending(addresses: str) -> Iterator[list[float]]:
-    """Appends meanwhile: what each took is there afterwards."""
+    """Append meanwhile; yields a list that holds the seconds of each append afterwards."""
     context = multiprocessing.get_context("spawn")
     over, (hearing, told) = context.Event(), context.Pipe(duplex=False)
     appender = context.Process(target=_append, args=(addresses, over, told))
     appender.start()
-    told.close()  # here: if the appender dies, to hear of it is an EOFError
+    told.close()  # close this end: if the appender dies, receiving raises EOFError
     took_s: list[float] = hearing.recv()
     try:
         yield took_s
@@ -110,7 +110,7 @@ def _told(took_s: list[float]) -> str:
 
 
 def _plain(origin: Origin, rows: int) -> tuple[float, float]:
-    """Reading without Spark, to Arrow batches: seconds, and of this process's processor time."""
+    """Read without Spark, to Arrow batches; returns wall seconds and this process's processor seconds."""
     cpu_s = time.process_time()
     wall_s = _timed(lambda: [
         batch.num_rows for part in cut(1, rows, 65_536) for batch in rows_of(origin, part, ARROW.names, True)
@@ -122,7 +122,7 @@ def _measure(cluster: LocalCluster, directory: Path, rows: int, size: int) -> No
     from pyspark.sql import SparkSession
 
     path = str(cluster.servers[0].data)
-    rows = min(rows, FileOrigin(path).extent().next_lsn - 1)  # what is guaranteed comes to the disk a little later
+    rows = min(rows, FileOrigin(path).extent().next_lsn - 1)  # the guaranteed mark reaches the disk a little later
     builder = alpo.spark.configure(SparkSession.builder.master("local[2]").appName("benchmark"))
     spark = builder.config("spark.ui.showConsoleProgress", "false").config("spark.log.level", "ERROR").getOrCreate()
     table = directory / "table.parquet"
@@ -135,7 +135,7 @@ def _measure(cluster: LocalCluster, directory: Path, rows: int, size: int) -> No
         wall_s, cpu_s = _plain(origin, rows)
         _line(f"plain Python, {what}", wall_s, rows, size, f"CPU {1e6 * cpu_s / rows:.2f} s a million rows")
 
-    read(path=path)()  # warm
+    read(path=path)()  # warm up
     if not table.exists():
         spark.read.format("alpo").options(path=path, endingLsn=str(rows)).load().write.parquet(str(table))
     for _ in range(3):
@@ -176,6 +176,7 @@ def _sound(paths: tuple[str, ...], spark: Any) -> None:
 
 
 def main() -> None:
+    """Make the log if needed, then run all measurements and print them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("directory", type=Path)
     parser.add_argument("--rows", type=int, default=1_000_000)

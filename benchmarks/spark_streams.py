@@ -1,9 +1,9 @@
-"""Spark's streams: how long from an append until a query sees it, and how fast the sink writes exactly once.
+"""Measure Spark's streams: the time from an append until a query sees it, and how fast the sink writes exactly once.
 
 ``python benchmarks/spark_streams.py DIR [--appends 100] [--batches 20]``: three real servers on loopback and Spark with
-``local[2]``. Latency: one append after the other, half a second apart, to a query that asks for the next micro-batch
-as soon as one is done; from before the append until ``foreachBatch`` has the row. Sink: micro-batches of 100,000 rows
-of 100 B.
+``local[2]``. Latency: one append after the other, half a second apart, to a query that asks for the next micro-batch as
+soon as one is done; from before the append until ``foreachBatch`` has the row. Sink: micro-batches of 100,000 rows of
+100 B.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PAYLOAD_BYTES = 100
 
 
 def _latency(spark: Any, addresses: str, checkpoint: Path, appends: int) -> list[float]:
-    """Seconds of each append, without the first few."""
+    """Latency in seconds of each append, without the first few."""
     took_s: list[float] = []
 
     def seen(frame: Any, batch: int) -> None:
@@ -50,7 +50,7 @@ def _latency(spark: Any, addresses: str, checkpoint: Path, appends: int) -> list
 
 
 def _sink(spark: Any, addresses: str, checkpoint: Path, batches: int) -> tuple[int, float]:
-    """Rows, and seconds, of all micro-batches but the first."""
+    """Number of rows and seconds of all micro-batches but the first."""
     from pyspark.sql import functions as f
 
     rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", _ROWS).option("numPartitions", 2).load()
@@ -62,11 +62,13 @@ def _sink(spark: Any, addresses: str, checkpoint: Path, batches: int) -> tuple[i
     done = query.recentProgress[1 : batches + 1]
     query.stop()
     with alpo.connect_sync(addresses, timeout_s=60) as log:
-        assert max(row["last_lsn"] for row in log.status() if row["reachable"]) > _ROWS * batches, "rows are missing"
+        ends = [row["last_lsn"] or 0 for row in log.status() if row["reachable"]]
+        assert max(ends) > _ROWS * batches, "rows are missing"
     return sum(one.numInputRows for one in done), sum(one.batchDuration for one in done) / 1000
 
 
 def main() -> None:
+    """Measure latency and rate, and print both."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("directory", type=Path)
     parser.add_argument("--appends", type=int, default=100)

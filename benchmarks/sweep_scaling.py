@@ -1,10 +1,10 @@
-"""How a sweep scales with Spark's executors: the same seeds on one executor of one core, and on two.
+"""Measure how a sweep scales with Spark's executors: the same seeds on one executor of one core, and on two.
 
     python benchmarks/sweep_scaling.py [--seeds 20000] [--seconds 2] [--rounds 1]
 
-Each sweep is a process and a Spark of its own (`local-cluster[N,1,1024]`: executors are separate JVMs, as on a cluster;
-PySpark from pip brings all that it needs), into a directory that is removed afterwards. Prints the seconds of each,
-Spark's start included, and the ratio of the medians. Meaningful only on a machine with two idle cores.
+Each sweep is a process with a Spark of its own (`local-cluster[N,1,1024]`: executors are separate JVMs, as on a
+cluster; PySpark from pip brings all that it needs), into a directory that is removed afterwards. Prints the seconds of
+each, Spark's start included, and the ratio of the medians. Meaningful only on a machine with two idle cores.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ RANGE_SEEDS = 100
 
 
 def sweep(seeds: int, seconds: int, executors: int) -> float:
-    """Seconds; exits if a seed failed."""
+    """Run one sweep; returns its seconds, exits if a seed failed."""
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
             [
@@ -38,6 +38,7 @@ def sweep(seeds: int, seconds: int, executors: int) -> float:
 
 
 def main() -> None:
+    """Run all sweeps and print their times."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=20_000)
     parser.add_argument("--seconds", type=int, default=2, help="virtual time of each world")

@@ -1,4 +1,5 @@
-"""Makes ``spark.read.format("alpo")`` work without a register(): Spark looks for modules of this prefix."""
+"""Package through which ``spark.read.format("alpo")`` works without a register(): Spark imports modules of this
+prefix."""
 
 from alpo.spark.source import AlpoDataSource as DefaultSource
 

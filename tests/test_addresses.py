@@ -6,8 +6,12 @@ import subprocess
 import sys
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from alpo.addresses import AddressError, join_address, parse_address, parse_servers
+from alpo.addresses import ACCEPTED, AddressError, join_address, parse_address, parse_servers
+
+ADDRESS = "must be HOST:PORT with a port from 1 to 65535 (an IPv6 host in brackets: [::1]:7100)"
 
 
 @pytest.mark.parametrize(("text", "parsed"), [
@@ -38,10 +42,39 @@ def test_what_is_no_address(text: str) -> None:
             parse_address(text, default)
 
 
+@given(st.text(max_size=30) | st.from_regex(r"\[?[0-9a-z:.]{0,12}\]?:[0-9]{0,6}", fullmatch=True))
+def test_any_text_is_an_address_or_a_clear_error(text: str) -> None:
+    try:
+        host, port = parse_address(text)
+    except AddressError as error:
+        assert str(error).endswith(ACCEPTED)
+        assert "\n" not in str(error)
+    else:
+        assert host and 1 <= port <= 65535
+        before, _, after = text.rpartition(":")
+        assert (host, port) == (before.removeprefix("[").removesuffix("]"), int(after))
+
+
+@pytest.mark.parametrize("host", ["a..b", "..", ".a", "-a", "x" * 64, "a." + "x" * 64 + ".b", "a." * 127, "a b", ""])
+def test_a_host_that_no_resolver_takes_is_no_address(host: str) -> None:
+    with pytest.raises(AddressError):
+        parse_address(f"{host}:7100")
+
+
+HOSTS = ["a.b.", "a-b_c", "_x", "x" * 63 + "." + "y" * 63, "1.2.3.4", "a." * 126 + "b", "xn--a"]
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_a_host_that_is_an_address_is_taken_by_the_resolver(host: str) -> None:
+    assert parse_address(f"{host}:7100") == (host, 7100)
+    host.encode("idna")
+
+
 def test_lists() -> None:
     assert parse_servers("a:1, [::1]:2,,b") == ("a:1", "[::1]:2", "b:7100")
     assert parse_servers(["[::1]", "[::1]:7100", "c:3"]) == ("[::1]:7100", "c:3")
-    for nothing in ("", " , ", []):
+    nothings: tuple[str | list[str], ...] = ("", " , ", [])
+    for nothing in nothings:
         with pytest.raises(AddressError, match="no servers"):
             parse_servers(nothing)
 

@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from alpo.config import Config, ConfigError, parse_address
+from alpo.config import Config, ConfigError
 from alpo.config_sources import as_toml, differences, load_config, unknown_variables, variables
 from alpo.core.members import Configured
 from alpo.core.settings import Settings
@@ -300,34 +298,6 @@ def test_the_example_is_valid_with_every_default_spelt_out(write: Any) -> None:
     assert spelt_out.stagger_s == load(EXAMPLE, {}).stagger_s
     assert spelt_out.settings_core == Settings()
     assert spelt_out.retention.max_age_s == 30 * 24 * 3600
-
-
-@given(st.text(max_size=30) | st.from_regex(r"\[?[0-9a-z:.]{0,12}\]?:[0-9]{0,6}", fullmatch=True))
-def test_any_text_is_an_address_or_a_clear_error(text: str) -> None:
-    try:
-        host, port = parse_address(text)
-    except ConfigError as error:
-        assert str(error).endswith(ADDRESS)
-        assert "\n" not in str(error)
-    else:
-        assert host and 1 <= port <= 65535
-        before, _, after = text.rpartition(":")
-        assert (host, port) == (before.removeprefix("[").removesuffix("]"), int(after))
-
-
-@pytest.mark.parametrize("host", ["a..b", "..", ".a", "-a", "x" * 64, "a." + "x" * 64 + ".b", "a." * 127, "a b", ""])
-def test_a_host_that_no_resolver_takes_is_no_address(host: str) -> None:
-    with pytest.raises(ConfigError):
-        parse_address(f"{host}:7100")
-
-
-HOSTS = ["a.b.", "a-b_c", "_x", "x" * 63 + "." + "y" * 63, "1.2.3.4", "a." * 126 + "b", "xn--a"]
-
-
-@pytest.mark.parametrize("host", HOSTS)
-def test_a_host_that_is_an_address_is_taken_by_the_resolver(host: str) -> None:
-    assert parse_address(f"{host}:7100") == (host, 7100)
-    host.encode("idna")
 
 
 def test_every_key_has_a_variable_that_wins_over_the_file_and_gives_way_to_a_flag(write: Any) -> None:

@@ -23,6 +23,7 @@ USES = {
     "pytest-timeout": ("pyproject.toml", r"^timeout_method = "),
     "pytest-trio": ("tests/node/test_pace.py", r"^pytestmark = pytest\.mark\.trio[\s\S]*autojump_clock"),
     "pytest-xdist": ("Makefile", r"^IN_PARALLEL := --numprocesses="),
+    "towncrier": ("Makefile", r"^\t\$\(BIN\)/towncrier build"),
     "py-spy": ("CONTRIBUTING.md", r"py-spy record"),
     # Spark Connect's client imports it, and 3 is newer than this Spark.
     "pandas": ("pyproject.toml", r"pyspark\[connect\]"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,19 +19,23 @@ PURE = {
 
 #: Folder or file -> what it must not import, nor anything below it.
 FORBIDDEN = {
-    "alpo": {"alpo_cli", "alpo_sim"},
+    "alpo": {"alpo_cli", "alpo_elections", "alpo_sim"},
     "alpo/wire": {"alpo.node", "alpo.client", "alpo.storage", "alpo.daemon", "alpo.config"},
     "alpo/storage": {"alpo.node", "alpo.client", "alpo.wire", "alpo.daemon", "alpo.config"},
     "alpo/client": {"alpo.node", "alpo.storage", "alpo.daemon"},
     "alpo/node": {"alpo.client"},
     "cli/alpo_cli": {"alpo.node", "alpo.core.replica"},
-    "sim/alpo_sim": {"alpo.node", "alpo.client", "trio", "asyncio"},
+    "sim/alpo_sim": {"alpo.node", "alpo.client", "alpo_elections", "trio", "asyncio"},
+    "sim/alpo_elections": {"alpo.node", "alpo.client", "alpo.storage", "alpo.wire", "trio", "asyncio"},
 }
 
 
 #: The one part of the library that is made of the simulator: a cluster for users' own tests. Nobody else imports it, so
 #: neither a server nor a client ever loads the simulator.
 MADE_OF_THE_SIMULATOR = ("alpo/testing", "alpo/testing_plugin.py")
+
+#: Measuring elections is research beside the simulator, which has the command and nothing else of it.
+COMMAND_OF_ELECTIONS = "sim/alpo_sim/commands/elections.py"
 
 
 def sources(folder: str) -> list[Path]:
@@ -116,6 +120,8 @@ def test_nobody_imports_what_is_not_theirs(folder: str) -> None:
 def _forbidden(folder: str, path: Path) -> set[str]:
     if any(path.is_relative_to(ROOT / made) for made in MADE_OF_THE_SIMULATOR):
         return FORBIDDEN[folder] - {"alpo_sim"}
+    if path == ROOT / COMMAND_OF_ELECTIONS:
+        return FORBIDDEN[folder] - {"alpo_elections"}
     return FORBIDDEN[folder] | {"alpo.testing", "alpo.testing_plugin"}
 
 
@@ -130,8 +136,45 @@ def test_core_is_pure() -> None:
     assert wrong == {}
 
 
+def circle(knows: dict[str, set[str]]) -> list[str]:
+    """Modules that know each other in a circle, in that order; none: []."""
+    free: set[str] = set()
+
+    def search(module: str, way: list[str]) -> list[str]:
+        if module in way:
+            return way[way.index(module) :]
+        for known in sorted(knows.get(module, set()) - free):
+            if found := search(known, [*way, module]):
+                return found
+        free.add(module)
+        return []
+
+    return next(filter(None, (search(module, []) for module in sorted(knows))), [])
+
+
+def known_modules(path: Path, module: str, files: Container[str]) -> set[str]:
+    """Modules of ours that ``module`` imports anywhere; a package only where none of its modules is meant."""
+    named = list(imports(ast.parse(path.read_text()), module, path.name == "__init__.py"))
+    packages = {name.rpartition(".")[0] for name in named if name in files}
+    return {name for name in named if name in files and name not in packages} - {module}
+
+
+@pytest.mark.parametrize("folders", [("alpo", "sim"), ("cli",)])
+def test_no_imports_go_in_a_circle(folders: tuple[str, ...]) -> None:
+    """Imports under TYPE_CHECKING, and in functions, count as any."""
+    files = {module_of(path): path for folder in folders for path in sources(folder)}
+    knows = {module: known_modules(path, module, files) for module, path in files.items()}
+    assert sum(map(len, knows.values())) > 100
+    assert circle(knows) == []
+
+
+def test_the_check_of_circles_can_fail() -> None:
+    assert circle({"a": {"b", "c"}, "b": {"c"}, "c": {"d"}, "d": {"b"}}) == ["b", "c", "d"]
+    assert circle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
+
+
 #: What the replicated state machine may import of the core: words, and nothing of how servers agree.
-WORDS = {"client_ids", "disk", "entries", "inputs", "machine", "ready", "settings"}
+WORDS = {"client_ids", "disk", "entries", "machine", "requests", "settings"}
 
 
 def test_the_state_machine_knows_nothing_of_consensus() -> None:
@@ -144,6 +187,12 @@ def test_the_state_machine_knows_nothing_of_consensus() -> None:
         })
     }
     assert wrong == {}
+
+
+def test_what_clients_ask_and_are_told_stands_on_the_ground() -> None:
+    path = ROOT / "alpo/core/requests.py"
+    named = imports(ast.parse(path.read_text()), module_of(path), False)
+    assert {name.split(".")[2] for name in named if name.startswith("alpo.core.")} <= {"disk", "entries", "members"}
 
 
 def test_core_has_no_randomness_of_its_own() -> None:

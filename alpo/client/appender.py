@@ -1,8 +1,8 @@
-"""The tasks behind a `Log`'s appends: one finds the leader and hears its answers, one writes, one watches the time.
+"""The tasks behind a `Log`'s appends: one finds the leader and hears its answers, one sends, one watches the time.
 
 Laws:
 
-* What is sent, and what an answer means, `session` decides; here is only where and when.
+* `session` decides what is sent and what an answer means; this module decides only where and when.
 * Everything that queued goes into one frame; everything that one receive brought is heard before anything is sent.
 * No task, event or timer per append: deadlines are looked at every `TICK_S`.
 * A server that is silent while appends are unanswered is suspected: the others are asked who leads, and the connection
@@ -11,42 +11,36 @@ Laws:
 
 from __future__ import annotations
 
-from copy import copy
-
 import anyio
 
-from alpo.core.ready import Code
+from alpo.core.requests import Appended, Code, Opened
 from alpo.errors import AlpoError, Closed, NoSpace, Refused, Unavailable
 from alpo.wire.codec import encode
-from alpo.wire.requests import Appended, AppendRefused, Opened, RequestRefused, ServerReply
+from alpo.wire.requests import AppendRefused, RequestRefused, ServerReply
 
-from . import forking
-from .arguments import need_append, need_seconds
+from .arguments import check_name, need_append, need_seconds
 from .connection import Connection, Lost
 from .handle import Handle
-from .ids import check_name, random_id
-from .living import Living
-from .loops import Event
-from .opening import Opening, nonces
+from .opening import Opening, nonces, random_id
 from .payloads import Parcel
+from .reasons import AWAY
 from .servers import Servers
 from .session import Session
-from .verdicts import AWAY
-from .wakeups import Bell, News
+from .tasks import FORKED_WHY, Bell, Event, Living, News, watch_forks
 
 TICK_S = 0.05
-#: Silent for so long with appends unanswered: ask the others; and for so long: even this leader's own new
-#: connection is better than the old one.
+#: A server silent for SUSPECT_S with appends unanswered: ask the others. Silent for STUCK_S: a new connection to the
+#: same server is better than the old one.
 SUSPECT_S, STUCK_S = 0.3, 2.0
 PROBE_EVERY_S, PROBE_S = 0.2, 1.0
-#: How long the answers still under way are awaited from a server that does not lead any more.
+#: Longest wait for the answers that are still on their way from a server that leads no more.
 PARTING_S = 0.02
-#: The pause before the same is sent again; the first time none.
+#: First and longest pause before appends without an answer are sent again; the first time there is none.
 AGAIN_FIRST_S, AGAIN_MAX_S = 0.01, 0.25
 
 
 class Appender(Living):
-    """One client's appends on their way. `start` it in a task group; everything else from the same event loop."""
+    """The tasks that send one client's appends: `start` it in a task group, and use it from that event loop alone."""
 
     def __init__(
         self, servers: Servers, client: str | None, timeout_s: float, queue_max: int, queue_bytes_max: int
@@ -64,15 +58,14 @@ class Appender(Living):
         self._connection: Connection | None = None
         #: A better connection than the present one, found by the watch.
         self._better: Connection | None = None
-        self._scope: anyio.CancelScope | None = None
-        self._heard_s = 0.0
-        self._probed_s = 0.0
+        self._scope: anyio.CancelScope
+        self._heard_s = self._probed_s = 0.0
         self._probing = False
-        #: Pause before the next try; 0 after any progress.
+        #: The pause before the next try; 0 after any progress.
         self._pause_s = 0.0
         self._manager, self._writer, self._watch = Bell(), Bell(), Bell()
         self._news, self._room = News(), News()
-        forking.watch(self)
+        watch_forks(self)
 
     # -- the caller's side ------------------------------------------------------------------------------------
 
@@ -82,18 +75,19 @@ class Appender(Living):
 
     @property
     def epoch(self) -> int:
-        """Raises `Unavailable` while the named session is not open."""
+        """The session's epoch. Raises `Unavailable` while the named session is not open."""
         self._require_open()
         return self._session.epoch
 
     @property
     def last_serial(self) -> int:
-        """Raises `Unavailable` while the named session is not open."""
+        """The session's last serial as of its opening. Raises `Unavailable` while the named session is not open."""
         self._require_open()
         return self._session.opened_last
 
     @property
     def over(self) -> Closed | None:
+        """The `Closed` that ended the session; None while it has not been closed."""
         return self._session.ended if isinstance(self._session.ended, Closed) else None
 
     def _require_open(self) -> None:
@@ -102,16 +96,12 @@ class Appender(Living):
             raise self.unavailable("the session is not open yet: await opened()")
 
     def forked(self) -> None:
-        """In a child: what is under way is the parent's."""
-        session, error = self._session, Closed(forking.WHY)
-        session.ended = error
-        for handle in [*session.queue.take_all(), *session.line]:
-            handle.leave(copy(error))
-        session.line.clear()
+        """End everything in a forked child: the appends under way are the parent's."""
+        self._session.leave(Closed(FORKED_WHY))
         self._connection = self._better = None
 
     def deadline_s(self, timeout_s: float | None) -> float:
-        """The loop's time by which an append of now wants to be told its outcome. Raises TypeError, ValueError."""
+        """The deadline of an append made now, seconds of the loop's clock. Raises TypeError, ValueError."""
         if timeout_s is None:
             return self._clock() + self._timeout_s
         need_seconds(timeout_s)
@@ -120,10 +110,8 @@ class Appender(Living):
     def append(
         self, parcel: Parcel, serial: int | None, sparse: bool, deadline_s: float, awaited: bool = False
     ) -> Handle:
-        """Queue a request. Raises as `Session.append`, and TypeError or ValueError for a serial that is none.
-
-        ``awaited``: the caller awaits the handle before anything else, which sends if nothing is under way.
-        """
+        """Queue an append and return its handle; ``awaited``: the caller awaits it at once. Raises as `Session.append`,
+        and TypeError or ValueError for a wrong serial."""
         if serial is None:
             handle = self._session.append(parcel, 0, False, deadline_s)
         else:
@@ -146,7 +134,7 @@ class Appender(Living):
         return self._session.unavailable(what)
 
     async def wait_room(self, size: int, deadline_s: float | None) -> None:
-        """Until ``size`` bytes may be queued, or the session has ended. Raises `Unavailable` at the deadline."""
+        """Wait until ``size`` bytes may be queued, or the session has ended. Raises `Unavailable` at the deadline."""
         session = self._session
         if session.queue.has_room(size) or session.ended is not None:
             return
@@ -157,7 +145,7 @@ class Appender(Living):
         raise self.unavailable("there was no room in the local queue in time")
 
     async def opened(self) -> None:
-        """Until the named session is open. Raises `Refused` if the cluster takes no more names."""
+        """Wait until the named session is open. Raises `Refused` if the cluster takes no more names."""
         if self.named and not self.started:
             self.start()
         while self.named and not self._session.ready:
@@ -168,19 +156,19 @@ class Appender(Living):
             await self._news.wait()
 
     async def settle(self) -> dict[int, int | None | AlpoError]:
-        """Until nothing told as unknown is unresolved."""
+        """Wait until every append told as unknown has an outcome; returns the outcomes, by serial."""
         while self._session.outcomes.unknown:
             await self._news.wait()
             self._require_usable()
         return self._session.outcomes.take_settled()
 
     async def drain(self) -> None:
-        """Until everything has been told an outcome; the deadlines bound it."""
+        """Wait until every append has been told an outcome; the deadlines bound the wait."""
         while not self._session.told:
             await self._news.wait()
 
     def close(self) -> Exception | None:
-        """End everything; the first error that nobody was told."""
+        """End the session and all its appends; returns the first error that nobody was told, or None."""
         error = self._session.close()
         self._tell()
         return error
@@ -200,7 +188,7 @@ class Appender(Living):
                 self._pause_s = min(max(self._pause_s * 2, AGAIN_FIRST_S), AGAIN_MAX_S)
                 await self._serve(connection)
             except Lost:
-                pass  # closed: to be cancelled at once
+                pass  # the log is closed, and this task is about to be cancelled
             finally:
                 self._connection = None
                 if connection is not None:
@@ -210,6 +198,7 @@ class Appender(Living):
                     self._opening.lost()
 
     def _wanted(self) -> bool:
+        """True if a leader is needed: a session is to be opened, or appends are not settled."""
         session = self._session
         unopened = self.named and not session.ready and session.ended is None and self._open_refused is None
         return unopened or not session.idle
@@ -235,16 +224,17 @@ class Appender(Living):
 
     def _begin(self, connection: Connection) -> None:
         session = self._session
+        if session.ready or session.ended is not None:
+            return
         if self._opening is None:
-            if not session.ready and session.ended is None:
-                id = random_id(connection.hello.time_ms, self._horizon_ms, self._servers.rng.randbytes)
-                session.begin(id, 0, 0)
-        elif not session.ready and session.ended is None:
+            id = random_id(connection.hello.time_ms, self._horizon_ms, self._servers.rng.randbytes)
+            session.begin(id, 0, 0)
+        else:
             self._open_refused = None
             connection.send(self._opening.ask(connection.next_request()))
 
     async def _go_on(self, connection: Connection) -> bool:
-        """One turn: hear what one receive brings, then send. False: leave this server."""
+        """Take one turn: hear what one receive brings, then send. False if this server is to be left."""
         session = self._session
         stalled = session.stalled
         if stalled is None:
@@ -289,7 +279,7 @@ class Appender(Living):
                 self._servers.reasons.answered(connection.address, NoSpace(message.detail))
             elif message.code == Code.SESSION_EXPIRED:
                 self._horizon_ms = max(self._horizon_ms, message.number)
-        elif self._opening is not None and getattr(message, "request", 0) == self._opening.request != 0:
+        elif self._opening is not None and message[0] == self._opening.request != 0:
             return self._hear_opening(connection, self._opening, message)
         return True
 
@@ -332,7 +322,7 @@ class Appender(Living):
                 self._give_up(connection, lost)
 
     def _begin_wait(self) -> Event:
-        """Somebody begins to wait: send at once if nothing is under way, else let a group gather."""
+        """Give a handle's first waiter its event; send at once if nothing is under way, else let a group gather."""
         if not self._session.line:
             self._pump()
         return self._new_event()
@@ -353,16 +343,11 @@ class Appender(Living):
         except Lost as lost:
             self._give_up(connection, lost)
 
-    def _leave(self) -> None:
-        """Have the manager leave the present connection."""
-        if self._scope is not None:
-            self._scope.cancel()
-
     def _give_up(self, connection: Connection, lost: Lost) -> None:
         self._servers.reasons.lost(connection.address, lost.reason)
         if self._connection is connection:
             self._servers.hint = None
-            self._leave()
+            self._scope.cancel()
 
     # -- time -------------------------------------------------------------------------------------------------
 
@@ -378,6 +363,7 @@ class Appender(Living):
             self._tell()
 
     def _suspect(self, now_s: float) -> None:
+        """Start a probe for a better connection if the present one has been silent with appends unanswered."""
         connection = self._connection
         waits = self._session.line or (self._opening is not None and self._opening.request)
         if connection is None or not waits or self._probing or now_s - self._heard_s < SUSPECT_S:
@@ -388,7 +374,8 @@ class Appender(Living):
             self._tasks.start_soon(self._probe, connection)
 
     async def _probe(self, connection: Connection) -> None:
-        """Is there a better connection than this silent one?"""
+        """Ask all servers who leads; leave the present connection, which is silent, for a better one if there is one.
+        """
         found: Connection | None = None
         try:
             with anyio.move_on_after(PROBE_S):
@@ -398,14 +385,14 @@ class Appender(Living):
                 return
             if found.hello.id != connection.hello.id or silent_s >= STUCK_S:
                 self._better, found = found, None
-                self._leave()
+                self._scope.cancel()
         finally:
             self._probing = False
             if found is not None:
                 self._servers.drop(found)
 
     def _tell(self) -> None:
-        """Wake those who wait for room, or for anything to be settled."""
+        """Wake the tasks that wait for room, or for anything to be settled."""
         session = self._session
         if self._room.awaited and (session.ended is not None or session.queue.half_empty):
             self._room.tell()

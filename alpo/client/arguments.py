@@ -1,4 +1,4 @@
-"""Checks of what callers give: a wrong type raises TypeError, in the words of the argument's own name."""
+"""Checks of what callers give, and of what they do with a log: a wrong type raises TypeError and names the argument."""
 
 from __future__ import annotations
 
@@ -7,34 +7,36 @@ from datetime import datetime
 from numbers import Real
 from typing import Any, NoReturn
 
+from alpo.core.client_ids import CLIENT_BYTES_MAX, RANDOM_MARK, is_random
+
 
 def _wrong(name: str, wanted: str, value: object) -> NoReturn:
     raise TypeError(f"{name} {wanted}, not {type(value).__name__}")
 
 
 def need_int(**given: object) -> None:
-    """Each is an int (and no bool). Raises TypeError."""
+    """Check that each value given is an int, and no bool. Raises TypeError."""
     for name, value in given.items():
         if not isinstance(value, int) or isinstance(value, bool):
             _wrong(name, "is an int", value)
 
 
 def need_str(**given: object) -> None:
-    """Each is a string. Raises TypeError."""
+    """Check that each value given is a string. Raises TypeError."""
     for name, value in given.items():
         if not isinstance(value, str):
             _wrong(name, "is str", value)
 
 
 def need_datetime(**given: object) -> None:
-    """Each is a `datetime`. Raises TypeError."""
+    """Check that each value given is a `datetime`. Raises TypeError."""
     for name, value in given.items():
         if not isinstance(value, datetime):
             _wrong(name, "is a datetime", value)
 
 
 def need_seconds(timeout_s: Any, zero: bool = False) -> None:
-    """A timeout is a number above 0; ``zero``: or 0. Raises TypeError, ValueError."""
+    """Check that a timeout is a number above 0 (``zero``: 0 will do too). Raises TypeError, ValueError."""
     if isinstance(timeout_s, bool) or not isinstance(timeout_s, Real):
         _wrong("timeout_s", "is a number of seconds", timeout_s)
     if not (timeout_s >= 0 if zero else timeout_s > 0):  # type: ignore[operator]  # NaN is neither
@@ -42,7 +44,7 @@ def need_seconds(timeout_s: Any, zero: bool = False) -> None:
 
 
 def need_servers(servers: object) -> None:
-    """Text, or addresses that are text. Raises TypeError."""
+    """Check that ``servers`` is a string or a collection of strings. Raises TypeError."""
     if isinstance(servers, bytes | bytearray) or not isinstance(servers, Collection):
         _wrong("servers", "are HOST:PORT,… or a list of HOST:PORT", servers)
     for server in servers:
@@ -51,10 +53,38 @@ def need_servers(servers: object) -> None:
 
 
 def need_append(serial: object, timeout_s: object) -> None:
-    """What goes with an append; None where it was not given. Raises TypeError, ValueError."""
+    """Check an append's serial and timeout, None where not given. Raises TypeError, ValueError."""
     if serial is not None:
         need_int(serial=serial)
         if serial < 1:  # type: ignore[operator]
             raise ValueError(f"serials begin at 1, not {serial}")
     if timeout_s is not None:
         need_seconds(timeout_s)
+
+
+def check_name(name: str) -> str:
+    """``name``, once checked: it may name a client. Raises TypeError, ValueError."""
+    need_str(client=name)
+    size = len(name.encode())
+    if not 1 <= size <= CLIENT_BYTES_MAX:
+        raise ValueError(f"a client name is 1 to {CLIENT_BYTES_MAX} bytes of UTF-8, not {size}")
+    if is_random(name):
+        raise ValueError(f"a client name does not begin with {RANDOM_MARK!r}: that marks random ids")
+    return name
+
+
+class Unpickled:
+    """A class whose objects have connections, which no other process could use: pickling raises TypeError."""
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError("a Log cannot be pickled: connect in the other process")
+
+
+class AsyncOnly(Unpickled):
+    """A class whose objects are entered by ``async with`` alone: a plain ``with`` raises TypeError."""
+
+    def __enter__(self) -> NoReturn:
+        raise TypeError("a Log of connect() is entered by async with; for a plain with there is connect_sync()")
+
+    def __exit__(self, *error: object) -> NoReturn:  # a with statement looks for it before it enters
+        raise NotImplementedError

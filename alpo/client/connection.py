@@ -21,9 +21,9 @@ from collections.abc import Callable
 
 import anyio
 
-from alpo import __version__
+from alpo._version import __version__
 from alpo.addresses import parse_address
-from alpo.core.ready import Code
+from alpo.core.requests import Code
 from alpo.core.settings import BATCH_BYTES_MOST
 from alpo.errors import AlpoError, Overloaded, ProtocolError, Unavailable
 from alpo.wire.codec import WireError, decode_hello, decode_server, encode, version_told
@@ -34,7 +34,7 @@ RECEIVE_BYTES = 256 * 1024
 
 
 class Lost(Exception):
-    """This connection is of no more use; ``reason`` is what to tell a user."""
+    """The end of a connection; ``reason`` is the error for a user."""
 
     def __init__(self, reason: AlpoError) -> None:
         super().__init__(str(reason))
@@ -42,11 +42,11 @@ class Lost(Exception):
 
 
 class Connection:
-    """An open connection, the hellos exchanged. Made by `Connection.open`."""
+    """An open connection on which the hellos have been exchanged. Made by `Connection.open`."""
 
     def __init__(self, sock: socket.socket, address: str, version: int = VERSION) -> None:
         self.address = address
-        #: Of the protocol, as spoken here.
+        #: The version of the protocol that is spoken on this connection.
         self.version = version
         self.hello = ServerHello(VERSION, b"", 0, 0, 0, 0, 0, 0, 0, ())
         self.closed = False
@@ -59,7 +59,7 @@ class Connection:
 
     @staticmethod
     async def open(address: str, cluster: bytes = b"", timeout_s: float = 1.0) -> Connection:
-        """Dial and exchange hellos. ``cluster``: the only one that will do (b"": any). Raises `Lost`."""
+        """Dial and exchange hellos. ``cluster``: the only cluster id accepted (b"": any). Raises `Lost`."""
         connection: Connection | None = None
         try:
             with anyio.fail_after(timeout_s):
@@ -80,7 +80,7 @@ class Connection:
         return connection
 
     async def _greet(self, cluster: bytes) -> int:
-        """0; or the older version of the protocol that the server wants, and nothing has been agreed."""
+        """Exchange hellos. Returns 0, or the older version of the protocol that the server asks for. Raises `Lost`."""
         self.send_now(encode(ClientHello(self.version, cluster, f"alpo-python {__version__}")))
         bodies: list[bytes | memoryview] = []
         while not bodies:
@@ -98,17 +98,17 @@ class Connection:
         if cluster and hello.cluster and hello.cluster != cluster:
             raise Lost(ProtocolError(f"{self.address} belongs to another cluster, {hello.cluster.hex()}"))
         self.hello = hello
-        # Not by the limits of today: what is in the log may be larger.
+        # Today's limits do not bound the frames: entries that are in the log already may be larger.
         self._frames.bytes_max = frame_bytes_max(BATCH_BYTES_MOST)
         return 0
 
     @property
     def leads(self) -> bool:
-        """Did the server say, in its hello, that it is the leader?"""
+        """True if the server said, in its hello, that it is the leader."""
         return self.hello.leader == self.hello.id != 0
 
     def next_request(self) -> int:
-        """A number for a request on this connection."""
+        """A new number for a request on this connection."""
         self._request += 1
         return self._request
 
@@ -117,7 +117,7 @@ class Connection:
         self.send_now(encode(request, self.version))
 
     def send_now(self, data: bytes) -> None:
-        """Give the kernel what it takes now, keep the rest. Raises `Lost`."""
+        """Send as much as the kernel takes now; the rest is the backlog. Raises `Lost`."""
         if self.backlog:
             self.backlog += data
             return
@@ -131,7 +131,7 @@ class Connection:
             self.backlog = data[sent:]
 
     async def drain(self) -> None:
-        """Wait until the backlog is with the kernel. Raises `Lost`."""
+        """Wait until the kernel has taken the backlog. Raises `Lost`."""
         try:
             while self.backlog:
                 await anyio.wait_writable(self._sock)
@@ -144,7 +144,7 @@ class Connection:
             raise self._lost(error) from error
 
     async def receive(self) -> list[ServerReply]:
-        """All messages that one receive completes, one at least. Raises `Lost`."""
+        """All messages that one receive completes, at least one. Raises `Lost`."""
         bodies: list[bytes | memoryview] = []
         while not bodies:
             bodies = await self._receive_bodies()
@@ -154,7 +154,7 @@ class Connection:
                 message = decode_server(body, self.version)
                 if isinstance(message, Problem):
                     if messages:
-                        break  # heard first what came before it; the connection ends by itself
+                        break  # what came before it is heard first; the connection's end follows by itself
                     raise _problem(self.address, message)
                 messages.append(message)
         except WireError as error:
@@ -162,17 +162,17 @@ class Connection:
         return messages
 
     async def ask(self, make: Callable[[int], ClientRequest]) -> ServerReply:
-        """Send the request that ``make`` makes of a number, wait for its answer, drop all others. Raises `Lost`."""
+        """Send the request that ``make`` makes of a number; returns its answer, and drops others. Raises `Lost`."""
         number = self.next_request()
         self.send(make(number))
         await self.drain()
         return await self.answer(number)
 
     async def answer(self, number: int) -> ServerReply:
-        """Wait for the answer to request ``number``; any other is dropped. Raises `Lost`."""
+        """The answer to request ``number``; others are dropped. Raises `Lost`."""
         while True:
             for message in await self.receive():
-                if getattr(message, "request", None) == number:
+                if message[0] == number:
                     return message
 
     async def _receive_bodies(self) -> list[bytes | memoryview]:
@@ -199,14 +199,14 @@ class Connection:
             raise Lost(ProtocolError(f"{self.address}: {error}")) from error
 
     def close(self) -> None:
-        """Close; may be called twice. Whoever waits on the connection gets `Lost`."""
+        """Close; may be called twice. Every task that waits on the connection gets `Lost`."""
         if not self.closed:
             self.closed = True
             anyio.notify_closing(self._sock)
             self._sock.close()
 
     def abandon(self) -> None:
-        """Let go of it in a forked child: the socket stays open in the parent, and nobody is told."""
+        """Forget the socket in a forked child: it stays open in the parent, and the server is told nothing."""
         self.closed = True
         self._sock.close()
 

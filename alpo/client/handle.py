@@ -2,11 +2,11 @@
 
 Laws:
 
-* A handle is done once: with an LSN or with an error, and stays so. An error says what was known then; what
-  becomes of an unknown outcome later is for `Log.settle` to say.
+* A handle is done once: with an LSN or with an error, and stays so. An error says what was known then;
+  `Log.settle` says what became of an unknown outcome later.
 * Nothing is created for a handle that nobody waits on: no task, no event.
-* Whoever awaits it, asks for `error` or gives a callback has been told; closing the log raises only
-  what nobody was told.
+* Awaiting a handle, looking at `error` and giving a callback count as being told; closing the log raises only an
+  error that nobody was told.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any, Generic, cast
 
 from alpo.errors import AlpoError
 
-from .loops import Event
 from .payloads import Parcel
+from .tasks import Event
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
-    #: What awaiting gives: int, or int | None for an append that may have been done before the session was opened.
+    #: Result of awaiting: int, or int | None for an append that may have been done before the session was opened.
     L_co = TypeVar("L_co", bound=int | None, covariant=True, default=int | None)
 else:
     from typing import TypeVar
@@ -33,25 +33,26 @@ else:
 
 logger = logging.getLogger("alpo")
 
-#: A user's callback must not take the connection down with it: not with the result of a cancelled future either.
+#: Exceptions that a user's callback may raise without ending the connection. `CancelledError` comes from looking at a
+#: cancelled future.
 _BROKE = (Exception, asyncio.CancelledError)
 
 #: Flags of `Handle.state`; written by the `Session` alone, on rare paths.
-MAYBE = 1  # an earlier transmission may have been taken, its outcome is not known (R24)
+MAYBE = 1  # an earlier transmission may have been taken; its outcome is not known (R24)
 REFUSED = 2  # the latest transmission was answered, and not with a success
-RESOLVED = 4  # the cluster's last word is known: nothing of it needs to be sent again
+RESOLVED = 4  # the cluster's last word is known: the append need not be sent again
 REPORTED = 8  # its deadline came first: NotGuaranteed was told, the request stays in line
 
 
 class Handle(Generic[L_co]):
     """One append under way. Await it for the LSN (of the first payload), or give it a callback.
 
-    It belongs to the event loop that its `Log` runs in: not for use from other threads.
+    A handle belongs to the event loop that its `Log` runs in: other threads must not use it.
     """
 
-    # What most handles never change stays with the class: making one is on the hot path.
+    # Fields that few handles ever change have their values in the class: making a handle is on the hot path.
     state = 0
-    #: Who it was sent as; serial 0 until it is first sent.
+    #: The client id, serial and epoch that it was sent with; serial 0 until it is first sent.
     client = ""
     serial = 0
     epoch = 0
@@ -74,12 +75,12 @@ class Handle(Generic[L_co]):
         self.wanted = wanted
         self.sparse = sparse
         self.deadline_s = deadline_s
-        #: Called when somebody begins to wait: sees to it that it is sent, and gives what to wait for.
+        #: Called by the first wait: sees to it that the append is sent, and returns the event to wait for.
         self._begin_wait = begin_wait
 
     @property
     def error(self) -> AlpoError | None:
-        """The error, once done with one; None before that and after success."""
+        """The error of an append that failed; None before that and after success. Looking counts as being told."""
         self._told = True
         return self._error
 
@@ -90,7 +91,7 @@ class Handle(Generic[L_co]):
 
     @property
     def unheard(self) -> AlpoError | None:
-        """The error, as long as nobody was told."""
+        """The error, if nobody was told of it yet; else None."""
         return None if self._told else self._error
 
     def add_done_callback(self, function: Callable[[Handle[L_co]], object]) -> None:
@@ -118,19 +119,19 @@ class Handle(Generic[L_co]):
         return cast(L_co, self.lsn)
 
     def finish(self, lsn: int | None, duplicate: bool) -> None:
-        """Done with success. For the library."""
+        """End with success. For the library."""
         self.lsn = lsn
         if duplicate:
             self.duplicate = True
         self._end()
 
     def fail(self, error: AlpoError) -> None:
-        """Done with an error. For the library."""
+        """End with an error. For the library."""
         self._error = error
         self._end()
 
     def leave(self, error: AlpoError) -> None:
-        """Done with an error in a forked child: nobody there waits, and callbacks are the parent's. For the library."""
+        """End with an error in a forked child, without callbacks: they are the parent's. For the library."""
         if not self.done:
             self._error, self._told, self.done = error, True, True
         self._event = self._callback = self._more_callbacks = None

@@ -2,11 +2,10 @@
 
 Laws:
 
-* Entering never fails for a cluster that cannot be reached; only calls that need an answer do.
-* Whatever a call raises derives from `alpo.AlpoError`, but for wrong arguments (ValueError, TypeError) and
-  cancellation.
-* An append's outcome is told once, to whoever awaits it; closing waits for all that is in flight and raises only
-  what nobody was told.
+* Entering never fails because a cluster cannot be reached; only calls that need an answer do.
+* Every error derives from `alpo.AlpoError`, but for wrong arguments (ValueError, TypeError) and cancellation.
+* An append's outcome is told once, to the task that awaits it; closing waits for all that is in flight and raises
+  only an error that nobody was told.
 * Once closed, and in a process forked from the one that made it, every call raises `Closed` at once.
 """
 
@@ -24,23 +23,16 @@ from anyio.abc import TaskGroup
 from alpo.errors import AlpoError
 
 from .appender import Appender
+from .arguments import AsyncOnly
 from .handle import Handle
-from .misuse import AsyncOnly
 from .operating import Operations
-from .payloads import (
-    Parcel,
-    Payload,
-    batch,
-    json_payload,
-    single,
-    text_payload,
-)
-from .reading import Batches, Query, Records, end_lsn
+from .pages import Query, end_lsn
+from .payloads import Parcel, Payload, batch, json_payload, single, text_payload
+from .reading import Batches, Records, StopEvent
 from .record import Record
 from .servers import Servers, given_servers
-from .stopping import StopEvent
 
-#: How long entering waits for a named session to open, so that `Log.epoch` is there when it can be.
+#: Longest wait of ``async with`` for a named session to open, so that `Log.epoch` is there when it can be.
 OPEN_WAIT_S = 1.0
 
 
@@ -52,23 +44,26 @@ def connect(
     queue_max: int = 10_000,
     queue_bytes_max: int = 32 << 20,
 ) -> Log:
-    """A client of the cluster that ``servers`` ("HOST[:PORT],HOST[:PORT]" or a list) belong to; ``async with`` it, or
-    `close` it.
+    """A client of the cluster that ``servers`` ("HOST[:PORT],HOST[:PORT]" or a list) belong to: for ``async with``, or
+    `close` it at the end.
 
-    Without ``servers`` those of the environment variable ALPO_SERVERS, else 127.0.0.1:7100; a port left out is 7100.
+    Without ``servers``: those of the environment variable ALPO_SERVERS, else 127.0.0.1:7100; a port left out is 7100.
 
-    ``client`` names a session (R22): its serials go on where they ended, and an older process of that name is
-    fenced. Without a name a random id is made with the first append. ``timeout_s`` is the deadline of an
-    append, and of a read's next page. ``queue_max`` and ``queue_bytes_max`` bound what waits behind the
-    window of 1,024 appends in flight. Works under trio and asyncio. Raises ValueError for arguments that can never
-    be right; never anything for a cluster that cannot be reached.
+    ``client`` names a session: its serials go on where they ended, and an older process of that name is fenced. Without
+    a name a random id is made with the first append. ``timeout_s``: seconds until the deadline of an append, and of a
+    read's next page. ``queue_max`` (appends) and ``queue_bytes_max`` bound the local queue behind the window of 1,024
+    appends in flight. Works under trio and asyncio. Raises TypeError or ValueError for arguments that can never be
+    right; nothing for a cluster that cannot be reached.
     """
     return Log(Servers(given_servers(servers)), client, timeout_s, queue_max, queue_bytes_max)
 
 
 class Log(AsyncOnly, Operations):
-    """One client of a cluster, made by `connect`, for one event loop. Use it in ``async with``; or as it is, and await
-    `close` at the end: then its tasks begin with the first append and end with the loop at the latest."""
+    """One client of a cluster, made by `connect`, for one event loop.
+
+    Use it in ``async with``; or as it is, and await `close` at the end: then its tasks begin with the first append, and
+    end with the loop at the latest.
+    """
 
     def __init__(
         self, servers: Servers, client: str | None, timeout_s: float, queue_max: int, queue_bytes_max: int
@@ -88,11 +83,11 @@ class Log(AsyncOnly, Operations):
         return self
 
     async def _begin(self) -> None:
-        """Begin to work, and wait a moment for a named session to open."""
+        """Start the tasks, and wait a moment for a named session to open."""
         try:
             if not self._appender.started:
                 self._appender.start(self._tasks)
-            # An open that is refused is told by the first append.
+            # If the open is refused, the first append raises that.
             with suppress(AlpoError), anyio.move_on_after(min(OPEN_WAIT_S, self._timeout_s)):
                 await self._appender.opened()
         except BaseException:
@@ -107,7 +102,7 @@ class Log(AsyncOnly, Operations):
             unheard = await self._finish(drain=error is None or isinstance(error, Exception))
         finally:
             if self._tasks is not None and not self._servers.inherited:
-                # The task group is not shown the body's error: it would come back wrapped in an ExceptionGroup.
+                # The task group is not given the body's error, which it would wrap in an ExceptionGroup.
                 await self._tasks.__aexit__(None, None, None)
         if error is None and unheard is not None:
             raise unheard
@@ -115,15 +110,15 @@ class Log(AsyncOnly, Operations):
     async def close(self) -> None:
         """Close, as leaving the ``async with`` does; may be called again, and from any task of the loop.
 
-        Waits for all that is in flight, each append until its own deadline at most. Raises the first error of an
-        append that nobody was told.
+        Waits for all appends in flight, for each until its own deadline at most. Raises the first error of an append
+        that nobody was told.
         """
         unheard = await self._finish(drain=True)
         if unheard is not None:
             raise unheard
 
     async def _finish(self, drain: bool = False) -> Exception | None:
-        """End every task and connection; the first error that nobody was told."""
+        """End every task and connection; returns the first error that nobody was told, or None."""
         if self._servers.inherited:
             return None
         try:
@@ -135,7 +130,7 @@ class Log(AsyncOnly, Operations):
         return unheard
 
     def _close_at_once(self) -> Exception | None:
-        """All there is to do for one that has not begun."""
+        """Close all that can be closed without waiting: everything, if no task was started."""
         unheard = self._appender.close()
         self._servers.close()
         return unheard
@@ -154,7 +149,7 @@ class Log(AsyncOnly, Operations):
 
     @property
     def last_serial(self) -> int:
-        """The last serial as the session stood when it was opened (0 for random clients). Raises as `epoch` does."""
+        """The session's last serial as of its opening (0 for random clients). Raises as `epoch` does."""
         return self._appender.last_serial
 
     async def opened(self, timeout_s: float | None = None) -> None:
@@ -181,12 +176,13 @@ class Log(AsyncOnly, Operations):
     ) -> int | None:
         """Append one payload; returns its LSN once it is guaranteed.
 
-        ``serial``: for a program that numbers its payloads. The next one, or one already appended by this
-        session (returns its LSN); at or below `last_serial` it was done before this session was opened: returns None.
+        ``serial`` is for a program that numbers its payloads: the next serial, or one that this session appended
+        already (returns its LSN). A serial at or below `last_serial` was appended before this session was opened:
+        returns None.
 
-        Raises `NotGuaranteed` (outcome unknown at the deadline; still first in line, see `settle`),
-        `Unavailable` (not in the log, repeating is safe), `Fenced`, `SerialReused`, `Skipped`,
-        `SerialExpected`, `SessionExpired`, `Refused`, `NoSpace`, `Overloaded`, `TooLarge`, `Closed`.
+        Raises `NotGuaranteed` (outcome unknown at the deadline; still first in line, see `settle`), `Unavailable` (not
+        in the log, repeating is safe), `Fenced`, `SerialReused`, `Skipped`, `SerialExpected`, `SessionExpired`,
+        `Refused`, `NoSpace`, `Overloaded`, `TooLarge`, `Closed`.
         """
         return await self._append(single(payload), serial, False, timeout_s)
 
@@ -198,7 +194,7 @@ class Log(AsyncOnly, Operations):
     async def append_text(
         self, text: str, *, serial: int | None = None, timeout_s: float | None = None
     ) -> int | None:
-        """`append` of a string as UTF-8; `Record.text` reads it."""
+        """Append a string as UTF-8, as `append` does; `Record.text` reads it."""
         return await self._append(text_payload(text), serial, False, timeout_s)
 
     @overload
@@ -209,9 +205,9 @@ class Log(AsyncOnly, Operations):
     async def append_json(
         self, value: object, *, serial: int | None = None, timeout_s: float | None = None
     ) -> int | None:
-        """`append` of a value as JSON, in UTF-8 and without spaces; `Record.json` reads it.
+        """Append a value as JSON, in UTF-8 and without spaces, as `append` does; `Record.json` reads it.
 
-        Raises TypeError, or ValueError (NaN, say), for what JSON cannot hold.
+        Raises TypeError, or ValueError (NaN, say), for a value that JSON cannot hold.
         """
         return await self._append(json_payload(value), serial, False, timeout_s)
 
@@ -227,18 +223,19 @@ class Log(AsyncOnly, Operations):
     async def append_batch(
         self, payloads: Iterable[Payload], *, serial: int | None = None, timeout_s: float | None = None
     ) -> range | None:
-        """Append several payloads as one entry, all or nothing; returns their LSNs. Raises as `append`, and
-        ValueError for no payloads.
+        """Append several payloads as one entry, all or nothing; returns their LSNs. Raises as `append`, and ValueError
+        for no payloads.
 
-        ``serial``, of a named client: may skip some (R21, sparse); it goes alone, so it waits for what is in
-        flight. One at or below `last_serial` is asked about: None if it was appended before this session was
-        opened, else `Skipped`.
+        ``serial``, of a named client, may skip some serials, which are then refused for good. Such an append goes
+        alone: it waits for all that is in flight. For a serial at or below `last_serial` the cluster is asked: None if
+        it was appended before this session was opened, else `Skipped` is raised.
         """
         parcel = batch(payloads)
         lsn = await self._append(parcel, serial, True, timeout_s)
         return None if lsn is None else range(lsn, lsn + parcel.number)
 
     async def _append(self, parcel: Parcel, serial: int | None, sparse: bool, timeout_s: float | None) -> int | None:
+        """Queue an append and wait for its outcome."""
         deadline_s = self._appender.deadline_s(timeout_s)
         await self._appender.wait_room(parcel.size, deadline_s)
         handle = self._appender.append(parcel, serial, sparse, deadline_s, awaited=True)
@@ -264,7 +261,7 @@ class Log(AsyncOnly, Operations):
     def append_nowait(
         self, payload: Payload, *, serial: int | None = None, timeout_s: float | None = None
     ) -> Handle[Any]:
-        """The fast path: queue one payload and return its `Handle` at once; awaiting that gives the LSN.
+        """Queue one payload and return its `Handle` at once; awaiting that gives the LSN. The fast path.
 
         Raises `TooLarge`, `Overloaded` (the local queue is full: `await log.wait_room()`), `Fenced`, `Closed`.
         """
@@ -283,7 +280,7 @@ class Log(AsyncOnly, Operations):
     def append_batch_nowait(
         self, payloads: Iterable[Payload], *, serial: int | None = None, timeout_s: float | None = None
     ) -> Handle[Any]:
-        """As `append_nowait`, for a batch; the handle's `lsns` are those of all payloads."""
+        """Queue a batch, as `append_nowait` does one payload; the handle's `lsns` are those of all payloads."""
         appender = self._appender
         return appender.append(batch(payloads), serial, True, appender.deadline_s(timeout_s))
 
@@ -293,10 +290,10 @@ class Log(AsyncOnly, Operations):
         await self._appender.wait_room(1, None)
 
     async def settle(self, timeout_s: float | None = None) -> dict[int, int | None | AlpoError]:
-        """Wait until nothing told as `NotGuaranteed` is unresolved any more.
+        """Wait until every append that was told as `NotGuaranteed` has an outcome.
 
-        Returns what became of those settled since the last call: serial -> LSN, or the error it ended with. Raises
-        `Unavailable` at the deadline (what is settled by then stays for the next call).
+        Returns the outcomes that came since the last call: serial -> LSN, or the error that it ended with. Raises
+        `Unavailable` at the deadline (outcomes known by then stay for the next call).
         """
         seconds = self._seconds(timeout_s)
         try:
@@ -312,13 +309,14 @@ class Log(AsyncOnly, Operations):
         last: int | None = None, since: datetime | None = None, client: str | None = None,
         timeout_s: float | None = None,
     ) -> Records:
-        """Iterate (``async for``) over the guaranteed payloads ``start`` … ``stop``, ends included.
+        """Iterate over the guaranteed payloads ``start`` … ``stop``, ends included: ``async for``, or ``for`` with a
+        `SyncLog`.
 
-        By default from the first available to the guaranteed end as of the call, linearizable (R25). ``last``: the last
-        so many payloads; ``since``: from that time on; ``client``: only that client's. ``local=True``: a
-        server's own copy up to where that stands (R26), of server ``server`` if given, else of any.
-        ``timeout_s`` is for each page, not the whole. Raises `OutOfRange`; `Unavailable` when no answer came in time,
-        midway too.
+        By default from the first available payload to the guaranteed end as of the call, linearizable. ``last``: only
+        so many payloads before the end; ``since``: only from that time on; ``client``: only that client's.
+        ``local=True``: what one server has, as far as it knows, without asking the leader: server ``server`` if given,
+        else any. ``timeout_s`` is for each page, not the whole. Raises `OutOfRange`; `Unavailable` when no answer came
+        in time, midway too.
         """
         return Records(self.read_batches(
             start, stop, local=local, server=server, last=last, since=since, client=client, timeout_s=timeout_s,
@@ -329,7 +327,7 @@ class Log(AsyncOnly, Operations):
         last: int | None = None, since: datetime | None = None, client: str | None = None,
         timeout_s: float | None = None,
     ) -> Batches:
-        """As `read`, in lists of records as they come over the wire: the fast way to read much."""
+        """Iterate as `read` does, over lists of records as they come over the wire: the fast way to read much."""
         query = Query.of(start, stop, local, server, last, since, client, follow=False)
         return Batches(self._servers, query, self._seconds(timeout_s))
 
@@ -338,11 +336,11 @@ class Log(AsyncOnly, Operations):
         server: int | None = None, last: int | None = None, since: datetime | None = None, client: str | None = None,
         timeout_s: float | None = None,
     ) -> Records:
-        """As `read`, but waits for more at the end; survives failovers, no gap and no repeat.
+        """Iterate as `read` does, but wait for more at the end; survives failovers, without a gap or a repeat.
 
-        ``start="end"``: from the LSN that is next when the first record is asked for. ``stop``: an event (of trio,
-        asyncio or anyio); the loop ends once it is set. It ends also when the log is closed. Raises `OutOfRange` when
-        trimmed ahead of it, `Unavailable` when no server answers for ``timeout_s``.
+        ``start="end"``: from the LSN that is next when the first record is asked for. ``stop``: an event of trio,
+        asyncio or anyio; the loop ends once it is set, and when the log is closed. Raises `OutOfRange` when the log is
+        trimmed beyond the position, `Unavailable` when no server answers for ``timeout_s``.
         """
         return Records(self.follow_batches(
             start, stop=stop, local=local, server=server, last=last, since=since, client=client, timeout_s=timeout_s,
@@ -353,12 +351,12 @@ class Log(AsyncOnly, Operations):
         server: int | None = None, last: int | None = None, since: datetime | None = None, client: str | None = None,
         timeout_s: float | None = None,
     ) -> Batches:
-        """As `follow`, in lists of records as they come over the wire."""
+        """Iterate as `follow` does, over lists of records as they come over the wire."""
         query = Query.of(start, None, local, server, last, since, client, follow=True)
         return Batches(self._servers, query, self._seconds(timeout_s), stop)
 
     async def last(self, timeout_s: float | None = None) -> Record | None:
-        """The last record that can be read, None if there is none: linearizable. Raises as `read`."""
+        """The last record that can be read, linearizable; None if there is none. Raises as `read`."""
         async with self.read(last=1, timeout_s=timeout_s) as records:
             return await anext(records, None)
 

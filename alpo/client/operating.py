@@ -1,4 +1,4 @@
-"""What operators ask of a cluster: the half of `Log` that is not appending and reading.
+"""Operators' requests to a cluster: the half of `Log` that is not appending and reading.
 
 Law: nothing here needs the tasks behind a `Log`; each call dials, asks and is done.
 """
@@ -8,28 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 
-from alpo.core.inputs import MemberStep
+from alpo.core.requests import MemberStep
 from alpo.errors import AlpoError
 
-from . import compacting
 from .arguments import need_seconds
-from .compacting import FileSpace
-from .operator import (
-    admin,
-    cursors,
-    events,
-    members,
-    settings,
-    status,
-)
-from .operator import (
-    outcome as keeping,
-)
-from .operator.admin import ByHand, SessionInfo
+from .operator import cursors, events, files, members, sessions, settings, status
 from .operator.cursors import CursorInfo
 from .operator.events import Events
+from .operator.files import FileSpace
 from .operator.members import Leadership, MemberInfo
-from .operator.outcome import Outcome
+from .operator.sessions import ByHand, Outcome, SessionInfo
 from .operator.settings import Settings
 from .operator.status import MemberStatus
 from .payloads import Payload
@@ -37,7 +25,11 @@ from .servers import Servers
 
 
 class Operations:
-    """The operators' calls of a `Log`. Every one raises `Closed` once the log is closed."""
+    """The operators' calls of a `Log`.
+
+    Each is repeated until a server answers it, ``timeout_s`` seconds at most (None: what the log was given). Every one
+    raises `Closed` once the log is closed.
+    """
 
     def __init__(self, servers: Servers, timeout_s: float) -> None:
         need_seconds(timeout_s)
@@ -46,11 +38,11 @@ class Operations:
 
     @property
     def closed(self) -> bool:
-        """Was it closed, here or in the process that this one was forked from?"""
+        """True once closed, here or in the process that this one was forked from."""
         return self._servers.closed
 
     def _seconds(self, timeout_s: float | None) -> float:
-        """How long to wait. Raises `Closed`, TypeError, ValueError: every call that waits comes by here first."""
+        """Seconds to wait, for every call that waits. Raises `Closed`, TypeError, ValueError."""
         self._servers.require_open()
         if timeout_s is None:
             return self._timeout_s
@@ -61,43 +53,58 @@ class Operations:
         self, payloads: Iterable[Payload], *, client: str, serial: int, epoch: int | None = None,
         timeout_s: float | None = None,
     ) -> ByHand:
-        """Retry across processes what was sent as (client, serial, epoch): see `admin.append_by_hand`."""
-        return await admin.append_by_hand(
-            self._servers, payloads, client, serial, epoch, self._seconds(timeout_s)
-        )
+        """Send, once more, what another process may have sent as (``client``, ``serial``, ``epoch``).
+
+        Several payloads are one batch. ``epoch`` None: the one on record; if none is, the name is opened first. Random
+        client ids have no epoch. Raises as `Log.append`; `NotGuaranteed` names the epoch to retry with.
+        """
+        return await sessions.append_by_hand(self._servers, payloads, client, serial, epoch, self._seconds(timeout_s))
 
     async def status(self, timeout_s: float | None = None) -> list[MemberStatus]:
-        """Every member's own account of itself: see `status.status`."""
+        """Every member's own account of itself, ordered by id.
+
+        A member that does not answer within 2 s has a row too: ``reachable`` is False, what is not known is None. If
+        no server answers, the rows are those of the addresses given (``id`` None). Servers at those addresses that
+        answer and are no members come last.
+        """
         return await status.status(self._servers, self._seconds(timeout_s))
 
     async def events(self, since: datetime | None = None, timeout_s: float | None = None) -> Events:
-        """What happened to the servers, elections above all: see `events.gather`."""
+        """Events of all servers, elections above all, in time order: all that they keep, or from ``since`` on.
+
+        Servers that do not answer are listed in ``silent``.
+        """
         return await events.gather(self._servers, since, self._seconds(timeout_s))
 
     async def sessions(self, timeout_s: float | None = None) -> list[SessionInfo]:
         """All sessions of the cluster. Raises `Unavailable`."""
-        return await admin.sessions(self._servers, self._seconds(timeout_s))
+        return await sessions.sessions(self._servers, self._seconds(timeout_s))
 
     async def drop_session(self, name: str, epoch: int | None = None, timeout_s: float | None = None) -> int:
-        """Forget the named session (R22): see `admin.drop_session`."""
-        return await admin.drop_session(
-            self._servers, name, epoch, self._seconds(timeout_s)
-        )
+        """Forget the named session, if ``epoch`` is its current one (None: whatever it is); returns that epoch.
+
+        Raises `Refused` when there is no such session or its epoch is another, `Unavailable` when no answer came.
+        """
+        return await sessions.drop_session(self._servers, name, epoch, self._seconds(timeout_s))
 
     async def outcome(
         self, client: str, serial: int, timeout_s: float | None = None, *, epoch: int | None = None
     ) -> Outcome:
-        """What became of the append (``client``, ``serial``), as of now: see `Outcome`. With the ``epoch`` that it was
-        sent under, what was appended under another does not count, and from before a drop nobody can tell.
+        """Tell what became of the append (``client``, ``serial``), as of now.
 
-        "not_appended" is no promise for later: a transmission that is still on its way may arrive. Raises ValueError,
-        `Unavailable`; `Refused` for an ``epoch`` while a server of release 0.1 leads, which cannot tell by epoch.
+        With the ``epoch`` that it was sent under, what was appended under another does not count, and of what was sent
+        before the session was dropped nobody can tell. "not_appended" is no promise for later: a transmission that is
+        still on its way may arrive. Raises ValueError, `Unavailable`; `Refused` for an ``epoch`` while a server of
+        release 0.1 leads, which cannot tell by epoch.
         """
-        return await keeping.outcome(self._servers, client, serial, epoch, self._seconds(timeout_s))
+        return await sessions.outcome(self._servers, client, serial, epoch, self._seconds(timeout_s))
 
     async def wait_everyone(self, lsn: int, timeout_s: float | None = None) -> None:
-        """Wait until every member has payload ``lsn``, which was appended, on its disk: see `keeping.wait_everyone`."""
-        await keeping.wait_everyone(self._servers, lsn, self._seconds(timeout_s))
+        """Wait until every member has payload ``lsn``, which was appended, on its disk.
+
+        Raises ValueError, `OutOfRange` for an LSN that is not in the log yet, `NotEverywhere` at the deadline.
+        """
+        await members.wait_everyone(self._servers, lsn, self._seconds(timeout_s))
 
     async def settings(self, timeout_s: float | None = None) -> Settings:
         """The settings that all servers share, by name. Raises `Unavailable`."""
@@ -107,11 +114,20 @@ class Operations:
         self, wanted: Settings | Mapping[str, float], *, expected: Settings | Mapping[str, float] | None = None,
         timeout_s: float | None = None,
     ) -> Settings:
-        """Change settings, all of ``wanted`` or none: see `settings.change_settings`."""
+        """Change settings, all of ``wanted`` or none; returns all settings as they are then.
+
+        ``expected``: the values that the caller believes the changed ones have (None: read now); if one has another by
+        then, nothing is changed. Repeating is safe. Raises ValueError for what can never be, `Refused` when one was
+        changed meanwhile or cannot be changed now, `Unavailable` when no answer came (the change may have been made).
+        """
         return await settings.change_settings(self._servers, wanted, expected, self._seconds(timeout_s))
 
     async def set_cursor(self, name: str, lsn: int, timeout_s: float | None = None) -> None:
-        """Keep payload ``lsn`` and all after it for the reader of that name: see `cursors.set_cursor`."""
+        """Keep payload ``lsn`` and all after it for the reader ``name``: no cleaning or trim takes them.
+
+        Raises ValueError, `OutOfRange` for what is gone or beyond one past the end, `Refused` when there are too many
+        cursors, `Unavailable`.
+        """
         await cursors.set_cursor(self._servers, name, lsn, self._seconds(timeout_s))
 
     async def cursors(self, timeout_s: float | None = None) -> list[CursorInfo]:
@@ -119,26 +135,40 @@ class Operations:
         return await cursors.cursors(self._servers, self._seconds(timeout_s))
 
     async def drop_cursor(self, name: str, timeout_s: float | None = None) -> int:
-        """Forget a cursor: see `cursors.drop_cursor`."""
+        """Forget a cursor; returns the LSN where it stood (0 if a try whose answer was lost had dropped it already).
+
+        Raises ValueError, `Refused` when there is none of that name, `Unavailable`.
+        """
         return await cursors.drop_cursor(self._servers, name, self._seconds(timeout_s))
 
     async def trim(self, before: int, timeout_s: float | None = None, *, force: bool = False) -> int:
-        """Let nothing below LSN ``before`` be read any more; returns the first LSN that is served: see `admin.trim`."""
-        return await admin.trim(self._servers, before, force, self._seconds(timeout_s))
+        """Let nothing below LSN ``before`` be read any more; returns the first LSN that is served from now on.
+
+        ``force``: also what a cursor's reader needs; such cursors are dropped. Repeating is safe. Raises ValueError,
+        `OutOfRange` for an LSN beyond one past the end, `Refused` when a cursor needs what would go, `Unavailable` when
+        no answer came (the trim may have been made).
+        """
+        return await cursors.trim(self._servers, before, force, self._seconds(timeout_s))
 
     async def add_member(
         self, id: int, address: str, *, priority: int = 0, timeout_s: float | None = None
     ) -> list[MemberInfo]:
-        """Take the server that waits at ``address`` into the cluster (R27): see `members.change`."""
+        """Take the server that waits at ``address`` into the cluster; returns the new member list, guaranteed.
+
+        The server is a LEARNER at first, and becomes a VOTER by itself once it has caught up. Raises `Refused` (why it
+        cannot be), `Unavailable` when no answer came: the change may still be made.
+        """
         return await self._change_member(MemberStep.ADD, id, address, priority, timeout_s)
 
     async def remove_member(self, id: int, timeout_s: float | None = None) -> list[MemberInfo]:
-        """Take a server out of the cluster (R27): see `members.change`."""
+        """Take a server out of the cluster; returns the new member list, guaranteed. Raises as `add_member`."""
         return await self._change_member(MemberStep.REMOVE, id, "", 0, timeout_s)
 
     async def replace_member(self, id: int, address: str, timeout_s: float | None = None) -> list[MemberInfo]:
-        """Have the server that waits at ``address``, with an empty disk, take member ``id``'s place: see
-        `members.change`."""
+        """Have the server that waits at ``address``, with an empty disk, take member ``id``'s place.
+
+        Returns the new member list, guaranteed. Raises as `add_member`.
+        """
         return await self._change_member(MemberStep.REPLACE, id, address, 0, timeout_s)
 
     async def _change_member(
@@ -147,19 +177,23 @@ class Operations:
         return await members.change(self._servers, step, id, address, priority, self._seconds(timeout_s))
 
     async def transfer(self, target: int, timeout_s: float | None = None) -> Leadership:
-        """Have server ``target`` lead (R28): see `members.transfer`."""
+        """Have server ``target`` lead. Raises `Refused` (why it cannot), `Unavailable`."""
         return await members.transfer(self._servers, target, self._seconds(timeout_s))
 
     async def compact(self, server: int, timeout_s: float | None = None) -> FileSpace:
-        """Have a server give the free space of its data file back to the file system, while it serves, and wait until
-        it has; how the file is then: see `compacting.watch`."""
-        return await compacting.compact(self._servers, server, self._seconds(timeout_s))
+        """Have a server give the free space of its data file back to the file system, while it serves.
+
+        Waits until all is given back, and returns how the file is then; ``timeout_s`` bounds how long nothing may come
+        of it. Raises `Refused`, `Unavailable`, `ProtocolError`.
+        """
+        return await files.compact(self._servers, server, self._seconds(timeout_s))
 
     async def init(self, timeout_s: float | None = None) -> None:
-        """Found the cluster (R29): see `admin.init`."""
-        await admin.init(self._servers, self._seconds(timeout_s))
+        """Found the cluster, by any one of its servers. Raises `Refused` (why it cannot be), `Unavailable`."""
+        await members.init(self._servers, self._seconds(timeout_s))
 
 
 def why_waiting(log: Operations) -> AlpoError | None:
-    """Why what is under way is not done, the most telling first; None if nothing is the matter. For the commands."""
+    """The reason why a request under way is not done yet, the most telling one first; None if nothing is the matter.
+    For commands."""
     return log._servers.reason

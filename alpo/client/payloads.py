@@ -1,6 +1,6 @@
 """Payloads into what the wire carries, measured; and how much a cluster takes, as a server's hello says.
 
-Before the first hello only what no cluster takes is too much.
+Before the first hello, only a payload that no cluster takes is too large.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from alpo.wire.requests import ServerHello
 #: One payload, or (count, joined body) for a batch of more.
 Item: TypeAlias = bytes | tuple[int, bytes]
 
-#: What a caller may give; kept as bytes.
+#: A payload as a caller may give it; it is kept as bytes.
 Payload: TypeAlias = bytes | bytearray | memoryview
 
 
@@ -30,11 +30,11 @@ class Parcel(NamedTuple):
     largest: int
 
 
-_new = tuple.__new__  # what the named tuple's own constructor does, without its call
+_new = tuple.__new__  # as the named tuple's own constructor does, without the cost of calling it
 
 
 def single(payload: Payload) -> Parcel:
-    """One payload. Raises TypeError for anything but bytes-like."""
+    """The parcel of one payload. Raises TypeError for anything but bytes-like."""
     if type(payload) is not bytes:
         payload = _to_bytes(payload)
     size = len(payload)
@@ -42,19 +42,20 @@ def single(payload: Payload) -> Parcel:
 
 
 def text_payload(text: str) -> Parcel:
-    """A string as UTF-8. Raises TypeError for anything else."""
+    """The parcel of a string, as UTF-8. Raises TypeError for anything else."""
     if not isinstance(text, str):
         raise TypeError(f"text is str, not {type(text).__name__}")
     return single(text.encode())
 
 
 def json_payload(value: object) -> Parcel:
-    """A value as JSON. Raises TypeError or ValueError for what JSON cannot hold."""
+    """The parcel of a value, as JSON. Raises TypeError or ValueError for what JSON cannot hold."""
     return single(json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode())
 
 
 def batch(payloads: Iterable[Payload]) -> Parcel:
-    """Several payloads that go together; a batch of one is a payload. Raises ValueError for none, TypeError."""
+    """The parcel of several payloads that go together; a batch of one is a payload. Raises ValueError for none,
+    TypeError."""
     if isinstance(payloads, (bytes, str)):
         raise TypeError("a batch is several payloads, not one")
     if not isinstance(payloads, Iterable):
@@ -74,14 +75,14 @@ def _to_bytes(payload: object) -> bytes:
     raise TypeError(f"a payload is bytes, not {type(payload).__name__}")
 
 
-#: Until a hello says.
+#: The limits until the first hello tells the cluster's.
 WINDOW = 1024
 PAYLOAD_BYTES_MAX = BOUNDS["payload_bytes_max"][1]
 BATCH_BYTES_MAX = BOUNDS["batch_bytes_max"][1]
 
 
 class Sizes:
-    """Limits on one append, and on how many of one client may be in flight."""
+    """Limits on the size of an append, and on how many of one client may be in flight."""
 
     __slots__ = ("batch_bytes_max", "payload_bytes_max", "sure_bytes", "window")
 
@@ -89,15 +90,16 @@ class Sizes:
         self.window = window
         self.payload_bytes_max = payload_bytes_max
         self.batch_bytes_max = batch_bytes_max
-        #: Up to this size nothing can be too large.
+        #: Size in bytes up to which no parcel can be too large.
         self.sure_bytes = min(payload_bytes_max, batch_bytes_max)
 
     @staticmethod
     def of(hello: ServerHello) -> Sizes:
+        """The limits that a server's hello tells."""
         return Sizes(max(1, hello.window), hello.payload_bytes_max, hello.batch_bytes_max)
 
     def check(self, parcel: Parcel) -> None:
-        """Raises `TooLarge`."""
+        """Check a parcel's size. Raises `TooLarge`."""
         if parcel.largest > self.payload_bytes_max:
             raise TooLarge(f"a payload of {parcel.largest} bytes, where {self.payload_bytes_max} is the most")
         if parcel.number > 1 and parcel.size > self.batch_bytes_max:

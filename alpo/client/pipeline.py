@@ -1,7 +1,10 @@
-"""Appends on their way: those that wait to be sent for the first time, and those with a serial that are not settled.
+"""Appends on their way: the queue of those never sent, the line of those with a serial, and their outcomes.
 
-The first are bounded in number and bytes, in the order they were asked for. The others go out again on every new
-connection.
+Laws:
+
+* The queue is bounded in number and bytes. What stands in the line is sent again on every new connection.
+* An outcome is told once. An error that nobody was told is kept for closing; the outcome of an append that was told as
+  unknown is kept for `Log.settle`. Of each the newest `KEPT_MAX` are kept.
 """
 
 from __future__ import annotations
@@ -9,22 +12,28 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from itertools import islice
+from typing import Protocol
 
-from alpo.errors import Overloaded
+from alpo.errors import AlpoError, Overloaded
 
 from .arguments import need_int
-from .handle import REFUSED, RESOLVED, Handle
+from .handle import REFUSED, REPORTED, RESOLVED, Handle
+from .reasons import unknown
 
 
 class Queue:
-    """One append is always taken, however large; ``handles`` and ``bytes`` belong together."""
+    """Appends that wait for their first transmission, in the order in which they were asked for.
+
+    Bounded in number and bytes; an empty queue takes one append however large. ``handles`` and ``bytes`` belong
+    together.
+    """
 
     __slots__ = ("_bytes_max", "_count_max", "bytes", "handles")
 
     def __init__(self, count_max: int, bytes_max: int) -> None:
         need_int(queue_max=count_max, queue_bytes_max=bytes_max)
         self.handles: deque[Handle] = deque()
-        #: Of all bodies together.
+        #: Bytes of all bodies together.
         self.bytes = 0
         self._count_max = count_max
         self._bytes_max = bytes_max
@@ -33,17 +42,18 @@ class Queue:
         return len(self.handles)
 
     def has_room(self, size: int) -> bool:
-        """May an append of ``size`` bytes be added?"""
+        """True if an append of ``size`` bytes may be added."""
         handles = self.handles
         return not handles or (len(handles) < self._count_max and self.bytes + size <= self._bytes_max)
 
     @property
     def half_empty(self) -> bool:
-        """Is there room for many?"""
+        """True if at most half of the room, in number and in bytes, is taken."""
         return len(self.handles) * 2 <= self._count_max and self.bytes * 2 <= self._bytes_max
 
     def add(self, handle: Handle, size: int) -> None:
-        """At the end. Raises `Overloaded`. (Every append comes by here: `has_room`, without its call.)"""
+        """Add an append at the end. Raises `Overloaded`. (Every append comes by here: the code is `has_room` without
+        its call.)"""
         handles = self.handles
         if handles and (len(handles) >= self._count_max or self.bytes + size > self._bytes_max):
             raise Overloaded("the local queue is full: wait_room() waits for room")
@@ -51,28 +61,30 @@ class Queue:
         self.bytes += size
 
     def put_back(self, handle: Handle) -> None:
-        """To the head: it was taken from there."""
+        """Put an append back to the head, where it was taken from."""
         self.handles.appendleft(handle)
         self.bytes += handle.parcel.size
 
     def take(self) -> Handle:
-        """The head."""
+        """Remove and return the head."""
         handle = self.handles.popleft()
         self.bytes -= handle.parcel.size
         return handle
 
     def remove(self, handle: Handle) -> None:
+        """Remove one append, wherever it stands."""
         self.handles.remove(handle)
         self.bytes -= handle.parcel.size
 
     def take_all(self) -> list[Handle]:
+        """Remove and return all appends."""
         handles = list(self.handles)
         self.handles.clear()
         self.bytes = 0
         return handles
 
     def take_late(self, now_s: float) -> list[Handle]:
-        """Those whose deadline has passed."""
+        """Remove and return the appends whose deadline has passed."""
         late = [h for h in self.handles if h.deadline_s <= now_s]
         if late:
             self.handles = deque(h for h in self.handles if h.deadline_s > now_s)
@@ -81,15 +93,18 @@ class Queue:
 
 
 class Line:
-    """Serials without gaps, but for a request that goes alone. ``bytes`` and ``sent`` belong to ``handles``."""
+    """Appends with a serial that are not settled: serials without gaps, but for an append that goes alone.
+
+    ``bytes`` and ``sent`` belong to ``handles``.
+    """
 
     __slots__ = ("bytes", "handles", "sent")
 
     def __init__(self) -> None:
         self.handles: deque[Handle] = deque()
-        #: Of all bodies together.
+        #: Bytes of all bodies together.
         self.bytes = 0
-        #: How many, from the head, were sent on the present connection.
+        #: The number of appends, from the head, that were sent on the present connection.
         self.sent = 0
 
     def __len__(self) -> int:
@@ -102,18 +117,18 @@ class Line:
         return self.handles[at]
 
     def add(self, handle: Handle) -> None:
-        """At the end."""
+        """Add an append at the end."""
         self.handles.append(handle)
         self.bytes += handle.parcel.size
 
     def take_last(self) -> Handle:
-        """The end, which nobody can have taken."""
+        """Remove and return the last append, which no server can have taken."""
         handle = self.handles.pop()
         self.bytes -= handle.parcel.size
         return handle
 
     def named(self, serial: int, values: list[int] | list[None]) -> list[tuple[Handle, int | None]]:
-        """Those that an answer from ``serial`` on speaks of, each with its value."""
+        """The appends that an answer from ``serial`` on speaks of, each with its value."""
         if not self.handles:
             return []
         at = serial - self.handles[0].serial
@@ -122,11 +137,11 @@ class Line:
         return list(zip(islice(self.handles, at, at + len(values)), values, strict=False))
 
     def unanswered(self) -> list[Handle]:
-        """Those sent on this connection that no answer has come for."""
+        """The appends sent on this connection that no answer has come for."""
         return [h for h in islice(self.handles, self.sent) if not h.state & (RESOLVED | REFUSED)]
 
     def send_again(self, bytes_max: int) -> list[Handle]:
-        """The next frame's worth of those not yet sent on this connection, counted as sent; empty: nothing is left."""
+        """The next frame's worth of appends not yet sent on this connection, counted as sent; empty if none is left."""
         run: list[Handle] = []
         size = passed = 0
         for handle in islice(self.handles, self.sent, None):
@@ -143,13 +158,13 @@ class Line:
         return run
 
     def rewind(self) -> None:
-        """All is to be sent again."""
+        """Note that all appends are to be sent again."""
         for handle in islice(self.handles, self.sent):
             handle.state &= ~REFUSED
         self.sent = 0
 
     def drop_settled_head(self) -> None:
-        """Let go of what is resolved at the head."""
+        """Remove the resolved appends at the head."""
         handles = self.handles
         while handles and handles[0].state & RESOLVED:
             self.bytes -= handles.popleft().parcel.size
@@ -157,7 +172,7 @@ class Line:
         self.sent = max(0, self.sent)
 
     def drop_settled(self) -> None:
-        """Let go of what is resolved, behind others too; what stays is to be sent again."""
+        """Remove all resolved appends; the others are to be sent again."""
         self.handles = deque(h for h in self.handles if not h.state & RESOLVED)
         self.bytes = sum(h.parcel.size for h in self.handles)
         self.sent = 0
@@ -165,3 +180,80 @@ class Line:
     def clear(self) -> None:
         self.handles.clear()
         self.bytes = self.sent = 0
+
+
+KEPT_MAX = 1024
+
+
+class Hearable(Protocol):
+    """A handle, or a future of one. ``unheard``: the error that it ended with, as long as nobody was told."""
+
+    @property
+    def unheard(self) -> Exception | None: ...
+
+
+class Unheard:
+    """Handles and futures that failed, in order, as long as nobody was told: the newest `KEPT_MAX` at most."""
+
+    def __init__(self) -> None:
+        self._failed: list[Hearable] = []
+
+    def __len__(self) -> int:
+        return len(self._failed)
+
+    def note(self, failed: Hearable) -> None:
+        """Note a handle or future that ended with an error."""
+        if failed.unheard is None:
+            return
+        if len(self._failed) == KEPT_MAX:  # at least half of them go, so that this is rare
+            self._failed = [each for each in self._failed if each.unheard is not None][-KEPT_MAX // 2 :]
+        self._failed.append(failed)
+
+    def take_first(self) -> Exception | None:
+        """The first error that nobody was told, which counts as told now; None if there is none."""
+        while self._failed:
+            error = self._failed.pop(0).unheard
+            if error is not None:
+                return error
+        return None
+
+
+class Outcomes:
+    """The outcomes of one client's appends, told to their handles or kept for `Log.settle`."""
+
+    def __init__(self) -> None:
+        #: The number of appends told as unknown that have no outcome yet.
+        self.unknown = 0
+        self._settled: dict[int, int | None | AlpoError] = {}
+        self.unheard = Unheard()
+
+    def fail(self, handle: Handle, error: AlpoError) -> None:
+        """Tell an append its error."""
+        handle.fail(error)
+        self.unheard.note(handle)
+
+    def report(self, handle: Handle, text: str) -> None:
+        """Tell an append that its outcome is unknown; it stays in the line."""
+        handle.state |= REPORTED
+        self.unknown += 1
+        self.fail(handle, unknown(text, handle.client, handle.serial, handle.epoch))
+
+    def resolve(self, handle: Handle, outcome: int | None | AlpoError, duplicate: bool = False) -> None:
+        """Note the cluster's last word on an append, and tell it unless it was told "unknown" before."""
+        if handle.state & RESOLVED:
+            return
+        handle.state |= RESOLVED
+        if handle.state & REPORTED:
+            self.unknown -= 1
+            self._settled[handle.serial] = outcome
+            if len(self._settled) > KEPT_MAX:
+                del self._settled[next(iter(self._settled))]
+        elif isinstance(outcome, AlpoError):
+            self.fail(handle, outcome)
+        else:
+            handle.finish(outcome, duplicate)
+
+    def take_settled(self) -> dict[int, int | None | AlpoError]:
+        """The outcomes, by serial, of appends that were told as unknown and were settled since the last call."""
+        settled, self._settled = self._settled, {}
+        return settled

@@ -1,4 +1,4 @@
-"""The way from blocking code into an event loop that runs in a thread of its own."""
+"""The way from threads into an event loop that runs in a thread of its own, and the futures that threads wait for."""
 
 from __future__ import annotations
 
@@ -10,14 +10,18 @@ from typing import Any, Protocol, TypeVar
 import anyio
 from anyio.from_thread import BlockingPortal
 
+from .handle import Handle
+from .payloads import Parcel
+from .servers import Servers
+
 T = TypeVar("T")
 
 
 class Portal(Protocol):
-    """What a `SyncLog` needs."""
+    """The way into an event loop, as a `BlockingLog` uses it."""
 
     def call(self, function: Callable[[], Coroutine[Any, Any, T]], /) -> T:
-        """What ``function()`` gives in the loop; it is cancelled there if the wait is interrupted here."""
+        """Run ``function()`` in the loop; returns its result. It is cancelled if the wait for it is interrupted."""
 
     def start_task_soon(self, function: Callable[[], Coroutine[Any, Any, T]], /) -> Future[T]: ...
 
@@ -26,10 +30,10 @@ class Portal(Protocol):
 
 
 class LoopThread:
-    """asyncio in a thread, which ends with the process at the latest.
+    """An asyncio loop in a thread of its own, which ends with the process at the latest.
 
-    anyio's own `start_blocking_portal` is a context manager, which a forked child would wind up as it ends: it waits
-    for a thread that is not there.
+    (anyio's `start_blocking_portal` is a context manager, which a forked child would leave as it ends, and wait for a
+    thread that is not there.)
     """
 
     def __init__(self) -> None:
@@ -56,7 +60,7 @@ class LoopThread:
         try:
             return future.result()
         except BaseException:
-            future.cancel()  # of no consequence where it has ended
+            future.cancel()  # does nothing if it has ended
             raise
 
     def start_task_soon(self, function: Callable[[], Coroutine[Any, Any, T]], /) -> Future[T]:
@@ -65,3 +69,67 @@ class LoopThread:
     def close(self) -> None:
         self.call(self._portal.stop)
         self._thread.join()
+
+
+class Request:
+    """An append on its way into the loop."""
+
+    __slots__ = ("future", "parcel", "serial", "sparse", "timeout_s")
+
+    def __init__(
+        self, parcel: Parcel, serial: int | None, sparse: bool, timeout_s: float | None, future: SeenFuture
+    ) -> None:
+        self.parcel = parcel
+        self.serial = serial
+        self.sparse = sparse
+        self.timeout_s = timeout_s
+        self.future = future
+
+
+class SeenFuture(Future[Handle[Any]]):
+    """The future of a finished handle, which knows whether anybody was told how it ended, or will be."""
+
+    told = False
+    _error: BaseException | None = None
+
+    @property
+    def unheard(self) -> Exception | None:
+        """The error that it ended with, as long as nobody was told."""
+        return self._error if isinstance(self._error, Exception) and not self.told else None
+
+    def set_exception(self, exception: BaseException | None) -> None:
+        self._error = exception
+        super().set_exception(exception)
+
+    def result(self, timeout: float | None = None) -> Handle[Any]:
+        try:
+            return super().result(timeout)
+        except Exception as error:
+            self.told = self.told or error is self._error  # not after a timeout of this call
+            raise
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        error = super().exception(timeout)
+        self.told = True
+        return error
+
+    def add_done_callback(self, fn: Callable[[Future[Handle[Any]]], object]) -> None:
+        self.told = True
+        super().add_done_callback(fn)
+
+
+class AppendFuture(SeenFuture):
+    """The future of a finished handle. In a forked child it raises `Closed`: the loop that would finish it is not
+    there."""
+
+    def __init__(self, servers: Servers) -> None:
+        super().__init__()
+        self._servers = servers
+
+    def result(self, timeout: float | None = None) -> Handle[Any]:
+        self._servers.require_here()
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        self._servers.require_here()
+        return super().exception(timeout)

@@ -1,6 +1,10 @@
-"""Why no server would do: what the last try of each address came to.
+"""Reasons why something was not done: the meaning of an append's refusal, and why no server would do.
 
-Laws:
+Laws of refusals: one that leaves the outcome open has no error here (`UNSEEN`, LOST_LEADERSHIP): it asks for another
+try. Every other one is for good, and its error means "not in the log", unless an earlier try may have been appended and
+the refusal says nothing of it.
+
+Laws of `Reasons`:
 
 * An answer to what was asked comes first, then that too few servers answer, then what servers say of themselves, then
   addresses where nobody answers.
@@ -12,16 +16,99 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import NamedTuple
 
-from alpo.errors import AlpoError, NoSpace, Overloaded, ProtocolError, Unavailable
+from alpo.core.requests import Code
+from alpo.errors import (
+    AlpoError,
+    Fenced,
+    NoSpace,
+    NotGuaranteed,
+    Overloaded,
+    ProtocolError,
+    Refused,
+    SerialReused,
+    SessionExpired,
+    Skipped,
+    TooLarge,
+    Unavailable,
+)
+from alpo.wire.requests import AppendRefused
+
+#: Refusals of a transmission that was not taken; another one may be.
+UNSEEN = frozenset({Code.NOT_LEADER, Code.SERIAL_EXPECTED, Code.OVERLOADED, Code.NOT_READY, Code.NO_SPACE})
+#: Refusals that end the session of the process that is told them.
+ENDS = frozenset({Code.FENCED, Code.DROPPED})
+#: Refusals of a server that does not lead (any more): another is to be asked.
+AWAY = frozenset({Code.NOT_LEADER, Code.LOST_LEADERSHIP})
+
+
+def kind_of(reason: AlpoError | None) -> type[AlpoError]:
+    """The error class for what was not done by its deadline, by the last reason known."""
+    return next((kind for kind in (NoSpace, Overloaded) if isinstance(reason, kind)), Unavailable)
+
+
+def unknown(text: str, client: str, serial: int, epoch: int, too_old: bool = False) -> NotGuaranteed:
+    """The error of an outcome that cannot be told; the message says what to retry with."""
+    where = f"client {client}, serial {serial}, epoch {epoch}"
+    return NotGuaranteed(f"{text} ({where})", client=client, serial=serial, epoch=epoch, too_old=too_old)
+
+
+def verdict(answer: AppendRefused, serial: int, epoch: int, maybe: bool, taken_over: bool = False) -> AlpoError:
+    """The error of an append that was refused for good.
+
+    ``maybe``: an earlier try may have been appended, and the refusal says nothing of that. ``taken_over``: the refusal
+    shows that another process writes under this name.
+    """
+    if answer.code == Code.TOO_OLD:
+        return unknown("too old to tell", answer.client, serial, epoch, too_old=True)
+    error = fenced(answer) if taken_over else _verdict(answer, serial)
+    if maybe:
+        text = f"{error}; an earlier try may have been appended"
+        return unknown(text, answer.client, serial, epoch, too_old=True)
+    return error
+
+
+def _verdict(answer: AppendRefused, serial: int) -> AlpoError:
+    code, client = answer.code, answer.client
+    if code in ENDS:
+        return fenced(answer)
+    if code == Code.SERIAL_REUSED:
+        return SerialReused(f"serial {serial} of {client} is in the log with another payload or epoch")
+    if code == Code.SKIPPED:
+        return Skipped(f"serial {serial} of {client} was skipped")
+    if code == Code.SESSION_EXPIRED:
+        return SessionExpired(f"the client id {client} has ended")
+    if code == Code.TOO_LARGE:
+        return TooLarge(answer.detail or f"over the limit of {answer.number} bytes")
+    return Refused(answer.detail or f"refused: {code_name(code)}")
+
+
+def fenced(answer: AppendRefused) -> Fenced:
+    """The error of a session that was fenced; tells by whom, as far as the refusal does."""
+    if answer.code == Code.SERIAL_REUSED:
+        return Fenced(f"another process appends as {answer.client}: it has used serial {answer.serial}")
+    if answer.code == Code.DROPPED:
+        again = f", and opened again (epoch {answer.number})" if answer.number else ""
+        return Fenced(f"the session {answer.client} was dropped{again}", epoch=answer.number)
+    text = f"a newer process has opened the session {answer.client} (epoch {answer.number})"
+    return Fenced(text, epoch=answer.number)
+
+
+def code_name(code: int) -> str:
+    """The name of a refusal's code."""
+    try:
+        return Code(code).name
+    except ValueError:
+        return f"code {code}"
+
 
 ADDRESSES_MAX = 64
 TOLD_MAX = 4
-#: Where a reason is kept that is of no one address.
+#: The key of a reason that belongs to no one address.
 _ALL = ""
 
 
 class _Rank(IntEnum):
-    """How telling it is; the lowest is told first."""
+    """The weight of a reason; the lowest rank is told first."""
 
     ANSWER = 0
     FEW = 1
@@ -35,21 +122,21 @@ class _Reason(NamedTuple):
 
 
 class Reasons:
-    """The newest of every address, the newest of all at the end."""
+    """The newest reason of each address, why no server there would do."""
 
     def __init__(self) -> None:
         self._known: dict[str, _Reason] = {}
 
     def answered(self, address: str, error: AlpoError) -> None:
-        """The server there would not do what it was asked."""
+        """Note that the server at ``address`` refused what it was asked."""
         self._note(address, _Rank.ANSWER, error)
 
     def says(self, address: str, error: AlpoError) -> None:
-        """The server there says of itself that it will not do."""
+        """Note that the server at ``address`` says of itself that it would refuse."""
         self._note(address, _Rank.SAYS, error)
 
     def lost(self, address: str, error: AlpoError) -> None:
-        """There is no connection to that address (any more)."""
+        """Note that there is no connection to ``address`` (any more)."""
         rank = _Rank.SILENT
         if isinstance(error, NoSpace | Overloaded):
             rank = _Rank.ANSWER
@@ -58,19 +145,19 @@ class Reasons:
         self._note(address, rank, error)
 
     def counted(self, answering: int, servers: int) -> None:
-        """So many of the cluster's servers answer, and none that will do."""
+        """Note that ``answering`` of the cluster's servers answer, and none of them will do."""
         self._known.pop(_ALL, None)
         if 0 < answering <= servers // 2:
             few = f"{answering} of {servers} servers {'answers' if answering == 1 else 'answer'}"
             self._note(_ALL, _Rank.FEW, Unavailable(f"{few}, less than a majority (see alpo status)"))
 
     def found(self, address: str) -> None:
-        """The server there will do: what was the matter elsewhere is over, and what it last answered stays."""
+        """Note that the server at ``address`` will do: all reasons are over, but for a refusal of its own."""
         own = self._known.get(address)
         self._known = {address: own} if own is not None and own.rank is _Rank.ANSWER else {}
 
     def over(self) -> None:
-        """A server has done what it was asked."""
+        """Note that a server has done what it was asked: all reasons are over."""
         self._known.clear()
 
     def _note(self, address: str, rank: _Rank, error: AlpoError) -> None:
@@ -81,7 +168,7 @@ class Reasons:
 
     @property
     def told(self) -> AlpoError | None:
-        """The most telling one, with the others in its message; None if nothing is the matter."""
+        """The most telling reason, with the others in its message; None if nothing is the matter."""
         if not self._known:
             return None
         newest_first = list(self._known.values())[::-1]

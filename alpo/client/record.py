@@ -1,4 +1,4 @@
-"""What a reader gets: one payload of the log with its place in it."""
+"""`Record`: one payload of the log with its place there, as readers get it."""
 
 from __future__ import annotations
 
@@ -38,12 +38,14 @@ class Record(NamedTuple):
         return self.payload.decode()
 
     def json(self) -> Any:
-        """The payload's JSON value. Raises ValueError for what is no JSON."""
+        """The payload's JSON value. Raises ValueError if it is no JSON."""
         return json.loads(self.payload)
 
     def to_dict(self) -> dict[str, int | str]:
-        """What `alpo read --json` prints: JSON-able, ``time`` as RFC 3339 in UTC, the payload as ``payload`` if it is
-        UTF-8, else as ``payload_base64``."""
+        """The record as `alpo read --json` prints it.
+
+        ``time`` is RFC 3339 in UTC; the payload is ``payload`` if it is UTF-8, else ``payload_base64``.
+        """
         told: dict[str, int | str] = {
             "lsn": self.lsn, "id": self.id, "term": self.term, "time": _rfc3339(self.time), "client": self.client,
             "serial": self.serial,
@@ -60,9 +62,9 @@ def _rfc3339(time: datetime) -> str:
 
 
 def records_of(entries: Iterable[PageEntry], first_lsn: int, last_lsn: int) -> list[Record]:
-    """The payloads of whole entries, those outside ``first_lsn`` … ``last_lsn`` left out.
+    """The records of the payloads ``first_lsn`` … ``last_lsn`` that ``entries`` hold.
 
-    Raises `ProtocolError` when a batch is not what it says it is.
+    Raises `ProtocolError` for a batch that is damaged.
     """
     records: list[Record] = []
     for id, term, time_ms, client, serial, lsn, count, body in entries:

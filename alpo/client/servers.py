@@ -21,13 +21,13 @@ from alpo.addresses import SERVER_DEFAULT, parse_address, parse_servers
 from alpo.errors import AlpoError, Closed, Unavailable
 from alpo.wire.requests import ServerHello, Status, StatusAnswer
 
-from . import forking
 from .arguments import need_servers
 from .connection import Connection, Lost
 from .reasons import Reasons
+from .tasks import FORKED_WHY, watch_forks
 
 DIAL_S = 1.0
-#: How long the others wait for the likeliest server to answer first.
+#: Seconds that the likeliest server has to answer before the others are asked.
 HEAD_START_S = 0.03
 #: The pause between rounds of asking who leads: short while an election may be under way, longer after.
 PAUSE_FIRST_S, PAUSE_ELECTION_S, PAUSE_MAX_S = 0.01, 0.04, 0.25
@@ -36,7 +36,7 @@ IDLE_MAX = 4
 CANDIDATES_MAX = 64
 _CLOSED = "this Log is closed"
 
-#: As `Connection.open`: (address, cluster, seconds) to a connection. Raises `Lost`.
+#: The type of `Connection.open`: (address, cluster, seconds) -> a connection. Raises `Lost`.
 Open: TypeAlias = Callable[[str, bytes, float], Awaitable[Connection]]
 
 
@@ -49,14 +49,14 @@ def given_servers(servers: str | Sequence[str] | None) -> tuple[str, ...]:
 
 
 class NoSuchServer(Lost):
-    """Every server that answers lists its members, and this one is not among them: to try again is of no use."""
+    """The error for a server that is no member, as all servers that answer say: trying again is of no use."""
 
     def __init__(self, id: int) -> None:
         super().__init__(Unavailable(f"the cluster has no server {id}"))
 
 
 class Servers:
-    """What is known of a cluster's servers, and the connections to them."""
+    """The known servers of a cluster, and the connections to them."""
 
     def __init__(
         self, addresses: Sequence[str], open_connection: Open = Connection.open, rng: random.Random | None = None,
@@ -64,36 +64,36 @@ class Servers:
     ) -> None:
         """``cluster``: the only one whose servers will do; b"": that of the first server that names one."""
         self._open_connection = open_connection
-        #: Of every pause, id and nonce of this client.
+        #: The source of every random pause, id and nonce of this client.
         self.rng = rng or random.SystemRandom()
         self._configured = list(addresses)
         #: id -> address, as the last hello told.
         self.members: dict[int, str] = {}
-        #: Where the leader is thought to be.
+        #: The address where the leader is thought to be.
         self.hint: str | None = self._configured[0]
         self.reasons = Reasons()
-        #: Why nothing is dialled any more, for good; "" while it is.
+        #: Reason why nothing is dialled any more; "" until closed.
         self._over = ""
-        #: Is this the copy of another process's?
+        #: True in a forked child: the connections are the parent's.
         self.inherited = False
         self._cluster = cluster
         self._idle: list[Connection] = []
         self._open: dict[int, Connection] = {}
-        forking.watch(self)
+        watch_forks(self)
 
     @property
     def cluster(self) -> bytes:
-        """The id of the only cluster whose servers will do; b"" until one has named it."""
+        """The id of the only cluster whose servers will do; b"" until a server has named one."""
         return self._cluster
 
     @property
     def reason(self) -> AlpoError | None:
-        """Why no server would do, the most telling first; None if nothing is the matter."""
+        """The reason why no server would do, the most telling one first; None if nothing is the matter."""
         return self.reasons.told
 
     @property
     def configured(self) -> list[str]:
-        """The addresses that its user gave."""
+        """The addresses that the user gave."""
         return self._configured
 
     @property
@@ -103,7 +103,7 @@ class Servers:
         return list(dict.fromkeys([*hint, *self._configured, *self.members.values()]))[:CANDIDATES_MAX]
 
     async def dial(self, address: str, timeout_s: float = DIAL_S) -> Connection:
-        """Connect to one server and learn what its hello tells. Raises `Lost`."""
+        """A new connection to one server; what its hello tells is noted. Raises `Lost`."""
         self._hold_open()
         try:
             connection = await self._open_connection(address, self._cluster, timeout_s)
@@ -129,7 +129,7 @@ class Servers:
         connection.close()
 
     def give_back(self, connection: Connection) -> None:
-        """Keep a connection on which nothing is under way for the next who needs one."""
+        """Keep an idle connection for the next request."""
         if connection.closed or len(self._idle) >= IDLE_MAX:
             self.drop(connection)
         else:
@@ -143,8 +143,8 @@ class Servers:
             self.drop(connection)
 
     def forked(self) -> None:
-        """In a child: leave all connections to the parent, which goes on with them."""
-        self._over, self.inherited = forking.WHY, True
+        """Forget all connections in a forked child: they are the parent's, which goes on with them."""
+        self._over, self.inherited = FORKED_WHY, True
         for connection in list(self._open.values()):
             connection.abandon()
         self._idle.clear()
@@ -152,25 +152,29 @@ class Servers:
 
     @property
     def closed(self) -> bool:
+        """True once closed, here or in the process that this one was forked from."""
         return bool(self._over)
 
     def require_open(self) -> None:
-        """Raises `Closed` once closed: then no server could do better."""
+        """Raises `Closed` once closed."""
         if self._over:
             raise Closed(self._over)
 
     def require_here(self) -> None:
-        """Raises `Closed` in a child of the process that this belongs to."""
+        """Raises `Closed` in a forked child of the process that this belongs to."""
         if self.inherited:
             raise Closed(self._over)
 
     def _hold_open(self) -> None:
+        """Raises `Lost` once closed, where `require_open` raises `Closed`."""
         if self._over:
             raise Lost(Closed(self._over))
 
     async def leader(self, fresh: bool = True) -> Connection:
-        """A connection to the leader; tries until there is one. ``fresh``: not one used before. Raises `Lost` once
-        closed."""
+        """A connection to the leader; tries until there is one. Raises `Lost` once closed.
+
+        ``fresh``: not a connection that was used before.
+        """
         idle = None if fresh else self._take_idle(lambda c: c.leads)
         if idle is not None:
             return idle
@@ -186,7 +190,8 @@ class Servers:
             pause_s = min(pause_s * 2, PAUSE_MAX_S if outage else PAUSE_ELECTION_S)
 
     async def find_leader(self) -> Connection | None:
-        """Ask every server once, the likeliest with a head start; a connection to the one that leads, or None."""
+        """Ask every server once, the likeliest leader with a head start; a connection to the one that leads, or None.
+        """
         round_ = _Round(
             self, lambda c: c.leads, lambda c: c.hello.leader, "knows no leader", "takes server {} for the leader"
         )
@@ -198,8 +203,8 @@ class Servers:
         return found
 
     async def any(self, server: int | None, avoid: str | None = None) -> Connection:
-        """A connection to server ``server``, or to whichever answers first, ``avoid`` last. Raises `Lost`, for a server
-        that is no member `NoSuchServer`."""
+        """A connection to server ``server``, or to the first that answers (None), at address ``avoid`` last. Raises
+        `Lost`; `NoSuchServer` for a server that is no member."""
         idle = self._take_idle(lambda c: c.hello.id == server if server is not None else c.address != avoid)
         if idle is not None:
             return idle
@@ -214,7 +219,8 @@ class Servers:
         return found
 
     async def _server(self, id: int) -> Connection:
-        """A connection to this server: where it was last, or where the others say that it is."""
+        """A connection to this server, at the address where it was last or where others say that it is. Raises `Lost`.
+        """
         there = self.members.get(id)
         addresses = dict.fromkeys([there, *self.candidates] if there is not None else self.candidates)
         round_ = _Round(self, lambda c: c.hello.id == id, lambda c: id, f"knows no server {id}")
@@ -233,10 +239,10 @@ class Servers:
 
 
 class _Round:
-    """One round of asking every server: the first that will do is found, the others say whom else to ask.
+    """One round of asking every server: ends with the first that will do; the others say whom else to ask.
 
-    ``refers_to``: the id of the server to ask instead of one that will not do; ``refers``: what it says then;
-    ``otherwise``: what that one lacks if it tells of no such server.
+    ``refers_to``: the id of the server that one which will not do names instead. That one's reason is then ``refers``,
+    or ``otherwise`` if it names none.
     """
 
     def __init__(
@@ -249,15 +255,16 @@ class _Round:
         self._otherwise = otherwise
         self._refers = refers
         self._found: Connection | None = None
-        #: Some server told where the one is that was looked for.
+        #: True once some server told where the server is that was looked for.
         self.referred = False
-        #: Ids of those that answer and will not do.
+        #: Ids of the servers that answer and will not do.
         self.answering: set[int] = set()
         self._asked: list[str] = []
         self._hurry = anyio.Event()
 
     async def run(self, addresses: Iterable[str], likeliest: str | None) -> Connection | None:
-        """Ask all of these, the likeliest with a head start; once for each ``_Round``."""
+        """Ask the servers at these addresses, the likeliest with a head start; a connection to one that will do, or
+        None. Called once."""
         if likeliest is None:
             self._hurry.set()
         try:
@@ -312,7 +319,7 @@ class _Round:
 
 
 async def _why_it_waits(connection: Connection) -> str:
-    """What a server that belongs to no cluster yet waits for, in its own words; "" if it does not say in time."""
+    """Ask a server without a cluster what it waits for; "" if it does not say in time."""
     with anyio.move_on_after(DIAL_S):
         try:
             answer = await connection.ask(Status)
@@ -325,6 +332,7 @@ async def _why_it_waits(connection: Connection) -> str:
 
 
 def _valid(address: str) -> bool:
+    """True if the address can be dialled."""
     try:
         parse_address(address)
     except ValueError:

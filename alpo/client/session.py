@@ -10,7 +10,7 @@ Laws (R21-R24):
   of the line goes back to the queue (`_recall`). So what expires in the queue is surely not in the log
   (`Unavailable`), and what expires in the line is told as unknown and stays there.
 * A request that asks for another serial than the next goes *alone*: nothing is in the line with it.
-* Whatever is refused for good while MAYBE holds is told as unknown, never as "not in the log".
+* An append that is refused for good while MAYBE holds is told as unknown, never as "not in the log".
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ import math
 from collections.abc import Callable
 from copy import copy
 
-from alpo.core.ready import Code
+from alpo.core.requests import Appended, Code
 from alpo.errors import AlpoError, Closed, Refused, SerialExpected, TooLarge, Unavailable
-from alpo.wire.requests import Append, Appended, AppendRefused, ServerHello
+from alpo.wire.requests import Append, AppendRefused, ServerHello
 
 from .handle import MAYBE, REFUSED, REPORTED, RESOLVED, Handle
-from .loops import NEW_EVENT, Event
 from .payloads import BATCH_BYTES_MAX, PAYLOAD_BYTES_MAX, WINDOW, Item, Parcel, Sizes
-from .pipeline import Line, Queue
-from .settlement import Outcomes
-from .verdicts import ENDS, UNSEEN, fenced, kind_of, unknown, verdict
+from .pipeline import Line, Outcomes, Queue
+from .reasons import ENDS, UNSEEN, fenced, kind_of, unknown, verdict
+from .tasks import NEW_EVENT, Event
 
-#: Payload bytes gathered into one frame, and in flight at once (a single larger append always goes).
+#: Payload bytes gathered into one frame, and in flight at once (one larger append is always sent).
 RUN_BYTES_MAX = 256 * 1024
 FLIGHT_BYTES_MAX = 4 << 20
 
 
 class Session:
-    """One client's appends. ``begin_wait`` is given to every handle: see there."""
+    """The serials, transmissions and outcomes of one client's appends. ``begin_wait``: what every handle calls when it
+    is first waited for."""
 
     def __init__(
         self, name: str | None, queue_max: int, queue_bytes_max: int,
@@ -45,33 +45,34 @@ class Session:
         self.named = name is not None
         self.client = name
         self.epoch = 0
-        #: The last serial as of the opening (R22); 0 for random clients.
+        #: The session's last serial as of its opening (R22); 0 for random clients.
         self.opened_last = 0
         self.next_serial = 1
-        #: May serials be given: a named session is open, or a random id was made.
+        #: True if serials may be given: a named session is open, or a random id was made.
         self.ready = False
         self.queue = Queue(queue_max, queue_bytes_max)
         self.line = Line()
-        #: Set for good once the session cannot take appends any more: `Fenced`, or `Refused`.
+        #: Error that ended the session for good: `Fenced`, `Refused` or `Closed`; None while it takes appends.
         self.ended: AlpoError | None = None
-        #: Code of the last refusal that asks for another try, until the line is sent again.
+        #: The code of the last refusal that asks for another try; None once the line is sent again.
         self.stalled: Code | None = None
-        #: Why a request that expires in the queue was never sent.
+        #: The error to tell an append that expires in the queue: why it was never sent.
         self.reason: AlpoError | None = None
-        #: No earlier than this does any request expire, seconds of the loop's clock.
+        #: The time before which no append expires, seconds of the loop's clock.
         self.soonest_s = math.inf
         self.outcomes = Outcomes()
         self._begin_wait = begin_wait
         self._sizes = Sizes(WINDOW, PAYLOAD_BYTES_MAX, BATCH_BYTES_MAX)
-        #: `next_serial` as it was before the request that goes alone; None while none does.
+        #: `next_serial` as it was before the append that goes alone; None while none does.
         self._alone_before: int | None = None
-        #: Under this id something was appended, or may have been.
+        #: True if something was appended under this id, or may have been.
         self._touched = False
 
     # -- the caller's side ------------------------------------------------------------------------------------
 
     def append(self, parcel: Parcel, wanted: int, sparse: bool, deadline_s: float) -> Handle:
-        """Queue a request. Raises `TooLarge`, `Overloaded` (no room), or what ended the session."""
+        """Queue an append and return its handle. Raises `TooLarge`, `Overloaded` (no room), or what ended the session.
+        """
         if self.ended is not None:
             raise copy(self.ended)
         size = parcel.size
@@ -84,23 +85,23 @@ class Session:
         return handle
 
     def withdraw(self, handle: Handle) -> None:
-        """Nobody wants this request any more: forget it if it still waits in the queue."""
+        """Forget an append that nobody waits for any more, if it is still in the queue."""
         if not handle.done and handle.serial == 0:
             self.queue.remove(handle)
             self.outcomes.fail(handle, Unavailable("withdrawn before it was sent"))
 
     @property
     def idle(self) -> bool:
-        """Nothing is queued and nothing unresolved."""
+        """True if nothing is queued and nothing unresolved."""
         return not self.queue and not self.line
 
     @property
     def told(self) -> bool:
-        """Every request has been told an outcome, were it "unknown"."""
+        """True if every append has been told an outcome, were it "unknown"."""
         return not self.queue and all(h.done for h in self.line)
 
     def close(self) -> Exception | None:
-        """End everything; returns the first error that nobody was told."""
+        """End the session and all its appends; returns the first error that nobody was told, or None."""
         for handle in self.queue.take_all():
             self.outcomes.fail(handle, Closed("closed before it was sent"))
         for handle in self.line:
@@ -110,8 +111,15 @@ class Session:
         self.ended = self.ended if isinstance(self.ended, Closed) else Closed("this Log is closed")
         return self.outcomes.unheard.take_first()
 
+    def leave(self, error: Closed) -> None:
+        """End the session in a forked child: its appends are the parent's."""
+        self.ended = error
+        for handle in [*self.queue.take_all(), *self.line]:
+            handle.leave(copy(error))
+        self.line.clear()
+
     def expire(self, now_s: float) -> None:
-        """Tell every request whose deadline has passed: `Unavailable` in the queue, `NotGuaranteed` in the line."""
+        """Tell every append whose deadline has passed: `Unavailable` in the queue, `NotGuaranteed` in the line."""
         if now_s < self.soonest_s:
             return
         if self.stalled is not None and not self.waits():
@@ -133,7 +141,7 @@ class Session:
     # -- the session itself -----------------------------------------------------------------------------------
 
     def limit(self, hello: ServerHello) -> None:
-        """Take a server's limits; what is queued over them fails."""
+        """Take a server's limits; queued appends that are over them fail."""
         self._sizes = Sizes.of(hello)
         for handle in list(self.queue.handles):
             try:
@@ -143,21 +151,21 @@ class Session:
                 self.outcomes.fail(handle, error)
 
     def begin(self, client: str, epoch: int, last_serial: int) -> None:
-        """The session is open (R22): serials go on after ``last_serial``."""
+        """Begin to give serials, after ``last_serial``: the session is open (R22), or a random id was made."""
         self.client, self.epoch, self.opened_last = client, epoch, last_serial
         self.next_serial = last_serial + 1
         self._touched = False
         self.ready = True
 
     def refuse_all(self, error: AlpoError) -> None:
-        """The session could not be opened: what is queued fails, later appends try again."""
+        """Fail all queued appends: the session could not be opened. Later appends try again."""
         for handle in self.queue.take_all():
             self.outcomes.fail(handle, copy(error))
 
     # -- sending ----------------------------------------------------------------------------------------------
 
     def next_append(self) -> Append | None:
-        """The next frame's worth to send on this connection, or None: nothing, or no room in the window."""
+        """The next frame's worth to send on this connection; None if there is nothing, or no room in the window."""
         if self.stalled is not None:
             return None
         if self.line.sent < len(self.line):
@@ -179,7 +187,7 @@ class Session:
         return None
 
     def _next_run(self) -> Append | None:
-        """As many from the queue as the window has room for, with the next serials."""
+        """A frame of as many appends from the queue as the window has room for, with the next serials."""
         queue, line = self.queue.handles, self.line.handles
         client, epoch = self.client or "", self.epoch
         room = self._sizes.window - len(line)
@@ -209,7 +217,7 @@ class Session:
         return self._frame(first, False, items)
 
     def _next_alone(self) -> Append | None:
-        """The queue's head, which wants another serial than the next; None if it needs no sending."""
+        """A frame of the queue's head, which wants another serial than the next; None if it needs no sending."""
         handle = self.queue.take()
         wanted, expected = handle.wanted, self.next_serial
         if wanted <= self.opened_last and not handle.sparse:
@@ -233,7 +241,7 @@ class Session:
     # -- answers ----------------------------------------------------------------------------------------------
 
     def appended(self, answer: Appended) -> None:
-        """Success: settles every transmission of those serials."""
+        """Settle the appends of an answer: all their transmissions have succeeded."""
         line, handles = self.line, self.line.handles
         if answer.client != self.client or not handles:
             return
@@ -257,7 +265,7 @@ class Session:
         self._after_pop()
 
     def refused(self, answer: AppendRefused) -> None:
-        """A refusal: a verdict ends its requests, anything else has them sent again."""
+        """Judge a refusal: a verdict ends its appends, any other has them sent again."""
         if answer.client != self.client:
             return
         code = answer.code
@@ -276,7 +284,7 @@ class Session:
             taken_over = code in ENDS or (code == Code.SERIAL_REUSED and self._is_new(answer.serial))
             for handle in handles:
                 if code == Code.SERIAL_REUSED and handle.serial <= self.opened_last:
-                    self.outcomes.resolve(handle, None, True)  # asked about, and done before this session was opened
+                    self.outcomes.resolve(handle, None, True)  # was appended before this session was opened
                 else:
                     self._refuse(handle, answer, taken_over)
             if taken_over:
@@ -286,18 +294,18 @@ class Session:
         self._pop_resolved()
 
     def waits(self) -> bool:
-        """Is any transmission on this connection unanswered?"""
+        """True if any transmission on this connection is unanswered."""
         return bool(self.line.unanswered())
 
     def lost(self) -> None:
-        """The connection is gone: what was unanswered may have been taken; all is to be sent again."""
+        """Note that the connection is gone: what was unanswered may have been taken, and all is to be sent again."""
         for handle in self.line.unanswered():
             handle.state |= MAYBE
             self._touched = True
         self.rewind()
 
     def rewind(self) -> None:
-        """Send the line again from its head; only while no transmission is unanswered (`waits`)."""
+        """Have the line sent again from its head; only while no transmission is unanswered (`waits`)."""
         self._take_back()
         self.stalled = None
 
@@ -308,7 +316,7 @@ class Session:
         self._recall()
 
     def _recall(self) -> None:
-        """Give back the serials at the end of the line that nobody can have taken."""
+        """Give back the serials at the end of the line that no server can have taken."""
         line = self.line
         while line and not line[-1].state:
             handle = line.take_last()
@@ -321,7 +329,8 @@ class Session:
             self.queue.put_back(handle)
 
     def _expired(self, answer: AppendRefused) -> None:
-        """R22: the random id has ended. A new one is taken silently only if nothing else was sent under it."""
+        """Go on under a new random id: the present one has ended (R22). Appends that may be in the log under the old id
+        fail."""
         if not self._touched:
             for handle in self.line:
                 handle.state &= ~REFUSED
@@ -333,9 +342,9 @@ class Session:
         self._start_over()
 
     def _start_over(self) -> None:
-        """Later appends go under a new random id."""
+        """Send what is left, and later appends, under a new random id."""
         self._pop_resolved()
-        # What is left was reported unknown yet never taken, or waits: nothing of it was appended.
+        # What is left in the line was never taken: nothing of it was appended, though some was told as unknown.
         for handle in self.line:
             if handle.state & REPORTED:
                 self.outcomes.resolve(handle, Unavailable("its client id had ended: it was not appended"))
@@ -348,7 +357,8 @@ class Session:
         self.stalled = None
 
     def _hole(self, answer: AppendRefused) -> None:
-        """A request that can never be right leaves a serial that nobody will fill: nothing may follow it."""
+        """End all unresolved appends after one that can never be right: its serial stays free, and nothing can follow
+        it."""
         for handle in self.line:
             if not handle.state & RESOLVED:
                 text = f"unanswered when serial {answer.serial} was refused"
@@ -361,20 +371,21 @@ class Session:
             self._start_over()
 
     def _end(self, error: AlpoError) -> None:
-        """The session takes nothing new; what is unresolved is still settled."""
+        """Take nothing new; what is unresolved is still settled."""
         self.ended = error
         self.refuse_all(error)
 
     def _is_new(self, serial: int) -> bool:
-        """Was this serial of a named session given by us? Then it is another process that has used it too."""
+        """True if this process gave the serial: if it was used already, another process has done that."""
         return self.named and (self._alone_before is None or serial >= self._alone_before)
 
     def _refuse(self, handle: Handle, answer: AppendRefused, taken_over: bool = False) -> None:
-        """Refused for good, as far as this transmission goes."""
+        """Settle an append that was refused for good, as far as this transmission goes."""
         error = verdict(answer, handle.serial, handle.epoch, bool(handle.state & MAYBE), taken_over)
         self.outcomes.resolve(handle, error)
 
     def _pop_resolved(self) -> None:
+        """Remove the resolved head of the line."""
         self.line.drop_settled_head()
         self._after_pop()
 

@@ -1,32 +1,39 @@
-"""The passive side of the log: matching, expunging, accepting (R12, R14, R16)."""
+"""The passive server's side of replication: matching, expunging and accepting entries (R12, R14, R16)."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from .damage import Damage
+from .disk_space import Disks
 from .entries import Entry
-from .invariants import InvariantBroken, StoreWentBack
 from .members import Identity
 from .messages import AppendAnswer, AppendRequest, WentBack
 from .ranks import State
-
-if TYPE_CHECKING:
-    from .replica import Replica
+from .shared import InvariantBroken, Shared, StoreWentBack
 
 
 class Acceptance:
-    """Takes append requests. ``matched_id``: the last id known to equal the leader's in this term."""
+    """Takes append requests and answers them. ``matched_id``: the last id up to which our log is known to equal that of
+    this term's leader; 0: none."""
 
-    def __init__(self, replica: Replica) -> None:
-        self._r = replica
+    def __init__(self, shared: Shared, disks: Disks, damage: Damage) -> None:
+        self._r = shared
+        self._disks = disks
+        self._damage = damage
         self.matched_id = 0
 
     def new_term(self) -> None:
+        """Forget how far the log matched: that was the log of the last term's leader."""
         self.matched_id = 0
 
+    def installed(self, base_id: int) -> None:
+        """Note that a snapshot of this term's leader has replaced the log up to ``base_id``."""
+        self.matched_id = base_id
+
     def on_request(self, sender: Identity, request: AppendRequest) -> None:
+        """Take the entries and marks of a leader, and answer. Raises `StoreWentBack` if our disk has lost entries,
+        `InvariantBroken` if a guaranteed entry would be expunged."""
         r = self._r
-        if request.term < r.term:  # R1: a zombie is told the term, nothing else
+        if request.term < r.term:  # a deposed leader is told the term, nothing else (R1)
             r.out.send(sender, self._refusal(request))
             return
         if request.term > r.term:
@@ -46,27 +53,29 @@ class Acceptance:
         self._take(sender, request)
 
     def on_went_back(self, sender: Identity, told: WentBack) -> None:
-        """The leader has proof that we no longer hold what we acknowledged to it."""
+        """Raise `StoreWentBack` if our leader has proof that our disk lost entries that it acknowledged (R31)."""
         r = self._r
         if told.term == r.term and r.leader == sender and r.members.i_vote and told.held_id > r.log.last_id:
             raise StoreWentBack(f"the log ends at entry {r.log.last_id}, and this disk has acknowledged {told.held_id}")
 
     def _above_base(self, request: AppendRequest) -> AppendRequest:
-        """What lies in our base is guaranteed: it matches (R12). The request as if it began there."""
+        """The request without its entries up to our base: we have cleaned those, so they are guaranteed and match
+        (R12)."""
         log = self._r.log
         entries = request.entries[log.base_id - request.prev_id :]
         return request._replace(prev_id=log.base_id, prev_term=log.base_term, entries=entries)
 
     def _take(self, sender: Identity, request: AppendRequest) -> None:
+        """Accept a request that matches: expunge what contradicts it, append what is new, move the marks, answer."""
         r = self._r
         entries = request.entries
         wrote = False
         upto = request.prev_id + len(entries)
         if entries:
             if entries[0].id != request.prev_id + 1 or entries[-1].id != upto:
-                return  # not a run of entries: as good as not sent
+                return  # ids with gaps, which no leader sends: ignored
             fresh = self._fresh(entries)
-            if fresh and not r.disks.takes_entries:
+            if fresh and not self._disks.takes_entries:
                 upto, fresh = fresh[0].id - 1, []
             if fresh:
                 if fresh[0].id <= r.log.last_id:
@@ -75,15 +84,16 @@ class Acceptance:
                 wrote = True
         self.matched_id = max(self.matched_id, upto)
         r.set_guaranteed(min(request.guaranteed_id, self.matched_id))
-        r.fully_replicated_id = max(r.fully_replicated_id, min(request.fully_replicated_id, r.guaranteed_id))
+        r.set_fully_replicated(request.fully_replicated_id)
         if wrote:
             r.out.send_after_write(sender, self._acceptance(request, upto))
         elif request.round or entries:
-            # Of all that matches, not of this request alone: an acceptance that was lost on its way is told again.
+            # Acknowledge all that matches, not this request's entries alone: an earlier answer may have been lost.
             r.out.send(sender, self._acceptance(request, min(self.matched_id, r.log.stable_id)))
 
     def _fresh(self, entries: list[Entry]) -> list[Entry]:
-        """What we do not hold yet: from the first entry whose term differs from ours at its id."""
+        """The part of ``entries`` that this log lacks: from the first entry whose id it holds in another term, or not
+        at all."""
         log = self._r.log
         if entries[0].id == log.last_id + 1:
             return entries
@@ -102,11 +112,12 @@ class Acceptance:
     def _acceptance(self, request: AppendRequest, match_id: int) -> AppendAnswer:
         r = self._r
         return AppendAnswer(
-            r.term, True, r.damage.sound(match_id), request.prev_id, self.matched_id, 0, 0, request.round, r.wall_ms,
-            r.stopping, r.disks.room,
+            r.term, True, self._damage.sound(match_id), request.prev_id, self.matched_id, 0, 0, request.round,
+            r.wall_ms, r.stopping, self._disks.room,
         )
 
     def _refusal(self, request: AppendRequest) -> AppendAnswer:
+        """The answer to a request that does not match: where this log ends, and the conflicting run, if any (R12)."""
         r = self._r
         term = first_id = 0
         if r.log.base_id < request.prev_id <= r.log.last_id:
@@ -114,5 +125,5 @@ class Acceptance:
         round = request.round if request.term == r.term else 0
         return AppendAnswer(
             r.term, False, 0, request.prev_id, r.log.last_id, term, first_id, round, r.wall_ms, r.stopping,
-            r.disks.room,
+            self._disks.room,
         )

@@ -1,34 +1,36 @@
-"""The leader's work on the member list (R27, R28, R30).
+"""Changes of the member list, made by the leader (R27, R28, R30).
 
 Laws:
 
-* No MEMBERS entry before the last one, and an entry of our own term, are guaranteed (M16, N3). It changes one member by
-  one step.
-* A voter is taken out only after a round that a majority of the voters who remain has answered; a learner becomes a
-  voter only after it caught up, and a round begun after that was accepted by it and answered by as many voters as the
-  new majority needs (N2; waived when there is one voter). A member in doubt (R31) proves nothing.
-* A lost disk is two entries: the new incarnation comes in as a LEARNER, its predecessor retired (N1).
+* A MEMBERS entry is appended only once the last one, and an entry of our own term, are guaranteed (M16, N3). It
+  changes one member by one step.
+* A voter is taken out only after a majority of the remaining voters has answered a read round. A learner becomes a
+  voter only after it caught up and accepted a later round, answered by as many voters as the new majority needs (N2;
+  waived where there is one voter). Answers of a member in doubt (R31) count for nothing.
+* A lost disk takes two entries: its new incarnation comes in as a LEARNER, the old one retired, then it votes (N1).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from .entries import Kind
-from .inputs import ChangeMember, MemberStep
-from .members import Identity, Member, MemberList, Role, members_body
+from .first_start import FirstStart
+from .members import Identity, Member, MemberList, Role, StartStatus, members_body
+from .messages import StartAnswer
 from .newcomers import Newcomers
-from .ready import Code, MembersChanged
-from .replication import Progress
+from .progress import Progress
+from .reads import Reads
+from .replication import Replication
+from .requests import ChangeMember, Code, MembersChanged, MemberStep
+from .serving import Serving
+from .shared import Shared
 
-if TYPE_CHECKING:
-    from .replica import Replica
-
-PATIENCE = 10  # election timeouts that an operator's change may take before its entry
+PATIENCE = 10  # election timeouts that an operator's change may wait before its entry is appended
 
 
 class CatchUp(NamedTuple):
-    """How far the promotion of a learner is: the round under way, what it must have accepted, when this is over."""
+    """The promotion of learner ``who``: it must accept entry ``upto_id`` and then, if ``final``, round ``round``."""
 
     who: Identity
     round: int
@@ -38,38 +40,40 @@ class CatchUp(NamedTuple):
 
 
 class Changes:
-    """One reign's changes of the list. A new one is made for every reign."""
+    """The changes of the member list that one leader makes in one term; made anew for each term led."""
 
-    def __init__(self, replica: Replica) -> None:
-        self._r = replica
-        self.newcomers = Newcomers(replica, self)
-        #: The operator's change whose entry is still to come.
+    def __init__(
+        self, shared: Shared, replication: Replication, serving: Serving, reads: Reads, first_start: FirstStart
+    ) -> None:
+        self._r, self._replication, self._serving, self._reads = shared, replication, serving, reads
+        self.newcomers = Newcomers(shared, replication, first_start)
+        #: The operator's change whose entry is not appended yet; None if there is none.
         self.pending: ChangeMember | None = None
         self._pending_ends_s = 0.0
-        self._found: Identity | None = None  # who answered where the pending one should be
-        self._heard: Identity | None = None  # the one that is listed, if that answered there since it was asked for
-        self._confirming_round = 0  # the round since then that shows that we lead; 0: none yet
-        self._lost: dict[int, Identity] = {}  # id -> who answers in its place
-        self._round: tuple[Member, int, float] | None = None  # to take it out: the member as it shall be, round, end
+        self._found: Identity | None = None  # the newcomer that answered at the pending change's address
+        self._heard: Identity | None = None  # the listed member, if it answered since the operator asked
+        self._confirming_round = 0  # a read round begun since then, whose answers show that we lead; 0: none
+        self._lost: dict[int, Identity] = {}  # member id -> the server that answers in its place
+        # (member as the entry would have it, read round, deadline) of a voter that is to be taken out
+        self._round: tuple[Member, int, float] | None = None
         self._catch_up: CatchUp | None = None
-        #: Some member may be elsewhere than the list says.
+        #: True if some member may have another address than the list says.
         self.addresses_changed = True
 
     @property
     def may_change(self) -> bool:
-        """N3 and M16."""
+        """True if the last MEMBERS entry, and an entry of our own term, are guaranteed (N3, M16)."""
         r = self._r
-        assert r.leadership is not None
-        return r.leadership.first_id <= r.guaranteed_id >= r.members.latest_id
+        return self._replication.first_id <= r.guaranteed_id >= r.members.latest_id
 
     def deadline_s(self) -> float:
-        """Within h while anything is under way: with other members a leader steps that often anyway."""
+        """The time of the next step, monotonic seconds: in a heartbeat while a change is under way, else infinity."""
         busy = self.pending is not None or self.newcomers.sending or self._r.members.latest.learners
         return self._r.now_s + self._r.cfg.heartbeat_s if busy else float("inf")
 
     def advance(self) -> None:
-        """Whatever can be done now; at most one entry."""
-        self.newcomers.tick()
+        """Append the next MEMBERS entry if it may be now; give up an operator's change that has waited too long."""
+        self.newcomers.tick(self.pending.id if self.pending is not None else None)
         if self.pending is not None and self._r.now_s >= self._pending_ends_s:
             self._give_up(self._waits_for(advise=True))
         busy = self.pending is not None or self._lost or self.addresses_changed or self._r.members.latest.learners
@@ -84,41 +88,38 @@ class Changes:
         if self.addresses_changed and self.may_change and self._round is None:
             self._correct_address()
 
-    def lose(self) -> None:
-        """No longer leader; an entry that was appended is answered with all others."""
+    def end(self) -> None:
+        """Refuse the pending request: this server leads no more. (`Serving` answers if its entry is appended.)"""
         if self.pending is not None:
-            self._r.serving.not_leader(self.pending.origin)
-            self.pending = None
+            self._r.not_leader(self.pending)
 
     # -- an operator's change ---------------------------------------------------------------------------
 
     def request(self, request: ChangeMember, *, confirmed: bool = False) -> None:
-        """Begin it, or refuse it with what is wrong. ``confirmed``: a round begun since has shown that we lead: only
-        then is it said that it is done already (R25)."""
+        """Begin a change that an operator asks for, or refuse it and say why. One that is in force already is reported
+        done only if ``confirmed``: a read round begun after the request has shown that this server leads (R25)."""
         r = self._r
         listed = r.members.latest.get(request.id)
         there = listed is not None and listed.role != Role.GONE
         if self.pending is not None and self.pending._replace(origin=request.origin) == request:
             return self._ask_again(request)
         if self._done_already(request, listed):
-            return self._done(request) if confirmed else r.reads.ask(request)
+            return self._done(request) if confirmed else self._reads.ask(request)
         why = self._objection(request, listed if there else None)
         if why:
             return r.out.refuse(request.origin, Code.CANNOT_CHANGE, detail=why)
         self._pending_ends_s = r.now_s + PATIENCE * r.cfg.election_timeout_s
-        self._found = None
-        self._round = None
+        self._found = self._round = None
         self._look_for(request)
 
     def _ask_again(self, request: ChangeMember) -> None:
-        """The change under way is asked for once more, most often by one whose connection broke: that one is answered.
-        """
+        """Let a repeated request take the place of the pending one, whose connection may have broken."""
         assert self.pending is not None
         self._r.out.refuse(self.pending.origin, Code.CANNOT_CHANGE, detail="it was asked for again, by another request")
         self._look_for(request)
 
     def _look_for(self, request: ChangeMember) -> None:
-        """What the listed server said before it was asked for says nothing of its disk now, nor did a round."""
+        """Make ``request`` pending, and ask its address anew: older answers and rounds say nothing of its disk now."""
         self.pending = request
         self._heard = None
         self._confirming_round = 0
@@ -126,25 +127,27 @@ class Changes:
             self.newcomers.ask_anew(request.id)
 
     def _done_already(self, request: ChangeMember, listed: Member | None) -> bool:
-        """Somebody asks again whose answer was lost."""
+        """True if the latest list has what ``request`` asks for already, as when its first answer was lost."""
         if listed is None or self.pending is not None:
             return False
         if request.step is MemberStep.REMOVE:
             return listed.role is Role.GONE
-        if request.step is MemberStep.REPLACE:  # whether another one lives it has to say itself: see `_answered_there`
+        # only the server itself can tell whether it is a new one: see `_answered_there`
+        if request.step is MemberStep.REPLACE:
             return listed.identity == self._r.me and self._is_at(request, listed) and listed.retired != ()
         return listed.role is not Role.GONE and listed.address == request.address
 
     def _address(self, member: Member) -> str:
-        """Where it is to be found, as it said itself if it did."""
+        """The address of a member: as the server itself said in its hello, else as the list has it."""
         r = self._r
         return r.cfg.address if member.identity == r.me else r.seen_addresses.get(member.identity) or member.address
 
     def _is_at(self, request: ChangeMember, listed: Member | None) -> bool:
-        """Is it to be replaced where it is?"""
+        """True if ``request`` replaces the disk of a listed member at that member's own address."""
         return listed is not None and request.step is MemberStep.REPLACE and request.address == self._address(listed)
 
     def _objection(self, request: ChangeMember, listed: Member | None) -> str:
+        """The reason to refuse ``request``, in words for an operator; "" if there is none."""
         latest = self._r.members.latest
         if self.pending is not None or not (self.may_change or self._is_at(request, listed)):
             which = self.under_way or "its entry is not guaranteed yet"
@@ -169,7 +172,7 @@ class Changes:
 
     @property
     def under_way(self) -> str:
-        """The operator's change whose entry is still to come, and what it waits for, as users read it; "" for none."""
+        """The pending change of an operator and what it waits for, in words for users; "" if there is none."""
         pending = self.pending
         if pending is None:
             return ""
@@ -178,24 +181,35 @@ class Changes:
 
     @property
     def asked_id(self) -> int:
-        """The server that is to be found at `asked_address`; 0: none."""
+        """The id of the server that is being added or replaced (see `asked_address`); 0 if there is none."""
         return self.pending.id if self.pending is not None and self.pending.address else 0
 
     def asked_address(self, id: int) -> str:
-        """Where a server is to be found that is being added or replaced; "" for any other."""
+        """The address that the operator gave for a server that is being added or replaced; "" for any other."""
         pending = self.pending
         return pending.address if pending is not None and pending.id == id else ""
 
+    def on_start_answer(self, sender: Identity, answer: StartAnswer) -> None:
+        """Take the answer of a server that was asked because a member is silent, or a server is to join."""
+        r = self._r
+        if sender.id == r.me.id or not self.newcomers.has_asked(sender.id, answer.number):
+            return
+        started = answer.status is StartStatus.STARTED
+        if not r.members.latest.holds(sender):
+            return self.found(sender, started)
+        self.heard(sender)
+        if not started and not self._replication.peers[sender.id].really_heard:
+            self.newcomers.want_snapshot(sender)
+
     def heard(self, who: Identity) -> None:
-        """A server that is listed answers a question that was asked since there is a pending change of it. If it is to
-        be replaced where it is, it counts no more who answered there before."""
+        """Note that member ``who`` answered: if its disk is to be replaced there, no newcomer is at that address."""
         pending = self.pending
         if pending is not None and pending.id == who.id and self._is_at(pending, self._r.members.latest.get(who.id)):
             self._heard = who
             self._found = self._round = None
 
     def found(self, who: Identity, started: bool) -> None:
-        """A server answers, of an incarnation that the list does not hold."""
+        """Note that ``who``, not listed under this incarnation, answered; ``started``: it belongs to a cluster."""
         pending, member = self.pending, self._r.members.latest.get(who.id)
         if pending is not None and pending.id == who.id and pending.step is not MemberStep.REMOVE:
             if started:
@@ -218,7 +232,7 @@ class Changes:
         listed = latest.get(pending.id)
         if pending.step is MemberStep.REMOVE:
             assert listed is not None
-            wanted = listed._replace(role=Role.GONE, retired=_retired(listed))
+            wanted = listed._replace(role=Role.GONE, retired=listed.all_incarnations)
         elif self._found is None:
             if listed is not None and listed.identity == self._heard:
                 self._answered_there(listed)
@@ -226,33 +240,32 @@ class Changes:
         else:
             stays = listed is not None and listed.role is not Role.GONE
             priority = listed.priority if listed is not None and stays else pending.priority
-            retired = _retired(listed) if listed is not None else ()
-            wanted = Member(
-                pending.id, pending.address, priority, self._found.incarnation, Role.LEARNER, retired
-            )
+            retired = listed.all_incarnations if listed is not None else ()
+            wanted = Member(pending.id, pending.address, priority, self._found.incarnation, Role.LEARNER, retired)
         if self._may_take_out(wanted):
             self._append(wanted)
             self._done(pending)
 
     def _answered_there(self, listed: Member) -> None:
-        """Where a lost disk was to be replaced the one that is listed answers: it is not lost. If it is one that came
-        in another's place, or is to, what is asked for is done; that is said after a round (R25)."""
+        """Settle a REPLACE whose listed member answers at its address: its disk is not lost. If it has replaced another
+        disk before, the request counts as done, once a read round confirms that we lead (R25); else it is refused."""
         r, pending = self._r, self.pending
         assert pending is not None
         if not listed.retired:
             return self._give_up(_not_lost(pending))
-        self._confirming_round = self._confirming_round or r.reads.begin_round()
+        self._confirming_round = self._confirming_round or self._replication.begin_round()
         if self._answered(self._confirming_round, r.members.latest) >= r.members.latest.majority:
             self._done(pending)
 
     def _done(self, request: ChangeMember) -> None:
         r = self._r
         self.pending = None
-        r.serving.answer_once_guaranteed(
+        self._serving.answer_once_guaranteed(
             MembersChanged(request.origin, r.members.latest.to_plain()), r.members.latest_id
         )
 
     def _waits_for(self, *, advise: bool = False) -> str:
+        """The reason why the pending change is not done, for an operator; ``advise``: with a command to type."""
         pending = self.pending
         assert pending is not None
         if not self.may_change:
@@ -274,17 +287,16 @@ class Changes:
     # -- lost disks (R30) -------------------------------------------------------------------------------
 
     def _replace_lost(self) -> None:
-        """X has been silent for 2h, and Y answers where it should be."""
+        """Replace a lost disk: its member is silent for two heartbeats, and another incarnation answers for it."""
         r = self._r
-        assert r.leadership is not None
         for id, who in list(self._lost.items()):
-            listed, peer = r.members.latest.get(id), r.leadership.peers.get(id)
+            listed, peer = r.members.latest.get(id), self._replication.peers.get(id)
             if listed is None or peer is None or listed.identity == who or who.incarnation in listed.retired:
                 self._lives(id)
             elif r.now_s - peer.heard_s < 2 * r.cfg.heartbeat_s:
-                self._lives(id)  # whoever answered in its place may answer again
+                self._lives(id)  # the other incarnation may answer again later
             else:
-                retired = _retired(listed)
+                retired = listed.all_incarnations
                 wanted = listed._replace(incarnation=who.incarnation, role=Role.LEARNER, retired=retired)
                 if self._may_take_out(wanted):
                     del self._lost[id]
@@ -292,7 +304,7 @@ class Changes:
                 return
 
     def _lives(self, id: int) -> None:
-        """Nobody is to be put in its place."""
+        """Drop the replacement of member ``id``, which was heard, is replaced already or is listed no more."""
         del self._lost[id]
         if self._round is not None and self._round[0].id == id:
             self._round = None
@@ -300,41 +312,39 @@ class Changes:
     # -- rounds -----------------------------------------------------------------------------------------
 
     def _may_take_out(self, wanted: Member) -> bool:
-        """Has the majority that remains answered a round? Begins one if none is under way."""
+        """True if ``wanted`` takes no vote away, or a majority of the remaining voters has answered a round for it."""
         r = self._r
         listed = r.members.latest.get(wanted.id)
         if listed is None or listed.role is not Role.VOTER:
             return True
         if self._round is None or self._round[0] != wanted or r.now_s >= self._round[2]:
-            self._round = (wanted, r.reads.begin_round(), r.now_s + r.cfg.election_timeout_s)
+            self._round = (wanted, self._replication.begin_round(), r.now_s + r.cfg.election_timeout_s)
         remain = r.members.latest.with_member(wanted)
         return self._answered(self._round[1], remain) >= remain.majority
 
     def _answered(self, round: int, among: MemberList) -> int:
-        """How many voters of ``among`` have answered ``round``, we ourselves included."""
+        """The number of voters of ``among`` that have answered ``round`` and are not in doubt, this server included."""
         r = self._r
-        assert r.leadership is not None
-        peers = [r.leadership.peers.get(m.id) for m in among.voters if m.id != r.me.id]
+        peers = [self._replication.peers.get(m.id) for m in among.voters if m.id != r.me.id]
         sound = [peer for peer in peers if peer is not None and not peer.doubted_round]
         return among.is_voter(r.me) + sum(peer.round >= round for peer in sound)
 
     # -- learners become voters -------------------------------------------------------------------------
 
     def _promote(self) -> None:
-        """First a round, and what was guaranteed then; once the learner has that, another round."""
+        """Make a learner a voter: it accepts all that is guaranteed at first, then a read round begun after that."""
         r = self._r
-        assert r.leadership is not None
         now = self._catch_up
         if now is None or not r.members.latest.holds(now.who) or r.now_s >= now.ends_s:
             now = self._catch_up = self._begin_catch_up()
         if now is None:
             return
-        peer = r.leadership.peers[now.who.id]
+        peer = self._replication.peers[now.who.id]
         if peer.match_id < now.upto_id or not peer.matched or peer.doubted_round:
             return
         if not now.final:
             ends_s = r.now_s + r.cfg.election_timeout_s
-            now = self._catch_up = now._replace(round=r.reads.begin_round(), final=True, ends_s=ends_s)
+            now = self._catch_up = now._replace(round=self._replication.begin_round(), final=True, ends_s=ends_s)
         if peer.accepted_round < now.round:
             return
         latest = r.members.latest
@@ -347,16 +357,16 @@ class Changes:
             self._append(wanted)
 
     def _begin_catch_up(self) -> CatchUp | None:
-        """With the learner that is furthest."""
+        """Begin to promote the learner that has accepted most; returns None if no learner is fit."""
         r = self._r
-        assert r.leadership is not None
-        peers = [r.leadership.peers[m.id] for m in r.members.latest.learners]
+        peers = [self._replication.peers[m.id] for m in r.members.latest.learners]
         fit = [p for p in peers if p.matched and p.match_id >= r.members.latest_id and not p.doubted_round]
         if not fit:
             return None
         peer: Progress = max(fit, key=lambda p: p.match_id)
         ends_s = r.now_s + r.cfg.election_timeout_s
-        return CatchUp(peer.who, r.reads.begin_round(), max(r.guaranteed_id, r.members.latest_id), False, ends_s)
+        upto_id = max(r.guaranteed_id, r.members.latest_id)
+        return CatchUp(peer.who, self._replication.begin_round(), upto_id, False, ends_s)
 
     # -- the entries ------------------------------------------------------------------------------------
 
@@ -368,17 +378,17 @@ class Changes:
             "member_change", member=wanted.id, role=wanted.role.name, address=wanted.address,
             before=old.role.name if old is not None else "none",
         )
-        r.append_special(Kind.MEMBERS, members_body(r.members.latest.with_member(wanted)))
+        self._replication.append_special(Kind.MEMBERS, members_body(r.members.latest.with_member(wanted)))
 
     def _correct_address(self) -> None:
-        """Addresses are hints; the leader writes down where it sees a member, one change at a time."""
+        """Append a list with the address that one member's hello gave, if it is new. Addresses are hints (R27)."""
         r = self._r
         for member in r.members.latest.replicas:
             address = self._address(member)
             if address != member.address:
                 r.out.event("address_change", member=member.id, old=member.address, new=address)
                 changed = r.members.latest.with_member(member._replace(address=address))
-                r.append_special(Kind.MEMBERS, members_body(changed))
+                self._replication.append_special(Kind.MEMBERS, members_body(changed))
                 return
         self.addresses_changed = False
 
@@ -388,10 +398,3 @@ def _not_lost(request: ChangeMember) -> str:
         f"server {request.id} runs at {request.address} with its own disk: to replace that disk stop the server, and "
         "start it there with an empty data directory"
     )
-
-
-def _retired(member: Member) -> tuple[bytes, ...]:
-    """Its retired incarnations once the present one is among them."""
-    if member.incarnation in member.retired:
-        return member.retired
-    return (*member.retired, member.incarnation)

@@ -1,4 +1,4 @@
-"""What a replica is started with: this server's place and the timers (rules.md#timers)."""
+"""The configuration of a replica: this server's place in the cluster, timers and limits (rules.md#timers)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ from .settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class ReplicaConfig:
-    """``address`` is where others reach us; ``configured`` the list for a first start (R29).
+    """Configuration of one replica.
 
-    Timers are equal on all members: T >= 5h; ``stagger_s`` defaults to T/20. ``rng`` is the shell's.
+    ``address``: where other servers reach this one; ``configured`` and ``settings``: the members and settings of a
+    first start, which needs no operator's command if ``auto_init`` (R29); ``priority``: used while the server is in no
+    member list. The timers, in seconds, are equal on all members: ``election_timeout_s`` is at least five
+    heartbeats, ``stagger_s`` a twentieth of it by default.
     """
 
     me: Identity
@@ -24,19 +27,21 @@ class ReplicaConfig:
     heartbeat_s: float = 0.1
     election_timeout_s: float = 0.5
     stagger_s: float = 0.025
-    #: So long a mark that moved waits for entries to ride with, before it leaves by itself (R16).
+    #: Longest time that a raised guaranteed mark waits for entries to travel with, before it is sent alone (R16).
     mark_delay_s: float = 0.001
+    #: Most bytes of entries kept in memory beyond those not yet on disk; most bytes of bodies in flight to one peer.
     tail_bytes_max: int = 16 << 20
     peer_inflight_bytes_max: int = 8 << 20
-    #: Bodies in one append request, at most (one entry may be larger).
+    #: Most bytes of bodies in one append request (a single larger entry goes alone).
     request_bytes_max: int = 1 << 20
-    #: Bodies loaded from disk at once for a peer that is behind: appends wait for no more than that takes.
+    #: Most bytes of bodies loaded from disk at once for a peer that is behind: appends wait while they are loaded.
     load_bytes_max: int = 1 << 16
-    #: The replicated state is saved every so many entries; more are never replayed at a start.
+    #: Guaranteed entries after which the replicated state is saved again: a start replays about as many.
     table_save_entries: int = 50_000
-    #: Remembered serials in one part of a base, a session counting as a few; a session of more is a part by itself.
+    #: Most remembered serials in one part of a snapshot; each session counts as four more. A larger session is a part
+    #: alone.
     part_slots_max: int = 1_000
-    #: It is to be added to a cluster that there is: it never founds one.
+    #: True if this server waits to be added to an existing cluster, and never founds one.
     joining: bool = False
-    #: The only cluster that it may belong to; b"": any.
+    #: Id of the only cluster that this server may join; b"": any.
     cluster_wanted: bytes = b""

@@ -2,46 +2,47 @@
 
 Laws:
 
-* A damaged entry is not absent: the log keeps its place, its term and its rank, and so does the server its vote.
-* While any is known, nothing from the first of them on is counted as accepted, no vote is given or asked for, and
-  nothing is cleaned. A leader in that state has another one lead (`room`).
-* The others are asked for their copies, one entry and one member at a time, T for each; of the answers to a question
-  one is taken. A copy counts if it has the id
-  and the term that our log has there, and matches its own checksums: by R12 there is only one such entry. It is taken
-  for mended once the shell has read it back.
-* What another member has cleaned was fully replicated, and nobody will ever need it of us: it binds no more.
-* A cluster of one has nobody to have an entry back from and nobody to mislead: there it is an alarm, and nothing else.
+* A damaged entry is not absent: the log keeps its id and term, so this server's rank and its vote stay as they were.
+* While damage binds (`Damage.binds`), entries from the first damaged one on do not count as accepted, no vote is given
+  or asked for, and nothing is cleaned. A leader with damage hands over (`disk_space`).
+* Other members are asked for a copy, one entry and one member at a time, an election timeout for each; of the answers
+  for one entry the first is taken. A copy counts if it has the id and the term that our log has there, and matches its
+  own checksums: by R12 there is only one such entry. It counts as mended once the shell has read it back.
+* An entry that another member has cleaned was fully replicated: nobody will need our copy, so its damage binds no more.
+* In a cluster with no other voter no copy can be had, and nobody can be misled: damage is reported there, and does not
+  bind.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from .disk import LoadCopy
+from .election import Election
 from .entries import DamagedEntry, verify
 from .inputs import CopyLoaded, DamageFound
 from .members import Identity
 from .messages import CopyAnswer, CopyRequest
 from .ranks import State
-
-if TYPE_CHECKING:
-    from .replica import Replica
+from .shared import Shared
 
 
 class Damage:
-    """``ids``: all that are known, ascending. ``ask_s``: when a copy is to be asked for (again)."""
+    """Damaged entries of this server. ``ids``: those known, ascending. ``ask_s``: the time to ask for a copy next,
+    monotonic seconds; infinity: never."""
 
-    def __init__(self, replica: Replica) -> None:
-        self._r = replica
+    def __init__(self, shared: Shared, election: Election) -> None:
+        self._r = shared
+        self._election = election
         self.ids: tuple[int, ...] = ()
         self.ask_s = math.inf
-        self._gone_id = 0  # another member has cleaned up to here
+        self._gone_id = 0  # highest id up to which some other member has cleaned
         self._turn = 0
-        self._copied: dict[int, int] = {}  # entry -> whose copy is on its way to our disk, not read back yet
+        # entry id -> the member whose copy is being written in its place, and was not read back yet
+        self._copied: dict[int, int] = {}
 
     def heard(self, found: DamageFound) -> None:
-        """The shell has looked at our disk."""
+        """Take the damage that the shell found on our disk now; a candidate whom it binds becomes passive."""
         r = self._r
         fresh = sorted(set(found.ids) - set(self.ids))
         gone = set(self.ids) - set(found.ids)
@@ -54,31 +55,31 @@ class Damage:
         if found.ids:
             if self.binds and r.state is State.CANDIDATE:
                 r.become_passive()
-            r.election.round = None
+            self._election.end_canvass()
         else:
             r.out.event("damage_gone")
         self.ask_s = r.now_s if self._first else math.inf
 
     @property
     def _first(self) -> int:
-        """The first damaged entry that somebody else may need; 0: none."""
+        """The id of the first damaged entry that another member may need; 0 if there is none."""
         if self.ids and self.ids[0] > self._gone_id:
             return self.ids[0]
         return next((id for id in self.ids if id > self._gone_id), 0)
 
     @property
     def binds(self) -> bool:
-        """Must this server hold back?"""
+        """True while damage on its disk forbids this server to vote, to stand for election and to clean."""
         return bool(self._first and self._r.members.other_voters())
 
     def sound(self, id: int) -> int:
-        """Of what is accepted up to ``id`` the part that may be counted."""
+        """``id``, or the id before the first damaged entry if that binds: entries up to it may count as accepted."""
         return min(id, self._first - 1) if self.binds else id
 
-    # -- having them back -------------------------------------------------------------------------------
+    # -- mending ----------------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Ask the next member, when it is time."""
+        """Ask the next member for a copy of the first damaged entry, when it is time."""
         r = self._r
         if r.now_s < self.ask_s:
             return
@@ -89,31 +90,31 @@ class Damage:
             self.ask_s = math.inf
             return
         self.ask_s = r.now_s + r.cfg.election_timeout_s
-        self._copied.clear()  # what came in answer to the last question has not helped
-        if term is not None:  # else what lies there is about to be replaced
+        self._copied.clear()  # the last copy did not mend the entry
+        if term is not None:  # None: a snapshot is about to replace the entry
             self._turn += 1
             r.out.send(others[self._turn % len(others)].identity, CopyRequest(id, term))
 
     def on_request(self, sender: Identity, request: CopyRequest) -> None:
-        """Somebody else's entry is damaged."""
+        """Answer a member that asks for a copy of an entry, damaged on its disk; do nothing if we do not hold it."""
         log = self._r.log
         if 0 < request.id <= log.base_id:
             self._r.out.send(sender, CopyAnswer(request.id, log.base_id, []))
         elif request.id <= log.stable_id and log.term_at(request.id) == request.entry_term:
-            self._r.out.ready.copies.append(LoadCopy(sender, request.id))
+            self._r.out.load_copy(LoadCopy(sender, request.id))
 
     def loaded(self, copy: CopyLoaded) -> None:
-        """The shell has read what was asked of us."""
+        """Send the copy that the shell has read from our disk."""
         self._r.out.send(copy.peer, CopyAnswer(copy.entry.id, self._r.log.base_id, [copy.entry]))
 
     def on_answer(self, sender: Identity, answer: CopyAnswer) -> None:
-        """A copy has come, or word that there is none any more."""
+        """Have a copy written in place of the damaged entry, or note that ``sender`` has cleaned the entry."""
         r = self._r
         if answer.id not in self.ids or any(entry.id != answer.id for entry in answer.entries):
             return
         if not answer.entries:
             if answer.base_id < answer.id:
-                return  # no member says so
+                return  # the sender is no member: ignored
             self._gone_id = max(self._gone_id, answer.base_id)
             r.out.event("damage_cleaned_elsewhere", member=sender.id, upto_id=answer.base_id)
             self.ask_s = r.now_s if self._first else math.inf

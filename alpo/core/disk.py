@@ -1,4 +1,5 @@
-"""What a replica and its disk exchange: the state at the start, writes, what is to be read (rules.md#hard-state)."""
+"""Types that a replica and its disk exchange: the state at the start, writes, requests to read
+(rules.md#hard-state). A run is a maximal sequence of entries of one term."""
 
 from __future__ import annotations
 
@@ -11,10 +12,11 @@ from .members import Identity, StartStatus
 
 
 class StartState(NamedTuple):
-    """Hard state of the first start (R29); JSON-ready by `to_plain` of its parts.
+    """The progress of the first start (R29), part of the hard state.
 
-    ``configured`` [(id, address, priority)] and ``settings`` (plain) are what the map was formed under;
-    ``incarnations`` the map while STARTING; ``first_list`` (plain) and ``cluster`` once STARTED, for ever.
+    ``incarnations``: while STARTING, the (id, incarnation) of each configured server; ``configured_digest``: digest of
+    the configured list and settings that were in force then. Once STARTED, for ever: ``cluster`` (its id),
+    ``first_list`` and ``settings`` (both plain), with which the cluster began.
     """
 
     status: StartStatus
@@ -26,7 +28,8 @@ class StartState(NamedTuple):
 
 
 class Base(NamedTuple):
-    """What stands for all that was cleaned: the last cleaned entry's id, term and time, and the LSN after it."""
+    """The end of the cleaned part of a log: the last cleaned entry's id, term and time (ms since 1970), and the LSN
+    that follows."""
 
     id: int
     term: int
@@ -38,11 +41,12 @@ NO_BASE = Base(0, 0, 0, 1)
 
 
 class TableSave(NamedTuple):
-    """The replicated state as of ``applied_id``: what changed since the save before (R22,
+    """A save of the replicated state as of entry ``applied_id``: the changes since the save before it (R22,
     rules.md#replicated-state).
 
-    ``changed`` rows replace, ``ended`` clients are deleted, the rest of the table on disk stands.
-    ``members`` and ``settings`` in plain form, as of ``applied_id``; ``members_id``: the entry that made them.
+    The rows of ``changed`` replace those on disk, the clients of ``ended`` are deleted there, all other rows stay.
+    ``members`` and ``settings`` are plain; ``members_id``: the entry that made the member list (0: the first start);
+    ``horizon_ms``: see `JournalledSessions.horizon_ms`; ``trim_lsn``: no payload below it is served.
     """
 
     applied_id: int
@@ -53,16 +57,16 @@ class TableSave(NamedTuple):
     members_id: int
     settings: dict[str, int]
     trim_lsn: int = 1
-    #: All of them, (name, LSN).
+    #: All cursors as (name, LSN).
     cursors: tuple[tuple[str, int], ...] = ()
-    #: It came with an `Image`, and the log that it describes is still to come: entries up to ``applied_id`` are not
-    #: applied again.
+    #: True if the state came with a `Snapshot`: entries up to ``applied_id`` may still come, and are not applied again.
     ahead: bool = False
 
 
-class Image(NamedTuple):
-    """What a server starts from that cannot be reached by entries alone (R27, R29): where the log begins, the whole
-    replicated state as of ``table.applied_id``, which may lie beyond that, and the first start's outcome."""
+class Snapshot(NamedTuple):
+    """A snapshot, for a server that entries alone cannot bring up (R27, R29). ``base``: its log begins after that;
+    ``table``: the whole replicated state, as of that entry or a later one; ``start``: the outcome of the first start.
+    """
 
     base: Base
     table: TableSave
@@ -72,9 +76,10 @@ class Image(NamedTuple):
 class Write(NamedTuple):
     """One transaction. Numbers go up by one; a later write never reaches the disk before an earlier one.
 
-    Order inside: ``expunge_from`` (delete every id >= it, and runs that begin there), then ``entries``.
-    ``runs``: (term, first id) of every run of one term that begins among ``entries``.
-    ``guaranteed_id`` and ``fully_replicated_id`` are lazy marks: they never cause a write by themselves.
+    Order inside: ``mended``, ``install``, ``expunge_from`` (delete every entry with an id >= it, and the runs that
+    begin there; None: none), ``entries``, ``base``. ``runs``: (term, first id) of every run that begins among
+    ``entries``. ``guaranteed_id`` and ``fully_replicated_id`` never cause a write by themselves: on disk they may be
+    behind. ``start`` and ``table``: to be saved; None: unchanged.
     """
 
     number: int
@@ -87,19 +92,20 @@ class Write(NamedTuple):
     fully_replicated_id: int
     start: StartState | None = None
     table: TableSave | None = None
-    #: Of all bodies together; counted once, where the entries come in.
+    #: Bytes of all bodies together.
     bodies_bytes: int = 0
-    #: Last of all: delete every entry with an id up to the base's, and runs that end there (R19). The marks of this
-    #: write go to disk with it.
+    #: Done last: delete every entry with an id up to the base's, and the runs that end there (R19). The marks of this
+    #: write go to disk with it. None: clean nothing.
     base: Base | None = None
-    #: First of all: every entry, run and session there is gives way to this base; ``start`` and ``table`` come with it.
+    #: Done before entries: replace every entry, run and session by the snapshot of this base, ``start`` and ``table``.
     install: Base | None = None
-    #: Before all of that: peers' copies, each in place of the damaged entry of its id that is on disk (R31).
+    #: Done first: put peers' copies in place of the damaged entries of the same ids (R31).
     mended: tuple[Entry, ...] = ()
 
 
 class Load(NamedTuple):
-    """Please read entries from ``first_id`` on, at most ``bytes_max`` (at least one entry), for ``peer``."""
+    """A request to read entries from ``first_id`` on for ``peer``: bodies of at most ``bytes_max``, but at least one
+    entry. ``generation`` is echoed in `Loaded`."""
 
     peer: int
     first_id: int
@@ -107,22 +113,23 @@ class Load(NamedTuple):
     generation: int
 
 
-class LoadImage(NamedTuple):
-    """Please read the base and the whole table as they are on disk, for ``peer``."""
+class LoadSnapshot(NamedTuple):
+    """A request to read a snapshot from disk, for ``peer``."""
 
     peer: int
 
 
 class LoadCopy(NamedTuple):
-    """Please read entry ``id`` for ``peer``, whose own is damaged (R31); nothing is to be answered if ours is too."""
+    """A request to read entry ``id`` for ``peer``, whose copy is damaged (R31); no answer if ours is damaged too."""
 
     peer: Identity
     id: int
 
 
 class SessionRow(NamedTuple):
-    """One session as saved: ``slots`` are (serial, id, lsn, epoch, digest), oldest first. ``birth``: the epoch that the
-    name's present life began with, when it was first opened or first after a drop; 0 of a random client."""
+    """One session as saved. ``slots``: the remembered appends, (serial, entry id, LSN, epoch, digest), oldest first.
+    ``birth``: the epoch with which the name was first opened, or first after its last drop. Random clients have epoch
+    and birth 0, nonce b"". Times are ms since 1970."""
 
     client: str
     epoch: int
@@ -136,27 +143,30 @@ class SessionRow(NamedTuple):
 
 
 def birth_untold(epoch: int, slots: Iterable[tuple[int, int, int, int, bytes]]) -> int:
-    """The birth of a row that was saved or sent without one: the oldest epoch that it tells of. The true one may be
-    older; then some of its appends are told DROPPED, "nobody can tell", instead of "no"."""
+    """The birth to assume for a row that was saved or sent without one: the oldest epoch in it.
+
+    The true birth may be older. Then some appends are answered DROPPED ("nobody can tell") where "no" would be right.
+    """
     return min([epoch, *(slot[3] for slot in slots)])
 
 
 @dataclass(frozen=True, slots=True)
 class Boot:
-    """All that a replica starts from, except the entries above ``applied_id`` (`Store.replay`)."""
+    """The state on disk that a replica starts from, without the entries above ``applied_id`` (`Store.replay` gives
+    those)."""
 
     me: Identity
     term: int
     vote: int
     start: StartState
-    #: The marks may stand up to some thousand ids behind the last write's, never behind its ``table``'s.
+    #: Marks as saved: they may be some thousand ids behind those of the last write.
     guaranteed_id: int
     fully_replicated_id: int
-    #: Last entry on disk: 0, 0 and the next LSN 1 when the log is empty.
+    #: Id and term of the last entry on disk, and the LSN that follows; 0, 0 and 1 when the log is empty.
     last_id: int
     last_term: int
     next_lsn: int
-    #: (term, first id) of every run of one term, ascending.
+    #: (term, first id) of every run, ascending.
     runs: list[tuple[int, int]] = field(default_factory=list)
     #: The replicated state as of ``applied_id`` (0: the first start's).
     applied_id: int = 0
@@ -167,9 +177,9 @@ class Boot:
     settings: dict[str, int] | None = None
     #: ``time_ms`` of the last entry (0: none): entry time never decreases.
     last_time_ms: int = 0
-    #: Nothing below is served (R20); as of ``applied_id``.
+    #: No payload below this LSN is served (R20); as of ``applied_id``.
     trim_lsn: int = 1
     #: Reader cursors, (name, LSN); as of ``applied_id``.
     cursors: tuple[tuple[str, int], ...] = ()
-    #: What was cleaned (R19); the log goes on from there, and ends there if it holds no entry.
+    #: The end of the cleaned part (R19): the log goes on from there, and ends there if it holds no entry.
     base: Base = NO_BASE

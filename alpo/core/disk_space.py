@@ -1,27 +1,27 @@
-"""Full disks: who has room for more, and what a leader then takes (rules.md#full-disks).
+"""Full disks: which servers have space left, and which requests a leader refuses without it (rules.md#full-disks).
 
 Laws:
 
-* A leader takes nothing new from clients unless its own disk and those of a majority of voters have room. What it has
-  taken goes on; its own entries, trims and drops go in, and what is in the log already is answered as ever.
-* A passive server whose disk is all but full takes no entries, and says so; it votes, and answers heartbeats.
-* A leader that is low while a majority of the others is not has one of those lead. Nobody is held back for ever: what a
-  peer said last counts, and it speaks with every heartbeat.
+* A leader takes new appends and opens only while its own disk and those of a majority of voters have space. Appends
+  that are in the log go on, and their repetitions are answered; the leader's own entries, trims and drops go in.
+* A passive server whose disk is all but full (`Room.NONE`) takes no entries, and says so; it votes, and answers
+  heartbeats.
+* A leader that is low on space hands over, if enough other voters have space. A peer counts as low only until its next
+  answer says otherwise.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from .damage import Damage
 from .inputs import Space
 from .messages import HandOver, Room
+from .progress import next_in_turn
+from .replication import Replication
+from .shared import Shared
 
-if TYPE_CHECKING:
-    from .replica import Replica
-    from .replication import Progress
 
 def size_text(count: int) -> str:
-    """Bytes as people read them, with the unit that suits."""
+    """A number of bytes in words for people: "1.5 GiB"."""
     for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if count >= factor:
             return f"{count / factor:.1f} {unit}"
@@ -29,17 +29,19 @@ def size_text(count: int) -> str:
 
 
 class Disks:
-    """Room on our own disk, as the shell says, and what follows from it and from the peers'."""
+    """The space on this server's disk, and its consequences. Peers' space is in their `Progress`. ``room``: this
+    server's."""
 
-    def __init__(self, replica: Replica) -> None:
-        self._r = replica
+    def __init__(self, shared: Shared, damage: Damage) -> None:
+        self._r = shared
+        self._damage = damage
         self.room = Room.PLENTY
         self._free_bytes = 0
         self._tried: list[int] = []
         self._try_next_s = 0.0
 
     def heard(self, space: Space) -> None:
-        """The shell has looked at our disk."""
+        """Note the space that the shell found on our disk."""
         self._free_bytes = space.free_bytes
         if space.room is not self.room:
             self.room = space.room
@@ -48,42 +50,32 @@ class Disks:
 
     @property
     def takes_entries(self) -> bool:
-        """May a passive server take what its leader sends?"""
+        """True if this server, as a passive one, may take the entries that its leader sends."""
         return self.room is not Room.NONE
 
-    @property
-    def why_not(self) -> str:
-        """Why this leader takes nothing new just now; "" if it does."""
+    def why_not(self, replication: Replication) -> str:
+        """The reason why this leader takes no new appends now; "" if it does."""
         r = self._r
         if self.room is not Room.PLENTY:
             return f"server {r.me.id} is low on disk space: {size_text(self._free_bytes)} free"
-        assert r.leadership is not None
-        low = [id for id, peer in r.leadership.peers.items() if peer.room and r.members.latest.is_voter(peer.who)]
+        low = [id for id, peer in replication.peers.items() if peer.room and r.members.latest.is_voter(peer.who)]
         if low and len(r.members.latest.voters) - len(low) < r.members.latest.majority:
             return f"a majority of the servers is low on disk space: {', '.join(map(str, sorted(low)))}"
         return ""
 
-    def advance(self) -> None:
-        """A leader that is low, or damaged, looks for another, one at a time, T for each."""
+    def advance(self, replication: Replication) -> None:
+        """Hand over to another voter if this leader's disk is low or damaged and as many others as a majority have
+        space: to one at a time, an election timeout for each."""
         r = self._r
-        why = "low on disk space" if self.room is not Room.PLENTY else "damaged" if r.damage.ids else ""
-        if not why or r.leadership is None or r.handing is not None:
+        why = "low on disk space" if self.room is not Room.PLENTY else "damaged" if self._damage.ids else ""
+        if not why or not r.serves:
             return
-        fit = [p for p in r.leadership.heard_within(2 * r.cfg.heartbeat_s) if p.room is Room.PLENTY and not p.stopping]
+        fit = [p for p in replication.heirs() if p.room is Room.PLENTY]
         if r.now_s < self._try_next_s or len(fit) < r.members.latest.majority:
             return
         ready = [p for p in fit if p.match_id == r.log.last_id == r.guaranteed_id]
-        untried = [p for p in ready if p.who.id not in self._tried]
-        if not untried:
-            self._tried.clear()
-            untried = ready
-        if untried:
-            best = max(untried, key=self._priority)
-            self._tried.append(best.who.id)
+        best = next_in_turn(ready, self._tried)
+        if best is not None:
             self._try_next_s = r.now_s + r.cfg.election_timeout_s
             r.out.send(best.who, HandOver(r.term))
             r.out.event("handing_over", term=r.term, to=best.who.id, why=why)
-
-    def _priority(self, peer: Progress) -> tuple[int, int]:
-        member = self._r.members.latest.get(peer.who.id)
-        return member.priority if member else 0, peer.who.id

@@ -1,62 +1,64 @@
-"""Which part of a replica takes which input, and which messages count at all (R27).
+"""Dispatch: the part of a replica that takes each input, and the messages that count at all (R27).
 
 Laws:
 
-* What is for another incarnation than ours, or of another cluster, is answered WRONG-INCARNATION at most.
-* A request is answered whatever our own list says of its sender: that list may be behind the sender's, and who counts
-  is the asker's affair. Its term counts too (R1): a member that we do not know yet may lead us.
-* An answer counts only from a member of our own latest list, under the incarnation listed: we asked nobody else. Not
-  even its term does: a disk that was put back must not depose a leader.
-* Whoever asks for a vote gets no answer from a server whose disk is damaged (R31).
+* A message for another incarnation of this server is answered `WrongIncarnation`, a message of another cluster not at
+  all. `messages.START_ONLY` may come without an incarnation, and from any cluster.
+* A request is answered even if our own list does not hold its sender: that list may be older than the sender's, and the
+  sender decides whose answers count. The request's term counts too (R1): a member that we do not know yet may lead us.
+* An answer about terms and the log (`messages.ANSWERS`) counts only from a member of our own latest list, under the
+  incarnation listed: we asked nobody else. From others even its term is ignored: a disk that was put back must not
+  depose a leader.
+* A canvass or vote request gets no answer while damage on our disk binds (R31).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from . import messages as m
-from .handover import stop, transfer
 from .inputs import (
-    AppendRun,
-    ChangeMember,
-    ChangeSettings,
     Clean,
     Connected,
     CopyLoaded,
     DamageFound,
     Disconnected,
-    DropCursor,
-    DropSession,
-    ImageLoaded,
-    Initialise,
     Input,
-    ListCursors,
-    ListSessions,
     Loaded,
-    OpenSession,
-    Outcome,
     PeerAddress,
     Persisted,
-    ReadIndex,
     Received,
-    SetCursor,
-    ShowSettings,
+    SnapshotLoaded,
     Space,
     Stop,
     Tick,
+)
+from .members import Identity, Role
+from .parts import Parts
+from .ranks import State
+from .reign import Reign
+from .requests import (
+    AppendRun,
+    ChangeMember,
+    ChangeSettings,
+    DropCursor,
+    DropSession,
+    Initialise,
+    ListCursors,
+    ListSessions,
+    OpenSession,
+    Outcome,
+    ReadIndex,
+    SetCursor,
+    ShowSettings,
     Transfer,
     Trim,
 )
-from .members import Identity, Role
-from .ranks import State
-
-if TYPE_CHECKING:
-    from .replica import Replica
 
 
-def _on_received(r: Replica, received: Received) -> None:
-    """See the module's laws."""
+def _on_received(r: Parts, received: Received) -> None:
+    """Hand a message to the part that takes it, if it counts by the laws above; otherwise refuse or ignore it."""
     envelope = received.envelope
     message = envelope.message
     r.came_s = min(received.at_s, r.now_s)
@@ -68,11 +70,11 @@ def _on_received(r: Replica, received: Received) -> None:
             if kind is not m.WrongIncarnation:
                 r.out.send(envelope.sender, m.WrongIncarnation(envelope.target.incarnation))
             return
-    if kind not in m.START_ONLY and (not r.first_start.started or envelope.cluster != r.cluster):
+    if kind not in m.START_ONLY and (not r.first_start.started or envelope.cluster != r.out.cluster):
         return
     if kind in m.ANSWERS and not r.members.latest.holds(envelope.sender):
         return
-    if isinstance(message, m.BasePart):
+    if isinstance(message, m.SnapshotPart):
         r.installing.on_part(envelope.sender, envelope.cluster, message)
     elif r.first_start.started and kind not in m.START_ONLY and _is_out(r, envelope.sender):
         r.out.send(envelope.sender, m.Retired())
@@ -80,8 +82,8 @@ def _on_received(r: Replica, received: Received) -> None:
         _MESSAGES[kind](r, envelope.sender, message)
 
 
-def _is_out(r: Replica, sender: Identity) -> bool:
-    """R30: is it known for good that this incarnation is no member and never will be again?"""
+def _is_out(r: Parts, sender: Identity) -> bool:
+    """True if a guaranteed list says that this incarnation is no member and never will be again (R30)."""
     member = r.members.latest.get(sender.id)
     if member is None or r.members.latest_id > r.guaranteed_id:
         return False
@@ -90,33 +92,60 @@ def _is_out(r: Replica, sender: Identity) -> bool:
     return sender.incarnation in member.retired
 
 
-def _on_retired(r: Replica, sender: Identity, message: m.Retired) -> None:
-    """Heeded from those whom our own list has, which may be old."""
+def _on_retired(r: Parts, sender: Identity, message: m.Retired) -> None:
+    """Note that this server was removed, if a member of our own list (which may be old) says so; become passive."""
     if r.first_start.started and r.members.latest.holds(sender) and not r.retired:
         r.retired = True
         r.out.event("retired", told_by=sender.id, incarnation=r.me.incarnation.hex())
         r.become_passive()
 
 
-def _on_base_answer(r: Replica, sender: Identity, answer: m.BaseAnswer) -> None:
-    if r.changes is not None and answer.term == r.term:
-        r.changes.newcomers.on_base_answer(sender, answer)
+def _on_start_answer(r: Parts, sender: Identity, answer: m.StartAnswer) -> None:
+    if not r.first_start.started:
+        r.first_start.on_answer(sender, answer)
+    elif r.reign is not None:
+        r.reign.changes.on_start_answer(sender, answer)
 
 
-def _change_member(r: Replica, request: ChangeMember) -> None:
-    if r.changes is None or not r.serving.serves:
-        r.serving.not_leader(request.origin)
+def _on_snapshot_answer(r: Parts, sender: Identity, answer: m.SnapshotAnswer) -> None:
+    if r.reign is not None and answer.term == r.term:
+        r.reign.changes.newcomers.on_snapshot_answer(sender, answer)
+
+
+def _on_snapshot(r: Parts, each: SnapshotLoaded) -> None:
+    if r.reign is not None:
+        r.reign.changes.newcomers.on_snapshot(each.peer, each.snapshot)
+
+
+def _stop(r: Parts, each: Stop) -> None:
+    """Begin the handover of a server that stops; it ends a handover that an operator asked for."""
+    if r.handover is not None and not r.handover.leaving:
+        r.handover.give_up("the server is stopping")
+    if r.handover is None:
+        r.hand_over(0, None)
+
+
+def _append_run(r: Parts, run: AppendRun) -> None:
+    if r.reign is not None:
+        r.reign.serving.append_run(run)
     else:
-        r.changes.request(request)
+        r.not_leader(run)
 
 
-def _on_image(r: Replica, each: ImageLoaded) -> None:
-    if r.changes is not None:
-        r.changes.newcomers.on_image(each.peer, each.image)
+def _at_leader(take: Callable[[Reign, Any], None]) -> Callable[[Parts, Any], None]:
+    """An entry of `INPUTS` for a request that only a leader takes: ``take`` it with the reign, or refuse it."""
+
+    def taken(r: Parts, request: Any) -> None:
+        if r.reign is not None:
+            take(r.reign, request)
+        else:
+            r.not_leader(request)
+
+    return taken
 
 
-def _on_wrong_incarnation(r: Replica, sender: Identity, message: m.WrongIncarnation) -> None:
-    """The member that we address has another disk than the one that is listed."""
+def _on_wrong_incarnation(r: Parts, sender: Identity, message: m.WrongIncarnation) -> None:
+    """Log that a listed member answers with another incarnation than the listed one, once for each."""
     listed = r.members.latest.get(sender.id)
     if listed is not None and listed.incarnation != sender.incarnation:
         if r.wrong_incarnations.get(sender.id) != sender.incarnation:
@@ -124,47 +153,47 @@ def _on_wrong_incarnation(r: Replica, sender: Identity, message: m.WrongIncarnat
             r.out.event("wrong_incarnation", member=sender.id, answers_as=sender.incarnation.hex())
 
 
-def _on_append_answer(r: Replica, sender: Identity, answer: m.AppendAnswer) -> None:
+def _on_append_answer(r: Parts, sender: Identity, answer: m.AppendAnswer) -> None:
     if answer.term > r.term:
         r.adopt_term(answer.term)
-    elif r.leadership is not None:
-        r.leadership.on_answer(sender, answer)
+    elif r.reign is not None and r.reign.replication.on_answer(sender, answer):
+        r.reign.changes.newcomers.want_snapshot(sender)
 
 
-def _on_connected(r: Replica, each: Connected) -> None:
+def _on_connected(r: Parts, each: Connected) -> None:
     r.connected[each.peer] = True
-    if r.leadership is not None:
-        r.leadership.connected(each.peer)
+    if r.reign is not None:
+        r.reign.replication.connected(each.peer)
 
 
-def _on_disconnected(r: Replica, each: Disconnected) -> None:
+def _on_disconnected(r: Parts, each: Disconnected) -> None:
     r.connected.pop(each.peer, None)
 
 
-def _on_peer_address(r: Replica, each: PeerAddress) -> None:
+def _on_peer_address(r: Parts, each: PeerAddress) -> None:
     who = Identity(each.peer, each.incarnation)
-    if r.members.latest.holds(who):  # anybody may say hello
+    if r.members.latest.holds(who):  # a server that is no member may say hello too
         r.seen_addresses[who] = each.address
-    if r.changes is not None:
-        r.changes.addresses_changed = True
+    if r.reign is not None:
+        r.reign.changes.addresses_changed = True
 
 
-def _on_persisted(r: Replica, each: Persisted) -> None:
-    r.out.persisted = max(r.out.persisted, each.number)
+def _on_persisted(r: Parts, each: Persisted) -> None:
+    r.out.reported(each.number)
     r.log.persisted(each.number)
     r.first_start.persisted(each.number)
     if r.out.hard_durable and r.state is State.CANDIDATE:
         r.election.own_vote_durable()
-    if r.leadership is not None:
-        r.leadership.count()
+    if r.reign is not None:
+        r.reign.replication.count()
 
 
-def _on_loaded(r: Replica, each: Loaded) -> None:
-    if r.leadership is not None:
-        r.leadership.on_loaded(each.peer, each.generation, each.entries)
+def _on_loaded(r: Parts, each: Loaded) -> None:
+    if r.reign is not None:
+        r.reign.replication.on_loaded(each.peer, each.generation, each.entries)
 
 
-_MESSAGES: dict[type, Callable[[Replica, Identity, Any], None]] = {
+_MESSAGES: dict[type, Callable[[Parts, Identity, Any], None]] = {
     m.CanvassRequest: lambda r, sender, message: r.election.on_canvass_request(sender, message),
     m.CanvassAnswer: lambda r, sender, message: r.election.on_canvass_answer(sender, message),
     m.VoteRequest: lambda r, sender, message: r.election.on_vote_request(sender, message),
@@ -176,42 +205,44 @@ _MESSAGES: dict[type, Callable[[Replica, Identity, Any], None]] = {
     m.AppendAnswer: _on_append_answer,
     m.WrongIncarnation: _on_wrong_incarnation,
     m.StartQuestion: lambda r, sender, message: r.first_start.on_question(sender, message),
-    m.StartAnswer: lambda r, sender, message: r.first_start.on_answer(sender, message),
-    m.BaseAnswer: _on_base_answer,
+    m.StartAnswer: _on_start_answer,
+    m.SnapshotAnswer: _on_snapshot_answer,
     m.Retired: _on_retired,
     m.CopyRequest: lambda r, sender, message: r.damage.on_request(sender, message),
     m.CopyAnswer: lambda r, sender, message: r.damage.on_answer(sender, message),
     m.WentBack: lambda r, sender, message: r.acceptance.on_went_back(sender, message),
 }
 
-INPUTS: dict[type, Callable[[Replica, Any], None]] = {
-    AppendRun: lambda r, each: r.serving.append_run(each),
+_ASK = _at_leader(lambda reign, each: reign.reads.ask(each))
+
+INPUTS: dict[type, Callable[[Parts, Any], None]] = {
+    AppendRun: _append_run,
     Received: _on_received,
     Persisted: _on_persisted,
     Loaded: _on_loaded,
     Connected: _on_connected,
     Disconnected: _on_disconnected,
     PeerAddress: _on_peer_address,
-    OpenSession: lambda r, each: r.serving.open_session(each),
-    DropSession: lambda r, each: r.serving.drop_session(each),
-    Trim: lambda r, each: r.cleaning.trim(each),
+    OpenSession: _at_leader(lambda reign, each: reign.serving.open_session(each)),
+    DropSession: _at_leader(lambda reign, each: reign.serving.drop_session(each)),
+    Trim: _at_leader(lambda reign, each: reign.operators.trim(each)),
     Clean: lambda r, each: r.cleaning.clean(each),
     Space: lambda r, each: r.disks.heard(each),
     DamageFound: lambda r, each: r.damage.heard(each),
     CopyLoaded: lambda r, each: r.damage.loaded(each),
-    ListSessions: lambda r, each: r.reads.ask(each),
-    ReadIndex: lambda r, each: r.reads.ask(each),
-    Outcome: lambda r, each: r.reads.ask(each),
-    ShowSettings: lambda r, each: r.reads.ask(each),
-    ChangeSettings: lambda r, each: r.reads.ask(each),
-    SetCursor: lambda r, each: r.reads.ask(each),
-    DropCursor: lambda r, each: r.reads.ask(each),
-    ListCursors: lambda r, each: r.reads.ask(each),
+    ListSessions: _ASK,
+    ReadIndex: _ASK,
+    Outcome: _ASK,
+    ShowSettings: _ASK,
+    ChangeSettings: _ASK,
+    SetCursor: _ASK,
+    DropCursor: _ASK,
+    ListCursors: _ASK,
     Initialise: lambda r, each: r.first_start.initialise(each.origin),
-    ChangeMember: _change_member,
-    Transfer: transfer,
-    ImageLoaded: _on_image,
-    Stop: lambda r, each: stop(r),
+    ChangeMember: _at_leader(lambda reign, each: reign.operators.change_member(each)),
+    Transfer: _at_leader(lambda reign, each: reign.operators.transfer(each)),
+    SnapshotLoaded: _on_snapshot,
+    Stop: _stop,
     Tick: lambda r, each: None,
 }
 
@@ -219,20 +250,24 @@ INPUTS: dict[type, Callable[[Replica, Any], None]] = {
 _MAY_WAIT = frozenset((Persisted, Received))
 
 
-def can_wait(r: Replica, item: Input) -> bool:
-    """Would a step for this alone move nothing that anybody waits for? Then it may come with the next inputs.
+def can_wait(r: Parts, item: Input) -> bool:
+    """True if nobody waits for the effects of this input: the shell may step it later, together with the next ones.
 
-    What may move the guaranteed mark together with something else that waits is never among it.
+    False for any input that could raise the guaranteed mark, alone or with other inputs that wait.
     """
-    if type(item) not in _MAY_WAIT or r.handing is not None or r.reads.waiting or not r.out.hard_durable:
+    reign = r.reign
+    if type(item) not in _MAY_WAIT or r.handover is not None or not r.out.hard_durable:
+        return False
+    if reign is not None and reign.reads.waiting:
         return False
     if type(item) is Persisted:
         if r.log.writing_bytes > r.cfg.peer_inflight_bytes_max:
             return False  # clients may wait for our disk
         stable_id = r.log.stable_after(item.number)
-        if r.leadership is not None:
-            return r.leadership.mark_with(stable_id) <= r.guaranteed_id
+        if reign is not None:
+            return reign.replication.mark_with(stable_id) <= r.guaranteed_id
         return r.state is State.PASSIVE and r.guaranteed_id <= r.log.stable_id
-    if type(item) is Received and r.leadership is not None:
-        return r.leadership.can_wait(item.envelope.sender, item.envelope.message)
+    if type(item) is Received and reign is not None:
+        changing = reign.changes.pending is not None
+        return reign.replication.can_wait(item.envelope.sender, item.envelope.message, changing=changing)
     return False

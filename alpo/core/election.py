@@ -1,16 +1,15 @@
-"""Elections: canvass first, rank settles collisions, deferral instead of waiting (R1-R10).
+"""Elections (R1-R10): a canvass (Raft's pre-vote) comes first, and of rival candidates the higher rank wins at once,
+because the other one defers to it.
 
 Laws:
 
-* A term moves only by R1 or R3, a vote is given once a term, and neither leaves before it is on disk
-  (the outbox sees to that).
+* A term moves only by R1 or R3, one vote is given a term, and no message tells of either before it is on disk (the
+  outbox sees to that).
 * Answers count only from voters of our own latest list, under the incarnation listed there (R27).
-* Only an electable candidate ever asks anybody to defer (R5).
+* Only an electable candidate, with a majority of votes granted or refused as HELD, asks others to defer (R5).
 """
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 from .members import Identity
 from .messages import (
@@ -26,15 +25,15 @@ from .messages import (
     VoteRequest,
 )
 from .ranks import Rank, State
-
-if TYPE_CHECKING:
-    from .replica import Replica
+from .shared import Shared
 
 NEVER_S = float("inf")
 
 
 class Round:
-    """One canvass (R2). ``earlier``: when the rounds before it began whose late answers still count."""
+    """One round of a canvass (R2). ``again``: a voter answered RIVAL to the round before, and none may do so again;
+    ``yes``: voters that answered YES, by id; ``rival``: one answered RIVAL; ``earlier``: number -> start time of
+    earlier rounds whose late answers still count. Times are monotonic seconds."""
 
     def __init__(self, number: int, again: bool, began_s: float, ends_s: float, earlier: dict[int, float]) -> None:
         self.number = number
@@ -44,41 +43,45 @@ class Round:
         self.earlier = earlier
         self.yes: dict[int, bool] = {}
         self.rival = False
-        self.late_rival = False  # told so too late for this round, in time for the next
+        self.late_rival = False  # a RIVAL answer that came too late for this round and counts for the next
 
 
 class Cycle:
-    """One candidacy in one term (R3)."""
+    """One candidacy, in one term (R3). ``span_s``: how long it may last, from when our own vote is on disk (R9);
+    ``handed_over``: the leader told this server to stand (R28). The dictionaries are by voter id."""
 
     def __init__(self, span_s: float, handed_over: bool) -> None:
         self.span_s = span_s
-        self.ends_s = NEVER_S  # set once our vote is on disk: until then nothing of it has left (R14)
+        self.ends_s = NEVER_S  # set once our vote is on disk; until then no request has left (R14)
         self.ask_again_s = NEVER_S
         self.handed_over = handed_over
         self.granted: dict[int, bool] = {}
         self.outranked: dict[int, bool] = {}
-        self.held: dict[int, tuple[int, Rank | None]] = {}  # voter -> (holder, its rank)
-        self.deferred: dict[int, bool] = {}  # holders that made way
+        self.held: dict[int, tuple[int, Rank | None]] = {}  # voter -> (candidate that has its vote, rank if known)
+        self.deferred: dict[int, bool] = {}  # candidate asked to defer -> whether it did
 
     def answered(self, voter: int) -> bool:
+        """True if the voter with this id has answered."""
         return voter in self.granted or voter in self.held or voter in self.outranked
 
 
 class Election:
-    """The passive and candidate side of a replica."""
+    """The election timer, canvass and candidacy of a server that does not lead, and its answers to those of others.
+    ``timer_s``: the time to canvass, monotonic seconds; ``round``: the canvass under way; ``cycle``: the candidacy."""
 
-    def __init__(self, replica: Replica) -> None:
-        self._r = replica
+    def __init__(self, shared: Shared) -> None:
+        self._r = shared
         self.timer_s = NEVER_S
         self.round: Round | None = None
         self.cycle: Cycle | None = None
         self._round_number = 0
-        self._known_ranks: dict[int, Rank] = {}  # of candidates of the present term
+        self._known_ranks: dict[int, Rank] = {}  # ranks of the candidates of the present term
 
     # -- time -------------------------------------------------------------------------------------------
 
     def restart_timer(self) -> None:
-        """T + k·d: k voters of higher (priority, id), the leader last heard left out (rules.md#timers)."""
+        """Set the timer to an election timeout from now, plus a stagger for each voter with a higher (priority, id),
+        the last leader not counted (rules.md#timers)."""
         r = self._r
         me = r.members.latest.get(r.me.id)
         mine = (me.priority if me else r.cfg.priority, r.me.id)
@@ -87,22 +90,23 @@ class Election:
         self.timer_s = r.now_s + r.cfg.election_timeout_s + k * r.cfg.stagger_s
 
     def canvass_within_h(self) -> None:
-        """R2 after TERM, R9: soon, but not all at the same moment."""
+        """End the canvass, and set the timer to a random moment within a heartbeat (R2 after TERM, and R9)."""
         self.timer_s = self._r.now_s + self._r.cfg.heartbeat_s * self._r.rng.random()
         self.round = None
 
     def live_leader(self) -> bool:
-        """Heard a leader of the current term less than T - h ago, or being it."""
+        """True if this server leads, or heard its leader within an election timeout less a heartbeat."""
         r = self._r
         if r.state is State.LEADER:
             return True
         return r.heard_s is not None and r.now_s - r.heard_s < r.cfg.election_timeout_s - r.cfg.heartbeat_s
 
     def _another_leads(self, asker: Identity) -> bool:
-        """A live leader other than ``asker``: whoever asks for votes leads no more."""
+        """True if there is a live leader, and it is not ``asker`` (which leads no more if it asks for votes)."""
         return self.live_leader() and self._r.leader != asker
 
     def deadline_s(self) -> float:
+        """The time at which `tick` has something to do, monotonic seconds; infinity: never."""
         if self.cycle is not None:
             return min(self.cycle.ends_s, self.cycle.ask_again_s)
         if not self._r.may_stand:
@@ -110,7 +114,7 @@ class Election:
         return self.round.ends_s if self.round is not None else self.timer_s
 
     def tick(self) -> None:
-        """Whatever time alone brings about."""
+        """Do what is due now: begin a canvass or its next round, repeat requests, or end a candidacy."""
         r = self._r
         if self.cycle is not None:
             if r.now_s >= self.cycle.ends_s:
@@ -125,12 +129,12 @@ class Election:
     # -- canvass (R2) -----------------------------------------------------------------------------------
 
     def canvass(self) -> None:
-        """Ask all voters whether they would vote for us in the next term."""
+        """Begin a round: ask all voters whether they would vote for us in the next term (R2)."""
         r = self._r
         before = self.round
         again = before is not None and (before.rival or before.late_rival)
         earlier: dict[int, float] = {}
-        if before is not None:  # a round trip may take longer than a round; of the same term, or there were none before
+        if before is not None:  # a round trip may outlast a round: earlier rounds of the same term still count
             earlier = {**before.earlier, before.number: before.began_s}
             earlier = {n: at_s for n, at_s in earlier.items() if r.now_s - at_s < r.cfg.election_timeout_s}
         self._round_number += 1
@@ -150,12 +154,13 @@ class Election:
         self._settle_round()
 
     def _settle_round(self) -> None:
+        """Stand for election if a majority answered YES and none RIVAL (R2)."""
         round = self.round
         if round is not None and len(round.yes) >= self._r.members.latest.majority and not round.rival:
             self.stand(handed_over=False)
 
     def on_canvass_request(self, sender: Identity, request: CanvassRequest) -> None:
-        """Canvass requests move no receiver's term (R1)."""
+        """Answer a canvass; its term does not become ours (R1)."""
         r = self._r
         answer = self._canvass_answer(sender, request)
         r.out.send(sender, CanvassAnswer(r.term, request.round, answer))
@@ -175,8 +180,10 @@ class Election:
         return Canvass.YES
 
     def on_canvass_answer(self, sender: Identity, answer: CanvassAnswer) -> None:
+        """Count a voter's answer to this round or, if it comes late, to an earlier one."""
         r = self._r
-        # The one exception by which a canvasser's term moves: else the freshest log, behind in terms, never wins.
+        # Only so does a canvass move the asker's term: else a server with the newest log, behind in terms, could never
+        # win.
         if answer.term > r.term:
             r.adopt_term(answer.term)
             return
@@ -198,7 +205,7 @@ class Election:
         self._settle_round()
 
     def _fresher_stands(self) -> None:
-        """R8: whoever answers OUTRANKED and knows no live leader need not wait."""
+        """Canvass at once if this passive server may, and knows no live leader: its log outranks the asker's (R8)."""
         r = self._r
         if r.state is State.PASSIVE and self.round is None and r.may_stand and not self.live_leader():
             self.canvass()
@@ -206,12 +213,10 @@ class Election:
     # -- candidacy (R3, R9, R10) ------------------------------------------------------------------------
 
     def stand(self, *, handed_over: bool) -> None:
-        """R3: a new term, our own vote, and everybody else's asked for."""
+        """Begin a candidacy: a new term, our own vote, and a request to every other voter (R3)."""
         r = self._r
         r.set_term(r.term + 1, vote=r.me.id)
-        r.state = State.CANDIDATE
-        r.leader = None
-        r.clocks.clear()
+        r.become_candidate()
         self.round = None
         spread_s = r.cfg.election_timeout_s * (0.5 + 0.5 * r.rng.random())
         self.cycle = Cycle(spread_s, handed_over)
@@ -219,7 +224,7 @@ class Election:
         self._ask()
 
     def _ask(self) -> None:
-        """Ask for the votes of the silent, and the holders of refused votes to defer."""
+        """Ask the voters that have not answered for their votes, and rivals that hold votes to defer (R5)."""
         r, cycle = self._r, self.cycle
         assert cycle is not None
         if r.out.hard_durable:
@@ -231,7 +236,7 @@ class Election:
         self._ask_to_defer(again=True)
 
     def own_vote_durable(self) -> None:
-        """Our own vote counts once it is on disk, as anybody's (R14), and so does the cycle's time (R9)."""
+        """Count our own vote, now that it is on disk (R14), and start the clock of the candidacy (R9)."""
         r, cycle = self._r, self.cycle
         if cycle is None:
             return
@@ -243,6 +248,7 @@ class Election:
             self._settle_cycle()
 
     def on_vote_request(self, sender: Identity, request: VoteRequest) -> None:
+        """Answer a candidate, granting our vote if R4 allows it."""
         r = self._r
         if request.term < r.term:
             return self._answer_vote(sender, request, Vote.STALE)
@@ -274,6 +280,7 @@ class Election:
         r.out.send(sender, VoteAnswer(r.term, request.term, answer, holder, rank, r.wall_ms))
 
     def on_vote_answer(self, sender: Identity, answer: VoteAnswer) -> None:
+        """Count a voter's answer. A higher term ends the candidacy, unless the answer is LEADER."""
         r, cycle = self._r, self.cycle
         if answer.answer is not Vote.LEADER and answer.term > r.term:
             r.adopt_term(answer.term)
@@ -291,6 +298,7 @@ class Election:
         self._settle_cycle()
 
     def _settle_cycle(self) -> None:
+        """Lead with a majority of votes (R10), give up when outranked by too many (R8), else ask rivals to defer."""
         r, cycle = self._r, self.cycle
         assert cycle is not None
         majority = r.members.latest.majority
@@ -304,7 +312,8 @@ class Election:
     # -- deferral (R5-R7) -------------------------------------------------------------------------------
 
     def _ask_to_defer(self, *, again: bool) -> None:
-        """R6, by an electable candidate alone (R5); ``again``: also those asked before who have not answered."""
+        """Ask other candidates that hold votes, and do not outrank this one, to defer, if it is electable (R5, R6).
+        ``again``: also those that were asked before and have not deferred."""
         r, cycle = self._r, self.cycle
         assert cycle is not None
         if len(cycle.granted) + len(cycle.held) < r.members.latest.majority:
@@ -319,6 +328,7 @@ class Election:
                 r.out.send(member.identity, DeferRequest(r.term, r.rank))
 
     def on_defer_request(self, sender: Identity, request: DeferRequest) -> None:
+        """Become passive for an electable candidate, unless this server leads or outranks it (R6)."""
         r = self._r
         if request.term > r.term:
             r.adopt_term(request.term)
@@ -335,6 +345,7 @@ class Election:
         r.out.send(sender, DeferAnswer(r.term, request.term, answer))
 
     def on_defer_answer(self, sender: Identity, answer: DeferAnswer) -> None:
+        """Stand again in the next term once enough rivals have deferred (R7); give up if one leads or outranks us."""
         r, cycle = self._r, self.cycle
         if answer.term > r.term:
             r.adopt_term(answer.term)
@@ -352,18 +363,23 @@ class Election:
     # -- handed over (R28) ------------------------------------------------------------------------------
 
     def on_hand_over(self, sender: Identity, message: HandOver) -> None:
-        """The leader of our term is leaving: stand at once."""
+        """Stand for election at once: the leader of our term hands over to this server (R28)."""
         r = self._r
         if message.term == r.term and r.state is State.PASSIVE and r.leader == sender and r.may_stand:
             self.stand(handed_over=True)
 
+    def end_canvass(self) -> None:
+        """End the canvass under way: its answers count no more."""
+        self.round = None
+
     def leave(self) -> None:
-        """No longer passive-canvassing or candidate: a leader was heard, or won."""
+        """End the canvass and the candidacy under way."""
         self.round = None
         self.cycle = None
 
     def new_term(self) -> None:
-        """What was known of candidates belonged to the term before, and so did a canvass under way."""
+        """Forget what belonged to the term before: ranks of candidates, and the canvass, which begins again within a
+        heartbeat."""
         self._known_ranks.clear()
         if self.round is not None:
             self.canvass_within_h()

@@ -1,4 +1,4 @@
-"""Log entries: what is replicated, and the checksums that ride with it (rules.md#entries).
+"""Log entries: the unit of replication, and the checksums inside it (rules.md#entries).
 
 Laws:
 
@@ -6,8 +6,8 @@ Laws:
 * Every entry carries ``lsn``: for DATA the LSN of its first payload, for every other kind the LSN that
   the next payload will get. So ``entry.lsn + entry.count`` is the next LSN after any entry, and an
   expunge gives LSNs back by itself.
-* An entry is sealed once, by the leader that creates it. The same tuple is what travels, what is stored
-  (one column a field) and what is checked: nobody encodes it field by field again.
+* An entry is sealed (given its digest and checksum) once, by the leader that creates it. The same tuple is sent,
+  stored (one column a field) and checked everywhere.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LENGTH = struct.Struct("<I")
 
 
 class Kind(IntEnum):
-    """What an entry is for. Only DATA takes LSNs."""
+    """The kinds of entries. Only DATA takes LSNs."""
 
     DATA = 1
     LEADER = 2
@@ -46,11 +46,11 @@ _DATA = int(Kind.DATA)
 class Entry(NamedTuple):
     """One log entry.
 
-    ``client`` is "" and ``serial``, ``epoch`` 0 where they do not apply (``epoch`` also for random
-    clients). ``count`` is the number of payloads (0 unless DATA). ``body`` is the payload itself when
-    ``count`` is 1, the joined payloads (`join_payloads`) when more, JSON for every other kind.
-    ``digest`` is `body_digest(count, body)`; ``check`` is the CRC-32 of everything else, the body by way
-    of its digest.
+    ``kind`` is a `Kind` as an int, ``time_ms`` the leader's time in ms since 1970. ``client`` is "" and ``serial``,
+    ``epoch`` 0 where they do not apply (``epoch`` also for random clients). ``count`` is the number of payloads (0
+    unless DATA). ``body`` is the payload itself when ``count`` is 1, the joined payloads (`join_payloads`) when more,
+    JSON for every other kind. ``digest`` is `body_digest(count, body)`; ``check`` is the CRC-32 of all other fields but
+    the body, which the digest stands for.
     """
 
     id: int
@@ -72,7 +72,7 @@ class DamagedEntry(ValueError):
 
 
 def body_digest(count: int, body: bytes) -> bytes:
-    """16 bytes that stand for the payloads; a batch never collides with a single payload of its bytes."""
+    """The 16-byte digest of the payloads; a batch never has the digest of a single payload with the same bytes."""
     if count == 1:
         return hashlib.blake2b(body, digest_size=DIGEST_BYTES).digest()
     return hashlib.blake2b(body, digest_size=DIGEST_BYTES, person=b"batch").digest()
@@ -90,16 +90,15 @@ def seal(
     id: int, term: int, kind: int, time_ms: int, lsn: int, body: bytes,
     client: str = "", serial: int = 0, epoch: int = 0, count: int = 0,
 ) -> Entry:
-    """Make an entry with its digest and checksum. (The append path seals groups in place: see `sessions`.)"""
+    """Make an entry with its digest and checksum. (`machine.verdicts.seal_run` does so for the appends of clients.)"""
     digest = body_digest(count, body)
     check = header_check(id, term, kind, time_ms, client.encode(), serial, epoch, lsn, count, digest)
     return Entry(id, term, int(kind), time_ms, client, serial, epoch, lsn, count, digest, body, check)
 
 
 def verify_header(entry: Entry) -> None:
-    """Check the types and the checksum of everything but the body; cheap enough for every entry received.
-
-    Raises `DamagedEntry`.
+    """Check the checksum, which covers all fields but the body, and that the body is bytes. Cheap. Raises
+    `DamagedEntry`.
     """
     try:
         check = zlib.crc32(
@@ -114,11 +113,9 @@ def verify_header(entry: Entry) -> None:
 
 
 def verify_headers(entries: Sequence[Entry]) -> None:
-    """`verify_header` for a run of entries with consecutive ids, and stricter: every field of exactly its type (a
-    `Kind` is not an int here) and within its range, so that all of it can be stored; payloads counted for DATA only.
-    One tight loop, for all that is received goes through it.
-
-    Raises `DamagedEntry`.
+    """Check entries that were received as `verify_header` does, and more: consecutive ids, every field of exactly its
+    type (a `Kind` is no int here) and within 63 bits, so that it can be stored, a known kind, and a ``count`` above 0
+    for DATA alone. Every entry received goes through this loop. Raises `DamagedEntry`.
     """
     pack, crc32 = _HEADER_AND_DIGEST.pack, zlib.crc32
     expected = entries[0][0] if entries else 0
@@ -150,7 +147,7 @@ def verify_headers(entries: Sequence[Entry]) -> None:
 
 
 def verify(entry: Entry) -> None:
-    """Check an entry wholly, its body too: for whatever comes off a disk. Raises `DamagedEntry`."""
+    """Check an entry and its body, as for entries that come off a disk. Raises `DamagedEntry`."""
     verify_header(entry)
     if body_digest(entry.count, entry.body) != entry.digest:
         raise DamagedEntry(f"the body of entry {entry.id} does not match its digest")
@@ -164,7 +161,7 @@ def join_payloads(payloads: Sequence[bytes]) -> bytes:
 
 
 def split_payloads(count: int, body: bytes) -> list[bytes]:
-    """The payloads of a DATA entry. Raises `DamagedEntry` if the body is not that many."""
+    """The payloads of a DATA entry. Raises `DamagedEntry` if the body does not hold ``count`` payloads."""
     if count == 1:
         return [body]
     payloads, at = [], 0
@@ -180,12 +177,12 @@ def split_payloads(count: int, body: bytes) -> list[bytes]:
 
 
 def json_body(**fields: Any) -> bytes:
-    """The body of an entry of any kind but DATA: JSON, keys sorted, so that equal means equal bytes."""
+    """The body of an entry of any kind but DATA: JSON with sorted keys, so that equal fields give equal bytes."""
     return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
 
 
 def parse_body(entry: Entry) -> dict[str, Any]:
-    """The inverse of `json_body`. Raises `DamagedEntry`."""
+    """The fields in a body that `json_body` made. Raises `DamagedEntry` if it is not a JSON object."""
     try:
         fields = json.loads(entry.body)
     except ValueError as error:

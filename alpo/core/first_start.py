@@ -1,19 +1,19 @@
-"""First start: how servers that only have a configured list become a cluster (R29).
+"""The first start: servers that have only a configured list become a cluster (R29). The map: the (id, incarnation) of
+each configured server.
 
 Laws:
 
-* EMPTY -> STARTING -> STARTED; what is answered is what is durable.
-* An answer counts only if it answers a question asked after our present map was on disk (N4).
-* Until started a server neither canvasses, votes nor accepts (N5): `Replica` sees to that.
+* The start state moves EMPTY -> STARTING (with a map) -> STARTED, back only from STARTING to EMPTY at a boot with
+  another configuration, and to another map. A server tells others only a state that is on its disk.
+* An answer counts only if its question was asked after our present map was on disk (N4).
+* A server that is not STARTED neither canvasses, votes nor accepts entries (N5): `replica` and `dispatch` see to that.
 """
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 from .disk import StartState
-from .inputs import Origin
 from .members import (
     Identity,
     Member,
@@ -23,34 +23,33 @@ from .members import (
     configured_digest,
 )
 from .messages import StartAnswer, StartQuestion
-from .ready import Code, Initialised
+from .requests import Code, Initialised, Origin
 from .settings import Settings
+from .shared import Shared
 
-if TYPE_CHECKING:
-    from .replica import Replica
-
-
-#: Why a member is waited for of which nothing has been heard.
+#: The reason shown for a member that has not been heard from.
 NOT_ANSWERED = "has not answered"
 
 
 class FirstStart:
-    """The start state of one server, and the questions by which it moves."""
+    """The start state of one server, and the questions to others by which it moves. ``commanded``: the cluster may be
+    founded, as the configuration, an operator or another server says; ``ask_again_s``: monotonic seconds."""
 
-    def __init__(self, replica: Replica, state: StartState) -> None:
-        self._r = replica
+    def __init__(self, shared: Shared, state: StartState) -> None:
+        self._r = shared
         self.state = state
-        self.digest = configured_digest(replica.cfg.configured, replica.cfg.settings)
-        self.commanded = replica.cfg.auto_init and len(replica.cfg.configured) > 1 and not replica.cfg.joining
-        # Of the last question. Every process begins elsewhere: an answer that outlived the one that asked never counts.
-        self._number = int(replica.rng.random() * (1 << 40))
-        self._counts_from: float = self._number  # answers to questions up to this number do not count
-        self._write_number = 0  # the write that the present map waits for
-        self._ask_again_s = 0.0
+        self.digest = configured_digest(shared.cfg.configured, shared.cfg.settings)
+        self.commanded = shared.cfg.auto_init and len(shared.cfg.configured) > 1 and not shared.cfg.joining
+        # Number of the last question. The first one is random, so that no answer to an earlier process's question
+        # counts.
+        self.number = int(shared.rng.random() * (1 << 40))
+        self._counts_from: float = self.number  # answers to questions with a number up to this one do not count
+        self.write_number = 0  # number of the write with the present map
+        self.ask_again_s = 0.0
         self._answers: dict[int, StartAnswer] = {}
         self._who: dict[int, Identity] = {}
         self._waiting: list[Origin] = []
-        #: Why it waits, by member id, for log and status.
+        #: Reasons for waiting: server id -> what the first start lacks from it, in words for the log and `alpo status`.
         self.waits_for: dict[int, str] = {}
 
     @property
@@ -62,30 +61,30 @@ class FirstStart:
         return [c.id for c in self._r.cfg.configured if c.id != self._r.me.id]
 
     def boot(self) -> None:
-        """Until started the configured list may change: a map formed under another one is dropped."""
+        """Begin after a boot: drop a map that was formed under another configured list or other settings, which may
+        change until the start."""
         if self.state.status is StartStatus.STARTING and self.state.configured_digest != self.digest:
             self._move(StartState(StartStatus.EMPTY))
             self._r.out.event("start_map_dropped", reason="the configured list or the settings changed")
         if self.state.status is StartStatus.STARTING:
-            self.commanded = True  # or it would not have come so far
+            self.commanded = True  # a map on disk means that the command was given
         self._say_waiting(dict.fromkeys(self.others, NOT_ANSWERED))
 
     def deadline_s(self) -> float:
-        return float("inf") if self.started else self._ask_again_s
+        return float("inf") if self.started else self.ask_again_s
 
     def tick(self) -> None:
-        if not self.started and self._r.now_s >= self._ask_again_s:
+        if not self.started and self._r.now_s >= self.ask_again_s:
             self._ask()
 
     def take(self, state: StartState) -> None:
-        """A base has come from a leader that lists us: that is a start as well."""
+        """Take ``state`` from the snapshot of a leader that lists this server: it is STARTED."""
         self._move(state)
-        self._r.out.cluster = state.cluster
         self.waits_for.clear()
         self._r.out.event("started", cluster=state.cluster.hex(), by="a base")
 
     def initialise(self, origin: Origin) -> None:
-        """The operator's command: answered once it has led to a start."""
+        """Take an operator's command to found the cluster; it is answered once the cluster has started, or refused."""
         if self.started:
             self._r.out.refuse(origin, Code.CANNOT_INIT, detail="this server belongs to a cluster already")
             return
@@ -102,15 +101,15 @@ class FirstStart:
     # -- questions and answers --------------------------------------------------------------------------
 
     def _ask(self) -> None:
-        self._ask_again_s = self._r.now_s + self._r.cfg.heartbeat_s
-        self._number += 1
+        self.ask_again_s = self._r.now_s + self._r.cfg.heartbeat_s
+        self.number += 1
         for id in self.others:
-            self._r.out.send(Identity(id, b""), StartQuestion(self._number, self.digest))
+            self._r.out.send(Identity(id, b""), StartQuestion(self.number, self.digest))
         if not self.others:
             self._advance()
 
     def on_question(self, sender: Identity, question: StartQuestion) -> None:
-        """Whoever asks is told our durable state; the outbox holds the answer back until it is durable."""
+        """Answer with our start state; the outbox holds the answer back until that state is durable."""
         state = self.state
         first_list = settings = ""
         if self.started:
@@ -122,11 +121,8 @@ class FirstStart:
         self._r.out.send(sender, answer)
 
     def on_answer(self, sender: Identity, answer: StartAnswer) -> None:
-        if self.started:
-            if self._r.changes is not None:
-                self._r.changes.newcomers.on_answer(sender, answer)
-            return
-        if sender.id not in self.others or not self._counts_from < answer.number <= self._number:
+        """Take another server's answer while this one has not started. (Later answers go to the leader's `changes`.)"""
+        if sender.id not in self.others or not self._counts_from < answer.number <= self.number:
             return
         if answer.status is StartStatus.STARTED:
             self._on_started(sender, answer)
@@ -139,12 +135,12 @@ class FirstStart:
         self._who[sender.id] = sender
         self._wait_for(sender.id, None)
         if answer.status is StartStatus.STARTING:
-            self.commanded = True  # its operator's command is ours too
+            self.commanded = True  # a command given to one server counts on all
         self._advance()
 
     def _on_started(self, sender: Identity, answer: StartAnswer) -> None:
-        """A started one's *first* list has our incarnation: then it is ours. Else our disk is new, and the leader will
-        list it (R30)."""
+        """Join the cluster of a started server if its *first* list holds our incarnation. If not, our disk is new: wait
+        for the leader to add it to the list (R30)."""
         try:
             first = MemberList.from_plain(json.loads(answer.first_list))
             settings = Settings.from_plain(json.loads(answer.settings))
@@ -164,11 +160,11 @@ class FirstStart:
     # -- moving on --------------------------------------------------------------------------------------
 
     def _advance(self) -> None:
-        """Take the next step if all others' answers allow it."""
+        """Take the next step of the first start if the answers of all others allow it: the map, then the start."""
         if self.started or self._r.cfg.joining or not self.commanded or len(self._answers) < len(self.others):
             return
         if not self._r.out.hard_durable:
-            return  # the present map is not on disk yet: nothing asked so far counts
+            return  # the present map is not on disk yet: no answer counts
         seen = tuple(sorted([*self._who.values(), self._r.me]))
         if self.state.status is StartStatus.EMPTY or self.state.incarnations != seen:
             self._move(StartState(StartStatus.STARTING, seen, self.digest))
@@ -190,23 +186,23 @@ class FirstStart:
         self.waits_for.clear()
         self._r.started(cluster, first, settings)
         for origin in self._waiting:
-            self._r.reply_when_durable(Initialised(origin))
+            self._r.out.reply_when_durable(Initialised(origin))
         self._waiting.clear()
 
     def _move(self, state: StartState) -> None:
-        """Another durable state: what was answered before it counts no more."""
+        """Move to another state, with this step's write; earlier answers count no more."""
         self.state = state
         self._r.out.start_changed(state)
         self._answers.clear()
         self._counts_from = float("inf")
-        self._write_number = self._r.out.number + 1
+        self.write_number = self._r.out.number + 1
 
     def persisted(self, number: int) -> None:
-        """The present map is on disk: questions asked from now on count."""
-        if self._write_number and number >= self._write_number:
-            self._write_number = 0
-            self._counts_from = self._number
-            self._ask_again_s = self._r.now_s
+        """Let answers count from the next question on, once the present map is on disk."""
+        if self.write_number and number >= self.write_number:
+            self.write_number = 0
+            self._counts_from = self.number
+            self.ask_again_s = self._r.now_s
             if not self.others:
                 self._advance()
 

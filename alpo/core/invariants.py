@@ -1,29 +1,17 @@
-"""What must always hold. The cheap ones run after every step in production too; all of them in tests and simulation.
+"""Invariants of one server. `check_cheap` runs after every step in production too, `check_all` in tests and simulation.
 
-A server that breaks one stops itself (rules.md#invariants).
+A server that breaks an invariant stops itself (rules.md#invariants).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from .parts import Parts
 from .ranks import State
-
-if TYPE_CHECKING:
-    from .replica import Replica
+from .shared import InvariantBroken
 
 
-class Watch:
-    """Marks as of the step before."""
-
-    def __init__(self) -> None:
-        self.term = 0
-        self.guaranteed_id = 0
-        self.persisted = 0
-
-
-def check_cheap(r: Replica) -> None:
-    """A handful of comparisons. Raises `InvariantBroken`."""
+def check_cheap(r: Parts) -> None:
+    """Check marks and states, against each other and against the step before. Raises `InvariantBroken`."""
     seen, log = r.watch, r.log
     if r.term < seen.term or r.guaranteed_id < seen.guaranteed_id or r.out.persisted < seen.persisted:
         raise InvariantBroken("the term, the guaranteed mark or what is on disk went back")
@@ -33,7 +21,7 @@ def check_cheap(r: Replica) -> None:
         )
     if r.fully_replicated_id > r.guaranteed_id:
         raise InvariantBroken("the fully replicated mark is beyond the guaranteed one (R16, R18)")
-    if (r.state is State.LEADER) != (r.leadership is not None) or (r.state is State.CANDIDATE) != (
+    if (r.state is State.LEADER) != (r.reign is not None) or (r.state is State.CANDIDATE) != (
         r.election.cycle is not None
     ):
         raise InvariantBroken(f"state {r.state.value} and its parts do not fit")
@@ -42,8 +30,8 @@ def check_cheap(r: Replica) -> None:
     seen.term, seen.guaranteed_id, seen.persisted = r.term, r.guaranteed_id, r.out.persisted
 
 
-def check_all(r: Replica) -> None:
-    """Everything that can be checked within one server. Raises `InvariantBroken`."""
+def check_all(r: Parts) -> None:
+    """Check everything that can be checked within one server. Raises `InvariantBroken`."""
     check_cheap(r)
     log = r.log
     terms = [term for term, _ in log.runs]
@@ -66,15 +54,7 @@ def check_all(r: Replica) -> None:
         before = entry
     if before is not None and log.next_lsn != before.lsn + before.count:
         raise InvariantBroken("the next LSN does not follow the last entry")
-    if r.leadership is not None:
-        for peer in r.leadership.peers.values():
+    if r.reign is not None:
+        for peer in r.reign.replication.peers.values():
             if not peer.match_id <= log.last_id or peer.next_id <= peer.match_id or peer.next_id > log.last_id + 1:
                 raise InvariantBroken(f"progress of {peer.who.id} out of order")
-
-
-class InvariantBroken(Exception):
-    """The server must stop: going on could lose what was guaranteed."""
-
-
-class StoreWentBack(InvariantBroken):
-    """Our disk has forgotten what it acknowledged: it is a lost disk, and another member must take its place (R31)."""

@@ -1,13 +1,13 @@
-"""The log as the core sees it: where every term's run begins, a bounded tail of entries, what is on disk.
+"""The log in memory: where every term's run begins, a bounded tail of entries, and how much of it is on disk.
 
 Laws:
 
-* ``runs`` is every (term, first id) since the base, terms and ids ascending, so the term of any id is found
+* ``runs`` holds (term, first id) of every run of one term since the base, ascending. So the term of any id is known
   without the disk, and matching (R12) never waits for it.
-* ``stable_id``: up to here *these* entries are on our disk. An expunge clips writes that are still under way,
-  so a late completion never vouches for entries that replaced others (the A-B-A case).
-* The tail always holds what is not yet stable; beyond that at most ``tail_bytes_max`` (bodies, and a fixed cost
-  an entry).
+* Up to ``stable_id`` *these* entries are on our disk. An expunge lowers what writes under way will prove, so a late
+  completion never vouches for entries that replaced those written (the A-B-A case).
+* The tail always holds the entries that are not stable yet. Stable ones stay in it while it is below
+  ``tail_bytes_max`` (bodies, and a fixed cost an entry), give or take a quarter.
 """
 
 from __future__ import annotations
@@ -24,7 +24,11 @@ ENTRY_OVERHEAD_BYTES = 400  # a tuple of twelve, its integers and bytes objects,
 
 
 class Log:
-    """Ids from ``base_id + 1`` to ``last_id``; the base stands for what was cleaned."""
+    """Entries with ids from ``base_id + 1`` to ``last_id``; those up to ``base_id`` were cleaned.
+
+    ``generation`` counts expunges and installs: entries loaded from disk in an earlier one may be gone.
+    ``writing_bytes``: bodies handed to the writer that are not yet on disk.
+    """
 
     def __init__(self, tail_bytes_max: int) -> None:
         self.tail_bytes_max = tail_bytes_max
@@ -42,7 +46,7 @@ class Log:
         self._tail: list[Entry] = []
         self._tail_first = 1
         self._tail_bytes = 0
-        self._groups: deque[tuple[int, int]] = deque()  # (last id, bytes) as appended: what is dropped together
+        self._groups: deque[tuple[int, int]] = deque()  # (last id, bytes) of entries appended, and dropped, together
         self._writes: deque[list[int]] = deque()  # [number, last id written or 0, bytes]
         self.writing_bytes = 0  # of bodies handed out to be written, not yet on disk
         self._slices: dict[int, tuple[list[Entry], int]] = {}
@@ -51,7 +55,7 @@ class Log:
         self, base: Base, runs: Sequence[tuple[int, int]], last_id: int, last_term: int, last_time_ms: int,
         next_lsn: int,
     ) -> None:
-        """Take up what a disk holds; all of it is stable, none of it is in the tail."""
+        """Begin with the log that is on disk: all of it is stable, none of it is in the tail."""
         self.base_id, self.base_term, _, self.base_next_lsn = base
         self.runs = list(runs)
         self._run_ids = [first for _, first in runs]
@@ -60,7 +64,8 @@ class Log:
         self._tail_first = last_id + 1
 
     def term_at(self, id: int) -> int | None:
-        """The term of entry ``id``; None beyond the end, or below the base where nobody knows any more."""
+        """The term of entry ``id``, from the base on; None beyond the end, and below the base, where terms are
+        forgotten."""
         if id > self.last_id or id < self.base_id:
             return None
         if id == self.base_id:
@@ -80,7 +85,8 @@ class Log:
         return self.runs[at + 1][1] - 1 if at + 1 < len(self.runs) else self.last_id
 
     def append(self, entries: Sequence[Entry], bodies_bytes: int) -> list[tuple[int, int]]:
-        """Add entries at the end; returns the runs that begin among them. ids must follow on."""
+        """Add entries at the end, whose ids must follow on; ``bodies_bytes``: of all their bodies. Returns the runs
+        that begin among them."""
         new_runs = []
         first, last = entries[0], entries[-1]
         if first.term == last.term:
@@ -108,7 +114,8 @@ class Log:
         return new_runs
 
     def expunge(self, from_id: int) -> None:
-        """Delete every id >= ``from_id``. An append follows at once: it brings the LSN and time to go on from."""
+        """Delete every entry with id >= ``from_id``. ``next_lsn`` and ``last_time_ms`` are wrong until the append that
+        must follow at once."""
         self.generation += 1
         while self._run_ids and self._run_ids[-1] >= from_id:
             self._run_ids.pop()
@@ -126,7 +133,7 @@ class Log:
             write[1] = min(write[1], self.last_id)
 
     def install(self, base: Base) -> None:
-        """Begin anew after ``base``. Writes under way vouch for nothing beyond it."""
+        """Begin anew, empty, after ``base``. Writes under way vouch for nothing beyond it."""
         self.generation += 1
         self.restore(base, [], base.id, base.term, base.time_ms, base.next_lsn)
         self._tail, self._tail_bytes, self._groups = [], 0, deque()
@@ -135,7 +142,7 @@ class Log:
             write[1] = min(write[1], base.id)
 
     def clean(self, base: Base) -> None:
-        """Everything up to the base is gone; it is stable."""
+        """Drop every entry up to the base, all of which must be stable."""
         while self.runs and (self._run_ids[1] - 1 if len(self.runs) > 1 else self.last_id) <= base.id:
             self.runs.pop(0)
             self._run_ids.pop(0)
@@ -150,12 +157,12 @@ class Log:
         self._tail_first = max(self._tail_first, base.id + 1)
 
     def entry(self, id: int) -> Entry | None:
-        """Entry ``id`` if it is in the tail."""
+        """Entry ``id`` if it is in the tail, else None."""
         at = id - self._tail_first
         return self._tail[at] if 0 <= at < len(self._tail) else None
 
     def slice(self, first_id: int, bytes_max: int) -> tuple[list[Entry], int] | None:
-        """Entries from ``first_id`` on, one at least, up to ``bytes_max`` of bodies, and how many bytes those are; None
+        """Entries from ``first_id`` on, at least one, with up to ``bytes_max`` of bodies, and the bytes of those; None
         if the tail does not reach so far back.
 
         Peers at the same place get the same list object, so that the shell encodes it once.
@@ -180,19 +187,20 @@ class Log:
         return chosen, size
 
     def handed_to_disk(self, number: int, bodies_bytes: int = 0) -> None:
-        """Write ``number`` has been handed out and holds everything up to the present end."""
+        """Note that write ``number``, up to the present end of the log, was handed to the writer; ``bodies_bytes``: the
+        size of its bodies."""
         self._writes.append([number, self.last_id, bodies_bytes])
         self.writing_bytes += bodies_bytes
 
     def persisted(self, number: int) -> None:
-        """Every write up to ``number`` is on disk."""
+        """Note that every write up to ``number`` is on disk."""
         while self._writes and self._writes[0][0] <= number:
             _, last_id, bodies_bytes = self._writes.popleft()
             self.stable_id = max(self.stable_id, last_id)
             self.writing_bytes -= bodies_bytes
 
     def stable_after(self, number: int) -> int:
-        """What `stable_id` will be once every write up to ``number`` is on disk."""
+        """The value that ``stable_id`` will have once every write up to ``number`` is on disk."""
         stable_id = self.stable_id
         for write, last_id, _ in self._writes:
             if write > number:
@@ -201,7 +209,7 @@ class Log:
         return stable_id
 
     def _trim(self) -> None:
-        """Drop groups from the front of the tail down to the bound, sparing what is not yet stable."""
+        """Drop stable entries from the front of the tail until it is within its bound, a group at a time."""
         groups, size, first = self._groups, self._tail_bytes, self._tail_first
         while size > self.tail_bytes_max and len(groups) > 1 and groups[0][0] <= self.stable_id:
             last_id, group_bytes = groups.popleft()

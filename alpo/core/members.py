@@ -1,4 +1,4 @@
-"""Who is a member: identities, roles, lists, and the stack of lists that are not guaranteed yet (rules.md#r27)."""
+"""Membership: identities, roles, member lists, and those lists that are not guaranteed yet (rules.md#r27)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from enum import IntEnum
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from .entries import Entry, json_body, parse_body
+from .entries import Entry, Kind, json_body, parse_body
+from .machine.versions import Versions
 from .settings import Settings
 
 INCARNATION_BYTES = 16
@@ -18,14 +19,14 @@ UNKNOWN_INCARNATION = b""
 
 
 class Identity(NamedTuple):
-    """Who speaks or is spoken to. ``incarnation`` is 16 bytes, or b"" while it is not known (R29 only)."""
+    """A server: its id, and its ``incarnation`` of 16 bytes (b"" while that is not known, in a first start only)."""
 
     id: int
     incarnation: bytes
 
 
 class Role(IntEnum):
-    """A member's standing in a list."""
+    """The role of a member in a list. GONE: removed, kept so that its incarnations stay refused."""
 
     VOTER = 1
     LEARNER = 2
@@ -33,7 +34,7 @@ class Role(IntEnum):
 
 
 class Member(NamedTuple):
-    """One line of a member list; ``retired`` are incarnations that are refused for ever (R30)."""
+    """One member in a list; ``retired``: incarnations of its id that are refused for ever (R30)."""
 
     id: int
     address: str
@@ -46,11 +47,15 @@ class Member(NamedTuple):
     def identity(self) -> Identity:
         return Identity(self.id, self.incarnation)
 
+    @property
+    def all_incarnations(self) -> tuple[bytes, ...]:
+        """The retired incarnations, then the present one unless it is among them."""
+        return self.retired if self.incarnation in self.retired else (*self.retired, self.incarnation)
+
 
 @dataclass(frozen=True)
 class MemberList:
-    """The members, ordered by id. Immutable; a change makes a new list. What follows from it is worked out once: it is
-    asked for in every step."""
+    """The members, ordered by id. Immutable; a change makes a new list. Derived properties are computed once."""
 
     members: tuple[Member, ...]
 
@@ -63,19 +68,21 @@ class MemberList:
         return {m.id: m for m in reversed(self.members)}
 
     def get(self, id: int) -> Member | None:
+        """Member ``id``, also a removed one; None if it never was in the list."""
         return self._by_id.get(id)
 
     def identity_of(self, id: int) -> Identity | None:
-        """Also of one who is gone."""
+        """The (id, incarnation) of member ``id``, also of a removed one."""
         member = self.get(id)
         return member.identity if member is not None else None
 
     def holds(self, who: Identity) -> bool:
-        """Is this very incarnation listed (and not gone)?"""
+        """True if this very incarnation is listed and not removed."""
         member = self.get(who.id)
         return member is not None and member.incarnation == who.incarnation and member.role != Role.GONE
 
     def is_voter(self, who: Identity) -> bool:
+        """True if this very incarnation is a voter."""
         member = self.get(who.id)
         return member is not None and member.incarnation == who.incarnation and member.role == Role.VOTER
 
@@ -89,18 +96,22 @@ class MemberList:
 
     @cached_property
     def replicas(self) -> tuple[Member, ...]:
-        """Voters and learners: everyone who holds a copy (R18)."""
+        """The voters and learners: all members that hold a copy of the log (R18)."""
         return tuple(m for m in self.members if m.role != Role.GONE)
 
     @cached_property
     def majority(self) -> int:
+        """The number of voters that are a majority."""
         return len(self.voters) // 2 + 1
 
     def with_member(self, member: Member) -> MemberList:
+        """A list in which ``member`` is added, or replaces the one with its id."""
         return MemberList.of([m for m in self.members if m.id != member.id] + [member])
 
     def to_plain(self) -> list[list[Any]]:
-        """JSON-ready: [id, address, priority, incarnation hex, role, [retired hex …]] a member."""
+        """The plain form, ready for JSON: [id, address, priority, incarnation hex, role, [retired hex …]] for each
+        member.
+        """
         return [
             [m.id, m.address, m.priority, m.incarnation.hex(), int(m.role), [r.hex() for r in m.retired]]
             for m in self.members
@@ -108,7 +119,7 @@ class MemberList:
 
     @staticmethod
     def from_plain(plain: Any) -> MemberList:
-        """The inverse of `to_plain`. Raises ValueError on anything of another shape."""
+        """The list that `to_plain` made ``plain`` of. Raises ValueError on anything of another shape."""
         try:
             return MemberList.of(
                 Member(int(i), str(a), int(p), bytes.fromhex(inc), Role(r), tuple(bytes.fromhex(x) for x in old))
@@ -118,13 +129,13 @@ class MemberList:
             raise ValueError(f"not a member list: {error}") from error
 
     def digest(self) -> bytes:
-        """16 bytes; of the first list for ever: the cluster id (R29)."""
+        """The digest of the list, 16 bytes; the first list's is the cluster id for ever (R29)."""
         text = json.dumps(self.to_plain(), separators=(",", ":"))
         return hashlib.blake2b(text.encode(), digest_size=16, person=b"cluster").digest()
 
 
 class Configured(NamedTuple):
-    """One line of the configured list (what a server was started with): no incarnation yet."""
+    """One server in the configured list, which a server is started with; its incarnation is not known yet."""
 
     id: int
     address: str
@@ -132,69 +143,53 @@ class Configured(NamedTuple):
 
 
 def configured_digest(configured: Iterable[Configured], settings: Settings) -> bytes:
-    """16 bytes over (ids, addresses, priorities, settings): equal on all before a first start (R29)."""
+    """The digest of a configured list and settings, 16 bytes: a first start wants it equal on all servers (R29)."""
     plain = [[c.id, c.address, c.priority] for c in sorted(configured)]
     text = json.dumps([plain, settings.to_plain()], sort_keys=True, separators=(",", ":"))
     return hashlib.blake2b(text.encode(), digest_size=16, person=b"configured").digest()
 
 
-class Members:
-    """The lists that may be in force: the newest known guaranteed, and every later one.
+class Members(Versions[MemberList]):
+    """The member lists that may be in force: the newest one known guaranteed, and every later one.
 
-    ``latest`` and what is derived from it are kept ready: they are asked for in every step.
+    ``latest``: the newest of all, by which this server acts (R27); ``i_vote``: it has this server as a voter;
+    ``may_stand``: some list here does. They are computed when lists change.
     """
+
+    UNSOUND = "is no member list"
 
     def __init__(self, me: Identity) -> None:
         self.me = me
-        self._stack: list[tuple[int, MemberList]] = [(0, MemberList(()))]
-        self._derive()
-
-    def restore(self, members: MemberList, id: int) -> None:
-        """Begin from the list that entry ``id`` made (0: the first list)."""
-        self._stack = [(id, members)]
-        self._derive()
+        super().__init__(MemberList(()))
 
     def accept(self, entry: Entry) -> None:
-        """A MEMBERS entry is in our log. Raises `DamagedEntry` or ValueError on a body of another shape."""
-        self._stack.append((entry.id, MemberList.from_plain(parse_body(entry).get("members"))))
-        self._derive()
-
-    def expunge(self, from_id: int) -> None:
-        while self._stack[-1][0] >= from_id and len(self._stack) > 1:
-            self._stack.pop()
-        self._derive()
-
-    def guaranteed(self, id: int) -> None:
-        """Lists before the newest guaranteed one are history."""
-        if len(self._stack) == 1 or self._stack[1][0] > id:
-            return
-        while len(self._stack) > 1 and self._stack[1][0] <= id:
-            del self._stack[0]
-        self._derive()
-
-    def at(self, id: int) -> tuple[int, MemberList]:
-        """(entry id, list) in force at ``id``, which is not below the newest list known guaranteed."""
-        return next(item for item in reversed(self._stack) if item[0] <= id)
+        """Take the list of an entry that was appended, if it is a MEMBERS entry. Raises `DamagedEntry` or ValueError on
+        a body of another shape."""
+        if entry.kind == Kind.MEMBERS:
+            self.add(entry.id, MemberList.from_plain(parse_body(entry).get("members")))
 
     @property
     def latest_id(self) -> int:
-        """The entry that made the latest list (0: the first list)."""
+        """The id of the entry that made the latest list; 0 for the first list."""
         return self._stack[-1][0]
 
     def other_voters(self) -> tuple[Member, ...]:
+        """The voters of the latest list but this server."""
         return self._other_voters
 
     def other_replicas(self) -> tuple[Member, ...]:
+        """The voters and learners of the latest list but this server."""
         return self._other_replicas
 
     def identity(self, id: int) -> Identity:
-        """How to address ``id``: its incarnation of the latest list, b"" if that names none."""
+        """The identity by which to address server ``id``: with its incarnation in the latest list, b"" if not
+        listed."""
         member = self.latest.get(id)
         return member.identity if member is not None else Identity(id, b"")
 
     @property
     def standing(self) -> str:
-        """What the latest list makes of us, as status shows it (rules.md#status)."""
+        """This server's standing in the latest list, as `alpo status` shows it (rules.md#status)."""
         mine = self.latest.get(self.me.id)
         if mine is None or mine.role is Role.GONE:
             return "GONE"
@@ -205,9 +200,9 @@ class Members:
         return "VOTING"
 
     def _derive(self) -> None:
-        self.latest = self._stack[-1][1]
+        self.latest = self.head
         self.i_vote = self.latest.is_voter(self.me)
-        # A leader that removed itself and crashed must still be able to stand, or nobody may (R27).
+        # A leader that removed itself and crashed must be able to stand: perhaps no other server may (R27).
         self.may_stand = any(members.is_voter(self.me) for _, members in self._stack)
         self._other_voters = tuple(m for m in self.latest.voters if m.id != self.me.id)
         self._other_replicas = tuple(m for m in self.latest.replicas if m.id != self.me.id)
@@ -219,7 +214,7 @@ def members_body(members: MemberList) -> bytes:
 
 
 class StartStatus(IntEnum):
-    """How far a server's first start is (R29); durable."""
+    """The steps of a server's first start (R29); durable. STARTED: it belongs to a cluster, for ever."""
 
     EMPTY = 1
     STARTING = 2

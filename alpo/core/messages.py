@@ -1,7 +1,8 @@
-"""What servers say to each other. Plain tuples: the wire layer turns them into bytes and back.
+"""Messages between servers: plain tuples, which `alpo.wire` turns into bytes and back.
 
-Every message travels in an `Envelope` that names the cluster, the sender and the addressee by (id,
-incarnation); whatever comes from or for another incarnation counts for nothing (R27).
+Every message travels in an `Envelope` that names the cluster, and sender and target by (id, incarnation). A message
+from or for another incarnation does not count (R27). In an answer ``term`` is the answerer's, ``request_term`` the
+request's.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from .ranks import Rank
 
 
 class Canvass(IntEnum):
-    """Answers to a canvass (R2)."""
+    """Answers to a canvass (R2). YES: would vote; TERM: its term is higher, or its vote in that term is given; LEADER:
+    it has a live leader; OUTRANKED: its log is newer; RIVAL: it canvasses or stands itself, and ranks higher."""
 
     YES = 1
     TERM = 2
@@ -26,7 +28,8 @@ class Canvass(IntEnum):
 
 
 class Vote(IntEnum):
-    """Answers to a vote request (R4). STALE: the request's term is lower (R1)."""
+    """Answers to a vote request (R4). OUTRANKED: the voter's log is newer; HELD: another candidate has its vote;
+    LEADER: it has a live leader; STALE: the request's term is lower (R1)."""
 
     GRANTED = 1
     OUTRANKED = 2
@@ -36,7 +39,8 @@ class Vote(IntEnum):
 
 
 class Defer(IntEnum):
-    """Answers to a defer request (R6). STALE: the request's term is lower (R1)."""
+    """Answers to a defer request (R6). LEADER: the answerer leads; DEFERRED: it is passive now; OUTRANKED: it is a
+    candidate that ranks higher; STALE: the request's term is lower (R1)."""
 
     LEADER = 1
     DEFERRED = 2
@@ -45,7 +49,8 @@ class Defer(IntEnum):
 
 
 class Room(IntEnum):
-    """What a server's disk has room for. LOW: below its low-water mark; NONE: for votes and marks, not for entries."""
+    """The space on a server's disk. LOW: below its low-water mark; NONE: enough for votes and marks, not for
+    entries."""
 
     PLENTY = 0
     LOW = 1
@@ -53,7 +58,8 @@ class Room(IntEnum):
 
 
 class CanvassRequest(NamedTuple):
-    """R2. ``term`` is the one the sender *would* use; it moves nobody's term."""
+    """A canvass (R2). ``term``: the one that the sender *would* use; no receiver adopts it. ``again``: see
+    `election.Round`."""
 
     term: int
     round: int
@@ -62,7 +68,7 @@ class CanvassRequest(NamedTuple):
 
 
 class CanvassAnswer(NamedTuple):
-    """``term`` is the answerer's current term; ``round`` echoes the request's."""
+    """The answer to a canvass (R2). ``term``: the answerer's current one; ``round``: the request's."""
 
     term: int
     round: int
@@ -70,7 +76,7 @@ class CanvassAnswer(NamedTuple):
 
 
 class VoteRequest(NamedTuple):
-    """R3; ``handed_over``: the leader itself told the sender to stand (R28)."""
+    """A candidate's request for a vote (R3). ``handed_over``: the leader itself told the sender to stand (R28)."""
 
     term: int
     rank: Rank
@@ -78,10 +84,8 @@ class VoteRequest(NamedTuple):
 
 
 class VoteAnswer(NamedTuple):
-    """R4. ``holder`` (id, 0 for none) and ``holder_rank`` (None if unknown) go with HELD.
-
-    ``wall_ms``: the voter's clock.
-    """
+    """The answer to a vote request (R4). With HELD ``holder`` is the id of the candidate that has the vote (else 0),
+    and ``holder_rank`` its rank (None if unknown). ``wall_ms``: the voter's clock, ms since 1970."""
 
     term: int
     request_term: int
@@ -92,14 +96,14 @@ class VoteAnswer(NamedTuple):
 
 
 class DeferRequest(NamedTuple):
-    """R6, to the holder of a refused vote."""
+    """A candidate's request that a rival candidate, which has votes that it was refused, become passive (R6)."""
 
     term: int
     rank: Rank
 
 
 class DeferAnswer(NamedTuple):
-    """R6."""
+    """The answer to a defer request (R6)."""
 
     term: int
     request_term: int
@@ -107,10 +111,10 @@ class DeferAnswer(NamedTuple):
 
 
 class AppendRequest(NamedTuple):
-    """R12, R16, R17, R25; without entries a heartbeat.
+    """Entries and marks from the leader; without entries a heartbeat (R12, R16, R17, R25).
 
-    ``round``: the newest read round, echoed by the answer; 0: only carries the marks (R16), and is answered
-    only if it is refused.
+    ``prev_id`` and ``prev_term``: of the entry before ``entries``, which must match. ``round``: the newest read round,
+    echoed by the answer; 0: the request only carries the marks (R16), and is answered only if it is refused.
     """
 
     term: int
@@ -123,13 +127,13 @@ class AppendRequest(NamedTuple):
 
 
 class AppendAnswer(NamedTuple):
-    """R12, R14. ``ok``: everything up to ``match_id`` is accepted, durably, and equal to the leader's; everything up to
-    ``last_id`` is equal, on disk or not yet.
+    """The answer to an append request (R12, R14).
 
-    Refused: ``last_id`` is the refuser's last, and (``conflict_term``, ``conflict_id``) the term and first id of
-    its run at ``prev_id`` (0, 0 when its log is shorter); ``prev_id`` names the request refused.
-    ``wall_ms`` is the answerer's clock, ``stopping`` says that it is about to leave (R28), ``room`` what its disk has
-    room for.
+    ``ok``: everything up to ``match_id`` is accepted, durably, and equal to the leader's; everything up to ``last_id``
+    is equal, on disk or not yet. Refused: ``last_id`` is the refuser's last id, and (``conflict_term``,
+    ``conflict_id``) the term of its entry at ``prev_id`` and the first id of that term there (0, 0 when its log is
+    shorter); ``prev_id`` names the request refused. ``wall_ms``: the answerer's clock, ms since 1970; ``stopping``: it
+    is about to leave (R28); ``room``: the space on its disk.
     """
 
     term: int
@@ -146,28 +150,28 @@ class AppendAnswer(NamedTuple):
 
 
 class HandOver(NamedTuple):
-    """R28: stand for election at once, in term + 1."""
+    """The leader's order to stand for election at once (R28); ``term``: the leader's."""
 
     term: int
 
 
 class WrongIncarnation(NamedTuple):
-    """R27: you addressed another incarnation than mine. The envelope's sender says which is mine."""
+    """The answer to a message for incarnation ``asked``; the envelope's sender has the right one (R27)."""
 
     asked: bytes
 
 
 class StartQuestion(NamedTuple):
-    """R29. ``number`` is echoed; ``digest`` is `configured_digest` of the asker."""
+    """A question for another server's start state (R29). ``number`` is echoed; ``digest``: the asker's
+    `configured_digest`."""
 
     number: int
     digest: bytes
 
 
 class StartAnswer(NamedTuple):
-    """R29: the answerer's durable state. ``incarnations``: its map (id, incarnation) when STARTING.
-
-    STARTED: ``cluster`` and ``first_list`` (plain form, JSON text) are given; ``settings`` (JSON text) too.
+    """The answerer's durable start state (R29). ``number``: the question's; ``incarnations``: (id, incarnation) of each
+    configured server, if STARTING; ``cluster``, ``first_list`` and ``settings`` (plain form, JSON text): if STARTED.
     """
 
     number: int
@@ -179,10 +183,11 @@ class StartAnswer(NamedTuple):
     settings: str
 
 
-class BasePart(NamedTuple):
-    """One of ``parts`` parts of an `Image`, from a leader to a LEARNER that its log cannot reach (R27, R29).
+class SnapshotPart(NamedTuple):
+    """One of ``parts`` parts of a snapshot, from a leader to a LEARNER that entries alone cannot bring up (R27, R29).
 
-    ``number`` names the transfer. ``head`` (JSON text, in part 0 alone) is all but the sessions, which ``rows`` hold.
+    ``number`` names the transfer. ``head`` (JSON text, in part 0 alone): the snapshot without its sessions, which
+    ``rows`` hold.
     """
 
     term: int
@@ -193,10 +198,10 @@ class BasePart(NamedTuple):
     rows: tuple[SessionRow, ...]
 
 
-class BaseAnswer(NamedTuple):
-    """Of the transfer (``term``, ``number``) part ``wanted`` (1 or more) is wanted next, all before it are there.
-
-    ``wanted`` is the number of parts: all of it is on disk, and the log goes on from entry ``base_id`` (0 otherwise).
+class SnapshotAnswer(NamedTuple):
+    """A learner's answer: the parts before ``wanted`` (1 or more) of transfer (``term``, ``number``) came, that one is
+    wanted next. If ``wanted`` is the number of parts, the whole snapshot is on disk and the log goes on after entry
+    ``base_id`` (otherwise 0).
     """
 
     term: int
@@ -206,21 +211,22 @@ class BaseAnswer(NamedTuple):
 
 
 class WentBack(NamedTuple):
-    """R31: you acknowledged ``held_id`` in this reign, and do not hold it any more."""
+    """The leader's report that the target acknowledged entry ``held_id`` in this term and holds it no more (R31)."""
 
     term: int
     held_id: int
 
 
 class CopyRequest(NamedTuple):
-    """R31: our copy of entry ``id``, of ``entry_term``, is damaged; please send yours."""
+    """A request for a copy of entry ``id``, of term ``entry_term``: the sender's copy is damaged (R31)."""
 
     id: int
     entry_term: int
 
 
 class CopyAnswer(NamedTuple):
-    """R31: ``entries`` holds the entry asked for, or nothing: everything up to ``base_id`` was cleaned here."""
+    """The answer to a copy request for ``id``: the entry alone in ``entries``; or no entry, as the answerer has cleaned
+    up to ``base_id`` (R31)."""
 
     id: int
     base_id: int
@@ -228,43 +234,45 @@ class CopyAnswer(NamedTuple):
 
 
 class Retired(NamedTuple):
-    """R30: your incarnation is no member any more and never will be."""
+    """The report that the target's incarnation is no member any more and never will be (R30)."""
 
 
 Message: TypeAlias = (
     CanvassRequest | CanvassAnswer | VoteRequest | VoteAnswer | DeferRequest | DeferAnswer
     | AppendRequest | AppendAnswer | HandOver | WrongIncarnation | StartQuestion | StartAnswer
-    | BasePart | BaseAnswer | Retired | WentBack | CopyRequest | CopyAnswer
+    | SnapshotPart | SnapshotAnswer | Retired | WentBack | CopyRequest | CopyAnswer
 )
 
-#: Sent by whoever opens the exchange, over the connection that it dialled; everything else answers on the
+#: Messages that open an exchange: they go over the connection that the sender dialled. Answers go back over the
 #: connection that the request came in on.
 REQUESTS = (
-    CanvassRequest, VoteRequest, DeferRequest, AppendRequest, HandOver, StartQuestion, BasePart, WentBack, CopyRequest,
+    CanvassRequest, VoteRequest, DeferRequest, AppendRequest, HandOver, StartQuestion, SnapshotPart, WentBack,
+    CopyRequest,
 )
 
-#: Requests that a sound receiver may leave unanswered: it does as told, or has nothing to say.
-UNANSWERED = (HandOver, BasePart, WentBack, CopyRequest)
+#: Requests that a receiver may leave unanswered.
+UNANSWERED = (HandOver, SnapshotPart, WentBack, CopyRequest)
 
-#: What a member that was asked says of the log and of terms: only members of the asker's list are heard (R27).
+#: Answers about the log and terms, which count only from members of the asker's list (R27).
 ANSWERS = (CanvassAnswer, VoteAnswer, DeferAnswer, AppendAnswer, CopyAnswer)
 
-#: What a server that gives no votes leaves unanswered (R31).
+#: Requests that a server with a damaged disk leaves unanswered (R31).
 ASKS_FOR_VOTES = (CanvassRequest, VoteRequest)
 
-#: All that an unstarted server, or one that does not know its addressee's incarnation, may exchange (R27).
-START_ONLY = (StartQuestion, StartAnswer, WrongIncarnation, BasePart, BaseAnswer, Retired)
+#: The only messages to and from a server that has not started, or whose incarnation is not known (R27).
+START_ONLY = (StartQuestion, StartAnswer, WrongIncarnation, SnapshotPart, SnapshotAnswer, Retired)
 
 
 def wants_answer(message: Message) -> bool:
-    """Does every sound receiver say something to it? (One whose disk is damaged says nothing to `ASKS_FOR_VOTES`.)"""
+    """True if a receiver whose disk is not damaged always answers ``message``. (A damaged one does not answer
+    `ASKS_FOR_VOTES`.)"""
     if type(message) is AppendRequest:
         return message.round > 0 or bool(message.entries)
     return isinstance(message, REQUESTS) and not isinstance(message, UNANSWERED)
 
 
 class Envelope(NamedTuple):
-    """A message with its addresses. ``cluster`` is 16 bytes, b"" before the first start."""
+    """A message with its addresses. ``cluster``: the sender's, 16 bytes; b"" before the first start."""
 
     cluster: bytes
     sender: Identity

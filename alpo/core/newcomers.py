@@ -1,31 +1,31 @@
-"""Servers that the leader cannot reach as members: who answers there, and the base that lets it begin (R27, R29, R30).
+"""The leader's work for newcomers: questions to servers that may be new, and the snapshot from which they begin (R27,
+R29, R30).
 
 Laws:
 
-* Only an answer to the newest question counts: what a store said before it was wiped says nothing of the one after it.
-* A base goes to LEARNERs alone: whoever votes holds all that may have been cleaned (R18, R19). One who has answered an
-  append request in this reign has started: word that it has not is late.
-* It is sent part by part. An answer says which part is wanted next: the leader goes on from there. T without one begins
-  the same transfer again at its first part; a learner that has that says at once how far it is.
+* Only an answer to the newest question to a server counts: an older one may be from before its disk was wiped.
+* A snapshot is sent to LEARNERs alone: voters hold all that may have been cleaned (R18, R19).
+  A learner that has answered an append request in this reign has started: an answer that says otherwise is old.
+* A snapshot is sent part by part. An answer names the part that is wanted next, and the leader goes on from there.
+  After an election timeout without an answer the leader sends the first part again; a learner that has it answers at
+  once how far it is.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from .disk import Image, LoadImage, SessionRow
-from .members import Identity, Role, StartStatus
-from .messages import BaseAnswer, BasePart, StartAnswer, StartQuestion
-from .replication import Progress
-from .snapshots import image_head, split_rows
-
-if TYPE_CHECKING:
-    from .changes import Changes
-    from .replica import Replica
+from .disk import LoadSnapshot, SessionRow, Snapshot
+from .first_start import FirstStart
+from .members import Identity, Role
+from .messages import SnapshotAnswer, SnapshotPart, StartQuestion
+from .progress import Progress
+from .replication import Replication
+from .shared import Shared
+from .snapshots import snapshot_head, split_rows
 
 
 class Sending:
-    """One transfer to one learner."""
+    """One snapshot transfer, ``number``, to learner ``who``. ``head`` and ``parts`` are empty until the snapshot was
+    read."""
 
     def __init__(self, who: Identity, number: int, now_s: float) -> None:
         self.who = who
@@ -33,90 +33,85 @@ class Sending:
         self.asked_s = now_s
         self.head = ""
         self.parts: list[tuple[SessionRow, ...]] = []
-        self.at = 0  # the part last sent
+        self.at = 0  # number of the part sent last
         self.sent_s = now_s
 
 
 class Newcomers:
-    """The leader's questions and base transfers; part of `Changes`."""
+    """The leader's questions and snapshot transfers in one reign; used by `Changes`. ``transfers``: by learner id."""
 
-    def __init__(self, replica: Replica, changes: Changes) -> None:
-        self._r = replica
-        self._changes = changes
-        self._number = int(replica.rng.random() * (1 << 40))
-        self._asked: dict[int, int] = {}  # id -> the number of the newest question
-        self._ask_again_s = 0.0
-        self._sending: dict[int, Sending] = {}
+    def __init__(self, shared: Shared, replication: Replication, first_start: FirstStart) -> None:
+        self._r = shared
+        self._replication = replication
+        self._first_start = first_start
+        self.number = int(shared.rng.random() * (1 << 40))
+        self._asked: dict[int, int] = {}  # number of the newest question, by id
+        self.ask_again_s = 0.0
+        self.transfers: dict[int, Sending] = {}
 
     # -- questions --------------------------------------------------------------------------------------
 
     def _silent(self, peer: Progress) -> bool:
+        """True if a peer is not connected, or was not heard for two heartbeats."""
         r = self._r
         return peer.who.id not in r.connected or r.now_s - peer.heard_s >= 2 * r.cfg.heartbeat_s
 
-    def _to_ask(self) -> list[int]:
-        leadership, pending = self._r.leadership, self._changes.pending
-        assert leadership is not None
-        ids = [id for id, peer in leadership.peers.items() if self._silent(peer)]
-        return sorted({*ids, pending.id}) if pending is not None else ids
+    def _to_ask(self, wanted_id: int | None) -> list[int]:
+        ids = [id for id, peer in self._replication.peers.items() if self._silent(peer)]
+        return sorted({*ids, wanted_id}) if wanted_id is not None else ids
 
     @property
     def sending(self) -> bool:
-        """Is a base on its way to anybody?"""
-        return bool(self._sending)
+        """True while a snapshot is on its way to some learner."""
+        return bool(self.transfers)
 
-    def tick(self) -> None:
-        """Ask, and repeat what was not answered."""
+    def tick(self, wanted_id: int | None) -> None:
+        """Ask silent members, and server ``wanted_id`` (a change of it is under way; None: none), every heartbeat;
+        repeat transfers without answer."""
         r = self._r
-        if r.now_s >= self._ask_again_s:
-            self._ask_again_s = r.now_s + r.cfg.heartbeat_s
-            for id in self._to_ask():
-                self._number += 1
-                self._asked[id] = self._number
-                r.out.send(Identity(id, b""), StartQuestion(self._number, r.first_start.digest))
-        for sending in list(self._sending.values()):
+        if r.now_s >= self.ask_again_s:
+            self.ask_again_s = r.now_s + r.cfg.heartbeat_s
+            for id in self._to_ask(wanted_id):
+                self.number += 1
+                self._asked[id] = self.number
+                r.out.send(Identity(id, b""), StartQuestion(self.number, self._first_start.digest))
+        for sending in list(self.transfers.values()):
             if r.now_s - sending.sent_s >= r.cfg.election_timeout_s:
                 self._repeat(sending)
 
     def ask_anew(self, id: int) -> None:
-        """At once; what it answers to earlier questions counts no more."""
+        """Ask server ``id`` again at once; its answers to earlier questions count no more."""
         self._asked.pop(id, None)
-        self._ask_again_s = self._r.now_s
+        self.ask_again_s = self._r.now_s
 
-    def on_answer(self, sender: Identity, answer: StartAnswer) -> None:
-        """Who is there in fact."""
-        r = self._r
-        if r.leadership is None or sender.id == r.me.id or self._asked.get(sender.id) != answer.number:
-            return
-        started = answer.status is StartStatus.STARTED
-        if not r.members.latest.holds(sender):
-            return self._changes.found(sender, started)
-        self._changes.heard(sender)
-        if not started and not r.leadership.peers[sender.id].really_heard:
-            self.want_base(sender)
+    def has_asked(self, id: int, number: int) -> bool:
+        """True if ``number`` is that of the newest question to server ``id``."""
+        return self._asked.get(id) == number
 
-    # -- base transfer ----------------------------------------------------------------------------------
+    # -- snapshots --------------------------------------------------------------------------------------
 
-    def want_base(self, who: Identity) -> None:
-        """Entries alone do not bring this learner up."""
+    def want_snapshot(self, who: Identity) -> None:
+        """Begin to send a snapshot to ``who``, if it is a learner and no transfer to it is under way."""
         r = self._r
         member = r.members.latest.get(who.id)
-        if member is None or member.role is not Role.LEARNER or who.id in self._sending:
+        if member is None or member.role is not Role.LEARNER or who.id in self.transfers:
             return
-        self._number += 1
-        self._sending[who.id] = Sending(who, self._number, r.now_s)
+        self.number += 1
+        self.transfers[who.id] = Sending(who, self.number, r.now_s)
         self._load(who.id)
 
     def _load(self, id: int) -> None:
-        """Only a table that has the learner in its list makes a newcomer of it."""
-        self._r.save_upto_id = self._r.members.latest_id
-        self._r.out.ready.images.append(LoadImage(id))
+        """Ask the shell for a snapshot, and have the state saved so that its member list holds the learner."""
+        self._r.save_state_at(self._r.members.latest_id)
+        self._r.out.load_snapshot(LoadSnapshot(id))
 
     def _repeat(self, sending: Sending) -> None:
+        """Send a snapshot again from its first part, or read it again; forget the transfer if the learner is none
+        now."""
         r = self._r
         member = r.members.latest.get(sending.who.id)
         if member is None or member.identity != sending.who or member.role is not Role.LEARNER:
-            del self._sending[sending.who.id]
+            del self.transfers[sending.who.id]
             return
         sending.sent_s = r.now_s
         if sending.head:
@@ -124,18 +119,19 @@ class Newcomers:
         else:
             self._load(sending.who.id)
 
-    def on_image(self, id: int, image: Image) -> None:
-        """What was on disk a moment ago."""
+    def on_snapshot(self, id: int, snapshot: Snapshot) -> None:
+        """Take the snapshot that the shell has read, and send its first part."""
         r = self._r
-        sending = self._sending.get(id)
+        sending = self.transfers.get(id)
         if sending is None or sending.head:
             return
-        if image.table.applied_id < r.members.latest_id:
-            sending.sent_s = r.now_s - r.cfg.election_timeout_s + r.cfg.heartbeat_s  # the save is under way: soon again
+        if snapshot.table.applied_id < r.members.latest_id:
+            # the state with the learner in its list is not saved yet: try again in a heartbeat
+            sending.sent_s = r.now_s - r.cfg.election_timeout_s + r.cfg.heartbeat_s
             return
-        sending.head = image_head(image, r.first_start.state.first_list, r.first_start.state.settings)
-        sending.parts = split_rows(image.table.changed, r.cfg.part_slots_max)
-        r.out.event("base_sent", member=id, base_id=image.base.id, parts=len(sending.parts))
+        sending.head = snapshot_head(snapshot, self._first_start.state.first_list, self._first_start.state.settings)
+        sending.parts = split_rows(snapshot.table.changed, r.cfg.part_slots_max)
+        r.out.event("base_sent", member=id, base_id=snapshot.base.id, parts=len(sending.parts))
         self._send(sending, 0)
 
     def _send(self, sending: Sending, part: int) -> None:
@@ -143,23 +139,24 @@ class Newcomers:
         sending.at, sending.sent_s = part, r.now_s
         head = sending.head if part == 0 else ""
         r.out.send(
-            sending.who, BasePart(r.term, sending.number, part, len(sending.parts), head, sending.parts[part])
+            sending.who, SnapshotPart(r.term, sending.number, part, len(sending.parts), head, sending.parts[part])
         )
 
-    def on_base_answer(self, sender: Identity, answer: BaseAnswer) -> None:
+    def on_snapshot_answer(self, sender: Identity, answer: SnapshotAnswer) -> None:
+        """Send the part that is wanted next, or go on with entries once the learner has the whole snapshot."""
         r = self._r
-        sending = self._sending.get(sender.id)
+        sending = self.transfers.get(sender.id)
         if sending is None or sending.who != sender or answer.number != sending.number or not sending.head:
             return
         if answer.wanted < len(sending.parts):
-            if answer.wanted > sending.at:  # else it is on its way: copies of answers must not make copies of parts
+            if answer.wanted > sending.at:  # else that part is on its way: a repeated answer must not repeat it
                 self._send(sending, answer.wanted)
             return
-        del self._sending[sender.id]
-        peer = r.leadership.progress(sender) if r.leadership is not None else None
-        if r.leadership is not None and peer is not None:
+        del self.transfers[sender.id]
+        peer = self._replication.progress(sender)
+        if peer is not None:
             peer.heard_s = r.now_s
             if answer.base_id < r.log.base_id:
-                self.want_base(sender)  # we have cleaned more since it was read
+                self.want_snapshot(sender)  # this leader has cleaned more since the snapshot was read
             else:
-                r.leadership.based(peer, answer.base_id)
+                self._replication.based(peer, answer.base_id)

@@ -1,96 +1,133 @@
-"""What is asked of a leader that a read round has just confirmed: outcomes, sessions, settings, cursors, and whether
-what an operator wants is so already (R21, R25, rules.md#settings, rules.md#cursors).
+"""Operators' requests to a leader: outcomes, sessions, settings, cursors, trims, members, handovers (R20, R21, R25,
+rules.md#settings, rules.md#cursors).
 
 Laws:
 
-* Nothing here is judged before a majority has answered a round that began after the question (R25): no deposed leader
-  tells what was true before its time, or refuses what a newer one would grant.
-* It is judged at the head of the log, and leaves only once what it rests on is guaranteed (R21).
-* A change names what the asker believes to be there now; if that is no longer so nothing is changed (of two operators
-  the second is told of the first). One that is in force already is done: to ask again does no harm.
+* What reads state is judged only after a majority has answered a read round that began after the request (R25): so a
+  deposed leader neither reports what is no longer true, nor refuses what a newer leader would grant.
+* It is judged at the head of the log, and the answer leaves only once the entries that it rests on are guaranteed
+  (R21).
+* A change of settings names the values that the asker believes are in force, a drop of a cursor may name its LSN. If
+  others are in force nothing is changed: so the second of two operators learns of the first. A change of settings, or a
+  cursor's new LSN, that is in force already is answered as done.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from . import settings as setting_rules
-from .cursors import CURSORS_MAX, drop_body, set_body, valid_cursor
+from .changes import Changes
+from .cleaning import Cleaning
 from .entries import Kind, json_body
-from .inputs import (
+from .machine.cursors import CURSORS_MAX, NAME_WANTED, drop_body, set_body, trim_body, valid_cursor
+from .machine.verdicts import Refuse
+from .reads import Asking, Reads
+from .replication import Replication
+from .requests import (
     ChangeMember,
     ChangeSettings,
+    Code,
+    CursorIs,
+    CursorsAre,
     DropCursor,
+    HandedOver,
     ListCursors,
     ListSessions,
     Origin,
     Outcome,
+    Sessions,
     SetCursor,
+    SettingsAre,
     ShowSettings,
+    Told,
     Transfer,
     Trim,
+    Trimmed,
 )
-from .machine.verdicts import Refuse
-from .ready import Code, CursorIs, CursorsAre, HandedOver, Refused, Sessions, SettingsAre, Told
-
-if TYPE_CHECKING:
-    from .replica import Replica
+from .serving import Serving
+from .shared import Shared
 
 
-class Keeping:
-    """Judges, for one replica, what has waited for a read round."""
+class OperatorRequests:
+    """Operators' requests in one reign: those that need no read round, and those that `Reads` hands back after one."""
 
-    def __init__(self, replica: Replica) -> None:
-        self._r = replica
+    def __init__(
+        self, shared: Shared, replication: Replication, serving: Serving, reads: Reads, changes: Changes,
+        cleaning: Cleaning,
+    ) -> None:
+        self._r = shared
+        self._replication = replication
+        self._serving = serving
+        self._reads = reads
+        self._changes = changes
+        self._cleaning = cleaning
 
-    def judge(self, request: Any) -> None:
-        """A round that began after ``request`` came has been answered: we lead."""
-        if self._r.serving.serves:
+    def judge(self, request: Asking) -> None:
+        """Answer ``request``, for which a read round has confirmed this leader."""
+        if self._r.serves:
             _JUDGES[type(request)](self, request)
-        else:  # handing over: what is appended now would be the next leader's to tell
-            self._r.serving.not_leader(request.origin)
+        else:  # handing over: the next leader decides
+            self._r.not_leader(request)
 
     def _refuse(self, origin: Origin, code: Code, detail: str) -> None:
-        """Resting on the head: on all that was looked at."""
-        r = self._r
-        r.serving.answer(Refused(origin, "", 0, 0, code, detail=detail), r.log.last_id, taken=False)
+        """Refuse a request, once the log up to its head, by which it was judged, is guaranteed."""
+        self._serving.refuse(origin, Refuse(0, 0, code, 0, self._r.log.last_id), detail)
 
     # -- outcomes (R21) ---------------------------------------------------------------------------------
 
     def _outcome(self, request: Outcome) -> None:
-        """"Not appended" rests on the head, as every verdict on what is not there."""
+        """Tell the fate of an append, once the entries that it follows from are guaranteed."""
         r = self._r
         verdict = r.sessions.judge_outcome(request, r.log.last_id + 1)
         if isinstance(verdict, Refuse):
-            r.serving.refuse(request.origin, verdict)
+            self._serving.refuse(request.origin, verdict)
         else:
             told = Told(request.origin, verdict.fate, verdict.lsn, verdict.birth)
-            r.serving.answer(told, verdict.rests_on, taken=False)
+            self._serving.answer(told, verdict.rests_on, taken=False)
 
     def _list_sessions(self, request: ListSessions) -> None:
         r = self._r
         reply = Sessions(request.origin, r.sessions.snapshot_rows(), r.sessions.horizon_ms)
-        r.serving.answer(reply, r.log.last_id, taken=False)
+        self._serving.answer(reply, r.log.last_id, taken=False)
 
     # -- members (R27, R28) -----------------------------------------------------------------------------
 
+    def change_member(self, request: ChangeMember) -> None:
+        """Take an operator's change of the member list; `Changes` answers it."""
+        if self._r.serves:
+            self._changes.request(request)
+        else:
+            self._r.not_leader(request)
+
     def _change_member(self, request: ChangeMember) -> None:
-        """One that was found to be done already."""
-        changes = self._r.changes
-        assert changes is not None
-        changes.request(request, confirmed=True)
+        """Answer a member change that was found in force already before the read round."""
+        self._changes.request(request, confirmed=True)
+
+    def transfer(self, request: Transfer) -> None:
+        """Begin a handover that an operator asks for, or refuse it and say what is wrong."""
+        r = self._r
+        member = r.members.latest.get(request.target)
+        if not r.serves:
+            r.not_leader(request)
+        elif request.target == r.me.id:
+            self._reads.ask(request)  # only a leader that a read round confirms may say that it leads (R25)
+        elif member is None or not r.members.latest.is_voter(member.identity):
+            r.out.refuse(request.origin, Code.CANNOT_CHANGE, detail=f"server {request.target} is not a voting member")
+        else:
+            r.hand_over(request.target, request.origin)
 
     def _transfer(self, request: Transfer) -> None:
-        """To ourselves, and we lead."""
+        """Answer a transfer to this server, which leads already."""
         self._r.out.reply(HandedOver(request.origin, self._r.me.id, self._r.term))
 
     # -- settings (rules.md#settings) -------------------------------------------------------------------
 
     def _show_settings(self, request: ShowSettings) -> None:
         r = self._r
-        r.serving.answer(SettingsAre(request.origin, r.settings.to_plain()), r.log.last_id, taken=False)
+        self._serving.answer(SettingsAre(request.origin, r.settings.to_plain()), r.log.last_id, taken=False)
 
     def _change_settings(self, request: ChangeSettings) -> None:
         r, now = self._r, self._r.settings.to_plain()
@@ -110,58 +147,75 @@ class Keeping:
             why = f"names_max = {wanted.names_max}: {r.sessions.names} names are open; drop some first"
         if why:
             return self._refuse(request.origin, Code.INVALID, why)
-        entry = r.append_special(Kind.SETTINGS, json_body(**wanted.to_plain()))
-        r.serving.answer_once_guaranteed(SettingsAre(request.origin, wanted.to_plain()), entry.id)
+        entry = self._replication.append_special(Kind.SETTINGS, json_body(**wanted.to_plain()))
+        self._serving.answer_once_guaranteed(SettingsAre(request.origin, wanted.to_plain()), entry.id)
 
     # -- cursors ----------------------------------------------------------------------------------------
 
     def _set_cursor(self, request: SetCursor) -> None:
         r, cursors = self._r, self._r.cursors.now
-        first_lsn = r.cleaning.head_first_lsn
+        first_lsn = self._cleaning.head_first_lsn
         if not valid_cursor(request.name):
-            return self._refuse(request.origin, Code.INVALID, "a cursor's name is 1 to 128 bytes of UTF-8")
+            return self._refuse(request.origin, Code.INVALID, NAME_WANTED)
         if not first_lsn <= request.lsn <= r.log.next_lsn:
             return self._refuse(request.origin, Code.OUT_OF_RANGE, f"{first_lsn},{r.log.next_lsn - 1}")
         if request.name not in cursors and len(cursors) >= CURSORS_MAX:
             return self._refuse(request.origin, Code.TOO_MANY_CURSORS, f"there are {len(cursors)} cursors already")
         reply = CursorIs(request.origin, request.name, request.lsn)
         if cursors.get(request.name) == request.lsn:
-            return r.serving.answer(reply, r.log.last_id, taken=True)
-        entry = r.append_special(Kind.CURSOR, set_body(request.name, request.lsn))
-        r.serving.answer_once_guaranteed(reply, entry.id)
+            return self._serving.answer(reply, r.log.last_id, taken=True)
+        entry = self._replication.append_special(Kind.CURSOR, set_body(request.name, request.lsn))
+        self._serving.answer_once_guaranteed(reply, entry.id)
 
     def _drop_cursor(self, request: DropCursor) -> None:
-        r, lsn = self._r, self._r.cursors.now.get(request.name)
+        lsn = self._r.cursors.now.get(request.name)
         if lsn is None or request.lsn not in (0, lsn):
             there = f"the cursor {request.name} is at LSN {lsn}" if lsn else f"there is no cursor {request.name}"
             return self._refuse(request.origin, Code.NO_CURSOR, there)
-        entry = r.append_special(Kind.CURSOR, drop_body(request.name, request.why))
-        r.serving.answer_once_guaranteed(CursorIs(request.origin, request.name, lsn), entry.id)
+        entry = self._replication.append_special(Kind.CURSOR, drop_body(request.name, request.why))
+        self._serving.answer_once_guaranteed(CursorIs(request.origin, request.name, lsn), entry.id)
 
     def _list_cursors(self, request: ListCursors) -> None:
         r = self._r
         rows = tuple(sorted(r.cursors.now.items()))
-        r.serving.answer(CursorsAre(request.origin, rows), r.log.last_id, taken=False)
+        self._serving.answer(CursorsAre(request.origin, rows), r.log.last_id, taken=False)
+
+    # -- trims (R20) ------------------------------------------------------------------------------------
+
+    def trim(self, request: Trim) -> None:
+        """Answer a request to trim: append a TRIM entry, or refuse."""
+        r = self._r
+        if not r.serves:
+            r.not_leader(request)
+        elif not 0 < request.before_lsn <= r.log.next_lsn:
+            detail = f"{self._cleaning.first_lsn},{r.log.next_lsn - 1}"
+            r.out.refuse(request.origin, Code.OUT_OF_RANGE, detail=detail)
+        elif not request.force and r.cursors.behind(request.before_lsn):
+            self._reads.ask(request)  # judged after a read round: a deposed leader may hold a cursor that is gone
+        else:
+            entry = self._replication.append_special(Kind.TRIM, trim_body(request.before_lsn))
+            first_lsn = self._cleaning.head_first_lsn  # an earlier trim may have gone further
+            self._serving.answer_once_guaranteed(Trimmed(request.origin, first_lsn), entry.id)
 
     def _trim(self, request: Trim) -> None:
-        """One that was found to take what a cursor needs; perhaps the cursor has moved on."""
-        r, behind = self._r, self._r.cursors.behind(request.before_lsn)
+        """Check once more a trim that a cursor blocked when it was asked for."""
+        behind = self._r.cursors.behind(request.before_lsn)
         if not behind:
-            return r.cleaning.trim(request)
+            return self.trim(request)
         lsn, name = behind[0]
         others = f" (and {len(behind) - 1} more)" if len(behind) > 1 else ""
         self._refuse(request.origin, Code.CURSOR_HOLDS, f"the cursor {name} needs LSN {lsn} and what follows{others}")
 
 
-_JUDGES: dict[type, Callable[[Keeping, Any], None]] = {
-    Outcome: lambda keeping, each: keeping._outcome(each),
-    ListSessions: lambda keeping, each: keeping._list_sessions(each),
-    ChangeMember: lambda keeping, each: keeping._change_member(each),
-    Transfer: lambda keeping, each: keeping._transfer(each),
-    ShowSettings: lambda keeping, each: keeping._show_settings(each),
-    ChangeSettings: lambda keeping, each: keeping._change_settings(each),
-    SetCursor: lambda keeping, each: keeping._set_cursor(each),
-    DropCursor: lambda keeping, each: keeping._drop_cursor(each),
-    ListCursors: lambda keeping, each: keeping._list_cursors(each),
-    Trim: lambda keeping, each: keeping._trim(each),
+_JUDGES: dict[type, Callable[[OperatorRequests, Any], None]] = {
+    Outcome: lambda r, each: r._outcome(each),
+    ListSessions: lambda r, each: r._list_sessions(each),
+    ChangeMember: lambda r, each: r._change_member(each),
+    Transfer: lambda r, each: r._transfer(each),
+    ShowSettings: lambda r, each: r._show_settings(each),
+    ChangeSettings: lambda r, each: r._change_settings(each),
+    SetCursor: lambda r, each: r._set_cursor(each),
+    DropCursor: lambda r, each: r._drop_cursor(each),
+    ListCursors: lambda r, each: r._list_cursors(each),
+    Trim: lambda r, each: r._trim(each),
 }

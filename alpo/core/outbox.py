@@ -1,10 +1,10 @@
-"""Gathers what one step asks for, and decides what may leave before which write (R14).
+"""The output of a step, gathered: what may leave at once, and what only after the step's write (R14).
 
 Laws:
 
-* A message never leaves before the term and vote that it speaks from are durable: while such a write is under
-  way every message waits for a write of this step, which comes after it.
-* At most one write a step; it holds all hard state as it stands at the step's end.
+* No message leaves before the term, vote and start state that it was made under are durable: while their write is under
+  way, every message waits for this step's write, which reaches the disk later.
+* A step makes at most one write, which holds all hard state as it is at the step's end.
 """
 
 from __future__ import annotations
@@ -14,37 +14,35 @@ from typing import Any
 from .disk import (
     Base,
     Load,
+    LoadCopy,
+    LoadSnapshot,
     StartState,
     TableSave,
     Write,
 )
 from .entries import Entry
-from .inputs import Origin
 from .members import Identity
 from .messages import AppendAnswer, Envelope, Message
-from .ready import (
-    Code,
-    Event,
-    Ready,
-    Refused,
-    Reply,
-)
+from .ready import Event, Ready
+from .requests import AppendRun, Code, Origin, Refused, Reply
 
 
 class Outbox:
-    """One step's output. ``me`` speaks; ``cluster`` is b"" before the first start."""
+    """The output of the present step. ``me``: the sender of all messages; ``cluster``: b"" before the first start;
+    ``persisted``: number of the last write on disk."""
 
-    def __init__(self, me: Identity, first_number: int = 0) -> None:
+    def __init__(self, me: Identity, cluster: bytes) -> None:
         self.me = me
-        self.cluster = b""
-        self.number = first_number  # of the last write handed out
-        self.persisted = first_number
-        self._hard_number = first_number  # the last write that carried new hard state
+        self.cluster = cluster
+        self.number = 0  # number of the last write handed out
+        self.persisted = 0
+        self.hard_number = 0  # number of the last write with a new term, vote or start state
         self._hard_dirty = False
+        self._durable_replies: list[Reply] = []  # they leave once the hard state is on disk
         self.begin()
 
     def begin(self) -> None:
-        """A new step."""
+        """Begin a step with an empty `Ready`."""
         self.ready = Ready()
         self._needed = False
         self._expunge_from: int | None = None
@@ -57,24 +55,30 @@ class Outbox:
 
     @property
     def hard_durable(self) -> bool:
-        """Are the present term, vote and start state on disk?"""
-        return not self._hard_dirty and self._hard_number <= self.persisted
+        """True if the present term, vote and start state are on disk."""
+        return not self._hard_dirty and self.hard_number <= self.persisted
 
     @property
     def has_write(self) -> bool:
+        """True if this step needs a write for more than marks and saves."""
         return self._needed or self._hard_dirty
 
+    def reported(self, number: int) -> None:
+        """Note that every write up to ``number`` is on disk."""
+        self.persisted = max(self.persisted, number)
+
     def hard_changed(self) -> None:
-        """Term or vote have changed."""
+        """Have the next write carry a changed term or vote."""
         self._hard_dirty = True
 
     def start_changed(self, start: StartState) -> None:
-        """The first start has come to another state (R29)."""
+        """Have the next write carry a changed start state (R29)."""
         self._start = start
+        self.cluster = start.cluster
         self._hard_dirty = True
 
     def expunge(self, from_id: int) -> None:
-        """Expunge on disk too; before whatever is appended in this step."""
+        """Have the write delete every entry from ``from_id`` on, before it adds what is appended in this step."""
         if self._entries and self._entries[-1].id >= from_id:
             keep = max(0, from_id - self._entries[0].id)
             del self._entries[keep:]
@@ -84,19 +88,22 @@ class Outbox:
         self._needed = True
 
     def install(self, base: Base, table: TableSave) -> None:
-        """A base takes the place of everything on disk; of all else in this step only what comes after it counts.
-        Nothing that rests on it leaves before it is there (R14)."""
+        """Have the write replace everything on disk by a snapshot; what this step had to write before that is dropped.
+
+        No message that rests on the snapshot leaves before it is on disk (R14).
+        """
         self._install = (base, table)
         self._expunge_from, self._entries, self._runs, self._bodies_bytes = None, [], [], 0
         self._hard_dirty = True
 
     def mend(self, entry: Entry) -> None:
-        """It takes the place of the damaged one on disk (R31)."""
+        """Have the write put ``entry`` in place of the damaged entry with its id (R31)."""
         self._mended += (entry,)
         self._needed = True
 
     def append(self, entries: list[Entry], runs: list[tuple[int, int]], bodies_bytes: int) -> None:
-        """Entries to be written, ``bodies_bytes`` in all."""
+        """Have the write add entries, with ``bodies_bytes`` of bodies in all; ``runs``: (term, first id) that begin
+        there."""
         self._bodies_bytes += bodies_bytes
         if self._entries:
             self._entries.extend(entries)
@@ -106,7 +113,8 @@ class Outbox:
         self._needed = True
 
     def send(self, target: Identity, message: Message) -> None:
-        """At once, if the hard state that it speaks from is durable; else after this step's write."""
+        """Send a message at once if the present term, vote and start state are durable, else after this step's
+        write."""
         envelope = Envelope(self.cluster, self.me, target, message)
         if self.hard_durable:
             self.ready.send.append(envelope)
@@ -114,7 +122,7 @@ class Outbox:
             self.ready.send_after_write.append(envelope)
 
     def send_after_write(self, target: Identity, message: Message) -> None:
-        """After this step's write. A later acceptance to the same leader replaces an earlier one."""
+        """Send a message after this step's write. A later acceptance to the same leader replaces an earlier one."""
         waiting = self.ready.send_after_write
         envelope = Envelope(self.cluster, self.me, target, message)
         if waiting and type(message) is AppendAnswer:
@@ -127,31 +135,49 @@ class Outbox:
     def reply(self, reply: Reply) -> None:
         self.ready.replies.append(reply)
 
+    def reply_when_durable(self, reply: Reply) -> None:
+        """Reply once the present term, vote and start state are on disk."""
+        self._durable_replies.append(reply)
+
     def refuse(self, origin: Origin, code: Code, *, number: int = 0, leader: int = 0, detail: str = "") -> None:
         """Refuse a request that is not an append."""
         self.ready.replies.append(Refused(origin, "", 0, 0, code, number, leader, detail))
 
+    def refuse_run(self, run: AppendRun, code: Code, *, leader: int = 0) -> None:
+        """Refuse all appends of ``run``."""
+        self.ready.replies.append(Refused(run.origin, run.client, run.serial, len(run.bodies), code, leader=leader))
+
     def load(self, load: Load) -> None:
         self.ready.loads.append(load)
 
+    def load_snapshot(self, wanted: LoadSnapshot) -> None:
+        self.ready.snapshots.append(wanted)
+
+    def load_copy(self, wanted: LoadCopy) -> None:
+        self.ready.copies.append(wanted)
+
     def event(self, name: str, **fields: Any) -> None:
-        """A line for the log."""
+        """Add a line for the log."""
         self.ready.events.append(Event(name, fields))
 
     def finish(
         self, term: int, vote: int, guaranteed_id: int, fully_replicated_id: int, table: TableSave | None,
         base: Base | None = None,
     ) -> Ready:
-        """Close the step: number its write, if it needs one."""
+        """Close the step: returns its `Ready`, with a write if one is needed. ``table``: the save to write; ``base``:
+        the base to clean up to."""
         ready = self.ready
-        # What still waits on earlier hard state rides on a write of this step: writes are durable in order.
+        if self._durable_replies and self.hard_durable:
+            ready.replies += self._durable_replies
+            self._durable_replies = []
+        # Messages that wait for an earlier write may wait for one of this step instead: writes are durable in order.
         install = None
         if self._install is not None:
             install, table = self._install
         if self.has_write or ready.send_after_write or base is not None or table is not None:
             self.number += 1
             if self._hard_dirty:
-                self._hard_number = self.number
+                self.hard_number = self.number
                 self._hard_dirty = False
             ready.write = Write(
                 self.number, term, vote, self._expunge_from, self._entries, self._runs,

@@ -1,19 +1,20 @@
-"""Client requests at the leader, and the replies that wait for their entries to be guaranteed (R21-R24).
+"""Clients' appends, opens and drops at the leader, and the replies that wait until their entries are guaranteed
+(R21-R24).
 
 Laws:
 
-* Success and every verdict leave only once what they rest on is guaranteed; replies wait in the order of the log.
-* A leader that is deposed says LOST_LEADERSHIP for whatever it had appended or knew to be on its way, NOT_LEADER only
-  for what it never took (R21).
+* Success and every verdict leave only once the entries that they rest on are guaranteed; replies wait in the order of
+  the log.
+* A deposed leader answers LOST_LEADERSHIP to requests that may be in the log, NOT_LEADER only to others (R21).
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from .disk_space import Disks
 from .entries import Kind
-from .inputs import AppendRun, DropSession, OpenSession, Origin
 from .machine.verdicts import (
     Accept,
     DropNow,
@@ -23,15 +24,13 @@ from .machine.verdicts import (
     Refuse,
     seal_run,
 )
-from .ranks import State
-from .ready import Appended, Code, Dropped, Opened, Refused, Reply
-
-if TYPE_CHECKING:
-    from .replica import Replica
+from .replication import Replication
+from .requests import Appended, AppendRun, Code, Dropped, DropSession, Opened, OpenSession, Origin, Refused, Reply
+from .shared import Shared
 
 
 class Waiting(NamedTuple):
-    """A reply that leaves once ``id`` is guaranteed. ``taken``: the log may hold what it is about."""
+    """A reply that leaves once entry ``id`` is guaranteed. ``taken``: the request may be in the log."""
 
     id: int
     reply: Reply
@@ -40,37 +39,23 @@ class Waiting(NamedTuple):
 
 
 class Serving:
-    """What the leader owes its clients."""
+    """Clients' requests in one reign, and the replies that wait."""
 
-    def __init__(self, replica: Replica) -> None:
-        self._r = replica
+    def __init__(self, shared: Shared, disks: Disks, replication: Replication) -> None:
+        self._r = shared
+        self._disks = disks
+        self._replication = replication
         self._waiting: deque[Waiting] = deque()  # ids never decrease
-        #: Bytes of appends that are not yet guaranteed.
+        #: Bytes of bodies of appends that are not yet guaranteed.
         self.inflight_bytes = 0
-
-    @property
-    def serves(self) -> bool:
-        """Does it take what goes into the log?"""
-        return self._r.state is State.LEADER and self._r.handing is None
-
-    def _leader_hint(self) -> int:
-        r = self._r
-        return r.handing.target_id if r.handing is not None and r.state is State.LEADER else r.leader_id
-
-    def not_leader(self, origin: Origin) -> None:
-        self._r.out.refuse(origin, Code.NOT_LEADER, leader=self._leader_hint())
 
     # -- appends ----------------------------------------------------------------------------------------
 
     def append_run(self, run: AppendRun) -> None:
+        """Judge a run of appends (R21), append those that are new, and answer them all, at once or later."""
         r = self._r
-        if not self.serves:
-            r.out.reply(
-                Refused(
-                    run.origin, run.client, run.serial, len(run.bodies), Code.NOT_LEADER, leader=self._leader_hint()
-                )
-            )
-            return
+        if not r.serves:
+            return r.not_leader(run)
         for part in r.sessions.judge(run, r.log.last_id + 1, r.guaranteed_id):
             if type(part) is Accept:
                 self._accept(run, part)
@@ -86,13 +71,13 @@ class Serving:
 
     def _accept(self, run: AppendRun, part: Accept) -> None:
         r = self._r
-        if why_not := r.disks.why_not:
+        if why_not := self._disks.why_not(self._replication):
             r.out.reply(
                 Refused(run.origin, run.client, part.serial, len(part.bodies), Code.NO_SPACE, detail=why_not)
             )
             return
         entries = seal_run(
-            part, run.client, run.epoch, r.log.last_id + 1, r.term, r.entry_time_ms(), r.log.next_lsn
+            part, run.client, run.epoch, r.log.last_id + 1, r.term, self._replication.entry_time_ms(), r.log.next_lsn
         )
         size_bytes = r.append_entries(entries)
         self.inflight_bytes += size_bytes
@@ -102,14 +87,15 @@ class Serving:
     # -- sessions ---------------------------------------------------------------------------------------
 
     def open_session(self, request: OpenSession) -> None:
+        """Open a named session, or answer that it was opened already, or refuse (R22)."""
         r = self._r
-        if not self.serves:
-            return self.not_leader(request.origin)
+        if not r.serves:
+            return r.not_leader(request)
         verdict = r.sessions.judge_open(request, r.log.last_id + 1, r.guaranteed_id)
-        if isinstance(verdict, OpenNew) and (why_not := r.disks.why_not):
+        if isinstance(verdict, OpenNew) and (why_not := self._disks.why_not(self._replication)):
             return r.out.refuse(request.origin, Code.NO_SPACE, detail=why_not)
         if isinstance(verdict, OpenNew):
-            entry = r.append_special(Kind.SESSION, verdict.body, request.name)
+            entry = self._replication.append_special(Kind.SESSION, verdict.body, request.name)
             verdict = r.sessions.judge_open(request, entry.id + 1, r.guaranteed_id)
         if isinstance(verdict, OpenAgain):
             self.answer(Opened(request.origin, verdict.epoch, verdict.last_serial), verdict.rests_on, taken=True)
@@ -117,26 +103,28 @@ class Serving:
             self.refuse(request.origin, verdict)
 
     def drop_session(self, request: DropSession) -> None:
+        """Drop a named session, or refuse (R22)."""
         r = self._r
-        if not self.serves:
-            return self.not_leader(request.origin)
+        if not r.serves:
+            return r.not_leader(request)
         verdict = r.sessions.judge_drop(request, r.log.last_id + 1, r.guaranteed_id)
         if isinstance(verdict, DropNow):
-            entry = r.append_special(Kind.SESSION, verdict.body, request.name)
+            entry = self._replication.append_special(Kind.SESSION, verdict.body, request.name)
             self.answer(Dropped(request.origin, verdict.epoch), entry.id, taken=True)
         else:
             self.refuse(request.origin, verdict)
 
-    def refuse(self, origin: Origin, verdict: Refuse) -> None:
-        """The verdict on what is no append."""
+    def refuse(self, origin: Origin, verdict: Refuse, detail: str = "") -> None:
+        """Refuse a request other than an append by ``verdict``."""
         leader = self._r.leader_id if verdict.code is Code.NOT_LEADER else 0
-        reply = Refused(origin, "", 0, 0, verdict.code, verdict.number, leader)
+        reply = Refused(origin, "", 0, 0, verdict.code, verdict.number, leader, detail)
         self.answer(reply, verdict.rests_on, taken=False)
 
     # -- replies ----------------------------------------------------------------------------------------
 
     def answer(self, reply: Reply, rests_on: int, *, taken: bool) -> None:
-        """At once if what it rests on is guaranteed; else behind what is under way, so that order is kept."""
+        """Reply at once if entry ``rests_on`` is guaranteed, else once the present head of the log is. ``taken``: the
+        request may be in the log, so that its outcome is unknown if this leader is deposed first."""
         r = self._r
         if rests_on <= r.guaranteed_id and rests_on <= r.log.last_id:
             r.out.reply(reply)
@@ -144,19 +132,19 @@ class Serving:
             self._waiting.append(Waiting(r.log.last_id, reply, taken, 0))
 
     def answer_once_guaranteed(self, reply: Reply, id: int) -> None:
-        """The reply to what entry ``id``, just appended, does."""
+        """Hold the reply until entry ``id``, just appended, is guaranteed."""
         self.answer(reply, id, taken=True)
 
     def release(self, guaranteed_id: int) -> None:
-        """The mark has moved."""
+        """Send the replies that waited for entries up to ``guaranteed_id``."""
         waiting, reply = self._waiting, self._r.out.reply
         while waiting and waiting[0].id <= guaranteed_id:
             done = waiting.popleft()
             self.inflight_bytes -= done.size_bytes
             reply(done.reply)
 
-    def lose(self) -> None:
-        """Deposed: the outcome of what was taken is unknown to us from now on."""
+    def end(self) -> None:
+        """Refuse every request that waits: this leader is deposed, and cannot tell the outcome of those in the log."""
         r = self._r
         for waiting in self._waiting:
             reply = waiting.reply
@@ -168,5 +156,3 @@ class Serving:
                 r.out.reply(reply._replace(code=code, number=0, leader=r.leader_id))
             else:
                 r.out.refuse(reply.origin, code, leader=r.leader_id)
-        self._waiting.clear()
-        self.inflight_bytes = 0

@@ -1,4 +1,4 @@
-"""The replicated settings: what they are, and which values they may have (rules.md#settings)."""
+"""The replicated settings and their bounds (rules.md#settings)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Replicated settings: every server computes with the same (rules.md#settings). The first start has those of the
-    configuration; an entry of the log changes them while the servers run."""
+    """Settings that are equal on every server (rules.md#settings): at first the configured ones, later changed by
+    SETTINGS entries. Sizes are bytes; ``window`` and ``window_total``: serials remembered for one client, and for
+    all."""
 
     session_ttl_ms: int = 7 * 24 * 3600 * 1000
     window: int = 1024
@@ -24,7 +25,8 @@ class Settings:
 
     @staticmethod
     def from_plain(plain: Any) -> Settings:
-        """Raises ValueError on unknown keys or values that are not positive integers."""
+        """The settings of a plain form; names left out have their defaults. Raises ValueError on unknown names, and on
+        values that are not positive integers."""
         names = {f.name for f in fields(Settings)}
         if not isinstance(plain, dict) or set(plain) - names:
             raise ValueError("not settings")
@@ -35,7 +37,7 @@ class Settings:
 
 _MIB = 1 << 20
 
-#: Name -> lowest and highest value.
+#: The lowest and highest value of each setting.
 BOUNDS: dict[str, tuple[int, int]] = {
     "session_ttl_ms": (1000, 10 * 366 * 24 * 3600 * 1000),
     "window": (1, 65_536),
@@ -46,15 +48,15 @@ BOUNDS: dict[str, tuple[int, int]] = {
     "batch_bytes_max": (1, 256 * _MIB),
 }
 
-#: (lesser, greater): the first may not be above the second.
+#: Pairs of settings, of which the first may not be above the second.
 RELATED = (("window", "window_total"), ("payload_bytes_max", "batch_bytes_max"))
 
-#: No log ever holds a larger batch, whatever the settings are and were.
+#: Most bytes of a batch in any log, whatever its settings are or were.
 BATCH_BYTES_MOST = BOUNDS["batch_bytes_max"][1]
 
 
 def problem(settings: Settings) -> str:
-    """Why these settings cannot be, in words for an operator; "" if they can."""
+    """The reason why ``settings`` are not allowed, in words for an operator; "" if they are."""
     plain = settings.to_plain()
     for name, value in plain.items():
         low, high = BOUNDS[name]

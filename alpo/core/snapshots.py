@@ -1,21 +1,22 @@
-"""The replicated state as it is saved, and as it is sent to a newcomer (rules.md#replicated-state)."""
+"""Snapshots: the replicated state as it is saved, and as it is sent to a newcomer (rules.md#replicated-state)."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from .disk import Base, Image, SessionRow, StartState, TableSave
+from .disk import Base, SessionRow, Snapshot, StartState, TableSave
 from .members import MemberList, StartStatus
 from .settings import Settings
-
-if TYPE_CHECKING:
-    from .replica import Replica
+from .shared import Shared
 
 
-def table_save(r: Replica, base: Base | None) -> TableSave | None:
-    """Now and then the replicated state goes to disk, as of the guaranteed mark; before what it needs is cleaned
-    (rules.md#replicated-state), and for a server that is to begin from it."""
+def table_save(r: Shared, base: Base | None) -> TableSave | None:
+    """The save of the replicated state for this step's write, as of the guaranteed mark; None if none is due.
+
+    A save is due, if the step writes at all, after ``table_save_entries`` entries, or when the write cleans up to
+    ``base`` entries that no save covers; and once `Shared.save_upto_id` is guaranteed.
+    """
     wanted = r.applied_id < r.save_upto_id <= r.guaranteed_id
     if not wanted and not (r.out.has_write or base is not None):
         return None
@@ -24,16 +25,16 @@ def table_save(r: Replica, base: Base | None) -> TableSave | None:
         return None
     changed, ended, horizon_ms = r.sessions.rows_at(r.guaranteed_id)
     r.sessions.saved(r.guaranteed_id)
-    r.applied_id = r.guaranteed_id
     members_id, members = r.members.at(r.guaranteed_id)
     return TableSave(
-        r.applied_id, horizon_ms, changed, ended, members.to_plain(), members_id,
-        r.sessions.settings_at(r.guaranteed_id).to_plain(), r.cleaning.trim_lsn, r.cursors.at(r.guaranteed_id),
+        r.guaranteed_id, horizon_ms, changed, ended, members.to_plain(), members_id,
+        r.sessions.settings_at(r.guaranteed_id).to_plain(), r.trims.trim_lsn, r.cursors.rows_at(r.guaranteed_id),
     )
 
 
 def split_rows(rows: list[SessionRow], slots_max: int) -> list[tuple[SessionRow, ...]]:
-    """Sessions in parts of so many remembered serials; one part at least, empty if there are none."""
+    """Split sessions into parts of at most ``slots_max`` remembered serials (each session counts as four more; a larger
+    session is a part alone). At least one part, empty if there are no sessions."""
     parts: list[list[SessionRow]] = [[]]
     size = 0
     for row in rows:
@@ -46,17 +47,19 @@ def split_rows(rows: list[SessionRow], slots_max: int) -> list[tuple[SessionRow,
     return [tuple(part) for part in parts]
 
 
-def image_head(image: Image, first_list: object, settings: object) -> str:
-    """All of an image but its sessions, as JSON text; with the first list and first settings of the cluster."""
-    table = image.table._asdict()
+def snapshot_head(snapshot: Snapshot, first_list: object, settings: object) -> str:
+    """The JSON text of a snapshot without its sessions, with the cluster's first list and first settings, plain."""
+    table = snapshot.table._asdict()
     for name in ("changed", "ended", "ahead"):
         del table[name]
-    fields = {"base": list(image.base), "table": table, "first_list": first_list, "first_settings": settings}
+    fields = {"base": list(snapshot.base), "table": table, "first_list": first_list, "first_settings": settings}
     return json.dumps(fields, sort_keys=True, separators=(",", ":"))
 
 
 def parse_head(text: str, rows: list[SessionRow], digest: bytes) -> tuple[Base, TableSave, StartState]:
-    """The inverse of `image_head`. Raises ValueError, TypeError or KeyError for anything of another shape."""
+    """The parts of the snapshot whose `snapshot_head` is ``text``, with sessions ``rows``; ``digest``: the
+    `configured_digest` to keep in its start state. Raises ValueError, TypeError or KeyError for a text of another
+    shape."""
     fields: dict[str, Any] = json.loads(text)
     base = Base(*(int(number) for number in fields["base"]))
     first = MemberList.from_plain(fields["first_list"])

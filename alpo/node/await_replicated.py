@@ -1,18 +1,20 @@
-"""Waiting until every member holds a payload: R18's mark, as clients may ask for it.
+"""Wait until every member holds a payload on disk, for clients that ask (R18).
 
 Laws:
 
-* What is called on every member's disk is so for ever, whoever leads: the mark only ever covers guaranteed entries.
-* Who is behind only a leader can say. One that is deposed meanwhile says so, and the client asks the next.
-* However many wait, a step costs one look at the mark.
+* The mark only ever covers guaranteed entries, so what was once reported as replicated to all stays so under any
+  leader.
+* Only a leader knows which members are behind. One that loses leadership meanwhile says so, and the client asks the
+  next.
+* However many clients wait, each step looks at the mark once.
 """
 
 from __future__ import annotations
 
 import trio
 
-from alpo.core.ready import Code
 from alpo.core.replica import Replica
+from alpo.core.requests import Code
 from alpo.storage.interface import Store, StoreError
 from alpo.wire import requests as w
 
@@ -23,7 +25,8 @@ from .reads import Reads
 
 
 def behind(replica: Replica, id: int) -> tuple[int, ...]:
-    """The members that the leader does not know to hold entry ``id`` on disk, by id; () from others."""
+    """Ids of the members that the leader does not know to hold entry ``id`` on disk; () on a server that does not
+    lead."""
     if replica.leadership is None:
         return ()
     found = [peer.who.id for peer in replica.leadership.peers.values() if peer.match_id < id]
@@ -31,7 +34,8 @@ def behind(replica: Replica, id: int) -> tuple[int, ...]:
 
 
 class Everyone:
-    """Those who wait for the fully replicated mark. A wait runs in its client's nursery, and ends with it."""
+    """Clients' waits for the fully replicated mark. Each wait runs in its client's nursery, and ends with the
+    connection."""
 
     def __init__(self, driver: Driver, store: Store, reads: Reads, limits: Limits) -> None:
         self._replica: Replica = driver.replica
@@ -43,12 +47,12 @@ class Everyone:
         driver.after_step.append(self._look)
 
     def begin(self, client: ClientConnection, ask: w.AwaitReplicated) -> None:
-        """Serve one wait; its answer goes to ``client``."""
+        """Start one wait; its answer goes to ``client``."""
         client.nursery.start_soon(self._serve, client, ask)
 
     async def _serve(self, client: ClientConnection, ask: w.AwaitReplicated) -> None:
         r = self._replica
-        done, id = False, r.last_id + 1  # until it is known which entry it is, no member has it
+        done, id = False, r.last_id + 1  # while the entry is unknown, no member is counted as having it
         try:
             if r.leadership is not None:
                 with trio.move_on_after(min(ask.wait_ms / 1000, self._limits.poll_s_max)):
@@ -64,8 +68,8 @@ class Everyone:
             client.refuse(ask.request, Code.NOT_LEADER, leader=r.leader_id)
 
     async def _entry(self, lsn: int) -> int:
-        """The entry that holds payload ``lsn``, once it is guaranteed and on our own disk. What was cleaned is on every
-        member's disk, or was: the last entry of the base stands for it."""
+        """Wait until payload ``lsn`` is guaranteed and on this server's disk; returns its entry's id. A cleaned payload
+        is on every member's disk already: for it, the id of the last cleaned entry."""
         r = self._replica
         await self._reads.wait_for_lsn(lsn)
         if lsn < r.log.base_next_lsn:

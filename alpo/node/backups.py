@@ -1,11 +1,11 @@
-"""Copies of this server's log for whoever asks, while it serves (`alpo backup`).
+"""Send copies of this server's log to clients that ask, while it serves (`alpo backup`).
 
 Laws:
 
-* A copy ends at an entry that was guaranteed when it was asked for, and on our disk. Nothing beyond it is sent.
-* It is read in short snapshots, so it never keeps the WAL from being copied back; what is guaranteed does not change
-  between them. If cleaning overtakes it, it ends with OUT_OF_RANGE and may be asked for anew.
-* One copy is made at a time; nothing is read for a client that has not taken what was read before.
+* A copy ends at an entry that was guaranteed and on this server's disk when it was asked for. Nothing later is sent.
+* Short transactions read it, so the WAL can still be copied back; guaranteed entries do not change between them. If
+  cleaning overtakes the copy, it ends with OUT_OF_RANGE and may be asked for again.
+* One copy is made at a time; nothing more is read for a client until it has taken what was read before.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import structlog
 import trio
 
 from alpo.core.entries import Entry
-from alpo.core.ready import Code
 from alpo.core.replica import Replica
+from alpo.core.requests import Code
 from alpo.storage.interface import StateCopy, Store, StoreError
 from alpo.wire import requests as w
 from alpo.wire.codec import encode
@@ -27,14 +27,14 @@ from .limits import Limits
 
 log = structlog.get_logger()
 
-#: Bodies of one message.
+#: Bytes of bodies in one message.
 _CHUNK_BYTES = 1 << 18
-#: Rows of one message of anything but entries: a client's state may take some 100 KiB.
+#: Rows in one message of anything but entries: a client's state may take some 100 KiB.
 _CHUNK_ROWS = 32
 
 
 class Backups:
-    """Serves `Backup` requests. A copy is made in its client's nursery, and ends with the connection."""
+    """Service for `Backup` requests. A copy runs in its client's nursery, and ends with the connection."""
 
     def __init__(self, replica: Replica, store: Store, limits: Limits) -> None:
         self._replica = replica
@@ -44,7 +44,7 @@ class Backups:
         self._one = trio.Lock()
 
     def begin(self, client: ClientConnection, ask: w.Backup) -> None:
-        """Serve one request; the answers go to ``client``."""
+        """Start one copy; its messages go to ``client``."""
         client.nursery.start_soon(self._serve, client, ask)
 
     async def _serve(self, client: ClientConnection, ask: w.Backup) -> None:
@@ -78,7 +78,7 @@ class Backups:
         client.settle(w.Done(ask.request, state.end_id))
 
     def _read(self, request: int, first_id: int, last_id: int) -> tuple[list[Entry], bytes]:
-        """Some entries and the message that they make. In a thread."""
+        """Read a chunk of entries and encode its message; runs in a thread."""
         entries = self._store.read_entries(first_id, last_id, _CHUNK_BYTES)
         return entries, encode(w.BackupRows(request, "log", list(map(tuple, entries)))) if entries else b""
 

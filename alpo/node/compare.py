@@ -1,17 +1,18 @@
-"""The background comparison: do the other members hold what we hold? (R31)
+"""Background comparison of this server's entries with the other members' (R31).
 
-The scrub finds what does not match its own checksum; this finds copies that do, and differ all the same.
+The scrub finds entries that do not match their own checksums; this finds copies that do, and differ all the same.
 
 Laws:
 
-* Digests are compared, a range of ids at a time, with one other member at a time; a pass over the log after the other,
-  at the scrub's pace, and a connection for each range. A range is what both hold and know to be guaranteed: that never
-  changes again.
-* A difference is halved down to its first entries, all other members are asked for them, and what most members hold
-  alike is right: an alarm names entries, servers and who is wrong. It stands until a pass finds the copies equal.
-* It only ever says so. The log, and who takes part in what, are not changed by it.
-* A member that cannot be asked, or whose answers make no sense, is passed over; with it the comparison goes on later
-  from where it was. Nothing is remembered on disk.
+* Digests of a range of ids are compared, with one member at a time, over a connection made for each range. Passes over
+  the log follow each other at the scrub's rate. A range holds only entries that both servers have and know to be
+  guaranteed: those never change.
+* A difference is bisected down to single entries. All other members are then asked for them, and the copy that a
+  majority holds is right: the alarm names entries, servers, and who is wrong. It stays until a pass finds the copies
+  equal.
+* The comparison only reports. It changes neither the log nor who takes part in what.
+* A member that cannot be asked, or gives impossible answers, is skipped; the comparison with it continues later where
+  it was. Nothing is saved on disk.
 """
 
 from __future__ import annotations
@@ -26,45 +27,44 @@ from alpo.core.members import Identity, Member
 from alpo.storage.digest import DamagedAt, Span, read_on
 from alpo.storage.interface import Store, StoreError
 
-from .digests import IDS_MAX, PIECE_BYTES, held_id
+from .digests import IDS_MAX, PIECE_BYTES, DamagedThere, Inquiry, Unusable, held_id
 from .driver import Driver
-from .inquiry import DamagedThere, Inquiry, Unusable
 from .limits import DiskCare
 from .throttle import SMALL_PART, pass_bytes_per_s
 
 log = structlog.get_logger()
 
-#: Until another member is tried when one could not be asked.
+#: Seconds until another member is tried when one could not be asked.
 RETRY_S = 10.0
-#: What asking once counts at least, of the bytes of a second.
+#: Bytes that one question counts at least, towards the rate.
 ASKING_BYTES = 4096
-#: Entries that differ: looked for in one range; known of one member.
+#: Most entries that differ: found in one range; remembered for one member.
 DIFFERING_A_RANGE_MAX, DIFFERING_MAX = 10, 100
 #: Ids in one sentence or event.
 _TOLD_MAX = 10
 
 
 class Copies(NamedTuple):
-    """Servers by the copy that they hold of an entry, most first. ``silent``: members that could not be asked."""
+    """Servers grouped by their copy of an entry, largest group first. ``silent``: members that could not be asked."""
 
     groups: tuple[tuple[int, ...], ...]
     silent: tuple[int, ...]
 
     @property
     def wrong(self) -> tuple[int, ...]:
-        """Who holds another copy than most members; nobody if there is no such majority."""
+        """Ids of servers whose copy differs from the majority's; () if no copy has a majority."""
         members = sum(map(len, self.groups)) + len(self.silent)
         if 2 * len(self.groups[0]) <= members:
             return ()
         return tuple(sorted(id for group in self.groups[1:] for id in group))
 
     def to_plain(self) -> dict[str, list[Any]]:
-        """For status and events."""
+        """Plain form, ready for JSON, for status and events."""
         return {"copies": list(map(list, self.groups)), "wrong": list(self.wrong), "silent": list(self.silent)}
 
 
 class Comparer:
-    """Without a scrub nothing is compared."""
+    """Task that compares. Does nothing if there is no scrub."""
 
     def __init__(self, driver: Driver, store: Store, care: DiskCare) -> None:
         self._driver = driver
@@ -72,10 +72,10 @@ class Comparer:
         self._store = store
         self._bytes_per_s = care.scrub_bytes_per_s
         self._pass_s = care.scrub_pass_s
-        self._range_bytes = 0  # compared of the present range
+        self._range_bytes = 0  # bytes of the present range compared so far
         self._last_peer = 0
-        self._next_ids: dict[Identity, int] = {}  # where to go on, of those that are not compared to the end yet
-        self._found: dict[tuple[Identity, int], Copies] = {}  # by (with whom, entry)
+        self._next_ids: dict[Identity, int] = {}  # next id for each member whose pass is not finished
+        self._found: dict[tuple[Identity, int], Copies] = {}  # by (compared member, entry id)
         self._told: dict[Copies, list[int]] = {}
         self._why: dict[int, str] = {}
         self._passes = 0
@@ -98,7 +98,7 @@ class Comparer:
         return [member for member in members.replicas if member.id != r.me.id] if members.holds(r.me) else []
 
     def _next_peer(self) -> Member | None:
-        """Whoever comes after the one before."""
+        """The member to compare with after the one before; None without other members."""
         others = self._others()
         peer = min(others, key=lambda member: (member.id <= self._last_peer, member.id), default=None)
         if peer is not None:
@@ -106,7 +106,7 @@ class Comparer:
         return peer
 
     async def _compare_with(self, peer: Member) -> bool:
-        """A pass, or what is left of one; False if it did not come to its end."""
+        """Do a pass with one member, or the rest of one; False if it was interrupted."""
         why, passed = "", False
         try:
             passed = await self._pass(peer.identity)
@@ -118,11 +118,12 @@ class Comparer:
         return passed
 
     async def _open(self, id: int) -> Inquiry:
-        """Raises `Unusable`."""
+        """Connect to server ``id``. Raises `Unusable`."""
         return await Inquiry.open(id, self._replica.address_of(id), self._replica.cluster)
 
     async def _pass(self, peer: Identity) -> bool:
-        """True at its end; False if this is no member any more. Raises `Unusable`, `StoreError`."""
+        """Compare range by range. True at the end of the log; False if ``peer`` is no longer a member. Raises
+        `Unusable`, `StoreError`."""
         next_id = self._next_ids.get(peer, 1)
         while self._replica.members.latest.holds(peer):
             began_s = trio.current_time()
@@ -147,8 +148,8 @@ class Comparer:
         return False
 
     async def _differing(self, inquiry: Inquiry, first_id: int, last_id: int) -> dict[int, tuple[bytes, bytes]]:
-        """The first few of these entries that differ: digests of our copy and of theirs. What either does not hold, or
-        holds damaged, is left out. Raises `Unusable`, `StoreError`."""
+        """The first few differing entries of a range: id -> (our digest, the other's). Entries that either side lacks,
+        or has damaged, are left out. Raises `Unusable`, `StoreError`."""
         found: dict[int, tuple[bytes, bytes]] = {}
         todo = [(first_id, last_id)]
         while todo and len(found) < DIFFERING_A_RANGE_MAX:
@@ -176,7 +177,7 @@ class Comparer:
         return found
 
     async def _our_digest(self, first_id: int, last_id: int) -> Span | None:
-        """Of exactly these entries; None if they were cleaned. Raises `DamagedAt`, `StoreError`."""
+        """Digest of exactly these entries here; None if they were cleaned. Raises `DamagedAt`, `StoreError`."""
         span = Span.before(first_id)
         while span.last_id < last_id:
             longer = await trio.to_thread.run_sync(read_on, self._store, span, last_id, PIECE_BYTES)
@@ -192,7 +193,7 @@ class Comparer:
     # -- what differs -----------------------------------------------------------------------------------
 
     async def _settle(self, peer: int, differing: dict[int, tuple[bytes, bytes]]) -> dict[int, Copies]:
-        """Who holds which copy of these entries; all other members are asked."""
+        """Ask all other members for the differing entries; returns who holds which copy, by id."""
         ours_id = self._replica.me.id
         held = {id: {ours_id: ours, peer: theirs} for id, (ours, theirs) in differing.items()}
         others = [member.id for member in self._others() if member.id != peer] if held else []
@@ -211,7 +212,7 @@ class Comparer:
         return {id: _grouped(copies, {ours_id, peer, *others}) for id, copies in held.items()}
 
     def _keep(self, peer: Identity, first_id: int, last_id: int, found: dict[int, Copies]) -> None:
-        """All that is known of this range from now on. Of too many the first stay."""
+        """Replace what is known of this range; if too many entries differ, the first are kept."""
         others = {key: copies for key, copies in self._found.items() if key[0] != peer}
         of_peer = {id: copies for (who, id), copies in self._found.items() if who == peer}
         now = {id: copies for id, copies in of_peer.items() if not first_id <= id <= last_id} | found
@@ -219,10 +220,10 @@ class Comparer:
         self._tell()
 
     def _tell(self) -> None:
-        """Raise or clear the alarm, if either is due."""
+        """Raise or clear the alarm if the findings changed."""
         members, base_id = self._replica.members.latest, self._replica.log.base_id
         self._found = {key: copies for key, copies in self._found.items() if members.holds(key[0]) and key[1] > base_id}
-        best: dict[int, Copies] = {}  # as whoever could ask most members has it
+        best: dict[int, Copies] = {}  # for each entry the finding with the most members asked
         for (_, id), copies in self._found.items():
             if id not in best or len(copies.silent) < len(best[id].silent):
                 best[id] = copies
@@ -237,17 +238,17 @@ class Comparer:
         self._told = now
 
     def fields(self) -> dict[str, Any]:
-        """For status."""
+        """Status keys of the comparison."""
         diverged = [{"ids": ids, **copies.to_plain()} for copies, ids in self._told.items()]
         return {"diverged": diverged, "compare_passes": self._passes}
 
     def remarks(self) -> list[str]:
-        """For people, a sentence each; empty while all is well."""
+        """Sentences for an operator; [] while all copies agree."""
         return [_sentence(ids, copies) for copies, ids in self._told.items()]
 
 
 async def _copy(inquiry: Inquiry, id: int) -> bytes | None:
-    """The digest of entry ``id`` there; None if it is not there, or damaged. Raises `Unusable`."""
+    """The other server's digest of entry ``id``; None if it has none, or a damaged one. Raises `Unusable`."""
     try:
         answer = await inquiry.digest(id, id)
     except DamagedThere:

@@ -1,38 +1,48 @@
-"""Digests of this server's entries for whoever asks (R31): how servers find out that they hold the same.
+"""Digests of entries, to compare servers' logs (R31): served to clients, and asked for from other members.
 
-Laws:
+Laws of serving:
 
-* Only what is guaranteed and on this disk gets into a digest. A server of any standing answers.
-* A request costs at most so many ids, bytes and so much time; the answer says how far it goes. One is worked on at a
-  time, in short pieces with rest between them, and a connection has one in the queue.
-* Damage within what was asked for is an error that names the id, never a digest of the rest.
+* A digest covers only entries that are guaranteed and on this disk. A server in any state answers.
+* A request costs a bounded number of ids, bytes and seconds; the answer says how far it goes. One is worked on at a
+  time, in short pieces with pauses; a connection has one in the queue.
+* Damage within the range is an error that names the id, never a digest of the rest.
+
+Laws of asking: every failure (network, missing or impossible answer) is raised as `Unusable`; nothing waits longer than
+`ANSWER_S_MAX`; one request at a time.
 """
 
 from __future__ import annotations
 
+from collections import deque
+
 import trio
 
-from alpo.core.ready import Code
+from alpo._version import __version__
+from alpo.addresses import AddressError, parse_address
 from alpo.core.replica import Replica
+from alpo.core.requests import Code
 from alpo.storage.digest import DamagedAt, Span, read_on
 from alpo.storage.interface import Store, StoreError
 from alpo.wire import requests as w
+from alpo.wire.codec import WireError, decode_hello, decode_server, encode, version_told
+from alpo.wire.framing import HELLO_BYTES_MAX, FrameError, FrameReader
 
 from .client_connection import ClientConnection
+from .link import Body
 
-#: Of one request.
+#: Bounds of one request.
 IDS_MAX, BYTES_MAX, SECONDS_MAX = 4096, 1 << 20, 1.0
-#: What is read in one go.
+#: Bytes read at a time.
 PIECE_BYTES = 64 << 10
 
 
 def held_id(replica: Replica) -> int:
-    """The last entry that is guaranteed and on our disk."""
+    """Id of the last entry that is guaranteed and on this disk."""
     return min(replica.guaranteed_id, replica.log.stable_id)
 
 
 class Digests:
-    """Serves `RangeDigest` requests, each in its client's nursery."""
+    """Service for `RangeDigest` requests, each in its client's nursery."""
 
     def __init__(self, replica: Replica, store: Store) -> None:
         self._replica = replica
@@ -40,7 +50,7 @@ class Digests:
         self._one = trio.Lock()
 
     def begin(self, client: ClientConnection, ask: w.RangeDigest) -> None:
-        """Serve one request; its answer goes to ``client``."""
+        """Start one request; its answer goes to ``client``."""
         client.nursery.start_soon(self._serve, client, ask)
 
     async def _serve(self, client: ClientConnection, ask: w.RangeDigest) -> None:
@@ -58,7 +68,7 @@ class Digests:
             client.settle(w.DigestIs(ask.request, *span[:5]))
 
     async def _digest(self, first_id: int, last_id: int) -> Span:
-        """As much of ``first_id`` … ``last_id`` as there is and one request may cost, one entry at least. Raises
+        """Digest of ``first_id`` … ``last_id``, cut to what exists and one request may cost, at least one entry. Raises
         `StoreError`."""
         span = Span.before(max(first_id, self._replica.log.base_id + 1))
         last_id = min(last_id, held_id(self._replica), span.last_id + IDS_MAX)
@@ -72,3 +82,102 @@ class Digests:
                 break
             await trio.sleep(trio.current_time() - began_s)
         return span
+
+
+#: Longest wait for an answer: a digest takes at most a second, and a server makes one at a time.
+ANSWER_S_MAX = 10.0
+_RECEIVE_BYTES = 1 << 16
+_ERRORS = (
+    OSError, AddressError, FrameError, WireError, trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError,
+)
+
+
+class Unusable(Exception):
+    """The server cannot be asked, or its answer makes no sense; the message says why."""
+
+
+class DamagedThere(Exception):
+    """Entry ``id`` is damaged on the other server."""
+
+    def __init__(self, id: int) -> None:
+        super().__init__(f"entry {id} is damaged there")
+        self.id = id
+
+
+class Inquiry:
+    """Connection made by `open`, to be closed with `aclose`."""
+
+    def __init__(self, stream: trio.SocketStream) -> None:
+        self._stream = stream
+        self._frames = FrameReader(HELLO_BYTES_MAX)  # no digest is longer
+        self._bodies: deque[Body] = deque()
+        self._request = 0
+
+    @staticmethod
+    async def open(id: int, address: str, cluster: bytes) -> Inquiry:
+        """Connect to server ``id`` of this cluster. Raises `Unusable`."""
+        stream: trio.SocketStream | None = None
+        try:
+            with trio.fail_after(ANSWER_S_MAX):
+                host, port = parse_address(address)
+                stream = await trio.open_tcp_stream(host, port)
+                made = Inquiry(stream)
+                older = await made._greet(id, cluster, w.VERSION)
+                if older:
+                    await trio.aclose_forcefully(stream)
+                    stream = await trio.open_tcp_stream(host, port)
+                    made = Inquiry(stream)
+                    await made._greet(id, cluster, older)
+                return made
+        except BaseException as error:
+            if stream is not None:
+                await trio.aclose_forcefully(stream)
+            if isinstance(error, _ERRORS):
+                raise Unusable(str(error) or "no answer in time") from error
+            raise
+
+    async def _greet(self, id: int, cluster: bytes, version: int) -> int:
+        """Exchange hellos. Returns 0, or the older protocol version that the server wants: digests are the same in all.
+        Raises `Unusable`."""
+        await self._stream.send_all(encode(w.ClientHello(version, cluster, f"alpod {__version__}")))
+        hello = decode_hello(await self._body())
+        if isinstance(hello, w.Problem):
+            if w.OLDEST_VERSION <= version_told(hello.text) < version:
+                return version_told(hello.text)
+            raise Unusable(hello.text)
+        if not isinstance(hello, w.ServerHello) or (hello.id, hello.cluster) != (id, cluster):
+            raise Unusable("another server answers there")
+        return 0
+
+    async def digest(self, first_id: int, last_id: int) -> w.DigestIs:
+        """Ask for the digest of entries ``first_id`` … ``last_id``. Raises `Unusable`, `DamagedThere`."""
+        self._request += 1
+        try:
+            with trio.fail_after(ANSWER_S_MAX):
+                await self._stream.send_all(encode(w.RangeDigest(self._request, first_id, last_id)))
+                answer = decode_server(await self._body())
+        except _ERRORS as error:
+            raise Unusable(str(error) or "no answer in time") from error
+        if isinstance(answer, w.RequestRefused) and answer.request == self._request:
+            if answer.code == Code.NOT_READY and first_id <= answer.number <= last_id:
+                raise DamagedThere(answer.number)
+            raise Unusable(answer.detail)
+        if isinstance(answer, w.Problem):
+            raise Unusable(answer.text)
+        if not isinstance(answer, w.DigestIs) or answer.request != self._request:
+            raise Unusable("its answer makes no sense")
+        if answer.last_id >= answer.first_id and not first_id <= answer.first_id <= answer.last_id <= last_id:
+            raise Unusable("its answer is about other entries")
+        return answer
+
+    async def _body(self) -> Body:
+        while not self._bodies:
+            data = await self._stream.receive_some(_RECEIVE_BYTES)
+            if not data:
+                raise Unusable("it closed the connection")
+            self._bodies.extend(self._frames.feed(bytes(data)))
+        return self._bodies.popleft()
+
+    async def aclose(self) -> None:
+        """Close at once, without a checkpoint at which this could be cancelled."""
+        await trio.aclose_forcefully(self._stream)

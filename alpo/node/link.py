@@ -1,14 +1,15 @@
-"""One TCP connection: whole frames in, bytes out.
+"""A TCP connection that receives whole frames and sends bytes.
 
 Laws:
 
-* `push` tries the socket at once, so that an answer costs no task switch; only what the kernel would not
-  take is queued, and `drain` (one task) sends it, in order.
-* The queue is bounded: beyond ``queue_bytes_max`` the connection is closed, never grown.
-* The socket is written to and closed, and the queue changed, under one lock: `push_from_thread` may be called by the
-  writer, so that an acceptance leaves without waiting for the event loop. Nothing is awaited under it.
+* `push` tries the socket at once, so an answer costs no task switch. Only what the kernel does not take is queued; one
+  task, `drain`, sends it in order.
+* The queue is bounded: beyond ``queue_bytes_max`` the connection is closed.
+* The socket is written and closed, and the queue changed, under one lock: the writer's thread may call
+  `push_from_thread`, so that an acceptance leaves without waiting for the event loop. Nothing is awaited under the
+  lock.
 * Until `allow_frames` a frame may be no longer than a hello.
-* One task receives. Whoever closes, the receiver and the drainer both end with `LinkClosed`.
+* One task receives. After a close by any of them, receiver and drainer both end with `LinkClosed`.
 """
 
 from __future__ import annotations
@@ -24,37 +25,38 @@ import trio
 
 from alpo.wire.framing import HELLO_BYTES_MAX, FrameReader
 
-#: What `Link.receive` gives: one frame's body.
+#: Body of one frame, as returned by `Link.receive`.
 Body: TypeAlias = bytes | memoryview
 
-_RECEIVE_BYTES = 1 << 16  # from 128 KiB on the allocator maps memory anew for each: 9 µs
+_RECEIVE_BYTES = 1 << 16  # from 128 KiB on the allocator maps new memory for each buffer: 9 µs
 _LINGER_S = 1.0
 _LINGER_BYTES = 1 << 22
-#: Of Linux' `struct tcp_info` up to `tcpi_rtt`, microseconds.
+#: Length of Linux' `struct tcp_info` up to `tcpi_rtt`, the round trip time in microseconds.
 _RTT_END = 72
 
 
 class LinkClosed(Exception):
-    """The connection is no more; the message says why."""
+    """The connection is closed; the message says why."""
 
 
-#: Seconds of silence before the kernel asks whether the other host is still there, and between three such questions.
+#: Seconds of silence before the kernel probes the other host, and between its three probes.
 KEEPALIVE_S = (30, 5)
 
 
 def prepare(sock: socket.socket, keepalive_s: tuple[int, int] = KEEPALIVE_S) -> None:
-    """Options that every connection gets: no delay, and a dead host noticed though nothing is said."""
+    """Set the options of every connection: no delay, and keepalive, so that a dead host is noticed on a silent
+    connection."""
     sock.setblocking(False)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    if hasattr(socket, "TCP_KEEPIDLE"):  # Linux; elsewhere the system's defaults do
+    if hasattr(socket, "TCP_KEEPIDLE"):  # Linux; other systems use their defaults
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, keepalive_s[0])
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, keepalive_s[1])
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
 
 
 class Link:
-    """A connected, non-blocking socket (`prepare`d here). See the module's laws."""
+    """A connected socket, made non-blocking (`prepare`). ``queue_bytes_max``: bytes that may wait to be sent."""
 
     def __init__(
         self, sock: socket.socket, queue_bytes_max: int, keepalive_s: tuple[int, int] = KEEPALIVE_S
@@ -70,13 +72,13 @@ class Link:
         self._sent = trio.lowlevel.ParkingLot()
         #: Bytes that wait for the other side to read.
         self.queued_bytes = 0
-        #: Why it was closed; "" while open.
+        #: Reason for closing; "" while open.
         self.closed = ""
         self._trouble = ""
 
     @property
     def remote(self) -> str:
-        """HOST:PORT of the other side, "?" once it cannot be told."""
+        """HOST:PORT of the other side; "?" if it cannot be determined."""
         try:
             host, port = self._sock.getpeername()[:2]
         except OSError:
@@ -85,7 +87,7 @@ class Link:
 
     @property
     def round_trip_ms(self) -> float | None:
-        """As the kernel last measured it; None where it does not tell, or the connection is gone."""
+        """Round trip time in ms as the kernel measured it; None if not available or the connection is closed."""
         if not hasattr(socket, "TCP_INFO") or self.closed:
             return None
         try:
@@ -95,11 +97,11 @@ class Link:
         return int.from_bytes(info[_RTT_END - 4 : _RTT_END], sys.byteorder) / 1000 if len(info) == _RTT_END else None
 
     def allow_frames(self, bytes_max: int) -> None:
-        """The hello is through: frames may be this long from now on."""
+        """Accept frames of up to ``bytes_max``, once the hello was accepted."""
         self._reader.bytes_max = bytes_max
 
     async def receive(self) -> list[Body]:
-        """The bodies of all frames that one receive completed, at least one. Raises `LinkClosed`, `FrameError`."""
+        """Receive at least one whole frame; returns all bodies that arrived. Raises `LinkClosed`, `FrameError`."""
         while True:
             data = await self._receive_some()
             bodies = self._reader.feed(data)
@@ -125,18 +127,18 @@ class Link:
             return data
 
     def push(self, data: bytes | bytearray) -> None:
-        """Send ``data``, which the link owns from now on. Never blocks; a closed link drops it."""
+        """Send ``data``, which the caller must not change any more. Never blocks; a closed link drops it."""
         if self._try(data):
             self._see_to_rest()
 
     def push_from_thread(self, data: bytes) -> None:
-        """`push`, from any thread."""
+        """Send like `push`, from any thread."""
         if self._try(data):
             with contextlib.suppress(trio.RunFinishedError):  # the server has stopped
                 self._token.run_sync_soon(self._see_to_rest)
 
     def _try(self, data: bytes | bytearray) -> bool:
-        """Send what the kernel takes, queue the rest. True if there is a rest, or trouble, to see to."""
+        """Send what the kernel takes, and queue the rest. True if there is a rest or an error: call `_see_to_rest`."""
         with self._lock:
             if self.closed:
                 return False
@@ -164,7 +166,7 @@ class Link:
             self._wake.set()
 
     async def drain(self) -> None:
-        """Send what `push` had to queue, for as long as the link is open. Run it in one task."""
+        """Send what `push` had to queue, as long as the link is open. Run in one task."""
         while True:
             while self._queue:
                 await self._send_some()
@@ -195,12 +197,12 @@ class Link:
         self._sent.unpark_all()
 
     async def wait_below(self, bytes_high: int) -> None:
-        """Wait until no more than ``bytes_high`` wait to be read by the other side, or the link is closed."""
+        """Wait until at most ``bytes_high`` are queued, or the link is closed."""
         while self.queued_bytes > bytes_high and not self.closed:
             await self._sent.park()
 
     def close(self, why: str) -> None:
-        """Close at once; what is queued is lost. Idempotent: the first reason stands."""
+        """Close at once; queued data is lost. Calls after the first change nothing."""
         if self.closed:
             return
         trio.lowlevel.notify_closing(self._sock)
@@ -213,8 +215,8 @@ class Link:
         self._sent.unpark_all()
 
     async def part(self, last_words: bytes, why: str) -> None:
-        """Close so that ``last_words`` arrive: what still comes in is read and dropped for a moment, because
-        closing a socket with unread bytes resets the connection and would take the words back."""
+        """Close after ``last_words`` have arrived. Incoming data is read and dropped for a moment: closing a socket
+        with unread bytes resets the connection, and the words could be lost."""
         self.push(last_words)
         dropped = 0
         with trio.move_on_after(_LINGER_S):

@@ -1,13 +1,13 @@
-"""One port for peers and clients: the first frame decides who it is and what may be said (R27).
+"""One port for peers and clients: the first frame says which it is, and what it may send (R27).
 
 Laws:
 
-* A connection that is wrong in whatever way is told so where possible, and closed; nothing else is touched.
-* Clients are limited; of those that say nothing the oldest makes room.
-* A listed member always has a place. Of servers that are not listed, whose hellos anybody could make up, there are few
-  to an id, and few in all with ids that nobody told us of: the oldest makes room. So they keep out only each other.
-* A peer speaks for the identity of its hello only. Of two connections of one identity the one that came in later
-  stands, whichever hello is read first: after a pause those that the peer has given up are still there to be read.
+* A connection that breaks a rule is told so if possible, and closed; nothing else is affected.
+* The number of clients is bounded; of connections without a hello, the oldest is closed for a new one.
+* A listed member is always accepted. Unlisted servers, whose hellos anybody could invent, are few for each id, and few
+  in all for unknown ids: the oldest is closed for a new one. So they displace only each other.
+* A peer speaks only for the identity of its hello. Of two connections of one identity the later one stands, even if its
+  hello is read first: after a pause, connections that the peer has given up still wait to be read.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import trio
 
 from alpo.core.inputs import PeerAddress
 from alpo.core.members import Identity
-from alpo.core.ready import Code
+from alpo.core.requests import Code
 from alpo.core.settings import Settings
 from alpo.wire import requests as w
 from alpo.wire.codec import WireError, decode_hello, encode, encode_problem
@@ -28,31 +28,40 @@ from alpo.wire.framing import FrameError
 
 from .client_connection import ClientConnection, Services
 from .driver import Driver, wall_ms
-from .hello import Ourselves, is_full, listed_incarnation, objection, our_hello, timers_differ
 from .limits import FRAME_BYTES_MOST, OUTBOX_BYTES_MOST, Limits, frame_bytes
 from .link import Body, Link, LinkClosed
 from .peers import Peers, note_timers, take_messages
-from .routes import Route, Routes
+from .routes import (
+    Ourselves,
+    Route,
+    Routes,
+    is_full,
+    listed_incarnation,
+    objection,
+    our_hello,
+    server_hello,
+    timers_differ,
+)
 
 log = structlog.get_logger()
 
 _ACCEPTS_A_TURN = 64
 _PAUSE_WHEN_FULL_S = 0.1
-#: Servers that are not listed: of one id that is configured or listed; of all other ids together.
+#: Unlisted servers: connections for one configured or listed id; for all other ids together.
 _UNLISTED_AN_ID_MAX = 4
 _UNLISTED_MAX = 16
 _STRANGERS_MAX = 16
-#: So long at most answers under way may take before a client has to connect anew.
+#: Seconds that answers under way may take before a client has to connect again.
 _GREET_ANEW_S = 0.5
 _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class ListenError(Exception):
-    """The address cannot be listened on: one line for the operator."""
+    """The address cannot be listened on; the message is one line for the operator."""
 
 
 def open_listener(host: str, port: int) -> socket.socket:
-    """A listening socket. Raises `ListenError`, which says what is wrong with the address."""
+    """Open a listening socket. Raises `ListenError`, which says what is wrong with the address."""
     sock = None
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -71,7 +80,7 @@ def open_listener(host: str, port: int) -> socket.socket:
 
 
 def _told_limits(settings: Settings) -> tuple[int, int, int]:
-    """What a hello tells clients of the settings."""
+    """The settings that a hello tells clients: a change makes them connect again."""
     return settings.payload_bytes_max, settings.batch_bytes_max, settings.window
 
 
@@ -82,10 +91,11 @@ async def _greet_anew(client: ClientConnection) -> None:
 
 
 class Listener:
-    """Accepts, judges hellos, serves."""
+    """Accepts connections, judges their hellos, and serves them."""
 
     def __init__(
-        self, us: Ourselves, driver: Driver, routes: Routes, peers: Peers, services: Services, limits: Limits
+        self, us: Ourselves, driver: Driver, routes: Routes, peers: Peers, services: Services[ClientConnection],
+        limits: Limits,
     ) -> None:
         self._us = us
         self._driver = driver
@@ -96,19 +106,19 @@ class Listener:
         self._limits = limits
         self._silent: dict[Link, None] = {}
         self._accepts = 0
-        self._numbers: dict[Identity, int] = {}  # of `Routes.accepted`: which accept it was
+        self._numbers: dict[Identity, int] = {}  # for each of `Routes.accepted`: number of its accept
         self.clients: dict[ClientConnection, None] = {}
-        #: What was wrong with those turned away, by remote host: the newest few, for status.
+        #: Reason for turning a host away, by host; the newest few, for status.
         self.strangers: dict[str, str] = {}
         self._told_limits = _told_limits(self._settings)
 
     @property
     def _settings(self) -> Settings:
-        """The settings that are guaranteed: no leader takes them back."""
+        """The guaranteed settings: no new leader takes them back."""
         return self._replica.sessions.settings_at(self._replica.guaranteed_id)
 
     def _follow_settings(self) -> None:
-        """Clients learn limits from the hello: once these change, all connect anew, with their answers."""
+        """Have all clients connect again if limits in the hello changed; answers under way are sent first."""
         told = _told_limits(self._settings)
         if told != self._told_limits:
             self._told_limits = told
@@ -137,7 +147,7 @@ class Listener:
     async def _serve(self, sock: socket.socket, number: int) -> None:
         try:
             link = Link(sock, OUTBOX_BYTES_MOST)
-        except OSError:  # it is gone already
+        except OSError:  # the other side is gone already
             sock.close()
             return
         async with trio.open_nursery() as nursery:
@@ -155,7 +165,7 @@ class Listener:
                 nursery.cancel_scope.cancel()
 
     async def _greet(self, link: Link, number: int, nursery: trio.Nursery) -> None:
-        """Wait for the hello, then serve whoever it is."""
+        """Wait for the hello, then serve a peer or a client."""
         self._silent[link] = None
         if len(self._silent) > self._limits.silent_connections_max:
             oldest = next(iter(self._silent))
@@ -178,7 +188,7 @@ class Listener:
             raise WireError("a connection begins with the hello of a server or a client")
 
     def _note(self, link: Link, why: str) -> None:
-        """For log and status; bounded."""
+        """Log why a connection was turned away, and remember it for status; bounded."""
         host = link.remote.rpartition(":")[0]
         if self.strangers.pop(host, None) != why:
             self._driver.note("turned_away", remote=link.remote, why=why)
@@ -203,26 +213,16 @@ class Listener:
             why = f"cluster {hello.cluster.hex()}: this server belongs to {cluster.hex() or 'none yet'}"
             if cluster:
                 await self._turn_away(link, Code.INVALID, why)
-            else:  # a client that was quicker than our first start: nothing to keep in mind
+            else:  # a client that came before our first start: nothing to remember
                 await link.part(encode_problem(Code.INVALID, why), why)
             return
-        link.push(encode(self._server_hello(hello.version)))
+        link.push(encode(server_hello(self._replica, hello.version, wall_ms())))
         client = ClientConnection(link, self._driver, self._services, nursery, hello.version)
         self.clients[client] = None
         try:
             await client.serve(bodies)
         finally:
             del self.clients[client]
-
-    def _server_hello(self, version: int) -> w.ServerHello:
-        replica = self._replica
-        settings = replica.settings
-        ids = [member.id for member in replica.members.latest.replicas] or [c.id for c in replica.cfg.configured]
-        return w.ServerHello(
-            version, replica.cluster, self._us.me.id, wall_ms(), replica.horizon_ms, settings.payload_bytes_max,
-            settings.batch_bytes_max, settings.window, replica.leader_id,
-            tuple((id, replica.address_of(id)) for id in ids),
-        )
 
     # -- peers ------------------------------------------------------------------------------------------
 
@@ -256,7 +256,8 @@ class Listener:
                 self._forget(who)
 
     def _admit(self, who: Identity, route: Route, number: int) -> None:
-        """In the place of an older one of the same server; of the unlisted, of the oldest if they are many."""
+        """Register the route. Closes an older one of the same server or, if too many unlisted servers are connected,
+        the oldest of them."""
         accepted, latest, known = self._routes.accepted, self._replica.members.latest, self._peers.by_id
         if who in accepted:
             self._forget(who).link.close("the same server has connected anew")

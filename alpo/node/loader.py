@@ -1,10 +1,10 @@
-"""What the core asks to be read from the disk for others: entries, bases, copies of single entries.
+"""Reads from disk that the core asks for on behalf of other servers: entries, snapshots, copies of single entries.
 
 Laws:
 
-* A log that cannot be read stops the server; a damaged entry is not sent (R31), and is looked at again after a while.
-* Those who are behind are brought up at a bounded rate, so that appends keep their latency; but nothing waits for the
-  rate while appends wait for those.
+* A log that cannot be read stops the server; a damaged entry is not sent (R31), and is tried again later.
+* Servers that are behind are served at a bounded rate, so that appends keep their latency; but not while appends wait
+  for those very servers.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Callable
 
 import trio
 
-from alpo.core.disk import Load, LoadCopy, LoadImage
+from alpo.core.disk import Load, LoadCopy, LoadSnapshot
 from alpo.core.entries import Entry
-from alpo.core.inputs import CopyLoaded, ImageLoaded, Loaded
+from alpo.core.inputs import CopyLoaded, Loaded, SnapshotLoaded
 from alpo.core.members import Identity
 from alpo.storage.interface import DamagedStore, Store, StoreError
 from alpo.storage.scrub import ROW_BYTES, read_sound
@@ -23,17 +23,17 @@ from alpo.storage.scrub import ROW_BYTES, read_sound
 from .driver import Driver
 from .throttle import Pace
 
-#: Until entries that could not be read for a peer are tried again.
+#: Seconds until entries that could not be read for a peer are tried again.
 DAMAGED_RETRY_S = 1.0
-#: Nothing guaranteed for so long while something waits for it: longer than an append takes that waits for nobody.
+#: Time without progress of the guaranteed mark after which appends count as waiting: longer than an append takes.
 STUCK_S = 0.25
 
 
 class CatchUpPace:
-    """How fast entries are read for those who are behind, all together. ``bytes_per_s`` 0: as fast as it goes.
+    """Rate limit for entries read for servers that are behind, all together. ``bytes_per_s`` 0: no limit.
 
-    ``state`` gives (guaranteed id, last id): while they differ and the first does not move, appends wait for a
-    majority, perhaps for the very server that is being brought up, and then nothing is held up.
+    ``state`` returns (guaranteed id, last id). While they differ and the first does not move, appends wait for a
+    majority, perhaps for the very server that is catching up: then nothing is delayed.
     """
 
     def __init__(self, bytes_per_s: int, state: Callable[[], tuple[int, int]]) -> None:
@@ -43,11 +43,11 @@ class CatchUpPace:
         self._moved_s = 0.0
 
     def bound(self, bytes_per_s: int) -> None:
-        """Another rate from now on."""
+        """Change the rate."""
         self._pace.bytes_per_s = bytes_per_s
 
     async def keep(self, entries: list[Entry]) -> None:
-        """Before these leave."""
+        """Wait as the rate demands, before ``entries`` are sent."""
         now_s = trio.current_time()
         guaranteed_id, last_id = self._state()
         if guaranteed_id == last_id or guaranteed_id != self._guaranteed_id:
@@ -57,7 +57,7 @@ class CatchUpPace:
 
 
 class Loader:
-    """The driver's loads. Nothing is asked before `start`."""
+    """The driver's reads from disk. Call `start` first."""
 
     def __init__(self, store: Store, catch_up_bytes_per_s: int) -> None:
         self._store = store
@@ -65,23 +65,31 @@ class Loader:
             catch_up_bytes_per_s, lambda: (self._replica.guaranteed_id, self._replica.log.last_id)
         )
         self._damage_told = ""
-        self.copying: set[Identity] = set()  # for whom a copy is being read
+        self.copying: set[Identity] = set()  # servers for which a copy is being read
 
     def bound(self, catch_up_bytes_per_s: int) -> None:
-        """Another rate from now on."""
+        """Change the rate."""
         self._pace.bound(catch_up_bytes_per_s)
 
     def start(self, driver: Driver, nursery: trio.Nursery) -> None:
-        """Reads run in ``nursery``, and what comes of them goes to the driver."""
+        """Set the nursery in which reads run, and the driver that gets their results."""
         self._driver = driver
         self._replica = driver.replica
         self._nursery = nursery
 
-    def load(self, load: Load) -> None:
-        """Entries that are no longer in the core's memory."""
-        self._nursery.start_soon(self._load, load)
+    def load(self, wanted: Load | LoadSnapshot | LoadCopy) -> None:
+        """Read from the disk, in a thread; part of `alpo.core.ready.Shell`. Copies are read one at a time for each
+        peer, which asks again for more."""
+        if isinstance(wanted, Load):
+            self._nursery.start_soon(self._load, wanted)
+        elif isinstance(wanted, LoadSnapshot):
+            self._nursery.start_soon(self._load_snapshot, wanted)
+        elif wanted.peer not in self.copying:
+            self.copying.add(wanted.peer)
+            self._nursery.start_soon(self._load_copy, wanted)
 
     async def _load(self, load: Load) -> None:
+        """Read entries that are no longer in the core's memory."""
         try:
             entries = await trio.to_thread.run_sync(
                 read_sound, self._store, load.first_id, self._replica.log.stable_id, load.bytes_max
@@ -98,33 +106,25 @@ class Loader:
         self._driver.kick()
 
     def _tell_damage(self, peer: int, error: DamagedStore) -> None:
-        """Once: it is asked for again and again."""
+        """Report the damage once: the peer asks again and again."""
         if str(error) != self._damage_told:
             self._damage_told = str(error)
             self._driver.note("cannot_send", peer=peer, why=str(error))
 
-    def load_image(self, wanted: LoadImage) -> None:
-        """For a server that entries alone do not bring up."""
-        self._nursery.start_soon(self._load_image, wanted)
-
-    async def _load_image(self, wanted: LoadImage) -> None:
+    async def _load_snapshot(self, wanted: LoadSnapshot) -> None:
+        """Read a snapshot for a server that entries alone cannot bring up to date."""
         try:
-            image = await trio.to_thread.run_sync(self._store.read_image)
+            snapshot = await trio.to_thread.run_sync(self._store.read_snapshot)
         except StoreError as error:
             self._driver.failed(error)
             return
-        if image is not None:
-            self._driver.post(ImageLoaded(wanted.peer, image))
+        if snapshot is not None:
+            self._driver.post(SnapshotLoaded(wanted.peer, snapshot))
             self._driver.kick()
 
-    def load_copy(self, wanted: LoadCopy) -> None:
-        """For a server that has a damaged one; one at a time for each: whoever needs more asks again."""
-        if wanted.peer not in self.copying:
-            self.copying.add(wanted.peer)
-            self._nursery.start_soon(self._load_copy, wanted)
-
     async def _load_copy(self, wanted: LoadCopy) -> None:
-        """If ours is damaged too, the others are asked in their turn."""
+        """Read an entry for a server whose own is damaged. If it is damaged here too, nothing is sent: the peer asks
+        other servers in turn."""
         try:
             entries = await trio.to_thread.run_sync(self._store.read_entries, wanted.id, wanted.id, 1)
         except DamagedStore as error:

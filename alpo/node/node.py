@@ -1,10 +1,10 @@
-"""A server from its first step to its last: what is started in which order, and how it leaves.
+"""A server from start to stop: which parts it has, in which order they start, and how it leaves.
 
 Laws:
 
-* One nursery holds everything. Whatever ends it, the writer is closed after the last step and before the store.
-* On a signal the server takes nothing new, hands leadership over, finishes what is in flight (`STOP_S_MAX` at
-  most), and ends well (R28).
+* One nursery holds everything. However it ends, the writer is closed after the last step and before the store.
+* On a signal the server takes nothing new, hands leadership over, finishes what is in flight (at most `STOP_S_MAX`),
+  and ends without error (R28).
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import trio
 
-from alpo import __version__
+from alpo._version import __version__
 from alpo.core.config import ReplicaConfig
 from alpo.core.disk import Write
 from alpo.core.inputs import Stop
 from alpo.core.messages import Envelope
-from alpo.core.ready import Code
 from alpo.core.replica import Replica
+from alpo.core.requests import Code
 from alpo.storage.events import EventRow, event_row
 from alpo.storage.interface import Store, StoreError
 from alpo.storage.writer import After, Slow, WriterStats
@@ -38,33 +38,29 @@ from .await_replicated import Everyone
 from .backups import Backups
 from .client_connection import ClientConnection
 from .compare import Comparer
-from .cursor_lag import serve_list
 from .digests import Digests
 from .driver import Driver, wall_ms
-from .events import Recorder
-from .hello import Ourselves
+from .event_log import Recorder, notify, set_level
 from .limits import NO_CARE, DiskCare, Limits
 from .listener import Listener
 from .loader import Loader
-from .logging_setup import set_level
 from .peers import GRACE_TIMEOUTS, Peers
 from .reads import Reads
-from .retention import KEEP_ALL, Cleaner, Retention
-from .routes import Routes
+from .retention import KEEP_ALL, Cleaner, Retention, serve_list
+from .routes import Ourselves, Routes
 from .scrub import Scrubber
 from .space import DiskWatch
-from .status import Growth, status_fields, tell_waiting
-from .systemd import notify
+from .status import Growth, status_fields, storage_fields, tell_waiting
 
 STOP_S_MAX = 5.0
-#: A commit or checkpoint that takes longer than this share of the election timeout is an event, `slow_fsync`.
+#: Share of the election timeout beyond which a commit or checkpoint is a `slow_fsync` event.
 SLOW_SHARE = 0.25
 #: Events of one page.
 EVENTS_MAX = 1_000
 
 
 class WriterLike(Protocol):
-    """What the node needs of `alpo.storage.writer.Writer`."""
+    """Part that the node needs of `alpo.storage.writer.Writer`."""
 
     stats: WriterStats
 
@@ -79,16 +75,16 @@ class WriterLike(Protocol):
     def close(self) -> None: ...
 
 
-#: Makes the writer from (done, failed), which it calls from its own thread.
+#: Makes the writer. Arguments: (done, failed), which the writer calls from its own thread.
 MakeWriter = Callable[[Callable[[int], None], Callable[[BaseException], None]], WriterLike]
 
 
 class CannotReload(Exception):
-    """The configuration is wrong; the message is one line, and what was in force stays so."""
+    """The configuration is wrong, and the old one stays in force; the message is one line."""
 
 
 class Fresh(NamedTuple):
-    """What a reload brought; None: as before. ``changed`` and ``needs_restart``: keys, dotted."""
+    """Result of a reload; None: unchanged. ``changed`` and ``needs_restart``: dotted keys."""
 
     limits: Limits | None = None
     retention: Retention | None = None
@@ -97,12 +93,12 @@ class Fresh(NamedTuple):
     needs_restart: Sequence[str] = ()
 
 
-#: Reads the configuration anew. Raises `CannotReload`.
+#: Reads the configuration again. Raises `CannotReload`.
 Reload: TypeAlias = Callable[[], Fresh]
 
 
 def _soon(token: trio.lowlevel.TrioToken, call: Callable[[], None]) -> None:
-    """From another thread."""
+    """Call in the Trio thread, from another thread; does nothing if the server has stopped."""
     with contextlib.suppress(trio.RunFinishedError):  # the server has stopped
         token.run_sync_soon(call)
 
@@ -112,7 +108,7 @@ def _nothing_new() -> Fresh:
 
 
 class Node:
-    """One server. `run` it once; as `Services` it is what clients' connections see of the rest."""
+    """One server; `run` it once. It also implements `Services` for clients' connections."""
 
     def __init__(
         self, cfg: ReplicaConfig, limits: Limits, store: Store, make_writer: MakeWriter,
@@ -141,8 +137,8 @@ class Node:
         self, listening: socket.socket, *, heed_signals: bool = False, reload: Reload = _nothing_new,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Serve on ``listening`` until `stop`, or a signal if they are heeded. ``reload`` is called, in a thread, at
-        SIGHUP. Raises `driver.Alarm`, `StoreError`."""
+        """Serve on ``listening`` until `stop`, or SIGTERM and SIGINT if ``heed_signals``. ``reload`` is called, in a
+        thread, at SIGHUP. Raises `alpo.core.ready.Alarm`, `StoreError`."""
         token = trio.lowlevel.current_trio_token()
         boot = self._store.boot()
         self.replica = Replica(self._cfg, boot, random.Random(secrets.randbits(64)))
@@ -156,7 +152,6 @@ class Node:
         self.loader = loader = Loader(self._store, self.limits.catch_up_bytes_per_s)
         self.driver = Driver(
             self.replica, submit=writer.submit, send=self._send, prepare=self._prepare, load=loader.load,
-            load_image=loader.load_image, load_copy=loader.load_copy,
             inflight_bytes_max=self.limits.inflight_bytes_max,
         )
         self.driver.on_failure = self._ended.set
@@ -201,7 +196,7 @@ class Node:
         return kept is not None
 
     def _tell_systemd(self) -> None:
-        """Where the server stands, for `systemctl status`; events are what moves it."""
+        """Report this server's state for `systemctl status`; called with every event, since events change it."""
         r = self.replica
         who = "leads" if r.leader_id == self.us.me.id else f"server {r.leader_id} leads" if r.leader_id else "no leader"
         standing = f"server {self.us.me.id}: {r.status_text}, {who}, term {r.term}"
@@ -210,7 +205,7 @@ class Node:
             notify(f"STATUS={standing}")
 
     def _slow(self, token: trio.lowlevel.TrioToken, what: str, took_s: float, entries: int) -> None:
-        """From the writer's thread."""
+        """Report a slow commit or checkpoint; called in the writer's thread."""
         limit_ms = round(SLOW_SHARE * self._cfg.election_timeout_s * 1000)
         _soon(token, functools.partial(
             self.driver.note, "slow_fsync", what=what, took_ms=round(took_s * 1000, 1),
@@ -277,7 +272,7 @@ class Node:
             notify("READY=1")
 
     def _take(self, fresh: Fresh) -> None:
-        """From now on these are in force."""
+        """Put a reloaded configuration into force."""
         if fresh.log_level is not None:
             set_level(fresh.log_level)
         if fresh.retention is not None:
@@ -298,7 +293,7 @@ class Node:
             for client in list(self.listener.clients):
                 await client.wait_idle()
         last_words = encode_problem(Code.NOT_READY, "it is stopping")
-        for route in self.routes.accepted.values():  # so that nobody is alarmed
+        for route in self.routes.accepted.values():  # so that their logs show no alarm
             route.link.push(last_words)
         self.driver.note("stopped", in_time=not scope.cancelled_caught)
 
@@ -316,19 +311,19 @@ class Node:
     # -- what clients ask -------------------------------------------------------------------------------
 
     def address_of(self, id: int) -> str:
-        """Where to find server ``id``; "" for 0, or if nobody knows."""
+        """The address of server ``id``; "" for 0 or if unknown."""
         return self.replica.address_of(id) if id else ""
 
     def trouble_with(self, id: int) -> str:
-        """Why there is no full connection to server ``id`` at present; "" if there is one, or none is wanted."""
+        """Reason why there is no full connection to server ``id``; "" if there is one, or none is wanted."""
         peer = self.peers.by_id.get(id)
         return peer.trouble if peer is not None else ""
 
     def begin_read(self, client: ClientConnection, ask: w.Read | w.ReadColumns) -> None:
         self.reads.begin(client, ask)
 
-    def begin_cursors(self, client: ClientConnection, ask: w.ListCursors) -> None:
-        client.nursery.start_soon(serve_list, self.driver, self._store, client, ask)
+    def begin_cursors(self, client: ClientConnection, request: int) -> None:
+        client.nursery.start_soon(serve_list, self.driver, self._store, client, request)
 
     def begin_await(self, client: ClientConnection, ask: w.AwaitReplicated) -> None:
         self.everyone.begin(client, ask)
@@ -337,7 +332,7 @@ class Node:
         self.backups.begin(client, ask)
 
     def begin_give_back(self, client: ClientConnection, ask: w.GiveBack) -> None:
-        """Only to be begun: `status` tells how far it is."""
+        """Ask the store to return free space, and answer at once: `status` shows the progress."""
         self.writer.give_back()
         client.settle(w.Done(ask.request, 0))
 
@@ -363,7 +358,9 @@ class Node:
     async def _answer_status(self, client: ClientConnection, ask: w.Status, now_ms: int) -> None:
         try:
             within = await self.reads.extent()
-            storage = await trio.to_thread.run_sync(self._storage_fields)
+            storage = await trio.to_thread.run_sync(
+                storage_fields, self._store, self.growth, self.writer.stats, len(self.listener.clients)
+            )
         except StoreError as error:
             client.refuse(ask.request, Code.NOT_READY, detail=str(error))
             return
@@ -375,30 +372,5 @@ class Node:
             self.disk.look_soon()
         storage |= {**self.scrubber.fields(), "damage": [*self.scrubber.remarks(), *unread]}
         storage |= {**self.comparer.fields(), "divergence": self.comparer.remarks()}
-        fields = status_fields(self.us, self.replica, self.peers, self.listener.strangers, within, storage)
+        fields = status_fields(self.us, self.replica, self.peers.by_id, self.listener.strangers, within, storage)
         client.settle(w.StatusAnswer(ask.request, fields))
-
-    def _sizes(self) -> dict[str, Any]:
-        """What is not to be had is left out; ``unread`` says why, for people."""
-        store = self._store
-        try:
-            return {
-                "disk_bytes": store.size_bytes(), "file_free_bytes": store.free_bytes(),
-                "giving_back": store.giving_back(), **self.growth.fields(),
-            }
-        except StoreError as error:
-            return {"unread": [f"the sizes of its data file cannot be read: {error}"]}
-
-    def _storage_fields(self) -> dict[str, Any]:
-        stats = self.writer.stats
-        lately = stats.timings.spread(time.perf_counter())
-        return {
-            **self._sizes(),
-            "commits": stats.commits,
-            "commit_ms": round(stats.mean_commit_ms, 3),
-            "fsync_samples": lately.samples,
-            "fsync_p50_ms": round(lately.p50_ms, 3) if lately.samples else None,
-            "fsync_p99_ms": round(lately.p99_ms, 3) if lately.samples else None,
-            "fsync_max_ms": round(lately.max_ms, 3) if lately.samples else None,
-            "clients": len(self.listener.clients),
-        }

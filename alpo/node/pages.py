@@ -1,43 +1,43 @@
-"""What a read of the log gives, from a store alone: no tasks, no replica. Runs in a reader's thread.
+"""Pages of a read, made from a store alone, without tasks or the replica. Runs in a reader's thread.
 
 Laws:
 
-* A page ends at or before the entry id it was given: whoever gives it answers for that (R25, R26).
-* Entries are whole and in order; nothing at or after ``start`` is left out but other clients' payloads when one
-  client's are asked for, and ``next_lsn`` says how far the page looked.
+* A page ends at or before the entry id given: the caller vouches for that id (R25, R26).
+* Entries are whole and in order. From ``start`` on none is left out, except other clients' payloads if one client's are
+  asked for; ``next_lsn`` says how far the page looked.
 * A page fits in a frame, however small its payloads and long its clients' names: rows are bounded as bodies are.
-* Outside of the log is an error that names the log's extent, never a silent skip (R20). No payload below
-  ``first_lsn`` leaves, not even the front of a batch in which the log was trimmed.
-* A page ends before an entry that is damaged; one that would begin with it is the store's `DamagedStore` (R31).
-* The store may be cleaned while a page is made. What is missing then is `Overtaken`: whoever asked looks again at where
-  the log begins, and either finds another page or an honest `OutOfRange`.
+* An LSN outside the log is an error that gives the log's bounds, never a silent skip (R20). No payload below
+  ``first_lsn`` is sent, not even from a batch that was trimmed in the middle.
+* A page ends before a damaged entry; one that would begin with it raises the store's `DamagedStore` (R31).
+* The store may be cleaned while a page is made. Missing entries then raise `Overtaken`: the caller looks again where
+  the log begins, and gets another page or a true `OutOfRange`.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from alpo.core.client_ids import CLIENT_BYTES_MAX
 from alpo.core.entries import Kind, join_payloads, split_payloads
 from alpo.storage.columns import NO_COLUMNS, Columns, joined, only
 from alpo.storage.interface import DamagedStore, Store
 from alpo.storage.scrub import read_sound_columns
-from alpo.wire.codec import CLIENT_ID_BYTES_MAX
 from alpo.wire.column_pages import PageColumns, pack_page
 from alpo.wire.framing import GATHERED_BYTES_MAX
 from alpo.wire.requests import ColumnPage, Page, Read, ReadColumns
 
-#: How much one page of one client's payloads may look through before it answers with what it has.
+#: Bytes that a page of one client's payloads looks through before it is returned with what was found.
 SCAN_BYTES_MAX = 8 << 20
-#: What a row of a page takes beside its body, at most: six integers, a name, the heads of array, name and body.
-ROW_BYTES_MAX = 6 * 9 + CLIENT_ID_BYTES_MAX + 1 + 2 + 5
-#: Rows of one page: the half of what is gathered that is for the rest than bodies (`framing.frame_bytes_max`).
+#: Most bytes of a row beside its body: six integers, a name, the heads of array, name and body.
+ROW_BYTES_MAX = 6 * 9 + CLIENT_BYTES_MAX + 1 + 2 + 5
+#: Rows of one page: they share half of a frame's bound with everything that is not bodies (`framing.frame_bytes_max`).
 PAGE_ROWS_MAX = GATHERED_BYTES_MAX // 2 // ROW_BYTES_MAX
-#: Ids looked at in one go when the last payloads of one client are sought.
+#: Ids read at a time when one client's last payloads are searched for.
 _BACK_IDS = 4096
 
 
 class OutOfRange(Exception):
-    """The LSN asked for is not in the log."""
+    """The requested LSN is not in the log, which holds ``first_lsn`` … ``last_lsn``."""
 
     def __init__(self, first_lsn: int, last_lsn: int) -> None:
         super().__init__(f"{first_lsn},{last_lsn}")
@@ -46,11 +46,11 @@ class OutOfRange(Exception):
 
 
 class Overtaken(Exception):
-    """Entries that the page needs were cleaned since its `Extent` was taken."""
+    """Entries that the page needs were cleaned since its `Extent` was determined."""
 
 
 class Front(NamedTuple):
-    """Where a log begins: the last cleaned id, the LSN after it, and the first LSN that is served (R20)."""
+    """Start of the log: the last cleaned id, the LSN after it, and the first LSN that is served (R20)."""
 
     base_id: int
     base_next_lsn: int
@@ -58,9 +58,9 @@ class Front(NamedTuple):
 
 
 class Extent(NamedTuple):
-    """What may be read: entries ``first_id`` … ``end_id``, LSNs ``first_lsn`` … ``end_lsn``.
+    """Readable range: entries ``first_id`` … ``end_id``, LSNs ``first_lsn`` … ``end_lsn``.
 
-    An empty log spans 1 … 0, one of which all was trimmed n + 1 … n.
+    An empty log has 1 … 0; one of which all n payloads were trimmed has n + 1 … n.
     """
 
     first_id: int
@@ -80,15 +80,15 @@ def extent(store: Store, front: Front, end_id: int) -> Extent:
 
 
 def extent_to(front: Front, end_id: int, end_lsn: int) -> Extent:
-    """The extent up to entry ``end_id``, the log up to which holds LSNs up to ``end_lsn``.
+    """The extent up to entry ``end_id``, given the LSN at which the log up to there ends.
 
-    A trim mark may be known before our own disk holds what it covers: then there is nothing to be read yet.
+    A trim may be known before this disk holds all that it covers: then there is nothing to read yet.
     """
     return Extent(front.base_id + 1, end_id, front.first_lsn, max(end_lsn, front.first_lsn - 1))
 
 
 def answer(ask: Read | ReadColumns, entries: Columns, next_lsn: int, end_lsn: int, first_lsn: int) -> Page | ColumnPage:
-    """A page in the form that was asked for."""
+    """The page in the form that was asked for: rows or columns."""
     columns = PageColumns(
         entries.ids, entries.terms, entries.times_ms, entries.clients, entries.serials, entries.lsns, entries.counts,
         entries.bodies,
@@ -101,8 +101,8 @@ def answer(ask: Read | ReadColumns, entries: Columns, next_lsn: int, end_lsn: in
 def build_page(
     store: Store, ask: Read | ReadColumns, within: Extent, bytes_max: int, rows_max: int = PAGE_ROWS_MAX
 ) -> Page | ColumnPage:
-    """The page that ``ask`` is due; it looks at ``rows_max`` entries at most. Raises `OutOfRange`, `Overtaken`, and the
-    store's `DamagedStore`."""
+    """Read the page for ``ask``, from at most ``rows_max`` entries. Raises `OutOfRange`, `Overtaken`, and the store's
+    `DamagedStore`."""
     start = _start(store, ask, within, bytes_max)
     all_gone = not ask.start and 0 < ask.end < within.first_lsn
     if all_gone or not within.first_lsn <= start <= within.end_lsn + 1:
@@ -133,7 +133,7 @@ def build_page(
         if not ask.client:
             break
     if next_lsn == start:
-        raise Overtaken  # the entry that holds it was there
+        raise Overtaken  # the entry with this LSN was there before
     page = joined(parts)
     if page.ids and page.lsns[0] < within.first_lsn:
         page = _trimmed(page, within.first_lsn)
@@ -141,7 +141,7 @@ def build_page(
 
 
 def _trimmed(page: Columns, first_lsn: int) -> Columns:
-    """Of its first entry, a batch, the payloads from ``first_lsn`` on."""
+    """The page without the payloads below ``first_lsn`` in its first entry, a batch."""
     left = split_payloads(page.counts[0], page.bodies[0])[first_lsn - page.lsns[0] :]
     return page._replace(
         lsns=(first_lsn, *page.lsns[1:]), counts=(len(left), *page.counts[1:]),
@@ -168,7 +168,7 @@ def _start(store: Store, ask: Read | ReadColumns, within: Extent, bytes_max: int
 
 
 def _last_of_client(store: Store, ask: Read | ReadColumns, within: Extent, bytes_max: int) -> int:
-    """The LSN from which ``ask.last`` payloads of that client follow, sought from the end backwards."""
+    """The LSN from which this client has ``ask.last`` payloads; searched backwards from the end."""
     missing, upto = ask.last, within.end_id
     while upto >= within.first_id:
         first_id = max(within.first_id, upto - _BACK_IDS + 1)

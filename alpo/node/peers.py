@@ -1,19 +1,19 @@
-"""The connections that we dial: one to every other member, kept up for as long as the server runs.
+"""Outgoing connections: one to every other member, kept up as long as the server runs.
 
 Laws:
 
-* A peer is dialled at the list's address, the configured one, and the one its last hello gave, in turn (R27).
-* A full connection is `Connected` to the core, and `Disconnected` once it goes: in between nothing is lost
-  in silence (R17).
-* Nothing came in for a whole election timeout although we sent: the connection is half open, and dialled anew.
-* Between two passive servers nothing is said for as long as a leader lives. That such a connection is half open is
-  noticed within a few seconds all the same, not only by the canvass that is lost on it.
-* Who answers with another disk than the listed one is stayed with for a while only, if there are other addresses: the
-  one that was replaced may still run at its own.
-* The disk that was replaced speaks for nobody: that it answers says nothing of the member, nor of where that is.
-* The pause between attempts is bounded by ``retry_s_max``, and ends early when the peer itself dials us.
-* One outage is one ``peer_lost``, one ``peer_unreachable`` if it lasts, one ``peer_connected`` at its end. Before the
-  first start is done nothing is an outage: what that waits for is told by itself.
+* A peer is dialled at the address in the member list, the configured one, and that of its last hello, in turn (R27).
+* The core gets `Connected` for a full connection, and `Disconnected` when it ends: in between no message is lost
+  silently (R17).
+* If nothing came in for an election timeout although something was sent, the connection is half open, and is redialled.
+* Two passive servers say nothing to each other as long as a leader lives. If such a connection is half open, keepalive
+  finds out within a few seconds, not only the canvass that would be lost on it.
+* A peer that answers with another disk than the listed one is kept only for a while if it has other addresses: the
+  server that was replaced may still run at its own.
+* The replaced disk speaks for nobody: its answer tells neither whether the member is up nor where.
+* The pause between attempts is at most `_RETRY_S_MAX`, and ends early when the peer itself dials.
+* One outage is one ``peer_lost``, one ``peer_unreachable`` if it lasts, one ``peer_connected`` at its end. Until the
+  first start is done nothing is an outage: what that waits for is reported by itself.
 """
 
 from __future__ import annotations
@@ -23,27 +23,26 @@ import socket
 
 import trio
 
-from alpo.config import ConfigError, parse_address
+from alpo.addresses import AddressError, parse_address
 from alpo.core.inputs import Connected, Disconnected, PeerAddress, Received
 from alpo.core.members import Identity
 from alpo.core.messages import START_ONLY
-from alpo.core.ready import Code
+from alpo.core.requests import Code
 from alpo.wire.codec import ToldProblem, WireError, decode_envelope, decode_hello, encode, version_told
 from alpo.wire.framing import FrameError
 from alpo.wire.requests import OLDEST_VERSION, VERSION, PeerHello, Problem
 
 from .driver import Driver
-from .hello import Ourselves, listed_incarnation, objection, our_hello, timers_differ
 from .limits import FRAME_BYTES_MOST, frame_bytes
 from .link import Body, Link, LinkClosed
-from .routes import Route, Routes
+from .routes import Ourselves, Route, Routes, listed_incarnation, objection, our_hello, timers_differ
 
 _RETRY_S_MAX = 1.0
 _CONNECT_S_MAX = 1.0
 _KEEPALIVE_S = (1, 1)
-#: So many election timeouts we stay with another disk than the listed one, if that may be found at another address.
+#: Election timeouts to stay with another disk than the listed one, if that may be found at another address.
 _STRANGER_TIMEOUTS = 4
-#: So many election timeouts a peer may be away before that is worth a warning; one that said that it was stopping.
+#: Election timeouts that a peer may be away before a warning; the second if it said that it was stopping.
 GRACE_TIMEOUTS, GRACE_STOPPED_TIMEOUTS = 10, 120
 
 
@@ -56,31 +55,32 @@ class OlderVersion(Exception):
 
 
 class Peer:
-    """One other member, and our connection to it."""
+    """Another member, and the connection to it."""
 
     def __init__(self, id: int) -> None:
         self.id = id
-        #: The address that its last hello gave, "" before.
+        #: Address given in its last hello; "" before.
         self.said_address = ""
-        #: Why there is no full connection at present; "" while there is one.
+        #: Reason why there is no full connection at present; "" while there is one.
         self.trouble = "not tried yet"
         self.route: Route | None = None
         self.incarnation = b""
-        #: Of the protocol, to be tried next: the newest, or an older one that it has just said it speaks.
+        #: Protocol version to try next: the newest, or an older one that the peer has just named.
         self.version = VERSION
         #: Set while the other side has said that it is stopping.
         self.stopping = False
-        #: Ends the wait for the moment from which on the present outage is worth a warning; None: there is no outage.
+        #: Cancels the wait after which the present outage is reported; None: there is no outage.
         self.outage: trio.CancelScope | None = None
         self._turn = 0
         self._kick = trio.Event()
 
     def kick(self) -> None:
-        """End the pause between attempts: there is reason to think that dialling would succeed now."""
+        """End the pause between attempts: dialling may succeed now."""
         self._kick.set()
 
     async def pause(self, pause_s: float, least_s: float) -> bool:
-        """Wait for ``pause_s`` or a kick; True if it was the kick. Kicked since the pause before: for ``least_s``."""
+        """Wait for ``pause_s`` or a kick; True if kicked. After a kick since the last pause, wait for ``least_s``
+        only."""
         if self._kick.is_set():
             pause_s = min(pause_s, least_s)
         self._kick = trio.Event()
@@ -93,12 +93,13 @@ class Peer:
         self._turn -= 1
 
     def next_address(self, addresses: list[str]) -> str:
+        """The next of ``addresses``, in turn."""
         self._turn += 1
         return addresses[self._turn % len(addresses)]
 
 
 class Peers:
-    """All peers; one task each, in ``nursery`` (given to `start`)."""
+    """All peers, with a task for each in the nursery given to `start`."""
 
     def __init__(self, us: Ourselves, driver: Driver, routes: Routes, configured: dict[int, str]) -> None:
         self._us = us
@@ -112,17 +113,17 @@ class Peers:
         self.by_id: dict[int, Peer] = {}
 
     def start(self, nursery: trio.Nursery) -> None:
-        """Begin to dial everyone."""
+        """Begin to dial every member."""
         self._nursery = nursery
         self.follow_members()
         self._driver.after_step.append(self.follow_members)
 
     def follow_members(self) -> None:
-        """Dial whoever has come into the list; restricted connections are tried anew when it has changed."""
+        """Dial new members; redial restricted connections if the member list has changed."""
         latest, cluster, asked = self._replica.members.latest, self._replica.cluster, self._replica.asked_id
         if self._nursery is None or (latest is self._seen[0] and cluster is self._seen[1] and asked == self._seen[2]):
             return
-        to_ask = {asked, self._seen[2]} - {0}  # who is asked for, or was, may be found elsewhere than before
+        to_ask = {asked, self._seen[2]} - {0}  # servers that were or are sought may now be at other addresses
         self._seen = (latest, cluster, asked)
         self._notice_removal()
         for id in sorted(self._wanted() | to_ask):
@@ -143,8 +144,8 @@ class Peers:
         self._gone = gone
 
     def _wanted(self) -> set[int]:
-        """Whom we dial: the members, who was just taken out and is to be told so, who is asked for; before the
-        first start whoever is configured."""
+        """Ids to dial: members, a removed one that must be told so, one that is sought; before the first start those
+        configured."""
         replica = self._replica
         ids = {member.id for member in replica.members.latest.replicas} or set(self._configured)
         if replica.leadership is not None:
@@ -156,8 +157,8 @@ class Peers:
         return not listed or not peer.incarnation or listed == peer.incarnation
 
     def heard_from(self, who: Identity, address: str, open_for_all: bool) -> None:
-        """A peer has dialled us: it is up, at ``address``. ``open_for_all``: dialling it would open a full
-        connection now."""
+        """Note that a peer has dialled this server from ``address``, so it is up. ``open_for_all``: dialling it would
+        now open a full connection."""
         peer = self.by_id.get(who.id)
         if peer is not None and not self._was_replaced(who):
             peer.said_address = address
@@ -194,9 +195,9 @@ class Peers:
                     peer.version = older.version
                     peer.stay()
                     continue
-                except (LinkClosed, FrameError, WireError, OSError, trio.TooSlowError, ConfigError) as error:
+                except (LinkClosed, FrameError, WireError, OSError, trio.TooSlowError, AddressError) as error:
                     self._note_trouble(peer, str(error) or "no answer in time")
-            peer.version = VERSION  # it may be another program by now
+            peer.version = VERSION  # by now another release may run there
             pause_s = heartbeat_s / 2 if was_up else min(pause_s * 2, _RETRY_S_MAX)
             if await peer.pause(pause_s, heartbeat_s / 2):
                 pause_s = heartbeat_s / 2
@@ -212,13 +213,14 @@ class Peers:
             self._nursery.start_soon(self._warn_if_it_lasts, peer, peer.outage)
 
     async def _warn_if_it_lasts(self, peer: Peer, outage: trio.CancelScope) -> None:
-        """``outage`` is cancelled once the peer is connected, or is no peer any more."""
+        """Report the outage if it lasts; ``outage`` is cancelled when the peer is connected, or is no peer any more."""
         timeouts, started = GRACE_STOPPED_TIMEOUTS if peer.stopping else GRACE_TIMEOUTS, False
         with outage:
             while not started:
                 started = self._replica.first_start.started
                 await trio.sleep(timeouts * self._us.timers_ms[1] / 1000)
-            if self._replica.status_text not in ("GONE", "RETIRED"):  # it is the one that nobody talks to
+            # otherwise this server is the one that nobody talks to
+            if self._replica.status_text not in ("GONE", "RETIRED"):
                 self._driver.note("peer_unreachable", peer=peer.id, why=peer.trouble)
 
     def _end_outage(self, peer: Peer) -> None:
@@ -228,7 +230,8 @@ class Peers:
             peer.outage = None
 
     async def _session(self, peer: Peer, address: str) -> bool:
-        """One connection from dialling to its end. True if it was full, however it ended."""
+        """One connection from dialling to its end. True if it was full. Raises what ended it before or during the
+        hellos."""
         with trio.fail_after(_CONNECT_S_MAX):
             sock = await _connect(address)
         link = Link(sock, 2 * self._replica.cfg.peer_inflight_bytes_max + FRAME_BYTES_MOST, _KEEPALIVE_S)
@@ -316,11 +319,11 @@ class Peers:
         return "first start under way"
 
     async def _watch_silence(self, route: Route) -> None:
-        """Close a connection over which nothing came for an election timeout although we sent."""
+        """Close a connection over which nothing came for an election timeout although something was sent."""
         timeout_s = self._us.timers_ms[1] / 1000
         while True:
             now_s, since_s = trio.current_time(), route.silent_since_s
-            if since_s is None:  # nothing is due for a timeout; all connections are looked at in one waking
+            if since_s is None:  # nothing is due; align with the other connections, so that one wake-up serves all
                 await trio.sleep_until((now_s // timeout_s + 1) * timeout_s)
             elif now_s < since_s + timeout_s:
                 await trio.sleep_until(since_s + timeout_s)
@@ -330,11 +333,13 @@ class Peers:
 
 
 def note_timers(driver: Driver, peer: int, hello: PeerHello, us: Ourselves) -> None:
+    """Log that a peer has other timers than this server."""
     driver.note("timers_differ", peer=peer, theirs_ms=hello.timers_ms, ours_ms=us.timers_ms)
 
 
 def take_messages(driver: Driver, route: Route, who: Identity, bodies: list[Body]) -> None:
-    """Post the messages of ``bodies``, which must be from ``who``. Raises `WireError` on anything else."""
+    """Post the messages in ``bodies``. Raises `WireError` if one is not from ``who``, or not allowed on this
+    connection."""
     route.silent_since_s = None
     now_s = trio.current_time()
     for body in bodies:
@@ -349,7 +354,7 @@ def take_messages(driver: Driver, route: Route, who: Identity, bodies: list[Body
 
 
 async def _connect(address: str) -> socket.socket:
-    """A connected socket. Raises OSError, `ConfigError`."""
+    """Connect a socket. Raises OSError, `AddressError`."""
     host, port = parse_address(address)
     stream = await trio.open_tcp_stream(host, port)
     return socket.socket(fileno=stream.socket.detach())

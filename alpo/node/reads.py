@@ -1,22 +1,21 @@
-"""Reads of the log: who waits for what, and which thread reads (R25, R26). `pages` says what a page holds.
+"""Reads of the log: which wait for what, and in which thread they run (R25, R26). `pages` makes the pages.
 
 Laws:
 
-* A page shows nothing beyond what the core vouched for: the id of a `ReadAt`, or ``readable_id`` as it stands.
-* The store is read in a bounded number of threads, one page a connection at a time, and no page is made
-  for a client that has not read its earlier ones.
-* A page that cleaning overtakes is made anew from where the log now begins: a read ends with OUT_OF_RANGE or goes on
-  without a gap, and the server never takes what it has cleaned for damage.
-* However many wait for the log to grow, a group costs one look at its end; whoever still has to wait sleeps on.
+* A page shows nothing beyond what the core allowed: the id of a `ReadAt`, or the present ``readable_id``.
+* A bounded number of threads reads the store, one page a connection at a time, and no page is made for a client that
+  has not read its earlier ones.
+* A page that cleaning overtakes is made again from where the log now begins: a read ends with OUT_OF_RANGE or continues
+  without a gap, and the server never takes cleaned entries for damage.
+* However many reads wait for the log to grow, a group costs one look at its end; those that must wait on sleep on.
 """
 
 from __future__ import annotations
 
 import trio
 
-from alpo.core.inputs import ReadIndex
-from alpo.core.ready import Code, ReadAt, Refused, Reply
 from alpo.core.replica import Replica
+from alpo.core.requests import Code, ReadAt, ReadIndex, Refused, Reply
 from alpo.storage.columns import NO_COLUMNS
 from alpo.storage.interface import DamagedStore, Store, StoreError
 from alpo.wire import requests as w
@@ -29,23 +28,23 @@ from .pages import Extent, Front, OutOfRange, Overtaken, answer, build_page, ext
 from .status import waiting
 from .throttle import Bulk, Size, weight_of
 
-#: How often a page is made anew because cleaning overtook it. Between two of them a chunk was cleaned.
+#: Attempts at a page that cleaning overtakes; between two of them a chunk was cleaned.
 _OVERTAKEN_MAX = 8
 
 
 def front(replica: Replica) -> Front:
-    """Where the log begins now. It moves before the store does: what is gone from there is below it."""
+    """Start of the log as the replica has it. It moves up before the store deletes: whatever is above it is stored."""
     return Front(replica.log.base_id, replica.log.base_next_lsn, replica.cleaning.first_lsn)
 
 
 def _encoded_page(store: Store, ask: w.Read | w.ReadColumns, within: Extent, size: Size) -> tuple[bytes, int]:
-    """`build_page` as a frame, and its weight: all that is much work about it is done in the thread that reads."""
+    """Make a page and encode it; returns the frame and its weight. All costly work is done in the reading thread."""
     page = build_page(store, ask, within, size.bytes, size.rows)
     return encode(page), weight_of(ask, page)
 
 
 class _Wait:
-    """The origin of a `ReadIndex`, and whoever waits for its answer."""
+    """Origin of one `ReadIndex`, with the task that waits for its answer."""
 
     def __init__(self) -> None:
         self.reply: ReadAt | Refused | None = None
@@ -57,7 +56,7 @@ class _Wait:
         self._event.set()
 
     def flush(self) -> None:
-        """Nothing is gathered."""
+        """Do nothing: no replies are collected."""
 
     async def wait(self) -> ReadAt | Refused:
         await self._event.wait()
@@ -66,7 +65,7 @@ class _Wait:
 
 
 class Reads:
-    """The read path. A read runs in its client's nursery, and ends with the connection."""
+    """Service for reads. Each runs in its client's nursery, and ends with the connection."""
 
     def __init__(self, driver: Driver, store: Store, limits: Limits) -> None:
         self._driver = driver
@@ -77,25 +76,25 @@ class Reads:
         self._threads = trio.CapacityLimiter(limits.read_threads)
         self._nursery: trio.Nursery | None = None
         self._pollers: dict[trio.Event, int] = {}  # event -> LSN that it waits for
-        self._looked_at = -1  # readable id that pollers were last told of
+        self._looked_at = -1  # readable id for which pollers were last woken
         self._looking = False
-        self._known = (0, 0)  # the last entry looked at, and the last LSN up to it
+        self._known = (0, 0)  # (id, LSN after which it ends) of the entry last looked up
 
     def start(self, nursery: trio.Nursery) -> None:
-        """Begin to serve."""
+        """Begin to serve; helper tasks run in ``nursery``."""
         self._nursery = nursery
         self._driver.after_step.append(self._notice)
 
     def begin(self, client: ClientConnection, ask: w.Read | w.ReadColumns) -> None:
-        """Serve one read; its answer goes to ``client``."""
+        """Start one read; its answer goes to ``client``."""
         client.nursery.start_soon(self._serve, client, ask)
 
     def bound(self, bulk_read_bytes_per_s: int) -> None:
-        """Another rate of great reads from now on."""
+        """Change the rate of bulk reads, bytes/s."""
         self._bulk.bound(bulk_read_bytes_per_s)
 
     async def extent(self) -> Extent:
-        """What a local reader may see right now."""
+        """The range that a local reader may see right now. Raises `StoreError`."""
         return await self._extent(self._replica.readable_id)
 
     # -- one read ---------------------------------------------------------------------------------------
@@ -123,7 +122,7 @@ class Reads:
         return None
 
     async def _local_end(self, client: ClientConnection, ask: w.Read | w.ReadColumns) -> int | None:
-        """Up to where a local read may see, once there is what it waits for, or its time is up."""
+        """The id up to which a local read may see, after waiting for what it wants; None if the read was refused."""
         status = self._replica.status_text
         if status != "VOTING":
             detail = "; ".join([f"this server is {status}", *waiting(self._replica)])
@@ -161,7 +160,8 @@ class Reads:
             self._refuse_range(client, ask, OutOfRange(front(self._replica).first_lsn, within.end_lsn))
 
     def _refuse_range(self, client: ClientConnection, ask: w.Read | w.ReadColumns, error: OutOfRange) -> None:
-        """A server that is behind must not tell a reader, who has waited for it, that there is no such LSN."""
+        """Refuse a read outside the log. But a reader that waited on a lagging server gets an empty page: the LSN may
+        exist elsewhere."""
         if not ask.linearizable and ask.wait_ms > 0 and ask.start > error.last_lsn:
             client.settle(answer(ask, NO_COLUMNS, ask.start, error.last_lsn, error.first_lsn))
         else:
@@ -187,7 +187,7 @@ class Reads:
                 raise DamagedStore(f"entry {end_id} is missing")
 
     async def wait_for_lsn(self, lsn: int) -> None:
-        """Until a local reader may see payload ``lsn``."""
+        """Wait until a local reader may see payload ``lsn``."""
         while True:
             seen_id = self._replica.readable_id
             if (await self._extent(seen_id)).end_lsn >= lsn:
@@ -201,7 +201,7 @@ class Reads:
                 del self._pollers[event]
 
     def _notice(self) -> None:
-        """After a group: is there more to see, and anybody who waits for it?"""
+        """Wake pollers if the readable end has moved; called after every step."""
         self._bulk.notice()
         if self._pollers and self._replica.readable_id != self._looked_at and not self._looking:
             assert self._nursery is not None
@@ -214,7 +214,7 @@ class Reads:
                 self._nursery.start_soon(self._look)
 
     async def _look(self) -> None:
-        """The end is not in memory (just after a start): look at the store."""
+        """Look up the end of the log in the store: just after a start it is not in memory."""
         try:
             found = await self._extent(self._replica.readable_id)
         finally:

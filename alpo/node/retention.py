@@ -1,36 +1,118 @@
-"""What this server keeps of its log, and the task that cleans the rest (R19, R20).
+"""Retention: what this server keeps of its log, the lag of cursors that need more, and the task that cleans the rest
+(R19, R20).
 
 Laws:
 
-* Nothing is cleaned but by the core, which is only asked, and grants no more than all members hold (R19).
+* Only the core cleans. This task asks; the core grants no more than what all members hold (R19).
 * What a reader's cursor needs stays, until the cursor lags further than the policy allows: then the leader drops it.
-* What was trimmed is let go always; what is older, larger or more than the policy allows, only if there is a policy.
-* A chunk at a time, the next one when the last is on disk and the disk has had some rest: appends go on beside it. A
-  chunk that took long makes the next one smaller.
-* The ids are looked for in a reader's thread; a store that cannot be read stops no server (its reads fail too).
+* Trimmed payloads are always cleaned; those beyond the limits of age, size or number only if the policy has limits.
+* One chunk is cleaned at a time. The next follows when the last is on disk and the disk has rested: appends continue
+  meanwhile. A slow chunk makes the next one smaller.
+* Ids are searched in a reader's thread. A store that cannot be read does not stop the server (its reads fail too).
+* A lag in bytes is an estimate: the cursor's share, by entries, of the data file. A lag in seconds is the age of the
+  first payload that the reader has not had. Both are 0 at the end of the log.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import trio
 
-from alpo.core.inputs import Clean, DropCursor
+from alpo.core.inputs import Clean
 from alpo.core.replica import Replica
+from alpo.core.requests import Code, CursorsAre, DropCursor, ListCursors, Refused, Reply
 from alpo.storage.interface import DamagedStore, Store, StoreError
+from alpo.wire import requests as w
 
-from .cursor_lag import Lag, Nobody, lags
+from .client_connection import ClientConnection
 from .driver import Driver, wall_ms
 
-#: Between two looks at what may go.
+
+class Lag(NamedTuple):
+    """A cursor's position and lag; ``upto_id``: it needs no entry up to there."""
+
+    name: str
+    lsn: int
+    upto_id: int
+    lag_bytes: int
+    lag_s: float
+
+
+def lags(store: Store, cursors: Iterable[tuple[str, int]], base_id: int, end_id: int) -> list[Lag]:
+    """The lag of each cursor behind entry ``end_id``, in a log that begins after ``base_id``. For a thread. Raises
+    `StoreError`."""
+    found: list[Lag] = []
+    live_bytes, now_ms = store.live_bytes(), wall_ms()
+    for name, lsn in cursors:
+        id = store.find_lsn(lsn, end_id)
+        head = store.entry_head(id) if id <= end_id else None
+        if head is None:
+            found.append(Lag(name, lsn, end_id, 0, 0.0))
+            continue
+        share = (end_id - id + 1) / max(1, end_id - base_id)
+        found.append(Lag(name, lsn, id - 1, round(live_bytes * min(1.0, share)), max(0, now_ms - head[0]) / 1000))
+    return found
+
+
+class Nobody:
+    """Origin of the server's own requests to its core; ignores the answer."""
+
+    def answer(self, reply: Reply) -> None:
+        """Ignore the reply; its effect shows in the log."""
+
+    def flush(self) -> None:
+        """Do nothing: no replies are collected."""
+
+
+class _Wait:
+    """Origin of one `ListCursors`, with the task that waits for its answer."""
+
+    def __init__(self) -> None:
+        self._reply: CursorsAre | Refused | None = None
+        self._event = trio.Event()
+
+    def answer(self, reply: Reply) -> None:
+        assert isinstance(reply, CursorsAre | Refused)
+        self._reply = reply
+        self._event.set()
+
+    def flush(self) -> None:
+        """Do nothing: no replies are collected."""
+
+    async def wait(self) -> CursorsAre | Refused:
+        await self._event.wait()
+        assert self._reply is not None
+        return self._reply
+
+
+async def serve_list(driver: Driver, store: Store, client: ClientConnection, request: int) -> None:
+    """Answer a client's ``request`` with all cursors and their lags."""
+    wait = _Wait()
+    driver.post(ListCursors(wait))
+    driver.kick()
+    reply = await wait.wait()
+    if isinstance(reply, Refused):
+        client.refuse(request, reply.code, number=reply.number, leader=reply.leader, detail=reply.detail)
+        return
+    replica: Replica = driver.replica
+    try:
+        rows = await trio.to_thread.run_sync(lags, store, reply.rows, replica.log.base_id, replica.guaranteed_id)
+    except StoreError as error:
+        client.refuse(request, Code.NOT_READY, detail=f"this server's store cannot be read: {error}")
+        return
+    client.settle(w.CursorTable(request, [(r.name, r.lsn, r.lag_bytes, round(r.lag_s * 1000)) for r in rows]))
+
+
+#: Seconds between two looks for what can be cleaned.
 LOOK_EVERY_S = 1.0
-#: Entries of one chunk. It begins small, for nobody knows how large the entries are.
+#: Entries in one chunk. The first is small: the size of the entries is not known yet.
 CHUNK_ENTRIES_MIN, CHUNK_ENTRIES_MAX = 64, 2_000
-#: A chunk that took longer than this and so many usual commits halves the next one, else it is doubled.
+#: Duration beyond which, plus so many usual commits, a chunk halves the next one; else it is doubled.
 CHUNK_S_MAX, COMMITS_MAX = 0.03, 2.0
-#: Rest after a chunk: so long at least, and so many times what the chunk took.
+#: Rest after a chunk: at least so many seconds, and so many times the chunk's duration.
 REST_S_MIN, REST_TIMES = 0.02, 2.0
 #: Servers named in one reason why cleaning waits.
 _NAMED_MAX = 8
@@ -38,27 +120,28 @@ _NAMED_MAX = 8
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """What a server keeps, by its own clock and disk; None: no limit. What is over any limit may go."""
+    """Retention policy of a server, by its own clock and disk; None: no limit. Entries beyond any limit may be
+    cleaned."""
 
     max_age_s: float | None = None
     max_bytes: int | None = None
     max_entries: int | None = None
-    #: A cursor that holds cleaning back and lags further than either is dropped by the leader.
+    #: Lags, each with a limit: the leader drops a cursor that holds cleaning back and exceeds either.
     cursor_lag_bytes: int | None = 16 << 30
     cursor_lag_s: float | None = 7 * 24 * 3600.0
 
     @property
     def limits(self) -> bool:
-        """May anything go that nobody trimmed?"""
+        """True if entries that were not trimmed may be cleaned."""
         return self.max_age_s is not None or self.max_bytes is not None or self.max_entries is not None
 
 
-#: The default: only what was trimmed may go.
+#: The default: only trimmed entries are cleaned.
 KEEP_ALL = Retention()
 
 
 class Cleaner:
-    """Asks the core to clean, when due. ``commit_s``: how long commits take at present, seconds."""
+    """Task that asks the core to clean. ``commit_s`` returns the present duration of a commit in seconds."""
 
     def __init__(self, driver: Driver, store: Store, policy: Retention, commit_s: Callable[[], float]) -> None:
         self._driver = driver
@@ -67,14 +150,14 @@ class Cleaner:
         self.policy = policy
         self._commit_s = commit_s
         self._chunk = CHUNK_ENTRIES_MIN
-        self._wanted_id = 0  # what could go, as last looked
-        self._noted_beat = -1.0  # the multiple of `LOOK_EVERY_S` in which it was last noted what waits
-        #: Why less is cleaned than could be, a sentence a reason.
+        self._wanted_id = 0  # id up to which the last look found entries to clean
+        self._noted_beat = -1.0  # multiple of `LOOK_EVERY_S` in which the waiting was last noted
+        #: Reasons why less is cleaned than could be, a sentence each.
         self.waits: list[str] = []
-        self._holder: Lag | None = None  # the cursor that holds back what could go
+        self._holder: Lag | None = None  # the cursor that holds cleaning back
 
     async def run(self) -> None:
-        """Clean on a schedule until cancelled."""
+        """Clean when due, until cancelled."""
         while True:
             try:
                 cleaned = await self._clean_chunk()
@@ -82,11 +165,11 @@ class Cleaner:
                 self._driver.note("cannot_clean", why=str(error))
                 cleaned = False
             if not cleaned:
-                # Whoever waits for full seconds is woken with the others: an idle server wakes less often.
+                # Full seconds: all tasks that wait for them wake together, so an idle server wakes less often.
                 await trio.sleep_until((trio.current_time() // LOOK_EVERY_S + 1) * LOOK_EVERY_S)
 
     async def _clean_chunk(self) -> bool:
-        """One chunk and the rest after it. False: nothing may go just now. Raises `StoreError`."""
+        """Clean one chunk, then rest. False if nothing can be cleaned now. Raises `StoreError`."""
         r = self._replica
         base_id = r.log.base_id
         upto_id = base_id
@@ -121,7 +204,8 @@ class Cleaner:
     # -- what may go ------------------------------------------------------------------------------------
 
     def _find(self, end_id: int, base_id: int, trim_lsn: int) -> int:
-        """The last id of ``base_id + 1`` … ``end_id`` that need not be kept; ``base_id`` if all must. In a thread."""
+        """The last id of ``base_id + 1`` … ``end_id`` that need not be kept; ``base_id`` if all must. Runs in a
+        thread."""
         store, policy = self._store, self.policy
         upto_id = base_id
         if end_id <= base_id:
@@ -138,7 +222,7 @@ class Cleaner:
         return upto_id
 
     async def _look_at_cursors(self, upto_id: int) -> None:
-        """Which one holds back the most, if any does; too far behind, the leader drops it."""
+        """Find the cursor that holds back the most, if any; if it lags too far, have the leader drop it."""
         r, policy = self._replica, self.policy
         lowest = min(r.cursors.now.items(), key=lambda cursor: cursor[1], default=None)
         self._holder = None
@@ -156,7 +240,7 @@ class Cleaner:
             self._driver.pump()
 
     def _note(self, upto_id: int) -> None:
-        """Is something held back that could have gone at the look before this?"""
+        """Record what holds cleaning back, if something could already have been cleaned at the look before."""
         cleanable_id, holder = self._replica.cleaning.cleanable_id, self._holder
         if holder is not None:
             cleanable_id = min(cleanable_id, holder.upto_id)
@@ -172,7 +256,7 @@ class Cleaner:
 
 
 def reasons(replica: Replica, cleanable_id: int, wanted_id: int) -> list[str]:
-    """Why entries up to ``wanted_id`` cannot go although nobody needs to keep them (R18, R19)."""
+    """Reasons why entries up to ``wanted_id`` cannot be cleaned although nobody needs to keep them (R18, R19)."""
     if replica.damage.binds:
         return [f"cleaning waits at entry {cleanable_id}: entries on this server's disk are damaged"]
     if replica.log.stable_id < wanted_id and replica.log.stable_id == cleanable_id:

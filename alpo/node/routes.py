@@ -1,30 +1,96 @@
-"""Which connection a message to a peer leaves by (R27).
+"""Connections between servers: their hellos, and which message leaves over which connection (R27).
 
-Requests leave over the connection that we dialled, answers over the one that the request came in on. A
-connection whose hello left a cluster or an incarnation unknown carries START_ONLY messages and nothing else.
-What has no way is dropped: the core repeats what matters.
+Laws of the hello:
+
+* A connection with a known protocol version is closed only for a *different* cluster id or a wrong server id.
+* A connection is full only if both hellos name the same cluster, and each the other's incarnation.
+
+Requests leave over the connection that this server dialled, answers over the one on which the request came. A
+connection whose hello left a cluster or an incarnation unknown carries only START_ONLY messages. A message without a
+connection is dropped: the core repeats what matters.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 from alpo.core.members import Identity
 from alpo.core.messages import REQUESTS, START_ONLY, AppendRequest, Envelope, wants_answer
+from alpo.core.replica import Replica
 from alpo.wire.codec import encode_entries, encode_envelope
+from alpo.wire.requests import PeerHello, ServerHello
 
+from .driver import wall_ms
 from .link import Link
 
 
+@dataclass(frozen=True, slots=True)
+class Ourselves:
+    """This server's constants. ``timers_ms``: heartbeat, election timeout, stagger."""
+
+    me: Identity
+    address: str
+    timers_ms: tuple[int, int, int]
+
+
+def our_hello(us: Ourselves, replica: Replica, target: Identity, version: int) -> PeerHello:
+    """The hello to send to ``target``, whose incarnation is b"" if unknown. ``version``: protocol version to speak."""
+    return PeerHello(
+        version, replica.cluster, us.me.id, us.me.incarnation, us.address, target.id, target.incarnation,
+        wall_ms(), replica.horizon_ms, us.timers_ms,
+    )
+
+
+def server_hello(replica: Replica, version: int, time_ms: int) -> ServerHello:
+    """The answer to a client's hello: who this server is, what it takes, and where the others are."""
+    settings = replica.settings
+    ids = [member.id for member in replica.members.latest.replicas] or [c.id for c in replica.cfg.configured]
+    return ServerHello(
+        version, replica.cluster, replica.me.id, time_ms, replica.horizon_ms, settings.payload_bytes_max,
+        settings.batch_bytes_max, settings.window, replica.leader_id,
+        tuple((id, replica.address_of(id)) for id in ids),
+    )
+
+
+def listed_incarnation(replica: Replica, id: int) -> bytes:
+    """The incarnation of member ``id`` in this server's list; b"" without a list or such a member."""
+    return replica.members.identity(id).incarnation
+
+
+def objection(us: Ourselves, replica: Replica, hello: PeerHello) -> str:
+    """The reason to refuse the sender of ``hello``; "" if it is accepted."""
+    if hello.cluster and replica.cluster and hello.cluster != replica.cluster:
+        return f"cluster {hello.cluster.hex()}: this server belongs to cluster {replica.cluster.hex()}"
+    wanted = replica.cfg.cluster_wanted
+    if hello.cluster and wanted and hello.cluster != wanted:
+        return f"cluster {hello.cluster.hex()}: this server was told to belong to cluster {wanted.hex()} alone"
+    if hello.id == us.me.id:
+        return f"server id {hello.id} is this server's own: two servers were given the same id"
+    if hello.target_id != us.me.id:
+        return f"looking for server {hello.target_id}: this is server {us.me.id}"
+    return ""
+
+
+def is_full(us: Ourselves, replica: Replica, hello: PeerHello) -> bool:
+    """True if the (accepted) hello allows all messages, as far as its sender is concerned."""
+    return bool(replica.cluster) and hello.cluster == replica.cluster and hello.target_incarnation == us.me.incarnation
+
+
+def timers_differ(us: Ourselves, hello: PeerHello) -> bool:
+    """True if the other server's timers differ: they are configuration, so a difference is worth a warning."""
+    return hello.timers_ms != us.timers_ms
+
+
 class Route:
-    """A connection to one peer: open for everything, or for first-start messages only."""
+    """A connection to one peer, for all messages (``full``) or for those of the first start only."""
 
     def __init__(self, link: Link, full: bool, version: int) -> None:
         self.link = link
         self.full = full
-        #: Of the protocol, as spoken on this connection.
+        #: Protocol version spoken on this connection.
         self.version = version
-        #: When the first message that wants an answer left after the last answer; None: nothing is unanswered.
+        #: Time at which the first message that wants an answer left after the last answer; None: nothing is unanswered.
         self.silent_since_s: float | None = None
 
 
@@ -36,12 +102,12 @@ class Routes:
         self.accepted: dict[Identity, Route] = {}
 
     def send(self, envelopes: Sequence[Envelope], now_s: float) -> None:
-        """Encode and send, the first peer's before the next one's is encoded."""
+        """Encode and send; the first peer's bytes leave before the next one's are encoded."""
         for link, data in self._encode(envelopes, now_s):
             link.push(data)
 
     def prepare(self, envelopes: Sequence[Envelope], now_s: float) -> Callable[[], None]:
-        """Encode now; what is returned sends, from any thread."""
+        """Encode now; returns a function that sends, for any thread."""
         encoded = list(self._encode(envelopes, now_s))
 
         def send() -> None:
@@ -51,8 +117,8 @@ class Routes:
         return send
 
     def _encode(self, envelopes: Sequence[Envelope], now_s: float) -> Iterator[tuple[Link, bytes]]:
-        """The bytes for each connection, neighbours for the same one joined. The same entries to several peers are
-        encoded once."""
+        """Yield each connection with its bytes, consecutive messages joined. Entries for several peers are encoded
+        once."""
         blobs: dict[tuple[int, int], bytes] = {}
         link: Link | None = None
         parts: list[bytes] = []
@@ -63,7 +129,7 @@ class Routes:
                 continue
             blob = None
             if type(message) is AppendRequest and message.entries:
-                # Consecutive and immutable, so that the two ends stand for all between.
+                # Entries are consecutive and immutable, so the first and last identify the list.
                 ends = (id(message.entries[0]), id(message.entries[-1]))
                 blob = blobs.get(ends)
                 if blob is None:

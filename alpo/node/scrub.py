@@ -1,17 +1,17 @@
-"""The background scrub: all of the log is read and checked, slowly, again and again (R31).
+"""Background scrub: reads and checks the whole log, slowly, again and again (R31).
 
 Laws:
 
-* It reads in short stretches, in a reader's thread, no faster than a pass over all of the log in so many hours needs
-  (`pace`), and at most so many bytes a second.
-* What is damaged is an alarm, once, and stays in status until a later look finds it sound, or it was cleaned. A damaged
-  entry is never served or sent; what else follows from it is the core's affair (`alpo.core.damage`).
-* What was written anew from a peer's copy is looked at as soon as it is on disk: only then is it sound. What stays
-  damaged all the same lies where SQLite cannot write: the store is lost (R30).
-* After a restart what was damaged counts as damaged before anything is said, and is looked at at once; then it goes on
-  where it was.
-* So many damaged ids are listed at most, the lowest. While it knows that there were more, all is never said to be sound
-  before it has looked at the rest.
+* It reads short ranges, in a reader's thread, no faster than needed to pass over the log in the configured time
+  (`throttle.pass_bytes_per_s`), and at most at the configured rate.
+* Damage is an alarm, once, and stays in status until a later look finds the entry sound, or it was cleaned. A damaged
+  entry is never served or sent; the core decides what else follows (`alpo.core.damage`).
+* An entry rewritten from a peer's copy is checked as soon as it is on disk: only then does it count as sound. If
+  entries stay damaged all the same, SQLite cannot write there: the store is lost (R30).
+* After a restart, entries found damaged before count as damaged before anything is said, and are checked first; then
+  the scrub continues where it was.
+* Only a bounded number of damaged ids is listed, the lowest. While there were more, the log is not called sound before
+  the rest has been checked.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from .throttle import SMALL_PART, pass_bytes_per_s
 log = structlog.get_logger()
 
 STRETCH_BYTES = 64 << 10
-#: Between two looks when the store cannot be read; between two notes of where it is.
+#: Seconds until the next attempt when the store cannot be read; between two saves of the position.
 RETRY_S, REMEMBER_S = 10.0, 300.0
-#: So often an entry is written anew before the store is given up.
+#: Times that an entry is rewritten before the store is given up.
 MENDED_MAX = 3
 #: Damaged ids shown in status.
 SHOWN_MAX = 100
 
 
 class Scrubber:
-    """``now_ms``: the wall clock."""
+    """Task that scrubs. ``now_ms`` returns the wall clock."""
 
     def __init__(self, driver: Driver, store: Store, care: DiskCare, now_ms: Callable[[], int] = wall_ms) -> None:
         self._driver = driver
@@ -53,23 +53,23 @@ class Scrubber:
         self._now_ms = now_ms
         self._next_id = 1
         self._damaged: set[int] = set()
-        self._unlisted_id = 0  # the first damaged one that was one too many to be listed; 0: none
+        self._unlisted_id = 0  # the first damaged id that was not listed; 0: none
         self._recalled: list[int] = []
         self._told: list[int] = []
         self._passes = 0
-        self._ended_ms: int | None = None  # when the last pass did
+        self._ended_ms: int | None = None  # end of the last pass
         self._remembered_s = trio.current_time()
         self._mended: list[int] = []
-        self._in_vain: dict[int, int] = {}  # how often these were written anew, and stayed damaged
+        self._in_vain: dict[int, int] = {}  # id -> how often it was rewritten and stayed damaged
         self._look = trio.Event()
 
     def mended(self, ids: Sequence[int]) -> None:
-        """These are about to be written anew."""
+        """Note entries that are about to be rewritten, to be checked once they are on disk."""
         self._mended.extend(ids)
         self._look.set()
 
     async def recall(self) -> None:
-        """Take up what was known before a restart. Before anything is said to others."""
+        """Load the findings from before a restart. Call before anything is said to other servers."""
         if self._bytes_per_s and self._mark is not None:
             known = await trio.to_thread.run_sync(self._mark.read)
             self._next_id, self._recalled, self._ended_ms = known
@@ -101,7 +101,7 @@ class Scrubber:
             await self._rest(rest_s)
 
     async def _paid_for(self, size_bytes: int) -> float:
-        """How long to look at nothing more after so many bytes."""
+        """Seconds to rest after reading ``size_bytes``."""
         try:
             log_bytes = await trio.to_thread.run_sync(self._store.live_bytes)
         except StoreError as error:
@@ -110,7 +110,7 @@ class Scrubber:
         return size_bytes / pass_bytes_per_s(log_bytes, self._bytes_per_s, self._pass_s)
 
     async def _rest(self, rest_s: float) -> None:
-        """Look at nothing for a while but what was mended."""
+        """Rest, but check rewritten entries as soon as they are on disk."""
         until_s = trio.current_time() + rest_s
         while True:
             with trio.move_on_at(until_s):
@@ -132,7 +132,7 @@ class Scrubber:
             self._driver.failed(DamagedStore(f"entry {id} was written anew {MENDED_MAX} times and is still damaged"))
 
     async def _stretch(self, first_id: int, bytes_max: int) -> Scrubbed | None:
-        """One look, and what follows from it; None if the store could not be read."""
+        """Check one range and act on it; None if the store could not be read."""
         found = await self._look_at(first_id, bytes_max)
         while found is not None and self._unlisted_id and not self._damaged:
             from_id, self._unlisted_id = self._unlisted_id, 0
@@ -161,12 +161,12 @@ class Scrubber:
         return found
 
     def _of_the_log(self, ids: Iterable[int]) -> set[int]:
-        """Without those that were cleaned, or expunged: nobody will find them sound."""
+        """Subset of ``ids`` that is still in the log: nothing else will ever be found sound."""
         of = self._driver.replica.log
         return {id for id in ids if of.base_id < id <= of.last_id}
 
     def _tell(self) -> bool:
-        """Tell the core what is known, at once; False: it knows."""
+        """Report the damaged ids to the core if they changed; True if so."""
         if sorted(self._damaged) == self._told:
             return False
         self._told = sorted(self._damaged)
@@ -183,7 +183,7 @@ class Scrubber:
                 log.warning("cannot_remember_scrub", why=str(error))
 
     def fields(self) -> dict[str, Any]:
-        """For status."""
+        """Status keys of the scrub."""
         return {
             "damaged": self._told[:SHOWN_MAX],
             "scrubbed_id": self._next_id - 1,
@@ -192,7 +192,7 @@ class Scrubber:
         }
 
     def remarks(self) -> list[str]:
-        """For people: a sentence, or none."""
+        """A sentence for an operator if entries are damaged, else []."""
         if not self._told:
             return []
         ids = ", ".join(map(str, self._told[:10])) + (" …" if len(self._told) > 10 else "")

@@ -1,13 +1,13 @@
-"""Watching how full the disk is (see `alpo.core.disk_space` for what follows from it).
+"""Watch how full the disk is; `alpo.core.disk_space` decides what follows.
 
 Laws:
 
-* What cleaning has freed in the file counts as room, above a reserve that must be free on the disk itself: for votes,
-  for the WAL, and for what it takes to clean.
-* A mark that was crossed is crossed back only well above it: a disk that is about at its mark does not flutter.
-* A store that is no longer where it was ends the server: what it acknowledges nobody would find again.
-* A write that found the disk full is room for nothing, whatever the file system says. After it, and after a slow one,
-  the disk is looked at at once.
+* Free pages in the data file count as free space, above a reserve that must be free on the disk itself: for votes, for
+  the WAL, and for cleaning.
+* After the free space fell below a mark, it must rise well above it again: so a disk near its mark does not flap.
+* A store whose files were removed or replaced ends the server: nobody would find what it acknowledges.
+* A write that found the disk full means no space at all, whatever the file system says. After such a write, and after a
+  slow one, the disk is checked at once.
 """
 
 from __future__ import annotations
@@ -27,17 +27,18 @@ from .driver import Driver
 
 log = structlog.get_logger()
 
-#: Between two looks; when space is scarce, or about to be; when so much is free above the mark that we cannot write it
-#: before the next.
+#: Seconds between two checks: usually; when space is or may soon be low; when so much is free that it cannot be filled
+#: before the next check.
 LOOK_EVERY_S, LOOK_CLOSELY_S, LOOK_SELDOM_S = 1.0, 0.1, 5.0
 _CLOSE_MARKS = 4
 _FAR_BYTES = 16 << 30
-#: The reserve's part of the low-water mark; how much above a mark there is room again, as a part of it.
+#: The reserve, as a part of the low-water mark; the distance above a mark at which it counts as cleared, as a part of
+#: it.
 RESERVE_PART, MARGIN_PART = 4, 4
 
 
 def judge(before: Room, low_water_bytes: int, disk_free_bytes: int, file_free_bytes: int) -> Room:
-    """What there is room for, having been ``before``. ``file_free_bytes``: of pages in the file that hold nothing."""
+    """The disk's new state, given the one ``before``. ``file_free_bytes``: free pages in the data file."""
     def above(mark_bytes: int, crossed: bool) -> int:
         return mark_bytes + mark_bytes // MARGIN_PART if crossed else mark_bytes
 
@@ -49,7 +50,7 @@ def judge(before: Room, low_water_bytes: int, disk_free_bytes: int, file_free_by
 
 
 class DiskWatch:
-    """Looks, and tells the core. ``low_water_bytes`` 0: only a write that fails counts."""
+    """Task that checks the disk and tells the core. ``low_water_bytes`` 0: only failed writes count."""
 
     def __init__(self, driver: Driver, store: Store, stats: WriterStats, low_water_bytes: int) -> None:
         self._driver = driver
@@ -61,11 +62,11 @@ class DiskWatch:
         self._wanted = trio.Event()
 
     def look_soon(self) -> None:
-        """Something speaks for a look before the next is due."""
+        """Request a check before the next one is due."""
         self._wanted.set()
 
     async def run(self) -> None:
-        """Look until cancelled, or the store is gone."""
+        """Check until cancelled, or the store is gone."""
         while True:
             self._wanted = trio.Event()
             try:
@@ -82,7 +83,7 @@ class DiskWatch:
             await trio.sleep_until(looked_s + LOOK_CLOSELY_S)
 
     def _pause_s(self) -> float:
-        """Until the next look, if nothing speaks for an earlier one."""
+        """Seconds until the next check if nobody requests an earlier one."""
         if self._told is not Room.PLENTY or self._free_bytes < _CLOSE_MARKS * self._low_water_bytes:
             return LOOK_CLOSELY_S
         far = self._free_bytes - self._low_water_bytes >= _FAR_BYTES
@@ -105,7 +106,7 @@ class DiskWatch:
             self._driver.kick()
 
     def fields(self) -> dict[str, Any]:
-        """For status."""
+        """Status keys of disk space."""
         return {
             "room": self._told.name.lower(),
             "free_bytes": self._free_bytes,
@@ -113,7 +114,7 @@ class DiskWatch:
         }
 
     def remarks(self) -> list[str]:
-        """For people, a sentence each; empty while all is well."""
+        """Sentences for an operator; [] while there is enough space."""
         if self._stats.full:
             return [f"no room for a write, which is tried again until there is: {self._stats.full}"]
         if self._told is Room.PLENTY:

@@ -1,25 +1,27 @@
-"""What a server says of itself (`alpo status`): the keys are users' contract, see docs/cli.md and operations.md."""
+"""A server's answer to `alpo status`: its keys are part of the public interface, see docs/cli.md and operations.md."""
 
 from __future__ import annotations
 
 import json
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import trio
 
-from alpo import __version__
+from alpo._version import __version__
 from alpo.core.first_start import NOT_ANSWERED
 from alpo.core.replica import Replica
 from alpo.storage.interface import Store, StoreError
+from alpo.storage.writer import WriterStats
 
 from .driver import Driver, wall_ms
-from .hello import Ourselves
 from .pages import Extent
-from .peers import Peers
+from .peers import Peer
+from .routes import Ourselves
 
-#: A first start that nobody but an operator can begin.
+#: Reason shown while only an operator can begin the first start.
 INIT_WANTED = "waits for `alpo cluster init`"
 _OUTSIDE = {
     "GONE": "it was removed from the cluster and does nothing any more: stop it; its directory is of no use",
@@ -29,7 +31,7 @@ _OUTSIDE = {
 
 
 def waiting(replica: Replica) -> list[str]:
-    """Why this server does not take part, a sentence a reason; empty if it does."""
+    """Reasons why this server does not take part, a sentence each; [] if it does."""
     if replica.first_start.started:
         return [_OUTSIDE[replica.status_text]] if replica.status_text in _OUTSIDE else []
     newcomer = replica.cfg.joining and len(replica.cfg.configured) == 1
@@ -38,7 +40,7 @@ def waiting(replica: Replica) -> list[str]:
 
 
 def _told(replica: Replica) -> list[str]:
-    """What somebody has to do before the first start, as far as that is known from the beginning."""
+    """Steps for an operator before the first start, as far as they are known from the beginning."""
     if replica.cfg.joining and len(replica.cfg.configured) == 1:
         here = f"{replica.me.id}={replica.cfg.address}"
         return [
@@ -51,8 +53,8 @@ def _told(replica: Replica) -> list[str]:
 
 
 async def tell_waiting(driver: Driver, grace_s: float) -> None:
-    """Until the first start is done: an event for each reason why it waits; one for a member of which nothing has been
-    heard after ``grace_s``. (The core tells by itself of one whose answer does not fit.)"""
+    """Record an event for each reason why the first start waits, until it is done; after ``grace_s`` also one for each
+    member that has not answered. (The core reports a member whose answer does not fit.)"""
     replica, said = driver.replica, set[int]()
     if not replica.first_start.started:
         for why in _told(replica):
@@ -68,23 +70,24 @@ async def tell_waiting(driver: Driver, grace_s: float) -> None:
         await trio.sleep(grace_s / 20)
 
 
-def problems(peers: Peers, strangers: Mapping[str, str]) -> list[str]:
-    """What an operator should look at: peers that cannot be reached or are not what they should be."""
-    found = [f"server {peer.id}: {peer.trouble}" for _, peer in sorted(peers.by_id.items()) if peer.trouble]
+def problems(peers: Mapping[int, Peer], strangers: Mapping[str, str]) -> list[str]:
+    """Peers that cannot be reached or are not what they should be, a line each."""
+    found = [f"server {peer.id}: {peer.trouble}" for _, peer in sorted(peers.items()) if peer.trouble]
     return found + [f"{remote}: {why}" for remote, why in strangers.items()]
 
 
-def member_change(replica: Replica, peers: Peers) -> str | None:
-    """The operator's change of the member list that this leader is at, what it waits for, and what was last seen."""
+def member_change(replica: Replica, peers: Mapping[int, Peer]) -> str | None:
+    """The member change that an operator asked this leader for: what it waits for, and the last trouble; None if there
+    is none."""
     if replica.changes is None or not replica.changes.under_way:
         return None
-    peer = peers.by_id.get(replica.changes.asked_id)
+    peer = peers.get(replica.changes.asked_id)
     seen = f" (last seen: {peer.trouble})" if peer is not None and peer.trouble else ""
     return replica.changes.under_way + seen
 
 
-def peer_fields(peers: Peers) -> list[dict[str, Any]]:
-    """Every other member as seen from here: is there a full connection, and how long a packet takes there and back."""
+def peer_fields(peers: Mapping[int, Peer]) -> list[dict[str, Any]]:
+    """Status keys of each other member: is there a full connection, and its round trip time in ms."""
     return [
         {
             "id": peer.id,
@@ -92,15 +95,16 @@ def peer_fields(peers: Peers) -> list[dict[str, Any]]:
             "why": peer.trouble or None,
             "round_trip_ms": peer.route.link.round_trip_ms if peer.route is not None else None,
         }
-        for _, peer in sorted(peers.by_id.items())
+        for _, peer in sorted(peers.items())
     ]
 
 
 def status_fields(
-    us: Ourselves, replica: Replica, peers: Peers, strangers: Mapping[str, str], within: Extent,
+    us: Ourselves, replica: Replica, peers: Mapping[int, Peer], strangers: Mapping[str, str], within: Extent,
     storage: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """`StatusAnswer.fields`. LSNs and ids as a local reader sees them; ``leader`` None while none is known."""
+    """All keys of `StatusAnswer.fields`. LSNs and ids as a local reader sees them; ``leader`` None while none is
+    known."""
     return {
         "id": us.me.id,
         "address": us.address,
@@ -140,14 +144,14 @@ _NAME = "size"
 
 
 class Sample(NamedTuple):
-    """``live_bytes``: `Store.live_bytes`."""
+    """Size of the log at one time; ``live_bytes``: see `Store.live_bytes`."""
 
     time_ms: int
     live_bytes: int
 
 
 def bytes_a_day(samples: list[Sample], now: Sample) -> int | None:
-    """The rate since the oldest sample of the last day; None if there is none, or not for long enough."""
+    """Growth per day since the oldest sample of the last day; None without a sample that is old enough."""
     spans = [now.time_ms - sample.time_ms for sample in samples]
     fit = [(span, sample) for span, sample in zip(spans, samples, strict=True) if LEAST_MS <= span <= DAY_MS]
     if not fit:
@@ -157,7 +161,7 @@ def bytes_a_day(samples: list[Sample], now: Sample) -> int | None:
 
 
 class Growth:
-    """Samples, and answers for status. ``now_ms``: the wall clock."""
+    """Task that samples the log's size, and the status keys made of it. ``now_ms`` returns the wall clock."""
 
     def __init__(self, driver: Driver, store: Store, now_ms: Callable[[], int] = wall_ms) -> None:
         self._driver = driver
@@ -166,7 +170,7 @@ class Growth:
         self._samples: deque[Sample] = deque(maxlen=26)
 
     async def run(self) -> None:
-        """Sample until cancelled. A store that cannot be read is told of by whoever else reads it."""
+        """Sample until cancelled, or the store cannot be read: other readers report that."""
         try:
             self._samples.extend(await trio.to_thread.run_sync(self._earlier))
             while True:
@@ -181,7 +185,7 @@ class Growth:
         return Sample(self._now_ms(), self._store.live_bytes())
 
     def _earlier(self) -> list[Sample]:
-        """Of the last day, oldest first, as far as they were kept."""
+        """Samples kept over the last day, oldest first."""
         since_ms, before, found = self._now_ms() - DAY_MS, 0, []
         while page := self._store.read_events(before, _PAGE):
             for event in reversed(page):
@@ -193,7 +197,8 @@ class Growth:
         return found[::-1][-24:]
 
     def fields(self) -> dict[str, Any]:
-        """For status; reads the store, so in a thread. None for what is not known. Raises `StoreError`."""
+        """Status keys of disk size and growth; None for what is unknown. Reads the store: for a thread. Raises
+        `StoreError`."""
         volume = self._store.volume()
         rate = bytes_a_day(list(self._samples), self._sample())
         days = None
@@ -205,3 +210,29 @@ class Growth:
             "growth_bytes_per_day": rate,
             "disk_full_days": days,
         }
+
+
+def storage_fields(store: Store, growth: Growth, stats: WriterStats, clients: int) -> dict[str, Any]:
+    """Status keys of the disk and the writer. Reads the store: for a thread."""
+    lately = stats.timings.spread(time.perf_counter())
+    return {
+        **_sizes(store, growth),
+        "commits": stats.commits,
+        "commit_ms": round(stats.mean_commit_ms, 3),
+        "fsync_samples": lately.samples,
+        "fsync_p50_ms": round(lately.p50_ms, 3) if lately.samples else None,
+        "fsync_p99_ms": round(lately.p99_ms, 3) if lately.samples else None,
+        "fsync_max_ms": round(lately.max_ms, 3) if lately.samples else None,
+        "clients": clients,
+    }
+
+
+def _sizes(store: Store, growth: Growth) -> dict[str, Any]:
+    """Status keys of file sizes. If they cannot be read, only ``unread``, which says why."""
+    try:
+        return {
+            "disk_bytes": store.size_bytes(), "file_free_bytes": store.free_bytes(),
+            "giving_back": store.giving_back(), **growth.fields(),
+        }
+    except StoreError as error:
+        return {"unread": [f"the sizes of its data file cannot be read: {error}"]}

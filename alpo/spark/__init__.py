@@ -1,7 +1,7 @@
 """The log in Spark: ``format("alpo")`` to read and to write, in batches and as a stream. See docs/spark.md.
 
-Needs ``pip install 'alpo[spark]'``. `configure` makes a session that works where there is no Java, too; `append_batch`
-is for ``writeStream.foreachBatch``.
+Needs ``pip install 'alpo[spark]'``. `configure` makes a session that also works without an installed Java;
+`append_batch` is for ``writeStream.foreachBatch``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["append_batch", "configure"]
 
 
 def __getattr__(name: str) -> Any:
-    """PySpark is imported when it is needed: Spark itself imports this package in every worker."""
+    """Import `configure`, and PySpark with it, when first used: Spark itself imports this package in every worker."""
     if name == "configure":
         from .session import configure
 

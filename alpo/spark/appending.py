@@ -1,9 +1,10 @@
-"""Payloads as entries of the log, appended under a writer's own serials; and what is needed of a cluster for that.
+"""Append payloads under a writer's own serials.
 
 Laws:
 
-* Entries go in order, and each is whole or not there.
-* Serials name (batch, entry): ``(batch << BATCH_BITS) + n``, n from 1. What the session's last serial covers is done.
+* Entries go in order, and each is whole or absent.
+* A serial encodes (batch, entry): ``(batch << BATCH_BITS) + n``, n from 1. Everything up to the session's last serial
+  is done.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ from .options import BATCH_BITS, WriteOptions
 from .origin import SourceError
 from .staging import LENGTH_BYTES, Part
 
-#: Entries of a batch that does not fit in one: as much as goes into one frame, so that several are under way at once.
+#: Bytes of an entry if a batch needs several: as much as one frame holds, so that several are in flight at once.
 ENTRY_BYTES = 256 << 10
 UNDER_WAY_MAX = 32
 
-#: A serial (None: whichever is next) and its payloads.
+#: (serial or None for the next one, payloads).
 Chunk = tuple[int | None, list[bytes]]
 
 
 class Writer(Protocol):
-    """A session of the cluster, open. ``last_serial``: as it was then."""
+    """Open session of a cluster. ``last_serial``: the session's when it was opened."""
 
     cluster: str
     last_serial: int
@@ -42,15 +43,15 @@ class Writer(Protocol):
     batch_bytes_max: int
 
     async def append(self, chunks: Iterable[Chunk]) -> None:
-        """Append all, in order; returns when all are guaranteed. Raises `AlpoError`, `Fenced` above all."""
+        """Append all, in order; returns when all are guaranteed. Raises `AlpoError`, especially `Fenced`."""
 
 
-#: From a client name (None: a random one) and the only cluster (hex) that will do ("": any).
+#: (client name or None for a random one, hex id of the only acceptable cluster or "") -> a session.
 OpenWriter = Callable[[str | None, str], AbstractAsyncContextManager[Writer]]
 
 
 def cut(pieces: Iterable[list[bytes]], limit: int) -> Iterator[list[bytes]]:
-    """Payloads as entries of up to ``limit`` bytes, as many in each as fit; one that is larger goes alone."""
+    """Yield entries of up to ``limit`` bytes, with as many payloads as fit; a larger payload goes alone."""
     chunk: list[bytes] = []
     size = 0
     for piece in pieces:
@@ -66,9 +67,9 @@ def cut(pieces: Iterable[list[bytes]], limit: int) -> Iterator[list[bytes]]:
 
 
 def limit_of(parts: Iterable[Part], writer: Writer) -> int:
-    """How large the entries of these parts are to be: one for all of them if the cluster takes that.
+    """Size limit of the entries for these parts: one entry for all if the cluster takes that.
 
-    Raises `SourceError` for a payload that the cluster does not take, and for far too many of them.
+    Raises `SourceError` for a payload that the cluster does not take, and if the batch needs too many entries.
     """
     parts = list(parts)
     largest = max((part.largest for part in parts), default=0)
@@ -78,13 +79,14 @@ def limit_of(parts: Iterable[Part], writer: Writer) -> int:
     if whole <= writer.batch_bytes_max:
         return whole
     limit = min(ENTRY_BYTES, writer.batch_bytes_max)
-    if whole // limit >= 1 << BATCH_BITS - 1:  # two neighbours are above the limit together, so twice that are enough
+    # two neighbouring entries are together above the limit, so twice as many suffice
+    if whole // limit >= 1 << BATCH_BITS - 1:
         raise SourceError(f"a batch of {whole >> 30} GiB takes more entries than can be numbered: make it smaller")
     return limit
 
 
 def numbered(number: int, chunks: Iterable[list[bytes]], last_serial: int) -> Iterator[Chunk]:
-    """The entries of batch ``number`` that ``last_serial`` does not cover."""
+    """Yield the entries of batch ``number`` above ``last_serial``, with their serials."""
     for serial, chunk in enumerate(chunks, (number << BATCH_BITS) + 1):
         if serial > last_serial:
             yield serial, chunk
@@ -112,7 +114,7 @@ class ClusterWriter:
 
 
 def opener(options: WriteOptions) -> OpenWriter:
-    """Opens sessions of the cluster that the options name."""
+    """Return a function that opens sessions of the cluster named in ``options``."""
 
     @asynccontextmanager
     async def open_writer(client: str | None, cluster: str) -> AsyncIterator[Writer]:

@@ -1,10 +1,10 @@
-"""Reading an archive, by itself or as what is before a log's first payload.
+"""Read an archive, by itself or before the first payload of a log.
 
-Laws, beside those of `origin`:
+Laws, in addition to those of `origin`:
 
-* An archive is read by the manifest that is there when reading begins.
-* Of an archive and a log the log is asked for all it has; where it begins, the archive ends: without a seam, and a gap
-  between the two is a loss of data.
+* An archive is read as of its manifest when reading begins.
+* Of an archive and a log, the log is read as far back as it goes, and the archive before that. A gap between the two is
+  data loss.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from .origin import DataLoss, Extent, Origin, SourceError, Stretch
 
 @dataclass(frozen=True)
 class ArchiveOrigin:
-    """``path``: the directory. ``verify``: hold each file against its digest before anything of it is given."""
+    """An archive in directory ``path``. ``verify``: check each file against its digest before returning anything of
+    it."""
 
     path: str
     verify: bool = False
@@ -33,7 +34,7 @@ class ArchiveOrigin:
         return f"the archive {self.path}"
 
     def manifest(self) -> Manifest:
-        """As of now. Raises `SourceError`."""
+        """Read the present manifest. Raises `SourceError`."""
         manifest = read_manifest(Path(self.path))
         if manifest is None:
             raise SourceError(f"{self.path} is no archive: it has no manifest.json")
@@ -82,7 +83,7 @@ class ArchiveOrigin:
 
 
 def check_file(path: Path, one: ArchivedRange) -> None:
-    """Raises `SourceError` unless the file holds what the manifest says of it."""
+    """Raise `SourceError` unless the file's content matches the manifest."""
     digest = content_of(path).digest()
     if digest != one.digest:
         raise SourceError(
@@ -93,7 +94,7 @@ def check_file(path: Path, one: ArchivedRange) -> None:
 
 @dataclass(frozen=True)
 class JoinedOrigin:
-    """What ``log`` no longer has comes from ``archive``. ``seam_lsn``: the first payload of the log's; 0: ask."""
+    """An archive and a log read as one. ``seam_lsn``: the first payload read from ``log``; 0: its first LSN then."""
 
     archive: ArchiveOrigin
     log: Origin
@@ -129,11 +130,11 @@ class JoinedOrigin:
                     yield page
                     first_lsn = page.next_lsn if page.ids else first_lsn
                 return
-            except DataLoss as loss:  # trimmed after it was planned
+            except DataLoss as loss:  # trimmed after planning
                 seam_lsn = loss.last_lsn + 1
 
     def _archived(self, first_lsn: int, last_lsn: int, turn: int) -> Iterator[Stretch]:
-        """From the archive as far as that goes. Raises `DataLoss` for what lies between it and the log."""
+        """Yield archived payloads. Raises `DataLoss` for those between the end of the archive and the log."""
         archived = self.archive.extent()
         if first_lsn < archived.next_lsn:
             yield from self.archive.pages(first_lsn, min(last_lsn, archived.next_lsn - 1), turn)

@@ -1,10 +1,10 @@
-"""One file of an archive: Parquet (zstd) with the columns of the data source, a row a payload.
+"""Files of an archive: Parquet (zstd) with the columns of the data source, a row a payload.
 
 Laws:
 
-* A file appears under its name by a rename, whole and on disk, after it was read back and found to hold what was to be
-  written. Its name follows from its LSNs alone, so to write it again is to write the same.
-* What is being written is locked; a partial file that nobody holds was left by a process that died.
+* A file gets its name by a rename, whole and synced, after it was read back and compared with what was to be written.
+  The name depends only on its LSNs, so writing the range again makes the same file.
+* A file being written is locked; a partial file without a lock was left by a process that died.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from .manifest import ArchivedRange, sync_directory
 from .origin import SourceError, Stretch
 from .ranges import Range
 
-#: Rows, and bytes of payloads, of one row group: what is held in memory while writing.
+#: Rows, and bytes of payloads, in a row group; so much is held in memory while writing.
 GROUP_ROWS, GROUP_BYTES = 65_536, 32 << 20
-#: Rows of one batch when reading.
+#: Rows of a batch when reading.
 READ_ROWS = 4_096
 PARTIAL = ".partial-"
-#: Of zstd: the log is not to wait for its archive.
+#: Level of zstd compression: low, because the log should not wait for its archive.
 _LEVEL = 1
 
 
 def file_name(first_lsn: int, last_lsn: int) -> str:
-    """No "=", which would look like a partition of Hive's."""
+    """File name for a range; without "=", which Hive would take for a partition."""
     return f"payloads-{first_lsn:019d}-{last_lsn:019d}.parquet"
 
 
@@ -43,9 +43,10 @@ def write_file(
     directory: Path, wanted: Range, batches: Iterable[pa.RecordBatch],
     approve: Callable[[Content], None] = lambda content: None,
 ) -> ArchivedRange:
-    """Write the payloads of a range. ``approve`` looks at them before the file appears.
+    """Write the payloads of a range; returns its entry for the manifest. ``approve`` is called with the content before
+    the file gets its name.
 
-    Raises `SourceError`, and whatever ``batches`` and ``approve`` raise; nothing appears then.
+    Raises `SourceError`, and whatever ``batches`` and ``approve`` raise; then no file appears.
     """
     content = Content()
     path = directory / file_name(wanted.first, wanted.last)
@@ -90,7 +91,7 @@ def _write(stream: Any, batches: Iterable[pa.RecordBatch], content: Content) -> 
 
 
 def found_file(directory: Path, wanted: Range) -> ArchivedRange | None:
-    """The file of a range if it is there and can be read, whatever it holds: that is for the caller to compare."""
+    """Manifest entry of a range's file if it exists and is readable; the caller must compare its digest."""
     path = directory / file_name(wanted.first, wanted.last)
     if not path.is_file():
         return None
@@ -109,7 +110,7 @@ def _listed(wanted: Range, content: Content, name: str, size: int) -> ArchivedRa
 
 
 def content_of(path: Path) -> Content:
-    """All that a file holds. Raises `SourceError`."""
+    """Content of a whole file. Raises `SourceError`."""
     content = Content()
     for batch in batches_of(path):
         content.add(batch)
@@ -117,7 +118,7 @@ def content_of(path: Path) -> Content:
 
 
 def batches_of(path: Path, first_lsn: int = 0, last_lsn: int = 2**63 - 1) -> Iterator[pa.RecordBatch]:
-    """Rows of the row groups that hold any of these payloads, their checksums verified. Raises `SourceError`."""
+    """Yield the rows of all row groups that hold any of these payloads, checksums verified. Raises `SourceError`."""
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             if not file.schema_arrow.equals(ARROW):
@@ -134,7 +135,7 @@ def _holds(metadata: Any, group: int, first_lsn: int, last_lsn: int) -> bool:
 
 
 def stretch_of(batch: pa.RecordBatch) -> Stretch:
-    """The rows as entries, one a payload: those of a batch share their id, as in the log."""
+    """The rows as entries of one payload each; payloads of one batch have the same id, as in the log."""
     lsns, ids, terms, times, clients, serials, payloads = (
         column.cast(pa.int64()).to_pylist() if pa.types.is_timestamp(column.type) else column.to_pylist()
         for column in batch.columns
@@ -144,11 +145,11 @@ def stretch_of(batch: pa.RecordBatch) -> Stretch:
 
 
 def clear_partials(directory: Path) -> None:
-    """Remove what processes that died have left. Raises OSError."""
+    """Delete partial files of processes that died. Raises OSError."""
     for partial in directory.glob(f"{PARTIAL}*"):
         try:
             with partial.open("rb") as stream:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 partial.unlink(missing_ok=True)
         except (BlockingIOError, FileNotFoundError):
-            continue  # under way, or just finished
+            continue  # still being written, or just finished

@@ -1,4 +1,4 @@
-"""The columns of the data source, and the log's entries as Arrow batches of them: a row a payload."""
+"""Columns of the data source, and conversion of the log's entries to Arrow batches: a row a payload."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from alpo.core.entries import DamagedEntry, split_payloads
 
 from .origin import SourceError, Stretch
 
-#: What a user may ask for, in the order of the default schema.
+#: All columns, in the order of the default schema.
 ARROW = pa.schema([
     ("lsn", pa.int64()), ("id", pa.int64()), ("term", pa.int64()), ("time", pa.timestamp("us", tz="UTC")),
     ("client", pa.string()), ("serial", pa.int64()), ("payload", pa.binary()),
 ])
-#: The same for Spark.
+#: Default schema in Spark's syntax.
 DDL = "lsn bigint, id bigint, term bigint, time timestamp, client string, serial bigint, payload binary"
-#: Their types in Spark's words, by name.
+#: Spark type of each column.
 TYPES = dict(column.split(" ") for column in DDL.split(", "))
 
-#: The fields of a `Stretch` that they come from.
+#: Field of `Stretch` for each column.
 _FIELDS: Final = {
     "id": "ids", "term": "terms", "time": "times_ms", "client": "clients", "serial": "serials", "payload": "bodies",
 }
 
 
 def arrow_schema(names: Sequence[str]) -> pa.Schema:
-    """The columns ``names``, in that order."""
+    """Schema of the columns ``names``, in that order."""
     return pa.schema([ARROW.field(name) for name in names])
 
 
 def batch_of(stretch: Stretch, first_lsn: int, last_lsn: int, schema: pa.Schema) -> pa.RecordBatch:
-    """Payloads ``first_lsn`` … ``last_lsn`` of a stretch without a gap as the columns of ``schema``. Raises
-    `SourceError` when a batch is not what it says it is."""
+    """Convert payloads ``first_lsn`` … ``last_lsn`` of a stretch without gaps. Raises `SourceError` if a batch's body
+    is damaged."""
     begins_lsn = stretch.lsns[0]
     begin, end = max(first_lsn - begins_lsn, 0), last_lsn + 1 - begins_lsn
     single = set(stretch.counts) == {1}
@@ -45,7 +45,7 @@ def batch_of(stretch: Stretch, first_lsn: int, last_lsn: int, schema: pa.Schema)
 
 
 def _values(stretch: Stretch, name: str, single: bool) -> Sequence[Any]:
-    """A column, a value a payload. ``single``: there is one an entry."""
+    """Values of one column, one for each payload. ``single``: each entry has one payload."""
     if name == "lsn":
         return range(stretch.lsns[0], stretch.next_lsn)
     if name == "payload" and not single:
@@ -65,7 +65,7 @@ def _payloads(stretch: Stretch) -> list[bytes]:
 
 
 def _times(values: Sequence[Any]) -> pa.Array:
-    """Milliseconds as what Spark wants of a timestamp."""
+    """Milliseconds as Spark's timestamp type."""
     return pa.array(values, pa.timestamp("ms", tz="UTC")).cast(ARROW.field("time").type)
 
 

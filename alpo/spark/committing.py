@@ -1,13 +1,13 @@
-"""The driver's half of an exactly-once write: fix what a batch is, then append what the log does not have of it.
+"""The driver's part of an exactly-once write: fix the content of a batch, then append what the log lacks of it.
 
 Laws:
 
-* Nothing of a batch is appended before its manifest fixes the payloads, their order and how they are cut. So its
-  serials mean the same in every replay, whatever its plan gives then, and the log tells them apart.
-* A batch that needs no manifest is one entry: there all at once.
+* Nothing of a batch is appended before its manifest fixes the payloads, their order and their division into entries. So
+  serials mean the same in every replay, whatever its plan produces then, and the log recognises repetitions.
+* A batch that needs no manifest is one entry: all of it appears at once.
 * An earlier batch that was fixed and not finished is finished first.
-* One run writes: it claims the checkpoint, then opens the session, which fences the one before, and looks at its claim
-  again. A zombie that opens the session after that sees the claim and appends nothing.
+* Only one run writes. It claims the checkpoint, then opens the session, which fences the previous run, and checks its
+  claim again. A zombie that opens the session after that sees the claim and appends nothing.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from .staging import Part, check, payloads
 
 log = structlog.get_logger()
 
-#: How often a run opens the session again that a zombie has taken from it while dying.
+#: Times that a run reopens the session after a dying zombie took it.
 OPENS_MAX = 3
-#: Batches before the last one whose manifests stay; Spark repeats the last one only.
+#: Manifests kept of batches before the last one; Spark repeats only the last.
 KEPT = 2
 
 
 @dataclass(frozen=True)
 class Job:
-    """Batch ``batch`` of the writer ``client``, written by one ``run`` of it."""
+    """Batch ``batch`` of writer ``client``, in run ``run``."""
 
     client: str
     batch: int
@@ -44,7 +44,7 @@ class Job:
 
 
 async def commit(job: Job, parts: Sequence[Part], ledger: Ledger, open_writer: OpenWriter) -> None:
-    """Have the batch in the log once, whatever of this was done before. Raises `SourceError`, `AlpoError`.
+    """Bring the batch into the log exactly once, whatever was done of it before. Raises `SourceError`, `AlpoError`.
 
     `Fenced`: a newer run has taken over, and this one can write no more.
     """
@@ -83,7 +83,7 @@ async def _commit(job: Job, parts: Sequence[Part], ledger: Ledger, open_writer: 
 
 
 def _fixed(job: Job, parts: Sequence[Part], ledger: Ledger, writer: Writer) -> bool:
-    """Is the batch fixed, by now at the latest? False: it needs nothing."""
+    """Fix the batch unless it is fixed already. False if there is nothing to write."""
     if ledger.manifest(job.batch) is not None:
         return True
     last_batch, entries = divmod(writer.last_serial, 1 << BATCH_BITS)
@@ -103,7 +103,7 @@ def _fixed(job: Job, parts: Sequence[Part], ledger: Ledger, writer: Writer) -> b
 
 
 async def commit_one_entry(job: Job, parts: Sequence[Part], open_writer: OpenWriter) -> None:
-    """As `commit`, without a checkpoint: for what fits in one entry. Raises as that."""
+    """Commit without a checkpoint, for a write that fits in one entry. Raises like `commit`."""
     parts = _in_order(parts)
     async with open_writer(job.client, "") as writer:
         last_batch, entries = divmod(writer.last_serial, 1 << BATCH_BITS)
@@ -121,7 +121,7 @@ async def commit_one_entry(job: Job, parts: Sequence[Part], open_writer: OpenWri
 
 
 async def commit_unnumbered(parts: Sequence[Part], staged: Path | None, open_writer: OpenWriter) -> None:
-    """Append all under a random id: once for this call, and again for another one. Raises as `commit`."""
+    """Append everything under a random id: once in this call, again in another one. Raises like `commit`."""
     parts = _in_order(parts)
     for part in parts:
         check(part, staged)
@@ -130,7 +130,7 @@ async def commit_unnumbered(parts: Sequence[Part], staged: Path | None, open_wri
 
 
 async def append_directly(pieces: Iterable[list[bytes]], open_writer: OpenWriter) -> None:
-    """An executor's own appends: at least once, for a task that is tried again appends again."""
+    """Append from an executor, at least once: a task that is retried appends again."""
     async with open_writer(None, "") as writer:
         limit = min(ENTRY_BYTES, writer.batch_bytes_max)
         await writer.append((None, chunk) for chunk in cut(pieces, limit))

@@ -1,12 +1,12 @@
-"""One digest for a stretch of payloads, whoever holds them: what an archive's files are checked by.
+"""Digest of a range of payloads, the same wherever they are stored: archive files are checked by it.
 
 Laws:
 
-* Over the values, column by column, never over a file: equal rows, equal digests, however they were cut into batches,
-  compressed or stored.
+* It covers values, column by column, never a file: equal rows have equal digests, however they are divided into
+  batches, compressed or stored.
 * The digest is BLAKE2b (16 bytes) over the digests (16 bytes each) of the columns, in the order of `columns.ARROW`:
-  numbers as 8 bytes, little endian (times as microseconds since 1970); text and payloads as two digests, that of all
-  lengths (4 bytes each, little endian) and that of all bytes.
+  numbers as 8 bytes, little endian (times as microseconds since 1970); text and payloads as two digests, one of all
+  lengths (4 bytes each, little endian) and one of all bytes.
 """
 
 from __future__ import annotations
@@ -29,14 +29,15 @@ def _hash() -> Any:
 
 
 class Content:
-    """Grows batch by batch. ``rows``, and ``bytes`` of payloads; times in milliseconds, 0 without rows."""
+    """Counts and digest of rows, added batch by batch. ``bytes``: of payloads; times in milliseconds, 0 without
+    rows."""
 
     def __init__(self) -> None:
         self.rows = self.bytes = self.first_time_ms = self.last_time_ms = 0
         self._hashes = [(_hash(), _hash()) if _is_long(field.type) else (_hash(),) for field in ARROW]
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """The next rows: all columns of `columns.ARROW`. Raises `SourceError` for anything else."""
+        """Add the next rows, with all columns of `columns.ARROW`. Raises `SourceError` for anything else."""
         if not batch.schema.equals(ARROW) or any(column.null_count for column in batch.columns):
             raise SourceError(f"these are not the rows of a log: {batch.schema}")
         if not batch.num_rows:
@@ -51,7 +52,7 @@ class Content:
         self.bytes += pc.sum(pc.binary_length(batch.column("payload"))).as_py()
 
     def digest(self) -> str:
-        """Of all rows so far, in hex."""
+        """Digest of all rows so far, in hex."""
         whole = _hash()
         for hashes in self._hashes:
             for hash in hashes:
@@ -64,7 +65,7 @@ def _is_long(type: pa.DataType) -> bool:
 
 
 def _parts(column: pa.Array) -> list[Any]:
-    """The bytes that stand for a column's values."""
+    """Buffers that represent a column's values."""
     if not _is_long(column.type):
         return [_ints(column, _INT_BYTES)]
     _, offsets, data = column.buffers()

@@ -1,9 +1,9 @@
-"""Files that are whole or not there, and stay: what a checkpoint needs of a file system (POSIX; NFS too).
+"""Files that are either whole or absent, and permanent: what a checkpoint needs of a file system (POSIX; NFS too).
 
 Laws:
 
-* Nothing has its final name before all of its bytes are on disk, and the name is before anything relies on it.
-* Of several who make the same file one wins, and nobody ever overwrites it (`make`).
+* No file has its final name before all of its bytes are on disk, and the name is on disk before anything relies on it.
+* If several processes make the same file, one wins, and nobody ever overwrites it (`make`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from uuid import uuid4
 
 
 def make_directory(path: Path) -> None:
-    """With its parents, its name on disk."""
+    """Make a directory and its parents, and sync their names."""
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     path.mkdir(parents=True, exist_ok=True)
     for folder in missing:
@@ -23,7 +23,7 @@ def make_directory(path: Path) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Names made in it are on disk."""
+    """Sync a directory, so that names made in it are on disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -32,12 +32,12 @@ def sync_directory(path: Path) -> None:
 
 
 def unfinished(path: Path) -> Path:
-    """A name for a file that is being written; what it may become, and then some."""
+    """Unique temporary name for a file to be written, beginning with its final name."""
     return path.with_name(f"{path.name}.{uuid4().hex}.tmp")
 
 
 def make(path: Path, parts: Iterable[bytes]) -> bool:
-    """A new file of these bytes; False if there is one of that name, which is then as it was. Raises OSError."""
+    """Make a new file of these bytes; False if one of that name exists, which stays unchanged. Raises OSError."""
     temporary = unfinished(path)
     try:
         with temporary.open("xb") as file:
@@ -46,11 +46,11 @@ def make(path: Path, parts: Iterable[bytes]) -> bool:
             file.flush()
             os.fsync(file.fileno())
         try:
-            os.link(temporary, path)  # a rename would overwrite
+            os.link(temporary, path)  # unlike a rename, fails if the name exists
         except FileExistsError:
             return False
         finally:
-            sync_directory(path.parent)  # the other's name, too, before it is relied on
+            sync_directory(path.parent)  # also for another process's file, before anyone relies on it
         return True
     finally:
         temporary.unlink(missing_ok=True)

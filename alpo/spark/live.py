@@ -1,7 +1,7 @@
-"""Reading from live servers: each range from one replica, and from the next where that one stopped.
+"""Read from live servers: each range from one replica, continued at the next one if that fails.
 
-Any replica's guaranteed entries are the same, so which one answers does not matter; a range that was planned up to an
-LSN waits on a replica that is behind until that has come there.
+All replicas have the same guaranteed entries, so any may answer. For a range planned up to an LSN, a replica that is
+behind waits until it has reached that.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import anyio
 from anyio.from_thread import start_blocking_portal
 
 from alpo.client.log import connect
-from alpo.client.reading import ColumnPages, Query
+from alpo.client.pages import ColumnPages, Query
 from alpo.client.servers import Servers
 from alpo.errors import AlpoError, OutOfRange, Unavailable
 
@@ -25,13 +25,14 @@ T = TypeVar("T")
 
 _BACKEND = "trio"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-#: How long one replica may take over a page before the range goes on with another.
+#: Seconds that one replica may take for a page before the range continues with another.
 _REPLICA_S = 5.0
 
 
 @dataclass(frozen=True)
 class ServerOrigin:
-    """``servers``: HOST:PORT each; ``read_from``: "any", "leader", or a server's id. ``cluster`` (hex): no other."""
+    """Live servers of a cluster. ``servers``: HOST:PORT each; ``read_from``: "any", "leader", or a server's id;
+    ``cluster``: hex id of the only acceptable one, or ""."""
 
     servers: tuple[str, ...]
     read_from: str = "any"
@@ -101,7 +102,7 @@ class ServerOrigin:
                 raise SourceError(f"{self.where}: no replica could give LSN {first_lsn}: {why}")
 
     def _replicas(self, turn: int) -> list[int | None]:
-        """Servers in the order in which this range asks them; None: whoever leads."""
+        """Servers in the order in which this range asks them; None: the leader."""
         if self.read_from == "leader":
             return [None]
         ids = sorted(row["id"] for row in self._reachable())

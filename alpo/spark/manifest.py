@@ -1,13 +1,13 @@
-"""An archive's manifest: which payloads the archive holds, in which files, and what they must be.
+"""An archive's manifest: which payloads the archive holds, in which files, with which digests.
 
 Laws:
 
-* The archive is what its manifest lists, one range of LSNs behind the other without a gap; any other file in the
-  directory is of no account.
-* It only grows, and only at its end: what one manifest lists every later one lists, unchanged. So a reader that holds
-  an older one reads the same, and archivers that run side by side cannot take anything from each other.
-* A new manifest appears by a rename, whole and on disk, under the lock of ``manifest.lock``; the files that it lists
-  were whole and on disk before.
+* The archive is what its manifest lists: consecutive ranges of LSNs without gaps. Other files in the directory do not
+  count.
+* It only grows, at its end: whatever one manifest lists, all later ones list unchanged. So a reader with an older one
+  reads the same, and archivers that run side by side cannot take anything from each other.
+* A new manifest appears by a rename, whole and synced, under the lock ``manifest.lock``; the files that it lists were
+  whole and synced before.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ FORMAT, VERSION = "alpo-archive", 1
 
 
 class ArchivedRange(NamedTuple):
-    """Payloads ``first_lsn`` … ``last_lsn``: ``rows`` of them, ``bytes`` of payloads; ``digest`` as of `content`, in
-    hex. ``file``, of ``file_bytes``, lies beside the manifest."""
+    """A file of an archive: payloads ``first_lsn`` … ``last_lsn``, ``rows`` in number, ``bytes`` of payloads;
+    ``digest`` in hex (see `content`). ``file``, of ``file_bytes`` bytes, is in the manifest's directory."""
 
     first_lsn: int
     last_lsn: int
@@ -45,7 +45,7 @@ class ArchivedRange(NamedTuple):
 
 @dataclass(frozen=True)
 class Manifest:
-    """``cluster``: id in hex."""
+    """Content of an archive; ``cluster``: id in hex."""
 
     cluster: str
     ranges: tuple[ArchivedRange, ...] = ()
@@ -63,9 +63,9 @@ class Manifest:
         return (one for one in self.ranges if one.first_lsn <= last_lsn and first_lsn <= one.last_lsn)
 
     def extended(self, made: Iterable[ArchivedRange]) -> Manifest:
-        """With those of ``made`` that follow on; those that it has already, or that leave a gap, change nothing.
+        """The manifest with those of ``made`` that continue it; known ones, and those after a gap, are ignored.
 
-        Raises `SourceError` when one says something else of the same payloads.
+        Raises `SourceError` if one has another digest than listed for the same payloads.
         """
         ranges = list(self.ranges)
         known = {one.file: one for one in ranges}
@@ -82,7 +82,7 @@ class Manifest:
 
 
 def read_manifest(directory: Path) -> Manifest | None:
-    """None if there is none yet. Raises `SourceError`."""
+    """Read the manifest; None if there is none. Raises `SourceError`."""
     path = directory / MANIFEST
     try:
         text = path.read_text("utf-8")
@@ -102,7 +102,7 @@ def read_manifest(directory: Path) -> Manifest | None:
 
 
 def check(manifest: Manifest, path: Path) -> None:
-    """Raises `SourceError` unless its ranges follow on and name files beside it."""
+    """Raise `SourceError` unless the ranges are consecutive and name files in the same directory."""
     next_lsn = manifest.first_lsn
     for one in manifest.ranges:
         if one.first_lsn != next_lsn or one.rows != one.last_lsn - one.first_lsn + 1 or one.rows < 1:
@@ -113,7 +113,8 @@ def check(manifest: Manifest, path: Path) -> None:
 
 
 def extend_manifest(directory: Path, cluster: str, made: Sequence[ArchivedRange]) -> Manifest:
-    """List what was ``made``, as `Manifest.extended`; the manifest as it is then. Raises `SourceError`."""
+    """Add the ranges ``made`` to the manifest on disk (see `Manifest.extended`); returns the new one. Raises
+    `SourceError`."""
     with _locked(directory):
         before = read_manifest(directory) or Manifest(cluster)
         if before.cluster != cluster:
@@ -128,6 +129,7 @@ def extend_manifest(directory: Path, cluster: str, made: Sequence[ArchivedRange]
 
 
 def other_cluster(directory: Path, archived: str, given: str) -> SourceError:
+    """Error for an archive and a log of different clusters."""
     return SourceError(
         f"ALPO_OTHER_LOG: the archive {directory} is of cluster {archived}, not of {given}: its LSNs mean something"
         " else"
@@ -136,7 +138,7 @@ def other_cluster(directory: Path, archived: str, given: str) -> SourceError:
 
 @contextmanager
 def _locked(directory: Path) -> Iterator[None]:
-    """Alone at the manifest; whoever dies lets go. Raises `SourceError`."""
+    """Hold the manifest's lock, which the system releases if the process dies. Raises `SourceError`."""
     try:
         lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
@@ -149,7 +151,7 @@ def _locked(directory: Path) -> Iterator[None]:
 
 
 def _write(path: Path, fields: dict[str, Any]) -> None:
-    partial = path.with_name(f".{path.name}.tmp")  # of one name: whoever writes holds the lock
+    partial = path.with_name(f".{path.name}.tmp")  # a fixed name will do: the lock is held
     with partial.open("w", encoding="utf-8") as stream:
         json.dump(fields, stream, indent=1)
         stream.write("\n")
@@ -160,7 +162,7 @@ def _write(path: Path, fields: dict[str, Any]) -> None:
 
 
 def sync_directory(directory: Path) -> None:
-    """Make what was renamed into it last."""
+    """Sync a directory, so that its latest renames are on disk."""
     handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(handle)

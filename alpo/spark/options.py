@@ -1,6 +1,6 @@
-"""The data source's options: checked once, on the driver; a message says what would be right.
+"""Options of the data source, all checked on the driver; error texts say what would be right.
 
-Spark hands options over as text, their names in any case.
+Spark passes options as text, with names in any case.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ T = TypeVar("T")
 EARLIEST, LATEST = "earliest", "latest"
 RECORDS_PER_PARTITION = 65_536
 EXACTLY_ONCE, DIRECT = "exactlyonce", "direct"
-#: Serials of a writer's batch: this many bits number its entries, the ones above the batch.
+#: Low bits of a serial that number the entries of a writer's batch; the bits above number the batch.
 BATCH_BITS = 20
-#: Before a query's or an application's id it makes the name of their session.
+#: Prefix of the client name made of a query's or an application's id.
 WRITER_PREFIX = "spark:"
 
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What a read is to be. ``starting``, ``ending``: an LSN, `EARLIEST` or `LATEST`; ``ending`` is included.
+    """Options of a read. ``starting``, ``ending``: an LSN, `EARLIEST` or `LATEST`; ``ending`` is included.
 
     ``read_from``: "any", "leader" or a server's id. Times in seconds; 0 and None: not restricted.
     """
@@ -54,7 +54,7 @@ class ReadOptions:
 
     @staticmethod
     def of(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
-        """From what the user gave. Raises `SourceError`."""
+        """Parse the user's options. Raises `SourceError`."""
         options = _Given(given)
         servers: tuple[str, ...] = options.take("servers", _servers, ())
         path = options.take("path", str, "")
@@ -99,8 +99,8 @@ class ReadOptions:
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """What a write is to be. ``directory``: the checkpoint's, "" if there is none; ``app``, ``version``: "" and -1 if
-    the user numbers nothing."""
+    """Options of a write. ``directory``: the checkpoint's, or ""; ``app``, ``version``: "" and -1 if the user does not
+    number the write."""
 
     servers: tuple[str, ...]
     directory: str = ""
@@ -111,7 +111,7 @@ class WriteOptions:
 
     @staticmethod
     def of(given: Mapping[str, str], *, streaming: bool) -> WriteOptions:
-        """From what the user gave. Raises `SourceError`."""
+        """Parse the user's options. Raises `SourceError`."""
         options = _Given(given)
         servers: tuple[str, ...] = options.take("servers", _servers, ())
         if not servers:
@@ -137,7 +137,7 @@ class WriteOptions:
 
 
 class _Given:
-    """Options by name in any case; each is read by whoever understands its text."""
+    """The user's options by name, in any case."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
         self._given = {name.lower(): text for name, text in given.items()}
@@ -185,7 +185,7 @@ def _lsn(text: str) -> int:
 
 
 def _directory(text: str) -> str:
-    """An absolute path of this machine's file system."""
+    """Parse an absolute path in this machine's file system."""
     scheme, colon, rest = text.partition(":")
     if colon and scheme == "file":
         text = "/" + rest.lstrip("/")
@@ -246,7 +246,7 @@ def _seconds(text: str) -> float:
 
 
 def _time_ms(text: str) -> int:
-    """Milliseconds since the epoch, or RFC 3339 with a time zone."""
+    """Parse milliseconds since the epoch, or RFC 3339 with a time zone."""
     if text.isdecimal():
         return int(text)
     try:

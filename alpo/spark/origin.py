@@ -1,9 +1,9 @@
-"""Where payloads are read from: live servers, a data directory or backup, an archive; all alike to the reader.
+"""The interface of sources that payloads are read from: live servers, a data directory or backup, an archive.
 
-Laws every origin keeps:
+Laws of every origin:
 
-* What `pages` gives is guaranteed, in order and without a gap, from the first LSN asked for to the last; or it raises.
-* It can be pickled: executors open what they need themselves.
+* `pages` yields guaranteed entries, in order and without gaps, from the first LSN asked for to the last; or it raises.
+* Origins can be pickled: executors open what they need themselves.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class SourceError(AlpoError):
 
 
 class DataLoss(SourceError):
-    """Payloads that were asked for are gone: ``first_lsn`` … ``last_lsn`` of them, from the front."""
+    """Payloads ``first_lsn`` … ``last_lsn``, the first of those asked for, are no longer available."""
 
     def __init__(self, first_lsn: int, last_lsn: int, where: str) -> None:
         super().__init__(
@@ -35,7 +35,7 @@ class DataLoss(SourceError):
 
 
 class Extent(NamedTuple):
-    """What there is: LSNs ``first_lsn`` … ``next_lsn - 1`` of the cluster with this id (hex)."""
+    """Readable range: LSNs ``first_lsn`` … ``next_lsn - 1`` of the cluster with this id (hex)."""
 
     cluster: str
     first_lsn: int
@@ -43,7 +43,7 @@ class Extent(NamedTuple):
 
 
 class Stretch(NamedTuple):
-    """Whole DATA entries, in order: a column for each field of a `PageEntry`, all of one length, which may be 0."""
+    """Whole DATA entries in order: a column for each field of a `PageEntry`, all of one length, which may be 0."""
 
     ids: Sequence[int]
     terms: Sequence[int]
@@ -56,38 +56,39 @@ class Stretch(NamedTuple):
 
     @staticmethod
     def of(entries: Sequence[Sequence[Any]]) -> Stretch:
-        """Of `PageEntry`."""
+        """Columns made of rows of `PageEntry`."""
         return Stretch._make(zip(*entries, strict=True)) if entries else Stretch(*[()] * len(Stretch._fields))
 
     def entries(self) -> Iterable[tuple[Any, ...]]:
-        """As `PageEntry`."""
+        """The entries as rows of `PageEntry`."""
         return zip(*self, strict=True)
 
     @property
     def next_lsn(self) -> int:
-        """Behind the last; there must be one."""
+        """The LSN after the last entry; there must be one."""
         return self.lsns[-1] + self.counts[-1]
 
     def part(self, begin: int, end: int) -> Stretch:
-        """Entries by their places."""
+        """The entries at positions ``begin`` … ``end - 1``."""
         return self if (begin, end) == (0, len(self.ids)) else Stretch._make(column[begin:end] for column in self)
 
 
 class Origin(Protocol):
-    """One place to read from."""
+    """A source of payloads."""
 
     @property
     def where(self) -> str:
-        """For messages."""
+        """Name of the source in messages."""
 
     def extent(self) -> Extent:
-        """As of now; a later call never says less at the end. Raises `SourceError`."""
+        """Readable range now; a later call never returns an earlier end. Raises `SourceError`."""
 
     def lsn_since(self, time_ms: int) -> int:
-        """The first LSN of an entry of that time or later; the next LSN if there is none. Raises `SourceError`."""
+        """The first LSN of an entry with that time or later; the next LSN if there is none. Raises `SourceError`."""
 
     def pages(self, first_lsn: int, last_lsn: int, turn: int) -> Iterator[Stretch]:
-        """Whole entries that hold payloads ``first_lsn`` … ``last_lsn``. ``turn``: spreads ranges over replicas.
+        """Yield whole entries that hold payloads ``first_lsn`` … ``last_lsn``. ``turn``: number that spreads ranges
+        over replicas.
 
         Raises `SourceError`, `DataLoss`.
         """

@@ -1,4 +1,4 @@
-"""A span of LSNs as partitions: cut at fixed multiples, so that the same span is always cut alike."""
+"""Partitioning of LSNs at fixed multiples, so that the same span is always divided alike."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Range(NamedTuple):
 
 
 def cut(first: int, last: int, size: int) -> list[Range]:
-    """``first`` … ``last``, cut behind every multiple of ``size``; [] if there is nothing."""
+    """Divide ``first`` … ``last`` after every multiple of ``size``; [] if it is empty."""
     ranges = []
     while first <= last:
         end = min(last, -(-first // size) * size)

@@ -1,10 +1,10 @@
-"""What a batch read and a stream do alike: from options to an origin, a span of LSNs, and its rows. Nothing of Spark's.
+"""Common parts of batch and stream reads: from options to an origin, a span of LSNs, and rows. Independent of Spark.
 
 Laws:
 
-* Nothing is ever left out in silence: each range is checked against what was planned, its end included. What is gone
-  is `DataLoss`, or with ``failOnDataLoss=false`` a line in the log and the rows behind it.
-* Never beyond what the origin says is guaranteed.
+* Nothing is left out silently: each range is checked against what was planned, its end included. Missing payloads raise
+  `DataLoss`, or with ``failOnDataLoss=false`` give a log line and the rows after them.
+* Nothing beyond what the origin calls guaranteed is read.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from .ranges import Range
 
 log = structlog.get_logger()
 
-#: Rows of an Arrow batch, at most: measured best between 2,000 and 8,000 (docs/spark.md).
+#: Most rows of an Arrow batch: measured best between 2,000 and 8,000 (docs/spark.md).
 BATCH_ROWS = 8_192
-#: Bytes of payloads in one, about, at most.
+#: Most bytes of payloads in a batch, about.
 BATCH_BYTES = 8 << 20
-#: Smaller ones are joined until they come to so many rows or bytes.
+#: Rows or bytes up to which smaller batches are joined.
 JOINED_ROWS, JOINED_BYTES = 4_096, 512 << 10
 
 
 def origin_of(options: ReadOptions) -> Origin:
-    """Where to read from."""
+    """The origin that the options name."""
     archive = ArchiveOrigin(options.archive, options.verify_archive)
     if not (options.path or options.servers):
         return archive
@@ -47,14 +47,15 @@ def origin_of(options: ReadOptions) -> Origin:
 
 
 def pinned(origin: Origin, cluster: str) -> Origin:
-    """The same, and no other cluster's servers; where the archive ends and the log begins is settled for all ranges."""
+    """The origin restricted to one cluster, and with a fixed LSN where the archive ends and the log begins, for all
+    ranges."""
     if isinstance(origin, JoinedOrigin):
         return replace(origin, log=pinned(origin.log, cluster), seam_lsn=origin.log.extent().first_lsn)
     return replace(origin, cluster=cluster) if isinstance(origin, ServerOrigin) else origin
 
 
 def check_cluster(origin: Origin, found: Extent, wanted: str) -> None:
-    """Raises `SourceError` if this is another log than the one that was read before."""
+    """Raise `SourceError` if this is another log than the one read before."""
     if found.cluster != wanted:
         raise SourceError(
             f"ALPO_OTHER_LOG: {origin.where} is cluster {found.cluster}, and this query has read cluster {wanted}: its "
@@ -81,7 +82,8 @@ def first_of(options: ReadOptions, origin: Origin, extent: Extent) -> int:
 
 
 def span_of(options: ReadOptions, origin: Origin) -> tuple[Extent, int, int]:
-    """What a batch read is to give: the extent, the first and the last LSN (less by one: nothing)."""
+    """Range of a batch read: the extent, the first and the last LSN (first - 1: nothing). Raises `SourceError`,
+    `DataLoss`."""
     extent = origin.extent()
     first = first_of(options, origin, extent)
     last = extent.next_lsn - 1 if options.ending == LATEST else int(options.ending)
@@ -91,7 +93,7 @@ def span_of(options: ReadOptions, origin: Origin) -> tuple[Extent, int, int]:
 
 
 def what_is_left(options: ReadOptions, origin: Origin, extent: Extent, first: int, last: int) -> int:
-    """``first``, or the first LSN that there still is if losses are allowed. Raises `DataLoss`."""
+    """``first``, or the first LSN that still exists if losses are allowed. Raises `DataLoss`."""
     if first >= extent.first_lsn or first > last:
         return first
     loss = DataLoss(first, min(last, extent.first_lsn - 1), origin.where)
@@ -102,7 +104,7 @@ def what_is_left(options: ReadOptions, origin: Origin, extent: Extent, first: in
 
 
 def rows_of(origin: Origin, wanted: Range, columns: Sequence[str], fail_on_data_loss: bool) -> Iterator[pa.RecordBatch]:
-    """The payloads of a range as batches of ``columns``. Raises `SourceError`, `DataLoss`."""
+    """Yield the payloads of a range as batches of ``columns``. Raises `SourceError`, `DataLoss`."""
     held: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in _batches(origin, wanted, columns, fail_on_data_loss):
@@ -125,7 +127,7 @@ def _joined(held: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
 def _batches(
     origin: Origin, wanted: Range, columns: Sequence[str], fail_on_data_loss: bool
 ) -> Iterator[pa.RecordBatch]:
-    """A batch a page, or several."""
+    """Yield one or more batches for each page."""
     schema = arrow_schema(columns)
     next_lsn, last = wanted.first, wanted.last
     while next_lsn <= last:
@@ -147,7 +149,7 @@ def _batches(
 
 
 def _require_whole(page: Stretch, next_lsn: int, origin: Origin) -> None:
-    """Raises `SourceError` where a payload from ``next_lsn`` on is missing or comes again."""
+    """Raise `SourceError` if a payload from ``next_lsn`` on is missing or comes twice."""
     if page.lsns[0] > next_lsn:
         raise SourceError(f"{origin.where}: LSN {next_lsn} to {page.lsns[0] - 1} are missing")
     due = list(map(add, page.lsns, page.counts))[:-1]
@@ -161,7 +163,7 @@ def _require_whole(page: Stretch, next_lsn: int, origin: Origin) -> None:
 
 
 def _pieces(page: Stretch) -> Iterator[Stretch]:
-    """Not too many rows and bytes at a time, one entry at least."""
+    """Divide a page so that no piece has too many rows or bytes; each has at least one entry."""
     rows, sizes = list(accumulate(page.counts)), list(accumulate(map(len, page.bodies)))
     begin = rows_before = size_before = 0
     while begin < len(rows):

@@ -1,4 +1,4 @@
-"""A Spark session that works where the log does: this interpreter, and a Java that will do."""
+"""Spark sessions that can use the log: with this interpreter and a suitable Java."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from .java import find_java
 
 
 def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
-    """``alpo.spark.configure(SparkSession.builder).getOrCreate()``: the builder, ready for the data source ``alpo``.
+    """Prepare the builder for the data source ``alpo``: ``alpo.spark.configure(SparkSession.builder).getOrCreate()``.
 
     Sets JAVA_HOME for the process (see `alpo.spark.java`) and the interpreter of Spark's workers, unless PYSPARK_PYTHON
-    names one. Every setting may be set otherwise on the builder afterwards. Raises `alpo.spark.java.NoJava`.
+    names one. Every setting may be changed on the builder afterwards. Raises `alpo.spark.java.NoJava`.
     """
     if "SPARK_REMOTE" not in os.environ:
         os.environ["JAVA_HOME"] = str(find_java().home)

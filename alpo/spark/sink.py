@@ -1,7 +1,7 @@
-"""``df.write.format("alpo")`` and ``df.writeStream.format("alpo")`` as Spark sees them: a thin layer over `committing`.
+"""``df.write.format("alpo")`` and ``df.writeStream.format("alpo")`` in Spark's terms: a thin layer over `committing`.
 
-Spark hands a writer to the executors (`write`), and makes another for the driver's `commit` or `abort`: what they share
-is in the messages.
+Spark sends a writer to the executors (`write`), and makes another for the driver's `commit` or `abort`: they share only
+what is in the messages.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .staging import Part, Tag, payloads_of, stage
 T = TypeVar("T")
 
 _BACKEND = "trio"
-#: What Spark tells its tasks of the streaming query that they are for.
+#: Task properties in which Spark names the streaming query.
 _QUERY, _RUN, _GROUP, _BATCH = (
     "sql.streaming.queryId", "sql.streaming.runId", "spark.jobGroup.id", "streaming.sql.batchId",
 )
@@ -36,13 +36,13 @@ _QUERY, _RUN, _GROUP, _BATCH = (
 
 @dataclass
 class Message(WriterCommitMessage):
-    """What a task has staged; None: it has appended everything itself."""
+    """A task's result: what it has staged, or None if it has appended everything itself."""
 
     part: Part | None
 
 
 def check_columns(schema: StructType) -> None:
-    """Raises `SourceError` unless there is a payload and nothing else."""
+    """Raise `SourceError` unless there is a column ``payload`` and no other."""
     found = [(field.name, field.dataType) for field in schema.fields]
     if len(found) != 1 or found[0][0] != "payload" or not isinstance(found[0][1], BinaryType | StringType):
         columns = ", ".join(f"{name} {type.simpleString()}" for name, type in found)
@@ -69,7 +69,7 @@ def _task() -> TaskContext:
 
 
 def _stream_run(task: TaskContext) -> str:
-    """The run of the streaming query that a task is for; "" if it is for none."""
+    """The run of the streaming query that a task belongs to; "" if to none."""
     if not task.getLocalProperty(_QUERY):
         return ""
     return task.getLocalProperty(_RUN) or task.getLocalProperty(_GROUP) or ""
@@ -82,7 +82,7 @@ def _direct(batches: Iterator[pa.RecordBatch], options: WriteOptions) -> Message
 
 
 class LogStreamWriter(DataSourceStreamArrowWriter):
-    """The sink of a streaming query."""
+    """Sink of a streaming query."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         check_columns(schema)
@@ -118,7 +118,7 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
 
 
 class LogWriter(DataSourceArrowWriter):
-    """The sink of a batch job: of numbered writes (txnAppId, txnVersion), or of one that is not repeated."""
+    """Sink of a batch job: of numbered writes (txnAppId, txnVersion), or of one that is not repeated."""
 
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
         if overwrite:
@@ -145,7 +145,7 @@ class LogWriter(DataSourceArrowWriter):
         job = Job(WRITER_PREFIX + options.app, options.version, parts[0].tag.run if parts else self._run)
         if not options.app:
             _run(partial(commit_unnumbered, parts, ledger.staged if ledger else None, opener(options)))
-            self.abort(messages)  # nothing is needed of what was staged any more
+            self.abort(messages)  # staged files are no longer needed
         elif ledger is None:
             _run(partial(commit_one_entry, job, parts, opener(options)))
         else:

@@ -1,4 +1,4 @@
-"""The data source ``alpo`` as Spark sees it: a thin layer over `reading` and `following`."""
+"""The data source ``alpo`` in Spark's terms: a thin layer over `reading` and `following`."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from .stream import LogStreamReader
 
 @dataclass
 class LogPartition(InputPartition):
-    """A range of LSNs, and where they are read."""
+    """A range of LSNs and the origin to read it from."""
 
     origin: Origin
     range: Range
 
 
 def columns_of(schema: StructType) -> list[str]:
-    """The columns that the user wants. Raises `SourceError` for any that there are not, or of another type."""
+    """Names of the columns that the user wants. Raises `SourceError` for an unknown one, or one of another type."""
     for field in schema.fields:
         wanted = TYPES.get(field.name)
         if wanted is None:
@@ -38,7 +38,8 @@ def columns_of(schema: StructType) -> list[str]:
 
 
 class AlpoDataSource(DataSource):
-    """``format("alpo")`` of ``spark.read``, ``readStream``, ``df.write``, ``writeStream``; options in docs/spark.md."""
+    """Data source for ``format("alpo")`` of ``spark.read``, ``readStream``, ``df.write``, ``writeStream``; options in
+    docs/spark.md."""
 
     @classmethod
     def name(cls) -> str:
@@ -61,7 +62,7 @@ class AlpoDataSource(DataSource):
 
 
 class LogReader(DataSourceReader):
-    """One batch read: its end is fixed when its partitions are planned."""
+    """A batch read; its end is fixed when its partitions are planned."""
 
     def __init__(self, options: ReadOptions, columns: Sequence[str]) -> None:
         self._options = options
@@ -74,7 +75,7 @@ class LogReader(DataSourceReader):
         return [LogPartition(origin, part) for part in cut(first, last, self._options.records_per_partition)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if isinstance(partition, LogPartition):  # Spark reads an empty plan with a partition of its own
+        if isinstance(partition, LogPartition):  # for an empty plan Spark passes a partition of its own
             yield from rows_of(
                 partition.origin, partition.range, self._columns, self._options.fail_on_data_loss
             )

@@ -1,9 +1,8 @@
-"""A partition's payloads on their way to the driver: Arrow IPC in the commit message, or in a file when they are many.
+"""Transport of a partition's payloads to the driver: Arrow IPC in the commit message, or in a file if they are many.
 
 Laws:
 
-* What a `Part` names is complete and on disk before anybody learns of it, and is checked against its CRC before it is
-  used.
+* The file of a `Part` is complete and synced before anybody learns of it, and is checked against its CRC before use.
 * A task's memory is bounded whatever the size of its partition.
 """
 
@@ -24,20 +23,20 @@ import pyarrow.compute as pc
 from . import durable
 from .origin import SourceError
 
-#: Up to here a partition goes in the message; without a checkpoint's directory up to the second.
+#: Most bytes of a partition in a message; the second if there is no checkpoint directory.
 INLINE_BYTES, INLINE_ALONE_BYTES = 8 << 20, 64 << 20
-#: What a payload takes of an entry besides its bytes (`core.entries.join_payloads`).
+#: Bytes that a payload takes in an entry besides its own (`core.entries.join_payloads`).
 LENGTH_BYTES = 4
 _SCHEMA = pa.schema([("payload", pa.binary())])
 _READ_BYTES = 1 << 20
-#: Characters of an id in a file's name.
+#: Most characters of an id in a file name.
 _NAME_PART = 64
 _KINDS = (pa.binary(), pa.large_binary(), pa.string(), pa.large_string())
 
 
 @dataclass(frozen=True)
 class Tag:
-    """Which attempt at which partition of which batch this is, and of which run of which query."""
+    """Identifies one attempt at one partition of a batch, in one run of a query."""
 
     query: str
     run: str
@@ -50,7 +49,7 @@ class Tag:
 class Part:
     """One partition's payloads: ``length`` bytes of Arrow IPC, in ``data`` or in the staged file ``name``.
 
-    ``size``: bytes that they take in entries; ``largest``: of the largest payload.
+    ``size``: bytes that they take in entries; ``largest``: size of the largest payload.
     """
 
     tag: Tag
@@ -64,7 +63,8 @@ class Part:
 
 
 def payloads_of(batch: pa.RecordBatch) -> pa.Array:
-    """The one column of a batch, as binary. Raises `SourceError` for a payload that is NULL, or no bytes or text."""
+    """The only column of a batch, as binary. Raises `SourceError` for a payload that is NULL, or neither bytes nor
+    text."""
     column = batch.column(0)
     if column.type not in _KINDS:
         raise SourceError(f"column payload is {column.type}: it must be binary, or a string (written as UTF-8)")
@@ -74,7 +74,7 @@ def payloads_of(batch: pa.RecordBatch) -> pa.Array:
 
 
 def stage(batches: Iterable[pa.RecordBatch], tag: Tag, folder: Path | None) -> Part:
-    """Take all of a partition; ``folder`` is where files may be staged. Raises `SourceError`, OSError."""
+    """Stage all of a partition; ``folder``: where files may be made, or None. Raises `SourceError`, OSError."""
     spool = _Spool(folder, tag)
     rows = size = largest = 0
     try:
@@ -96,7 +96,7 @@ def stage(batches: Iterable[pa.RecordBatch], tag: Tag, folder: Path | None) -> P
 
 
 def check(part: Part, folder: Path | None) -> None:
-    """Raises `SourceError` if what was staged is not there, or is not what was staged."""
+    """Raise `SourceError` if the staged data is missing or damaged."""
     if not part.name:
         found_length, found = len(part.data), zlib.crc32(part.data)
     else:
@@ -113,7 +113,7 @@ def check(part: Part, folder: Path | None) -> None:
 
 
 def payloads(part: Part, folder: Path | None) -> Iterator[list[bytes]]:
-    """Its payloads in order, some at a time; `check` it before. Raises `SourceError`."""
+    """Yield the payloads in order, some at a time; call `check` before. Raises `SourceError`."""
     if not part.rows:
         return
     with _open(part, folder) as file, pa.ipc.open_stream(file) as reader:
@@ -135,7 +135,7 @@ def _open(part: Part, folder: Path | None) -> BinaryIO:
 
 
 class _Spool:
-    """A file to write to, in memory until it is too much for a message."""
+    """Writable file, in memory until it is too large for a message."""
 
     closed = False
 
@@ -171,7 +171,7 @@ class _Spool:
         self._memory = BytesIO()
 
     def flush(self) -> None:
-        """Nothing: `finish` sees to it."""
+        """Do nothing: `finish` syncs."""
 
     def tell(self) -> int:
         return self._length

@@ -1,4 +1,4 @@
-"""``spark.readStream.format("alpo")``: what Spark's planner and executors ask of a stream."""
+"""``spark.readStream.format("alpo")``: the methods that Spark's planner and executors call for a stream."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ from .reading import check_cluster, pinned, rows_of, what_is_left
 
 @dataclass
 class StreamPartition(InputPartition):
-    """A range of LSNs, and where they are read."""
+    """A range of LSNs and the origin to read it from."""
 
     origin: Origin
     range: Range
 
 
 class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The planner's methods run in one process for the query's life; `read` in executors, with a copy."""
+    """Reader of one stream. The planner's methods run in one process for the query's life; `read` in executors, on a
+    copy."""
 
     def __init__(self, options: ReadOptions, columns: Sequence[str]) -> None:
         self._options = options
@@ -79,7 +80,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield from rows_of(partition.origin, partition.range, self._columns, self._options.fail_on_data_loss)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing: the offsets live in the checkpoint; retention is a cursor's affair."""
+        """Do nothing: offsets are in the checkpoint, and a cursor takes care of retention."""
 
     def stop(self) -> None:
-        """Nothing is held open between calls."""
+        """Do nothing: nothing is held open between calls."""

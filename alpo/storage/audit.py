@@ -1,10 +1,10 @@
-"""Checking a whole file, a data directory's or a backup, against all that it promises (`alpo log verify`).
+"""Check a whole file, a data directory's or a backup's, against all that it promises (`alpo log verify`).
 
 Laws:
 
-* Every fault is told by the ids it is at, and the check goes on behind it.
-* The log is walked once, in bounded memory. What is replayed is compared with what was saved; behind a damaged entry
-  nobody can tell any more what a replay would give, so it ends there.
+* Every fault is reported with the ids it is at, and the check continues after it.
+* The log is read once, in bounded memory. The session table is replayed from it and compared with the saved one. After
+  a damaged entry a replay could give anything, so it stops there.
 """
 
 from __future__ import annotations
@@ -24,21 +24,20 @@ from . import schema
 from .boot import read_applied
 from .columns import Columns, by_client
 from .connections import as_database
-from .endscan import check_end
+from .filescan import check_end, check_wal
 from .interface import DamagedStore
 from .offline import Found, Source, Summary, as_found, summarise
 from .rows import DamagedRow, run_checksum, session_columns, start_from_json
-from .walscan import check_wal
 
-#: Faults that are told one by one; of more only how many.
+#: Faults listed one by one; further ones are only counted.
 FAULTS_MAX = 1000
 _DATA = int(Kind.DATA)
-#: A server that writes may have moved on between the two looks that finding lost commits takes.
+#: Attempts at finding lost commits: it takes two reads, and a running server may write between them.
 _LOOKS = 3
 
 
 class Fault(NamedTuple):
-    """What is wrong at entries ``first_id`` … ``last_id``; both 0: not of any entry."""
+    """A fault at entries ``first_id`` … ``last_id``; both 0 if it is not about an entry."""
 
     first_id: int
     last_id: int
@@ -47,7 +46,7 @@ class Fault(NamedTuple):
 
 @dataclass(slots=True)
 class Verdict:
-    """Entries ``first_id`` … ``last_id`` were looked at; LSNs of the payloads in them."""
+    """Result of `verify`: the entries checked (``first_id`` … ``last_id``), the LSNs of their payloads, the faults."""
 
     first_id: int = 1
     last_id: int = 0
@@ -60,7 +59,7 @@ class Verdict:
     faults_more: int = 0
 
     def add(self, first_id: int, last_id: int, what: str) -> None:
-        """One more fault."""
+        """Record a fault, or only count it if `FAULTS_MAX` are listed."""
         if len(self.faults) < FAULTS_MAX:
             self.faults.append(Fault(first_id, last_id, what))
         else:
@@ -68,16 +67,16 @@ class Verdict:
 
 
 class Saved(NamedTuple):
-    """The state beside the log, as of one moment."""
+    """The file's state beside the log, all read in one transaction."""
 
     runs: list[tuple[int, int]]  # (first id, term)
-    applied: dict[str, Any]  # of `applied_from_json`; {} before the first save
+    applied: dict[str, Any]  # as of `applied_from_json`; {} before the first save
     sessions: list[SessionRow]
 
 
 def verify(source: Source, on_progress: Callable[[int, int], None] = lambda id, end_id: None) -> Verdict:
-    """Check everything. ``on_progress(id, end_id)`` now and then. Raises `StoreError` if it cannot be read at all, or
-    was rewritten meanwhile."""
+    """Check the whole file. ``on_progress(id, end_id)`` is called after every page. Raises `StoreError` if the file
+    cannot be read at all, or its log was rewritten meanwhile."""
     verdict = Verdict()
     with source.snapshot() as db:
         summary = summarise(db, source.path)
@@ -99,7 +98,8 @@ def verify(source: Source, on_progress: Callable[[int, int], None] = lambda id, 
 
 
 def _check_ends(source: Source, verdict: Verdict) -> None:
-    """Of the WAL and of the log. What a server writes at this moment may look like damage, once."""
+    """Check that the WAL and the log end where they should. A running server's write can look like damage once, so the
+    check is repeated."""
     for left in reversed(range(_LOOKS)):
         try:
             with source.snapshot() as db:
@@ -129,7 +129,8 @@ def _read_saved(db: sqlite3.Connection, verdict: Verdict) -> Saved:
     try:
         applied, sessions = read_applied(db)
         shown = tables.table("saved_sessions").rows_where(order_by="client")
-        for row, columns in zip(sessions, shown, strict=True):  # do these, for people, say what the state says?
+        # the columns are for people to read; the state is the truth
+        for row, columns in zip(sessions, shown, strict=True):
             if tuple(columns.values()) != session_columns(row):
                 raise DamagedRow(f"the columns of {row.client!r} differ from its state")
     except (ValueError, TypeError, sqlite3.Error) as error:
@@ -138,7 +139,7 @@ def _read_saved(db: sqlite3.Connection, verdict: Verdict) -> Saved:
 
 
 class _Walk:
-    """What one entry after the other is held against."""
+    """Compare each entry with the one before it, the table of runs and the replayed session table."""
 
     def __init__(self, summary: Summary, saved: Saved, verdict: Verdict) -> None:
         base = summary.base or NO_BASE
@@ -154,11 +155,12 @@ class _Walk:
 
     @property
     def next_id(self) -> int:
-        """Behind what was taken."""
+        """The id after the last entry taken."""
         return self._next_id
 
     def take_all(self, page: Columns) -> bool:
-        """`take` of every entry, if there is nothing to tell of them; else nothing, and it must be done one by one."""
+        """Take a whole page if nothing is wrong in it; otherwise take nothing and return False: use `take` for each
+        entry."""
         dues = [self._next_lsn, *map(add, page.lsns, page.counts)]
         if not (
             page.ids[0] == self._next_id
@@ -180,7 +182,7 @@ class _Walk:
     def take(self, found: Found) -> None:
         verdict = self._verdict
         entry = found.entry
-        if found.first_id > self._next_id:  # a server has cleaned what was between
+        if found.first_id > self._next_id:  # a server cleaned the entries between
             self._before, self._next_lsn, self._replay = None, None, None
             self._run_term = next((term for id, term in reversed(self._saved.runs) if id <= found.first_id), None)
         self._next_id = found.last_id + 1
@@ -218,7 +220,7 @@ class _Walk:
             yield f"a run of term {entry.term} begins here by the table of runs, but began before"
 
     def finish(self) -> None:
-        """After the last entry: the marks, and what was saved."""
+        """Check the marks and the saved state, after the last entry."""
         verdict, last_id = self._verdict, self._summary.end_id
         applied_id = self._saved.applied.get("applied_id", 0)
         if self._summary.hard is not None and self._base.id > min(self._summary.guaranteed_id, applied_id):
@@ -228,8 +230,8 @@ class _Walk:
 
 
 class _Replay:
-    """The session table made anew from the log, as far as that goes: from the beginning if nothing was cleaned, else
-    from where the saved table stands; of what it remembers from before, each entry is looked up."""
+    """Replay of the session table from the log. Starts at the first entry if nothing was cleaned, else from the saved
+    table; entries that the saved table remembers from before are looked up one by one."""
 
     def __init__(self, base: Base, summary: Summary, saved: Saved, verdict: Verdict) -> None:
         self._saved, self._verdict = saved, verdict
@@ -239,7 +241,7 @@ class _Replay:
         self._table = SessionState(settings)
         if not self._whole:
             self._load()
-        #: id -> (client, (serial, lsn, epoch, digest)) of what the saved table remembers above the base.
+        #: id -> (client, (serial, lsn, epoch, digest)) of each append that the saved table remembers above the base.
         self._remembered = {} if self._whole else {
             id: (row.client, (serial, lsn, epoch, digest))
             for row in saved.sessions for serial, id, lsn, epoch, digest in row.slots if id > base.id
@@ -252,7 +254,7 @@ class _Replay:
         self._table.load(self._saved.sessions, applied.get("horizon_ms", 0), settings, self._applied_id)
 
     def take_all(self, page: Columns) -> bool:
-        """As `_Walk.take_all`."""
+        """Replay a whole page, or change nothing and return False, like `_Walk.take_all`."""
         replayed = self._whole or page.ids[0] > self._applied_id
         if set(page.kinds) != {_DATA} or page.ids[0] <= self._applied_id <= page.ids[-1]:
             return False
@@ -282,7 +284,7 @@ class _Replay:
             self._compare()
 
     def _compare(self) -> None:
-        """At the entry that the saved table stands at."""
+        """Compare the replay with the saved table, at the entry that the table was saved at."""
         applied, add = self._saved.applied, self._verdict.add
         if self._whole:
             made, kept = self._table.state(), SessionState(self._table.settings)
@@ -315,21 +317,21 @@ def _members_of(entry: Entry) -> Any:
 
 
 def _as_kept(made: list[SessionRow], kept: list[SessionRow]) -> list[SessionRow]:
-    """``made``, but with births as they are kept where those may be of a file that an older version wrote: it kept
-    none, and what stands in their place is the oldest epoch that was remembered then."""
+    """``made``, with the births of ``kept`` where an older version may have written those: it saved no birth, so the
+    migration put the oldest remembered epoch in its place."""
     births = {row.client: row.birth for row in kept}
     return [row._replace(birth=max(row.birth, min(births.get(row.client, 0), row.epoch))) for row in made]
 
 
 def _differing(made: list[SessionRow], kept: list[SessionRow]) -> str:
-    """The first few clients that differ."""
+    """Names of the first three clients whose rows differ."""
     left, right = {row.client: row for row in made}, {row.client: row for row in kept}
     names = sorted(client for client in {*left, *right} if left.get(client) != right.get(client))
     return ", ".join(names[:3]) + (" …" if len(names) > 3 else "")
 
 
 def require_sound(source: Source, on_progress: Callable[[int, int], None] = lambda id, end_id: None) -> Verdict:
-    """`verify`. Raises `DamagedStore`, naming the first few faults, if there is any."""
+    """Check like `verify`. Raises `DamagedStore` with the first few faults if there are any."""
     verdict = verify(source, on_progress)
     if verdict.faults:
         told = "; ".join(tell(fault) for fault in verdict.faults[:3])
@@ -338,7 +340,7 @@ def require_sound(source: Source, on_progress: Callable[[int, int], None] = lamb
 
 
 def tell(fault: Fault) -> str:
-    """A fault in words."""
+    """The fault as a sentence with its ids."""
     if not fault.first_id:
         return fault.what
     if fault.first_id == fault.last_id:

@@ -1,9 +1,9 @@
-"""A backup: a data file's log and replicated state, without hard state (term, vote) and incarnation.
+"""Backups: a data file's log and replicated state, without its hard state (term, vote) and incarnation.
 
 Laws:
 
-* It ends at a guaranteed entry, and so do its marks. Its rows are those of the data file, checksums and all.
-* It is a file of the same schema under another application id, so no server starts on it; and no WAL belongs to it.
+* A backup ends at a guaranteed entry, and its marks stand there. Its rows are the data file's, checksums included.
+* It is a file of the same schema with another application id, so no server starts on it. It has no WAL.
 * FILE appears by a rename, whole and synced; until then there is only ``FILE.partial``, which is no backup yet.
 """
 
@@ -21,16 +21,17 @@ from .boot import read_boot, require_caught_up
 from .connections import as_database, translate
 from .interface import DamagedStore, StateCopy, StoreError, WrongStore
 from .rows import Hard
+from .tables import COLUMNS
 from .vacuum import count_pages
 
 PARTIAL_SUFFIX = ".partial"
 
-#: What a backup holds beside the log.
+#: Tables that a backup holds beside the log.
 _TABLES = ("hard", "base", "runs", "applied", "saved_sessions")
 
 
 class Finished(NamedTuple):
-    """A backup that is in place."""
+    """First and last LSN and size of a finished backup."""
 
     first_lsn: int
     last_lsn: int
@@ -38,7 +39,8 @@ class Finished(NamedTuple):
 
 
 def copy_state(db: sqlite3.Connection, path: Path, upto_id: int) -> StateCopy:
-    """`Store.copy_state`, of a snapshot. Raises `DamagedStore`, and what SQLite raises."""
+    """Rows for a backup, read in one transaction; implements `Store.copy_state`. Raises `DamagedStore` and
+    sqlite3.Error."""
     boot = read_boot(db, path)
     require_caught_up(boot, path)
     end_id = max(upto_id, boot.applied_id)
@@ -56,21 +58,23 @@ def copy_state(db: sqlite3.Connection, path: Path, upto_id: int) -> StateCopy:
 
 
 class BackupWriter:
-    """Writes ``FILE.partial``, and makes it FILE with `finish`. May be used from one thread after the other."""
+    """Writer of one backup: fills ``FILE.partial``, then `finish` renames it to FILE. Calls may come from different
+    threads, one at a time."""
 
     def __init__(self, file: Path, version: int) -> None:
-        """``version``: of the schema that the rows will be of. Raises `WrongStore`, `StoreError`."""
+        """Begin ``FILE.partial``. ``version``: schema version of the rows to come. Raises `WrongStore`,
+        `StoreError`."""
         if version > len(schema.MIGRATIONS):
             raise WrongStore(f"the server writes schema {version}; this version knows {len(schema.MIGRATIONS)}")
         self._file = file
         self._partial = file.with_name(file.name + PARTIAL_SUFFIX)
         self._last_id: int | None = None
-        #: Bytes of bodies so far.
+        #: Sum of body sizes so far, in bytes.
         self.bodies_bytes = 0
         try:
             self._partial.unlink(missing_ok=True)
             self._db = sqlite3.connect(self._partial, isolation_level=None, check_same_thread=False)
-            # What is not renamed yet is nothing: no journal, no fsync but the one before that.
+            # Until the rename the file counts for nothing: no journal, and one fsync at the end.
             for pragma in (f"page_size={schema.PAGE_BYTES}", "auto_vacuum=INCREMENTAL", "journal_mode=OFF",
                            "synchronous=OFF"):
                 self._db.execute(f"PRAGMA {pragma}")
@@ -85,7 +89,8 @@ class BackupWriter:
             raise StoreError(f"{self._partial}: {error.strerror}") from error
 
     def add(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
-        """Add rows as they came; entries are checked, and that they follow on. Raises `DamagedStore`, `StoreError`."""
+        """Add rows to ``table``. Entries must match their checksums and have consecutive ids. Raises `DamagedStore`,
+        `StoreError`."""
         try:
             if table == "log":
                 self._add_entries(rows)
@@ -108,12 +113,11 @@ class BackupWriter:
             self._last_id = entry.id
             self.bodies_bytes += len(entry.body)
         self._db.executemany(
-            f"INSERT INTO log ({schema.COLUMNS}) VALUES ({', '.join('?' * len(Entry._fields))})", rows
+            f"INSERT INTO log ({COLUMNS}) VALUES ({', '.join('?' * len(Entry._fields))})", rows
         )
 
     def finish(self, end_id: int) -> Finished:
-        """All rows are there, and end at ``end_id``: FILE is in place when this returns. Raises `DamagedStore`,
-        `StoreError`."""
+        """Check that the log ends at ``end_id``, sync, and rename to FILE. Raises `DamagedStore`, `StoreError`."""
         try:
             self._db.execute(f"PRAGMA application_id={schema.BACKUP_APPLICATION_ID}")
             self._db.execute("COMMIT")
@@ -131,6 +135,6 @@ class BackupWriter:
             raise StoreError(f"{self._file}: {error.strerror}") from error
 
     def give_up(self) -> None:
-        """Leave nothing behind."""
+        """Close and delete ``FILE.partial``."""
         self._db.close()
         self._partial.unlink(missing_ok=True)

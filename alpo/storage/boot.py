@@ -1,4 +1,5 @@
-"""Reading back all that a replica starts from, every part checked against its checksum and the others."""
+"""Read what a replica starts from (`Boot`) out of a data file, each part checked by its checksum and against the
+others."""
 
 from __future__ import annotations
 
@@ -6,17 +7,18 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
-from alpo.core.disk import Base, Boot, Image, SessionRow, TableSave
+from alpo.core.disk import Base, Boot, SessionRow, Snapshot, TableSave
 from alpo.core.entries import DamagedEntry, Entry, verify
 from alpo.core.members import Identity
 
 from . import schema
 from .interface import DamagedStore, StoreError
 from .rows import DamagedRow, Hard, applied_from_json, run_checksum, session_from_blob, start_from_json
+from .tables import COLUMNS
 
 
 def read_boot(db: sqlite3.Connection, path: Path) -> Boot:
-    """The `Boot` of one snapshot. Raises `DamagedStore`, and what SQLite raises."""
+    """Read the `Boot` in one transaction. Raises `DamagedStore` and sqlite3.Error."""
     try:
         hard = schema.read_hard(db, path)
         base = schema.read_base(db, path)
@@ -25,7 +27,8 @@ def read_boot(db: sqlite3.Connection, path: Path) -> Boot:
         runs = _runs(db, base, last)
         applied, sessions = read_applied(db)
         applied_id = applied.get("applied_id", 0)
-        ahead = applied.get("ahead", False)  # it came with a base, and the log up to there is still to come
+        # the state came with a snapshot, and the entries up to there are still to come
+        ahead = applied.get("ahead", False)
         known_id = max(hard.guaranteed_id, 0 if ahead else applied_id)
         if (last.id if last else base.id) < known_id:
             raise DamagedRow(f"the log ends below entry {known_id}, which it held")
@@ -38,7 +41,7 @@ def read_boot(db: sqlite3.Connection, path: Path) -> Boot:
 
 
 def require_caught_up(boot: Boot, path: Path) -> None:
-    """Of a server that was taking a base nothing can be made: its log ends below its state. Raises `StoreError`."""
+    """Raise `StoreError` if the server was still receiving a snapshot's entries: its log ends below its saved state."""
     if boot.applied_id > boot.last_id:
         raise StoreError(
             f"{path}: this server was still being brought up: its log ends at entry {boot.last_id}, and the sessions "
@@ -46,8 +49,9 @@ def require_caught_up(boot: Boot, path: Path) -> None:
         )
 
 
-def read_image(db: sqlite3.Connection, path: Path) -> Image | None:
-    """The `Image` of one snapshot; None before any state was saved. Raises `DamagedStore`, and what SQLite raises."""
+def read_snapshot(db: sqlite3.Connection, path: Path) -> Snapshot | None:
+    """Read the snapshot to send to another server; None if no state was saved yet. Raises `DamagedStore` and
+    sqlite3.Error."""
     try:
         applied, sessions = read_applied(db)
         if not applied:
@@ -57,17 +61,18 @@ def read_image(db: sqlite3.Connection, path: Path) -> Image | None:
         raise DamagedStore(f"{path}: {error}") from error
 
 
-def make_image(hard: Hard, base: Base, applied: dict[str, Any], sessions: list[SessionRow]) -> Image:
-    """An `Image` of its parts."""
+def make_image(hard: Hard, base: Base, applied: dict[str, Any], sessions: list[SessionRow]) -> Snapshot:
+    """Build a `Snapshot` from its stored parts."""
     fields = {name: value for name, value in applied.items() if name not in ("sessions", "ahead")}
-    return Image(base, TableSave(changed=sessions, ended=[], **fields), start_from_json(hard.start))
+    return Snapshot(base, TableSave(changed=sessions, ended=[], **fields), start_from_json(hard.start))
 
 
 def make_boot(
     hard: Hard, base: Base, last: Entry | None, runs: list[tuple[int, int]], applied: dict[str, Any],
     sessions: list[SessionRow],
 ) -> Boot:
-    """A `Boot` of its parts; ``last``: the last entry; ``applied``: of `applied_from_json`, {} before any save."""
+    """Build a `Boot` from its stored parts. ``last``: the last entry. ``applied``: fields of `applied_from_json`, {}
+    before any save."""
     return Boot(
         me=Identity(hard.server_id, hard.incarnation),
         term=hard.term,
@@ -91,7 +96,7 @@ def _last_entry(db: sqlite3.Connection) -> Entry | None:
 
 
 def _entry(db: sqlite3.Connection, which: str) -> Entry | None:
-    row = db.execute(f"SELECT {schema.COLUMNS} FROM log {which}").fetchone()
+    row = db.execute(f"SELECT {COLUMNS} FROM log {which}").fetchone()
     if row is None:
         return None
     entry = Entry(*row)
@@ -100,7 +105,7 @@ def _entry(db: sqlite3.Connection, which: str) -> Entry | None:
 
 
 def _check_front(db: sqlite3.Connection, base: Base) -> None:
-    """The log begins where the base ends, or is empty."""
+    """Check that the log begins right after the base, the last cleaned entry, or is empty."""
     first = _entry(db, "ORDER BY id LIMIT 1")
     if first is not None and first.id != base.id + 1:
         raise DamagedRow(f"the log begins at entry {first.id}, but was cleaned up to {base.id}")
@@ -111,8 +116,8 @@ def _check_front(db: sqlite3.Connection, base: Base) -> None:
 
 
 def _runs(db: sqlite3.Connection, base: Base, last: Entry | None) -> list[tuple[int, int]]:
-    """The runs, ascending: each ends where the next begins, in an entry of its term. The first may end at the base, if
-    what it had above was expunged."""
+    """Read the table of runs as (term, first id), ascending. Each run must end, in an entry of its term, where the next
+    one begins; the first may end at the base if its entries above were expunged. Raises `DamagedRow`."""
     runs: list[tuple[int, int]] = []
     for first_id, term, checksum in db.execute("SELECT first_id, term, checksum FROM runs ORDER BY first_id"):
         if run_checksum(term, first_id) != checksum:
@@ -131,7 +136,7 @@ def _runs(db: sqlite3.Connection, base: Base, last: Entry | None) -> list[tuple[
 
 
 def _term_at(db: sqlite3.Connection, base: Base, id: int) -> int | None:
-    """The term of entry ``id``, or of the base; None if there is no such entry."""
+    """The term of entry ``id`` or of the base; None if there is no such entry."""
     if id == base.id:
         return base.term
     row = db.execute("SELECT term FROM log WHERE id = ?", (id,)).fetchone()
@@ -139,7 +144,7 @@ def _term_at(db: sqlite3.Connection, base: Base, id: int) -> int | None:
 
 
 def read_applied(db: sqlite3.Connection) -> tuple[dict[str, Any], list[SessionRow]]:
-    """The replicated state ({} before it is first saved) and its sessions. Raises `DamagedRow`, and SQLite's errors."""
+    """Read the replicated state ({} before the first save) and its sessions. Raises `DamagedRow` and sqlite3.Error."""
     sessions = [
         session_from_blob(client, blob)
         for client, blob in db.execute("SELECT client, state FROM saved_sessions ORDER BY client")

@@ -1,7 +1,8 @@
-"""Entries column by column, for whoever reads a great many: checked without a loop of Python for each."""
+"""Entries as columns, read from SQLite and checked without a Python loop over them: for readers of many entries."""
 
 from __future__ import annotations
 
+import sqlite3
 import struct
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -13,6 +14,8 @@ from zlib import crc32
 
 from alpo.core.entries import DIGEST_BYTES, DamagedEntry, Entry, Kind, body_digest, split_payloads
 
+from .tables import SELECT
+
 _HEADER = struct.Struct(f"<QQQQQQQQ{DIGEST_BYTES}s")
 _KINDS = frozenset(map(int, Kind))
 _DATA = int(Kind.DATA)
@@ -20,7 +23,7 @@ _single = partial(blake2b, digest_size=DIGEST_BYTES)
 
 
 class Columns(NamedTuple):
-    """Entries one after the other, a column for each field of `Entry` in its order; all of one length."""
+    """Consecutive entries: a column for each field of `Entry`, in its order, all of one length."""
 
     ids: Sequence[int]
     terms: Sequence[int]
@@ -37,15 +40,15 @@ class Columns(NamedTuple):
 
     @staticmethod
     def of(rows: Iterable[Sequence[Any]]) -> Columns:
-        """``rows`` as `Entry` has them; none: empty columns."""
+        """Columns made of ``rows``, each with `Entry`'s fields; empty columns if there are none."""
         return Columns._make(zip(*rows, strict=True)) if rows else NO_COLUMNS
 
     def entries(self) -> list[Entry]:
-        """The same, row by row."""
+        """The entries as a list of rows."""
         return list(map(Entry._make, zip(*self, strict=True)))
 
     def last(self) -> Entry:
-        """The last of them; there must be one."""
+        """The last entry; there must be one."""
         return Entry._make(column[-1] for column in self)
 
 
@@ -53,15 +56,15 @@ NO_COLUMNS = Columns(*[()] * len(Columns._fields))
 
 
 def joined(parts: Sequence[Columns]) -> Columns:
-    """One after the other."""
+    """The pages ``parts`` in one."""
     if len(parts) < 2:
         return parts[0] if parts else NO_COLUMNS
     return Columns._make(tuple(chain.from_iterable(columns)) for columns in zip(*parts, strict=True))
 
 
 def verify_columns(columns: Columns, first_id: int) -> None:
-    """`entries.verify` and `entries.verify_headers` at once, batches taken apart too, for rows off a disk, with the ids
-    ``first_id`` and so on. Raises `DamagedEntry`, which names no entry."""
+    """Check everything that `entries.verify` and `entries.verify_headers` check, batches included, and that ids are
+    ``first_id``, ``first_id + 1`` and so on. Raises `DamagedEntry`, which does not say at which entry."""
     ids, terms, kinds, times_ms, clients, serials, epochs, lsns, counts, digests, bodies, checks = columns
     try:
         if list(ids) != list(range(first_id, first_id + len(ids))):
@@ -91,7 +94,7 @@ def _digests(counts: Sequence[int], bodies: Sequence[bytes]) -> list[bytes]:
 
 
 def by_client(clients: Sequence[str], serials: Sequence[int]) -> dict[str, list[int]]:
-    """Each client's serials, in order."""
+    """Serials in log order, by client."""
     found: dict[str, list[int]] = {}
     if set(clients) == {clients[0]}:
         return {clients[0]: list(serials)}
@@ -101,13 +104,47 @@ def by_client(clients: Sequence[str], serials: Sequence[int]) -> dict[str, list[
 
 
 def rise(numbers: Sequence[int], above: int) -> bool:
-    """Is each greater than the one before, the first than ``above``?"""
+    """True if ``numbers`` ascend and begin above ``above``."""
     return numbers[0] > above and all(map(lt, numbers, numbers[1:]))
 
 
 def only(columns: Columns, kind: int, client: str = "") -> Columns:
-    """The entries of that kind, and of that client unless it is ""."""
+    """The entries of one kind, and of one client unless ``client`` is ""."""
     if set(columns.kinds) <= {kind} and (not client or set(columns.clients) <= {client}):
         return columns
     rows = zip(*columns, strict=True)
     return Columns.of([row for row in rows if row[2] == kind and (not client or row[4] == client)])
+
+
+#: Rows and bytes of one page: small enough to stay in the processor's cache until it is checked. Measured against 4,096
+#: rows and 4 MiB, with bodies of 100 B and 1 KiB: a seventh faster.
+COLUMN_ROWS, COLUMN_BYTES = 512, 512 << 10
+
+_BYTES = "SELECT total(length(body)) FROM log WHERE id BETWEEN ? AND ?"
+
+
+def sound_columns(db: sqlite3.Connection, first_id: int, end_id: int, bytes_max: int = 1 << 62) -> Columns:
+    """Read a page of entries from ``first_id`` on, as many as fit in about ``bytes_max`` of bodies, at least one. Empty
+    if anything is wrong in the page: read row by row to find out what."""
+    # faster than bytes; SQLite then reports text that is not UTF-8 as an error
+    before, db.text_factory = db.text_factory, str
+    try:
+        last_id = _page_end(db, first_id, min(end_id, first_id + COLUMN_ROWS - 1), min(bytes_max, COLUMN_BYTES))
+        columns = Columns.of(db.execute(SELECT, (first_id, last_id)).fetchall())
+        verify_columns(columns, first_id)
+    except (DamagedEntry, sqlite3.Error):
+        return NO_COLUMNS
+    finally:
+        db.text_factory = before
+    return columns
+
+
+def _page_end(db: sqlite3.Connection, first_id: int, last_id: int, bytes_max: int) -> int:
+    """The id at which bodies from ``first_id`` on add up to about ``bytes_max``; at least ``first_id``, at most
+    ``last_id``."""
+    while last_id > first_id:
+        (size,) = db.execute(_BYTES, (first_id, last_id)).fetchone()
+        if size <= bytes_max:
+            break
+        last_id = first_id + int((last_id - first_id) * bytes_max / size)
+    return last_id

@@ -1,4 +1,4 @@
-"""Several writes as one transaction, and what that does to the tables. The hard state is the store's own affair.
+"""Merge several writes into one transaction and apply it to the tables, except for the hard state (the store's).
 
 Law: all deletions come before all insertions, so an entry that one write appends and a later one expunges never reaches
 the disk.
@@ -15,27 +15,28 @@ from typing import NamedTuple
 from alpo.core.disk import Base, StartState, TableSave, Write
 from alpo.core.entries import Entry
 
-from . import schema
 from .interface import StoreError
 from .rows import applied_to_json, base_checksum, run_checksum, session_columns, text_checksum
+from .tables import COLUMNS
 
-#: Rows an INSERT. Every execute hands the GIL over, and beside a busy event loop each hand-over may cost a switch
-#: interval. In groups of 1,000, beside a thread that never pauses, `executemany` (a hand-over a row) did 1,000 rows/s,
-#: chunks of 64 or 128 did 8,000 to 62,000; beside one with socket calls 62,000 against 136,000 to 252,000. 64 and 128
-#: differ by less than the noise. A statement for every length up to this stays compiled (13 MiB if all are used), so
-#: that a small group is one execute.
+#: Rows in one INSERT. Every execute releases the GIL, and beside a busy event loop each release may cost a switch
+#: interval. In groups of 1,000, beside a thread that never pauses, `executemany` (a release per row) did 1,000 rows/s,
+#: chunks of 64 or 128 did 8,000 to 62,000; beside a thread with socket calls 62,000 against 136,000 to 252,000. 64 and
+#: 128 differ by less than the noise. SQLite keeps a compiled statement for every length up to this (13 MiB if all are
+#: used), so a small group is one execute.
 ROWS_A_STATEMENT = 128
 
 _FIELDS = len(Entry._fields)
 _flatten = chain.from_iterable
-_REPLACE = f"INSERT OR REPLACE INTO log ({schema.COLUMNS}) VALUES (" + ", ".join("?" * _FIELDS) + ")"
+_REPLACE = f"INSERT OR REPLACE INTO log ({COLUMNS}) VALUES (" + ", ".join("?" * _FIELDS) + ")"
 
-#: What a base takes the place of.
+#: Tables emptied when a snapshot is installed.
 _REPLACED = ("log", "runs", "saved_sessions", "applied")
 
 
 def apply(db: sqlite3.Connection, cursor: sqlite3.Cursor, merged: Merged, sessions: int) -> int:
-    """Do all of ``merged`` to a store whose table has ``sessions`` rows; how many it has then."""
+    """Apply ``merged`` within the caller's transaction. ``sessions``: number of rows in the session table.
+    Returns their number afterwards."""
     rows = merged.entries
     if merged.install is not None:
         for name in _REPLACED:
@@ -59,18 +60,18 @@ def apply(db: sqlite3.Connection, cursor: sqlite3.Cursor, merged: Merged, sessio
 
 
 def insert(cursor: sqlite3.Cursor, rows: Sequence[Entry]) -> None:
-    """Add ``rows``, 1 to `ROWS_A_STATEMENT`, by one statement."""
+    """Insert 1 to `ROWS_A_STATEMENT` rows in one statement."""
     cursor.execute(_insert(len(rows)), rows[0] if len(rows) == 1 else tuple(_flatten(rows)))
 
 
 @functools.cache
 def _insert(rows: int) -> str:
     row = "(" + ", ".join("?" * _FIELDS) + ")"
-    return f"INSERT INTO log ({schema.COLUMNS}) VALUES " + ", ".join([row] * rows)
+    return f"INSERT INTO log ({COLUMNS}) VALUES " + ", ".join([row] * rows)
 
 
 def _clean(db: sqlite3.Connection, base: Base, last_id: int) -> None:
-    """Delete what the base stands for; of the runs, all that end there."""
+    """Delete the entries up to the base, and the runs that end there."""
     db.execute("DELETE FROM log WHERE id <= ?", (base.id,))
     if last_id == base.id:
         db.execute("DELETE FROM runs")
@@ -88,7 +89,7 @@ def _set_base(db: sqlite3.Connection, base: Base) -> None:
 
 
 def _save_table(db: sqlite3.Connection, table: TableSave, sessions: int) -> int:
-    """Bring the table, of ``sessions`` rows, up to date; how many it has then."""
+    """Save the session table's changes. ``sessions``: its rows before; returns them after."""
     gone = [(row.client,) for row in table.changed] + [(client,) for client in table.ended]
     if gone:
         sessions -= db.executemany("DELETE FROM saved_sessions WHERE client = ?", gone).rowcount
@@ -103,11 +104,12 @@ def _save_table(db: sqlite3.Connection, table: TableSave, sessions: int) -> int:
 
 
 class Merged(NamedTuple):
-    """First, ``mended`` entries take the place of what is on disk at their ids, and all gives way to the base
-    ``install`` (None: it stays). Then delete from ``expunge_from`` on (None: nothing), add ``entries`` and ``runs``,
-    and clean up to ``base`` (None: nothing); what that covers was on disk before these writes.
+    """Several writes as one. Carried out in this order: ``mended`` entries replace those on disk with their ids; the
+    base ``install`` replaces the whole log (None: no); entries from ``expunge_from`` on are deleted (None: no);
+    ``entries`` and ``runs`` are added; the log is cleaned up to ``base`` (None: no), which covers only entries that
+    were already on disk.
 
-    Term, vote and marks are the last write's; ``start`` is the last one given, ``tables`` all of them in order.
+    Term, vote and marks are those of the last write; ``start`` is the last one given; ``tables`` are all, in order.
     """
 
     expunge_from: int | None
@@ -122,16 +124,24 @@ class Merged(NamedTuple):
     install: Base | None
     mended: list[Entry]
 
+    @property
+    def only_rows(self) -> bool:
+        """True if there is nothing to do but to add ``entries`` (and perhaps the hard state)."""
+        return not (
+            self.expunge_from is not None or self.runs or self.tables or self.base or self.install or self.mended
+        )
+
 
 def merge(writes: Sequence[Write], base_id: int, last_id: int) -> Merged:
-    """Merge ``writes``, at least one, onto a log that was cleaned up to ``base_id`` and ends at ``last_id``.
+    """Merge ``writes``, at least one, into one for a log that was cleaned up to ``base_id`` and ends at ``last_id``.
 
-    Raises `StoreError` when entries do not follow on, or a base is not of this log: a gap must never reach the disk.
+    Raises `StoreError` if ids would have a gap, which must never reach the disk, if an entry to expunge was cleaned, or
+    if a new base is not an entry of the log.
     """
     first = next((at for at in range(len(writes) - 1, -1, -1) if writes[at].install is not None), None)
     install = None
     starts = [w.start for w in writes if w.start is not None]
-    if first is not None:  # nothing that came before is left
+    if first is not None:  # the snapshot replaces everything written before it
         writes = writes[first:]
         install = writes[0].install
         assert install is not None

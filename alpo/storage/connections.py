@@ -1,11 +1,11 @@
-"""SQLite connections as ALPO wants them, and its errors in the store's words.
+"""SQLite connections with ALPO's settings, and SQLite's errors as `StoreError`.
 
 Laws:
 
-* A connection that writes has ``synchronous=FULL`` and WAL, seen to be so, and never checkpoints by itself.
-* What is deleted is not overwritten (some systems' SQLite does by default: a cleaning of 4 KiB bodies then writes
-  fifteen times the pages).
-* A connection that reads is opened read-only, and holds a snapshot only inside `ReadPool.snapshot`.
+* A connection that writes uses WAL and ``synchronous=FULL``, verified after setting, and never checkpoints by itself.
+* Deleted data is not overwritten. Some systems' SQLite does that by default: cleaning 4 KiB bodies then writes fifteen
+  times as many pages.
+* A connection that reads is opened read-only, and holds a read transaction only inside `ReadPool.snapshot`.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ if TYPE_CHECKING:
 BUSY_S = 5.0
 _IDLE_READERS_MAX = 8
 _SYNCHRONOUS_FULL = 2
-#: Room for every length of INSERT (see `sqlite`), so that none is compiled twice.
+#: Enough for every length of INSERT (see `commit.ROWS_A_STATEMENT`), so that none is compiled twice.
 _CACHED_STATEMENTS = 160
 
 
 def translate(error: sqlite3.Error, path: Path) -> StoreError:
-    """An error of SQLite's as the store's: full, damaged, or out of use."""
+    """The `StoreError` for an SQLite error: `StoreFull`, `DamagedStore` or a plain `StoreError`."""
     code = getattr(error, "sqlite_errorcode", None)
     primary = None if code is None else code & 0xFF
     text = f"{path}: {error}"
-    # No room for the index of the WAL. (The commit may be in the WAL by then; it is the one that is tried again.)
+    # SHMSIZE: no space for the index of the WAL. The commit may already be in the WAL; the same one is tried again.
     if primary == sqlite3.SQLITE_FULL or code == sqlite3.SQLITE_IOERR_SHMSIZE:
         return StoreFull(text)
-    # The sqlite3 module itself, not SQLite, finds text that is not UTF-8, and then gives no code.
+    # Python's sqlite3 module, not SQLite, finds text that is not UTF-8, and gives no code.
     if primary in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or (code is None and "decode" in str(error)):
         return DamagedStore(text)
     return StoreError(f"{text} ({getattr(error, 'sqlite_errorname', 'no code')})")
 
 
 def connect_writer(path: Path) -> sqlite3.Connection:
-    """The connection that writes. Raises `StoreError` if the file or the system does not allow what it must be."""
+    """Open the connection that writes. Raises `StoreError` if WAL mode or FULL sync cannot be had, sqlite3.Error."""
     db = sqlite3.connect(
         path.absolute().as_uri() + "?mode=rw", uri=True, isolation_level=None, check_same_thread=False,
         timeout=BUSY_S, cached_statements=_CACHED_STATEMENTS,
@@ -65,7 +65,8 @@ def connect_writer(path: Path) -> sqlite3.Connection:
 
 
 def connect_reader(path: Path, *, immutable: bool = False) -> sqlite3.Connection:
-    """A connection that cannot write; ``immutable``: nobody else does either, so no lock and no file is made."""
+    """Open a read-only connection. ``immutable``: no other process writes the file, so SQLite makes no lock and no
+    file."""
     uri = path.absolute().as_uri() + ("?immutable=1" if immutable else "?mode=ro")
     db = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=BUSY_S)
     try:
@@ -77,9 +78,9 @@ def connect_reader(path: Path, *, immutable: bool = False) -> sqlite3.Connection
 
 
 def as_database(db: sqlite3.Connection) -> Database:
-    """sqlite-utils on a connection as it is: its pragmas stay, and no plugin that happens to be installed is run.
+    """Wrap a connection for sqlite-utils, with its pragmas unchanged and no plugins run.
 
-    For what no append waits for: loading the library takes 0.1 s and 13 MB, so a server does so only to migrate.
+    Only where no append waits: the import takes 0.1 s and 13 MB, so a server does it only to migrate.
     """
     from sqlite_utils import Database
 
@@ -87,7 +88,7 @@ def as_database(db: sqlite3.Connection) -> Database:
 
 
 def _read_schema(db: sqlite3.Connection) -> None:
-    """A damaged schema is an error of SQLite's, also where the message quotes bytes that are no text."""
+    """Read the schema, so that damage in it raises sqlite3.Error here, even if SQLite's message is not valid text."""
     try:
         db.execute("SELECT count(*) FROM sqlite_master").fetchone()
     except UnicodeDecodeError as error:
@@ -95,7 +96,7 @@ def _read_schema(db: sqlite3.Connection) -> None:
 
 
 class ReadPool:
-    """Read-only connections for any thread: one each while it reads, a few kept open between."""
+    """Read-only connections for any thread: each reader has one of its own; up to 8 idle ones are kept open."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -104,7 +105,7 @@ class ReadPool:
 
     @contextmanager
     def snapshot(self) -> Iterator[sqlite3.Connection]:
-        """A connection inside one read transaction. Raises `StoreError` and its kinds for SQLite's errors."""
+        """A connection inside one read transaction. Raises `StoreError` and its subclasses for SQLite's errors."""
         if self._closed:
             raise StoreError(f"{self._path} is closed")
         try:
@@ -129,7 +130,7 @@ class ReadPool:
             self._idle.append(db)
 
     def close(self) -> None:
-        """Close the idle ones now, the others when they come back."""
+        """Close the idle connections now, the others when they are given back."""
         self._closed = True
         while self._idle:
             self._idle.pop().close()

@@ -1,13 +1,13 @@
-"""One digest for a stretch of the log, so that two copies of it are compared without sending either (R31).
+"""A digest over a range of the log, to compare two copies without sending either (R31).
 
 Laws:
 
-* ``digest`` of no entry is 16 zero bytes; of one entry more, BLAKE2b (16 bytes) over the digest before, the entry's
-  ``check`` (u32, little endian) and its ``digest``. Those two stand for every field and for the payloads.
-* Equal digests over the same ids: equal entries, in the same order. Where two chains differ once they differ from there
-  on, so halving finds the first entry that differs.
-* A stretch begins anywhere: the chain needs nothing of what is before it, which may have been cleaned.
-* Only entries that match their own checksums get into a digest.
+* The digest of no entries is 16 zero bytes. Each entry extends it: BLAKE2b (16 bytes) over the digest so far, the
+  entry's ``check`` (u32, little endian) and its ``digest``. These two fields cover all others and the payloads.
+* Equal digests over the same ids mean equal entries in the same order. Once two chains differ they differ from there
+  on, so bisection finds the first entry that differs.
+* A range may begin anywhere: the chain needs nothing from before it, which may have been cleaned.
+* Only entries that match their own checksums enter a digest.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LINK = struct.Struct(f"<{DIGEST_BYTES}sI{DIGEST_BYTES}s")
 
 
 class DamagedAt(DamagedStore):
-    """Entry ``id`` of the stretch is damaged, or missing."""
+    """Entry ``id`` of the range is damaged or missing."""
 
     def __init__(self, id: int, why: str) -> None:
         super().__init__(why)
@@ -35,8 +35,8 @@ class DamagedAt(DamagedStore):
 
 
 class Span(NamedTuple):
-    """Entries ``first_id`` … ``last_id``, ``first_id - 1``: none yet. They hold payloads ``first_lsn`` … ``last_lsn``,
-    ``first_lsn - 1``: none; both 0 without an entry. ``bytes``: of bodies, and about 100 an entry."""
+    """A range of entries and its digest. ``last_id`` is ``first_id - 1`` while it is empty; ``last_lsn`` is ``first_lsn
+    - 1`` if it has no payloads, both are 0 without entries. ``bytes``: body sizes plus about 100 an entry."""
 
     first_id: int
     last_id: int
@@ -47,11 +47,11 @@ class Span(NamedTuple):
 
     @staticmethod
     def before(first_id: int) -> Span:
-        """No entry; the first will be ``first_id``."""
+        """An empty range that begins at ``first_id``."""
         return Span(first_id, first_id - 1, 0, 0, bytes(DIGEST_BYTES), 0)
 
     def followed_by_columns(self, columns: Columns) -> Span:
-        """The same."""
+        """The range extended by entries given as columns; same conditions as `followed_by`."""
         if not columns.ids:
             return self
         assert columns.ids[0] == self.last_id + 1
@@ -65,7 +65,7 @@ class Span(NamedTuple):
         )
 
     def followed_by(self, entries: Iterable[Entry]) -> Span:
-        """With ``entries``, which have the next ids and are sound."""
+        """The range extended by ``entries``, which must have the next ids and be sound."""
         first_id, last_id, first_lsn, last_lsn, digest, size = self
         for entry in entries:
             assert entry.id == last_id + 1
@@ -77,8 +77,8 @@ class Span(NamedTuple):
 
 
 def read_on(store: Store, span: Span, last_id: int, bytes_max: int) -> Span:
-    """``span`` with the entries after it up to ``last_id``, as far as about ``bytes_max`` go: one more at least, or
-    ``span`` itself if it was cleaned there or the log ends. Any thread. Raises `DamagedAt`, `StoreError`."""
+    """Extend ``span`` by at least one entry, up to ``last_id`` or about ``bytes_max`` bytes. Returns ``span`` itself if
+    the entry after it does not exist or was cleaned. Any thread. Raises `DamagedAt`, `StoreError`."""
     next_id = span.last_id + 1
     rows_max = max(1, bytes_max // ROW_BYTES)
     try:

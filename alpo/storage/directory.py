@@ -1,14 +1,16 @@
-"""The data directory: one process at a time in it, and what becomes of a store that is of no more use (R30, R31).
+"""The data directory: its lock, its files staying in place, and moving a lost store aside (R30, R31).
 
 Laws:
 
-* The lock is a file of its own: POSIX locks on ``alpo.db`` itself are SQLite's, and are lost when anything else in
-  the process opens and closes that file.
-* The kernel drops it with the process, however that ends; a pid left in the file means nothing without the lock.
-* A store that is set aside: the data file goes first, by one rename. No moment of a crash leaves it there without its
-  WAL, which would be an older state of it that looks sound. A WAL that stays behind belongs to nothing, and is cleared
-  away when a store is made.
-* A directory that ever lost a store never founds a cluster again: whatever it held, others may still know.
+* One process uses a directory at a time. The lock is a file of its own: SQLite uses POSIX locks on ``alpo.db`` itself,
+  and those are dropped as soon as anything else in the process opens and closes that file.
+* The kernel releases the lock when the process ends, in whatever way; a pid in the file means nothing without the lock.
+* An open file that was deleted or replaced still takes every write and every fsync, but nobody finds it again: `Place`
+  notices that.
+* To set a store aside, the data file is moved first, by one rename. So no crash leaves it in place without its WAL,
+  which would be an older state that looks sound. A WAL left behind belongs to no file, and is deleted when a store is
+  made.
+* A directory that ever lost a store never founds a cluster again: other servers may still have what it held.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from datetime import datetime
 from pathlib import Path
 
 from . import schema
-from .interface import DirectoryInUse, StoreError
+from .interface import DirectoryInUse, StoreError, StoreGone
 
 LOCK_NAME = "alpo.lock"
 _PID_BYTES_MAX = 32
@@ -33,7 +35,7 @@ class DirectoryLock:
 
     @staticmethod
     def take(directory: Path) -> DirectoryLock:
-        """Take it without waiting. Raises `DirectoryInUse`, naming the holder's pid, or `StoreError`."""
+        """Take the lock without waiting. Raises `DirectoryInUse` with the holder's pid, or `StoreError`."""
         path = directory / LOCK_NAME
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -53,7 +55,8 @@ class DirectoryLock:
         return DirectoryLock(descriptor)
 
     def release(self) -> None:
-        """Give it back; the file stays (to delete it would let two processes lock two files of one name)."""
+        """Release the lock. The file stays: if it were deleted, two processes could hold locks on two files of that
+        name."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -63,7 +66,8 @@ _PREFIX = "lost-"
 
 
 def set_aside(directory: Path, now: datetime) -> Path:
-    """Move the store out of the way, to be looked at; where it is now. The lock must be held or the server stopped.
+    """Move the store into a ``lost-…`` directory to be looked at, and return its path. The lock must be held or the
+    server stopped.
 
     Raises `StoreError`.
     """
@@ -83,5 +87,36 @@ def set_aside(directory: Path, now: datetime) -> Path:
 
 
 def has_lost(directory: Path) -> bool:
-    """Was a store of this directory ever set aside?"""
+    """True if a store of this directory was ever set aside."""
     return any(directory.glob(f"{_PREFIX}*"))
+
+
+class Place:
+    """Identity of the data file and its WAL, taken when they were opened."""
+
+    def __init__(self, path: Path) -> None:
+        files = (path, path.with_name(path.name + "-wal"))
+        self._files = {file: _which(file) for file in files}
+
+    def check(self) -> None:
+        """Raise `StoreGone` unless both files are where they were. A file that cannot be examined counts as in
+        place."""
+        for file, opened in self._files.items():
+            try:
+                there = _which(file) == opened
+            except OSError:
+                continue
+            if not there:
+                raise StoreGone(
+                    f"{file} was removed or replaced under the running server: what it writes would be lost; start it"
+                    " again, on what shall be its data"
+                )
+
+
+def _which(file: Path) -> tuple[int, int] | None:
+    """(device, inode) of the file at this path; None if there is none."""
+    try:
+        found = file.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found.st_dev, found.st_ino

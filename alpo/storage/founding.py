@@ -1,12 +1,12 @@
-"""A new cluster of one member, of what is left of another: from a backup, or from a server's own directory.
+"""Make a cluster of one member from the remains of another: from a backup, or from a server's data directory.
 
 Laws:
 
-* The log goes on: one MEMBERS entry in a term of its own ends it, which lists this server alone. Whoever catches up
-  from the first entry ends with that list. All of the log counts as guaranteed from then on.
-* Cluster id and incarnation are new, so what remains of the old cluster is turned away, and turns this one away.
-* It takes effect in one transaction, or, of a backup, by one rename: a crash leaves what was before, or all of it.
-* Nothing is done to a file that is not sound throughout.
+* The log continues: one MEMBERS entry, in a term of its own, is appended, and lists this server alone. Every server
+  that replays the log ends with that list. From then on the whole log counts as guaranteed.
+* Cluster id and incarnation are new, so servers of the old cluster and this one reject each other.
+* The change is one transaction or, from a backup, one rename: after a crash either all of it or none is there.
+* A file that is not sound throughout is left alone.
 """
 
 from __future__ import annotations
@@ -34,17 +34,18 @@ from .events import event_row
 from .interface import DamagedStore, StoreError, StoreFull, WrongStore
 from .offline import open_source
 from .rows import Hard, run_checksum, start_to_json
+from .tables import COLUMNS
 
-#: (what is done, how far, of how much)
+#: Called with (step, done, total).
 OnProgress = Callable[[str, int, int], None]
 _COPY_BYTES = 1 << 20
 _NEW = schema.DB_NAME + ".new"
-#: What a `restore` that was killed may have left.
+#: Files that a killed `restore` may have left.
 _LEFTOVERS = {LOCK_NAME, *(_NEW + suffix for suffix in ("", "-journal", "-wal", "-shm"))}
 
 
 class Founded(NamedTuple):
-    """The new cluster; ``address``: where its one member is said to be."""
+    """The new cluster and its log; ``address``: that of its one member."""
 
     cluster: bytes
     server_id: int
@@ -55,8 +56,8 @@ class Founded(NamedTuple):
 
 
 class Remains(NamedTuple):
-    """What `recover` would go on from. ``address``: this server's, as last listed. ``members``: (id, address) of the
-    last list. ``unguaranteed``: entries beyond ``guaranteed_id``, the mark on disk."""
+    """State that `Recovery.go_on` would start from. ``address``: this server's in the last member list. ``members``:
+    (id, address) of that list. ``unguaranteed``: number of entries beyond the guaranteed mark on disk."""
 
     boot: Boot
     cluster: bytes
@@ -71,9 +72,9 @@ def restore(
     file: Path, directory: Path, server_id: int, address: str, now_ms: int,
     on_progress: OnProgress = lambda what, done, all: None,
 ) -> Founded:
-    """Make ``directory`` the data directory of a new cluster's only member, out of a backup.
+    """Make ``directory`` the data directory of a new cluster's only member, from a backup.
 
-    Raises `StoreError` and its kinds: ``directory`` is not empty, ``file`` is no backup or not sound.
+    Raises `StoreError` and its subclasses: ``directory`` is not empty, ``file`` is no backup or not sound.
     """
     if not file.is_file():
         raise StoreError(f"{file}: there is no such file")
@@ -130,7 +131,8 @@ def _restore(
         schema.settle(directory, made_in)
     except (sqlite3.Error, DamagedStore, WrongStore) as error:
         told = translate(error, new) if isinstance(error, sqlite3.Error) else error
-        if isinstance(told, DamagedStore | WrongStore):  # so is what it was copied from, which is there to be looked at
+        # the copy's fault is the backup's: name the file that is there to be looked at
+        if isinstance(told, DamagedStore | WrongStore):
             told = type(told)(str(told).replace(str(new), str(file)))
         raise told from error
     except OSError as error:
@@ -157,7 +159,8 @@ def _founded(cluster: bytes, server_id: int, address: str, verdict: Verdict, pat
 def _found(
     db: sqlite3.Connection, path: Path, server_id: int, address: str, now_ms: int, event: str, fields: dict[str, Any]
 ) -> bytes:
-    """The transaction: the new list, its entry, a hard row of a new incarnation. Returns the cluster's id."""
+    """Append the new member list and write a hard state with a new incarnation, in one transaction. Returns the new
+    cluster's id."""
     boot = read_boot(db, path)
     if boot.start.status is not StartStatus.STARTED:
         raise StoreError(f"{path} has never belonged to a cluster: there is nothing to go on from")
@@ -183,7 +186,7 @@ def _found(
 
 
 class Recovery:
-    """A stopped server's directory, about to become the only member of a new cluster. Made by `recovery`."""
+    """A stopped server's directory, checked and locked, ready to become a new cluster's only member; see `recovery`."""
 
     def __init__(self, directory: Path, verdict: Verdict, remains: Remains) -> None:
         self.remains = remains
@@ -192,7 +195,7 @@ class Recovery:
         self._verdict = verdict
 
     def go_on(self, now_ms: int, name: str) -> Founded:
-        """Do it. What the hard state was is kept beside the data file, as ``name``. Raises `StoreError`."""
+        """Make the change. The old hard state is kept beside the data file, in file ``name``. Raises `StoreError`."""
         boot = self.remains.boot
         try:
             self._keep(self._directory / name)
@@ -206,7 +209,7 @@ class Recovery:
         return _founded(cluster, boot.me.id, self.remains.address, self._verdict, self._path)
 
     def _keep(self, file: Path) -> None:
-        """For whoever has to find out later what happened."""
+        """Save the old hard state as JSON, for later investigation."""
         boot = self.remains.boot
         start = json.loads(start_to_json(boot.start))
         fields = {
@@ -227,9 +230,9 @@ class Recovery:
 def recovery(
     directory: Path, on_progress: OnProgress = lambda what, done, all: None
 ) -> Iterator[Recovery]:
-    """Take a stopped server's directory, and check all of it; nothing in it is changed before `Recovery.go_on`.
+    """Lock a stopped server's directory and check it whole; nothing is changed before `Recovery.go_on`.
 
-    Raises `DirectoryInUse` if the server runs, `StoreError` and its kinds if it is not sound.
+    Raises `DirectoryInUse` if the server runs, `StoreError` and its subclasses if the store is not sound.
     """
     path = directory / schema.DB_NAME
     if not path.is_file():
@@ -254,7 +257,7 @@ def _remains(db: sqlite3.Connection, path: Path, verdict: Verdict) -> Remains:
         raise StoreError(f"{path} has never belonged to a cluster: there is nothing to go on from")
     require_caught_up(boot, path)
     row = db.execute(
-        f"SELECT {schema.COLUMNS} FROM log WHERE kind = ? ORDER BY id DESC LIMIT 1", (int(Kind.MEMBERS),)
+        f"SELECT {COLUMNS} FROM log WHERE kind = ? ORDER BY id DESC LIMIT 1", (int(Kind.MEMBERS),)
     ).fetchone()
     plain = parse_body(Entry(*row))["members"] if row is not None else boot.members or boot.start.first_list
     members = MemberList.from_plain(plain)

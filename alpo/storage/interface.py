@@ -1,13 +1,13 @@
-"""The durability contract between the core's `Write`s and a disk.
+"""The store's interface: what the core's `Write`s may expect of a disk.
 
-Laws every store keeps, and `tests/storage` holds every store to:
+Laws of every store, tested for each in `tests/storage`:
 
 * `commit` returns only when all of the writes given are on disk, fsynced; they are one transaction.
-* After a crash at any moment a store holds the writes of every `commit` that returned, and of the one under
-  way all or nothing.
-* Reads never wait for a commit and never see a part of one. `read_entries` and the finders may be called
-  from any thread; everything else from the writer thread only.
-* What cannot be read back exactly as written raises `DamagedStore`, never reads as absent (R31).
+* After a crash at any moment the store holds the writes of every `commit` that returned, and all or nothing of the one
+  that was under way.
+* Reads never wait for a commit and never see a part of one. `read_entries` and the finders may be called from any
+  thread; everything else from the writer thread only.
+* Data that cannot be read back exactly as written raises `DamagedStore`; it never reads as absent (R31).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from enum import IntEnum
 from typing import Any, NamedTuple, Protocol
 
 from alpo.core.disk import (
-    Image,
+    Snapshot,
     Write,
 )
 from alpo.core.entries import Entry
@@ -29,11 +29,11 @@ from .events import EventRow, KeptEvent
 
 
 class StoreError(Exception):
-    """The store cannot be used: the message is for the operator, one line, names the file."""
+    """The store cannot be used. The message is for the operator: one line that names the file."""
 
 
 class DirectoryInUse(StoreError):
-    """Another process holds the directory's lock; the message names it by pid."""
+    """Another process holds the directory's lock; the message gives its pid."""
 
 
 class WrongStore(StoreError):
@@ -41,7 +41,7 @@ class WrongStore(StoreError):
 
 
 class StoreGone(StoreError):
-    """Another file, or none, is where the open one was: what is written from now on would be lost with it."""
+    """The open file was removed or replaced: whatever is written from now on would be lost."""
 
 
 class DamagedStore(StoreError):
@@ -49,23 +49,24 @@ class DamagedStore(StoreError):
 
 
 class LostCommits(DamagedStore):
-    """The WAL is damaged before commits that had been synced: SQLite would drop them in silence (R31)."""
+    """The WAL is damaged before commits that were synced: SQLite would silently drop them (R31)."""
 
 
 class StoreFull(StoreError):
-    """The disk is full; nothing of this commit counts, and the same may be tried again."""
+    """The disk is full. Nothing of this commit counts; the same commit may be tried again."""
 
 
 class Volume(NamedTuple):
-    """The file system that the store is on, bytes: all of it, and what this process may still take. 0, 0: none."""
+    """The store's file system, in bytes: its size and what this process may still use. 0, 0 for a store without a
+    disk."""
 
     total_bytes: int
     free_bytes: int
 
 
 class Scrubbed(NamedTuple):
-    """A stretch of the log that was checked: all before ``next_id`` was looked at, ``damaged`` of it, ascending, is not
-    what was written. ``at_end``: the log ends there. ``bytes``: of bodies, and about 100 a row."""
+    """Result of checking a range of the log. All ids below ``next_id`` were checked; ``damaged`` lists, ascending, the
+    entries that are damaged or missing. ``bytes``: body sizes plus about 100 a row. ``at_end``: the log ends there."""
 
     next_id: int
     damaged: list[int]
@@ -75,7 +76,8 @@ class Scrubbed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StateCopy:
-    """What a backup holds beside entries ``first_id`` … ``end_id``: rows by table, of schema version ``schema``."""
+    """Content of a backup beside entries ``first_id`` … ``end_id``: rows by table name, of schema version
+    ``schema``."""
 
     schema: int
     server_id: int
@@ -86,7 +88,7 @@ class StateCopy:
 
 
 class Rest(IntEnum):
-    """How much rest the writer has: more writes wait, none waits just now, or none has come for a while."""
+    """Degree of the writer's idleness: more writes wait, none waits just now, or none has come for a while."""
 
     BUSY = 0
     LULL = 1
@@ -99,72 +101,74 @@ class Store(Protocol):
     def boot(self) -> Boot: ...
 
     def replay(self, first_id: int) -> Iterator[Entry]:
-        """Every entry there is from ``first_id`` on, verified, in bounded memory; what was cleaned is left out (a
-        replica asks from ``applied_id + 1`` on, which never was). Raises `DamagedStore`."""
+        """Yield all entries from ``first_id`` on, verified, in bounded memory. Entries that were cleaned are left out;
+        a replica asks from ``applied_id + 1`` on, which never was. Raises `DamagedStore`."""
 
     def commit(self, writes: Sequence[Write]) -> None:
-        """One transaction, one fsync. Raises `StoreFull` or `StoreError`."""
+        """Write in one transaction with one fsync. Raises `StoreFull` or `StoreError`."""
 
     def checkpoint(self, rest: Rest) -> float | None:
-        """Housekeeping, when it is due, in a step that a write can wait for. Seconds until the next step if nothing is
-        written before, None: nothing is left to do. Raises as `commit` does."""
+        """Do a step of housekeeping if it is due, short enough for a write to wait for. Returns the seconds until the
+        next step if nothing is written before; None if nothing is left to do. Raises like `commit`."""
 
     def note(self, events: Iterable[EventRow]) -> None:
-        """Keep these too, with the next commit or once the writer rests: see `events`. Raises nothing."""
+        """Queue events, to be written with the next commit or when the writer is idle (see `events`). Raises
+        nothing."""
 
     def give_back(self) -> None:
-        """From any thread: the file system shall have all free space back, in steps of `checkpoint` (R19)."""
+        """Ask for all free space to be returned to the file system, in steps of `checkpoint` (R19). Any thread."""
 
     def giving_back(self) -> bool:
-        """Is free space on its way to the file system, asked for or not? Any thread. Raises `StoreError`."""
+        """True while free space is being returned to the file system, whether asked for or not. Any thread. Raises
+        `StoreError`."""
 
-    def read_image(self) -> Image | None:
-        """The base and the whole replicated state as last saved, for a server that entries alone do not bring up (R27);
-        None before any was saved. Any thread. Raises `DamagedStore`."""
+    def read_snapshot(self) -> Snapshot | None:
+        """Read the snapshot as last saved, for a server that entries alone cannot bring up to date (R27); None before
+        the first save. Any thread. Raises `DamagedStore`."""
 
     def read_entries(self, first_id: int, last_id: int, bytes_max: int) -> list[Entry]:
-        """Entries ``first_id`` … ``last_id`` in order, verified, as many as fit in ``bytes_max`` of bodies, one at
-        least if there is any; fewer if it would take long; [] when ``first_id`` is past the end or was cleaned.
+        """Read entries ``first_id`` … ``last_id`` in order, verified, as many as fit in ``bytes_max`` of bodies, at
+        least one if there is any; fewer if it would take long. [] if ``first_id`` is past the end or was cleaned.
         Raises `DamagedStore` on a gap or a bad checksum."""
 
     def read_columns(self, first_id: int, last_id: int, bytes_max: int) -> Columns:
-        """The same column by column, and faster. It may also end before what is damaged or missing, unless that is
-        ``first_id``. Any thread."""
+        """Read like `read_entries`, but as columns, which is faster. May also end before a damaged or missing entry,
+        unless that is ``first_id``. Any thread."""
 
     def scrub(self, first_id: int, bytes_max: int) -> Scrubbed:
-        """Check entries from ``first_id`` on, or from the first there is, about ``bytes_max`` of them. Any thread."""
+        """Check about ``bytes_max`` of entries, from ``first_id`` or the first one there is. Any thread."""
 
     def entry_head(self, id: int) -> tuple[int, int, int] | None:
-        """(time_ms, lsn, count) of entry ``id``, or None (cleaned, or past the end)."""
+        """(time_ms, lsn, count) of entry ``id``; None if it was cleaned or is past the end."""
 
     def find_lsn(self, lsn: int, last_id: int) -> int:
-        """The id of the DATA entry that holds payload ``lsn``, looking no further than ``last_id``;
-        ``last_id + 1`` if it lies beyond; the first entry there is if it was cleaned."""
+        """The id of the DATA entry that holds payload ``lsn``, searching up to ``last_id``; ``last_id + 1`` if it lies
+        beyond; the first id there is if it was cleaned."""
 
     def find_time(self, time_ms: int, last_id: int) -> int:
-        """The first id whose ``time_ms`` >= the one given, looking no further than ``last_id``;
-        ``last_id + 1`` if none; of cleaned entries nothing is known."""
+        """The first id whose ``time_ms`` is at least the one given, searching up to ``last_id``; ``last_id + 1`` if
+        there is none. Cleaned entries are not considered."""
 
     def read_events(self, before: int, count: int) -> list[KeptEvent]:
-        """The newest ``count`` events with a number below ``before`` (0: of all), oldest first. Any thread."""
+        """The newest ``count`` events with a number below ``before`` (0: no limit), oldest first. Any thread."""
 
     def check_in_place(self) -> None:
-        """Raises `StoreGone` if a restart would not find what is written now. Any thread."""
+        """Raise `StoreGone` if a restart would not find what is written now. Any thread."""
 
     def volume(self) -> Volume:
-        """What the disk has room for. Any thread. Raises `StoreError`."""
+        """Size and free space of the disk. Any thread. Raises `StoreError`."""
 
     def size_bytes(self) -> int:
-        """Bytes on disk, the WAL included. Any thread. Raises `StoreError`."""
+        """Size on disk in bytes, the WAL included. Any thread. Raises `StoreError`."""
 
     def free_bytes(self) -> int:
-        """How many of them hold nothing and are used first by what comes. Any thread. Raises `StoreError`."""
+        """Bytes of the file that hold nothing and are reused first. Any thread. Raises `StoreError`."""
 
     def live_bytes(self) -> int:
-        """Bytes that what is kept takes up; what was cleaned, and the WAL, do not count. Any thread."""
+        """Bytes in use, without free pages and the WAL. Any thread."""
 
     def copy_state(self, upto_id: int) -> StateCopy:
-        """For a backup: all but the entries, as of one moment at which the log reached at least ``upto_id``. Raises
-        `StoreError`, also if there is no file."""
+        """Read all that a backup holds beside entries, in one transaction in which the log reached at least
+        ``upto_id``. Raises `StoreError`, also if the store has no file."""
 
     def close(self) -> None: ...

@@ -1,8 +1,8 @@
-"""A store without a disk: the same contract, for tests and simulated servers.
+"""A store without a disk, with the same interface: for tests and simulated servers.
 
 Laws:
 
-* What is committed is held as SQLite would hold it, so nothing that the core changes later reaches back into it.
+* Committed data is held in encoded form, as SQLite would hold it, so later changes in the core cannot reach it.
 * A commit takes effect at once and whole, under a lock that every read takes too.
 """
 
@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from alpo.core.disk import NO_BASE, Base, Boot, Image, Write
+from alpo.core.disk import NO_BASE, Base, Boot, Snapshot, Write
 from alpo.core.entries import Entry
 from alpo.core.members import INCARNATION_BYTES
 
@@ -43,7 +43,7 @@ _REPLAY_BYTES = 4 << 20
 
 
 class MemoryStore:
-    """`interface.Store` in memory. ``incarnation``: 16 bytes."""
+    """Implementation of `interface.Store` in memory. ``incarnation``: 16 bytes."""
 
     def __init__(self, server_id: int, incarnation: bytes = bytes(INCARNATION_BYTES)) -> None:
         self._mutex = threading.Lock()
@@ -55,10 +55,11 @@ class MemoryStore:
         self._applied: str | None = None
         self._noted: deque[EventRow] = deque(maxlen=PENDING_MAX)
         self._events: deque[KeptEvent] = deque(maxlen=ROWS_MAX)
-        self._base = NO_BASE  # the first of the entries has the id after its
+        self._base = NO_BASE  # the first entry's id is its id + 1
 
     def crash(self) -> MemoryStore:
-        """The store as found after a crash: what was committed and nothing else. This one is dead from now on."""
+        """Return the store as found after a crash: with all that was committed and nothing else. This object is
+        closed."""
         with self._mutex:
             self._closed = True
             after = MemoryStore(self._hard.server_id, self._hard.incarnation)
@@ -126,7 +127,7 @@ class MemoryStore:
         while runs and (runs[1][1] - 1 if len(runs) > 1 else self._last_id) <= base.id:
             del runs[0]
 
-    def read_image(self) -> Image | None:
+    def read_snapshot(self) -> Snapshot | None:
         with self._mutex:
             self._check_open()
             if self._applied is None:
@@ -199,7 +200,7 @@ class MemoryStore:
             return found[-count:] if count else []
 
     def check_in_place(self) -> None:
-        """Memory stays where it is."""
+        """Do nothing: memory cannot be replaced."""
 
     def volume(self) -> Volume:
         return Volume(0, 0)

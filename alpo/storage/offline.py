@@ -1,12 +1,12 @@
-"""Looking at a data directory or a backup from outside, whether or not a server runs on it.
+"""Read a data directory or a backup from outside, whether or not a server runs on it.
 
 Laws:
 
-* Nothing is written, and no file that is made on the way stays. A server that runs there is not held up: a snapshot
-  is held for `PAGE_S` at most, and never while anybody else is waited for.
-* What cannot be read is told by its ids, and reading goes on behind it: damage is never the end of the log (R31).
-* What was read before stays what it was: a log whose end is rewritten meanwhile, or a file that a server has taken up
-  meanwhile, ends the reading with an error.
+* Nothing is written, and no file made on the way is left. A running server is not held up: a read transaction lasts at
+  most `PAGE_S`, and never while waiting for anything else.
+* Unreadable entries are reported by id, and reading continues after them: damage is never the end of the log (R31).
+* Data that was read stays valid: if the log's end is rewritten meanwhile, or a server starts on the file, reading ends
+  with an error.
 """
 
 from __future__ import annotations
@@ -31,33 +31,29 @@ from alpo.core.entries import (
     body_digest,
     split_payloads,
     verify,
-    verify_header,
     verify_headers,
 )
 
 from . import schema
-from .column_reads import sound_columns
-from .columns import Columns
+from .columns import Columns, sound_columns
 from .connections import as_database, connect_reader, translate
 from .directory import LOCK_NAME
 from .interface import DamagedStore, StoreError, WrongStore
 from .rows import Hard
 from .scrub import read_alone
-from .search import Head, first_id_where, holds_lsn, is_since
+from .search import first_id_where, holds_lsn, is_since, read_head
+from .tables import SELECT
 
 PAGE_S = 0.1
 PAGE_ROWS = 4096
 PAGE_BYTES = 4 << 20
 
-_SELECT = f"SELECT {schema.COLUMNS} FROM log WHERE id BETWEEN ? AND ? ORDER BY id"
-#: An entry without its body, which is not even looked for.
-_SELECT_HEAD = "SELECT {} FROM log WHERE id = ?".format(schema.COLUMNS.replace('"body"', "x''"))
 _KINDS = frozenset(map(int, Kind))
 
 
 class Found(NamedTuple):
-    """What stands at ids ``first_id`` … ``last_id``: one entry, sound if ``damage`` is "", or nothing that can be read
-    (``entry`` None)."""
+    """Content of ids ``first_id`` … ``last_id``: one entry, sound if ``damage`` is "", or nothing readable (``entry``
+    None)."""
 
     first_id: int
     last_id: int
@@ -66,8 +62,8 @@ class Found(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """A file at a glance. ``hard`` and ``base``: None where they are damaged; ``damage`` says how. ``end_id``: the last
-    id that the file tells of in any way."""
+    """A file's overview. ``hard`` and ``base`` are None if damaged; ``damage`` says how. ``end_id``: the highest id
+    that the file mentions anywhere."""
 
     hard: Hard | None
     base: Base | None
@@ -80,12 +76,12 @@ class Summary(NamedTuple):
 
     @property
     def guaranteed_id(self) -> int:
-        """0 where it is not known."""
+        """The guaranteed mark; 0 if it is not known."""
         return self.hard.guaranteed_id if self.hard is not None else 0
 
 
 def damage_of(entry: Entry) -> str:
-    """What is wrong with an entry by itself; "" if nothing is."""
+    """Description of what is wrong in an entry by itself; "" if nothing is."""
     try:
         verify(entry)
         if entry.kind not in _KINDS or (entry.kind == Kind.DATA) != (entry.count > 0):
@@ -98,7 +94,7 @@ def damage_of(entry: Entry) -> str:
 
 
 def _verify_all(entries: list[Entry]) -> None:
-    """`verify` for a run of entries with consecutive ids, as strict as `verify_headers`, in tight loops.
+    """Check entries with consecutive ids as strictly as `verify_headers` and `verify`, in tight loops.
 
     Raises `DamagedEntry`.
     """
@@ -112,11 +108,11 @@ def _verify_all(entries: list[Entry]) -> None:
 
 
 class Source:
-    """A data file or backup that is looked at. Made by `open_source`."""
+    """A data file or backup open for reading; made by `open_source`."""
 
     def __init__(self, path: Path, live: bool) -> None:
         self.path = path
-        #: Is there a WAL: does a server run on it, or did until it was killed?
+        #: True if there is a WAL: a server runs on the file, or was killed.
         self.live = live
         self._before = self._state()
         self._db = connect_reader(path, immutable=not live)
@@ -138,7 +134,7 @@ class Source:
 
     @contextmanager
     def snapshot(self) -> Iterator[sqlite3.Connection]:
-        """One read transaction, to be short. Raises `StoreError` and its kinds."""
+        """A short read transaction. Raises `StoreError` and its subclasses."""
         try:
             self._db.execute("BEGIN")
             try:
@@ -151,25 +147,25 @@ class Source:
             raise StoreError(f"{self.path} was changed while it was read (was a server started?): run it again")
 
     def _state(self) -> tuple[int, int, int]:
-        """What a server that is started on a file that nobody uses is seen by."""
+        """File times and sizes: they change when a server starts on a file that was not in use."""
         found = self.path.stat()
         return found.st_mtime_ns, found.st_size, schema.wal_bytes(self.path)
 
     def summary(self) -> Summary:
-        """`summarise`, of this moment. Raises `StoreError`."""
+        """An overview as of this moment (see `summarise`). Raises `StoreError`."""
         with self.snapshot() as db:
             return summarise(db, self.path)
 
     def walk(self, first_id: int, end_id: int) -> Iterator[Found]:
-        """Everything at ``first_id`` … ``end_id``, in order. What is cleaned meanwhile is left out.
+        """Yield what is at ``first_id`` … ``end_id``, in order; entries that are cleaned meanwhile are left out.
 
-        Raises `StoreError`, also when the end of the log is rewritten meanwhile.
+        Raises `StoreError`, also if the end of the log is rewritten meanwhile.
         """
         for page in self.walk_pages(first_id, end_id):
             yield from as_found(page)
 
     def walk_pages(self, first_id: int, end_id: int) -> Iterator[Columns | list[Found]]:
-        """The same, as columns where all is sound."""
+        """Yield the same pages as `walk`, as columns where all entries are sound."""
         last: Entry | None = None
         while first_id <= end_id:
             page: list[Found] = []
@@ -192,14 +188,14 @@ class Source:
                 return
 
     def read(self, first_id: int, end_id: int, rows_max: int = PAGE_ROWS) -> list[Entry]:
-        """Entries from ``first_id`` on, all of them sound, as many as fit a page; one at least.
+        """Read a page of sound entries from ``first_id`` on, at least one.
 
-        Raises `DamagedStore` naming the first that is damaged or missing, `StoreError`.
+        Raises `DamagedStore` naming the first entry if it is damaged or missing; `StoreError`.
         """
         page: list[Entry] = []
         size = 0
         with self.snapshot() as db:
-            for row in db.execute(_SELECT, (first_id, min(end_id, first_id + rows_max - 1))):
+            for row in db.execute(SELECT, (first_id, min(end_id, first_id + rows_max - 1))):
                 entry: Entry = tuple.__new__(Entry, row)
                 if entry[0] != first_id + len(page):
                     break
@@ -216,14 +212,15 @@ class Source:
         return page
 
     def read_columns(self, first_id: int, end_id: int) -> Columns:
-        """As `read`, column by column and several times as fast."""
+        """Read like `read`, but as columns, several times as fast."""
         with self.snapshot() as db:
             columns = sound_columns(db, first_id, end_id)
-        return columns if columns.ids else Columns.of(self.read(first_id, end_id))  # which tells what is wrong where
+        # `read` says what is wrong, and where
+        return columns if columns.ids else Columns.of(self.read(first_id, end_id))
 
 
     def _sound(self, page: list[Entry]) -> int:
-        """How many entries at its front are sound. Raises `DamagedStore` if not even one is."""
+        """Number of sound entries at the front of ``page``. Raises `DamagedStore` if the first is not."""
         for at, entry in enumerate(page):
             try:
                 verify(entry)
@@ -234,40 +231,33 @@ class Source:
         raise DamagedStore(f"{self.path}: entry {page[0].id} is of a kind that there is not")
 
     def id_of(self, lsn: int, first_id: int, end_id: int) -> int:
-        """The entry that holds payload ``lsn``, of those at ``first_id`` … ``end_id``; ``end_id + 1`` if none does."""
+        """The id of the entry that holds payload ``lsn``, among ``first_id`` … ``end_id``; ``end_id + 1`` if none
+        does."""
         with self.snapshot() as db:
-            return first_id_where(lambda id: self._head(db, id), first_id, end_id, holds_lsn(lsn))
+            return first_id_where(lambda id: read_head(db, self.path, id), first_id, end_id, holds_lsn(lsn))
 
     def id_since(self, time_ms: int, first_id: int, end_id: int) -> int:
-        """The first entry of ``first_id`` … ``end_id`` of that time or later; ``end_id + 1`` if none is."""
+        """The first entry of ``first_id`` … ``end_id`` with that time or later; ``end_id + 1`` if there is none."""
         with self.snapshot() as db:
-            return first_id_where(lambda id: self._head(db, id), first_id, end_id, is_since(time_ms))
+            return first_id_where(lambda id: read_head(db, self.path, id), first_id, end_id, is_since(time_ms))
 
     def next_lsn_after(self, id: int) -> int:
-        """The LSN after entry ``id``, which must be there. Raises `DamagedStore`."""
+        """The LSN after entry ``id``, which must exist. Raises `DamagedStore`."""
         with self.snapshot() as db:
-            head = self._head(db, id)
+            head = read_head(db, self.path, id)
         return head.lsn + head.payloads
 
-    def _head(self, db: sqlite3.Connection, id: int) -> Head:
-        row = db.execute(_SELECT_HEAD, (id,)).fetchone()
-        if row is None:
-            raise DamagedStore(f"{self.path}: entry {id} is missing")
-        entry: Entry = tuple.__new__(Entry, row)
-        try:
-            verify_header(entry)
-        except DamagedEntry as error:
-            raise DamagedStore(f"{self.path}: entry {id}: {error}") from error
-        return Head(entry.time_ms, entry.lsn, entry.count)
-
     def _go_on(self, db: sqlite3.Connection, first_id: int, last: Entry | None) -> int:
-        """From where to go on behind ``last``, which must still be what it was unless it was cleaned."""
+        """The id to read on from after ``last``: ``first_id``, or the first id left if a cleaning has gone beyond that.
+
+        Raises `StoreError` if ``last`` was rewritten meanwhile.
+        """
         if not self.live:
             return first_id
         try:
             base_id = schema.read_base(db, self.path).id
         except DamagedStore:
-            base_id = 0  # so nothing can have been cleaned meanwhile either
+            base_id = 0  # so nothing can have been cleaned meanwhile
         if last is None or base_id >= last.id:
             return max(first_id, base_id + 1)
         row = db.execute('SELECT term, "check" FROM log WHERE id = ?', (last.id,)).fetchone()
@@ -280,7 +270,7 @@ class Source:
 
 
 def summarise(db: sqlite3.Connection, path: Path) -> Summary:
-    """The file at a glance; damage of parts is told in the answer."""
+    """The overview of a file. Damaged parts are listed in the result, not raised."""
     damage: list[str] = []
     hard = base = None
     try:
@@ -293,13 +283,13 @@ def summarise(db: sqlite3.Connection, path: Path) -> Summary:
         damage.append(str(error))
     ends = [hard.guaranteed_id if hard is not None else 0, base.id if base is not None else 0]
     for sql in ("SELECT max(id) FROM log", "SELECT max(first_id) FROM runs"):
-        with contextlib.suppress(sqlite3.Error):  # what it would have told is damaged: the walk says so
+        with contextlib.suppress(sqlite3.Error):  # `walk` reports the damage that prevents this
             ends.append(db.execute(sql).fetchone()[0] or 0)
     return Summary(hard, base, max(ends), damage)
 
 
 def as_found(page: Columns | list[Found]) -> list[Found]:
-    """What `Source.walk` gives of it."""
+    """The page as a list of `Found`, whichever form it has."""
     return [Found(entry.id, entry.id, entry, "") for entry in page.entries()] if isinstance(page, Columns) else page
 
 
@@ -330,7 +320,7 @@ def _walk(db: sqlite3.Connection, first_id: int, end_id: int) -> Iterator[Found]
 
 @contextmanager
 def open_source(where: Path) -> Iterator[Source]:
-    """Look at a data directory, a data file or a backup. Raises `StoreError` and its kinds."""
+    """Open a data directory, a data file or a backup for reading. Raises `StoreError` and its subclasses."""
     path = where / schema.DB_NAME if where.is_dir() else where
     if not path.is_file():
         raise StoreError(f"{where}: there is no data file or backup")
@@ -338,8 +328,9 @@ def open_source(where: Path) -> Iterator[Source]:
         raise DamagedStore(f"{path}: the file is empty")
     beside = [path.with_name(path.name + suffix) for suffix in ("-wal", "-shm")]
     there = [file.exists() for file in beside]
-    # With a WAL and its index there, a server runs or was killed: reading makes no file. Without either nothing is
-    # beside the file itself. A WAL alone is a copy's: its index is made to read it, and taken away again.
+    # A WAL with its index: a server runs or was killed, and reading makes no file. Neither: nothing is beside the file
+    # itself. A WAL alone belongs to a copy of a store: SQLite makes the index to read it, and it is deleted again at
+    # the end.
     live = all(there) or schema.wal_bytes(path) > 0
     try:
         source = Source(path, live)
@@ -355,7 +346,7 @@ def open_source(where: Path) -> Iterator[Source]:
 
 
 def _take_away(index: Path) -> None:
-    """Delete the index of a WAL that was made here, unless a server has come meanwhile and uses it."""
+    """Delete the WAL index that reading made, unless a server has started meanwhile and uses it."""
     try:
         lock = os.open(index.with_name(LOCK_NAME), os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:

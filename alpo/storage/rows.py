@@ -1,7 +1,7 @@
-"""What is stored, as bytes: hard state, runs, sessions and the applied state, each with its own checksum.
+"""Encodings of hard state, runs, sessions and the applied state, each with a checksum of its own.
 
-Log entries are not here: they carry their checksum from birth and a field is a column.
-Every decoder raises `DamagedRow` on anything that was not encoded here.
+Log entries are not encoded here: they carry their own checksum, and each field is a column. Every decoder raises
+`DamagedRow` if the data was not encoded here.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import msgpack  # type: ignore[import-untyped]
 from alpo.core.disk import Base, SessionRow, StartState, TableSave, Write, birth_untold
 from alpo.core.members import Identity, StartStatus
 
-#: Marks reach the disk with whatever else rewrites the hard row, or once one has moved this many ids: rewriting
-#: that row in every commit doubles what a commit of one entry writes, and they are lazy.
+#: Marks are written with whatever else rewrites the hard row, or once one has moved this many ids. Rewriting that row
+#: in every commit would double what a commit of one entry writes, and marks may be late.
 MARKS_LAG_MAX = 1024
 
 _HARD = struct.Struct("<QQQQQ")
@@ -28,11 +28,11 @@ _CRC = struct.Struct("<I")
 
 
 class DamagedRow(ValueError):
-    """A stored row that is not what was written."""
+    """A stored row differs from what was written."""
 
 
 class Hard(NamedTuple):
-    """The hard row; ``start`` as JSON text, so that its checksum is over what is stored."""
+    """The hard row; ``start`` as JSON text, so that the checksum covers the stored bytes."""
 
     server_id: int
     incarnation: bytes
@@ -44,7 +44,7 @@ class Hard(NamedTuple):
     start: str
 
     def checksum(self) -> int:
-        """CRC-32 of everything. Raises `DamagedRow` if a column is not of its type."""
+        """CRC-32 of all fields. Raises `DamagedRow` if a column has a wrong type."""
         try:
             numbers = _HARD.pack(
                 self.server_id, self.term, self.vote, self.guaranteed_id, self.fully_replicated_id
@@ -54,7 +54,7 @@ class Hard(NamedTuple):
             raise DamagedRow(f"the hard state is not of its types: {error}") from error
 
     def after(self, write: Write, start: StartState | None) -> Hard:
-        """The row as ``write`` would have it; ``start``: None leaves it as it is."""
+        """The row after ``write``; ``start`` None leaves the start state unchanged."""
         cluster, text = (self.cluster, self.start) if start is None else (start.cluster, start_to_json(start))
         return Hard(
             self.server_id, self.incarnation, write.term, write.vote, write.guaranteed_id, write.fully_replicated_id,
@@ -62,7 +62,7 @@ class Hard(NamedTuple):
         )
 
     def is_due(self, new: Hard) -> bool:
-        """Must ``new`` replace this row, or have only marks moved, and not far?"""
+        """True if ``new`` must be written; False if only marks have moved, and not far."""
         return (
             self.term != new.term
             or self.vote != new.vote
@@ -76,7 +76,7 @@ EMPTY_START = StartState(StartStatus.EMPTY)
 
 
 def start_to_json(start: StartState) -> str:
-    """`StartState` as JSON, bytes as hex."""
+    """Encode a `StartState` as JSON, bytes in hex."""
     fields = {
         "status": int(start.status),
         "incarnations": [[who.id, who.incarnation.hex()] for who in start.incarnations],
@@ -89,7 +89,7 @@ def start_to_json(start: StartState) -> str:
 
 
 def start_from_json(text: str) -> StartState:
-    """The inverse of `start_to_json`."""
+    """Decode what `start_to_json` encoded. Raises `DamagedRow`."""
     try:
         fields = json.loads(text)
         return StartState(
@@ -110,7 +110,7 @@ def text_checksum(text: str) -> int:
 
 
 def run_checksum(term: int, first_id: int) -> int:
-    """CRC-32 of a run."""
+    """CRC-32 of a run. Raises `DamagedRow` if a value is not a number."""
     try:
         return zlib.crc32(_RUN.pack(term, first_id))
     except struct.error as error:
@@ -118,7 +118,7 @@ def run_checksum(term: int, first_id: int) -> int:
 
 
 def base_checksum(base: Base) -> int:
-    """CRC-32 of the base."""
+    """CRC-32 of the base (the last cleaned entry). Raises `DamagedRow` if a value is not a number."""
     try:
         return zlib.crc32(_BASE.pack(*base))
     except struct.error as error:
@@ -126,23 +126,24 @@ def base_checksum(base: Base) -> int:
 
 
 def session_to_blob(row: SessionRow) -> bytes:
-    """CRC-32 (u32, little endian) and msgpack of every field, the client too."""
+    """Encode a session: CRC-32 (u32, little endian), then msgpack of every field, the client included."""
     packed: bytes = msgpack.packb(tuple(row), use_bin_type=True)
     return _CRC.pack(zlib.crc32(packed)) + packed
 
 
 def session_columns(row: SessionRow) -> tuple[str, int, int, int, int, bytes]:
-    """A row of `saved_sessions`: columns for people (view `sessions`), and the state, which alone is read back."""
+    """Columns of a `saved_sessions` row: some for people (view `sessions`), and the encoded state, the only one read
+    back."""
     return row.client, row.epoch, row.last_serial, row.last_id, row.last_time_ms, session_to_blob(row)
 
 
 def session_from_blob(client: str, blob: bytes) -> SessionRow:
-    """The inverse of `session_to_blob`; ``client`` is the key that it was found under."""
+    """Decode what `session_to_blob` encoded; ``client``: the key of its row. Raises `DamagedRow`."""
     return _session(client, blob, lambda fields: fields[8])
 
 
 def session_from_blob_4(client: str, blob: bytes) -> SessionRow:
-    """`session_from_blob` of a file of schema 4 or older: without the birth."""
+    """Decode a session of schema 4 or older, which has no birth. Raises `DamagedRow`."""
     return _session(client, blob, lambda fields: birth_untold(fields[1], fields[7]))
 
 
@@ -161,7 +162,7 @@ def _session(client: str, blob: bytes, birth: Callable[[list[Any]], int]) -> Ses
 
 
 def applied_to_json(table: TableSave, sessions: int) -> str:
-    """All of a `TableSave` but its rows, with their number, so that a row that goes missing is noticed."""
+    """Encode a `TableSave` without its session rows but with their number, so that a missing row is noticed."""
     fields = {
         "applied_id": table.applied_id,
         "horizon_ms": table.horizon_ms,
@@ -177,7 +178,7 @@ def applied_to_json(table: TableSave, sessions: int) -> str:
 
 
 def applied_from_json(text: str, checksum: int) -> dict[str, Any]:
-    """The fields of `applied_to_json`."""
+    """Decode what `applied_to_json` encoded. Raises `DamagedRow`."""
     if type(text) is not str or text_checksum(text) != checksum:
         raise DamagedRow("the applied state does not match its checksum")
     fields: dict[str, Any] = json.loads(text)

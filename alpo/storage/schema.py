@@ -1,16 +1,16 @@
-"""The data file: its tables, its versions, how it is made and how it is recognised.
+"""The data file's tables and versions: how it is made, recognised and migrated.
 
 Laws:
 
 * ``alpo.db`` appears by a rename, whole: with its tables and its hard row, synced. A crash before leaves only
   ``alpo.db.new``, in which no hard state was ever used.
-* Nothing of a directory is believed before `settle`: a process that was killed may have left it in memory alone. What
-  was told of it would be gone after a power cut; and frames written behind a commit that nobody synced would make that
-  look like one that was.
-* Whose file it is and whether this version may write it is settled on a read-only connection, before any other.
-* A file of a newer schema is never written to; an older one is brought up in one transaction a version.
-* The version is SQLite's own number of it (`user_version`), so it is read without a table that could be damaged.
-* sqlite-utils, which migrations are written with, is loaded where there is something to migrate, and by no other start.
+* Nothing read from a directory is trusted before `settle`: a killed process may have left it in the page cache only.
+  Whatever was reported from it would be gone after a power cut; and WAL frames written after a commit that nobody
+  synced would make that commit look synced.
+* The owner of the file and its schema version are checked on a read-only connection, before any other is opened.
+* A file of a newer schema is never written to; an older one is migrated, one transaction a version.
+* The version is SQLite's own `user_version`, so it is read without a table that could be damaged.
+* sqlite-utils, which migrations are written with, is imported only if there is something to migrate.
 """
 
 from __future__ import annotations
@@ -26,10 +26,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from alpo.core.disk import NO_BASE, Base
-from alpo.core.entries import Entry
 
 from .connections import as_database, connect_reader, translate
-from .endscan import check_end
+from .filescan import check_end, check_wal
 from .interface import DamagedStore, StoreError, WrongStore
 from .rows import (
     EMPTY_START,
@@ -42,7 +41,6 @@ from .rows import (
     start_to_json,
 )
 from .tables import SCHEMA
-from .walscan import check_wal
 
 if TYPE_CHECKING:
     from sqlite_utils import Database
@@ -50,16 +48,12 @@ if TYPE_CHECKING:
 DB_NAME = "alpo.db"
 _NEW_NAME = DB_NAME + ".new"
 APPLICATION_ID = 0x414C504F  # "ALPO"
-#: Of a backup, in the same schema: no server may start on it, by any version.
+#: Application id of a backup, which has the same schema: no server of any version starts on it.
 BACKUP_APPLICATION_ID = 0x414C5042  # "ALPB"
 #: Measured at 100 B, 1 KiB and 4 KiB in groups of 100: larger pages write up to three times as much.
 PAGE_BYTES = 4096
 
-#: `Entry`'s fields in its order, as every statement names them. In the table the body stands last, so that a head
-#: is read without walking through it.
-COLUMNS = ", ".join(f'"{name}"' for name in Entry._fields)
-
-#: What a system says of a directory that cannot be synced at all, or not by us; no sign of a disk that fails.
+#: Errors that mean that a directory cannot be synced at all, or not by this user: no sign of a failing disk.
 _CANNOT_SYNC = (errno.EACCES, errno.EPERM, errno.EINVAL, errno.ENOTSUP, errno.EROFS)
 
 _SELECT_TABLES = "SELECT name, tbl_name, sql FROM sqlite_master"
@@ -67,26 +61,27 @@ _HARD_COLUMNS = "server_id, incarnation, term, vote, guaranteed_id, fully_replic
 
 
 def _version_1(db: Database) -> None:
-    """`log` a row an entry; `runs`; `hard` the one row of hard state; `sessions` and `applied` (R22)."""
+    """Create `log`, a row an entry; `runs`; `hard`, one row of hard state; `sessions` and `applied` (R22)."""
     for name in ("log", "runs", "hard", "applied"):
         db.execute(SCHEMA[name])
     db.execute("CREATE TABLE sessions (client TEXT PRIMARY KEY, state BLOB NOT NULL)")
 
 
 def _version_2(db: Database) -> None:
-    """`base` the one row that stands for what was cleaned (R19); there from the start, so that its loss is seen."""
+    """Create `base`, one row with the last cleaned entry (R19); always there, so that its loss is noticed."""
     db.execute(SCHEMA["base"])
     _insert_first_base(db)
 
 
 def _version_3(db: Database) -> None:
-    """`event_log` what happened to this server, oldest dropped (`events`); `events` the same to read."""
+    """Create `event_log`, what happened to this server, oldest dropped (`events`), and the view `events` of it."""
     db.execute(SCHEMA["event_log"])
     db.execute(SCHEMA["events"])
 
 
 def _version_4(db: Database) -> None:
-    """Views to be read with plain SQL. `sessions` becomes one: the table is `saved_sessions`, with columns for it."""
+    """Create views for plain SQL. `sessions` becomes a view; its table is now `saved_sessions`, with columns for
+    people."""
     db.execute(SCHEMA["saved_sessions"])
     names = db.table("saved_sessions").columns_dict
     rows = (dict(zip(names, _session_columns_4(**row), strict=True)) for row in db.table("sessions").rows)
@@ -99,12 +94,12 @@ def _version_4(db: Database) -> None:
 def _session_columns_4(client: str, state: bytes) -> tuple[str, int, int, int, int, bytes]:
     try:
         return (*session_columns(session_from_blob_4(client, state))[:-1], state)
-    except DamagedRow:  # to be found, as ever, when the table is read
+    except DamagedRow:  # reported when the table is read
         return client, 0, 0, 0, 0, state
 
 
 def _version_5(db: Database) -> None:
-    """A session's state tells its birth too (R22): of those from before, the oldest epoch that they tell of."""
+    """Add the birth to each saved session (R22); for existing ones the oldest epoch that they remember."""
     saved = db.table("saved_sessions")
     saved.insert_all([{**row, "state": _state_5(row["client"], row["state"])} for row in saved.rows], replace=True)
 
@@ -112,11 +107,11 @@ def _version_5(db: Database) -> None:
 def _state_5(client: str, state: bytes) -> bytes:
     try:
         return session_to_blob(session_from_blob_4(client, state))
-    except DamagedRow:  # as above
+    except DamagedRow:  # reported when the table is read
         return state
 
 
-#: One function a schema version; what it makes never changes once released. All of them come to `SCHEMA`.
+#: One function for each schema version; what it creates never changes once released. Together they make `SCHEMA`.
 MIGRATIONS: tuple[Callable[[Database], None], ...] = (
     _version_1, _version_2, _version_3, _version_4, _version_5,
 )
@@ -127,7 +122,7 @@ def _insert_first_base(db: sqlite3.Connection | Database) -> None:
 
 
 def insert_hard(db: sqlite3.Connection, hard: Hard) -> None:
-    """Write the hard row, with its checksum, over the one there."""
+    """Write the hard row with its checksum, replacing the present one."""
     db.execute(
         f"INSERT OR REPLACE INTO hard (only, {_HARD_COLUMNS}, checksum) VALUES (1, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (*hard, hard.checksum()),
@@ -135,7 +130,7 @@ def insert_hard(db: sqlite3.Connection, hard: Hard) -> None:
 
 
 def read_hard(db: sqlite3.Connection, path: Path) -> Hard:
-    """The hard row. Raises `DamagedStore` if it is missing or not what was written."""
+    """Read the hard row. Raises `DamagedStore` if it is missing or not what was written."""
     row = db.execute(f"SELECT {_HARD_COLUMNS}, checksum FROM hard WHERE only = 1").fetchone()
     if row is None:
         raise DamagedStore(f"{path}: the hard state is missing")
@@ -149,7 +144,8 @@ def read_hard(db: sqlite3.Connection, path: Path) -> Hard:
 
 
 def read_base(db: sqlite3.Connection, path: Path) -> Base:
-    """The base. Raises `DamagedStore` if it is missing or not what was written."""
+    """Read the base: the last cleaned entry, after which the log begins. Raises `DamagedStore` if it is missing or not
+    what was written."""
     row = db.execute("SELECT id, term, time_ms, next_lsn, checksum FROM base WHERE only = 1").fetchone()
     if row is None:
         raise DamagedStore(f"{path}: the base is missing")
@@ -163,10 +159,9 @@ def read_base(db: sqlite3.Connection, path: Path) -> Base:
 
 
 def exists(directory: Path) -> bool:
-    """Is there a store? Raises `DamagedStore` for an emptied one.
+    """True if the directory holds a store. Raises `DamagedStore` if its file was emptied.
 
-    An empty file with no WAL beside it never was one: SQLite tools leave such behind when they open a name that
-    does not exist.
+    An empty file without a WAL never was a store: SQLite tools leave one when they open a name that does not exist.
     """
     path = directory / DB_NAME
     if not path.exists():
@@ -187,16 +182,16 @@ def wal_bytes(path: Path) -> int:
 
 
 def create(directory: Path, server_id: int, incarnation: bytes) -> None:
-    """Make ``alpo.db``, whole or not at all; the directory's lock must be held. Raises `StoreError`."""
+    """Make ``alpo.db``, whole or not at all. The directory's lock must be held. Raises `StoreError`."""
     new = directory / _NEW_NAME
     try:
         for suffix in ("", "-journal", "-wal", "-shm"):
             new.with_name(new.name + suffix).unlink(missing_ok=True)
         _fill(new, Hard(server_id, incarnation, 0, 0, 0, 0, b"", start_to_json(EMPTY_START)))
         sync(new)
-        for suffix in ("-wal", "-shm"):  # of another store that was here, or of an empty file
+        for suffix in ("-wal", "-shm"):  # left by an earlier store or an empty file
             (directory / (DB_NAME + suffix)).unlink(missing_ok=True)
-        sync(directory)  # they would be taken for the new file's
+        sync(directory)  # otherwise they would be taken for the new file's
         new.replace(directory / DB_NAME)
         sync(directory)
     except sqlite3.Error as error:
@@ -225,14 +220,14 @@ def _fill(path: Path, hard: Hard) -> None:
 
 
 def check(directory: Path, server_id: int, cluster: bytes | None) -> None:
-    """May this server use the file? Writes nothing; the directory's lock must be held.
+    """Check that this server may use the file. Writes nothing; the directory's lock must be held.
 
-    Raises `WrongStore` (no data file of ours, a newer schema, another server's, another cluster's), `LostCommits` or
+    Raises `WrongStore` (not a data file of ALPO's, a newer schema, another server's or cluster's), `LostCommits` or
     `DamagedStore`.
     """
     path = directory / DB_NAME
     try:
-        # Without a WAL the file alone is all there is, and is opened so that not even a lock file is made.
+        # Without a WAL the file alone is everything, and is opened in a way that does not even make a lock file.
         immutable = wal_bytes(path) == 0
         db = connect_reader(path, immutable=immutable)
         try:
@@ -250,7 +245,7 @@ def check(directory: Path, server_id: int, cluster: bytes | None) -> None:
 
 
 def check_kind(db: sqlite3.Connection, path: Path, *, backup: bool = False) -> None:
-    """Is it a data file, or if so wanted a ``backup``, of a schema that this version knows? Raises `WrongStore`."""
+    """Check that the file is a data file (or a ``backup``) with a schema known here. Raises `WrongStore`."""
     (application,) = db.execute("PRAGMA application_id").fetchone()
     (version,) = db.execute("PRAGMA user_version").fetchone()
     if application == BACKUP_APPLICATION_ID and not backup:
@@ -264,7 +259,7 @@ def check_kind(db: sqlite3.Connection, path: Path, *, backup: bool = False) -> N
 
 
 def _check_tables(db: sqlite3.Connection, path: Path) -> None:
-    """Of the newest version, all that is wanted is there as it was made. Raises `DamagedStore`."""
+    """Check that a file of the newest version has all tables as they were made. Raises `DamagedStore`."""
     (version,) = db.execute("PRAGMA user_version").fetchone()
     if version == len(MIGRATIONS) and not _tables() <= {*db.execute(_SELECT_TABLES)}:
         raise DamagedStore(f"{path}: the schema is not what was written")
@@ -290,14 +285,14 @@ def _check(db: sqlite3.Connection, path: Path, server_id: int, cluster: bytes | 
 
 
 def migrate(db: sqlite3.Connection) -> None:
-    """Bring an older file up to this version, one transaction a version."""
+    """Migrate an older file to this version, one transaction a version. Raises sqlite3.Error."""
     (version,) = db.execute("PRAGMA user_version").fetchone()
     if version < len(MIGRATIONS):
         run_migrations(db, version, len(MIGRATIONS))
 
 
 def run_migrations(db: sqlite3.Connection, version: int, wanted: int) -> None:
-    """Make schema ``wanted`` of ``version`` (0: of nothing): its tables and views, and `PRAGMA user_version`."""
+    """Bring the tables from schema ``version`` (0: an empty file) to ``wanted``, and set `user_version`."""
     database = as_database(db)
     for number, migration in enumerate(MIGRATIONS[version:wanted], version + 1):
         with database.atomic():
@@ -306,7 +301,7 @@ def run_migrations(db: sqlite3.Connection, version: int, wanted: int) -> None:
 
 
 def make_directory(directory: Path) -> list[Path]:
-    """Make the data directory (0700), and what is missing of those above it; in which directories that was, for
+    """Make the data directory (0700) and missing parents. Returns the directories in which something was made, for
     `settle`. Raises `StoreError`."""
     try:
         made = list(itertools.takewhile(lambda path: not path.exists(), (directory, *directory.parents)))
@@ -319,8 +314,8 @@ def make_directory(directory: Path) -> list[Path]:
 
 
 def settle(directory: Path, made_in: Collection[Path] = ()) -> None:
-    """See to it that what is read of a store is on disk: the WAL, the data file, the directory, those that it is in.
-    The directory's lock must be held. ``made_in``: as from `make_directory`. Raises `StoreError`."""
+    """Sync the WAL, the data file, the directory and its parents, so that what is read of a store is on disk. The lock
+    must be held. ``made_in``: result of `make_directory`. Raises `StoreError`."""
     path = directory / DB_NAME
     try:
         for file in (path.with_name(path.name + "-wal"), path):
@@ -333,8 +328,8 @@ def settle(directory: Path, made_in: Collection[Path] = ()) -> None:
 
 
 def _sync_above(directory: Path, made_in: Collection[Path]) -> None:
-    """They may have been made with it, by a process that was killed. Others need not be such as can be synced; the one
-    that it is in must be, unless nothing can be made there."""
+    """Sync the parents, which a killed process may have made too. Those in ``made_in`` must sync, and so must the
+    nearest one if it is writable; others may fail if they cannot be synced."""
     device = directory.stat().st_dev
     for above in directory.parents:
         try:
@@ -348,8 +343,8 @@ def _sync_above(directory: Path, made_in: Collection[Path]) -> None:
 
 
 def sync(path: Path, *, forget: bool = False) -> None:
-    """fsync of a file or directory; ``forget``: what is read from now on comes from the disk, as far as the system
-    allows. Raises OSError, with the path."""
+    """fsync a file or directory. ``forget``: drop it from the page cache, so that later reads come from the disk, as
+    far as the system allows. Raises OSError with the path."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,10 +1,10 @@
-"""Looking for damage where nobody reads: every row's checksum, a stretch at a time (R31).
+"""Look for damage in entries that nobody reads: check every row's checksum, a range at a time (R31).
 
 Laws:
 
-* A stretch is one snapshot, bounded in bytes and time. What it says is damaged does not match its checksum, cannot be
-  read, or is missing between the base and the end; all else in the stretch is sound.
-* How far the scrub has come is remembered beside the store, without an fsync: to lose that costs a pass, nothing else.
+* A range is read in one transaction, bounded in bytes and time. Damaged means: the row does not match its checksum,
+  cannot be read, or is missing though it was not cleaned. All other rows in the range are sound.
+* The scrub's position is saved beside the store without an fsync: if it is lost, a pass begins again.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from . import schema
 from .columns import Columns
 from .connections import translate
 from .interface import DamagedStore, Scrubbed, Store
+from .tables import COLUMNS, SELECT
 
 SCRUB_NAME = "alpo.scrub"
-#: A stretch ends once it took so long: no longer does any reader hold a snapshot.
+#: Longest time for one range, as for every reader's transaction.
 STRETCH_S = 0.1
-#: What a row counts beside its body.
+#: Bytes counted for a row beside its body.
 ROW_BYTES = 100
-#: Damaged ids that one stretch lists, and that are remembered.
+#: Damaged ids that one range lists, and that are remembered.
 DAMAGED_MAX = 1_000
 
-_SELECT = f"SELECT {schema.COLUMNS} FROM log WHERE id BETWEEN ? AND ? ORDER BY id"
-_SELECT_ONE = f"SELECT {schema.COLUMNS} FROM log WHERE id = ?"
+_SELECT_ONE = f"SELECT {COLUMNS} FROM log WHERE id = ?"
 
 
 def scrub(db: sqlite3.Connection, path: Path, first_id: int, bytes_max: int) -> Scrubbed:
-    """Check rows from ``first_id`` on, one at least. Raises sqlite3.Error, `DamagedStore` if not even the log's extent
-    can be read."""
+    """Check rows from ``first_id`` on, at least one. Raises sqlite3.Error, and `DamagedStore` if not even the log's
+    bounds can be read."""
     stop_s = time.monotonic() + STRETCH_S
     next_id = max(first_id, schema.read_base(db, path).id + 1)
     end_id: int = db.execute("SELECT max(id) FROM log").fetchone()[0] or 0
@@ -45,7 +45,7 @@ def scrub(db: sqlite3.Connection, path: Path, first_id: int, bytes_max: int) -> 
     size = 0
     while next_id <= end_id and size < bytes_max and len(damaged) < DAMAGED_MAX and time.monotonic() < stop_s:
         try:
-            for row in db.execute(_SELECT, (next_id, end_id)):
+            for row in db.execute(SELECT, (next_id, end_id)):
                 while next_id < row[0] and len(damaged) < DAMAGED_MAX:  # missing
                     damaged.append(next_id)
                     next_id += 1
@@ -67,9 +67,9 @@ def scrub(db: sqlite3.Connection, path: Path, first_id: int, bytes_max: int) -> 
 
 
 def read_alone(db: sqlite3.Connection, id: int) -> tuple[Any, ...] | None:
-    """Row ``id`` after an error at it; None if it is this one that SQLite cannot read, or it is missing.
+    """Read row ``id`` after an error near it; None if this row is unreadable or missing.
 
-    The sqlite3 module steps on to the next row before it gives one out, so the error may be of that.
+    The sqlite3 module fetches the next row before it returns one, so the error may belong to the next.
     """
     try:
         row: tuple[Any, ...] | None = db.execute(_SELECT_ONE, (id,)).fetchone()
@@ -90,18 +90,18 @@ def _is_sound(row: tuple[Any, ...] | None) -> bool:
 
 
 def read_sound(store: Store, first_id: int, last_id: int, bytes_max: int) -> list[Entry]:
-    """As `Store.read_entries`, up to the first entry that is damaged; raises `DamagedStore` if that is ``first_id``."""
+    """Read like `Store.read_entries`, up to the first damaged entry. Raises `DamagedStore` if that is ``first_id``."""
     try:
         return store.read_entries(first_id, last_id, bytes_max)
     except DamagedStore:
         damaged = store.scrub(first_id, bytes_max).damaged
         if not damaged or damaged[0] <= first_id:
-            return store.read_entries(first_id, first_id, 1)  # an error that names this one
+            return store.read_entries(first_id, first_id, 1)  # raises an error that names this entry
         return store.read_entries(first_id, min(last_id, damaged[0] - 1), bytes_max)
 
 
 def read_sound_columns(store: Store, first_id: int, last_id: int, bytes_max: int) -> Columns:
-    """As `read_sound`, column by column."""
+    """Read like `read_sound`, but as columns."""
     try:
         return store.read_columns(first_id, last_id, bytes_max)
     except DamagedStore:
@@ -109,14 +109,14 @@ def read_sound_columns(store: Store, first_id: int, last_id: int, bytes_max: int
 
 
 class ScrubMark:
-    """Where the scrub goes on after a restart, and what it has found."""
+    """File with the scrub's position and findings, for the next start."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / SCRUB_NAME
 
     def read(self) -> tuple[int, list[int], int | None]:
-        """(next id, damaged ids, when the last pass ended, ms since the epoch, None if none did or it is not known);
-        (1, [], None) if nothing is remembered, or nothing that can be understood."""
+        """(next id, damaged ids, end of the last pass in ms since the epoch or None if unknown). (1, [], None) if the
+        file is missing or unreadable."""
         try:
             fields = json.loads(self._path.read_text("utf-8"))
             ended_ms = fields.get("ended_ms")  # older files have none
@@ -126,7 +126,7 @@ class ScrubMark:
             return 1, [], None
 
     def write(self, next_id: int, damaged: Iterable[int], ended_ms: int | None = None) -> None:
-        """Raises OSError."""
+        """Save the position and the findings. Raises OSError."""
         fresh = self._path.with_name(SCRUB_NAME + ".new")
         fields = {"next_id": next_id, "damaged": list(damaged), "ended_ms": ended_ms}
         fresh.write_text(json.dumps(fields) + "\n", "utf-8")

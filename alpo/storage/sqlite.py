@@ -1,12 +1,12 @@
-"""One server's store in SQLite: ``alpo.db`` in WAL mode, behind ``alpo.lock``.
+"""One server's store in SQLite: ``alpo.db`` in WAL mode, guarded by ``alpo.lock``.
 
 Laws, beyond those of `interface`:
 
 * One commit is one transaction with ``synchronous=FULL``: one fsync, of the WAL.
-* After an error that is not a full disk nothing more is committed: a kernel that failed an fsync may have dropped
-  what it should have written, so a later success would vouch for nothing.
-* What is read is checked wholly, and ids without gaps, before anyone sees it.
-* A reader holds its snapshot for `READ_S_MAX` at most, so checkpoints get through and the WAL stays bounded.
+* After any error but a full disk nothing more is committed: after a failed fsync the kernel may have dropped the data,
+  so a later success would prove nothing.
+* Every row read is verified, and ids must be consecutive, before anything is returned.
+* A read transaction lasts at most `READ_S_MAX`, so checkpoints make progress and the WAL stays bounded.
 """
 
 from __future__ import annotations
@@ -21,18 +21,17 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-from alpo.core.disk import Boot, Image, Write
-from alpo.core.entries import DamagedEntry, Entry, verify, verify_header
+from alpo.core.disk import Boot, Snapshot, Write
+from alpo.core.entries import DamagedEntry, Entry, verify
 from alpo.core.members import INCARNATION_BYTES
 
 from . import schema
 from .backup import copy_state
-from .boot import read_boot, read_image
-from .column_reads import sound_columns
-from .columns import Columns, joined
-from .commit import ROWS_A_STATEMENT, Merged, apply, insert, merge
+from .boot import read_boot, read_snapshot
+from .columns import Columns, joined, sound_columns
+from .commit import ROWS_A_STATEMENT, apply, insert, merge
 from .connections import ReadPool, connect_writer, translate
-from .directory import DirectoryLock
+from .directory import DirectoryLock, Place
 from .events import EventKeeper, EventRow, KeptEvent, read_events
 from .interface import (
     DamagedStore,
@@ -43,9 +42,9 @@ from .interface import (
     StoreFull,
     Volume,
 )
-from .place import Place
 from .scrub import read_alone, scrub
-from .search import Head, Places, first_id_where, holds_lsn, is_since
+from .search import Head, Places, first_id_where, holds_lsn, is_since, read_head
+from .tables import SELECT
 from .vacuum import IDLE_GAP_S, SpaceKeeper, count_pages
 from .wal import WalKeeper
 
@@ -53,12 +52,9 @@ READ_ROWS_MAX = 20_000
 READ_S_MAX = 0.1
 _READ_ROWS_A_LOOK = 256
 _REPLAY_BYTES = 4 << 20
-#: Until the WAL is tried again that a reader kept from being copied back.
+#: Seconds until the WAL is tried again after a reader kept it from being copied back.
 _WAL_RETRY_S = 1.0
 
-_SELECT = f"SELECT {schema.COLUMNS} FROM log WHERE id BETWEEN ? AND ? ORDER BY id"
-#: An entry without its body, which is not even looked for.
-_SELECT_HEAD = "SELECT {} FROM log WHERE id = ?".format(schema.COLUMNS.replace('"body"', "x''"))
 _UPDATE_HARD = (
     "UPDATE hard SET term = ?, vote = ?, guaranteed_id = ?, fully_replicated_id = ?, cluster = ?, start = ?,"
     " checksum = ? WHERE only = 1"
@@ -66,22 +62,16 @@ _UPDATE_HARD = (
 _new_entry = functools.partial(tuple.__new__, Entry)
 
 
-def _only_rows(merged: Merged) -> bool:
-    return not (
-        merged.expunge_from is not None or merged.runs or merged.tables or merged.base or merged.install
-        or merged.mended
-    )
-
-
 def _new_incarnation() -> bytes:
     return secrets.token_bytes(INCARNATION_BYTES)
 
 
 class SqliteStore:
-    """`interface.Store` on a directory. `commit`, `checkpoint` and `close` belong to the writer thread."""
+    """Implementation of `interface.Store` in a directory. `commit`, `checkpoint` and `close` belong to the writer
+    thread."""
 
     def __init__(self, path: Path, lock: DirectoryLock) -> None:
-        """For `open`: the lock is held and the file has been found to be ours."""
+        """Open the file, for `open` only: the lock is held and the file was checked."""
         self._path = path
         self._lock = lock
         self._broken: str | None = None
@@ -112,10 +102,11 @@ class SqliteStore:
         directory: Path, server_id: int, *, cluster: bytes | None = None,
         make_incarnation: Callable[[], bytes] = _new_incarnation,
     ) -> SqliteStore:
-        """Open the store of server ``server_id`` in ``directory``; either is made if it is missing (0700).
+        """Open the store of server ``server_id`` in ``directory``; store and directory are made if missing (0700).
 
-        ``cluster``: the cluster that it must belong to if it belongs to one. ``make_incarnation``: 16 bytes, for
-        a new store. Raises `DirectoryInUse`, `WrongStore` (nothing was written), `DamagedStore`, `StoreError`.
+        ``cluster``: the cluster that the store must belong to, if it belongs to any. ``make_incarnation``: returns 16
+        bytes for a new store. Raises `DirectoryInUse`, `WrongStore` (nothing was written), `DamagedStore`,
+        `StoreError`.
         """
         made_in = schema.make_directory(directory)
         with ExitStack() as undo:
@@ -145,9 +136,9 @@ class SqliteStore:
             if not (merged.tables or merged.base is not None or merged.install is not None or self._hard.is_due(hard)):
                 hard = self._hard
             sessions = self._sessions
-            plain = hard is self._hard and _only_rows(merged) and not self._events.waiting
+            plain = hard is self._hard and merged.only_rows and not self._events.waiting
             if plain and 0 < len(rows) <= ROWS_A_STATEMENT:
-                insert(self._cursor, rows)  # a statement by itself is a transaction: one execute instead of three
+                insert(self._cursor, rows)  # a single statement is its own transaction: one execute instead of three
             else:
                 db.execute("BEGIN IMMEDIATE")
                 sessions = apply(db, self._cursor, merged, sessions)
@@ -171,7 +162,7 @@ class SqliteStore:
             self._space.deleted()
 
     def _failed(self, error: sqlite3.Error | OverflowError | ValueError) -> StoreError:
-        """Undo the transaction; what the error means for the store."""
+        """Roll back, and return the error as a `StoreError`; after any but a full disk the store is out of use."""
         if isinstance(error, sqlite3.Error):
             meaning = translate(error, self._path)
         else:
@@ -189,7 +180,8 @@ class SqliteStore:
         self._events.note(events)
 
     def _write_events(self) -> None:
-        """In a transaction of their own; a full disk keeps them waiting. Raises `StoreError`."""
+        """Write waiting events in a transaction of their own; if the disk is full they keep waiting. Raises
+        `StoreError`."""
         if self._events.waiting:
             try:
                 self._db.execute("BEGIN IMMEDIATE")
@@ -210,7 +202,7 @@ class SqliteStore:
                 self._wal.rewrote(freed)
             if not self._wal.is_full and (given_back := self._space.step(rest)):
                 self._wal.rewrote(given_back)
-            # Between two steps it may wait: a checkpoint costs two fsyncs.
+            # Between two steps the checkpoint may wait: it costs two fsyncs.
             goes_on = self._space.giving_back and not self._wal.is_full
             tidy = self._wal.checkpoint(Rest.LULL if rest is Rest.IDLE and goes_on else rest)
         except sqlite3.Error as error:
@@ -223,7 +215,7 @@ class SqliteStore:
         self._space.ask()
 
     def giving_back(self) -> bool:
-        # Given back is what a checkpoint has cut off; until then the file is longer than its pages.
+        # Pages leave the file only with a checkpoint; until then it is longer than its pages.
         if self._space.is_due:
             return True
         with self._pool.snapshot() as db:
@@ -277,10 +269,10 @@ class SqliteStore:
         return joined(pages)
 
     def _rows(self, db: sqlite3.Connection, first_id: int, last_id: int) -> Iterator[tuple[Any, ...]]:
-        """Rows ``first_id`` … ``last_id``; where SQLite itself finds damage, the error names the id."""
+        """Yield rows ``first_id`` … ``last_id``. Damage that SQLite finds raises `DamagedStore` with the id."""
         id = first_id
         try:
-            for row in db.execute(_SELECT, (first_id, last_id)):
+            for row in db.execute(SELECT, (first_id, last_id)):
                 yield row
                 id += 1
         except sqlite3.Error as error:
@@ -295,14 +287,15 @@ class SqliteStore:
                 raise DamagedStore(f"{meaning} (at entry {id})") from error
 
     def _check_end(self, db: sqlite3.Connection, next_id: int, last_id: int) -> None:
-        """No row from ``next_id`` on was found up to ``last_id``: right only if the log ends there."""
+        """Raise `DamagedStore` unless the log ends, or was cleaned, at ``next_id``, where a read to ``last_id`` found
+        no row."""
         if next_id <= last_id:
             (end,) = db.execute("SELECT max(id) FROM log").fetchone()
             if (end or 0) >= next_id:
                 self._check_cleaned(db, next_id)
 
     def _check_cleaned(self, db: sqlite3.Connection, id: int) -> None:
-        """There is no row ``id`` but there are later ones: right only if it was cleaned."""
+        """Raise `DamagedStore` unless entry ``id``, which has no row, was cleaned."""
         if id > schema.read_base(db, self._path).id:
             raise DamagedStore(f"{self._path}: entry {id} is missing")
 
@@ -310,9 +303,9 @@ class SqliteStore:
         with self._pool.snapshot() as db:
             return scrub(db, self._path, first_id, bytes_max)
 
-    def read_image(self) -> Image | None:
+    def read_snapshot(self) -> Snapshot | None:
         with self._pool.snapshot() as db:
-            return read_image(db, self._path)
+            return read_snapshot(db, self._path)
 
     def replay(self, first_id: int) -> Iterator[Entry]:
         with self._pool.snapshot() as db:
@@ -324,7 +317,7 @@ class SqliteStore:
     def entry_head(self, id: int) -> tuple[int, int, int] | None:
         with self._pool.snapshot() as db:
             first, last = self._extent(db)
-            return self._head(db, id) if first <= id <= last else None
+            return read_head(db, self._path, id) if first <= id <= last else None
 
     def find_lsn(self, lsn: int, last_id: int) -> int:
         guess_id = self._places.id_of(lsn)
@@ -340,25 +333,14 @@ class SqliteStore:
         with self._pool.snapshot() as db:
             first, last = self._extent(db)
             high = min(last, last_id)
-            found = first_id_where(lambda id: self._head(db, id), first, high, holds, guess_id)
+            found = first_id_where(lambda id: read_head(db, self._path, id), first, high, holds, guess_id)
         return found if found <= high else last_id + 1
 
     def _extent(self, db: sqlite3.Connection) -> tuple[int, int]:
-        """First and last id; of an empty log the last is one less than the first."""
+        """First and last id of the log; the last is one less than the first if it is empty."""
         base_id = schema.read_base(db, self._path).id
         (last,) = db.execute("SELECT max(id) FROM log").fetchone()
         return base_id + 1, last or base_id
-
-    def _head(self, db: sqlite3.Connection, id: int) -> Head:
-        row = db.execute(_SELECT_HEAD, (id,)).fetchone()
-        if row is None:
-            raise DamagedStore(f"{self._path}: entry {id} is missing")
-        entry: Entry = _new_entry(row)
-        try:
-            verify_header(entry)
-        except DamagedEntry as error:
-            raise DamagedStore(f"{self._path}: entry {id}: {error}") from error
-        return Head(entry.time_ms, entry.lsn, entry.count)
 
     def read_events(self, before: int, count: int) -> list[KeptEvent]:
         with self._pool.snapshot() as db:
@@ -397,8 +379,8 @@ class SqliteStore:
             return copy_state(db, self._path, upto_id)
 
     def close(self) -> None:
-        """Close the file and give the directory back. Whatever is not committed was never promised; events that wait
-        are written if that can be done."""
+        """Close the file and release the directory. Uncommitted data was never promised; waiting events are written if
+        possible."""
         self._pool.close()
         if self._broken is None:
             with suppress(StoreError):

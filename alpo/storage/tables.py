@@ -1,12 +1,99 @@
-"""The present schema of the data file, as SQLite keeps it: what a new file is made of, and every file is held against.
+"""The data file's present schema as SQLite stores it: new files are made of it, existing ones compared with it.
 
-The text is ours, and so the same whatever version of a library writes it. What a later version changes is changed
-here and made of an older file by a migration (`schema.MIGRATIONS`), which keeps the old text.
+Laws:
+
+* The text is written out, so that no version of a library changes it, and released text never changes: when a later
+  version needs other text, a migration (`schema.MIGRATIONS`) makes it out of the old one, and keeps the old one.
+* The views are for reading a data file or a backup with plain SQL (docs/data-file.md). They show what the file holds,
+  including entries not yet guaranteed and payloads below a trim; nothing is verified. They use only functions that
+  SQLite 3.38 has, so that any tool can read them.
 """
 
 from __future__ import annotations
 
-from .views import ELECTIONS, EVENTS, PAYLOADS, SESSIONS
+from alpo.core.entries import Entry
+
+#: `Entry`'s fields in its order, as every statement names them. In the table the body is the last column, so that
+#: headers are read without passing over it.
+COLUMNS = ", ".join(f'"{name}"' for name in Entry._fields)
+#: Rows of entries from one id to another, both included.
+SELECT = f"SELECT {COLUMNS} FROM log WHERE id BETWEEN ? AND ? ORDER BY id"
+#: An entry without its body, which SQLite does not even locate.
+SELECT_HEAD = "SELECT {} FROM log WHERE id = ?".format(COLUMNS.replace('"body"', "x''"))
+
+#: Bytes of a batch's body that are fetched at a time while walking from one payload's length to the next.
+_PART_BYTES = 8192
+
+
+def _u32(hexed: str) -> str:
+    """SQL expression for the number whose four bytes, little endian, ``hexed`` holds in hex: SQL has no function for
+    it."""
+    digits = (f"instr('123456789ABCDEF', substr({hexed}, {at}, 1)) * {1 << shift}"
+              for at, shift in zip(range(1, 9), (4, 0, 12, 8, 20, 16, 28, 24), strict=True))
+    return f"({' + '.join(digits)})"
+
+
+def _time(ms: str) -> str:
+    return f"strftime('%Y-%m-%dT%H:%M:%fZ', {ms} / 1000.0, 'unixepoch')"
+
+
+_NEXT = f"(at + 4 + {_u32('size')})"
+_NEAR = f"{_NEXT} + 4 <= start + {_PART_BYTES}"
+#: Offsets (``at``, from 1) of each payload's length in a batch. ``part`` is the body from offset ``start`` on.
+_OFFSETS = f"""
+    WITH RECURSIVE walk(nth, at, size, start, part) AS (
+        SELECT 1, 1, hex(substr(log.body, 1, 4)), 1, substr(log.body, 1, {_PART_BYTES})
+        UNION ALL
+        SELECT nth + 1, {_NEXT},
+            hex(CASE WHEN {_NEAR} THEN substr(part, {_NEXT} - start + 1, 4) ELSE substr(log.body, {_NEXT}, 4) END),
+            CASE WHEN {_NEAR} THEN start ELSE {_NEXT} END,
+            CASE WHEN {_NEAR} THEN part ELSE substr(log.body, {_NEXT}, {_PART_BYTES}) END
+        FROM walk WHERE nth < log."count"
+    ) SELECT json_group_array(at) FROM walk"""
+
+#: View `payloads`: a row a payload. A condition on ``id`` reaches the table, so a range of ids is found at once.
+PAYLOADS = f"""CREATE VIEW payloads AS
+SELECT log.lsn + piece.key AS lsn, log.id AS id, log.term AS term, {_time("log.time_ms")} AS time,
+    log.client AS client, log.serial AS serial,
+    CASE log."count" WHEN 1 THEN log.body
+        ELSE substr(log.body, piece.value + 4, {_u32("hex(substr(log.body, piece.value, 4))")}) END AS payload
+FROM log, json_each(CASE log."count" WHEN 1 THEN '[1]' ELSE ({_OFFSETS}) END) AS piece
+WHERE log.kind = 1"""
+
+#: View `sessions`: a row a client as of the last entry: the saved table plus what the log has added since.
+SESSIONS = f"""CREATE VIEW sessions AS
+WITH recent AS (
+    SELECT id, kind, client, serial, epoch, time_ms,
+        CASE kind WHEN 4 THEN json_extract(CAST(body AS TEXT), '$.op') END AS op
+    FROM log
+    WHERE kind IN (1, 4) AND id > coalesce((SELECT json_extract(state, '$.applied_id') FROM applied), 0)
+), dropped AS (
+    SELECT client, max(id) AS id FROM recent WHERE op = 'drop' GROUP BY client
+), known AS (
+    SELECT client, epoch, last_serial, last_id, last_time_ms FROM saved_sessions
+    WHERE client NOT IN (SELECT client FROM dropped)
+    UNION ALL
+    SELECT recent.client, CASE op WHEN 'open' THEN recent.id ELSE epoch END, serial, recent.id, time_ms
+    FROM recent LEFT JOIN dropped ON dropped.client = recent.client
+    WHERE recent.id > coalesce(dropped.id, 0)
+)
+SELECT client, max(epoch) AS epoch, max(last_serial) AS last_serial, max(last_id) AS last_id,
+    {_time("max(last_time_ms)")} AS last_time
+FROM known GROUP BY client"""
+
+#: View `elections`: a row for each reign whose first entry is still in the log.
+ELECTIONS = f"""CREATE VIEW elections AS
+SELECT log.term AS term, json_extract(CAST(log.body AS TEXT), '$.leader') AS server, log.id AS first_id,
+    {_time("log.time_ms")} AS time
+FROM runs JOIN log ON log.id = runs.first_id
+WHERE log.kind = 2"""
+
+#: View `events`: a row an event, in readable form.
+EVENTS = (
+    "CREATE VIEW events AS SELECT number, strftime('%Y-%m-%dT%H:%M:%fZ', time_ms / 1000.0, 'unixepoch') AS time,"
+    " name, json_extract(fields, '$.term') AS term, fields FROM event_log"
+)
+
 
 _LOG = (
     'CREATE TABLE log ("id" INTEGER PRIMARY KEY, "term" INTEGER NOT NULL, "kind" INTEGER NOT NULL,'
@@ -37,7 +124,7 @@ _SAVED_SESSIONS = (
     " last_id INTEGER NOT NULL, last_time_ms INTEGER NOT NULL, state BLOB NOT NULL)"
 )
 
-#: Name -> the statement that makes it: `sql` of `sqlite_master`.
+#: Table or view name -> its CREATE statement (`sql` in `sqlite_master`).
 SCHEMA = {
     "log": _LOG, "runs": _RUNS, "hard": _HARD, "applied": _APPLIED, "base": _BASE, "event_log": _EVENT_LOG,
     "saved_sessions": _SAVED_SESSIONS,

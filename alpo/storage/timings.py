@@ -1,10 +1,10 @@
-"""How long something took, over the last few minutes: percentiles from a histogram of fixed size.
+"""Durations of the last few minutes: percentiles from a histogram of fixed size.
 
 Laws:
 
-* One thread adds; any thread may ask.
-* Memory is fixed: `WINDOWS` windows of `WINDOW_S`, each a count for every bucket.
-* A percentile is the upper end of its bucket, at most a fifth more than the true one; the maximum is exact.
+* One thread adds; any thread may read.
+* Memory is fixed: `WINDOWS` windows of `WINDOW_S`, each with a count for every bucket.
+* A percentile is the upper end of its bucket, at most a fifth above the true one; the maximum is exact.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ WINDOW_S = 60.0
 WINDOWS = 5
 _LEAST_S = 0.00005
 _A_DOUBLING = 4  # buckets
-_BUCKETS = 80  # up to 48 s; the last one takes all beyond
+_BUCKETS = 80  # up to 48 s; the last bucket takes all longer ones
 
 
 class Spread(NamedTuple):
-    """Milliseconds; ``samples`` 0: nothing was measured, and the rest is 0."""
+    """Percentiles in milliseconds; all 0 if ``samples`` is 0."""
 
     samples: int
     p50_ms: float
@@ -38,12 +38,13 @@ class _Window:
 
 
 class Timings:
-    """A sliding histogram. ``now_s``: monotonic seconds, of the same clock in all calls."""
+    """Sliding histogram of durations. ``now_s``: monotonic seconds, from the same clock in all calls."""
 
     def __init__(self) -> None:
         self._windows: deque[_Window] = deque(maxlen=WINDOWS)
 
     def add(self, took_s: float, now_s: float) -> None:
+        """Count one duration of ``took_s`` seconds."""
         number = int(now_s / WINDOW_S)
         if not self._windows or self._windows[-1].number != number:
             self._windows.append(_Window(number))
@@ -53,7 +54,7 @@ class Timings:
         window.max_s = max(window.max_s, took_s)
 
     def spread(self, now_s: float) -> Spread:
-        """Of what was added in the last `WINDOWS` minutes, the present one counted."""
+        """Percentiles of the durations added in the last `WINDOWS` minutes, the present one included."""
         oldest = int(now_s / WINDOW_S) - WINDOWS
         windows = [window for window in tuple(self._windows) if window.number > oldest]
         counts = [sum(column) for column in zip(*(window.counts for window in windows), strict=True)]

@@ -1,13 +1,12 @@
-"""Keeping the WAL small: when to checkpoint, and how hard.
+"""Keep the WAL small: when to checkpoint, and in which mode.
 
 Laws:
 
 * The WAL is copied back (PASSIVE, which waits for nobody) when the writer is idle, past `LULL_BYTES` of frames when
-  nothing else waits to be written, past `CHECKPOINT_BYTES` in any case. The next commit then begins it anew, over
-  blocks that exist: a commit of one entry takes half the time that it takes on a growing file.
-* A file past `TRUNCATE_BYTES` is cut to nothing, which waits up to `TRUNCATE_WAIT_S` for readers.
-* A reader, or a full disk, that is in the way costs another try only after as much has been written again as
-  `RETRY_BYTES`.
+  nothing else waits to be written, past `CHECKPOINT_BYTES` in any case. The next commit then starts over at its
+  beginning, in blocks that exist: a commit of one entry takes half the time that it takes on a growing file.
+* A file past `TRUNCATE_BYTES` is truncated to zero, which waits up to `TRUNCATE_WAIT_S` for readers.
+* If a reader or a full disk is in the way, the next attempt comes only after `RETRY_BYTES` more have been written.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ RETRY_BYTES = 8 << 20
 TRUNCATE_WAIT_S = 0.2
 
 _FRAME_BYTES = 4096 + 24
-#: What a row takes beside its body.
+#: Bytes of a row beside its body.
 _ROW_BYTES = 100
-#: Pages that a commit rewrites: the last leaf; once it adds pages the header, the map and an inner node too.
+#: Pages that a commit rewrites: the last leaf; if it adds pages also the header, the map and an inner node.
 _REWRITTEN_MAX = 5
 
 
 class WalKeeper:
-    """Counts roughly what is in the WAL (SQLite tells only when it checkpoints) and checkpoints when it is due."""
+    """Estimates the size of the WAL's content (SQLite tells only at a checkpoint) and checkpoints when due."""
 
     def __init__(self, db: sqlite3.Connection, path: Path) -> None:
         self._db = db
@@ -45,21 +44,21 @@ class WalKeeper:
 
     @property
     def is_full(self) -> bool:
-        """Is it as large as it should get? Housekeeping adds nothing until it is copied back."""
+        """True if the WAL is as large as it should get: housekeeping adds nothing until it is copied back."""
         return self._frames_bytes >= CHECKPOINT_BYTES
 
     def rewrote(self, pages: int) -> None:
-        """So many pages were written by what is not an append."""
+        """Count ``pages`` written by something other than an append."""
         self._frames_bytes += (pages + _REWRITTEN_MAX) * _FRAME_BYTES
 
     def grew(self, entries: int, bodies_bytes: int, other: bool) -> None:
-        """A commit of so many entries was made; ``other``: it did more than append."""
+        """Count a commit of ``entries`` entries; ``other``: it did more than append."""
         rows = bodies_bytes + bodies_bytes // 8 + entries * _ROW_BYTES
         rewritten = 2 * _REWRITTEN_MAX if other else min(_REWRITTEN_MAX, 1 + rows // _FRAME_BYTES)
         self._frames_bytes += rows + rewritten * _FRAME_BYTES
 
     def checkpoint(self, rest: Rest) -> bool:
-        """Checkpoint if it is due. True when there is nothing left to copy back. Raises sqlite3.Error."""
+        """Checkpoint if due. True if nothing is left to copy back. Raises sqlite3.Error."""
         if rest is not Rest.IDLE and self._frames_bytes < (
             self._lull_at if rest is Rest.LULL else self._checkpoint_at
         ):
@@ -80,7 +79,7 @@ class WalKeeper:
     def _run(self, mode: str) -> None:
         try:
             _, frames, copied = self._db.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
-            if frames >= 0:  # else another connection is at it
+            if frames >= 0:  # negative: another connection is checkpointing
                 self._frames_bytes = (frames - copied) and frames * _FRAME_BYTES
         finally:
             self._checkpoint_at = max(CHECKPOINT_BYTES, self._frames_bytes + RETRY_BYTES)

@@ -1,13 +1,14 @@
-"""The one thread that writes: it takes all that has queued, commits once, says so, and tidies up when idle.
+"""The writer thread: takes all queued writes, commits them at once, reports it, and tidies up when idle.
 
 Laws:
 
-* Writes reach the store in the order they were submitted; ``after`` of each, then `done` once, are called only after
-  the commit that covers them, in that order too.
-* One commit holds at most `COMMIT_BYTES_MAX` of bodies and `COMMIT_ENTRIES_MAX` entries, and one write beyond.
+* Writes reach the store in the order they were submitted. After the commit that covers them ``after`` of each is
+  called, in that order, then `done` once; never before.
+* One commit holds at most `COMMIT_BYTES_MAX` of bodies and `COMMIT_ENTRIES_MAX` entries, plus one write.
 * After the first failure nothing more is written, and `failed` has been called once.
-* A full disk is no failure: the commit is tried again until it succeeds or the writer is closed; nothing passes it.
-* Events ride along with what is written anyway, and are written by themselves only when nothing else was for `IDLE_S`.
+* A full disk is no failure: the commit is retried until it succeeds or the writer is closed; no other write overtakes
+  it.
+* Events are written along with other writes, and by themselves only if nothing else was written for `IDLE_S`.
 """
 
 from __future__ import annotations
@@ -27,40 +28,40 @@ from .events import PENDING_MAX, EventRow
 from .interface import Rest, Store, StoreFull
 from .timings import Timings
 
-#: What is to be done from the writer's thread once a write is on disk, None for nothing.
+#: Called in the writer's thread once a write is on disk; None for nothing.
 After: TypeAlias = Callable[[], None] | None
 
-#: Told of a commit, or a checkpoint, that took long: which, seconds, entries.
+#: Called after a slow commit or checkpoint with (which, seconds, entries).
 Slow: TypeAlias = Callable[[str, float, int], None]
 
 COMMIT_BYTES_MAX = 16 << 20
 COMMIT_ENTRIES_MAX = 20_000
-#: A commit of more is one of many, even if nothing waits at its end.
+#: A commit of more entries is one of a series, even if the queue is empty at its end.
 LULL_ENTRIES_MAX = 16
 IDLE_S = 1.0
-#: Between two tries while the disk is full.
+#: Seconds between two attempts while the disk is full.
 FULL_FIRST_S, FULL_MAX_S = 0.02, 0.5
 _EWMA_WEIGHT = 0.1
 
 
 @dataclass(slots=True)
 class WriterStats:
-    """Since the start. Written by the writer thread alone; others may read at any time. ``bytes``: of bodies."""
+    """Counters since the start, set by the writer thread; any thread may read. ``bytes``: body sizes."""
 
     commits: int = 0
     entries: int = 0
     bytes: int = 0
     last_commit_ms: float = 0.0
-    #: Of about the last ten commits.
+    #: Moving average over about ten commits.
     mean_commit_ms: float = 0.0
-    #: Why a commit waits for room on the disk; "" if none does.
+    #: Reason why a commit waits for disk space; "" if none does.
     full: str = ""
-    #: How long commits took lately, each one fsync: seconds, by `time.perf_counter`.
+    #: Durations of recent commits, each one fsync. Times are seconds of `time.perf_counter`.
     timings: Timings = field(default_factory=Timings)
 
     @property
     def fsyncs(self) -> int:
-        """One a commit; those of checkpoints are not counted."""
+        """Number of fsyncs: one a commit, without those of checkpoints."""
         return self.commits
 
 
@@ -73,11 +74,11 @@ def _nothing() -> None:
 
 
 class _Wake:
-    """Queued to wake the thread: there is something to tidy up."""
+    """Queue item that wakes the thread for housekeeping."""
 
 
 class Writer:
-    """Starts its thread at once. ``done(number)`` and ``failed(error)`` are called from it, and must not raise.
+    """Writer thread, started at once. It calls ``done(number)`` and ``failed(error)``, which must not raise.
 
     It uses ``store`` and does not close it.
     """
@@ -105,26 +106,26 @@ class Writer:
             self._queue.put((write, after))
 
     def note(self, event: EventRow) -> None:
-        """Keep an event; never blocks. Lost in a crash, and after a failure."""
+        """Queue an event; never blocks. Lost in a crash and after a failure."""
         self._notes.append(event)
         if not self._stopped:
             self._queue.put(_Wake())
 
     def watch(self, slow_s: float, slow: Slow, full: Callable[[], None]) -> None:
-        """From now on call ``slow``, from the writer's thread, after whatever took longer than ``slow_s``, and ``full``
-        when a commit begins to wait for room on the disk."""
+        """Set callbacks, called in the writer's thread: ``slow`` after a commit or checkpoint that took longer than
+        ``slow_s``, ``full`` when a commit begins to wait for disk space."""
         self._slow, self._full = slow, full
         self._slow_s = slow_s
 
     def give_back(self) -> None:
-        """Have the store give all its free space back to the file system, beside the writing; never blocks."""
+        """Have the store return all its free space to the file system, while writes go on; never blocks."""
         self._store.give_back()
         if not self._stopped:
             self._queue.put(_Wake())
 
     def close(self) -> None:
-        """Write all that was submitted, unless the disk is full, then end the thread. Blocks; may be called twice, not
-        from its own."""
+        """Write all that was submitted, unless the disk is full, then end the thread. Blocks. May be called twice, but
+        not from the writer's thread."""
         self._closing.set()
         self._queue.put(None)
         self._thread.join()
@@ -134,14 +135,14 @@ class Writer:
             while (first := self._next()) is not None:
                 if not self._commit(first):
                     break
-            self._pass_notes_on()  # the store writes them as it is closed
-        except Exception as error:  # whatever it is, the owner must hear: a writer that ends unheard hangs the server
+            self._pass_notes_on()  # the store writes them when it is closed
+        except Exception as error:  # any error must reach the owner: a writer that ends unheard hangs the server
             self._failed(error)
         finally:
             self._stopped = True
 
     def _next(self) -> tuple[Write, After] | None:
-        """The next write, None to end; while there is none, the store tidies up."""
+        """The next write; None to end. Does housekeeping while there is none."""
         timeout_s: float | None = IDLE_S
         while True:
             try:
@@ -155,7 +156,7 @@ class Writer:
                 timeout_s = IDLE_S
 
     def _commit(self, first: tuple[Write, After]) -> bool:
-        """Commit ``first`` and what has queued behind it; False if the end was among it."""
+        """Commit ``first`` and what is queued behind it; False if the thread is to end."""
         write, after = first
         writes, afters = [write], [after]
         more = True
@@ -189,8 +190,8 @@ class Writer:
         return more
 
     def _store_all(self, writes: list[Write]) -> float | None:
-        """Commit, were it after the disk has been full for long. When the try began that succeeded, by `perf_counter`;
-        None: the end came first. What is given up then was never promised."""
+        """Commit, retrying while the disk is full. Returns the `perf_counter` time when the successful attempt began;
+        None if the writer was closed first: then nothing was promised."""
         pause_s = FULL_FIRST_S
         while True:
             start_s = time.perf_counter()
@@ -200,7 +201,7 @@ class Writer:
                 waited, self.stats.full = self.stats.full, str(error)
                 if not waited:
                     self._full()
-                self._tidy(Rest.IDLE)  # what is copied back makes room in the WAL
+                self._tidy(Rest.IDLE)  # a checkpoint frees space in the WAL
                 if self._closing.wait(pause_s):
                     return None
                 pause_s = min(2 * pause_s, FULL_MAX_S)
@@ -209,7 +210,7 @@ class Writer:
                 return start_s
 
     def _tidy(self, rest: Rest) -> float | None:
-        """As `Store.checkpoint`; on a full disk it can wait."""
+        """Call `Store.checkpoint`; on a full disk try again later."""
         try:
             return self._store.checkpoint(rest)
         except StoreFull:

@@ -1,4 +1,4 @@
-"""A client's end of a connection: what `alpo.client.connection.Connection` is, over a `Wire` instead of a socket."""
+"""A client's end of a connection: an `alpo.client.connection.Connection` over a `Wire` instead of a socket."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from alpo.errors import ProtocolError, Unavailable
 from alpo.wire.framing import FrameError
 
 from .server_end import ServerEnd
-from .wire import DELAY_US, Wire
-from .world import ClusterWorld
+from .world import DELAY_US, ClusterWorld, Wire
 
 
 class ClientEnd(Connection):
-    """An open connection over ``wire``."""
+    """A client's open connection, over ``wire``."""
 
     def __init__(self, address: str, wire: Wire) -> None:
         super().__init__(cast(socket.socket, None), address)
@@ -30,6 +29,7 @@ class ClientEnd(Connection):
         wire.to_client.arrive = self._arrive
 
     def _arrive(self, data: bytes) -> None:
+        """Take bytes from the server; b"": it has closed the connection."""
         if data:
             self._inbox.append(data)
         else:
@@ -38,7 +38,7 @@ class ClientEnd(Connection):
             self._news.set()
 
     def reset(self) -> None:
-        """It breaks."""
+        """Break the connection; what was on its way to the client is lost."""
         if not self._wire.over:
             self._wire.over = True
             self._inbox.clear()
@@ -51,7 +51,7 @@ class ClientEnd(Connection):
         self._wire.to_server.send(data)
 
     async def drain(self) -> None:
-        """Nothing ever waits here."""
+        """Return at once: the wire takes everything."""
 
     async def _receive_bodies(self) -> list[bytes | memoryview]:
         await anyio.lowlevel.checkpoint()
@@ -78,6 +78,7 @@ class ClientEnd(Connection):
         self.closed = True
 
     def _gone(self) -> Lost:
+        """The error of a connection that is over."""
         if self._ended == "closed the connection":
             return Lost(Unavailable(f"{self.address} {self._ended}"))
         return Lost(Unavailable(f"{self.address}: {self._ended or 'the connection was closed'}"))
@@ -94,9 +95,11 @@ class Network:
         world.on_mended, world.on_client_fault = self.mended, self._fault
 
     def dialler(self, client: str, party: int) -> Dialler:
+        """The `Dialler` that makes the connections of one client; ``party``: its number, for the checks."""
         return Dialler(self, client, party)
 
     def add(self, client: ClientEnd, server: ServerEnd, wire: Wire) -> None:
+        """Keep a new connection; forget those that are over."""
         self._open = [each for each in self._open if not (each[0].closed or each[1].closed or each[2].over)]
         self._open.append((client, server, wire))
 
@@ -104,20 +107,22 @@ class Network:
         return [each for each in self._open if each[2].server == server]
 
     def _down(self, id: int) -> None:
+        """End the connections of a server whose process has ended."""
         for _, server, _ in self._of(id):
             server.close("the process has ended")
 
     def _wake(self, id: int) -> None:
+        """Have a server that runs again go on with what waited for it."""
         for _, server, _ in self._of(id):
             server.work()
 
     def mended(self) -> None:
-        """Cuts are gone: what waited behind them goes on."""
+        """Let what waited behind cuts that are gone go on."""
         for _, _, wire in self._open:
             wire.mended()
 
     def _fault(self, rng: random.Random) -> None:
-        """A connection breaks; or one client and one server do not hear each other for a while."""
+        """Break a connection at random, or cut a client off from a server for 0.05 to 5 s."""
         alive = [each for each in self._open if not (each[0].closed or each[1].closed or each[2].over)]
         if not alive:
             return
@@ -137,7 +142,7 @@ class Network:
 
 
 class Dialler:
-    """How one client comes to its connections: `open` in the place of `Connection.open`."""
+    """One client's way to connections: `open` stands for `Connection.open`."""
 
     def __init__(self, network: Network, client: str, party: int) -> None:
         self._network = network
@@ -146,7 +151,7 @@ class Dialler:
         self._count = 0
 
     async def open(self, address: str, cluster: bytes, timeout_s: float) -> Connection:
-        """Raises `Lost`."""
+        """Dial a simulated server, as `Connection.open` dials a real one. Raises `Lost`."""
         connection: ClientEnd | None = None
         try:
             with anyio.fail_after(timeout_s):
@@ -161,6 +166,7 @@ class Dialler:
         return connection
 
     async def _dial(self, address: str) -> ClientEnd:
+        """A new connection, without hellos; waits forever for a server that cannot be reached. Raises `Lost`."""
         world = self._network.world
         self._count += 1
         rng = random.Random(f"{world.options.seed}/{self._party}/{self._count}")

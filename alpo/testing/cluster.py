@@ -22,15 +22,14 @@ from alpo_sim.options import SECOND
 from .client_end import Network
 from .engine import Engine
 from .ledger import Ledger, WatchedLog
-from .logs import SimulatedLog, SimulatedSyncLog
-from .turns import Turns
+from .logs import SimulatedLog, SimulatedSyncLog, Turns
 from .world import FAULTS, ClusterWorld, options
 
 T = TypeVar("T")
 
 
 def _recipe(**given: Any) -> str:
-    """The call with what is not the default."""
+    """The call of `Cluster` that makes the same cluster, without arguments that have their default."""
     default = inspect.signature(Cluster).parameters
     told = [f"{name}={value!r}" for name, value in given.items() if name == "seed" or value != default[name].default]
     return f"alpo.testing.Cluster({', '.join(told)})"
@@ -39,11 +38,11 @@ def _recipe(**given: Any) -> str:
 class Cluster:
     """Servers of the real protocol core, and the real client, in one process on virtual time.
 
-    ``seed``: equal ones give the same run, of the same code. ``servers``: 1 to 9. ``faults``: True for random ones of
-    all kinds, or the names of those wanted (`alpo.testing.FAULTS`), on average one in ``fault_every_s``
-    virtual seconds; those that the test asks for itself need none of this. ``patience_s``: virtual seconds after which
-    a call that waits raises `Stuck`. Use it in a ``with``: leaving it heals everything, demands that the cluster
-    makes progress, and checks what every client was told against the log. Raises `Broken`, with the seed.
+    ``seed``: equal seeds give the same run, of the same code. ``servers``: 1 to 9. ``faults``: True for random faults
+    of all kinds, or the names of those wanted (`alpo.testing.FAULTS`), on average one in ``fault_every_s`` virtual
+    seconds; faults that the test itself asks for need none of this. ``patience_s``: virtual seconds after which a call
+    that waits raises `Stuck`. Use it in a ``with``: leaving it heals everything, demands that the cluster makes
+    progress, and checks what every client was told against the log. Raises `Broken`, with the seed.
     """
 
     def __init__(
@@ -52,7 +51,7 @@ class Cluster:
     ) -> None:
         names = tuple(FAULTS if faults else ()) if isinstance(faults, bool) else tuple(faults)
         self.seed = seed
-        #: How to make the same again.
+        #: The call that makes the same cluster again.
         self.recipe = _recipe(
             seed=seed, servers=servers, faults=faults, fault_every_s=fault_every_s,
             election_timeout_s=election_timeout_s, patience_s=patience_s,
@@ -98,7 +97,7 @@ class Cluster:
             self.close()
 
     def close(self) -> None:
-        """The end, without checks. Leaving the ``with`` does both."""
+        """End the cluster, without checks. Leaving the ``with`` checks and closes."""
         if self._engine is not None:
             self._engine.close()
 
@@ -111,7 +110,7 @@ class Cluster:
                 list(log.read(last=1))
         except Unavailable as error:
             raise Broken("no progress", f"{error}, after everything was healed [{self.recipe}]") from error
-        self._call(partial(demand_settled, self._world))
+        self._call(partial(demand_settled, self._world.clients))
         self._call(lambda: self._ledger.check(self._world.safety.guaranteed))
 
     # -- clients ----------------------------------------------------------------------------------------
@@ -120,7 +119,7 @@ class Cluster:
         self, client: str | None = None, timeout_s: float = 10.0, *, queue_max: int = 10_000,
         queue_bytes_max: int = 32 << 20,
     ) -> SimulatedSyncLog:
-        """As `alpo.connect_sync`: a `SyncLog`, whose calls let virtual time go on until they are answered."""
+        """A `SyncLog`, as of `alpo.connect_sync`; its calls let virtual time go on until they are answered."""
         log = self._new_log(client, timeout_s, queue_max, queue_bytes_max)
         return SimulatedSyncLog(log, queue_max, self._running())
 
@@ -128,7 +127,8 @@ class Cluster:
         self, client: str | None = None, timeout_s: float = 10.0, *, queue_max: int = 10_000,
         queue_bytes_max: int = 32 << 20,
     ) -> SimulatedLog:
-        """As `alpo.connect`, under trio or asyncio. Virtual time goes on while all tasks wait for the cluster."""
+        """A `Log`, as of `alpo.connect`, under trio or asyncio. Virtual time goes on while all tasks wait for the
+        cluster."""
         log = self._new_log(client, timeout_s, queue_max, queue_bytes_max)
         return SimulatedLog(log, self._running(), self._turns)
 
@@ -147,7 +147,7 @@ class Cluster:
         return self._world.now_us / SECOND
 
     def advance(self, seconds: float) -> None:
-        """Let so much virtual time go by."""
+        """Let ``seconds`` of virtual time go by."""
         until_us = self._world.now_us + int(seconds * SECOND)
         self.until(lambda: self._world.now_us >= until_us, seconds + 1)
 
@@ -156,14 +156,15 @@ class Cluster:
         self._running().drive(condition, timeout_s=timeout_s)
 
     async def sleep(self, seconds: float) -> None:
-        """As `advance`, from async code: others go on meanwhile."""
+        """Let ``seconds`` of virtual time go by, from async code: other tasks go on meanwhile."""
         until_us = self._world.now_us + int(seconds * SECOND)
         self.after(seconds, lambda: None)
         await self._turns.until(lambda: self._world.now_us >= until_us)
 
     def after(self, seconds: float, function: Callable[..., object], *args: Any) -> None:
-        """Call ``function(*args)`` in so much virtual time, while the test waits for something: for faults in the
-        middle of a call. What is called may not wait for the cluster itself.
+        """Call ``function(*args)`` in ``seconds`` of virtual time, while the test waits for something.
+
+        For faults in the middle of a call. The function must not wait for the cluster itself.
         """
         self._call(lambda: self._world.after(int(seconds * SECOND), self._due, function, args))
 
@@ -184,11 +185,11 @@ class Cluster:
         return max(leading, key=lambda r: r.term).me.id if leading else None
 
     def up(self, id: int) -> bool:
-        """Does this server's process run?"""
+        """True if this server's process runs."""
         return self._world.up(self._known(id))
 
     def log(self) -> list[Record]:
-        """Every payload that is guaranteed by now, in order, whether anybody has been told yet or not."""
+        """Every payload that is guaranteed by now, in order, whether any client was told yet or not."""
         found = list(self._world.safety.guaranteed)
         rows: list[PageEntry] = [
             (e.id, e.term, e.time_ms, e.client, e.serial, e.lsn, e.count, e.body) for e in found if e.kind == Kind.DATA
@@ -196,14 +197,17 @@ class Cluster:
         return records_of(rows, 1, 1 << 62)
 
     def faults(self) -> list[str]:
-        """What went wrong so far, at random and at the test's word, a line each."""
+        """The faults so far, random ones and those the test asked for: a line each."""
         drawn = [(at_us, f"{name} {id or ''}".strip()) for at_us, name, id in self._world.faults.log]
         return [f"{at_us / SECOND:9.3f} s  {what}" for at_us, what in sorted([*drawn, *self._told], key=itemgetter(0))]
 
     # -- faults -----------------------------------------------------------------------------------------
 
     def crash(self, id: int, *, back_after_s: float | None = None) -> None:
-        """End a server's process at once; what was not fsynced may be gone. It stays down until `restart`."""
+        """End a server's process at once; what was not fsynced may be gone.
+
+        The server stays down until `restart`, or for ``back_after_s`` virtual seconds.
+        """
         self._known(id)
         self._do(f"crash {id}", partial(self._world.crash, id))
         if back_after_s is not None:
@@ -215,7 +219,10 @@ class Cluster:
         self._do(f"restart {id}", partial(self._world.boot, id))
 
     def kill_leader(self, *, back_after_s: float | None = None) -> int:
-        """`crash` whoever leads; waits for a leader if there is none (from `after`: does nothing). The id, or 0."""
+        """`crash` the leader; returns its id.
+
+        Waits for a leader if there is none; called by `after`, it does nothing then and returns 0.
+        """
         if self.leader is None and not self._running().inside:
             self.until(lambda: self.leader is not None)
         id = self.leader
@@ -225,16 +232,17 @@ class Cluster:
         return id
 
     def pause(self, id: int) -> None:
-        """A server's process stands still, as under SIGSTOP, until `resume`. Its connections stay."""
+        """Have a server's process stand still, as under SIGSTOP, until `resume`. Its connections stay."""
         self._known(id)
         self._do(f"pause {id}", partial(self._world.hold, id))
 
     def resume(self, id: int) -> None:
+        """Let a paused server go on."""
         self._known(id)
         self._do(f"resume {id}", partial(self._world.let_go, id))
 
     def cut(self, a: int | str, b: int | str) -> None:
-        """Nothing gets through between two servers, or a named client and a server, until `heal`. Nobody is told."""
+        """Let nothing through between two servers, or a named client and a server, until `heal`. No side is told."""
         if isinstance(a, str) or isinstance(b, str):
             client, server = (a, b) if isinstance(a, str) else (b, a)
             if isinstance(server, str):
@@ -263,11 +271,13 @@ class Cluster:
     # -- inside -----------------------------------------------------------------------------------------
 
     def _known(self, id: int) -> int:
+        """``id``, if there is such a server. Raises ValueError."""
         if id not in self._world.stage.hosts:
             raise ValueError(f"there is no server {id}, only {', '.join(map(str, self.servers))}")
         return id
 
     def _do(self, what: str, function: Callable[[], object]) -> None:
+        """Note a fault that the test asks for, and make it."""
         def do() -> None:
             self._told.append((self._world.now_us, what))
             function()
@@ -275,6 +285,7 @@ class Cluster:
         self._call(do)
 
     def _running(self) -> Engine:
+        """The engine. Raises RuntimeError before `open`."""
         if self._engine is None:
             raise RuntimeError("use the Cluster in a `with`")
         return self._engine

@@ -3,8 +3,8 @@
 Laws:
 
 * Virtual time goes on only while somebody outside waits (`Engine.drive`). Otherwise the loop's thread sleeps.
-* Whoever waits is let go only when the loop has nothing left to do at that microsecond. So the user's code runs
-  while nothing else does, and the same code does the same again.
+* A wait ends only when the loop has nothing left to do at that microsecond. So the user's code runs while nothing else
+  does, and the same code does the same again.
 * Nothing hangs: a wait ends after `patience_s` of virtual time with `Stuck`.
 """
 
@@ -28,16 +28,16 @@ from alpo_sim.world import World
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
-#: The world is taken so far at most before the loop looks round.
+#: The virtual time that goes by at most before the loop looks for other work.
 _STRIDE_US = SECOND
 
 
 class Stuck(AssertionError):
-    """Something was waited for, and did not come in a long virtual time."""
+    """The error of a wait that took longer than its virtual seconds, `patience_s` if nothing else was said."""
 
 
 class _Waiter:
-    """Somebody in another thread, until ``ready()`` or the deadline."""
+    """A wait of another thread, until ``ready()`` or the deadline."""
 
     __slots__ = ("deadline_us", "error", "let_go", "patience_us", "ready")
 
@@ -50,7 +50,7 @@ class _Waiter:
 
 
 class _Loop(asyncio.SelectorEventLoop):
-    """asyncio's own, but for its clock, and for where its idle time goes."""
+    """asyncio's own loop, with the world's clock; its idle time goes to the world (`_Selector`)."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -68,7 +68,7 @@ class _Loop(asyncio.SelectorEventLoop):
 
 
 class _Selector(selectors.DefaultSelector):
-    """Where asyncio would sleep, the world goes on."""
+    """A selector that lets the world go on where asyncio would sleep."""
 
     def __init__(self, engine: Engine, loop: _Loop) -> None:
         super().__init__()
@@ -86,13 +86,13 @@ class _Selector(selectors.DefaultSelector):
 
 
 class Engine:
-    """One world and the loop in which its clients run. `close` it."""
+    """One world and the loop in which its clients run. `close` it at the end."""
 
     def __init__(self, world: World, recipe: str, patience_s: float) -> None:
         self.world = world
-        #: What makes this world again: told with whatever breaks.
+        #: The call that makes this world again, added to every error.
         self._recipe = recipe
-        #: What broke: every wait from then on ends with it.
+        #: The first error of the world: every wait from then on raises it.
         self.failure: BaseException | None = None
         self.patience_us = int(patience_s * SECOND)
         self._posts: deque[Callable[[], None]] = deque()
@@ -110,7 +110,7 @@ class Engine:
 
     @property
     def inside(self) -> bool:
-        """Are we in the loop's thread?"""
+        """True in the loop's thread."""
         return threading.current_thread() is self._thread
 
     def close(self) -> None:
@@ -121,7 +121,7 @@ class Engine:
             self._thread.join()
 
     def _cancel_all(self) -> None:
-        for task in asyncio.all_tasks(self._loop):  # those of logs that nobody entered are not ours
+        for task in asyncio.all_tasks(self._loop):  # also tasks of logs without a `with`, which `_tasks` does not have
             task.cancel()
         self._stop_when_done()
 
@@ -134,7 +134,8 @@ class Engine:
     # -- in the loop's thread ---------------------------------------------------------------------------
 
     def release(self) -> bool:
-        """Nothing is left to do at this microsecond: let go whoever waits no more. Is anybody left?"""
+        """End the waits that are over; returns True if there are others. Called when the loop has nothing left to do
+        now."""
         left: list[_Waiter] = []
         gone: list[_Waiter] = []
         for waiter in self._waiters:
@@ -152,7 +153,8 @@ class Engine:
         return bool(left)
 
     def advance(self, timeout: float | None) -> None:
-        """Let the world go on until the loop has something to do, somebody need not wait more, or so many seconds."""
+        """Let the world go on until the loop has something to do, a wait is over, or ``timeout`` seconds have gone by.
+        """
         world, waiters, loop, posts = self.world, self._waiters, self._loop, self._posts
         until_us = world.now_us + _STRIDE_US
         if timeout is not None:
@@ -164,6 +166,7 @@ class Engine:
             self.failure = self._told(error)
 
     def _told(self, error: BaseException) -> BaseException:
+        """The error, with what makes this world again."""
         if isinstance(error, Broken):
             return Broken(error.invariant, f"{error.detail} [{self._recipe}]")
         error.add_note(self._recipe)
@@ -174,20 +177,22 @@ class Engine:
             self._posts.popleft()()
 
     def start(self, function: Callable[[], Coroutine[Any, Any, T]], future: EngineFuture[T]) -> asyncio.Task[None]:
-        """A task that settles ``future``. In the loop's thread only."""
+        """Start a task that settles ``future``. In the loop's thread only."""
         task = self._loop.create_task(_settle(function, future), context=contextvars.Context())
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
         return task
 
     def stuck(self, waited_us: int) -> Stuck:
+        """The error for a wait of so many virtual microseconds."""
         return Stuck(f"waited for {waited_us / SECOND:g} s of virtual time, in vain [{self._recipe}]")
 
     # -- from anywhere ----------------------------------------------------------------------------------
 
     def _post(self, function: Callable[[], None]) -> None:
+        """Have ``function`` called in the loop's thread."""
         self._posts.append(function)
-        # A context of its own: the caller's may say that it runs under trio.
+        # In a context of its own: the caller's may say that Trio runs.
         self._loop.call_soon_threadsafe(self._take_posts, context=contextvars.Context())
 
     def drive(
@@ -195,7 +200,7 @@ class Engine:
     ) -> None:
         """Do ``first``, then let virtual time go on until ``ready()``. Raises `Stuck`, and what broke.
 
-        Not in the loop's thread: what is called there cannot wait.
+        Raises RuntimeError in the loop's thread: what is called there cannot wait.
         """
         if self.inside:
             raise RuntimeError("what the cluster calls by itself (after, callbacks) cannot wait for it")
@@ -219,7 +224,7 @@ class Engine:
             raise waiter.error.with_traceback(None)
 
     def call(self, function: Callable[[], T]) -> T:
-        """What ``function()`` gives in the loop's thread; no virtual time goes by."""
+        """Call ``function()`` in the loop's thread; returns its result. No virtual time goes by."""
         if self.inside:
             return function()
         outcome: Future[T] = Future()
@@ -237,7 +242,7 @@ class Engine:
         return outcome.result()
 
     def spawn(self, function: Callable[[], Coroutine[Any, Any, T]]) -> EngineFuture[T]:
-        """Start a task in the loop. Cancelling the future cancels the task."""
+        """Start a task in the loop; the future is that of its result. The future's ``undo`` cancels the task."""
         future: EngineFuture[T] = EngineFuture(self)
 
         def start() -> None:
@@ -249,6 +254,7 @@ class Engine:
 
 
 async def _settle(function: Callable[[], Coroutine[Any, Any, T]], future: EngineFuture[T]) -> None:
+    """Run the coroutine and give the future its result or its error."""
     try:
         result = await function()
     except BaseException as error:
@@ -268,6 +274,7 @@ class EngineFuture(Future[T]):
         self.undo: Callable[[], None] = lambda: None
 
     def _wait(self, timeout: float | None) -> None:
+        """Let virtual time go on until it is done, ``timeout`` virtual seconds at most."""
         if self.done() or self._engine.inside:
             return
         if timeout is None:
@@ -278,17 +285,18 @@ class EngineFuture(Future[T]):
             self._engine.drive(lambda: self.done() or world.now_us >= end_us)
 
     def result(self, timeout: float | None = None) -> T:
-        """As ever; ``timeout`` in virtual seconds."""
+        """Result of the future, as `Future.result` gives it; ``timeout`` is in virtual seconds."""
         self._wait(timeout)
         return super().result(0)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Exception of the future, as `Future.exception` gives it; ``timeout`` is in virtual seconds."""
         self._wait(timeout)
         return super().exception(0)
 
 
 class EnginePortal:
-    """What `SyncLog` takes for anyio's portal."""
+    """A `Portal` into the engine's loop."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -306,7 +314,7 @@ class EnginePortal:
         return self._engine.spawn(func)
 
     def close(self) -> None:
-        """The engine goes on: others are in it."""
+        """Do nothing: other logs are in the same loop."""
 
 
 class Stay(AbstractContextManager[T]):
@@ -320,18 +328,20 @@ class Stay(AbstractContextManager[T]):
         self.entered: EngineFuture[T] = EngineFuture(engine)
 
     def enter_soon(self) -> EngineFuture[T]:
+        """Start to enter; returns the future of what that gives."""
         self._left = self._engine.spawn(self._live)
         return self.entered
 
     def leave_soon(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> EngineFuture[bool | None]:
+        """Start to leave, with the body's error; returns the future of the end."""
         self._error = (kind, error, trace)
         self._engine.call(self._leave.set)
         return self._left
 
     def give_up(self) -> None:
-        """Leave at once, from wherever the task is."""
+        """Cancel the task, wherever it is."""
         self._left.undo()
 
     def __enter__(self) -> T:
@@ -356,7 +366,7 @@ class Stay(AbstractContextManager[T]):
         self.entered.set_result(value)
         try:
             await self._leave.wait()
-        except BaseException as error:  # the cluster is closed over it: nothing is waited for
+        except BaseException as error:  # the cluster was closed meanwhile: nothing is waited for
             await self._context.__aexit__(type(error), error, error.__traceback__)
             raise
         return await self._context.__aexit__(*self._error)

@@ -1,8 +1,7 @@
-"""What the clients of a test were told, held against the log at the end.
+"""The ledger of what the clients of a test were told, held against the log at the end.
 
-Laws: what was told as appended is at that LSN, once; what was told as unknown is in the log once or not at all; what
-was told as refused, or not sent, is not there. Appends are told apart by their payloads, so where two of a client are
-equal, they are counted.
+Laws: an append told as done is at that LSN, once; one told as unknown is in the log once or not at all; one told as
+refused, or as not sent, is not there. Appends are told apart by their payloads; equal ones of a client are counted.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Any
 from alpo.client.appender import Appender
 from alpo.client.handle import Handle
 from alpo.client.log import Log
-from alpo.client.operator.admin import ByHand
+from alpo.client.operator.sessions import ByHand
 from alpo.client.payloads import Item, Parcel, Payload
 from alpo.client.servers import Servers
 from alpo.core.entries import Entry, Kind
@@ -24,7 +23,7 @@ from alpo_sim.broken import Broken
 
 
 class WatchedLog(Log):
-    """The real client, every handle of which is kept."""
+    """The real client; all its handles are kept for the check."""
 
     def __init__(
         self, servers: Servers, client: str | None, timeout_s: float, queue_max: int, queue_bytes_max: int,
@@ -45,6 +44,7 @@ class WatchedLog(Log):
 
 
 class _WatchedAppender(Appender):
+    """An appender that hands every handle to ``keep``."""
     def __init__(self, keep: Callable[[Handle], None], *args: Any) -> None:
         super().__init__(*args)
         self._keep = keep
@@ -59,7 +59,11 @@ class _WatchedAppender(Appender):
 
 @dataclass(slots=True)
 class _Told:
-    """Of one payload of one client: (client id, serial) of those in the log, and of those that may be."""
+    """Answers that one client got for one payload.
+
+    ``sure`` and ``maybe``: the (client id, serial) of appends told as done, and of those told as unknown;
+    ``unnumbered``: how many were told nothing.
+    """
 
     sure: dict[tuple[str, int], int] = field(default_factory=dict)
     maybe: dict[tuple[str, int], int] = field(default_factory=dict)
@@ -67,22 +71,23 @@ class _Told:
 
 
 class Ledger:
-    """All handles, by client name; each `Log` without a name by itself."""
+    """All handles, by client name; those of each `Log` without a name by themselves."""
 
     def __init__(self) -> None:
         self._named: dict[str, list[Handle]] = {}
         self._random: list[list[Handle]] = []
-        #: Names of which more may have been sent than the handles say: retried by hand, or dropped.
+        #: Clients that may have sent more than the handles say: retried by hand, or dropped.
         self.loose: dict[str, bool] = {}
 
     def account(self, client: str | None) -> list[Handle]:
+        """The list for the handles of one client; a new one for a client without a name."""
         if client is not None:
             return self._named.setdefault(client, [])
         self._random.append([])
         return self._random[-1]
 
     def check(self, log: list[Entry]) -> None:
-        """Raises `Broken`."""
+        """Hold what all clients were told against the guaranteed entries. Raises `Broken`."""
         data = [entry for entry in log if entry.kind == Kind.DATA]
         by_client: dict[str, Counter[Item]] = {}
         for entry in data:
@@ -100,6 +105,7 @@ class Ledger:
     def _check(
         self, who: str, handles: list[Handle], counts: Counter[Item], at: dict[int, Entry], loose: bool
     ) -> None:
+        """Hold one client's handles against ``counts`` (of its payloads in the log) and ``at`` (LSN -> entry)."""
         told: dict[Item, _Told] = {}
         for handle in handles:
             _note(handle, told.setdefault(handle.parcel.item, _Told()))
@@ -116,6 +122,7 @@ class Ledger:
                 raise Broken("exactly once", f"{text}, and left in the dark of {most - least}")
 
     def _check_place(self, who: str, handle: Handle, entry: Entry | None) -> None:
+        """Hold one handle's LSN against the entry there."""
         wanted = (handle.client, handle.serial, handle.parcel.item)
         if entry is None or (entry.client, entry.serial, _item(entry)) != wanted:
             place = f"LSN {handle.lsn}, serial {handle.serial}"

@@ -1,8 +1,8 @@
-"""A server's end of a client's connection: alpod's own rules for it, without its sockets and tasks.
+"""A server's end of a client's connection: alpod's own rules, without sockets and tasks.
 
 Laws:
 
-* Bytes in, bytes out, through the real codec; what a request is, and its answer, is `alpo.node.client_connection`.
+* Bytes in, bytes out, through the real codec; requests and answers are those of `alpo.node.client_connection`.
 * A server that is paused or down does nothing; one that comes to life goes on with what waited.
 * Nothing is read that the core has not vouched for, and every entry read is held against the one log.
 """
@@ -10,23 +10,19 @@ Laws:
 from __future__ import annotations
 
 from collections import deque
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 from alpo.core.entries import join_payloads, split_payloads
-from alpo.core.inputs import Input, ListCursors, ReadIndex
-from alpo.core.ready import Code, CursorsAre, ReadAt, Refused, Reply
+from alpo.core.inputs import Input
 from alpo.core.replica import Replica
+from alpo.core.requests import Code, CursorsAre, ListCursors, ReadAt, ReadIndex, Refused, Reply
 from alpo.node.await_replicated import behind
-from alpo.node.client_connection import ClientConnection
-from alpo.node.cursor_lag import lags
-from alpo.node.driver import Driver
-from alpo.node.hello import Ourselves
+from alpo.node.client_connection import ClientRequests
 from alpo.node.limits import Limits, frame_bytes
-from alpo.node.link import Link
 from alpo.node.pages import Extent, OutOfRange, answer, build_page, extent
-from alpo.node.peers import Peers
 from alpo.node.reads import front
+from alpo.node.retention import lags
+from alpo.node.routes import Ourselves, server_hello
 from alpo.node.status import status_fields
 from alpo.storage.columns import NO_COLUMNS
 from alpo.wire import requests as w
@@ -37,13 +33,13 @@ from alpo_sim.broken import Broken
 from alpo_sim.host import Host
 from alpo_sim.options import MS
 
-from .wire import Wire
+from .world import Wire
 
 _PAGE_US = 300
 
 
 class ServerEnd:
-    """For its connection it is link, driver and services in one (`ClientConnection`)."""
+    """A server's end of one client's connection: link, driver and services for its `ClientRequests`."""
 
     limits = Limits()
 
@@ -55,7 +51,7 @@ class ServerEnd:
         self._host: Host = self._world.stage.hosts[wire.server]
         self._inbox: deque[bytes] = deque()
         self._frames = FrameReader(HELLO_BYTES_MAX)
-        self._client: ClientConnection | None = None
+        self._client: ClientRequests | None = None
         self._version = w.VERSION
         wire.to_server.arrive = self._arrive
 
@@ -71,7 +67,7 @@ class ServerEnd:
         self.work()
 
     def work(self) -> None:
-        """Take what has come, unless the process stands still."""
+        """Take what has come, unless the server's process stands still."""
         while self._inbox and not self.closed and self._host.replica is not None:
             if self._world.paused(self._host.id):
                 self._world.at(self._world.paused_until[self._host.id], self.work)
@@ -89,10 +85,11 @@ class ServerEnd:
                 self._client.flush()
 
     def _take(self, body: bytes | memoryview) -> None:
+        """Take one frame: the hello, or a request."""
         if self.closed:
             return
         if self._client is not None:
-            self._client._take(decode_client(body, self._version), len(body))
+            self._client.take(decode_client(body, self._version), len(body))
             return
         hello = decode_hello(body)
         if not isinstance(hello, w.ClientHello):
@@ -103,37 +100,29 @@ class ServerEnd:
             return
         self._frames.bytes_max = frame_bytes(self.replica.settings)
         self._version = hello.version
-        self.push(encode(self._hello()))
-        self._client = ClientConnection(cast(Link, self), cast(Driver, self), self, cast(Any, None), hello.version)
-
-    def _hello(self) -> w.ServerHello:
-        replica = self.replica
-        settings = replica.settings
-        ids = [m.id for m in replica.members.latest.replicas] or [c.id for c in replica.cfg.configured]
-        return w.ServerHello(
-            self._version, replica.cluster, replica.me.id, self._host.wall_ms(self._world.now_us), replica.horizon_ms,
-            settings.payload_bytes_max, settings.batch_bytes_max, settings.window, replica.leader_id,
-            tuple((id, replica.address_of(id)) for id in ids),
-        )
+        self.push(encode(server_hello(self.replica, hello.version, self._host.wall_ms(self._world.now_us))))
+        self._client = ClientRequests(self, self, self, hello.version)
 
     def _part(self, code: Code, why: str) -> None:
+        """Tell the client why, and close."""
         self.push(encode_problem(code, why))
         self.close(why)
 
     def close(self, why: str) -> None:
-        """This end is gone, and the other is told."""
+        """Close this end; the client is told."""
         if not self.closed:
             self.closed = why
             self.wire.to_client.send(b"")
 
     def push(self, data: bytes) -> None:
-        """As a link's."""
+        """Send bytes to the client."""
         if not self.closed:
             self.wire.to_client.send(data)
 
     # -- the driver's part ------------------------------------------------------------------------------
 
-    def post(self, request: Any, size_bytes: int = 0) -> None:
+    def post(self, request: Any, size_bytes: int = 0, /) -> None:
+        """Ask the core; the request's origin gets every reply."""
         origin = request.origin
 
         def heard(reply: Reply) -> None:
@@ -144,17 +133,21 @@ class ServerEnd:
         self._ask(request, heard)
 
     def _ask(self, request: Input, heard: Any) -> None:
+        """Ask the core; ``heard`` gets every reply."""
         self._world.request(self._host.id, request, self.wire.party, heard)
 
     # -- the services -----------------------------------------------------------------------------------
 
     def address_of(self, id: int) -> str:
+        """The address of server ``id``; "" for 0."""
         return self.replica.address_of(id) if id else ""
 
     def trouble_with(self, id: int) -> str:
+        """"": simulated servers note no trouble with each other."""
         return ""
 
-    def begin_read(self, client: ClientConnection, ask: w.Read | w.ReadColumns) -> None:
+    def begin_read(self, client: ClientRequests, ask: w.Read | w.ReadColumns) -> None:
+        """Answer a read with a page, once the core has vouched for it, or from what this server has."""
         if ask.linearizable:
             self._ask(ReadIndex(0), lambda reply: self._read_index(client, ask, reply))
         elif self.replica.status_text != "VOTING":
@@ -165,15 +158,15 @@ class ServerEnd:
         else:
             self._read_local(client, ask)
 
-    def _read_index(self, client: ClientConnection, ask: w.Read | w.ReadColumns, reply: Reply) -> None:
+    def _read_index(self, client: ClientRequests, ask: w.Read | w.ReadColumns, reply: Reply) -> None:
         if isinstance(reply, ReadAt):
             self._world.after(_PAGE_US, self._page, client, ask, reply.id, self._host.boots)
         elif not self.closed:
             assert isinstance(reply, Refused)
             client.refuse(ask.request, reply.code, number=reply.number, leader=reply.leader, detail=reply.detail)
 
-    def _read_local(self, client: ClientConnection, ask: w.Read | w.ReadColumns) -> None:
-        """Once there is what it waits for, or its time is up."""
+    def _read_local(self, client: ClientRequests, ask: w.Read | w.ReadColumns) -> None:
+        """Answer a local read once the payload that it waits for is there, or its time is up."""
         boots, wanted = self._host.boots, (ask.end or ask.start) if ask.wait_ms > 0 else 0
         looks = self._world.after_step[self._host.id]
 
@@ -193,9 +186,11 @@ class ServerEnd:
         look()
 
     def _extent(self, end_id: int) -> Extent:
+        """The part of the log that may be read, up to entry ``end_id``."""
         return extent(self._host.store, front(self.replica), end_id)
 
-    def _page(self, client: ClientConnection, ask: w.Read | w.ReadColumns, end_id: int, boots: int) -> None:
+    def _page(self, client: ClientRequests, ask: w.Read | w.ReadColumns, end_id: int, boots: int) -> None:
+        """Answer a read with the page up to entry ``end_id``, or a refusal."""
         if self.closed or self._host.boots != boots or self._host.replica is None:
             return
         if self._world.paused(self._host.id):
@@ -214,11 +209,12 @@ class ServerEnd:
         client.settle(page)
 
     def _check(self, page: w.Page | w.ColumnPage) -> None:
+        """Hold a page against the one log. Raises `Broken`."""
         log = self._world.safety.guaranteed
         entries = page.entries if isinstance(page, w.Page) else zip(*unpack_page(page), strict=True)
         for id, term, _, client, serial, lsn, count, body in entries:
             known = log[id - 1] if id <= len(log) else None
-            if known is not None and known.lsn < lsn == page.first_lsn:  # a batch in which the log was trimmed
+            if known is not None and known.lsn < lsn == page.first_lsn:  # the log was trimmed inside of a batch
                 left = split_payloads(known.count, known.body)[lsn - known.lsn :]
                 known = known._replace(lsn=lsn, count=len(left), body=join_payloads(left))
             if known is None or (term, client, serial, lsn, count, body) != (
@@ -226,21 +222,22 @@ class ServerEnd:
             ):
                 raise Broken("one log", f"server {self._host.id} serves an entry {id} that is not guaranteed: {known}")
 
-    def begin_cursors(self, client: ClientConnection, ask: w.ListCursors) -> None:
+    def begin_cursors(self, client: ClientRequests, request: int) -> None:
+        """Answer with all cursors, and how far each lags behind."""
         def heard(reply: Reply) -> None:
             if self.closed:
                 return
             if isinstance(reply, CursorsAre):
                 rows = lags(self._host.store, reply.rows, self.replica.log.base_id, self.replica.guaranteed_id)
-                client.settle(w.CursorTable(ask.request, [(r.name, r.lsn, r.lag_bytes, 0) for r in rows]))
+                client.settle(w.CursorTable(request, [(r.name, r.lsn, r.lag_bytes, 0) for r in rows]))
             else:
                 assert isinstance(reply, Refused)
-                client.refuse(ask.request, reply.code, leader=reply.leader, detail=reply.detail)
+                client.refuse(request, reply.code, leader=reply.leader, detail=reply.detail)
 
         self._ask(ListCursors(0), heard)
 
-    def begin_await(self, client: ClientConnection, ask: w.AwaitReplicated) -> None:
-        """Once every member has it, or its time is up."""
+    def begin_await(self, client: ClientRequests, ask: w.AwaitReplicated) -> None:
+        """Answer once every member has the payload, or when the request's time is up."""
         boots, looks = self._host.boots, self._world.after_step[self._host.id]
 
         def look(late: bool = False) -> None:
@@ -263,29 +260,32 @@ class ServerEnd:
         look()
 
     def _entry(self, lsn: int) -> int:
-        """The entry that holds a payload, by what readers may see; one past the end while there is none."""
+        """The id of the entry that holds a payload, as readers see the log; one past the end while there is none."""
         r = self.replica
         if lsn < r.log.base_next_lsn:
             return r.log.base_id
         id = self._host.store.find_lsn(lsn, r.readable_id)
         return id if id <= r.readable_id else r.last_id + 1
 
-    def begin_events(self, client: ClientConnection, ask: w.ListEvents) -> None:
-        """Simulated servers keep none."""
+    def begin_events(self, client: ClientRequests, ask: w.ListEvents) -> None:
+        """Answer with no events: simulated servers keep none."""
         client.settle(w.EventList(ask.request, self._host.id, self._host.wall_ms(self._world.now_us), []))
 
-    def begin_backup(self, client: ClientConnection, ask: w.Backup) -> None:
+    def begin_backup(self, client: ClientRequests, ask: w.Backup) -> None:
+        """Refuse."""
         client.refuse(ask.request, Code.NOT_READY, detail="a simulated server has no data file to copy")
 
-    def begin_give_back(self, client: ClientConnection, ask: w.GiveBack) -> None:
+    def begin_give_back(self, client: ClientRequests, ask: w.GiveBack) -> None:
+        """Refuse."""
         client.refuse(ask.request, Code.NOT_READY, detail="a simulated server has no data file to make smaller")
 
-    def begin_digest(self, client: ClientConnection, ask: w.RangeDigest) -> None:
+    def begin_digest(self, client: ClientRequests, ask: w.RangeDigest) -> None:
+        """Refuse."""
         client.refuse(ask.request, Code.NOT_READY, detail="simulated servers do not compare what they hold")
 
-    def begin_status(self, client: ClientConnection, ask: w.Status) -> None:
+    def begin_status(self, client: ClientRequests, ask: w.Status) -> None:
+        """Answer with this server's status."""
         replica = self.replica
         us = Ourselves(replica.me, self._host.address, (0, 0, 0))
-        nobody = cast(Peers, SimpleNamespace(by_id={}))
-        fields = status_fields(us, replica, nobody, {}, self._extent(replica.readable_id), {})
+        fields = status_fields(us, replica, {}, {}, self._extent(replica.readable_id), {})
         client.settle(w.StatusAnswer(ask.request, fields))

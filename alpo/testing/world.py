@@ -1,24 +1,25 @@
-"""The world that a test's cluster lives in: nobody in it but the servers, faults at the test's word or at random.
+"""The world of a test's cluster: servers without clients, faults at random or when the test asks; and wires to clients.
 
 Laws:
 
-* What the test asks for stays until the test, or `mend`, undoes it; what comes at random ends by itself.
+* A fault that the test asks for stays until the test, or `mend`, undoes it; a random one ends by itself.
 * Connections of clients draw from generators of their own: one more of them changes nothing for the others.
 """
 
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable, Sequence
 
-from alpo.core.inputs import AppendRun, Input, Origin
-from alpo.core.ready import Refused, Reply
+from alpo.core.inputs import Input
+from alpo.core.requests import AppendRun, Origin, Refused, Reply
 from alpo_sim.host import Host
 from alpo_sim.options import MS, SECOND, Load, Network, Options
 from alpo_sim.world import World
 
-#: Of the simulator's faults, those that a user's cluster comes through by itself; "client" is ours: a client's
-#: connections break, or carry nothing for a while.
+#: Random faults: those of the simulator that a cluster comes through by itself, and "client": a client's connections
+#: break, or carry nothing for a while.
 FAULTS = (
     "crash", "crash_all", "pause", "cut", "one_way", "star", "chain", "bridge", "isolate", "stall", "jump", "drift",
     "stop", "reset", "client",
@@ -26,14 +27,15 @@ FAULTS = (
 _CALM = Network(loss=0.0, late=0.0, duplication=0.0, damage=0.0, ordered=True)
 _PAUSE_STRIDE_US = 10 * MS
 
-#: Told a reply to a request.
+#: A function that gets the reply to a request.
 Heard = Callable[[Reply], None]
 
 
 def options(
     seed: int, servers: int, faults: Sequence[str], fault_every_s: float, election_timeout_s: float
 ) -> Options:
-    """Raises ValueError for a fault that there is none of."""
+    """The simulator's options for a test's cluster. Raises ValueError for an unknown fault or a wrong number of
+    servers."""
     unknown = [name for name in faults if name not in FAULTS]
     if unknown:
         raise ValueError(f"no such fault: {', '.join(unknown)}; there are {', '.join(FAULTS)}")
@@ -48,25 +50,25 @@ def options(
 
 
 class ClusterWorld(World):
-    """See the module's laws. Everything here belongs into the engine's thread."""
+    """A simulated world without clients of its own. To be touched in the engine's thread only."""
 
     def __init__(self, options: Options, client_faults: bool) -> None:
-        self._heard: dict[Origin, tuple[Heard, int]] = {}  # -> who asked, answers outstanding
+        self._heard: dict[Origin, tuple[Heard, int]] = {}  # -> who gets the reply, answers outstanding
         self._asked = 0
-        #: After every step of a server, and after its process has ended.
+        #: Server id -> functions to call after each of its steps, and after its process has ended.
         self.after_step: dict[int, list[Callable[[], None]]] = {id: [] for id in range(1, options.servers + 1)}
         self.on_down: Callable[[int], None] = lambda id: None
         self.on_wake: Callable[[int], None] = lambda id: None
-        #: (client, server), or ("", server) for all clients: nothing gets through.
+        #: (client, server), or ("", server) for all clients, between which nothing gets through.
         self.client_cuts: dict[tuple[str, int], bool] = {}
         self.on_mended: Callable[[], None] = lambda: None
         self.on_client_fault: Callable[[random.Random], None] = lambda rng: None
-        self._held: dict[int, bool] = {}  # paused at the test's word
+        self._held: dict[int, bool] = {}  # paused by the test
         self._client_rng = random.Random(f"client faults {options.seed}")
         self._client_faults = client_faults
         super().__init__(options)
         self.stage.on_crash = lambda host: self.on_down(host.id)
-        if options.servers == 1:  # founded by an operator's command only (R29)
+        if options.servers == 1:  # a single server is founded by an operator's command only (R29)
             self.initialised = True
             self.after(SECOND, self._initialise, 1)
 
@@ -99,6 +101,7 @@ class ClusterWorld(World):
     # -- random faults ----------------------------------------------------------------------------------
 
     def begin_faults(self) -> None:
+        """Begin with random faults, if the test wants any."""
         if self.options.fault_every_us:
             self.faults.begin()
             if self._client_faults:
@@ -113,9 +116,10 @@ class ClusterWorld(World):
             self.on_client_fault(self._client_rng)
             self._next_client_fault()
 
-    # -- at the test's word -----------------------------------------------------------------------------
+    # -- faults that the test asks for ------------------------------------------------------------------
 
     def paused(self, id: int) -> bool:
+        """True if the server's process stands still."""
         return self.paused_until[id] > self.now_us
 
     def hold(self, id: int) -> None:
@@ -129,25 +133,28 @@ class ClusterWorld(World):
             self.after(_PAUSE_STRIDE_US, self._keep_paused, id)
 
     def let_go(self, id: int) -> None:
+        """End a pause."""
         if self._held.pop(id, False) and self.up(id):
             self.paused_until[id] = self.now_us
             self.poke(self.stage.hosts[id])
             self.on_wake(id)
 
     def crash(self, id: int) -> None:
+        """End a server's process."""
         self._held.pop(id, None)
         super().crash(id)
 
     def cut(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """These links too are cut, in both directions."""
+        """Cut these links too, in both directions."""
         both = [(b, a) for a, b in pairs]
         self.set_cuts([*dict.fromkeys([*self.links.cut, *pairs, *both])])
 
     def client_cut(self, client: str, server: int) -> bool:
+        """True if nothing gets through between this client and this server."""
         return (client, server) in self.client_cuts or ("", server) in self.client_cuts
 
     def mend(self, *, for_good: bool) -> None:
-        """Every link, every server. ``for_good``: no random faults any more."""
+        """Undo every cut, pause and crash. ``for_good``: end random faults too."""
         if for_good:
             self.faults.end()
             self._client_faults = False
@@ -156,7 +163,69 @@ class ClusterWorld(World):
         for id in list(self._held):
             self.let_go(id)
         self.set_cuts([])
-        self._restart_all()
+        self.restart_all()
         for id in self.stage.hosts:
             self.on_wake(id)
         self.on_mended()
+
+
+DELAY_US = (100, 1000)
+
+
+class Pipe:
+    """One direction of a wire: ``arrive(data)`` is called with what was sent, and with b"" at the end."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+        self._last_us = 0
+        self._queue: deque[bytes] = deque()
+        self._due = 0  # arrivals scheduled; fewer than what is queued after a cut
+        self.arrive: Callable[[bytes], None] = lambda data: None
+
+    def send(self, data: bytes) -> None:
+        """Send bytes; b"": nothing follows."""
+        self._queue.append(data)
+        if not self._wire.cut:
+            self.mended()
+
+    def mended(self) -> None:
+        """Send on what waited for the end of a cut."""
+        world, rng = self._wire.world, self._wire.rng
+        while self._due < len(self._queue) and not self._wire.cut:
+            self._due += 1
+            self._last_us = max(self._last_us, world.now_us + rng.randint(*DELAY_US))
+            world.at(self._last_us, self._deliver)
+
+    def _deliver(self) -> None:
+        self._due -= 1
+        if not self._wire.cut and not self._wire.over:
+            self.arrive(self._queue.popleft())
+
+
+class Wire:
+    """One connection of client ``client`` to server ``server``. To be touched in the engine's thread only.
+
+    Bytes arrive in the order in which they were sent, after a delay, or the connection ends. Over a cut nothing gets
+    through, in silence; what was sent meanwhile arrives after the heal, if there still is a connection. A process that
+    ends takes its connections with it, and the other side is told, unless a cut hides it.
+    """
+
+    def __init__(self, world: ClusterWorld, client: str, server: int, party: int, rng: random.Random) -> None:
+        self.world = world
+        self.client = client
+        self.server = server
+        self.party = party
+        self.rng = rng
+        #: True once it was reset.
+        self.over = False
+        self.to_server, self.to_client = Pipe(self), Pipe(self)
+
+    @property
+    def cut(self) -> bool:
+        """True if nothing gets through now."""
+        return self.world.client_cut(self.client, self.server)
+
+    def mended(self) -> None:
+        """Send on, in both directions, what waited for the end of a cut."""
+        self.to_server.mended()
+        self.to_client.mended()

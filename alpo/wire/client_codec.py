@@ -1,33 +1,37 @@
-"""Hellos, what clients ask and what servers answer: `alpo.wire.requests` as bytes and back.
+"""Encoding of hellos, clients' requests and servers' answers (`alpo.core.requests` and `alpo.wire.requests`).
 
 Laws:
 
-* A body is a msgpack array: type number, then the fields of the type in their order. Numbers are never used again.
-* Sizes of payloads are no matter of shape: whoever listens compares `largest` with its limits and refuses.
+* A body is a msgpack array: type number, then the fields of the type in their order. Numbers are never reused.
+* Sizes of payloads are not checked here: the listener compares `largest` with its limits and refuses.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from itertools import repeat
 from typing import Any, NamedTuple
 
+from alpo.core import requests as q
+from alpo.core.client_ids import CLIENT_BYTES_MAX
+from alpo.core.disk import SessionRow
 from alpo.core.entries import DamagedEntry, split_payloads
-from alpo.core.inputs import MemberStep
-from alpo.core.ready import Code, Fate
+from alpo.core.requests import Code, Fate, MemberStep
 
 from . import requests as r
 from . import shapes as s
 from .framing import frame
 from .shapes import Shape, WireError, WrongVersion
 
-#: Items of one `Append`, so also LSNs of one `Appended`; a client with more under way sends several.
+#: Most items of one `Append`, so also LSNs of one `Appended`; a client with more in flight sends several.
 ITEMS_MAX = 65_536
-#: Rows of one `Page` or `SessionTable`; a page ends early rather than hold more.
+#: Most rows of one `Page` or `SessionTable`; a page ends early rather than hold more.
 ROWS_MAX = 1 << 20
-#: Columns of a row of `BackupRows`.
+#: Most columns of a row of `BackupRows`.
 _COLUMNS_MAX = 15
 
-#: Of a setting's name.
+#: Longest name of a setting, in bytes.
 _NAME_BYTES_MAX = 64
 
 _name = s.text(_NAME_BYTES_MAX)
@@ -37,7 +41,7 @@ _code = s.one_of(Code)
 
 
 def _items(value: Any) -> list[tuple[int, bytes]]:
-    """(count, body) pairs, one at least, each batch split to see that it is one."""
+    """Check for (count, body) pairs, at least one; each batch is split to see that it is one."""
     items = s.unpack_list(value, ITEMS_MAX, 2)
     if not items:
         s.refuse("no items")
@@ -57,12 +61,47 @@ def _batch(item: Any) -> tuple[int, bytes]:
     return count, body
 
 
+_rows = s.rows(ROWS_MAX, str, int, int, int, int)
+_pairs = s.each(s.fixed(_name, s.number))
+
+
+def _sessions(value: Any) -> list[SessionRow]:
+    return [
+        SessionRow(client, epoch, b"", 0, last_serial, last_id, last_time_ms, [])
+        for client, epoch, last_serial, last_id, last_time_ms in _rows(value)
+    ]
+
+
+def _packed_sessions(rows: list[SessionRow]) -> bytes:
+    return s.pack([(row.client, row.epoch, row.last_serial, row.last_id, row.last_time_ms) for row in rows])
+
+
+def _values(value: Any) -> dict[str, int]:
+    """Check for pairs of name and value; returns a dict."""
+    return dict(_pairs(value))
+
+
+def _members_text(members: list[list[Any]]) -> str:
+    return json.dumps(members, separators=(",", ":"))
+
+
+def _members(value: Any) -> list[list[Any]]:
+    """Check for a list of lists in JSON text."""
+    try:
+        members = json.loads(_detail(value))
+    except (ValueError, RecursionError) as error:
+        raise WireError(f"not JSON: {error}") from error
+    if type(members) is not list or not all(type(member) is list for member in members):
+        s.refuse("no list of lists")
+    return members
+
+
 _HELLOS = (
     Shape(1, r.PeerHello, (
         s.number, s.cluster, s.number, s.octets(s.ID_BYTES), _address, s.number, s.incarnation, s.number, s.number,
         s.fixed(s.number, s.number, s.number),
     )),
-    Shape(2, r.ClientHello, (s.number, s.cluster, s.text(s.CLIENT_ID_BYTES_MAX))),
+    Shape(2, r.ClientHello, (s.number, s.cluster, s.text(CLIENT_BYTES_MAX))),
     Shape(3, r.ServerHello, (
         s.number, s.cluster, s.number, s.number, s.number, s.number, s.number, s.number, s.number,
         s.each(s.fixed(s.number, _address)),
@@ -70,67 +109,73 @@ _HELLOS = (
 )
 _PROBLEM = Shape(4, r.Problem, (_code, _detail))
 REQUESTS = (
-    Shape(16, r.Append, (s.client_id, s.number, s.positive, s.flag, s.flag, _items), packed=(5,)),
-    Shape(17, r.Open, (s.number, s.client_id, s.number, s.octets(s.ID_BYTES))),
-    Shape(18, r.Drop, (s.number, s.client_id, s.number)),
-    Shape(19, r.ListSessions, (s.number,)),
-    Shape(20, r.Init, (s.number,)),
+    Shape(16, r.Append, (s.client_id, s.number, s.positive, s.flag, s.flag, _items), forms=s.packed(5)),
+    Shape(17, q.OpenSession, (s.number, s.client_id, s.number, s.octets(s.ID_BYTES))),
+    Shape(18, q.DropSession, (s.number, s.client_id, s.number)),
+    Shape(19, q.ListSessions, (s.number,)),
+    Shape(20, q.Initialise, (s.number,)),
     Shape(21, r.Read, (
         s.number, s.number, s.number, s.number, s.number, s.number, s.flag, s.number, s.client_id_or_none,
     )),
     Shape(22, r.Status, (s.number,)),
-    Shape(23, r.Trim, (s.number, s.number, s.flag)),
-    Shape(128, r.Outcome, (s.number, s.client_id, s.positive, s.number)),
+    Shape(23, q.Trim, (s.number, s.number, s.flag)),
+    Shape(128, q.Outcome, (s.number, s.client_id, s.positive, s.number)),
     Shape(129, r.AwaitReplicated, (s.number, s.positive, s.number)),
     Shape(130, r.ListEvents, (s.number, s.number, s.number)),
-    Shape(131, r.ShowSettings, (s.number,)),
-    Shape(132, r.ChangeSettings, (s.number, s.each(s.fixed(_name, s.number, s.number)))),
-    Shape(133, r.SetCursor, (s.number, s.client_id, s.positive)),
-    Shape(134, r.DropCursor, (s.number, s.client_id)),
-    Shape(135, r.ListCursors, (s.number,)),
+    Shape(131, q.ShowSettings, (s.number,)),
+    Shape(132, q.ChangeSettings, (s.number, s.each(s.fixed(_name, s.number, s.number)))),
+    Shape(133, q.SetCursor, (s.number, s.client_id, s.positive)),
+    Shape(134, q.DropCursor, (s.number, s.client_id)),
+    Shape(135, q.ListCursors, (s.number,)),
     Shape(140, r.Backup, (s.number,)),
     Shape(141, r.GiveBack, (s.number,)),
     Shape(142, r.RangeDigest, (s.number, s.positive, s.positive)),
     Shape(143, r.ReadColumns, (
         s.number, s.number, s.number, s.number, s.number, s.number, s.flag, s.number, s.client_id_or_none,
     )),
-    Shape(28, r.ChangeMember, (s.number, s.one_of(MemberStep), s.positive, _address, s.signed)),
-    Shape(29, r.Transfer, (s.number, s.positive)),
+    Shape(28, q.ChangeMember, (s.number, s.one_of(MemberStep), s.positive, _address, s.signed)),
+    Shape(29, q.Transfer, (s.number, s.positive)),
 )
+_DONE = Shape(36, r.Done, (s.number, s.number))
 REPLIES = (
-    Shape(32, r.Appended, (s.client_id, s.positive, s.numbers(ITEMS_MAX), s.flag), packed=(2,)),
+    Shape(32, q.Appended, (s.client_id, s.positive, s.numbers(ITEMS_MAX), s.flag), forms=s.packed(2), kept=1),
     Shape(33, r.AppendRefused, (s.client_id, s.number, s.number, _code, s.number, s.number, _address, _detail)),
-    Shape(34, r.Opened, (s.number, s.number, s.number)),
-    Shape(35, r.SessionTable, (s.number, s.rows(ROWS_MAX, str, int, int, int, int), s.number), packed=(1,)),
-    Shape(36, r.Done, (s.number, s.number)),
+    Shape(34, q.Opened, (s.number, s.number, s.number)),
+    Shape(35, q.Sessions, (s.number, _sessions, s.number), forms=((1, _packed_sessions),)),
+    _DONE,
     Shape(37, r.Page, (
         s.number, s.rows(ROWS_MAX, int, int, int, str, int, int, int, bytes), s.number, s.number, s.number,
-    ), packed=(1,)),
+    ), forms=s.packed(1)),
     Shape(38, r.StatusAnswer, (s.number, s.fields_by_name)),
     Shape(39, r.RequestRefused, (s.number, _code, s.number, s.number, _address, _detail)),
-    Shape(40, r.Trimmed, (s.number, s.number)),
-    Shape(144, r.Told, (s.number, s.one_of(Fate), s.number, s.number)),
+    Shape(40, q.Trimmed, (s.number, s.number)),
+    Shape(144, q.Told, (s.number, s.one_of(Fate), s.number, s.number)),
     Shape(145, r.Replicated, (s.number, s.flag, s.each(s.number))),
     Shape(146, r.EventList, (
         s.number, s.number, s.number, s.rows(ROWS_MAX, int, int, str, str, text_bytes_max=s.TEXT_BYTES_MAX),
-    ), packed=(3,)),
-    Shape(147, r.SettingsAre, (s.number, s.each(s.fixed(_name, s.number)))),
-    Shape(148, r.CursorTable, (s.number, s.rows(ROWS_MAX, str, int, int, int)), packed=(1,)),
+    ), forms=s.packed(3)),
+    Shape(147, q.SettingsAre, (s.number, _values), forms=((1, lambda values: tuple(values.items())),)),
+    Shape(148, r.CursorTable, (s.number, s.rows(ROWS_MAX, str, int, int, int)), forms=s.packed(1)),
     Shape(156, r.BackupHead, (s.number, s.positive, s.number, s.number, s.number)),
-    Shape(157, r.BackupRows, (s.number, s.client_id, s.mixed_rows(ROWS_MAX, _COLUMNS_MAX)), packed=(2,)),
+    Shape(157, r.BackupRows, (s.number, s.client_id, s.mixed_rows(ROWS_MAX, _COLUMNS_MAX)), forms=s.packed(2)),
     Shape(158, r.DigestIs, (s.number, s.positive, s.number, s.number, s.number, s.octets(s.ID_BYTES))),
     Shape(159, r.ColumnPage, (
         s.number, s.longs, s.longs, s.longs, s.texts(ROWS_MAX), s.longs, s.longs, s.longs, s.longs, s.longs, s.blob,
         s.number, s.number, s.number,
-    ), packed=(4,)),
-    Shape(48, r.MemberTable, (s.number, _detail)),
-    Shape(49, r.HandedOver, (s.number, s.number, s.number)),
+    ), forms=s.packed(4)),
+    Shape(48, q.MembersChanged, (s.number, _members), forms=((1, _members_text),)),
+    Shape(49, q.HandedOver, (s.number, s.number, s.number)),
 )
 
-#: As version 1 has them, where that differs: what it lacks has its default.
-_REQUESTS_1 = (Shape(128, r.Outcome, (s.number, s.client_id, s.positive)),)
-_REPLIES_1 = (Shape(144, r.Told, (s.number, s.one_of(Fate), s.number)),)
-#: What version 1 says instead of codes that it does not know.
+#: Replies of the core that are sent as a `Done`, with its number.
+_DONE_NUMBERS: dict[type, Callable[[Any], int]] = {
+    q.Dropped: lambda reply: reply.epoch, q.CursorIs: lambda reply: reply.lsn, q.Initialised: lambda reply: 0,
+}
+
+#: Shapes of version 1 that differ: fields that it lacks have defaults.
+_REQUESTS_1 = (Shape(128, q.Outcome, (s.number, s.client_id, s.positive)),)
+_REPLIES_1 = (Shape(144, q.Told, (s.number, s.one_of(Fate), s.number)),)
+#: Codes that version 1 does not know, and their replacements.
 _CODES_1 = {Code.DROPPED: Code.FENCED}
 
 #: Every type that travels outside an envelope, for documentation and tests.
@@ -146,35 +191,38 @@ _BY_NUMBER_REPLY = {shape.number: shape for shape in (*REPLIES, _PROBLEM)}
 _BY_NUMBER_REPLY_1 = _BY_NUMBER_REPLY | {shape.number: shape for shape in _REPLIES_1}
 
 
-def encode(message: r.Hello | r.Problem | r.ClientRequest | r.ServerReply, version: int = r.VERSION) -> bytes:
-    """The message as a frame, for a connection of this ``version``.
+def encode(
+    message: r.Hello | r.Problem | r.ClientRequest | r.ServerReply | q.Reply, version: int = r.VERSION
+) -> bytes:
+    """The message as a frame, for a connection of this protocol ``version``.
 
-    Raises `WireError` for a value that cannot travel; shapes are checked on arrival.
+    Raises `WireError` for a value that cannot be packed; fields are checked only on arrival.
     """
-    if version == r.VERSION:
-        return frame(s.pack(s.plain_fields(_BY_CLASS[type(message)], message)))
-    if isinstance(message, r.AppendRefused | r.RequestRefused):
+    shape = (_BY_CLASS if version == r.VERSION else _BY_CLASS_1).get(type(message))
+    if shape is None:
+        shape, message = _DONE, r.Done(message[0], _DONE_NUMBERS[type(message)](message))  # type: ignore[arg-type]
+    elif version != r.VERSION and isinstance(message, r.AppendRefused | r.RequestRefused):
         message = message._replace(code=_CODES_1.get(Code(message.code), message.code))
-    return frame(s.pack(s.plain_fields(_BY_CLASS_1[type(message)], message)))
+    return frame(s.pack(s.plain_fields(shape, message)))
 
 
 def encode_problem(code: Code, text: str) -> bytes:
-    """A `Problem` as a frame, ``text`` cut to what the other side takes."""
+    """A `Problem` as a frame, ``text`` cut to the longest that the other side takes."""
     short = text.encode(errors="replace")[:s.TEXT_BYTES_MAX].decode(errors="ignore")
     return encode(r.Problem(code, short))
 
 
 def decode_hello(body: bytes | memoryview) -> r.Hello | r.Problem:
-    """A connection's first message, from either side. Raises `WrongVersion`, which is a `WireError`, or `WireError`."""
+    """Decode a connection's first message, from either side. Raises `WireError`, or its subclass `WrongVersion`."""
     fields = s.unpack_message(body)
-    # Before anything else: another version may well have other fields.
+    # Checked first: another version may have other fields.
     if fields[0] in _VERSIONED and len(fields) > 1 and not r.OLDEST_VERSION <= s.number(fields[1]) <= r.VERSION:
         raise WrongVersion(fields[1], r.VERSION)
     return _decode(fields, _BY_NUMBER_HELLO, "a hello")  # type: ignore[no-any-return]
 
 
 def decode_client(body: bytes | memoryview, version: int = r.VERSION) -> r.ClientRequest:
-    """What a client asks; `Append.items` come as (count, body) pairs throughout. Raises `WireError`."""
+    """Decode a client's request; `Append.items` are always (count, body) pairs. Raises `WireError`."""
     known = _BY_NUMBER_REQUEST if version == r.VERSION else _BY_NUMBER_REQUEST_1
     request = _decode(s.unpack_message(body), known, "a request")
     if type(request) is r.Append and request.serial + len(request.items) - 1 > s.INT_MAX:
@@ -183,7 +231,7 @@ def decode_client(body: bytes | memoryview, version: int = r.VERSION) -> r.Clien
 
 
 def decode_server(body: bytes | memoryview, version: int = r.VERSION) -> r.ServerReply | r.Problem:
-    """What a server answers a client, or its last word. Raises `WireError`."""
+    """Decode a server's answer to a client, or its `Problem`. Raises `WireError`."""
     known = _BY_NUMBER_REPLY if version == r.VERSION else _BY_NUMBER_REPLY_1
     answer = _decode(s.unpack_message(body), known, "an answer")
     if version != r.VERSION and type(answer) is r.AppendRefused and answer.code == Code.FENCED and not answer.number:
@@ -206,9 +254,9 @@ class Largest(NamedTuple):
 
 
 def largest(items: list[tuple[int, bytes]]) -> Largest:
-    """How large a decoded Append's items are, to be held against the limits.
+    """Sizes of a decoded Append's items, to compare with the limits.
 
-    A frame whose body is no longer than both limits needs no look.
+    A frame whose body is no longer than both limits need not be examined.
     """
     payload_bytes = max((len(body) for count, body in items if count == 1), default=0)
     batch_bytes = 0

@@ -1,7 +1,7 @@
-"""The wire's public face: messages to frames, frame bodies to messages. See docs/wire-format.md.
+"""The wire's public interface: messages to frames, frame bodies to messages. See docs/wire-format.md.
 
-`encode`, `encode_envelope` and `encode_problem` make whole frames; the `decode_*` take a body as `FrameReader` cuts
-it. Whatever a body holds, decoding gives a message of the right shape or raises `WireError`, never anything else.
+`encode`, `encode_envelope` and `encode_problem` make whole frames; the `decode_*` functions take a body from
+`FrameReader`. Whatever a body holds, decoding returns a message of the right shape or raises `WireError`, nothing else.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from .client_codec import (
     largest,
 )
 from .peer_codec import ENTRIES_MAX, ToldProblem, decode_envelope, encode_entries, encode_envelope
-from .shapes import ADDRESS_BYTES_MAX, CLIENT_ID_BYTES_MAX, WireError, WrongVersion, version_told
+from .shapes import ADDRESS_BYTES_MAX, WireError, WrongVersion, version_told
 
 __all__ = [
-    "ADDRESS_BYTES_MAX", "CLIENT_ID_BYTES_MAX", "ENTRIES_MAX", "ITEMS_MAX", "ROWS_MAX", "Largest", "ToldProblem",
+    "ADDRESS_BYTES_MAX", "ENTRIES_MAX", "ITEMS_MAX", "ROWS_MAX", "Largest", "ToldProblem",
     "WireError", "WrongVersion", "decode_client", "decode_envelope", "decode_hello", "decode_server", "encode",
     "encode_entries", "encode_envelope", "encode_problem", "largest", "version_told",
 ]

@@ -1,4 +1,4 @@
-"""A page column by column: a frame that is made, and taken apart, without a step of Python for each entry."""
+"""Pages of a read in columns: packed and unpacked without a Python step for each entry."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .shapes import INT_MAX, LONG_BYTES, refuse
 
 
 class PageColumns(NamedTuple):
-    """The fields of `Page.entries`, a column each, all of one length."""
+    """The fields of `Page.entries` as columns, all of one length."""
 
     ids: Sequence[int]
     terms: Sequence[int]
@@ -25,7 +25,7 @@ class PageColumns(NamedTuple):
 
 
 def pack_page(request: int, columns: PageColumns, next_lsn: int, end_lsn: int, first_lsn: int) -> ColumnPage:
-    """The answer that holds these entries."""
+    """Make the answer that holds these entries."""
     ids, terms, times_ms, clients, serials, lsns, counts, bodies = columns
     places = {name: place for place, name in enumerate(dict.fromkeys(clients))}
     return ColumnPage(
@@ -36,7 +36,7 @@ def pack_page(request: int, columns: PageColumns, next_lsn: int, end_lsn: int, f
 
 
 def unpack_page(page: ColumnPage) -> PageColumns:
-    """The entries of an answer. Raises `WireError` where its columns do not fit each other."""
+    """The entries of an answer. Raises `WireError` if its columns do not fit together."""
     ids = _numbers(page.ids)
     terms, times_ms, places, serials, lsns, counts, lengths = (
         _numbers(column)

@@ -1,13 +1,13 @@
-"""Frames: how messages are cut out of a stream of bytes.
+"""Frames: how messages are separated in a stream of bytes.
 
 A frame is the body's length (u32, little endian), the body's CRC-32 (u32, little endian), and the body.
 
 Laws:
 
-* A length over the cap is refused as soon as the header is there: nothing of such a body is kept.
-* A reader keeps at most one unfinished frame, so at most its cap and a header, whatever the stream brings.
+* A length above the limit is refused as soon as the header is there: nothing of such a body is kept.
+* A reader holds at most one unfinished frame, so at most its limit and a header, whatever the stream brings.
 * Reading is linear in the bytes received, however large the frame and however small the pieces.
-* After a `FrameError` the stream is lost: nobody can tell where the next frame begins.
+* After a `FrameError` the stream is useless: nobody can tell where the next frame begins.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ import struct
 from zlib import crc32
 
 HEADER_BYTES = 8
-#: The cap of a connection's first frame, before it is known who speaks.
+#: Limit of a connection's first frame, before it is known who speaks.
 HELLO_BYTES_MAX = 64 * 1024
-#: What a frame may hold beside the largest batch: gathered small appends, gathered entries, a page.
+#: Bytes that a frame may hold beside the largest batch: collected small appends, collected entries, a page.
 GATHERED_BYTES_MAX = 8 << 20
 
 _HEADER = struct.Struct("<II")
 
 
 class FrameError(ValueError):
-    """The stream cannot be cut into frames any more: the connection must be closed."""
+    """The stream cannot be divided into frames any more: the connection must be closed."""
 
 
 class Oversized(FrameError):
-    """A frame says that it is longer than the reader takes."""
+    """A frame's length is above the reader's limit."""
 
 
 class Damaged(FrameError):
@@ -37,16 +37,16 @@ class Damaged(FrameError):
 
 
 def frame_bytes_max(batch_bytes_max: int) -> int:
-    """The longest body, in bytes, that two sides with this limit on a batch may send each other after the hello.
+    """Longest body, in bytes, that two sides with this limit on a batch may send each other after the hello.
 
-    Whoever gathers (appends, entries, a page) sends at most `GATHERED_BYTES_MAX` // 2 of payloads, or a single larger
-    entry: the other half covers what is around them.
+    Collected appends, entries and pages hold at most `GATHERED_BYTES_MAX` // 2 of payloads, or a single larger entry:
+    the other half is for everything around them.
     """
     return batch_bytes_max + GATHERED_BYTES_MAX
 
 
 def frame(*parts: bytes) -> bytes:
-    """One frame whose body is the ``parts`` joined. Raises `Oversized` above the 4 GiB that a length can say."""
+    """A frame whose body is the ``parts`` joined. Raises `Oversized` above the 4 GiB that a length can express."""
     length = 0
     check = 0
     for part in parts:
@@ -58,24 +58,24 @@ def frame(*parts: bytes) -> bytes:
 
 
 class FrameReader:
-    """Cuts what a connection receives into frame bodies of at most ``bytes_max`` bytes each."""
+    """Divides the bytes of a connection into frame bodies of at most ``bytes_max`` bytes each."""
 
     def __init__(self, bytes_max: int) -> None:
-        #: May be raised or lowered between two frames: a hello has a cap of its own.
+        #: Limit of one body; may be changed between two frames, since a hello has a limit of its own.
         self.bytes_max = bytes_max
         self._partial = bytearray()
         self._lost: FrameError | None = None
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes of an unfinished frame kept so far."""
+        """Number of bytes held of an unfinished frame."""
         return len(self._partial)
 
     def feed(self, data: bytes) -> list[bytes | memoryview]:
-        """Every body that ``data`` completes, in order. A memoryview may point into ``data``.
+        """Take received bytes; returns every body that is now complete, in order. A memoryview may point into ``data``.
 
-        Raises `Oversized` or `Damaged`, then and at every later call; bodies before the bad one in the same ``data``
-        go with it, as they would had the connection closed a moment earlier.
+        Raises `Oversized` or `Damaged`, at this and every later call. Bodies before the bad one in the same ``data``
+        are lost, as if the connection had closed a moment earlier.
         """
         if self._lost is not None:
             raise self._lost
@@ -91,7 +91,7 @@ class FrameReader:
         return bodies
 
     def _finish(self, data: bytes, bodies: list[bytes | memoryview]) -> int:
-        """Complete the unfinished frame from ``data``; where to go on."""
+        """Complete the unfinished frame from ``data``; returns the offset after it."""
         partial = self._partial
         at = 0
         if len(partial) < HEADER_BYTES:
@@ -114,7 +114,7 @@ class FrameReader:
         return end
 
     def _cut(self, data: bytes, at: int, bodies: list[bytes | memoryview]) -> None:
-        """Cut whole frames out of ``data`` from ``at`` on; keep what is left over."""
+        """Take whole frames from ``data``, from offset ``at`` on; keep an unfinished rest."""
         view = memoryview(data)
         size = len(data)
         while size - at >= HEADER_BYTES:

@@ -1,11 +1,11 @@
-"""What servers say to each other: `alpo.core.messages` as bytes and back.
+"""Messages between servers (`alpo.core.messages`) as bytes and back.
 
 Laws:
 
 * A body is a flat msgpack array: type number, cluster, sender's id and incarnation, target's id and incarnation, then
-  the message's fields in their order. Numbers are never used again.
-* The entries of an `AppendRequest` are packed once, whoever they go to; the bytes are the frame's tail.
-* Entries that come out are a run of consecutive ids, each of which matches its own checksum (R31).
+  the message's fields in their order. Numbers are never reused.
+* The entries of an `AppendRequest` are packed once for all receivers; the bytes are the frame's tail.
+* Decoded entries have consecutive ids, and each matches its own checksum (R31).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from operator import attrgetter
 from typing import Any
 
 from alpo.core import messages as m
+from alpo.core.client_ids import CLIENT_BYTES_MAX
 from alpo.core.disk import SessionRow, birth_untold
 from alpo.core.entries import DamagedEntry, Entry, verify_headers
 from alpo.core.members import Identity, StartStatus
@@ -27,9 +28,9 @@ from .client_codec import SHAPES as CLIENT_SHAPES
 from .framing import frame
 from .shapes import Shape, WireError
 
-#: Entries of one `AppendRequest`.
+#: Most entries of one `AppendRequest`.
 ENTRIES_MAX = 1 << 20
-#: Of one `BasePart`: sessions, serials remembered for one of them, and its head.
+#: Bounds of one `SnapshotPart`: sessions, remembered serials of one session, bytes of its head.
 SESSIONS_MAX = 1 << 20
 SLOTS_MAX = 1 << 20
 HEAD_BYTES_MAX = 1 << 20
@@ -47,7 +48,7 @@ _PROBLEM = next(shape for shape in CLIENT_SHAPES if shape.cls is r.Problem)
 
 
 class ToldProblem(WireError):
-    """The other server's last word before it closes: what it found wrong."""
+    """The other server has sent a `Problem`, which is its last message before it closes the connection."""
 
     def __init__(self, problem: r.Problem) -> None:
         super().__init__(f"the other server says: {problem.text}")
@@ -65,8 +66,8 @@ def _entries(value: Any) -> list[Entry]:
         verify_headers(entries)
     except DamagedEntry as error:
         raise WireError(str(error)) from error
-    if any(len(name.encode()) > s.CLIENT_ID_BYTES_MAX for name in set(map(_client_of, entries))):
-        s.refuse(f"an entry's client id is over {s.CLIENT_ID_BYTES_MAX} bytes")
+    if any(len(name.encode()) > CLIENT_BYTES_MAX for name in set(map(_client_of, entries))):
+        s.refuse(f"an entry's client id is over {CLIENT_BYTES_MAX} bytes")
     return entries
 
 
@@ -75,7 +76,7 @@ def _sessions(value: Any) -> tuple[SessionRow, ...]:
 
 
 def _sessions_1(value: Any) -> tuple[SessionRow, ...]:
-    """Of version 1: without births."""
+    """Check the sessions of protocol version 1, which have no births."""
     items = s.unpack_list(value, SESSIONS_MAX, SLOTS_MAX)
     if any(type(item) is not tuple for item in items):
         s.refuse("a list with something else than sessions")
@@ -104,7 +105,9 @@ _MESSAGES = (
     Shape(67, m.VoteAnswer, (s.number, s.number, s.one_of(m.Vote), s.number, s.optional(s.rank), s.number)),
     Shape(68, m.DeferRequest, (s.number, s.rank)),
     Shape(69, m.DeferAnswer, (s.number, s.number, s.one_of(m.Defer))),
-    Shape(70, m.AppendRequest, (s.number, s.number, s.number, s.number, s.number, s.number, _entries), packed=(6,)),
+    Shape(70, m.AppendRequest, (
+        s.number, s.number, s.number, s.number, s.number, s.number, _entries,
+    ), forms=s.packed(6)),
     Shape(71, m.AppendAnswer, (
         s.number, s.flag, s.number, s.number, s.number, s.number, s.number, s.number, s.number, s.flag,
         s.one_of(m.Room),
@@ -113,17 +116,20 @@ _MESSAGES = (
     Shape(73, m.WrongIncarnation, (s.incarnation,)),
     Shape(74, m.StartQuestion, (s.number, _digest)),
     Shape(75, m.StartAnswer, (s.number, s.one_of(StartStatus), _digest, s.each(s.identity), s.cluster, _json, _json)),
-    Shape(76, m.BasePart, (s.number, s.number, s.number, s.positive, s.text(HEAD_BYTES_MAX), _sessions), packed=(5,)),
-    Shape(77, m.BaseAnswer, (s.number, s.number, s.number, s.number)),
+    Shape(76, m.SnapshotPart, (
+        s.number, s.number, s.number, s.positive, s.text(HEAD_BYTES_MAX), _sessions,
+    ), forms=s.packed(5)),
+    Shape(77, m.SnapshotAnswer, (s.number, s.number, s.number, s.number)),
     Shape(78, m.Retired, ()),
     Shape(79, m.WentBack, (s.number, s.number)),
     Shape(80, m.CopyRequest, (s.number, s.number)),
-    Shape(81, m.CopyAnswer, (s.number, s.number, _entries), packed=(2,)),
+    Shape(81, m.CopyAnswer, (s.number, s.number, _entries), forms=s.packed(2)),
 )
 
-#: As version 1 has it: sessions without births.
-_BASE_PART_1 = Shape(
-    76, m.BasePart, (s.number, s.number, s.number, s.positive, s.text(HEAD_BYTES_MAX), _sessions_1), packed=(5,)
+#: The message in protocol version 1: sessions without births.
+_SNAPSHOT_PART_1 = Shape(
+    76, m.SnapshotPart, (s.number, s.number, s.number, s.positive, s.text(HEAD_BYTES_MAX), _sessions_1),
+    forms=s.packed(5),
 )
 
 #: Every type that travels in an envelope, for documentation and tests.
@@ -131,20 +137,20 @@ SHAPES = _MESSAGES
 
 _BY_CLASS = {shape.cls: shape for shape in _MESSAGES}
 _BY_NUMBER = {shape.number: shape for shape in _MESSAGES}
-_BY_NUMBER_1 = _BY_NUMBER | {_BASE_PART_1.number: _BASE_PART_1}
+_BY_NUMBER_1 = _BY_NUMBER | {_SNAPSHOT_PART_1.number: _SNAPSHOT_PART_1}
 
 
 def encode_entries(entries: list[Entry]) -> bytes:
-    """Entries as they travel, to be made once and given to `encode_envelope` for each peer. Raises `WireError`."""
+    """Pack entries; the result may be given to `encode_envelope` for each peer. Raises `WireError`."""
     return s.pack(entries)
 
 
 def encode_envelope(envelope: m.Envelope, entries_blob: bytes | None = None, version: int = r.VERSION) -> bytes:
-    """The envelope as a frame, for a connection of this ``version``.
+    """The envelope as a frame, for a connection of this protocol ``version``.
 
-    ``entries_blob``: `encode_entries` of an AppendRequest's entries, when already made.
+    ``entries_blob``: `encode_entries` of an AppendRequest's entries, if already made.
 
-    Raises `WireError` for a value that cannot travel; shapes are checked on arrival.
+    Raises `WireError` for a value that cannot be packed; fields are checked only on arrival.
     """
     sender, target, message = envelope.sender, envelope.target, envelope.message
     if version != r.VERSION:
@@ -154,23 +160,24 @@ def encode_envelope(envelope: m.Envelope, entries_blob: bytes | None = None, ver
     if type(message) is not m.AppendRequest:
         return frame(s.pack(prefix + s.plain_fields(shape, message)[1:]))
     blob = encode_entries(message.entries) if entries_blob is None else entries_blob
-    # Pack with no bytes in the blob's place, then put the blob there: so it is copied once only, into the frame.
+    # Pack an empty value in the blob's place, then append the blob: it is copied only once, into the frame.
     head = s.pack([*prefix, *message[:-1], b""]).removesuffix(_EMPTY_BIN)
     return frame(head, _BIN32.pack(0xC6, len(blob)), blob)
 
 
 def _as_version_1(message: m.Message) -> Any:
-    """Version 1 names the part that came, not the one wanted next, and knows no births."""
-    if type(message) is m.BaseAnswer:
+    """Convert a message for protocol version 1, which names the part that came instead of the next one wanted, and has
+    no births."""
+    if type(message) is m.SnapshotAnswer:
         return message._replace(wanted=message.wanted - 1)
-    if type(message) is m.BasePart:
+    if type(message) is m.SnapshotPart:
         return message._replace(rows=tuple(row[:-1] for row in message.rows))  # type: ignore[misc]
     return message
 
 
-@lru_cache(maxsize=64, typed=True)  # all that a connection brings has the same
+@lru_cache(maxsize=64, typed=True)  # every message of a connection has the same
 def _addresses(of: Any, sender: Any, sender_is: Any, target: Any, target_is: Any) -> tuple[bytes, Identity, Identity]:
-    """Raises `WireError`, or TypeError for what cannot be hashed (a map)."""
+    """Check an envelope's addresses. Raises `WireError`, or TypeError for a value that cannot be hashed (a map)."""
     return (
         s.cluster(of),
         Identity(s.number(sender), s.incarnation(sender_is)),
@@ -179,7 +186,8 @@ def _addresses(of: Any, sender: Any, sender_is: Any, target: Any, target_is: Any
 
 
 def decode_envelope(body: bytes | memoryview, version: int = r.VERSION) -> m.Envelope:
-    """The inverse. Raises `WireError`; `ToldProblem`, which is one, when the other side says what was wrong with us."""
+    """Decode a frame's body. Raises `WireError`, or its subclass `ToldProblem` if the other server reports a
+    problem."""
     fields = s.unpack_message(body)
     if fields[0] == _PROBLEM.number:
         raise ToldProblem(s.build(_PROBLEM, fields[1:]))
@@ -193,7 +201,7 @@ def decode_envelope(body: bytes | memoryview, version: int = r.VERSION) -> m.Env
     except (WireError, TypeError) as error:
         raise WireError(f"an envelope's addresses: {error}") from error
     message = s.build(shape, fields[_PREFIX:])
-    if version != r.VERSION and type(message) is m.BaseAnswer:
+    if version != r.VERSION and type(message) is m.SnapshotAnswer:
         message = message._replace(wanted=message.wanted + 1)
     if type(message) is m.AppendRequest and message.entries and message.entries[0].id != message.prev_id + 1:
         raise WireError(f"entry {message.entries[0].id} does not follow entry {message.prev_id}")

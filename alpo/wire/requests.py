@@ -1,16 +1,18 @@
-"""What clients and servers say to each other, and the hello that opens every connection.
+"""Messages between clients and servers beside those of `alpo.core.requests`: hellos, appends in their encoded form,
+refusals, and answers that a server gives without its core.
 
-`alpo.wire.codec` turns these into bytes. A client may have many requests under way; ``request`` numbers are
-the client's own and come back with the answer. Appends have none: client and serial name them.
+`alpo.wire.codec` encodes and decodes them. A client may have many requests in flight; ``request`` is the client's own
+number, which comes back with the answer (``origin`` in `alpo.core.requests`). Appends have none: client and serial name
+them.
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple, TypeAlias
 
-from alpo.core.inputs import MemberStep
+from alpo.core import requests as q
 
-#: Of this protocol: the one spoken where both sides know it, and the oldest that is still understood.
+#: Versions of this protocol: the newest, spoken if both sides know it, and the oldest that is still understood.
 VERSION = 2
 OLDEST_VERSION = 1
 
@@ -18,8 +20,8 @@ OLDEST_VERSION = 1
 class PeerHello(NamedTuple):
     """First frame from a server that dials another, and the answer to it (R27).
 
-    ``cluster`` is b"" before the first start; ``target_incarnation`` b"" when not known. ``timers_ms``:
-    (heartbeat, election timeout, stagger). ``horizon_ms``: of the sessions.
+    ``cluster`` is b"" before the first start; ``target_incarnation`` is b"" if unknown. ``timers_ms``: (heartbeat,
+    election timeout, stagger). ``horizon_ms``: the sessions' horizon.
     """
 
     version: int
@@ -35,7 +37,7 @@ class PeerHello(NamedTuple):
 
 
 class ClientHello(NamedTuple):
-    """First frame from a client; ``cluster`` b"" if it does not mind which."""
+    """First frame from a client; ``cluster`` is b"" if any will do."""
 
     version: int
     cluster: bytes
@@ -43,7 +45,7 @@ class ClientHello(NamedTuple):
 
 
 class ServerHello(NamedTuple):
-    """The answer to a `ClientHello`. ``leader`` is 0 while none is known; ``members``: (id, address)."""
+    """Answer to a `ClientHello`. ``leader`` is 0 while none is known; ``members``: (id, address)."""
 
     version: int
     cluster: bytes
@@ -58,15 +60,18 @@ class ServerHello(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """The last frame before a connection is closed: what was wrong. ``code``: a `core.ready.Code`."""
+    """Last frame before a connection is closed: what was wrong. ``code``: a `core.requests.Code`."""
 
     code: int
     text: str
 
 
 class Append(NamedTuple):
-    """Appends with serials ``serial``, ``serial + 1``, …; see `core.inputs.AppendRun`. ``items``: bytes, or
-    (count, joined body) for a batch of more than one."""
+    """A `core.requests.AppendRun` in its encoded form. ``items``: bytes, or (count, joined body) for more than one.
+
+    A type of its own for speed: to make a pair of each payload, and to undo that, would cost a client a fifth more for
+    each frame.
+    """
 
     client: str
     epoch: int
@@ -76,17 +81,8 @@ class Append(NamedTuple):
     items: list[Any]
 
 
-class Appended(NamedTuple):
-    """Success for serials ``serial``, ``serial + 1``, …: the LSN of each one's first payload."""
-
-    client: str
-    serial: int
-    lsns: list[int]
-    duplicate: bool
-
-
 class AppendRefused(NamedTuple):
-    """``count`` serials from ``serial`` on are refused; ``leader`` (0: unknown) and its address are hints."""
+    """Refusal of ``count`` serials from ``serial`` on; ``leader`` (0: unknown) and its address are hints."""
 
     client: str
     serial: int
@@ -98,111 +94,8 @@ class AppendRefused(NamedTuple):
     detail: str
 
 
-class Open(NamedTuple):
-    request: int
-    name: str
-    replaces: int
-    nonce: bytes
-
-
-class Opened(NamedTuple):
-    request: int
-    epoch: int
-    last_serial: int
-
-
-class Drop(NamedTuple):
-    request: int
-    name: str
-    epoch: int
-
-
-class ListSessions(NamedTuple):
-    request: int
-
-
-class SessionTable(NamedTuple):
-    """``rows``: (client, epoch, last_serial, last_id, last_time_ms)."""
-
-    request: int
-    rows: list[tuple[str, int, int, int, int]]
-    horizon_ms: int
-
-
-class Init(NamedTuple):
-    """R29: found the cluster."""
-
-    request: int
-
-
-class Trim(NamedTuple):
-    """R20: serve no payload below LSN ``before`` any more. ``force``: cursors that need what it takes are dropped."""
-
-    request: int
-    before: int
-    force: bool
-
-
-class ChangeMember(NamedTuple):
-    """R27: see `core.inputs.ChangeMember`."""
-
-    request: int
-    step: MemberStep
-    id: int
-    address: str
-    priority: int
-
-
-class MemberTable(NamedTuple):
-    """The change is guaranteed; ``members`` (JSON text of the plain list) is the list since then."""
-
-    request: int
-    members: str
-
-
-class Transfer(NamedTuple):
-    """R28: ``target`` shall lead."""
-
-    request: int
-    target: int
-
-
-class HandedOver(NamedTuple):
-    """R28: ``leader`` leads in ``term``."""
-
-    request: int
-    leader: int
-    term: int
-
-
-class Trimmed(NamedTuple):
-    """The trim is guaranteed; ``first_lsn``: the first LSN that is served from now on."""
-
-    request: int
-    first_lsn: int
-
-
-class Outcome(NamedTuple):
-    """What became of the append (``client``, ``serial``, ``epoch``; 0: of any)? See `core.inputs.Outcome`."""
-
-    request: int
-    client: str
-    serial: int
-    epoch: int = 0
-
-
-class Told(NamedTuple):
-    """``fate``: a `core.ready.Fate`; ``lsn``: of the first payload, 0 unless it is APPENDED. ``birth``: see
-    `core.ready.Told`; None: version 1 does not tell."""
-
-    request: int
-    fate: int
-    lsn: int
-    birth: int | None = None
-
-
 class AwaitReplicated(NamedTuple):
-    """Answered once every member has payload ``lsn`` on disk, or after ``wait_ms`` (R18; leader only)."""
+    """Request answered once every member has payload ``lsn`` on disk, or after ``wait_ms`` (R18; leader only)."""
 
     request: int
     lsn: int
@@ -210,70 +103,38 @@ class AwaitReplicated(NamedTuple):
 
 
 class Replicated(NamedTuple):
-    """``done``: every member has it on disk. Else ``behind``: those not known to (none: the members are changing)."""
+    """Answer to `AwaitReplicated`. ``done``: every member has it on disk. Else ``behind``: ids of those not known to
+    have it (empty if the members are changing)."""
 
     request: int
     done: bool
     behind: tuple[int, ...]
 
 
-class ShowSettings(NamedTuple):
-    request: int
-
-
-class ChangeSettings(NamedTuple):
-    """``changes``: (name, the value that the asker believes it has, the value wanted); all of them or none."""
-
-    request: int
-    changes: tuple[tuple[str, int, int], ...]
-
-
-class SettingsAre(NamedTuple):
-    """The replicated settings: (name, value)."""
-
-    request: int
-    values: tuple[tuple[str, int], ...]
-
-
-class SetCursor(NamedTuple):
-    """The reader ``name`` needs payload ``lsn`` and all after it."""
-
-    request: int
-    name: str
-    lsn: int
-
-
-class DropCursor(NamedTuple):
-    request: int
-    name: str
-
-
-class ListCursors(NamedTuple):
-    request: int
-
-
 class CursorTable(NamedTuple):
-    """``rows``: (name, lsn, lag_bytes, lag in ms), by name."""
+    """`core.requests.CursorsAre` with lags that the server's store adds. ``rows``: (name, lsn, lag_bytes, lag_ms), by
+    name."""
 
     request: int
     rows: list[tuple[str, int, int, int]]
 
 
 class Done(NamedTuple):
-    """What was asked is done; ``number``: the dropped epoch, or where the cursor stands or stood."""
+    """Success of a request; ``number``: the dropped epoch, the cursor's present or last position, or the last id of a
+    backup; else 0."""
 
     request: int
     number: int
 
 
 class Read(NamedTuple):
-    """Asks for one page from LSN ``start`` on.
+    """Request for one page from LSN ``start`` on.
 
     ``start`` 0: the first available. ``last`` > 0: instead the last so many payloads. ``since_ms`` > 0: instead from
-    the first entry at or after that time. ``linearizable``: fix the end by R25 (leader only); otherwise this server's
-    own copy (R26), which first waits until it reaches ``end`` if that is given (> 0), for at most
-    ``wait_ms``. ``wait_ms`` with ``end`` 0: long poll, answer when there is something at ``start`` or the time is up.
-    ``client``: only this client's payloads ("" all).
+    the first entry at or after that time. ``linearizable``: a read round fixes the end (R25; leader only); otherwise
+    this server's own copy is read (R26), after waiting at most ``wait_ms`` until it reaches ``end``, if given (> 0).
+    ``wait_ms`` with ``end`` 0: long poll, answered when there is something at ``start`` or the time is up. ``client``:
+    only this client's payloads ("": all).
     """
 
     request: int
@@ -288,10 +149,9 @@ class Read(NamedTuple):
 
 
 class Page(NamedTuple):
-    """``entries``: (id, term, time_ms, client, serial, lsn, count, body) of DATA entries, in order, each whole.
-    ``next_lsn``: where the next page begins; ``end_lsn``: the last LSN that this server could serve when it
-    answered (for a linearizable read: its fixed end); ``first_lsn``: the first available.
-    """
+    """Answer to `Read`. ``entries``: (id, term, time_ms, client, serial, lsn, count, body) of DATA entries, in order,
+    each whole. ``next_lsn``: where the next page begins; ``end_lsn``: the last LSN that this server could serve when it
+    answered (for a linearizable read: its fixed end); ``first_lsn``: the first available."""
 
     request: int
     entries: list[tuple[int, int, int, str, int, int, int, bytes]]
@@ -301,7 +161,7 @@ class Page(NamedTuple):
 
 
 class ReadColumns(NamedTuple):
-    """`Read`, answered by a `ColumnPage`: for whoever reads a great deal."""
+    """`Read` answered by a `ColumnPage`: for readers of many payloads."""
 
     request: int
     start: int
@@ -315,9 +175,8 @@ class ReadColumns(NamedTuple):
 
 
 class ColumnPage(NamedTuple):
-    """A `Page` column by column, as `wire.column_pages` packs it: integers of 8 bytes; ``names`` the clients there are,
-    ``clients`` the place of each entry's in it; ``lengths`` of the bodies, and the bodies in one.
-    """
+    """A `Page` in columns, packed by `wire.column_pages`: integers of 8 bytes; ``names``: all clients, ``clients``:
+    position of each entry's client in them; ``lengths`` of the bodies, and the bodies joined."""
 
     request: int
     ids: bytes
@@ -336,11 +195,12 @@ class ColumnPage(NamedTuple):
 
 
 class Status(NamedTuple):
+    """Request for this server's status."""
     request: int
 
 
 class ListEvents(NamedTuple):
-    """Asks this server for the newest ``count`` of its events with a number below ``before`` (0: of all)."""
+    """Request for the newest ``count`` events of this server with a number below ``before`` (0: no limit)."""
 
     request: int
     before: int
@@ -348,8 +208,8 @@ class ListEvents(NamedTuple):
 
 
 class EventList(NamedTuple):
-    """``rows``: (number, time_ms, name, fields as JSON), oldest first, without a gap; [] if there are none below
-    ``before``. ``time_ms``: server ``id``'s clock as it was asked."""
+    """Answer to `ListEvents`. ``rows``: (number, time_ms, name, fields as JSON), oldest first, without gaps; [] if
+    there are none below ``before``. ``time_ms``: server ``id``'s clock when it was asked."""
 
     request: int
     id: int
@@ -358,21 +218,21 @@ class EventList(NamedTuple):
 
 
 class StatusAnswer(NamedTuple):
-    """``fields``: see `node.status`."""
+    """Answer to `Status`; ``fields``: see `node.status`."""
 
     request: int
     fields: dict[str, Any]
 
 
 class Backup(NamedTuple):
-    """Asks for a copy of this server's log, without hard state and incarnation."""
+    """Request for a copy of this server's log, without hard state and incarnation."""
 
     request: int
 
 
 class BackupHead(NamedTuple):
-    """The first answer to a `Backup`; `BackupRows` follow, then `Done`, ``number``: the last id. ``schema``: of which
-    version the rows are. ``end_id``: the copy's last entry. ``bytes_about``: how large the file will be."""
+    """First answer to a `Backup`; `BackupRows` follow, then `Done` with the last id as ``number``. ``schema``: version
+    of the rows. ``end_id``: the copy's last entry. ``bytes_about``: expected size of the file."""
 
     request: int
     schema: int
@@ -382,7 +242,7 @@ class BackupHead(NamedTuple):
 
 
 class BackupRows(NamedTuple):
-    """Rows of the data file's ``table``, each as its columns are; every row has its own checksum."""
+    """Rows of the data file's ``table``, with its columns; every row has its own checksum."""
 
     request: int
     table: str
@@ -390,13 +250,13 @@ class BackupRows(NamedTuple):
 
 
 class GiveBack(NamedTuple):
-    """R19: this server shall give the free pages of its data file back to the file system, while it serves."""
+    """Request to return the free pages of this server's data file to the file system, while it serves (R19)."""
 
     request: int
 
 
 class RangeDigest(NamedTuple):
-    """Asks this server for a digest over its entries ``first_id`` … ``last_id`` (R31)."""
+    """Request for a digest over this server's entries ``first_id`` … ``last_id`` (R31)."""
 
     request: int
     first_id: int
@@ -404,8 +264,8 @@ class RangeDigest(NamedTuple):
 
 
 class DigestIs(NamedTuple):
-    """See `storage.digest.Span`: of what was asked for as much as the server holds, knows to be guaranteed and reads
-    for one request; a ``last_id`` below ``first_id``: nothing."""
+    """Answer to `RangeDigest`, see `storage.digest.Span`: as much of the range as the server holds, knows to be
+    guaranteed and reads for one request; empty if ``last_id`` is below ``first_id``."""
 
     request: int
     first_id: int
@@ -416,7 +276,7 @@ class DigestIs(NamedTuple):
 
 
 class RequestRefused(NamedTuple):
-    """Any numbered request."""
+    """Refusal of a numbered request."""
 
     request: int
     code: int
@@ -427,13 +287,10 @@ class RequestRefused(NamedTuple):
 
 
 ClientRequest: TypeAlias = (
-    Append | Open | Drop | ListSessions | Init | Read | Status | Trim | Outcome | AwaitReplicated | ListEvents
-    | ShowSettings | ChangeSettings | SetCursor | DropCursor | ListCursors | Backup | ChangeMember | Transfer
-    | GiveBack | RangeDigest | ReadColumns
+    Append | q.Request | Read | ReadColumns | Status | AwaitReplicated | ListEvents | Backup | GiveBack | RangeDigest
 )
 ServerReply: TypeAlias = (
-    Appended | AppendRefused | Opened | SessionTable | Done | Page | StatusAnswer | RequestRefused | Trimmed | Told
-    | Replicated | EventList | SettingsAre | CursorTable | BackupHead | BackupRows | MemberTable | HandedOver
-    | DigestIs | ColumnPage
+    q.Answer | AppendRefused | RequestRefused | Done | Page | ColumnPage | StatusAnswer | Replicated | EventList
+    | CursorTable | BackupHead | BackupRows | DigestIs
 )
 Hello: TypeAlias = PeerHello | ClientHello | ServerHello

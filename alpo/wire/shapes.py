@@ -1,12 +1,12 @@
-"""The shapes of messages: tables of fields, checks on what came off the wire, and packed lists.
+"""The shapes of messages: tables of fields, checks of received values, and packed lists.
 
 Laws:
 
-* What does not have exactly the shape that its type says raises `WireError`, and nothing else is ever raised.
-* Memory follows the bytes received, never the lengths they claim: a msgpack array header makes the unpacker set
-  room aside for all that it announces, a thousand levels deep, so plain arrays are capped low (`ARRAY_MAX`), and a
-  list that may be long travels *packed*: as bytes that hold the msgpack array, unpacked item by item.
-* bool is not int; integers are 0 … 2**63 - 1, which is what a column of the store holds; a priority may be negative.
+* A value that does not have exactly its type's shape raises `WireError`; nothing else is ever raised.
+* Memory follows the bytes received, never the lengths that they claim. For a msgpack array header the unpacker
+  allocates all that it announces, a thousand levels deep. So plain arrays are limited (`ARRAY_MAX`), and a list that
+  may be long travels *packed*: as bytes that hold the msgpack array, unpacked item by item.
+* bool is not int; integers are 0 … 2**63 - 1, as a column of the store can hold; a priority may be negative.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from typing import Any, NamedTuple, NoReturn
 
 import msgpack  # type: ignore[import-untyped]
 
+from alpo.core.client_ids import CLIENT_BYTES_MAX
 from alpo.core.members import Identity
 from alpo.core.ranks import Rank
 
 INT_MAX = 2**63 - 1
-#: Items of an array, pairs of a map, that is not packed: members, fields.
+#: Items of an array, or pairs of a map, that is not packed: members, fields.
 ARRAY_MAX = 1024
-#: Levels of arrays and maps in a value of no fixed shape.
+#: Nesting of arrays and maps in a value of no fixed shape.
 DEPTH_MAX = 16
-CLIENT_ID_BYTES_MAX = 128
 ADDRESS_BYTES_MAX = 300
 TEXT_BYTES_MAX = 48 * 1024
 ID_BYTES = 16
 LONG_BYTES = 8
 
-#: Items of a packed list that is short, and of an item of it.
+#: Items of a short packed list, and fields of such an item.
 _FEW = 15
 
 _U16 = struct.Struct(">H")
@@ -43,13 +43,13 @@ Check = Callable[[Any], Any]
 
 
 class WireError(ValueError):
-    """A whole, undamaged frame that holds no message: the connection must be closed."""
+    """A whole, undamaged frame holds no valid message: the connection must be closed."""
 
 
 class WrongVersion(WireError):
-    """A hello of a version of this protocol that this side does not speak.
+    """A hello has a version of the protocol that this side does not speak.
 
-    The text ends, in every version, with the newest version that its writer speaks: see `version_told`.
+    In every version the text ends with the newest version that its writer speaks: see `version_told`.
     """
 
     def __init__(self, version: int, mine: int) -> None:
@@ -58,21 +58,29 @@ class WrongVersion(WireError):
 
 
 def version_told(problem: str) -> int:
-    """The version that the writer of a `Problem` with this text speaks; 0: it is not about versions."""
+    """The version that the writer of this `Problem` text speaks; 0 if the text is not about versions."""
     found = re.fullmatch(r"the other side speaks version \d+ of the protocol, this one version (\d{1,9})", problem)
     return int(found[1]) if found else 0
 
 
 class Shape(NamedTuple):
-    """How a message type travels: its number, its class, a check for each field, and which fields are packed lists."""
+    """Encoding of a message type: its number, its class, a check for each field that travels, and the fields that are
+    made into another ``form``, which the check undoes. ``kept``: 1 if the first field stays home (None on arrival)."""
 
     number: int
     cls: type[Any]
     checks: tuple[Check, ...]
-    packed: tuple[int, ...] = ()
+    forms: tuple[tuple[int, Callable[[Any], Any]], ...] = ()
+    kept: int = 0
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The names of the fields that travel."""
+        return self.cls._fields[self.kept : self.kept + len(self.checks)]  # type: ignore[no-any-return]
 
 
 def refuse(text: str) -> NoReturn:
+    """Raise `WireError` with this text."""
     raise WireError(text)
 
 
@@ -80,15 +88,21 @@ def refuse(text: str) -> NoReturn:
 
 
 def pack(value: Any) -> bytes:
-    """msgpack of ``value``. Raises `WireError` for what cannot travel (a lone surrogate, an integer over 64 bits)."""
+    """Pack ``value`` with msgpack. Raises `WireError` if that is impossible (a lone surrogate, an integer over 64
+    bits)."""
     try:
         return msgpack.packb(value)  # type: ignore[no-any-return]
     except (ValueError, TypeError, OverflowError) as error:
         raise WireError(f"cannot be sent: {error}") from error
 
 
+def packed(index: int) -> tuple[tuple[int, Callable[[Any], Any]], ...]:
+    """The forms of a shape whose field ``index`` is a packed list."""
+    return ((index, pack),)
+
+
 def unpack_message(body: bytes | memoryview) -> tuple[Any, ...]:
-    """The array that every body is: (type number, field, field, …), not empty, its first an int. Raises `WireError`."""
+    """Unpack a body: a non-empty array (type number, field, field, …). Raises `WireError` if it is anything else."""
     try:
         fields = msgpack.unpackb(
             body, use_list=False, raw=False, strict_map_key=True,
@@ -127,7 +141,7 @@ def unpack_list(blob: Any, items_max: int, width: int) -> list[Any]:
 
 
 def _unpack_few(blob: bytes, count: int, width: int) -> list[Any]:
-    """`unpack_list` of a short list of short items: in one go, without an unpacker's buffers."""
+    """Unpack a short list of short items in one call, without an unpacker's buffers."""
     try:
         return list(msgpack.unpackb(
             blob, use_list=False, raw=False, strict_map_key=True,
@@ -138,7 +152,7 @@ def _unpack_few(blob: bytes, count: int, width: int) -> list[Any]:
 
 
 def _array_header(blob: bytes) -> tuple[int, int]:
-    """(items announced, where they begin)."""
+    """Read a msgpack array header: (items announced, offset of the first). Raises `WireError`."""
     first = blob[0] if blob else 0
     if first & 0xF0 == 0x90:
         return first & 0x0F, 1
@@ -151,59 +165,65 @@ def _array_header(blob: bytes) -> tuple[int, int]:
 
 def build(shape: Shape, values: Sequence[Any]) -> Any:
     """The message of this shape from its unpacked fields. Raises `WireError` naming the field."""
-    _, cls, checks, _ = shape
+    _, cls, checks, _, kept = shape
     if len(values) != len(checks):
         raise WireError(f"{cls.__name__} has {len(checks)} fields, not {len(values)}")
-    fields: list[Any] = []
+    fields: list[Any] = [None] if kept else []
     try:
         for check, value in zip(checks, values, strict=True):
             fields.append(check(value))
     except WireError as error:
         raise WireError(f"{cls.__name__}.{cls._fields[len(fields)]}: {error}") from error
-    if len(fields) < len(cls._fields):  # an older version's shape
+    if len(fields) < len(cls._fields):  # an older version's shape, or fields that do not travel
         fields += [cls._field_defaults[name] for name in cls._fields[len(fields) :]]
     return tuple.__new__(cls, fields)
 
 
 def plain_fields(shape: Shape, message: Any) -> list[Any]:
-    """The inverse of `build`: type number and fields, packed lists packed. Raises `WireError`.
+    """The inverse of `build`: type number and fields, each in the form that travels. Raises `WireError`.
 
-    Fields beyond those of the shape, which is then an older version's, are left out.
+    Fields beyond those of the shape are left out: they do not travel, or the shape is an older version's.
     """
-    fields = [shape.number, *message[: len(shape.checks)]]
-    for index in shape.packed:
-        fields[index + 1] = pack(fields[index + 1])
+    number, _, checks, forms, kept = shape
+    fields = [number, *message[kept : kept + len(checks)]]
+    for index, made in forms:
+        fields[index + 1] = made(fields[index + 1])
     return fields
 
 
-# --- checks: the value as the message holds it, or `WireError`
+# --- checks: each returns the value as the message holds it, or raises `WireError`
 
 
 def number(value: Any) -> int:
+    """Check for an integer, 0 … 2**63 - 1."""
     if type(value) is not int or not 0 <= value <= INT_MAX:
         refuse("not an integer from 0 to 2**63 - 1")
     return value
 
 
 def positive(value: Any) -> int:
+    """Check for an integer, 1 … 2**63 - 1."""
     if type(value) is not int or not 1 <= value <= INT_MAX:
         refuse("not an integer from 1 to 2**63 - 1")
     return value
 
 
 def signed(value: Any) -> int:
+    """Check for an integer, -(2**63 - 1) … 2**63 - 1."""
     if type(value) is not int or not -INT_MAX <= value <= INT_MAX:
         refuse("not an integer of 63 bits and a sign")
     return value
 
 
 def flag(value: Any) -> bool:
+    """Check for true or false."""
     if type(value) is not bool:
         refuse("not true or false")
     return value
 
 
 def text(bytes_max: int, bytes_min: int = 0) -> Check:
+    """Make a check for a text of so many bytes in UTF-8."""
     def check(value: Any) -> str:
         if type(value) is not str or not bytes_min <= len(value.encode()) <= bytes_max:
             refuse(f"not a text of {bytes_min} to {bytes_max} bytes")
@@ -213,6 +233,7 @@ def text(bytes_max: int, bytes_min: int = 0) -> Check:
 
 
 def octets(*sizes: int) -> Check:
+    """Make a check for a binary of one of these sizes."""
     def check(value: Any) -> bytes:
         if type(value) is not bytes or len(value) not in sizes:
             refuse(f"not {' or '.join(map(str, sizes))} bytes")
@@ -222,6 +243,7 @@ def octets(*sizes: int) -> Check:
 
 
 def one_of(enum: type[IntEnum]) -> Check:
+    """Make a check for a value of ``enum``."""
     known = {int(member): member for member in enum}
 
     def check(value: Any) -> IntEnum:
@@ -233,6 +255,7 @@ def one_of(enum: type[IntEnum]) -> Check:
 
 
 def optional(inner: Check) -> Check:
+    """Make a check for null or what ``inner`` allows."""
     def check(value: Any) -> Any:
         return None if value is None else inner(value)
 
@@ -240,7 +263,7 @@ def optional(inner: Check) -> Check:
 
 
 def fixed(*inner: Check, make: Callable[[Iterable[Any]], Any] = tuple) -> Check:
-    """An array of exactly these."""
+    """Make a check for an array with exactly these items."""
 
     def check(value: Any) -> Any:
         if type(value) is not tuple or len(value) != len(inner):
@@ -251,7 +274,7 @@ def fixed(*inner: Check, make: Callable[[Iterable[Any]], Any] = tuple) -> Check:
 
 
 def each(inner: Check) -> Check:
-    """A short array of such."""
+    """Make a check for a short array of such items."""
 
     def check(value: Any) -> tuple[Any, ...]:
         if type(value) is not tuple:
@@ -262,7 +285,8 @@ def each(inner: Check) -> Check:
 
 
 def fields_by_name(value: Any) -> dict[str, Any]:
-    """A map of no fixed shape: text to null, booleans, integers, floats, text, arrays (as lists) and such maps."""
+    """Check a map of no fixed shape: text to null, booleans, integers, floats, text, arrays (as lists) and such
+    maps."""
     if type(value) is not dict:
         refuse("not a map")
     return _free(value, 0)  # type: ignore[no-any-return]
@@ -282,19 +306,19 @@ def _free(value: Any, depth: int) -> Any:
     return value
 
 
-client_id = text(CLIENT_ID_BYTES_MAX, 1)
-client_id_or_none = text(CLIENT_ID_BYTES_MAX)
+client_id = text(CLIENT_BYTES_MAX, 1)
+client_id_or_none = text(CLIENT_BYTES_MAX)
 incarnation = octets(0, ID_BYTES)
 cluster = octets(0, ID_BYTES)
 rank = fixed(number, number, signed, number, make=Rank._make)
 identity = fixed(number, incarnation, make=Identity._make)
 
 
-# --- packed lists, column by column: a pass in C for each, not a step in Python for each item
+# --- packed lists, column by column: one pass in C for each column, no Python step for each item
 
 
 def numbers(items_max: int) -> Check:
-    """A packed list of integers."""
+    """Make a check for a packed list of integers."""
 
     def check(value: Any) -> list[int]:
         items = unpack_list(value, items_max, 0)
@@ -306,7 +330,7 @@ def numbers(items_max: int) -> Check:
 
 
 def texts(items_max: int) -> Check:
-    """A packed list of client ids, or ""."""
+    """Make a check for a packed list of client ids or ""."""
 
     def check(value: Any) -> list[str]:
         items = unpack_list(value, items_max, 0)
@@ -318,20 +342,21 @@ def texts(items_max: int) -> Check:
 
 
 def longs(value: Any) -> bytes:
-    """Integers of 8 bytes each, little endian; they are not looked at here."""
+    """Check for integers of 8 bytes each, little endian; their values are not checked here."""
     if type(value) is not bytes or len(value) % LONG_BYTES:
         refuse("not a binary of 8 bytes an integer")
     return value
 
 
 def blob(value: Any) -> bytes:
+    """Check for a binary."""
     if type(value) is not bytes:
         refuse("not a binary")
     return value
 
 
-def rows(items_max: int, *types: type[Any], text_bytes_max: int = CLIENT_ID_BYTES_MAX) -> Check:
-    """A packed list of arrays with columns of these types; texts are client ids or "" unless they may be longer."""
+def rows(items_max: int, *types: type[Any], text_bytes_max: int = CLIENT_BYTES_MAX) -> Check:
+    """Make a check for a packed list of arrays of these types, with texts of at most ``text_bytes_max``."""
 
     def check(value: Any) -> list[tuple[Any, ...]]:
         items = unpack_list(value, items_max, len(types))
@@ -343,7 +368,7 @@ def rows(items_max: int, *types: type[Any], text_bytes_max: int = CLIENT_ID_BYTE
 
 
 def mixed_rows(items_max: int, width_max: int) -> Check:
-    """A packed list of arrays of integers, texts and bytes, each at most ``width_max`` long."""
+    """Make a check for a packed list of arrays of integers, texts and bytes, each at most ``width_max`` long."""
 
     def check(value: Any) -> list[tuple[Any, ...]]:
         items = unpack_list(value, items_max, width_max)
@@ -364,12 +389,12 @@ def columns(items: list[Any], width: int) -> tuple[tuple[Any, ...], ...]:
     return tuple(zip(*items, strict=True))
 
 
-def check_column(column: Sequence[Any], of: type[Any], text_bytes_max: int = CLIENT_ID_BYTES_MAX) -> None:
-    """All of exactly this type and within its bounds. Raises `WireError`."""
+def check_column(column: Sequence[Any], of: type[Any], text_bytes_max: int = CLIENT_BYTES_MAX) -> None:
+    """Check that all values have exactly this type and are within its bounds. Raises `WireError`."""
     if not set(map(type, column)) <= {of}:
         refuse(f"a list with something else than {of.__name__}")
     if of is int and column and not 0 <= min(column) <= max(column) <= INT_MAX:
         refuse("a list with an integer that is not from 0 to 2**63 - 1")
     if of is str and any(len(text.encode()) > text_bytes_max for text in set(column)):
-        what = "client id" if text_bytes_max == CLIENT_ID_BYTES_MAX else "text"
+        what = "client id" if text_bytes_max == CLIENT_BYTES_MAX else "text"
         refuse(f"a list with a {what} over {text_bytes_max} bytes")

@@ -1,1 +1,1 @@
-"""The `alpo` command: a thin, scriptable face over the client library."""
+"""The `alpo` command: a thin, scriptable interface to the client library."""

@@ -17,7 +17,7 @@ def _entry(name: str, panel: str, help: str, place: str = "") -> Entry:
     return Entry(name, f"alpo_cli.commands.{place or f'{name}:{name}'}", panel, help)
 
 
-#: Every command, in the order of the help. The words are the first sentence of the command's own help.
+#: Every command, in the order of the help. Each text is the first sentence of the command's own help.
 TABLE = (
     _entry("append", _DAILY, "Append payloads: each TEXT, or each line of stdin"),
     _entry("read", _DAILY, "Read guaranteed payloads in order, one a line"),
@@ -68,5 +68,5 @@ def root(
     json: Json = False,
     version: Annotated[bool, version_option("alpo")] = False,
 ) -> None:
-    """What stands before the command."""
+    """Take the options before the command."""
     remember(ctx, servers, config, timeout, json)

@@ -1,13 +1,14 @@
-"""`alpo append`: payloads from words or a stream into the log, many in flight, results in order.
+"""Work of `alpo append`: append payloads from arguments or a stream, many in flight; results in order.
 
 Laws:
 
-* A stream is never held whole: at most IN_FLIGHT_MAX appends of BYTES_MAX payload bytes are under way, and no more
-  is read from stdin before there is room.
-* The first failure stops the reading. What is under way is seen through, and then the ending tells the first
-  append whose outcome is unknown, if there is one (exit 3), else the first failure.
-* What waits for everyone is appended and known by then: whatever comes of the waiting, its lines are printed.
-* Ctrl-C (and SIGTERM) ends at once and tells the same.
+* A stream is never held whole: at most IN_FLIGHT_MAX appends of BYTES_MAX payload bytes are in flight; stdin is read
+  only while more may be.
+* The first failure stops the reading. Appends in flight are waited for. Then the command reports the first append whose
+  outcome is unknown, if there is one (exit 3), else the first failure.
+* With --wait everyone, appends are answered before the waiting begins: their lines are printed even if the waiting
+  fails.
+* Ctrl-C (and SIGTERM) ends at once, and reports the same.
 """
 
 from __future__ import annotations
@@ -26,26 +27,26 @@ import anyio
 import alpo
 from alpo.client.handle import Handle
 from alpo.client.operating import why_waiting
-from alpo.client.wakeups import News
+from alpo.client.tasks import News
 from alpo.errors import AlpoError, Fenced, NotEverywhere, NotGuaranteed, SerialReused, SessionExpired, TooLarge
 
 from .connecting import connected
 from .exits import Failed, UsageProblem, reason
-from .interrupts import unless_interrupted
 from .options import Target
 from .output import Sink, json_line, say
 from .payloads import Batcher, Splitter, Whole, from_stream, from_words
 from .progress import keep_line
+from .running import unless_interrupted
 
 IN_FLIGHT_MAX = 2_000
 BYTES_MAX = 16 << 20
 
-#: One append: its payloads; more than one go as an atomic batch.
+#: Payloads of one append; several are an atomic batch.
 Append = list[bytes]
 
 
 class Appends(Protocol):
-    """What `Run` needs of a `Log`."""
+    """Part of a `Log` that `Run` needs."""
 
     def append_nowait(self, payload: bytes) -> Handle: ...
 
@@ -54,7 +55,7 @@ class Appends(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What the command line asks for. ``batch``: payloads an append, 0: all in one."""
+    """The command line's request. ``batch``: payloads in an append, 0: all in one."""
 
     words: tuple[str, ...]
     file: Path | None
@@ -67,7 +68,7 @@ class Plan:
     everyone: bool = False
 
     async def appends(self) -> AsyncIterator[list[Append]]:
-        """The appends in order, those that came together."""
+        """Yield the appends in order, in groups as they were read."""
         batcher = Batcher(self.batch)
         async with AsyncExitStack() as stack:
             if self.words:
@@ -92,39 +93,39 @@ class Plan:
 
 
 def hint_on_terminal(what: str) -> None:
-    """Who typed the command alone is not to wonder what it waits for."""
+    """Tell a user who typed the command alone what it waits for."""
     if sys.stdin.isatty():
         say(f"reading {what} from the terminal; Ctrl-D ends")
 
 
 class Run:
-    """The appends under way and what became of those before. ``sink`` None: results are not printed."""
+    """Appends in flight, and results of earlier ones. ``sink`` None: results are not printed."""
 
     def __init__(self, log: Appends, sink: Sink | None, as_json: bool) -> None:
         self._log = log
         self._sink = sink
         self._as_json = as_json
-        self._under_way: deque[tuple[Handle, int, int]] = deque()  # with payloads, bytes
+        self._under_way: deque[tuple[Handle, int, int]] = deque()  # with number of payloads, bytes
         self._bytes = 0
         self._answered = anyio.Event()
         self._waiting = News()
         self._feeding = anyio.CancelScope()
         self._failed: list[AlpoError] = []
         self._writing = False
-        #: Bad input, which stopped the reading, or results that could not be written.
+        #: Bad input, which stopped the reading, or an error in writing results.
         self.problem: AlpoError | UsageProblem | OSError | None = None
         self.payloads = 0
-        #: The first payload, counted from 1, that is larger than the cluster takes; 0: none.
+        #: Number (from 1) of the first payload that is larger than the cluster allows; 0: none.
         self.too_large = 0
         self._taken = 0
-        #: Is what was appended no longer the front of the input: was something appended after a failure?
+        #: True if something was appended after a failed append: the log does not hold just the front of the input.
         self.has_gaps = False
         self.first_lsn: int | None = None
         self.last_lsn: int | None = None
 
     async def feed(self, source: Callable[[], AsyncIterator[list[Append]]]) -> None:
-        """Take appends from the source until it ends or something fails; then wait for what is under way, and until
-        its results are written."""
+        """Append from the source until it ends or something fails; then wait for appends in flight, and until their
+        results are written."""
         try:
             with self._feeding:
                 async with aclosing(source()) as groups:  # type: ignore[type-var]
@@ -140,7 +141,7 @@ class Run:
     async def see_through(
         self, source: Callable[[], AsyncIterator[list[Append]]], beside: Callable[[], Coroutine[None, None, None]]
     ) -> None:
-        """`feed` and `collect`, with ``beside`` for as long."""
+        """Run `feed` and `collect`, and ``beside`` until they are done."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self.collect)
             tasks.start_soon(beside)
@@ -148,8 +149,8 @@ class Run:
             tasks.cancel_scope.cancel()
 
     async def part(self) -> None:
-        """Before the log is left: after a failure all is known that will be, so the library is not to wait for what is
-        still in line."""
+        """Keep the library from waiting for queued appends at the end, if something failed: all that can be known is
+        known then."""
         if self.failure() is not None:
             with anyio.CancelScope() as leaving:
                 leaving.cancel()
@@ -171,7 +172,7 @@ class Run:
         self._answered.set()
 
     async def collect(self) -> None:
-        """Take what is done, in order, and print it; for ever."""
+        """Take finished appends in order and print them, until cancelled."""
         while True:
             await self._answered.wait()
             self._answered = anyio.Event()
@@ -181,7 +182,7 @@ class Run:
                 try:
                     await self._sink.write("".join(lines).encode())
                 except BrokenPipeError:
-                    self._sink = None  # nobody reads the results any more; the appends go on
+                    self._sink = None  # nobody reads the results any more; appends continue
                 except OSError as error:
                     self._sink, self.problem = None, error
             self._writing = False
@@ -209,7 +210,7 @@ class Run:
         return lines
 
     def failure(self) -> AlpoError | UsageProblem | OSError | None:
-        """What the ending tells, by the law above. After Ctrl-C what was sent and not answered counts as unknown."""
+        """The error to report, by the laws above. After Ctrl-C, appends sent and not answered count as unknown."""
         errors: list[AlpoError] = list(self._failed)
         for handle, _, _ in self._under_way:
             if handle.error is not None:
@@ -221,7 +222,7 @@ class Run:
         return unknown or next(iter(errors), None) or self.problem
 
     def summary(self) -> str:
-        """How much was appended, and where."""
+        """Text saying how much was appended, and where."""
         if self.first_lsn is None:
             return "nothing appended" if not self.payloads else f"{self.payloads:,} appended"
         span = f"{self.first_lsn}" if self.first_lsn == self.last_lsn else f"{self.first_lsn} to {self.last_lsn}"
@@ -247,7 +248,7 @@ def _line(lsn: int | None, count: int, sender: _Sender, duplicate: bool | None, 
 
 
 async def append_all(target: Target, plan: Plan) -> None:
-    """Append what the plan says. Raises by the laws above; KeyboardInterrupt when nothing is in doubt after Ctrl-C."""
+    """Append as the plan says. Raises by the laws above; KeyboardInterrupt if nothing is in doubt after Ctrl-C."""
     show_results = target.json or bool(plan.words)
     run: Run | None = None
     lacking: NotEverywhere | None = None
@@ -281,7 +282,7 @@ async def append_all(target: Target, plan: Plan) -> None:
 
 
 async def append_by_hand(target: Target, plan: Plan) -> None:
-    """The retry across processes: each append under its own serial from ``plan.serial`` on, one after the other."""
+    """Retry appends of another process: each under its own serial from ``plan.serial`` on, one after the other."""
     assert plan.client is not None and plan.serial is not None
     sent = _Named(plan.client, plan.serial, plan.epoch)
 
@@ -296,7 +297,7 @@ async def append_by_hand(target: Target, plan: Plan) -> None:
                             payloads, client=sent.client, serial=sent.serial, epoch=sent.known_epoch
                         )
                     except SessionExpired as error:
-                        # Not the only transmission: an earlier process sent it, and nobody can tell any more (R22).
+                        # An earlier process had sent it, and the cluster no longer knows what became of it (R22).
                         raise sent.unknown(str(error)) from error
                     except (Fenced, SerialReused) as error:
                         raise Failed(f"{error}{_epoch_hint(plan)}") from error
@@ -313,7 +314,7 @@ async def append_by_hand(target: Target, plan: Plan) -> None:
 
 
 def _epoch_hint(plan: Plan) -> str:
-    """What may be wrong with a retry that was refused, and with the payloads nothing: only names have epochs."""
+    """Hint for a refused retry of a named client: perhaps not the payloads but the epoch is wrong. "" for others."""
     if plan.client is None or plan.client.startswith("~"):
         return ""
     asked = "the epoch on record (no --epoch was given)" if plan.epoch is None else f"--epoch {plan.epoch}"
@@ -322,7 +323,7 @@ def _epoch_hint(plan: Plan) -> str:
 
 @dataclass(slots=True)
 class _Named:
-    """Who a retry by hand is sent as. ``known_epoch`` None: the one on record."""
+    """Identity that a retry is sent under. ``known_epoch`` None: the cluster's recorded one."""
 
     client: str
     serial: int
@@ -338,6 +339,6 @@ class _Named:
 
 
 def _progress(log: alpo.Log, run: Run) -> str:
-    """How far it is, and why it waits."""
+    """Progress line: how far it is, and why it waits."""
     reason = why_waiting(log)
     return run.summary() if reason is None else f"{run.summary()}, waiting: {reason}"

@@ -1,4 +1,4 @@
-"""`alpo backup`, `alpo restore` and `alpo recover`: a log carried away, and a new cluster made of what there is."""
+"""Work of `alpo backup`, `alpo restore` and `alpo recover`: copy a log, and make a new cluster of what exists."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from shlex import quote
 
-from alpo.client.operator.backup import Overtaken, copy_log
+from alpo.client.operator.files import Overtaken, copy_log
 from alpo.client.servers import Servers
+from alpo.core.disk_space import size_text as size
 from alpo.storage.backup import BackupWriter, Finished
 from alpo.storage.founding import Founded, Remains, recovery, restore
 from alpo.storage.interface import StoreError
 from alpo.wire.requests import BackupHead, BackupRows
 
-from .checks import size
 from .connecting import telling
 from .exits import Failed, UsageProblem
 from .options import Target
@@ -26,13 +26,13 @@ from .output import counted, print_json, say
 from .progress import Step, slow_progress
 from .running import in_thread, run
 
-#: How often a copy that cleaning overtook is begun anew.
+#: Attempts at a copy that cleaning overtakes.
 _TRIES = 5
 
 
 @contextmanager
 def store_errors() -> Iterator[None]:
-    """What is wrong with a file is the command's failure. Raises Failed."""
+    """Turn a store's errors into Failed."""
     try:
         yield
     except StoreError as error:
@@ -40,7 +40,7 @@ def store_errors() -> Iterator[None]:
 
 
 def back_up(target: Target, file: Path, server: int | None) -> None:
-    """Copy a server's log into FILE, which appears whole or not at all."""
+    """Copy a server's log into FILE, which appears whole or not at all. Raises Failed, and the library's errors."""
     with slow_progress() as step, store_errors():
         made = run(_copy, target, file, server, step)
     if target.json:
@@ -97,7 +97,7 @@ def _check_space(file: Path, about: int) -> None:
 
 
 def make_of(target: Target, file: Path, data: Path, id: int, listen: str) -> None:
-    """A new cluster of one member, in DIR, out of a backup."""
+    """Restore the backup ``file`` into ``data``, as the only member of a new cluster. Raises Failed."""
     with slow_progress() as step, store_errors():
         founded = restore(file, data, id, listen, _now_ms(), step)
     _tell(target, founded, data)
@@ -119,7 +119,8 @@ def _now_ms() -> int:
 
 
 def recover(target: Target, data: Path, yes: bool) -> None:
-    """Go on from one server's directory as the only member of a new cluster, once the operator has said yes."""
+    """Make one server's directory that of a new cluster's only member, once the operator has confirmed. Raises
+    UsageProblem, Failed."""
     if not yes and not sys.stdin.isatty():
         raise UsageProblem("this asks before it does anything: answer on a terminal, or give --yes")
     with slow_progress() as step, store_errors(), recovery(data, step) as found:
@@ -133,7 +134,7 @@ def recover(target: Target, data: Path, yes: bool) -> None:
 
 
 def warning(remains: Remains, data: Path) -> str:
-    """What is about to happen, and what it may cost."""
+    """Text saying what is about to happen, and what may be lost."""
     boot = remains.boot
     others = [f"{id} ({address})" for id, address in remains.members if id != boot.me.id]
     mark = max(boot.guaranteed_id, boot.applied_id)

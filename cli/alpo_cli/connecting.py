@@ -1,6 +1,6 @@
-"""The log that a command works on, and a line on the terminal while no server would do.
+"""The log that a command works on, with a line on the terminal while no server answers.
 
-Law: what a command raises comes out as it was raised, whether or not there is a terminal.
+Law: a command's errors come out as they were raised, with or without a terminal.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from .progress import keep_line, on_terminal
 
 @asynccontextmanager
 async def connected(target: Target) -> AsyncIterator[alpo.Log]:
-    """The log of these servers, closed at the end."""
-    from alpo.client.operating import why_waiting  # which help does without
+    """Connect to the servers; the log is closed at the end."""
+    from alpo.client.operating import why_waiting  # help does without this import
 
     async with (
         alpo.connect(",".join(target.servers), timeout_s=target.timeout_s) as log,
@@ -28,7 +28,7 @@ async def connected(target: Target) -> AsyncIterator[alpo.Log]:
 
 @asynccontextmanager
 async def telling(why: Callable[[], object]) -> AsyncIterator[None]:
-    """While ``why()`` gives what is waited for, the terminal says so."""
+    """Show on the terminal what is waited for, while ``why()`` returns it."""
     if not on_terminal():
         yield
         return

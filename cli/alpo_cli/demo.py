@@ -1,7 +1,7 @@
-"""`make demo`: a real file goes through a cluster whose leader is killed in the middle, and comes back whole.
+"""`make demo`: append a real file to a cluster whose leader is killed in the middle, and read it back whole.
 
-Three alpod processes on loopback in a temporary directory. Exits 0 only if every check really held; whatever
-happens, no process and no file is left behind.
+Three alpod processes on loopback in a temporary directory. Exits with 0 only if every check held; in any case no
+process and no file is left behind.
 """
 
 from __future__ import annotations
@@ -27,18 +27,17 @@ import alpo
 from alpo.client.handle import Handle
 
 from .exits import Failed, guarded
-from .interrupts import unless_interrupted
-from .leaders import caught_up_within, leader_within
-from .local_cluster import LocalCluster, free_base_port
+from .local_cluster import LocalCluster, caught_up_within, free_base_port, leader_within
+from .running import unless_interrupted
 
 TEXT = Path(__file__).resolve().parents[2] / "tests" / "data" / "alice.txt"
 CLIENT = "demo"
 SIZE = 3
 WITHIN_S = 20.0
 IN_FLIGHT_MAX = 64
-#: Appends a second, at most: so that there is something to see.
+#: Most appends per second: slow enough to watch.
 PACE = 1_200.0
-#: How long the dead server stays away once the others go on.
+#: Seconds that the killed server stays away once the others continue.
 AWAY_S = 0.5
 NEXT = """  [bold]Next, for you to paste[/bold]
 
@@ -52,7 +51,7 @@ alpo cluster stop --dir /tmp/alpo"""
 
 @dataclass(slots=True)
 class Story:
-    """What happened while the file was appended. ``gone``: set when the appends go on after the kill."""
+    """Record of what happened while the file was appended. ``goes_on``: set when appends continue after the kill."""
 
     killed: int
     killed_at: int = 0
@@ -63,7 +62,7 @@ class Story:
 
 
 async def append_all(console: Console, cluster: LocalCluster, lines: list[bytes], story: Story) -> None:
-    """Append every line; half-way the leader is killed, and started again once the others go on without it."""
+    """Append every line; half-way kill the leader, and start it again once the others continue."""
     started_s = time.perf_counter()
     columns = (TextColumn("  appending"), BarColumn(40), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as bar:
@@ -115,7 +114,7 @@ async def _revive(console: Console, cluster: LocalCluster, story: Story) -> None
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """One server's own copy, compared with the file."""
+    """One server's copy of the log, compared with the file."""
 
     server: int
     payloads: int
@@ -129,7 +128,7 @@ class Copy:
 
 
 async def read_copy(cluster: LocalCluster, server: int, count: int) -> Copy:
-    """Read one server's own copy, and count what is missing or there twice by the serials (one a line)."""
+    """Read one server's copy, and count missing and doubled payloads by their serials (one per line of the file)."""
     digest, serials, lsns = hashlib.sha256(), Counter[int](), []
     async with alpo.connect(cluster.addresses, timeout_s=WITHIN_S) as log:
         async for record in log.read(local=True, server=server):
@@ -142,7 +141,7 @@ async def read_copy(cluster: LocalCluster, server: int, count: int) -> Copy:
 
 
 def show_copies(console: Console, copies: list[Copy], digest: str) -> None:
-    """One line a server."""
+    """Print a table with a row for each server."""
     drawn = Table(box=None, padding=(0, 2), header_style="bold")
     for column in ("read back from", "lines", "lost", "doubled", "sha256", ""):
         drawn.add_column(column, justify="right" if column in ("lines", "lost", "doubled") else "left")
@@ -155,7 +154,7 @@ def show_copies(console: Console, copies: list[Copy], digest: str) -> None:
 
 
 async def tell(console: Console, cluster: LocalCluster, name: str, content: bytes) -> None:
-    """The whole story. Raises Failed unless every copy is the file, byte for byte."""
+    """Run the demo. Raises Failed unless every copy equals the file, byte for byte."""
     lines = content.removesuffix(b"\n").split(b"\n")
     digest = hashlib.sha256(content.removesuffix(b"\n") + b"\n").hexdigest()
     console.print(Panel.fit("[bold]ALPO[/bold]  a replicated log: durable, exactly once,\n"
@@ -179,14 +178,14 @@ async def tell(console: Console, cluster: LocalCluster, name: str, content: byte
 
 
 def pasted() -> str:
-    """What to try next, for a shell that may not find the command."""
+    """Commands to try next; with a PATH if the shell may not find alpo."""
     if shutil.which("alpo"):
         return PASTED
     return f"export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH\n{PASTED}"
 
 
 def run(text: Path) -> None:
-    """Set up, tell the story, clean up. Raises Failed, KeyboardInterrupt, or what the library raises."""
+    """Set up, run the demo, clean up. Raises Failed, KeyboardInterrupt, or the library's errors."""
     if not text.is_file():
         raise Failed(f"{text} is missing: run the demo from a checkout, or give a text file")
     content = text.read_bytes()
@@ -207,11 +206,11 @@ def run(text: Path) -> None:
             if not done:
                 for server in cluster.servers:
                     print(f"--- the log of server {server.id} ends:\n{server.log_tail(5)}", file=sys.stderr)
-            cluster.stop(grace_s=0.0)  # the directory goes as well: nothing to hand over to anyone
+            cluster.stop(grace_s=0.0)  # the directory is deleted as well: no handover needed
 
 
 def main() -> None:
-    """``python -m alpo_cli.demo [FILE]``."""
+    """Run ``python -m alpo_cli.demo [FILE]``."""
     text = Path(sys.argv[1]) if len(sys.argv) > 1 else TEXT
     sys.exit(guarded(lambda: run(text)))
 

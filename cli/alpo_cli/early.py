@@ -1,13 +1,13 @@
-"""Ctrl-C before there is anything to interrupt: while modules are imported and the command line is read.
+"""Ctrl-C before a command begins: while modules are imported and the command line is parsed.
 
 Laws:
 
-* It ends the process at once and without a word, by the code that a shell gives to Ctrl-C. (Raised as an exception in
-  the middle of an import it would come out as a traceback, or vanish.)
-* From the command's first step on it is an exception, as everywhere (`begin`). Who ignores SIGINT, or handles it in
-  a way of its own, goes on doing so.
+* It ends the process at once and silently, with a shell's exit code for Ctrl-C. (An exception in the middle of an
+  import would come out as a traceback, or vanish.)
+* From the command's first step on it raises KeyboardInterrupt as usual (`begin`). A process that ignores SIGINT, or
+  handles it in its own way, keeps doing so.
 
-No imports but the smallest: this module stands before all others.
+This module has the fewest imports possible: it is imported before all others.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ def _end(*_: object) -> None:
 
 
 def until_begun() -> None:
-    """From here to `begin` Ctrl-C ends the process. For the main thread."""
+    """Have Ctrl-C end the process until `begin`. For the main thread."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _end)
 
 
 def begin() -> None:
-    """Ctrl-C is a KeyboardInterrupt again."""
+    """Have Ctrl-C raise KeyboardInterrupt again."""
     if signal.getsignal(signal.SIGINT) is _end:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,11 +1,11 @@
-"""What a command's end means to the shell that ran it: the one place where errors become exit codes.
+"""Exit codes: the one place where errors become what the shell sees.
 
 Laws:
 
-* 0 done; 1 the cluster said no, could not be reached, or the outcome is a known failure; 2 wrong usage or input;
-  3 the outcome of an append is unknown. Nothing else, and reads never end 3.
-* Every ending but 0 says why on stderr, in one message, control characters escaped.
-* A reader that went away (`alpo read | head`) is no error: quiet, 0.
+* 0 done; 1 the cluster refused, could not be reached, or the outcome is a known failure; 2 wrong usage or input; 3 the
+  outcome of an append is unknown. No others, and reads never end with 3.
+* Every ending but 0 says why on stderr, in one message, with control characters escaped.
+* A reader that has gone (`alpo read | head`) is no error: nothing is printed, 0.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ UNKNOWN = 3
 
 
 class UsageProblem(Exception):
-    """The command line or its input cannot be right (exit 2)."""
+    """The command line or its input is wrong (exit 2)."""
 
 
 class Failed(Exception):
-    """The command could not do its work, and nothing is left in doubt (exit 1)."""
+    """The command could not do its work, and nothing is in doubt (exit 1)."""
 
 
 class Unreached(Failed):
-    """None of the servers that were named, or looked for by default, answers."""
+    """None of the servers named, or of the default ones, answers."""
 
     def __init__(self, servers: Iterable[str]) -> None:
         super().__init__(f"none of {', '.join(servers)} could be reached")
 
 
 class Unknown(Failed):
-    """The outcome of appends is unknown (exit 3), and the message itself says what to do."""
+    """The outcome of appends is unknown (exit 3); the message says what to do."""
 
 
 def code_of(error: BaseException) -> int:
-    """The exit code for one error that is no group. Errors that are nobody's plan (bugs) are not for here."""
+    """Exit code for a planned error that is no group."""
     if isinstance(error, NotGuaranteed | SessionExpired | Unknown):
         return UNKNOWN
     if isinstance(error, UsageProblem | TooLarge):
@@ -55,7 +55,7 @@ def code_of(error: BaseException) -> int:
 
 
 def message_of(error: BaseException) -> str:
-    """What stderr says of it."""
+    """Text of the error for stderr."""
     if isinstance(error, NotGuaranteed):
         return f"{error}\noutcome unknown; retry with {retry_flags(error)}"
     if isinstance(error, KeyboardInterrupt):
@@ -68,28 +68,28 @@ def message_of(error: BaseException) -> str:
 
 
 def reason(error: OSError) -> str:
-    """What the system says, without the number that it has for it."""
+    """The system's text for an error, without its number."""
     return error.strerror or str(error) or type(error).__name__
 
 
 def retry_flags(error: NotGuaranteed) -> str:
-    """The flags of `alpo append` that name the append whose outcome is unknown, fit for a shell.
+    """Flags of `alpo append`, quoted for a shell, that name the append whose outcome is unknown.
 
-    A named client's epoch is left out when it is not known: the one on record will do.
+    The epoch of a named client is left out if unknown: the recorded one is used then.
     """
     epoch = "" if error.epoch == 0 and not error.client.startswith("~") else f" --epoch {error.epoch}"
     return f"--client {quote(error.client)} --serial {error.serial}{epoch}"
 
 
 def leaves(error: BaseException) -> list[BaseException]:
-    """The errors inside groups, however deep; a plain error stands for itself."""
+    """The errors inside groups, however deep; a plain error is returned by itself."""
     if isinstance(error, BaseExceptionGroup):
         return [leaf for inner in error.exceptions for leaf in leaves(inner)]
     return [error]
 
 
 def worst(error: BaseException) -> BaseException:
-    """Of a group, the error that decides the ending: a bug first, then the unknown outcome, then the rest."""
+    """The error of a group that decides the exit code: a bug first, then an unknown outcome, then the rest."""
     planned = (AlpoError, UsageProblem, Failed, OSError, KeyboardInterrupt)
     found = leaves(error)
     unplanned = [e for e in found if not isinstance(e, planned)]
@@ -103,9 +103,10 @@ def _no_hint(error: BaseException) -> str:
 def guarded(
     body: Callable[[], None], program: str = "alpo", hint: Callable[[BaseException], str] = _no_hint
 ) -> int:
-    """Run a command's body; say what went wrong; return its exit code. Bugs pass through with their traceback.
+    """Run a command's body, report an error on stderr, and return the exit code. Bugs pass through with their
+    traceback.
 
-    ``program``: whose errors these are, what every message begins with. ``hint``: what to do about it, to be added.
+    ``program``: name that begins the message. ``hint``: function that returns a text to add.
     """
     begin()
     try:
@@ -128,7 +129,7 @@ def guarded(
 
 
 def _close_stdout() -> None:
-    """The interpreter flushes stdout once more as it ends: let it do so into nothing."""
+    """Redirect stdout to nothing, because the interpreter flushes it once more at its end."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.close(nowhere)

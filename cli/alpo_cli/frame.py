@@ -1,12 +1,12 @@
-"""What the project's commands have in common: groups that load a command when it is called, plain help, plain errors.
+"""Base of the project's commands: groups that import a command when it is called, plain help, plain errors.
 
 Laws:
 
-* The names of a root's commands and what each is for stand in a table: help, completion and a mistyped name import no
-  command. Of a command only its own module is imported.
-* Every error of usage is one line, `PROGRAM: what is wrong`, and exit code 2; a name that is nearly right is asked
-  for ("did you mean").
-* Values are read here, not by Typer, whose own way imports Pydantic and speaks with its voice.
+* The names of a root's commands and their purposes are in a table: help, completion and a misspelt name import no
+  command. A command imports only its own module.
+* Every usage error is one line, `PROGRAM: what is wrong`, and exit code 2; for a name that is nearly right it adds "did
+  you mean".
+* Values are parsed here, not by Typer, which would import Pydantic and use its messages.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .output import say
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-#: Beyond this a limit is the machine's, not one to tell people of.
+#: Limits above this come from the machine, and are not shown.
 _TOLD_MAX = 2**31 - 1
 _SHOWN_CHARS_MAX = 80
 _WHOLE = re.compile(r"[+-]?[0-9]{1,4000}")
@@ -38,7 +38,7 @@ _SENTENCE = re.compile(r"(?<=\.)\s")
 
 
 class Entry(NamedTuple):
-    """A command of a root. ``place``: MODULE:NAME of the function, or of the `App` of a group."""
+    """A command of a root. ``place``: MODULE:NAME of the function, or of a group's `App`."""
 
     name: str
     place: str
@@ -47,7 +47,7 @@ class Entry(NamedTuple):
 
 
 class _Item(NamedTuple):
-    """What shells are told of one completion."""
+    """A completion for shells."""
 
     value: str
     help: str
@@ -55,23 +55,23 @@ class _Item(NamedTuple):
 
 
 class Wrong(typer.BadParameter):
-    """An error of usage in words that are whole by themselves."""
+    """A usage error whose message is complete in itself."""
 
 
 def shown(value: object) -> str:
-    """What was given, quoted, for a message."""
+    """The user's value in quotes, for a message."""
     text = repr(value)
     return text if len(text) <= _SHOWN_CHARS_MAX else text[: _SHOWN_CHARS_MAX - 1] + "…"
 
 
 def did_you_mean(given: str, known: Sequence[str]) -> str:
-    """``; did you mean x?``, or nothing."""
+    """Text ``; did you mean x?``, or ""."""
     near = get_close_matches(given, known, n=2, cutoff=0.66)
     return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
 def process_value(param: Any, ctx: typer.Context, value: Any) -> Any:
-    """What stands in the place of a parameter's own `process_value`: the value as the command takes it.
+    """Parse a parameter's value; replaces the parameter's own method `process_value`.
 
     Raises `Wrong`.
     """
@@ -88,7 +88,7 @@ def process_value(param: Any, ctx: typer.Context, value: Any) -> Any:
 
 
 def spelt(param: Any) -> str:
-    """A parameter as people type it: ``--from``, or the placeholder of an argument."""
+    """The parameter as people type it: ``--from``, or an argument's placeholder."""
     return str(max(param.opts, key=len)) if param.param_type_name == "option" else placeholder(param)
 
 
@@ -142,7 +142,7 @@ def spell(value: object) -> str:
 
 
 def placeholder(param: Any) -> str:
-    """What stands for the value in help: ``LSN``, ``a|b``."""
+    """Placeholder for the value in help: ``LSN``, ``a|b``."""
     described = getattr(param, "type_descriptor", None)
     if param.metavar is not None:
         name = str(param.metavar)
@@ -156,18 +156,18 @@ def placeholder(param: Any) -> str:
 
 
 class _Plain:
-    """A command or group whose parameters and help are plain."""
+    """Mixin for commands and groups with plain parameters and help."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """As Typer's, --help included; every one of them reads its value here."""
+        """The parameters, --help included, with `process_value` replaced."""
         params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
         for param in params:
-            if hasattr(param, "type_descriptor"):  # not in every version of Typer: those read as they will
+            if hasattr(param, "type_descriptor"):  # some versions of Typer lack it: they parse by themselves
                 param.process_value = partial(process_value, param)
         return params
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Usage, text with examples, arguments, commands, options."""
+        """Write usage, text with examples, arguments, commands, options."""
         me: Any = self
         formatter.write_usage(ctx.command_path, " ".join(self._usage(ctx)))
         _write_text(formatter, me.help or "")
@@ -196,7 +196,7 @@ class _Plain:
             yield "COMMAND …"
 
     def command_rows(self) -> Iterator[tuple[str, str, str]]:
-        """(panel, name, what it is for) of each command of a group."""
+        """Yield (panel, name, purpose) of each command of a group."""
         return iter(())
 
 
@@ -226,7 +226,7 @@ def _write_rows(formatter: Any, title: str, rows: Sequence[tuple[str, str]]) -> 
 
 
 def _write_text(formatter: Any, text: str) -> None:
-    """Paragraphs wrapped; indented ones (examples) as they stand, close together."""
+    """Write paragraphs wrapped; indented ones (examples) unchanged, without blank lines between them."""
     examples = False
     for paragraph in _BLANK.split(text.strip("\n")):
         verbatim = paragraph.startswith(" ")
@@ -242,16 +242,16 @@ def _write_text(formatter: Any, text: str) -> None:
 
 
 def purpose(help: str | None) -> str:
-    """What a command is for: the first sentence of its help."""
+    """Purpose of a command: the first sentence of its help."""
     return _SENTENCE.split(" ".join(_BLANK.split((help or "").strip())[0].split()))[0].rstrip(".")
 
 
 class Command(_Plain, TyperCommand):
-    """One command."""
+    """A command with plain help."""
 
 
 class Group(_Plain, TyperGroup):
-    """A group, and as a root what ends the process: errors are told in one line."""
+    """A group of commands. As a root it ends the process, and reports errors in one line."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not args and self.no_args_is_help and not ctx.resilient_parsing:
@@ -279,7 +279,7 @@ class Group(_Plain, TyperGroup):
         return found + super(TyperGroup, self).shell_complete(ctx, incomplete)
 
     def main(self, args: Any = None, prog_name: str | None = None, *_: Any, **extra: Any) -> Any:
-        """Run the command line; always leaves by SystemExit."""
+        """Run the command line; always ends with SystemExit."""
         _leave_rich_alone()
         extra["standalone_mode"] = False
         program = prog_name or self.name or "alpo"
@@ -298,7 +298,7 @@ class Group(_Plain, TyperGroup):
 
 
 class _Loaded(Mapping[str, Any]):
-    """The commands of a table, each imported when it is first asked for."""
+    """The commands of a table, each imported when first asked for."""
 
     def __init__(self, table: Sequence[Entry]) -> None:
         self.table = {entry.name: entry for entry in table}
@@ -324,7 +324,7 @@ class _Loaded(Mapping[str, Any]):
 
 
 def lazy(table: Sequence[Entry]) -> type[Group]:
-    """The class of a root whose commands are those of the table."""
+    """Make a root class whose commands are those of the table."""
     class LazyGroup(Group):
         def __init__(self, **options: Any) -> None:
             super().__init__(**{**options, "commands": {}})
@@ -337,7 +337,7 @@ def lazy(table: Sequence[Entry]) -> type[Group]:
 
 
 class App(typer.Typer):
-    """`typer.Typer` with what is said above."""
+    """`typer.Typer` with `Group` and `Command`, and the settings that all roots share."""
 
     def __init__(self, **options: Any) -> None:
         fixed = {"cls": Group, "add_completion": False, "no_args_is_help": True, "rich_markup_mode": None,
@@ -350,7 +350,7 @@ class App(typer.Typer):
 
 
 def told(error: typer.TyperException) -> str:
-    """An error of usage in one plain line."""
+    """A usage error in one plain line."""
     found: Any = error
     path = found.ctx.command_path if getattr(found, "ctx", None) is not None else ""
     see = f"; see {path} --help" if path else ""
@@ -374,7 +374,8 @@ def told(error: typer.TyperException) -> str:
 
 
 def _leave_rich_alone() -> None:
-    """Typer's completion for zsh and fish imports rich to take its markup out of help texts: there is none in ours."""
+    """Keep Typer's completion for zsh and fish from importing rich, which would remove markup that our help texts
+    lack."""
     from typer import _completion_classes
 
     if hasattr(_completion_classes, "_sanitize_help_text"):

@@ -1,12 +1,13 @@
-"""`alpo import`: each line of a file, or of stdin, a payload; the fastest way in, and one that can be gone on with.
+"""Work of `alpo import`: append each line of a file, or of stdin, as fast as possible; an interrupted import can be
+continued.
 
 Laws:
 
-* Under a name the payload of line k has serial k in every run, so a run begins after the last that is in the log, and
-  nothing is left out or appended twice, however the run before it ended.
-* That the input is the one of before is seen from the last line of those: the log has it under that serial, or the run
-  ends before anything is appended.
-* At most what `append.Run` allows is under way and in memory.
+* Under a name, the payload of line k has serial k in every run. So a run begins after the last serial in the log, and
+  nothing is left out or appended twice, however the previous run ended.
+* The last line appended before proves that the input is the same: the log has it under that serial, or the run ends
+  before anything is appended.
+* Memory and appends in flight are bounded by `append.Run`.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ from alpo.errors import NoSpace, NotGuaranteed, Overloaded, SessionExpired, TooL
 
 from .append import Append, Run, hint_on_terminal
 from .exits import Failed, Unknown, UsageProblem, reason
-from .interrupts import unless_interrupted
 from .options import Target
 from .output import print_json, say
 from .payloads import Splitter, Stream, from_stream
 from .progress import Step, slow_progress
+from .running import unless_interrupted
 
 _PROGRESS_EVERY_S = 0.25
 _SHOWN_CHARS_MAX = 60
@@ -42,7 +43,7 @@ _SHOWN_CHARS_MAX = 60
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the command line asks for. ``file`` None: stdin. ``json_lines``: payloads stand in JSON objects."""
+    """The command line's request. ``file`` None: stdin. ``json_lines``: payloads are in JSON objects."""
 
     file: Path | None
     client: str | None
@@ -54,7 +55,7 @@ class Wanted:
 
 
 class _Counted:
-    """A stream that counts what was read of it."""
+    """Stream that counts the bytes read from it."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
@@ -67,8 +68,8 @@ class _Counted:
 
 
 class _ByLine:
-    """A log that takes the payload of one line after the other; of a named client each under the serial of its line, so
-    that one which fails leaves no place for the next."""
+    """Log that takes the payload of one line after the other; for a named client with the line's number as serial, so a
+    failed line leaves its serial unused."""
 
     def __init__(self, log: alpo.Log, wanted: Wanted, done: int) -> None:
         self._log = log
@@ -87,7 +88,7 @@ class _ByLine:
 
 
 class Import:
-    """One run over an input: what it skips, appends, and how far it is."""
+    """One run over an input."""
 
     def __init__(self, target: Target, wanted: Wanted) -> None:
         self._target = target
@@ -96,13 +97,13 @@ class Import:
         self._size_bytes = 0
         self._lines_read = 0
         self._log: alpo.Log | None = None
-        #: Lines that earlier runs have appended.
+        #: Number of lines that earlier runs have appended.
         self.skipped = 0
         self.appends: Run | None = None
 
     async def run(self) -> None:
-        """Append all that is not in the log yet. Raises what opening the session raises; everything else is left for
-        `failure`."""
+        """Append all that is not in the log yet. Raises the errors of opening the session; all others are kept for
+        `Run.failure`."""
         wanted, servers = self._wanted, ",".join(self._target.servers)
         with ExitStack() as stack:
             self._open(stack)
@@ -131,8 +132,7 @@ class Import:
         self._input = _Counted(stream)
 
     async def _lines(self) -> AsyncIterator[list[Append]]:
-        """The appends that are still to be made, those that were read together. Raises UsageProblem for an input that
-        cannot be."""
+        """Yield the appends still to be made, in groups as they were read. Raises UsageProblem for impossible input."""
         number = 0
         parts = from_stream(self._input, Splitter(b"\n"))
         async with aclosing(parts) as groups:  # type: ignore[type-var]
@@ -148,7 +148,7 @@ class Import:
                     for at, line in enumerate(lines[done:], number - len(lines) + done + 1):
                         fresh.append([self._payload(at, line)])
                 except UsageProblem:
-                    yield fresh  # what is right before it goes in
+                    yield fresh  # lines before the bad one are appended
                     raise
                 yield fresh
         if number < self.skipped:
@@ -158,7 +158,7 @@ class Import:
             )
 
     def _payload(self, number: int, line: bytes) -> bytes:
-        """The payload of line ``number``. Raises UsageProblem."""
+        """Payload of line ``number``. Raises UsageProblem."""
         if not self._wanted.json_lines:
             return line
         try:
@@ -168,7 +168,7 @@ class Import:
             raise UsageProblem(f"{self._wanted.name}, line {number}: {error}: {shown!r}") from error
 
     async def _compare(self, line: bytes) -> None:
-        """Is this the line that the log has under the last serial? What was trimmed cannot be compared."""
+        """Check that the log has this line under the last serial, unless it was trimmed. Raises UsageProblem."""
         client, serial, log = self._wanted.client, self.skipped, self._log
         assert client is not None and log is not None
         found = await log.outcome(client, serial)
@@ -187,7 +187,7 @@ class Import:
 
     async def _draw(self, step: Step, run: Run) -> None:
         while True:
-            done = min(self.skipped + run.payloads, self._lines_read)  # what is read is not appended yet
+            done = min(self.skipped + run.payloads, self._lines_read)  # lines read are not appended yet
             done_bytes = self._input.read_bytes * done // max(1, self._lines_read)
             step(f"{run.payloads:,} appended", done_bytes, self._size_bytes)
             await anyio.sleep(_PROGRESS_EVERY_S)
@@ -195,20 +195,20 @@ class Import:
     # -- how it ended
 
     def fields(self) -> dict[str, int | None]:
-        """The JSON keys."""
+        """Keys of the JSON output."""
         run = self.appends
         if run is None:
             return {"first_lsn": None, "last_lsn": None, "count": 0, "skipped": self.skipped}
         return {"first_lsn": run.first_lsn, "last_lsn": run.last_lsn, "count": run.payloads, "skipped": self.skipped}
 
     def summary(self) -> str:
-        """How much went in, for people."""
+        """Text saying how much was appended."""
         run = self.appends
         done = run.summary() if run is not None else "nothing appended"
         return done + (f"; {self.skipped:,} had been before" if self.skipped else "")
 
     def how_to_go_on(self, *, in_doubt: bool) -> str:
-        """What to do after a run that did not come to its end; ``in_doubt``: with outcomes that are unknown."""
+        """Text saying how to continue an incomplete run; ``in_doubt``: some outcomes are unknown."""
         if self._wanted.client is not None:
             return f"go on: the same command again, with --client {self._wanted.client}; nothing is appended twice"
         named = "with --client NAME an import can be gone on with"
@@ -221,7 +221,7 @@ class Import:
 
 
 def payload_of(line: bytes) -> bytes:
-    """The payload in a line of `alpo read --json` or `alpo log export`. Raises ValueError."""
+    """Payload in a line of `alpo read --json` or `alpo log export`. Raises ValueError."""
     try:
         fields = json.loads(line)
     except RecursionError as error:
@@ -239,7 +239,7 @@ def payload_of(line: bytes) -> bytes:
 
 
 async def import_all(target: Target, wanted: Wanted) -> None:
-    """Do it, and say what came of it. Raises what the ending is to tell, KeyboardInterrupt after Ctrl-C."""
+    """Import, and print the result. Raises the error to report, KeyboardInterrupt after Ctrl-C."""
     work = Import(target, wanted)
     interrupted = await unless_interrupted(work.run)
     failure = work.appends.failure() if work.appends is not None else None
@@ -252,7 +252,7 @@ async def import_all(target: Target, wanted: Wanted) -> None:
     if isinstance(failure, Unavailable | Overloaded | NoSpace):
         raise Failed(f"{failure}\n{work.how_to_go_on(in_doubt=False)}")
     too_large = work.appends.too_large if work.appends is not None else 0
-    if isinstance(failure, TooLarge) and too_large:  # found once a server had said what is too large
+    if isinstance(failure, TooLarge) and too_large:  # found only after a server had told the limit
         raise UsageProblem(f"{wanted.name}, line {work.skipped + too_large}: {failure}") from failure
     if failure is not None:
         raise failure

@@ -1,18 +1,19 @@
-"""Files and directories that a command line names, looked at before anything is done with them.
+"""Checks of the command line's values before anything is done: files and directories, and times (`--since`).
 
-Law: what is not there, cannot be read or cannot be made where it is wanted is wrong input, exit 2, told with the name
-that was given and what the system says. What is in a file, once it can be read and is ALPO's, is the command's own
-matter.
+Law: a file that does not exist, cannot be read or cannot be made is wrong input (exit 2); the message has the name as
+given and the system's reason. The content of a readable file of ALPO's is the command's own matter.
 
-Law: nothing is written over a log that is there. No output is what is read, a data file or, but for `alpo backup`, a
-backup; none is in a server's data directory, or has a name that a server takes for its own.
+Law: no existing log is overwritten. Outputs are never an input, a data file or, except for `alpo backup`, a backup;
+none is in a server's data directory, or has one of a server's file names.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from .exits import UsageProblem, reason
@@ -20,21 +21,21 @@ from .exits import UsageProblem, reason
 _SQLITE = b"SQLite format 3\0"
 _DATA_FILE, _LOCK = "alpo.db", "alpo.lock"
 _SERVERS_NAMES = {_LOCK, *(_DATA_FILE + suffix for suffix in ("", "-wal", "-shm", "-journal", ".new"))}
-#: Where an SQLite file has its application id, and those of ALPO's.
+#: Position of the application id in an SQLite file; ALPO's two ids.
 _APPLICATION = slice(68, 72)
 _DATA, _BACKUP = b"ALPO", b"ALPB"
-#: What is behind a name until it is put in place.
+#: Ending of a file's name until it is whole.
 _PARTIAL = ".partial"
 
 
 def a_file(path: Path, said: str = "") -> None:
-    """``path`` can be read. ``said``: the option that named it. Raises UsageProblem."""
+    """Check that ``path`` can be read. ``said``: option that named it. Raises UsageProblem."""
     _look(path, said)
 
 
 def a_log(path: Path, said: str = "", *, backup: bool = False) -> None:
-    """A data directory, its data file or a backup is there and can be read; if so wanted, a ``backup``. What it is, is
-    told by its head alone: one that is damaged is told by who looks into it. Raises UsageProblem."""
+    """Check that a data directory, its data file or a backup (only a backup if ``backup``) exists and can be read. Only
+    its header is examined: the command reports damage further on. Raises UsageProblem."""
     file = path
     if path.is_dir():
         if backup:
@@ -62,10 +63,10 @@ def a_log(path: Path, said: str = "", *, backup: bool = False) -> None:
 def a_new_file(
     path: Path, said: str = "", *, inputs: Iterable[Path] = (), replaced: bool = False, backup: bool = False
 ) -> None:
-    """A file can be made, or replaced, at ``path``, and that takes no log from anybody.
+    """Check that a file can be made or replaced at ``path`` without destroying a log.
 
-    ``inputs``: what is read for it. ``replaced``: it appears by a rename, from a name with ``.partial`` behind.
-    ``backup``: it may take an older backup's place. Raises UsageProblem.
+    ``inputs``: files that are read. ``replaced``: the file appears by a rename from a name ending in ``.partial``.
+    ``backup``: it may replace an older backup. Raises UsageProblem.
     """
     name, directory = _name(path, said), path.absolute().parent
     if path.is_dir():
@@ -86,7 +87,7 @@ def a_new_file(
 
 
 def _spare(path: Path, name: str, inputs: Iterable[Path], backup: bool) -> None:
-    """Raises UsageProblem for what must not be written over, wherever symlinks lead."""
+    """Raise UsageProblem if ``path`` must not be overwritten; symlinks are followed."""
     real = Path(os.path.realpath(path))
     if path.exists() and any(file.exists() and path.samefile(file) for file in inputs):
         raise UsageProblem(f"{name}: is what is read; give another name")
@@ -106,8 +107,8 @@ def _spare_directory(directory: Path, name: str) -> None:
 
 
 def _takes_files(directory: Path) -> bool:
-    """Can one be made there? Rights alone do not tell of /proc, and of what is mounted read-only. A full disk is for
-    the command to tell."""
+    """True if a file can be made in ``directory``: tried out, since permissions say nothing about /proc or read-only
+    mounts. A full disk counts as yes: the command reports that."""
     if not os.access(directory, os.W_OK | os.X_OK):
         return False
     from tempfile import TemporaryFile
@@ -120,8 +121,8 @@ def _takes_files(directory: Path) -> bool:
 
 
 def a_new_directory(path: Path, said: str = "", *, of_server: bool = False) -> None:
-    """``path`` is a directory that can be written to, or can be made one; a server's data directory only if it is to
-    be one. Raises UsageProblem."""
+    """Check that ``path`` is a writable directory or can be made one; a server's data directory only if ``of_server``.
+    Raises UsageProblem."""
     if not of_server:
         _spare_directory(path, _name(path, said))
     there = path.absolute()
@@ -134,7 +135,7 @@ def a_new_directory(path: Path, said: str = "", *, of_server: bool = False) -> N
 
 
 def ending_of(path: Path, endings: Sequence[str], said: str = "") -> str:
-    """Which of ``endings`` (``.svg``) the name has. Raises UsageProblem that names them."""
+    """The one of ``endings`` (``.svg``) that the name has. Raises UsageProblem listing them."""
     if path.suffix not in endings:
         raise UsageProblem(f"{_name(path, said)}: the name must end in {' or '.join(endings)}")
     return path.suffix
@@ -150,3 +151,28 @@ def _look(path: Path, said: str) -> bytes:
 
 def _name(path: Path, said: str) -> str:
     return f"{said} {path}" if said else str(path)
+
+
+_AGO = re.compile(r"(\d{1,9})(ms|s|m|h|d)")
+_UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_RFC3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)")
+
+
+def parse_since(text: str, now: datetime, option: str = "--since") -> datetime:
+    """Parse the option's ``text``; returns a time in UTC. Raises UsageProblem for anything but RFC 3339 with an offset,
+    or a duration."""
+    if ago := _AGO.fullmatch(text):
+        try:
+            return now.astimezone(UTC) - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+        except OverflowError as error:
+            raise UsageProblem(f"{option} {text}: too long ago") from error
+    if _RFC3339.fullmatch(text):
+        try:
+            return datetime.fromisoformat(text.upper()).astimezone(UTC)
+        except (ValueError, OverflowError) as error:
+            raise UsageProblem(f"{option} {text}: {error}") from error
+    if _RFC3339.fullmatch(f"{text}Z"):
+        raise UsageProblem(
+            f"{option} {text}: the offset is missing: {text}Z is UTC, {text}+01:00 an hour before it"
+        )
+    raise UsageProblem(f"{option} {text}: accepted: RFC 3339 (2026-01-31T08:00:00Z) or how long ago (90s, 10m, 2h, 3d)")

@@ -1,12 +1,12 @@
-"""Real alpod processes on loopback, for development, benches and the demo: what is on disk and what is running.
+"""Local clusters of real alpod processes, for development, benches and demos: files, processes, and waiting for them.
 
 Laws:
 
-* DIR/cluster.json says who belongs to the cluster (ports, data directories) and which pids were started last. It is
-  replaced whole, never written in place.
-* A pid is only a hint: no process is counted as running, or sent a signal, unless its own command line names the
-  server's data directory.
-* Every wait has an end.
+* DIR/cluster.json lists the servers (ports, data directories) and the pids started last. It is replaced whole, never
+  written in place.
+* A pid is only a hint: a process counts as running, and is sent a signal, only if its command line names the server's
+  data directory.
+* Every wait is bounded.
 """
 
 from __future__ import annotations
@@ -22,6 +22,10 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+import alpo
+from alpo.errors import AlpoError
 
 from .exits import Failed, UsageProblem, reason
 
@@ -34,7 +38,7 @@ _POLL_S = 0.02
 
 @dataclass(slots=True)
 class LocalServer:
-    """One member; ``pid`` 0 if it was never started, ``process`` only in the process that started it."""
+    """One server; ``pid`` is 0 if it was never started, ``process`` is set only in the process that started it."""
 
     id: int
     address: str
@@ -49,17 +53,17 @@ class LocalServer:
 
     @property
     def lost_data(self) -> bool:
-        """Was it started before, and has nothing left of that?"""
+        """True if this server was started before, and its data is gone."""
         return self.pid > 0 and not (self.data / "alpo.db").exists()
 
     def running(self) -> bool:
-        """Is the process that was started last still this very alpod? (A zombie has no command line.)"""
+        """True if the process started last is still this alpod. (A zombie has no command line.)"""
         if self.process is not None and self.process.poll() is not None:
             return False
         return self.pid > 0 and str(self.data) in command_line(self.pid)
 
     def send(self, signal_number: int) -> bool:
-        """Send a signal if it runs; whether it did."""
+        """Send a signal if it runs; True if it did."""
         if not self.running():
             return False
         try:
@@ -69,7 +73,7 @@ class LocalServer:
         return True
 
     def log_tail(self, lines: int = 12) -> str:
-        """The end of its log, for a message that says why it did not start."""
+        """Last lines of its log, for an error message."""
         try:
             with self.log.open("rb") as file:
                 file.seek(max(0, self.log.stat().st_size - 16_384))
@@ -80,7 +84,7 @@ class LocalServer:
 
 @dataclass(slots=True)
 class LocalCluster:
-    """The servers under one directory. `create` or `load`, then `spawn`, `stop`; `save` is done by them."""
+    """The servers in a directory: `create` or `load`, then `spawn` and `stop`, which also save."""
 
     directory: Path
     servers: list[LocalServer] = field(default_factory=list)
@@ -89,7 +93,7 @@ class LocalCluster:
     def create(directory: Path, size: int, base_port: int) -> LocalCluster:
         """Lay out a new cluster of ``size`` servers on ports base_port, base_port + 1, …; nothing is started.
 
-        Raises UsageProblem, and Failed for a port in use; the directory is as it was then.
+        Raises UsageProblem, and Failed if a port is in use; the directory is unchanged then.
         """
         if not 1 <= size <= SIZE_MAX:
             raise UsageProblem(f"--size {size}: 1 to {SIZE_MAX} servers")
@@ -107,11 +111,12 @@ class LocalCluster:
 
     @staticmethod
     def exists(directory: Path) -> bool:
+        """True if the directory has a cluster's state file."""
         return _state_file(directory).exists()
 
     @staticmethod
     def load(directory: Path) -> LocalCluster:
-        """Raises UsageProblem if there is no cluster there, Failed if its state file is damaged."""
+        """Load a cluster's state. Raises UsageProblem if there is none, Failed if its state file is damaged."""
         file = _state_file(directory)
         try:
             state = json.loads(file.read_text("utf-8"))
@@ -132,6 +137,7 @@ class LocalCluster:
         return cluster
 
     def save(self) -> None:
+        """Write the state file."""
         state = {"servers": [{"id": s.id, "address": s.address, "pid": s.pid} for s in self.servers]}
         file = _state_file(self.directory)
         fresh = file.with_suffix(".json.new")
@@ -140,14 +146,15 @@ class LocalCluster:
 
     @property
     def addresses(self) -> str:
-        """The ``--servers`` string."""
+        """Value for ``--servers``."""
         return ",".join(server.address for server in self.servers)
 
     def get(self, id: int) -> LocalServer:
+        """The server with this id."""
         return next(server for server in self.servers if server.id == id)
 
     def spawn(self, servers: Iterable[LocalServer]) -> None:
-        """Start these; their ports are checked first, all of them. Raises Failed if one is in use."""
+        """Start these servers, after checking that all of their ports are free. Raises Failed if one is in use."""
         wanted = list(servers)
         _check_ports(wanted, "end that process, a cluster keeps its ports")
         members = [word for s in self.servers for word in ("--member", f"{s.id}={s.address}")]
@@ -155,7 +162,7 @@ class LocalCluster:
             command = [sys.executable, "-m", "alpo.daemon", "--id", str(server.id), "--data", str(server.data),
                        "--listen", server.address, *members, "--log-format", "console"]
             with server.log.open("ab") as log:
-                # A session of its own: Ctrl-C in the terminal reaches us alone, and we stop the servers in order.
+                # in a session of its own: Ctrl-C reaches only this process, which stops the servers in order
                 server.process = subprocess.Popen(
                     command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
                 )
@@ -163,7 +170,8 @@ class LocalCluster:
         self.save()
 
     def stop(self, grace_s: float = STOP_GRACE_S) -> list[int]:
-        """SIGTERM to all that run, SIGKILL to what is still there after ``grace_s``; the ids that had to be killed."""
+        """Send SIGTERM to all that run, SIGKILL to those left after ``grace_s``; returns the ids of killed ones. Raises
+        Failed."""
         for server in self.servers:
             server.send(signal.SIGTERM)
         _wait_gone(self.servers, grace_s)
@@ -193,7 +201,7 @@ def _wait_gone(servers: list[LocalServer], timeout_s: float) -> bool:
 
 
 def command_line(pid: int) -> list[str]:
-    """The words of a process' command line; empty if it is gone or a zombie."""
+    """Words of a process' command line; empty if it is gone or a zombie."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "surrogateescape").split("\0")
     except FileNotFoundError:
@@ -206,7 +214,7 @@ def command_line(pid: int) -> list[str]:
 
 
 def port_free(port: int) -> bool:
-    """Could a server listen on this port of loopback now?"""
+    """True if a server could listen on this port of loopback now."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -217,9 +225,72 @@ def port_free(port: int) -> bool:
 
 
 def free_base_port(size: int) -> int:
-    """A port from which on ``size`` are free, below the range that outgoing connections take theirs from."""
+    """First of ``size`` consecutive free ports, below the range of outgoing connections. Raises Failed."""
     for _ in range(200):
         base = random.randrange(10_000, 15_000)
         if all(port_free(port) for port in range(base, base + size)):
             return base
     raise Failed("no free ports between 10000 and 15000")
+
+
+#: Entries by which servers may differ under load and still count as level.
+LEVEL_ENTRIES = 5_000
+_ASK_EVERY_S = 0.03
+_ANSWER_WITHIN_S = 1.0
+
+
+async def statuses(log: alpo.Log) -> list[dict[str, Any]]:
+    """Status of the members that answer now."""
+    try:
+        return [dict(member) for member in await log.status(timeout_s=_ANSWER_WITHIN_S) if member.get("reachable")]
+    except AlpoError:
+        return []
+
+
+async def leader_within(cluster: LocalCluster, timeout_s: float) -> int:
+    """Wait until a server leads; returns its id. A cluster of one that was never started is founded.
+
+    Raises Failed, with the end of a server's log, if a server has ended, or after ``timeout_s``.
+    """
+    import anyio  # imported here: help does without it
+
+    with anyio.move_on_after(timeout_s):
+        async with alpo.connect(cluster.addresses) as log:
+            while True:
+                for server in cluster.servers:
+                    if not server.running():
+                        raise Failed(f"server {server.id} did not start; its log ends:\n{server.log_tail()}")
+                members = await statuses(log)
+                for member in members:
+                    if member["state"] == "leader":
+                        return int(member["id"])
+                if len(cluster.servers) == 1 and members and members[0]["status"] in ("EMPTY", "STARTING"):
+                    await log.init()
+                await anyio.sleep(_ASK_EVERY_S)
+    tail = cluster.servers[0].log_tail()
+    raise Failed(f"no leader within {timeout_s:g} s; the log of server {cluster.servers[0].id} ends:\n{tail}")
+
+
+async def caught_up_within(cluster: LocalCluster, timeout_s: float, steady: bool = True) -> int:
+    """Wait until every server answers, one leads, and all are level; returns the leader's id. Raises Failed.
+
+    Level: the copies end at the same payload, each on its own disk; without ``steady`` (appends continue meanwhile)
+    they are at most LEVEL_ENTRIES apart.
+    """
+    import anyio
+
+    apart_max = 0 if steady else LEVEL_ENTRIES
+    with anyio.move_on_after(timeout_s):
+        async with alpo.connect(cluster.addresses) as log:
+            while True:
+                members = await statuses(log)
+                marks = [member["guaranteed_id"] for member in members]
+                leaders = [member["id"] for member in members if member["state"] == "leader"]
+                if len(members) == len(cluster.servers) and len(leaders) == 1:
+                    level = max(marks) - min(marks) <= apart_max
+                    if steady:  # the mark may be ahead of the server's own disk
+                        level = level and len({member["last_lsn"] for member in members}) == 1
+                    if level:
+                        return int(leaders[0])
+                await anyio.sleep(_ASK_EVERY_S)
+    raise Failed(f"the servers were not all there and level within {timeout_s:g} s")

@@ -1,10 +1,11 @@
-"""What `alpo log export --to FILE.db` writes: payloads as an SQLite database for analysis.
+"""Database that `alpo log export --to FILE.db` writes: payloads in SQLite, for analysis.
 
 Laws:
 
-* It is plain: two tables, a foreign key, indexes. No trigger, no WAL, nothing that a reader of it must know.
-* A payload is there as it was: text where it is UTF-8 without NUL, else a BLOB. Columns made of it stand beside it.
-* A value of JSON is kept as it is; a column of several types is TEXT.
+* It is simple: two tables, a foreign key, indexes. It has no triggers and no WAL, nothing that a reader must know.
+* A payload is stored unchanged: as text if it is UTF-8 without NUL, else as a BLOB. Columns made from it are
+  additional.
+* A JSON value is stored unchanged; a column of several types is TEXT.
 * Memory is bounded by `_ROWS` payloads or `_BYTES` of them, and by `KEYS_MAX` columns.
 """
 
@@ -23,10 +24,10 @@ from .exits import Failed
 from .output import rfc3339_ms, say
 from .progress import Step
 
-#: Keys that get a column, and characters of one.
+#: Most keys that get a column, and characters of one.
 KEYS_MAX, KEY_CHARS_MAX = 200, 100
 _ROWS, _BYTES = 10_000, 8 << 20
-#: Keys without a column that are named, and characters of one.
+#: Keys without a column that are named in the message, and characters of one.
 _KEYS_TOLD, _KEY_CHARS_TOLD = 3, 40
 _PAYLOADS = {"lsn": int, "id": int, "term": int, "time": str, "client": str, "serial": int, "payload": str}
 _CLIENTS = {
@@ -37,13 +38,13 @@ _FILL_CLIENTS = (
     "INSERT INTO clients SELECT client, count(*), min(lsn), max(lsn), min(time), max(time), max(serial)"
     " FROM payloads GROUP BY client"
 )
-#: From narrow to wide: each holds, as SQLite converts it, what those before it do.
+#: Types from narrow to wide: each can hold, with SQLite's conversion, the values of those before it.
 _TYPES = (int, float, str)
 _INT_END = 1 << 63
 
 
 class DatabaseWriter:
-    """Writes one, whole with `close`. Raises Failed for what SQLite refuses."""
+    """Writer of the database, which is whole after `close`. Raises Failed for what SQLite refuses."""
 
     def __init__(self, file: Path, json_columns: bool, fts: bool, step: Step) -> None:
         file.unlink(missing_ok=True)
@@ -53,9 +54,9 @@ class DatabaseWriter:
         self._rows: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
         self._bytes = 0
         self._names: dict[str, str] = {}  # key -> column
-        self._types: dict[str, type] = {}  # column -> its type, of those made of keys
+        self._types: dict[str, type] = {}  # column -> type, for columns made from keys
         self._keys_left_out: list[str] = []  # the first few
-        for pragma in ("journal_mode=OFF", "synchronous=OFF"):  # until it is whole it is nothing
+        for pragma in ("journal_mode=OFF", "synchronous=OFF"):  # an unfinished database is never used
             self._db.execute(f"PRAGMA {pragma}")
         self._db.begin()
         self._db.table("clients").create(_CLIENTS, pk="client", not_null=set(_CLIENTS))
@@ -85,7 +86,7 @@ class DatabaseWriter:
             self._flush()
 
     def _columns_of(self, text: str) -> dict[str, Any]:
-        """Column -> value, of a JSON object; of anything else none."""
+        """Values by column from a payload that is a JSON object; {} for anything else."""
         try:
             found = json.loads(text) if text.lstrip().startswith("{") else None
         except (ValueError, RecursionError):
@@ -96,7 +97,7 @@ class DatabaseWriter:
         return {column: value for column, value in pairs if column and value is not None}
 
     def _column(self, key: str) -> str:
-        """The column of ``key``, with "_" behind it while another has that name; "" if it gets none."""
+        """The column for ``key``, with "_" appended while another has that name; "" if the key gets none."""
         if key in self._names:
             return self._names[key]
         if len(self._names) == KEYS_MAX or not 0 < len(key) <= KEY_CHARS_MAX or not key.isprintable():
@@ -117,19 +118,19 @@ class DatabaseWriter:
         self._rows, self._bytes = [], 0
 
     def _make_columns(self) -> None:
-        """Those that the rows need, as wide as they need them."""
+        """Add the columns that the rows need, and widen types."""
         wanted = dict(self._types)
         for _, made in self._rows:
             for column, value in made.items():
                 wanted[column] = max(wanted.get(column, int), type(value), key=_TYPES.index)
-        for column in list(wanted)[len(self._types):]:  # those that are new
+        for column in list(wanted)[len(self._types):]:  # the new ones
             self._payloads.add_column(column, wanted[column])
         if wider := {column: wanted[column] for column in self._types if wanted[column] is not self._types[column]}:
             self._payloads.transform(types=wider)
         self._types = wanted
 
     def close(self) -> None:
-        """Write what is left, then what is made of all of it."""
+        """Write the rest, then indexes and the clients' table."""
         self._flush()
         self._step("indexing", 0, 0)
         for columns in (["client", "serial"], ["time"], ["id"]):
@@ -146,7 +147,7 @@ class DatabaseWriter:
                 f" is no name of one (1 to {KEY_CHARS_MAX} printable characters)")
 
     def give_up(self) -> None:
-        """After an error: the file is of no use."""
+        """Close the file after an error: it is useless."""
         self._db.close()
 
 
@@ -155,7 +156,7 @@ def _short(key: str) -> str:
 
 
 def _text(payload: bytes) -> str | None:
-    """None for what SQL would not show whole as text."""
+    """The payload as text; None if SQL would not show it whole as text."""
     try:
         return None if b"\0" in payload else payload.decode()
     except UnicodeDecodeError:
@@ -163,7 +164,7 @@ def _text(payload: bytes) -> str | None:
 
 
 def _value(value: Any) -> int | float | str | None:
-    """A value of JSON as SQLite has it; what is nested as JSON text."""
+    """A JSON value for SQLite; nested values as JSON text."""
     if type(value) is bool or (type(value) is int and -_INT_END <= value < _INT_END):
         return int(value)
     if value is None or (type(value) is float and not math.isfinite(value)):

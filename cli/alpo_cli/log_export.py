@@ -1,9 +1,9 @@
-"""What `alpo log export` does: payloads as JSON lines, Parquet or an SQLite database.
+"""Work of `alpo log export`: payloads as JSON lines, Parquet or an SQLite database.
 
 Laws:
 
-* A file that was asked for appears by a rename, whole; stdout gets whole lines.
-* A database takes another file's place only where that was asked for: it may be one that somebody works in.
+* A file appears by a rename, whole; stdout gets whole lines.
+* A database replaces another file only on request: someone may be working in it.
 """
 
 from __future__ import annotations
@@ -28,18 +28,20 @@ from .log_database import DatabaseWriter
 from .output import counted, json_line, payload_fields, rfc3339_ms, say
 from .progress import Step, slow_progress
 
-#: Payloads of one row group, and bytes that are gathered before one is written.
+#: Payloads in a row group, and bytes after which one is written.
 _GROUP_ROWS, _GROUP_BYTES = 50_000, 32 << 20
 
 
 class Writer(Protocol):
+    """Output format: takes payloads one by one, and is complete after `close`."""
+
     def write(self, entry: Entry, lsn: int, payload: bytes) -> None: ...
 
     def close(self) -> None: ...
 
 
 class _Lines:
-    """JSON lines, the keys of `alpo read --json`."""
+    """Writer of JSON lines with the keys of `alpo read --json`."""
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
@@ -56,7 +58,7 @@ class _Lines:
 
 
 class _Parquet:
-    """The same columns; ``time`` a timestamp in UTC, ``payload`` binary."""
+    """Writer of Parquet with the same columns; ``time`` is a timestamp in UTC, ``payload`` binary."""
 
     def __init__(self, file: Path) -> None:
         try:
@@ -93,7 +95,8 @@ class _Parquet:
 
 
 class Wanted(NamedTuple):
-    """Payloads ``start`` … ``stop``, in which ``format``, to which file (None: stdout). The rest is of databases."""
+    """The command line's request: payloads ``start`` … ``stop`` in ``format`` to ``output`` (None: stdout). The other
+    fields are for databases."""
 
     start: int
     stop: int
@@ -105,7 +108,7 @@ class Wanted(NamedTuple):
 
 
 def export(where: Path, wanted: Wanted) -> None:
-    """Do it. Raises UsageProblem for a database that is there already, Failed, after all that is sound was written, if
+    """Export. Raises UsageProblem if a database exists already; Failed, after all sound payloads were written, if
     anything is damaged."""
     start, stop = wanted.start, wanted.stop
     faults: list[Fault] = []
@@ -137,7 +140,7 @@ def export(where: Path, wanted: Wanted) -> None:
 
 @contextmanager
 def _opened(wanted: Wanted, step: Step) -> Iterator[Writer]:
-    """Where to write; FILE is put in place on leaving well."""
+    """Open the output's writer; a file gets its name if the block ends without error."""
     output = wanted.output
     if output is None:
         writer: Writer = _Lines(sys.stdout)
@@ -170,9 +173,9 @@ def _opened(wanted: Wanted, step: Step) -> Iterator[Writer]:
 
 
 def _require_free(output: Path, replace: bool) -> None:
-    """Raises UsageProblem where a database would take the place of another that nobody gave up."""
+    """Raise UsageProblem if a database exists that may not be replaced."""
     if output.exists() and not replace:
         raise UsageProblem(f"{output} is there already: --replace puts the new one in its place")
-    for suffix in ("-wal", "-journal"):  # which SQLite would take for the new one's
+    for suffix in ("-wal", "-journal"):  # SQLite would take these for the new file's
         if (beside := output.with_name(output.name + suffix)).exists():
             raise UsageProblem(f"{beside} is there: {output} is in use, or was not closed")

@@ -1,11 +1,10 @@
-"""What `alpo log query` does: SQL on a data directory or a backup, and its rows as people and programs want them.
+"""Work of `alpo log query`: run SQL on a data directory or a backup, and print its rows.
 
 Laws:
 
-* SQL may read, and nothing else: what is not known to be reading is refused before it runs. The file is opened
-  read-only besides.
-* Where a server may run, rows are put by until the query is done, and it has `--timeout` for that: no snapshot is held
-  while a pager waits, so the server's WAL can be begun anew.
+* SQL may only read: anything not known to be reading is refused before it runs. The file is also opened read-only.
+* If a server may run on the directory, rows are stored until the query is done, within `--timeout`: no read transaction
+  stays open while a pager waits, so the server's WAL can start over.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ from .exits import Failed, UsageProblem
 from .options import Target
 from .output import escape, escape_bytes, json_line, table
 
-#: Rows of `--table`, which needs all of them to be drawn.
+#: Most rows of `--table`, which needs all of them in memory.
 TABLE_ROWS_MAX = 10_000
 _PUT_BY_BYTES = 8 << 20
 _STEPS_A_LOOK = 20_000
 
 _READING = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
-#: Pragmas that only tell: without a value; with the name of a table or an index.
+#: Pragmas that only report: without a value; with the name of a table or an index.
 _TELLING = {
     "application_id", "auto_vacuum", "collation_list", "compile_options", "database_list", "encoding", "freelist_count",
     "function_list", "journal_mode", "module_list", "page_count", "page_size", "pragma_list", "schema_version",
@@ -47,22 +46,22 @@ _TELLING_OF = {
     "foreign_key_list", "index_info", "index_list", "index_xinfo", "integrity_check", "quick_check", "table_info",
     "table_list", "table_xinfo",
 }
-#: What else there is, by name; of all that is not here, that it writes.
+#: Names of other actions, for messages; any action not listed writes.
 _REFUSED = {
     sqlite3.SQLITE_ATTACH: "ATTACH", sqlite3.SQLITE_DETACH: "DETACH", sqlite3.SQLITE_TRANSACTION: "a transaction",
     sqlite3.SQLITE_SAVEPOINT: "a savepoint", sqlite3.SQLITE_PRAGMA: "PRAGMA", sqlite3.SQLITE_FUNCTION: "that function",
 }
-#: Errors of the SQL that was given, not of the file.
+#: SQLite errors of the given SQL, not of the file.
 _OF_SQL = {
     sqlite3.SQLITE_ERROR, sqlite3.SQLITE_AUTH, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_RANGE,
     sqlite3.SQLITE_MISMATCH,
 }
-#: Draws rows of these columns on a stream.
+#: Writes rows with these columns to a stream.
 Shape = Callable[[IO[str], list[str], Iterable[tuple[Any, ...]]], None]
 
 
 def query(target: Target, where: Path, sql: str, params: list[str], shape: str) -> None:
-    """Run it; ``shape``: table, csv, nl or json.
+    """Run the query; ``shape``: table, csv, nl or json.
 
     Raises UsageProblem for SQL that is wrong or would write, Failed for a file that cannot be read.
     """
@@ -81,7 +80,7 @@ def query(target: Target, where: Path, sql: str, params: list[str], shape: str) 
 
 @contextmanager
 def _out(put_by: bool) -> Iterator[IO[str]]:
-    """stdout; or what is copied there when all is known, in memory or a temporary file until then."""
+    """stdout; or, if ``put_by``, a temporary file whose content is copied to stdout at the end."""
     if not put_by:
         yield sys.stdout
         return
@@ -92,7 +91,7 @@ def _out(put_by: bool) -> Iterator[IO[str]]:
 
 
 def _parameter(text: str) -> tuple[str, int | str]:
-    """NAME=VALUE; what is written as SQLite writes a whole number is one."""
+    """Parse NAME=VALUE; a value written like an SQLite integer is one. Raises UsageProblem."""
     name, equals, value = text.partition("=")
     if not name or not equals:
         raise UsageProblem("-p takes a NAME and its VALUE: -p client web-1, for :client in the SQL")
@@ -104,7 +103,7 @@ def _parameter(text: str) -> tuple[str, int | str]:
 
 
 class _Given(dict[str, Any]):
-    """Parameters, and which of them SQLite has asked for."""
+    """Parameters, recording which ones SQLite has asked for."""
 
     def __init__(self, params: dict[str, Any]) -> None:
         super().__init__(params)
@@ -129,14 +128,15 @@ def _rows(db: sqlite3.Connection, sql: str, params: dict[str, Any]) -> tuple[lis
 
 @contextmanager
 def _only_reading(db: sqlite3.Connection, within_s: float) -> Iterator[None]:
-    """Hold a connection to reading, for ``within_s`` at the most; and let Ctrl-C end a query that gives no rows."""
+    """Restrict a connection to reading, for at most ``within_s``; also lets Ctrl-C end a query that yields no rows."""
     stop_s = time.monotonic() + within_s
     refused: list[str] = []
 
     def may(action: int, first: str | None, second: str | None, *_: object) -> int:
         if action in _READING and second != "load_extension":
             return sqlite3.SQLITE_OK
-        if action == sqlite3.SQLITE_UPDATE and first == "sqlite_master":  # so a function that gives rows makes itself
+        # table-valued functions register like this; SQLite itself rejects real updates
+        if action == sqlite3.SQLITE_UPDATE and first == "sqlite_master":
             return sqlite3.SQLITE_OK  # known; SQLite itself lets nobody else
         pragma = (first or "").lower()
         if action == sqlite3.SQLITE_PRAGMA and pragma in (_TELLING if second is None else _TELLING_OF):
@@ -170,7 +170,7 @@ def _only_reading(db: sqlite3.Connection, within_s: float) -> Iterator[None]:
 
 
 def _text(value: Any) -> Any:
-    """A value with bytes as text where they are UTF-8; else as they came. Text that is none is bytes."""
+    """A value with bytes decoded if they are UTF-8. Text that is not valid stays bytes."""
     if type(value) is str and not value.isascii():
         value = value.encode("utf-8", "surrogateescape")
     if type(value) is not bytes:
@@ -218,7 +218,7 @@ def _as_csv(out: IO[str], columns: list[str], rows: Iterable[tuple[Any, ...]]) -
 
 
 def _cells(rows: Iterable[tuple[Any, ...]]) -> list[list[str]]:
-    """Those of a table."""
+    """Cells of a table. Raises UsageProblem if there are too many rows."""
     cells: list[list[str]] = []
     for row in rows:
         if len(cells) == TABLE_ROWS_MAX:

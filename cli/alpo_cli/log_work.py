@@ -1,6 +1,6 @@
-"""What `alpo log show`, `verify` and `diff` do.
+"""Work of `alpo log show`, `verify` and `diff`.
 
-Law: a damaged entry is told where it stands, and what is behind it comes after; the command then ends with 1.
+Law: a damaged entry is reported in its place, and later entries follow; the command then ends with 1.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .progress import slow_progress
 def show(
     target: Target, where: Path, start: int | None, stop: int | None, limit: int | None, kinds: frozenset[int]
 ) -> None:
-    """A line an entry. Raises Failed, after all was shown, if any was damaged."""
+    """Print a line for each entry. Raises Failed, at the end, if any was damaged."""
     damaged = 0
     with store_errors(), open_source(where) as source:
         summary = source.summary()
@@ -47,14 +47,14 @@ def show(
 
 
 def _fields(found: Found) -> dict[str, Any]:
-    """The JSON of an entry; of several ids that cannot be read ``id`` is the first, ``last_id`` the last."""
+    """JSON keys of an entry; for ids that cannot be read ``id`` is the first, ``last_id`` the last."""
     entry = found.entry
     if entry is None:
         return {"id": found.first_id, "last_id": found.last_id, "damage": found.damage}
     try:
         kind = Kind(entry.kind).name
         time = rfc3339_ms(entry.time_ms)
-    except (ValueError, OverflowError, OSError):  # of a damaged one
+    except (ValueError, OverflowError, OSError):  # of a damaged entry
         kind, time = str(entry.kind), ""
     fields: dict[str, Any] = {
         "id": entry.id, "term": entry.term, "kind": kind, "time": time,
@@ -72,7 +72,7 @@ def _fields(found: Found) -> dict[str, Any]:
 
 
 def _line(found: Found) -> str:
-    """The same for people: id, term, kind, time, then what it holds."""
+    """Line of text for an entry: id, term, kind, time, then its content."""
     if found.entry is None:
         ids = str(found.first_id) if found.first_id == found.last_id else f"{found.first_id} to {found.last_id}"
         return f"{ids}  DAMAGED  {escape(found.damage)}"
@@ -89,7 +89,7 @@ def _line(found: Found) -> str:
 
 
 def verify(target: Target, where: Path) -> None:
-    """A line a fault, then the verdict. Raises Failed if there was any."""
+    """Print a line for each fault, then the verdict. Raises Failed if there were faults."""
     with slow_progress() as step, store_errors(), open_source(where) as source:
         verdict = audit(source, lambda id, end_id: step("checking", id, end_id))
     faults = len(verdict.faults) + verdict.faults_more
@@ -114,7 +114,7 @@ def verify(target: Target, where: Path) -> None:
 
 
 def diff(target: Target, a: Path, b: Path) -> None:
-    """Compare, and say what it means. Raises Failed if guaranteed entries differ or one is damaged."""
+    """Compare two logs and print the verdict. Raises Failed if guaranteed entries differ or one is damaged."""
     with slow_progress() as step, store_errors(), open_source(a) as one, open_source(b) as other:
         of_a, of_b = one.summary(), other.summary()
         first_id, last_id = max(of_a.first_id, of_b.first_id), min(of_a.end_id, of_b.end_id)
@@ -161,7 +161,7 @@ def _compared(
 
 
 def _pairs(one: Source, other: Source, first_id: int, last_id: int) -> Iterator[tuple[Found, Found]]:
-    """What both have at each id. Stretches that cannot be read are gone through together."""
+    """Yield both logs' content for each id. Ranges that one cannot read are passed in both."""
     lefts, rights = one.walk(first_id, last_id), other.walk(first_id, last_id)
     left, right = next(lefts, None), next(rights, None)
     while left is not None and right is not None:

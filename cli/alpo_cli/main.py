@@ -1,4 +1,4 @@
-"""The entry point of `alpo`. All else is imported by `main`, so that Ctrl-C is seen to before that begins."""
+"""Entry point of `alpo`. `main` imports everything else, so that Ctrl-C is handled before that begins."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from .early import until_begun
 
 
 def main() -> None:
-    """Run the command that the command line names; always leaves by SystemExit."""
+    """Run the command that the command line names; always ends with SystemExit."""
     until_begun()
     from .output import stand_in_for_closed_streams
 
     stand_in_for_closed_streams()
     try:
-        if sys.argv[1:] in (["--version"], ["-V"], ["version"]):  # scripts ask for it: nothing is loaded
+        if sys.argv[1:] in (["--version"], ["-V"], ["version"]):  # scripts ask for it: import nothing else
             from alpo import __version__
 
             from .exits import guarded
@@ -24,8 +24,9 @@ def main() -> None:
 
         app(prog_name="alpo")
     except SystemExit as ending:
-        # So Typer ends when a reader has gone (`alpo --help | head -1`): no error here either, see `exits`.
-        # With a context of its own the pipe broke while an error was being told, and that stays one.
+        # Typer ends like this when a reader has gone (`alpo --help | head -1`): no error here either, see `exits`. If
+        # the BrokenPipeError has a context of its own, the pipe broke while an error was reported, and that remains
+        # one.
         pipe = ending.__context__
         if isinstance(pipe, BrokenPipeError) and pipe.__context__ is None:
             sys.exit(0)

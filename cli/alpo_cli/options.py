@@ -1,7 +1,7 @@
-"""The options that every command of the cluster's takes, before the command or after it.
+"""Options that all commands of the cluster take, before or after the command.
 
 `--servers`, `--config`, `--timeout`, `--json` are parameters of the root, of each group and of each command; the
-innermost that was given wins. A flag wins over the file, the file over ALPO_SERVERS, and that over 127.0.0.1:7100.
+innermost value counts. A flag overrides the file, the file overrides ALPO_SERVERS, and that overrides 127.0.0.1:7100.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Json = Annotated[
 
 
 def version_option(command: str) -> Any:
-    """``--version`` of the root of ``command``."""
+    """Option ``--version`` for the root of ``command``."""
     def show(wanted: bool) -> None:
         if wanted:
             print(f"{command} {__version__}")
@@ -62,7 +62,7 @@ def version_option(command: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Whom a command talks to and how it prints. ``servers``: each HOST:PORT."""
+    """Servers, time limit and output form of a command. ``servers``: HOST:PORT each."""
 
     servers: tuple[str, ...]
     timeout_s: float
@@ -72,7 +72,7 @@ class Target:
 def remember(
     ctx: typer.Context, servers: Servers = None, config: ConfigFile = None, timeout: Timeout = None, json: Json = False
 ) -> None:
-    """Keep what stands before the command, for `with_target` to fall back on."""
+    """Keep the options before the command, as defaults for `with_target`."""
     given = ctx.ensure_object(dict)
     given.update(_given(servers, config, timeout, json))
 
@@ -80,13 +80,13 @@ def remember(
 def _given(
     servers: str | None = None, config: Path | None = None, timeout: float | None = None, json: bool = False
 ) -> dict[str, Any]:
-    """Only what was really given, so that an outer value shows through an inner silence."""
+    """The options that were really given, so that outer values stay in force otherwise."""
     given: dict[str, Any] = {"servers": servers, "config": config, "timeout": timeout, "json": json or None}
     return {key: value for key, value in given.items() if value is not None}
 
 
 def resolve(given: dict[str, Any], needs_servers: bool = True) -> Target:
-    """Find the servers, if they are needed. Raises UsageProblem when a value cannot be right."""
+    """Make the `Target`, with servers if they are needed. Raises UsageProblem for a wrong value."""
     timeout_s = float(given.get("timeout", TIMEOUT_S_DEFAULT))
     if not 0 < timeout_s <= 86_400:
         raise UsageProblem(f"--timeout {timeout_s:g}: seconds, more than 0 and at most 86400")
@@ -104,7 +104,7 @@ def _servers(given: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _hint(given: dict[str, Any], targets: list[Target], error: BaseException) -> str:
-    """For who named no servers: how to, when nothing listens where they are looked for then."""
+    """Hint for a user who named no servers, if nothing listens at the default address; else ""."""
     named = {"servers", "config"} & given.keys() or os.environ.get("ALPO_SERVERS")
     if named or not targets or not targets[0].servers or not isinstance(error, Unavailable | Unreached):
         return ""
@@ -121,7 +121,7 @@ def _hint(given: dict[str, Any], targets: list[Target], error: BaseException) ->
 
 
 def split_servers(text: str, where: str) -> tuple[str, ...]:
-    """``HOST[:PORT],HOST[:PORT]`` as `parse_servers`. Raises UsageProblem naming ``where`` it was given."""
+    """Parse ``HOST[:PORT],HOST[:PORT]`` (see `parse_servers`). Raises UsageProblem that names ``where``."""
     try:
         return parse_servers(text)
     except AddressError as error:
@@ -129,7 +129,7 @@ def split_servers(text: str, where: str) -> tuple[str, ...]:
 
 
 def check_address(address: str, where: str) -> None:
-    """Raises UsageProblem unless ``address`` is HOST:PORT."""
+    """Raise UsageProblem unless ``address`` is HOST:PORT."""
     try:
         parse_address(address)
     except AddressError as error:
@@ -137,10 +137,10 @@ def check_address(address: str, where: str) -> None:
 
 
 def check_client(name: str, where: str) -> None:
-    """Raises UsageProblem for what no client's name can be, random ids included."""
+    """Raise UsageProblem if ``name`` cannot be a client's name or a random client's id."""
     try:
         size = len(name.encode())
-    except UnicodeEncodeError:  # bytes of the command line that are no UTF-8
+    except UnicodeEncodeError:  # bytes of the command line that are not UTF-8
         size = 0
     if not 1 <= size <= CLIENT_BYTES_MAX:
         raise UsageProblem(f"{where}: a name is 1 to {CLIENT_BYTES_MAX} bytes of UTF-8")
@@ -149,7 +149,7 @@ def check_client(name: str, where: str) -> None:
 
 
 def check_new_client(name: str, where: str) -> None:
-    """Raises UsageProblem for what no client should be called from now on. (Of those that are, some may be.)"""
+    """Raise UsageProblem if ``name`` should not be a new client's name. (Existing clients may have such names.)"""
     check_client(name, where)
     if name.startswith("~"):
         raise UsageProblem(f"{where}: names do not begin with ~ (a random client's append can only be retried)")
@@ -175,23 +175,26 @@ def _servers_of_file(path: Path) -> tuple[str, ...]:
 
 
 def with_target(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the shared options: it gets them as a `Target`, its first parameter. Ends by exit code."""
+    """Decorator that adds the shared options: the command gets them as a `Target`, its first parameter. The command
+    ends with an exit code."""
     return _with_shared_options(command, lambda given: [resolve(given)])
 
 
 def without_servers(command: Callable[..., None]) -> Callable[..., None]:
-    """The same for a command that knows its servers by itself: ``servers`` of its `Target` is empty."""
+    """Decorator like `with_target`, for a command that finds its servers itself: ``servers`` of its `Target` is
+    empty."""
     return _with_shared_options(command, lambda given: [resolve(given, needs_servers=False)])
 
 
 def with_servers_if_given(command: Callable[..., None]) -> Callable[..., None]:
-    """The same for a command that may do without: ``servers`` of its `Target` is empty unless a flag named them."""
+    """Decorator like `with_target`, for a command that can do without servers: ``servers`` is empty unless a flag named
+    them."""
     return _with_shared_options(command, lambda given: [resolve(given, bool({"servers", "config"} & given.keys()))])
 
 
 def local(command: Callable[..., None]) -> Callable[..., None]:
-    """For commands that know by themselves whom to talk to and how long: of the shared options `--json` is honoured,
-    and the others are refused, since they would mean nothing. Ends by exit code."""
+    """Decorator for commands on a local cluster. Of the shared options only `--json` is accepted: the others would mean
+    nothing. The command ends with an exit code."""
     def first(given: dict[str, Any]) -> list[Target]:
         for name in ("servers", "config", "timeout"):
             if name in given:
@@ -202,8 +205,8 @@ def local(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def only_json(command: Callable[..., None]) -> Callable[..., None]:
-    """For commands that have no servers at all, and may have another `--servers`: of the shared options they take
-    `--json` alone."""
+    """Decorator for commands without servers, which may have an option `--servers` of their own: of the shared options
+    they take only `--json`."""
     return _with_shared_options(command, lambda given: [resolve(given, needs_servers=False)], ("json",))
 
 

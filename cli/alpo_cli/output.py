@@ -1,11 +1,11 @@
-"""What commands print: results on stdout, messages for people on stderr.
+"""Output of commands: results on stdout, messages for people on stderr.
 
 Laws:
 
-* stdout carries results alone, one a line or one JSON object a line; nothing else is ever printed there.
-* What comes from outside (payloads, names, details) reaches a terminal with all escaped that is not seen there as
-  itself: control characters, and what turns the direction of text, hides in it or breaks its line.
-* A message that nobody can be told any more changes nothing else.
+* stdout has results only, one a line or one JSON object a line.
+* Text from outside (payloads, names, details) reaches a terminal with all characters escaped that do not show as
+  themselves: control characters, and those that change the direction of text, hide in it or break its line.
+* If a message cannot be written any more, nothing else changes.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from typing import Any
 
 from .running import in_thread
 
-#: Unicode's control and format characters, surrogates, line and paragraph separators. Line feeds count: a payload is
-#: one line on a terminal.
+#: Unicode's control and format characters, surrogates, line and paragraph separators. Line feeds are included: a
+#: payload is one line on a terminal.
 _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-#: Format characters that many languages and emoji are written with: zero width non-joiner and joiner.
+#: Format characters used in many languages and in emoji: zero width non-joiner and joiner.
 _JOINERS = "\u200c\u200d"
 _NAMED = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\x1b": "\\e"}
 
@@ -38,65 +38,66 @@ def _visible(character: str) -> str:
 
 
 def escape(text: str) -> str:
-    """``text`` with every character made visible that does something else than to show itself."""
+    """``text`` with every character escaped that does not show as itself."""
     return text if text.isprintable() else "".join(map(_visible, text))
 
 
 def escape_bytes(payload: bytes) -> str:
-    """A payload for a terminal: UTF-8 where it is that, ``\\xNN`` for every other byte, unseen characters escaped."""
+    """A payload for a terminal: UTF-8 where valid, ``\\xNN`` for other bytes, invisible characters escaped."""
     return escape(payload.decode("utf-8", "backslashreplace"))
 
 
 def counted(number: int, one: str, many: str = "") -> str:
-    """A number of things in good grammar: ``1 server``, ``3 servers``, ``1,200 entries``."""
+    """A number with its noun: ``1 server``, ``3 servers``, ``1,200 entries``."""
     if number == 1:
         return f"1 {one}"
     return f"{number:,} {many or (f'{one[:-1]}ies' if one.endswith('ry') else f'{one}s')}"
 
 
 def say(text: str) -> None:
-    """One message for people, on stderr. Its own line breaks stay; nothing else of the kind does."""
+    """Print a message for people on stderr. Its own line breaks stay; other control characters are escaped."""
     with suppress(OSError):
         print("\n".join(escape(line) for line in text.split("\n")), file=sys.stderr, flush=True)
 
 
 def stand_in_for_closed_streams() -> None:
-    """For `alpo … >&-` and the like: no other file gets number 0, 1 or 2, and using the stream fails as it should.
+    """Replace closed standard streams (`alpo … >&-`), so that no other file gets number 0, 1 or 2, and using the stream
+    fails as it should.
 
-    Only what would be said on a closed stderr is lost without a word.
+    Messages for a closed stderr are lost silently.
     """
     for number, mode in enumerate((os.O_WRONLY, os.O_RDONLY, os.O_WRONLY)):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, mode)  # takes the lowest number that is free: this one
+            os.open(os.devnull, mode)  # takes the lowest free number: this one
     sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115
     sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
     sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
 
 
 def json_line(fields: dict[str, Any]) -> str:
-    """One JSON object on one line, without its line end. Plain ASCII on a terminal, so that nothing acts up there."""
+    """A JSON object on one line, without line end. Plain ASCII on a terminal, so that no character misbehaves there."""
     return json.dumps(fields, ensure_ascii=sys.stdout.isatty(), separators=(", ", ": "))
 
 
 def print_json(fields: dict[str, Any]) -> None:
-    """`json_line` to stdout, at once: whoever reads it need not wait for the next."""
+    """Print a JSON line to stdout and flush it, so that its reader need not wait for the next."""
     print(json_line(fields), flush=True)
 
 
 def rfc3339(time: datetime) -> str:
-    """RFC 3339, UTC, milliseconds: ``2026-01-31T08:00:00.000Z``."""
+    """Time in RFC 3339, UTC, with milliseconds: ``2026-01-31T08:00:00.000Z``."""
     return time.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def rfc3339_ms(time_ms: int) -> str:
-    """The same from milliseconds since 1970."""
+    """Milliseconds since 1970 in RFC 3339."""
     return rfc3339(datetime.fromtimestamp(time_ms / 1000, UTC))
 
 
 def payload_fields(payload: bytes) -> dict[str, str]:
-    """``payload`` if it is UTF-8 text, else ``payload_base64`` (standard alphabet, padded)."""
+    """JSON keys of a payload: ``payload`` if it is UTF-8 text, else ``payload_base64`` (standard alphabet, padded)."""
     try:
         return {"payload": payload.decode("utf-8")}
     except UnicodeDecodeError:
@@ -104,11 +105,11 @@ def payload_fields(payload: bytes) -> dict[str, str]:
 
 
 def table(title: str, columns: list[str], rows: list[list[str]]) -> None:
-    """A table on stdout, nothing cut off: drawn on a terminal, a line a row for whatever else reads it.
+    """Print a table on stdout, nothing cut off: drawn on a terminal, else a line for each row.
 
-    Such lines have a tab between cells, which cut and awk take apart (no cell has a tab in it: `escape`), the heads
-    come first, and there is no title. On a terminal that is too narrow for it the table loses its lines, then stands on
-    its side, then falls apart into a block a row.
+    Such lines have tabs between cells, for cut and awk (`escape` leaves no tab in a cell); the first line has the
+    column names, and there is no title. If a terminal is too narrow, the table is drawn without lines, then transposed,
+    then as a block of lines for each row.
     """
     rows = [[escape(cell) for cell in row] for row in rows]
     if sys.stdout.isatty():
@@ -119,13 +120,13 @@ def table(title: str, columns: list[str], rows: list[list[str]]) -> None:
 
 
 def _draw(title: str, columns: list[str], rows: list[list[str]]) -> None:
-    """In the first shape that the terminal is wide enough for; if none is, a block of lines a row."""
-    from rich.box import HEAVY_HEAD  # not at the top: most commands draw nothing and should begin at once
+    """Draw the first form that fits the terminal's width; if none does, a block of lines for each row."""
+    from rich.box import HEAVY_HEAD  # imported here: most commands draw nothing and should start fast
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    unbounded = Console(width=1 << 20, height=100)  # without a height a dumb terminal is taken to be 80 wide
+    unbounded = Console(width=1 << 20, height=100)  # with no height a dumb terminal would count as 80 wide
     first, *others = map(list, zip(columns, *rows, strict=True))
     for heads, lines in ((columns, rows), (first, others)):
         for box in (HEAVY_HEAD, None):
@@ -146,9 +147,9 @@ def _draw(title: str, columns: list[str], rows: list[list[str]]) -> None:
 
 
 class Sink:
-    """stdout for much output: whole chunks straight to the file descriptor, from a thread.
+    """stdout for large output: whole chunks written to the file descriptor, in a thread.
 
-    So a reader that stops for a while (a pager) stops neither the heartbeat of the connections nor Ctrl-C.
+    So a reader that pauses (a pager) stops neither the connections' heartbeats nor Ctrl-C.
     """
 
     def __init__(self) -> None:
@@ -157,7 +158,7 @@ class Sink:
         self.terminal = sys.stdout.isatty()
 
     async def write(self, chunk: bytes) -> None:
-        """Write all of it. Raises BrokenPipeError when nobody reads any more."""
+        """Write all of the chunk. Raises BrokenPipeError if nobody reads any more."""
         await in_thread(self._write_all, chunk)
 
     def _write_all(self, chunk: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Where `alpo append` gets its payloads from: words of the command line, lines or NUL-separated parts of a stream.
+"""Sources of `alpo append`'s payloads: command line arguments, lines or NUL-separated parts of a stream.
 
 Memory is bounded: a part that does not end within PART_BYTES_MAX is refused, whatever the cluster's limit is.
 """
@@ -17,14 +17,14 @@ PART_BYTES_MAX = 64 << 20
 
 
 class Splitter:
-    """Cuts a stream into parts at a separator byte. A last part without separator counts, an empty rest does not."""
+    """Splits a stream at a separator byte. A last part without separator counts, an empty rest does not."""
 
     def __init__(self, separator: bytes) -> None:
         self._separator = separator
         self._rest = bytearray()
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """The parts that this chunk completes. Raises UsageProblem when one grows past all bounds."""
+        """Take a chunk; returns the parts that are now complete. Raises UsageProblem if a part is too long."""
         head, separator, tail = chunk.rpartition(self._separator)
         if not separator:
             self._keep(chunk)
@@ -35,7 +35,7 @@ class Splitter:
         return parts
 
     def end(self) -> list[bytes]:
-        """What follows the last separator, if anything does."""
+        """The rest after the last separator, if there is any."""
         return [bytes(self._rest)] if self._rest else []
 
     def _keep(self, tail: bytes) -> None:
@@ -45,13 +45,14 @@ class Splitter:
 
 
 class Whole:
-    """Takes a stream as a single part, an empty one too."""
+    """Takes a stream as a single part, even an empty one."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
         self._bytes = 0
 
     def feed(self, chunk: bytes) -> list[bytes]:
+        """Take a chunk; returns []. Raises UsageProblem if the stream is too long."""
         self._parts.append(chunk)
         self._bytes += len(chunk)
         if self._bytes > PART_BYTES_MAX:
@@ -59,24 +60,26 @@ class Whole:
         return []
 
     def end(self) -> list[bytes]:
+        """The whole stream as one part."""
         return [b"".join(self._parts)]
 
 
 async def from_words(words: Iterable[str]) -> AsyncIterator[list[bytes]]:
-    """Each word a payload, byte for byte as the shell gave it."""
+    """Yield the arguments as payloads, byte for byte as the shell gave them."""
     yield [os.fsencode(word) for word in words]
 
 
 class Stream(Protocol):
-    """An unbuffered stream: a read returns what is there. (A buffered one is locked while it is read: see below.)"""
+    """An unbuffered stream: a read returns what is available. (A buffered one would be locked while a thread reads
+    it.)"""
 
     def read(self, size: int, /) -> bytes | None: ...
 
 
 async def from_stream(stream: Stream, splitter: Splitter | Whole) -> AsyncIterator[list[bytes]]:
-    """The parts as they come, those of one read together: a slow producer's lines do not wait for more."""
+    """Yield parts as they come, those of one read together: lines of a slow producer do not wait for more."""
     while True:
-        # The thread may hang in a terminal's read for ever: Ctrl-C must not wait for it, nor the interpreter's end.
+        # The thread may block in a terminal's read for ever: neither Ctrl-C nor the interpreter's end may wait for it.
         chunk = await in_thread(stream.read, CHUNK_BYTES)
         parts = splitter.feed(chunk) if chunk else splitter.end()
         if parts:
@@ -86,7 +89,7 @@ async def from_stream(stream: Stream, splitter: Splitter | Whole) -> AsyncIterat
 
 
 class Batcher:
-    """Gathers payloads into batches of ``size`` (0: everything in one)."""
+    """Collects payloads into batches of ``size`` (0: all in one)."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -94,7 +97,7 @@ class Batcher:
         self._bytes = 0
 
     def feed(self, parts: list[bytes]) -> Iterator[list[bytes]]:
-        """The batches that are now full."""
+        """Add payloads; yields the batches that are now full. Raises UsageProblem if a batch gets too large."""
         for part in parts:
             self._gathered.append(part)
             self._bytes += len(part)
@@ -104,6 +107,6 @@ class Batcher:
                 yield self.take()
 
     def take(self) -> list[bytes]:
-        """What is left at the end; may be empty."""
+        """Take what was gathered since the last full batch, and begin anew. At the end this is the rest, or empty."""
         batch, self._gathered, self._bytes = self._gathered, [], 0
         return batch

@@ -1,4 +1,4 @@
-"""A bar or a line on the terminal for what takes longer than two seconds."""
+"""Progress bar or line on the terminal for work that takes longer than two seconds."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from .output import escape
 AFTER_S = 2.0
 EVERY_S = 0.25
 
-#: (what is done, how far, of how much)
+#: Called with (what is done, how far, of how much).
 Step = Callable[[str, int, int], None]
 
 
 def on_terminal() -> bool:
-    """Is there somebody to be told on stderr?"""
+    """True if stderr is a terminal."""
     return sys.stderr.isatty()
 
 
 async def keep_line(text: Callable[[], str]) -> None:
-    """Have ``text()`` on the terminal, once there has been one for two seconds, and drawn anew; for ever."""
+    """Show ``text()`` on the terminal, once it has been non-empty for two seconds, and update it, until cancelled."""
     from anyio import sleep
 
     if not on_terminal():
@@ -45,14 +45,14 @@ async def keep_line(text: Callable[[], str]) -> None:
 
 
 def _draw_line(line: str) -> None:
-    """In the place of the one before, cut off where it would not be one line any more."""
+    """Draw the line over the previous one, cut to the terminal's width."""
     shown = escape(line)[: max(shutil.get_terminal_size().columns - 1, 1)]
     print(f"\r\x1b[K{shown}", end="", file=sys.stderr, flush=True)
 
 
 @contextmanager
 def slow_progress() -> Iterator[Step]:
-    """Yields what is to be told of every step; nothing is drawn where stderr is no terminal."""
+    """Yield a function to call at every step; nothing is drawn if stderr is no terminal."""
     with ExitStack() as stack:
         yield _Bar(stack).step if on_terminal() else lambda what, done, all: None
 

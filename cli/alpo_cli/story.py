@@ -1,9 +1,9 @@
-"""The servers' events as the story of an election: who noticed, who stood, who won, what was expunged.
+"""The story of an election, told from the servers' events: who noticed, who stood, who won, what was expunged.
 
 Laws:
 
-* Nothing is told that no event says, but for what follows from the rules (why nothing guaranteed was lost).
-* A leader whose own events are missing (it does not answer) is told of by its followers' events.
+* Everything told is in an event, except what follows from the rules (why nothing guaranteed was lost).
+* A leader whose own events are missing (it does not answer) is known from its followers' events.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import Any, NamedTuple
 
 from alpo.client.operator.events import ServerEvent
 
-#: Steps of one election follow each other within this; servers that find no majority repeat themselves once a minute.
+#: Longest gap between steps of one election; servers that find no majority repeat themselves once a minute.
 GAP_MS = 90_000
-#: Disturbances, and servers that come and go, so long before the first step belong to the story; so long after the
-#: last, disturbances.
+#: Time before the first step in which disturbances, starts and stops belong to the story; time after the last step, for
+#: disturbances.
 LEAD_MS, TAIL_MS = 10_000, 1_000
 
 Fields = dict[str, Any]
 
 
 class Reign(NamedTuple):
-    """``event``: the winner's own, None if that is missing."""
+    """A leader's time in one term; ``event``: the winner's own, None if missing."""
 
     term: int
     leader: int
@@ -32,8 +32,8 @@ class Reign(NamedTuple):
 
 
 class Chapter(NamedTuple):
-    """One election. ``reign`` None: nobody has won it. ``heard``: (time, by whom) of the old leader's last sign of life
-    that anybody noticed the end of."""
+    """One election. ``reign`` None: nobody has won yet. ``heard``: (time, by whom) of the old leader's last sign of
+    life."""
 
     before: Reign | None
     reign: Reign | None
@@ -42,7 +42,7 @@ class Chapter(NamedTuple):
 
 
 def reigns(events: Sequence[ServerEvent]) -> list[Reign]:
-    """Every leader that the events tell of, by term."""
+    """All leaders in the events, by term."""
     found: dict[int, Reign] = {}
     for event in events:
         term = event.fields.get("term")
@@ -57,14 +57,14 @@ def reigns(events: Sequence[ServerEvent]) -> list[Reign]:
 
 
 def handed_over(events: Sequence[ServerEvent]) -> set[int]:
-    """The terms whose leaders stood because the leader before told them to: planned, no failure."""
+    """Terms whose leaders stood because the previous leader handed over: planned, no failure."""
     return {event.fields["term"] for event in events
             if event.name == "candidate" and event.fields.get("handed_over") is True
             and type(event.fields.get("term")) is int}
 
 
 def chapters(events: Sequence[ServerEvent], leaderless: bool) -> list[Chapter]:
-    """Every election in time order; ``leaderless``: nobody leads now, so that what came last has no winner yet."""
+    """All elections in time order; ``leaderless``: nobody leads now, so the last one has no winner yet."""
     won = reigns(events)
     told = [
         _chapter(events, before, reign, after)
@@ -119,14 +119,14 @@ def _is_step(event: ServerEvent, before: Reign | None) -> bool:
 
 
 def _ends(event: ServerEvent, reign: Reign | None, ends_ms: int) -> bool:
-    """The win itself, and what it brings about."""
+    """True for the win and its consequences."""
     if reign is None or event.fields.get("term") != reign.term or event.time_ms >= ends_ms:
         return False
     return event is reign.event or event.name in ("vote", "following", "expunge")
 
 
 def _returns(event: ServerEvent, before: Reign | None, since_ms: int, until_ms: int) -> bool:
-    """The old leader starts again."""
+    """True if the old leader starts again."""
     return (
         before is not None and event.name == "serving" and event.server == before.leader
         and since_ms < event.time_ms < until_ms
@@ -149,7 +149,7 @@ def _last_heard(events: Sequence[ServerEvent], before: Reign | None) -> tuple[in
 
 
 def gap(chapter: Chapter) -> tuple[int, str] | None:
-    """(since when there was no leader, ms, and how that is known); None if the events do not say."""
+    """(ms since when there was no leader, how that is known); None if the events do not say."""
     before = chapter.before
     if before is None:
         return None
@@ -165,11 +165,11 @@ def gap(chapter: Chapter) -> tuple[int, str] | None:
     return None
 
 
-# -- one event, for people ------------------------------------------------------------------------------------
+# -- text for one event
 
 
 def phrase(event: ServerEvent) -> str:
-    """What the event says, after the server's name."""
+    """Text for the event, to follow the server's name."""
     make = _PHRASES.get(event.name)
     said = make(event.fields) if make is not None else _plain(event)
     times = event.fields.get("times")
@@ -181,7 +181,7 @@ def _plain(event: ServerEvent) -> str:
 
 
 def servers(ids: Any) -> str:
-    """``server 1`` or ``servers 1, 2 and 3``."""
+    """Text ``server 1`` or ``servers 1, 2 and 3``."""
     if not isinstance(ids, list) or not ids:
         return "nobody"
     names = [str(id) for id in ids]
@@ -204,7 +204,7 @@ def _leader(f: Fields) -> str:
 
 
 def entries(f: Fields) -> str:
-    """``entry 7`` or ``entries 7 to 9``, of an expunge."""
+    """Text ``entry 7`` or ``entries 7 to 9`` for an expunge."""
     first, last = f.get("from_id"), f.get("last_id")
     return f"entry {first}" if first == last else f"entries {first} to {last}"
 

@@ -1,6 +1,6 @@
-"""A whole cluster in one process on virtual time: the core that `alpod` runs, byte for byte, against networks and
-disks worse than any real one. Everything comes from one seed; nothing here imports the node.
+"""Simulator of whole clusters in one process on virtual time: the core that `alpod` runs, on networks and disks worse
+than any real one. All that is random comes from one seed; nothing here imports the node.
 
-From the bottom up: `stage` acts what it is told on real cores and remembers it; `checks` watch; `world` decides what
-happens, at random from a seed (`network`, `faults`, `clients` are its parts); `scenario` is the same as text.
-"""
+From the bottom up: `stage` carries out actions on real cores, and can record them; `checks` watch; `cluster` gives
+servers, disks and links their delays; `world` adds `clients` and `faults`, drawn from a seed, and demands progress;
+`scenario` is a schedule as text, and `replay` carries it out again."""

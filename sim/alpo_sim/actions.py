@@ -1,7 +1,7 @@
-"""What can be done on a `stage`: a schedule is a list of these, whether drawn from a seed or read from a scenario.
+"""The actions of a stage; a schedule, drawn from a seed or read from a scenario, is a list of actions.
 
-``at_us`` is virtual time in microseconds since the beginning, the same for all; every server's own clocks derive
-from it (`Clock`). Inputs wait at their server until its next `Step`.
+``at_us`` is virtual time, microseconds since the beginning, from which every server's clocks derive (`Clock`); ``id``
+is the server that an action is about. Inputs wait at their server until its next `Step`.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from alpo.core.messages import Envelope
 
 
 class Boot(NamedTuple):
-    """The server's process starts, on whatever its disk holds."""
+    """Start of the server's process, on whatever its disk holds."""
 
     at_us: int
     id: int
 
 
 class Crash(NamedTuple):
-    """The process ends at once. Of the writes not yet confirmed the first ``kept`` are on disk all the same."""
+    """End of the process, at once. The first ``kept`` of the writes under way are on disk all the same."""
 
     at_us: int
     id: int
@@ -28,35 +28,36 @@ class Crash(NamedTuple):
 
 
 class Wipe(NamedTuple):
-    """A server that is down gets an empty disk: another incarnation. The old one is laid aside."""
+    """Replacement of a server's disk, while it is down, by an empty one, of another incarnation. The old is kept."""
 
     at_us: int
     id: int
 
 
 class PutBack(NamedTuple):
-    """A server that is down gets the disk again that it had before its last `Wipe`; its present one is laid aside."""
+    """Return of the disk that a server, which is down, had before its last `Wipe`; the present one is laid aside."""
 
     at_us: int
     id: int
 
 
 class Join(NamedTuple):
-    """From its next boot on the server waits to be added to a cluster (R27): it never founds one."""
+    """Change of the server's start: from its next boot on it waits to be added to a cluster, and founds none (R27)."""
 
     at_us: int
     id: int
 
 
 class Move(NamedTuple):
-    """A server that is down will start under another address (R27)."""
+    """Change of the address under which a server that is down will start (R27)."""
 
     at_us: int
     id: int
 
 
 class Configure(NamedTuple):
-    """From its next boot on the server is given this list, (id, priority) each; () is the right one (R29)."""
+    """Change of the list of founders, of (id, priority), that the server is given from its next boot on (R29). (): the
+    right list."""
 
     at_us: int
     id: int
@@ -64,7 +65,7 @@ class Configure(NamedTuple):
 
 
 class Deliver(NamedTuple):
-    """A message arrives; ``again``: a copy of it stays on its way."""
+    """Arrival of a message. ``again``: another copy of the message stays on its way."""
 
     at_us: int
     envelope: Envelope
@@ -72,7 +73,7 @@ class Deliver(NamedTuple):
 
 
 class Persist(NamedTuple):
-    """The first ``count`` writes under way are on disk, fsynced, and what waited for them leaves."""
+    """End of the first ``count`` writes under way: they are on disk, fsynced; messages that waited for them leave."""
 
     at_us: int
     id: int
@@ -80,14 +81,14 @@ class Persist(NamedTuple):
 
 
 class Serve(NamedTuple):
-    """The oldest read for a peer, of entries or of a base, is answered."""
+    """Answer to the server's oldest read from its disk, of entries or of a base."""
 
     at_us: int
     id: int
 
 
 class Link(NamedTuple):
-    """The server's connection to ``peer`` comes up, or goes down."""
+    """Change of the server's connection to ``peer``: up or down."""
 
     at_us: int
     id: int
@@ -96,7 +97,7 @@ class Link(NamedTuple):
 
 
 class Ask(NamedTuple):
-    """Somebody outside asks the server for something: a client's request, an operator's."""
+    """Request of a client or an operator to the server, or news about the server's own disk."""
 
     at_us: int
     id: int
@@ -104,14 +105,14 @@ class Ask(NamedTuple):
 
 
 class Step(NamedTuple):
-    """The server takes all inputs that wait for it, with a tick if its deadline has come."""
+    """Step of the server: it takes all inputs that wait for it, and a tick if its deadline has come."""
 
     at_us: int
     id: int
 
 
 class Clock(NamedTuple):
-    """The server's monotonic clock runs at ``rate`` from now on; its wall clock jumps by ``jump_ms``."""
+    """Change of the server's clocks: the monotonic one runs at ``rate`` from now on, the other jumps by ``jump_ms``."""
 
     at_us: int
     id: int

@@ -1,21 +1,19 @@
-"""Faults at the moments that matter: while a base, a new member list, a handover or an election is under way."""
+"""Faults at critical moments: while a base, a new member list, a handover or an election is under way."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from alpo.core.inputs import Input
 from alpo.core.ready import Ready
 
+from .cluster import Cluster
+from .faults import Faults
 from .host import Host
 from .options import MS
 from .stage import Watcher
 
-if TYPE_CHECKING:
-    from .world import World
-
-#: How often a fault follows, by what a server says that it has just done.
+#: Event that a server reports -> the probability that a fault follows.
 _CHANCE = {
     "base_sent": 0.5, "base_installed": 0.4, "member_change": 0.5, "lost_disk": 0.4, "handing_over": 0.4,
     "leader": 0.1, "candidate": 0.05,
@@ -23,28 +21,29 @@ _CHANCE = {
 
 
 class Aimed(Watcher):
-    """A watcher for worlds whose faults are aimed; each ends by itself."""
+    """Watcher that lets faults follow on events; each fault ends by itself."""
 
-    def __init__(self, world: World) -> None:
-        self._w = world
-        self._bases = 0  # begun so far
+    def __init__(self, cluster: Cluster, faults: Faults) -> None:
+        self._cluster, self._faults = cluster, faults
+        self._bases = 0  # so many transfers were begun so far
 
     def stepped(self, host: Host, inputs: Sequence[Input], ready: Ready) -> None:
-        world = self._w
+        cluster = self._cluster
         for event in ready.events:
             self._bases += event.name == "base_sent"
             chance = _CHANCE.get(event.name)
-            if chance is not None and world.faults.on and world.rng.random() < chance:
-                world.after(world.rng.randrange(world.rng.choice((MS, 5 * MS, 30 * MS))), self._happen, host.id)
+            if chance is not None and self._faults.on and cluster.rng.random() < chance:
+                within_us = cluster.rng.choice((MS, 5 * MS, 30 * MS))
+                cluster.after(cluster.rng.randrange(within_us), self._happen, host.id)
 
     def _happen(self, id: int) -> None:
-        """To the server that said so, or to any other."""
-        world, faults = self._w, self._w.faults
+        """Let a fault happen: to the server that reported the event, or to any other."""
+        cluster, faults = self._cluster, self._faults
         if not faults.on:
             return
-        if world.rng.random() < 0.4:
-            id = world.rng.choice(world.disks.in_use())
-        chance = world.rng.random()
+        if cluster.rng.random() < 0.4:
+            id = cluster.rng.choice(cluster.disks.in_use())
+        chance = cluster.rng.random()
         if chance < 0.5:
             faults.restart(id)
         elif chance < 0.7:
@@ -55,16 +54,16 @@ class Aimed(Watcher):
             faults.wipe_one_more()
 
     def restart_in_transfer(self) -> None:
-        """One more disk is lost once all else is whole, and its server starts again while its base is on the way."""
-        world = self._w
-        fit = world.disks.that_may_go()
+        """Lose one more disk once all else is whole, and restart its server while its base is on the way."""
+        cluster = self._cluster
+        fit = cluster.disks.that_may_go()
         if not fit:
             return
-        id, bases = world.rng.choice(fit), self._bases
-        world.wipe(id)
-        world.boot(id)
-        patience_us = 30 * world.options.election_timeout_us
-        if world.run_until(world.now_us + patience_us, lambda: self._bases > bases):
-            world.run_until(world.now_us + world.rng.randrange(20 * MS))
-            world.crash(id)
-            world.boot(id)
+        id, bases = cluster.rng.choice(fit), self._bases
+        cluster.wipe(id)
+        cluster.boot(id)
+        patience_us = 30 * cluster.options.election_timeout_us
+        if cluster.run_until(cluster.now_us + patience_us, lambda: self._bases > bases):
+            cluster.run_until(cluster.now_us + cluster.rng.randrange(20 * MS))
+            cluster.crash(id)
+            cluster.boot(id)

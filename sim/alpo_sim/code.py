@@ -1,4 +1,4 @@
-"""Which code it is: a seed does the same again on the same code only."""
+"""Digest of the code: a seed gives the same run again only on the same code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FOLDERS = (alpo.core, alpo.storage)
 
 @cache
 def code_digest() -> str:
-    """16 hexadecimal digits that stand for the sources of the core, its stores and the simulator. Raises OSError."""
+    """16 hexadecimal digits, a digest of the sources of the core, the stores and the simulator. Raises OSError."""
     digest = hashlib.blake2b(digest_size=8)
     folders = [Path(str(package.__file__)).parent for package in _FOLDERS]
     for folder in (*folders, Path(__file__).parent):

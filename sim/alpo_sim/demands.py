@@ -1,132 +1,135 @@
-"""What is demanded once the faults have ended: a leader, progress, and in the end one equal log (R2-R10, R17, R24)."""
+"""Demands on a world once its faults have ended: complete membership, progress, equal logs (R2-R10, R17, R24)."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from alpo.core.members import Role
 
+from .actors import probes
 from .broken import Broken
+from .clients import Clients
+from .cluster import Cluster
 from .options import SECOND
 
-if TYPE_CHECKING:
-    from .world import World
-
-#: Election timeouts within which a healed network has a leader, and time in which all that was asked is settled.
+#: Bounds after the network has healed: election timeouts until there is a leader; time until every request is settled.
 LEADER_WITHIN_TIMEOUTS = 12
 SETTLED_WITHIN_US = 30 * SECOND
-#: All who lost a disk are back within these, one after the other.
+#: Bound until all servers that lost a disk are voters again: so many election timeouts plus so many microseconds.
 MEMBERS_WITHIN_TIMEOUTS = 60
 MEMBERS_WITHIN_US = 30 * SECOND
 
 
-def demand_members(world: World) -> None:
-    """Whoever lost a disk, and whoever was to become a member, is one, by itself (R27, R30); but an old disk that was
-    put back is wiped first, by an operator.
+def demand_members(clients: Clients) -> None:
+    """Demand that all listed servers become voters by themselves, lost disks or not (R27, R30). Raises `Broken`.
+
+    A retired disk that was put back is wiped meanwhile, as an operator would do.
     """
-    if not world.initialised:
+    cluster = clients.cluster
+    if not cluster.initialised:
         return
-    bound_us = MEMBERS_WITHIN_TIMEOUTS * world.options.election_timeout_us + MEMBERS_WITHIN_US
-    ends_us = world.now_us + bound_us
-    world.clients.resting = True
-    while not world.run_until(min(world.now_us + SECOND, ends_us), lambda: not _missing(world)):
-        if world.now_us >= ends_us:
-            raise Broken("no progress", f"{bound_us / SECOND:.1f} s after all was whole again: {_missing(world)}")
-        for replica in world.replicas():
-            latest = world.lists.latest
+    bound_us = MEMBERS_WITHIN_TIMEOUTS * cluster.options.election_timeout_us + MEMBERS_WITHIN_US
+    ends_us = cluster.now_us + bound_us
+    clients.resting = True
+    while not cluster.run_until(min(cluster.now_us + SECOND, ends_us), lambda: not _missing(cluster)):
+        if cluster.now_us >= ends_us:
+            raise Broken("no progress", f"{bound_us / SECOND:.1f} s after all was whole again: {_missing(cluster)}")
+        for replica in cluster.replicas():
+            latest = cluster.lists.latest
             member = latest.get(replica.me.id) if latest is not None else None
             if member is not None and member.role is not Role.GONE and replica.me.incarnation in member.retired:
-                world.wipe(replica.me.id)
-                world.boot(replica.me.id)
-    world.clients.resting = False
+                cluster.wipe(replica.me.id)
+                cluster.boot(replica.me.id)
+    clients.resting = False
 
 
-def _missing(world: World) -> list[str]:
-    """Who is not what the list says it is to be; [] if all are."""
-    leader = world.leader()
+def _missing(cluster: Cluster) -> list[str]:
+    """A sentence for each reason why membership is not yet complete; [] if it is."""
+    leader = cluster.leader()
     if leader is None:
         return ["nobody leads"]
     latest = leader.members.latest
     if leader.members.latest_id > leader.guaranteed_id or leader.changes is None or leader.changes.pending is not None:
         return ["a change of the member list is under way"]
-    replicas = {r.me: r for r in world.replicas()}
+    replicas = {r.me: r for r in cluster.replicas()}
     found = []
     for member in latest.replicas:
         replica = replicas.get(member.identity)
         if replica is None or replica.status_text != "VOTING" or replica.guaranteed_id < leader.members.latest_id:
-            there = world.stage.hosts[member.id].replica
+            there = cluster.stage.hosts[member.id].replica
             found.append(f"server {member.id} is {there.status_text if there else 'down'}, listed {member.role.name}")
     return found
 
 
-def demand_progress(world: World, topology: str) -> None:
-    """A leader that can guarantee something new, soon."""
-    if not world.initialised:
+def demand_progress(clients: Clients, topology: str) -> None:
+    """Demand a leader, and answers to requests of every kind, within the bounds. Raises `Broken`."""
+    cluster = clients.cluster
+    if not cluster.initialised:
         return
-    bound_us = LEADER_WITHIN_TIMEOUTS * world.options.election_timeout_us + 3 * SECOND
-    mark = len(world.safety.guaranteed)
-    probes = world.clients.probes()
-    if not world.run_until(
-        world.now_us + bound_us, lambda: all(probe.done for probe in probes) and world.leader() is not None
+    bound_us = LEADER_WITHIN_TIMEOUTS * cluster.options.election_timeout_us + 3 * SECOND
+    mark = len(cluster.safety.guaranteed)
+    waiting = probes(clients)
+    if not cluster.run_until(
+        cluster.now_us + bound_us, lambda: all(probe.done for probe in waiting) and cluster.leader() is not None
     ):
-        if topology != "whole" and not _somebody_can_lead(world):
+        if topology != "whole" and not _somebody_can_lead(cluster):
             return
-        states = [f"{r.me.id}:{r.state.value} term {r.term} {r.status_text}" for r in world.replicas()]
+        states = [f"{r.me.id}:{r.state.value} term {r.term} {r.status_text}" for r in cluster.replicas()]
         raise Broken(
             "no progress",
             f"{bound_us / SECOND:.1f} s after the network was {topology} again (last entry {mark}) there is "
-            f"no answer to {[str(p) for p in probes if not p.done]}; {', '.join(states)}",
+            f"no answer to {[str(p) for p in waiting if not p.done]}; {', '.join(states)}",
         )
 
 
-def _somebody_can_lead(world: World) -> bool:
-    """Does some voter reach a majority whose logs are no fresher than its own? Without one nobody may win (R4)."""
-    ids = world.disks.voters()
-    voters = [r for r in world.replicas() if r.first_start.started and r.members.i_vote and r.me.id in ids]
+def _somebody_can_lead(cluster: Cluster) -> bool:
+    """True if some voter reaches a majority whose logs are no fresher than its own; otherwise nobody may win (R4)."""
+    ids = cluster.disks.voters()
+    voters = [r for r in cluster.replicas() if r.first_start.started and r.members.i_vote and r.me.id in ids]
     return any(
         sum(
-            other is r or (world.links.connected(r.me.id, other.me.id) and other.rank.log <= r.rank.log)
+            other is r or (cluster.links.connected(r.me.id, other.me.id) and other.rank.log <= r.rank.log)
             for other in voters
         ) >= r.members.latest.majority
         for r in voters
     )
 
 
-def demand_settled(world: World) -> None:
-    """Everything asked is settled, and all members hold the same log."""
-    if not world.initialised:
+def demand_settled(clients: Clients) -> None:
+    """Demand that every request is settled, and that all members hold the same log, undamaged. Raises `Broken`."""
+    cluster = clients.cluster
+    if not cluster.initialised:
         return
-    load = world.options.load
+    load = cluster.options.load
     patience_us = load.depth * load.retry_us  # a client may have to ask again for one after the other
-    if not world.run_until(world.now_us + SETTLED_WITHIN_US + patience_us, lambda: _settled(world)):
-        raise Broken("no progress", f"not settled: {world.clients.unsettled()}, marks "
-                     f"{[(r.me.id, r.guaranteed_id, r.log.last_id) for r in world.replicas()]}")
-    for host in world.stage.hosts.values():
-        world.tables.compare(host)
-    if not world.run_until(world.now_us + SETTLED_WITHIN_US, lambda: not _damaged(world)):
-        raise Broken("no progress", f"all is settled, and entries are still damaged: {_damaged(world)}")
-    # A disk that was stalled when the faults ended comes round later; what is on disk is learnt with a heartbeat.
-    if not world.run_until(world.now_us + SETTLED_WITHIN_US, lambda: not _held(world)):
-        raise Broken("no progress", f"all is settled, and bytes are still held as in flight: {_held(world)}")
+    if not cluster.run_until(cluster.now_us + SETTLED_WITHIN_US + patience_us, lambda: _settled(clients)):
+        raise Broken("no progress", f"not settled: {clients.unsettled()}, marks "
+                     f"{[(r.me.id, r.guaranteed_id, r.log.last_id) for r in cluster.replicas()]}")
+    for host in cluster.stage.hosts.values():
+        cluster.tables.compare(host)
+    if not cluster.run_until(cluster.now_us + SETTLED_WITHIN_US, lambda: not _damaged(cluster)):
+        raise Broken("no progress", f"all is settled, and entries are still damaged: {_damaged(cluster)}")
+    # Disks that were stalled when the faults ended are late, and leaders hear of them by the next heartbeat.
+    if not cluster.run_until(cluster.now_us + SETTLED_WITHIN_US, lambda: not _held(cluster)):
+        raise Broken("no progress", f"all is settled, and bytes are still held as in flight: {_held(cluster)}")
 
 
-def _damaged(world: World) -> dict[int, list[int]]:
-    """What a server could have back from another member, and has not."""
-    leader = world.leader()
-    hosts = [h for h in world.stage.hosts.values() if h.replica is not None and h.damaged]
+def _damaged(cluster: Cluster) -> dict[int, list[int]]:
+    """Server -> ids of its damaged entries of which other members could send copies."""
+    leader = cluster.leader()
+    hosts = [h for h in cluster.stage.hosts.values() if h.replica is not None and h.damaged]
     members = [h for h in hosts if leader is not None and leader.members.latest.holds(h.replica.me)]  # type: ignore
-    return {host.id: ids for host in members if (ids := world.disks.needed(host))}
+    return {host.id: ids for host in members if (ids := cluster.disks.needed(host))}
 
 
-def _held(world: World) -> dict[int, int]:
-    return {r.me.id: r.inflight_bytes for r in world.replicas() if r.inflight_bytes}
+def _held(cluster: Cluster) -> dict[int, int]:
+    return {r.me.id: r.inflight_bytes for r in cluster.replicas() if r.inflight_bytes}
 
 
-def _settled(world: World) -> bool:
-    if world.clients.unsettled():
+def _settled(clients: Clients) -> bool:
+    cluster = clients.cluster
+    if clients.unsettled():
         return False
-    leader = world.leader()
+    leader = cluster.leader()
     if leader is None:
         return False
-    members = [r for r in world.replicas() if leader.members.latest.holds(r.me)]
+    members = [r for r in cluster.replicas() if leader.members.latest.holds(r.me)]
     return all(r.guaranteed_id == r.log.last_id == leader.log.last_id for r in members)

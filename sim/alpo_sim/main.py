@@ -47,22 +47,22 @@ Examples:
     alpo-sim draw 7 -o run.svg
 """)
 def root(version: Annotated[bool, version_option("alpo-sim")] = False) -> None:
-    """What stands before the command."""
+    """Take the options that stand before the command."""
 
 
-#: What writing comes to when there is no room, or the device is broken.
+#: Errors of writing to a device that is full or broken.
 _CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def main() -> None:
-    """Run the command line. Output that cannot be written is a line on stderr and exit code 1, not a traceback."""
+    """Run the command line. If output cannot be written, a line on stderr says so, and the exit code is 1."""
     stand_in_for_closed_streams()
     try:
         app(prog_name="alpo-sim")
     except OSError as error:
         if error.errno not in _CANNOT_WRITE or error.filename is not None:
             raise
-        # What Python still holds of it would be tried again, and complained of, on the way out.
+        # Else Python would try to write the rest again when it exits, and complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         say(f"alpo-sim: stdout cannot be written: {error.strerror}")
         sys.exit(1)

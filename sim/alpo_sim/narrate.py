@@ -1,4 +1,4 @@
-"""What every line of a replay brings about, in words: for comments in scenario files, and for whoever reads along."""
+"""Effects of every line of a replay in words: for comments in scenario files, and for `replay -v`."""
 
 from __future__ import annotations
 
@@ -7,15 +7,8 @@ from collections.abc import Callable, Sequence
 from alpo.core.disk import Write
 from alpo.core.inputs import Input
 from alpo.core.messages import Envelope
-from alpo.core.ready import (
-    Appended,
-    Event,
-    Opened,
-    ReadAt,
-    Ready,
-    Refused,
-    Reply,
-)
+from alpo.core.ready import Event, Ready
+from alpo.core.requests import Appended, Opened, ReadAt, Refused, Reply
 
 from .host import Host
 from .outcome import Outcome
@@ -26,7 +19,7 @@ from .stage import Stage
 
 
 class Narrator:
-    """A watcher. ``story``: what matters, ``all``: every message and state too; both by line, from 0."""
+    """Watcher that puts events into words, by line from 0: ``story`` the main ones, ``all`` messages and writes too."""
 
     def __init__(self) -> None:
         self.at = -1
@@ -35,6 +28,7 @@ class Narrator:
         self._marks: dict[int, int] = {}
 
     def on_line(self, at: int) -> None:
+        """Count the events that follow as effects of line ``at``."""
         self.at = at
 
     def _tell(self, text: str, *, story: bool = True) -> None:
@@ -43,8 +37,7 @@ class Narrator:
         self.all.setdefault(self.at, []).append(text)
 
     def booted(self, host: Host) -> None:
-        assert host.replica is not None
-        self._marks[host.id] = host.replica.guaranteed_id
+        self._marks[host.id] = host.running.guaranteed_id
 
     def sent(self, host: Host, envelope: Envelope) -> None:
         message = envelope.message
@@ -58,8 +51,7 @@ class Narrator:
         self._tell(f"{host.id} has on disk: term {last.term}, vote {last.vote}{entries}", story=False)
 
     def stepped(self, host: Host, inputs: Sequence[Input], ready: Ready) -> None:
-        replica = host.replica
-        assert replica is not None
+        replica = host.running
         for event in ready.events:
             if event.name in _EVENTS:
                 self._tell(f"{host.id} {_EVENTS[event.name](event)}")
@@ -105,7 +97,7 @@ def _reply(reply: Reply) -> str:
 
 
 def narrated(scenario: Scenario, *, strict: bool = True) -> tuple[Outcome, Narrator]:
-    """Replay it, and tell."""
+    """Replay a scenario. Returns the outcome, and the narrator with the effects of every line."""
     narrator = Narrator()
 
     def watch(stage: Stage) -> Narrator:
@@ -116,7 +108,7 @@ def narrated(scenario: Scenario, *, strict: bool = True) -> tuple[Outcome, Narra
 
 
 def comments(outcome: Outcome, narrator: Narrator) -> list[str]:
-    """One a line, "" where nothing of note happens; the last says what broke."""
+    """A comment for each line that was done, "" where nothing important happens; the last one says what broke."""
     told = ["; ".join(narrator.story.get(at, [])) for at in range(outcome.at + 1)]
     if outcome.invariant and told:
         told[-1] = "; ".join(filter(None, [told[-1], f"{outcome.invariant.upper()}: {outcome.detail}"]))

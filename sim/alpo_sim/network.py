@@ -1,4 +1,4 @@
-"""Between the servers: what arrives, when, how often. Decides; the world schedules."""
+"""Links between servers: they decide whether, when and how often a message arrives."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from .options import Network
 
 
 class Links:
-    """Every ordered pair of servers. A cut link loses what is sent over it; some of it arrives after the heal, as a
-    connection that survives would have it.
-    """
+    """All links of a cluster, by (source, target). A cut link loses all messages."""
 
     def __init__(self, options: Network, rng: random.Random, ids: Sequence[int]) -> None:
         self.options = options
         self._rng = rng
         self.ids = tuple(ids)
         self.cut: dict[tuple[int, int], bool] = {}
-        self.quiet = False  # no losses, copies or late arrivals any more
-        self._last_us: dict[tuple[int, int], int] = {}  # latest arrival so far, where order is kept
+        self.quiet = False  # from now on nothing is lost, copied or late
+        self._last_us: dict[tuple[int, int], int] = {}  # the latest arrival so far, where order is kept
 
     def arrivals_us(self, now_us: int, source: int, target: int, *, seldom: bool = False) -> list[int]:
-        """When the copies of a message that leaves now arrive, in order; [] if it is lost."""
+        """The times at which copies of a message that leaves now arrive, in order; [] if it is lost.
+
+        ``seldom``: the message is of a kind of which a late copy may come (`Network.again`).
+        """
         rng, o = self._rng, self.options
         arrivals = self._arrivals_us(now_us, source, target)
         if seldom and o.again and not self.quiet and (source, target) not in self.cut and rng.random() < o.again:
@@ -48,7 +49,7 @@ class Links:
         return [self._in_order(source, target, at_us)]
 
     def damages(self) -> bool:
-        """Is this one damaged on its way?"""
+        """Draw whether a message is damaged on the way."""
         return not self.quiet and self._rng.random() < self.options.damage
 
     def _in_order(self, source: int, target: int, at_us: int) -> int:
@@ -58,10 +59,11 @@ class Links:
         return at_us
 
     def connected(self, a: int, b: int) -> bool:
+        """True if the links between two servers are whole in both directions."""
         return (a, b) not in self.cut and (b, a) not in self.cut
 
     def set_cuts(self, cut: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Exactly these links are cut from now on. Returns the pairs (low, high) that are connected again."""
+        """Cut exactly these links. Returns the pairs, lower id first, that are connected again."""
         before = self.cut
         self.cut = dict.fromkeys(cut, True)
         return [
@@ -70,7 +72,7 @@ class Links:
         ]
 
     def topology(self, name: str) -> list[tuple[int, int]]:
-        """The cuts of a topology over a random order of the servers."""
+        """The links to cut for the topology ``name``, a key of `_KEPT`; the places of the servers in it are random."""
         order = list(self.ids)
         self._rng.shuffle(order)
         return [
@@ -80,11 +82,11 @@ class Links:
 
 
 def _side(i: int, n: int) -> int:
-    """Of a bridge: 0 is the pier between sides 1 and 2."""
+    """The side of a bridge, 1 or 2, on which position ``i`` is; 0 for the position between them."""
     return 0 if i == 0 else 1 + (i > n // 2)
 
 
-#: Does the link between positions i and j of ``n`` stand?
+#: Topology -> function of (i, j, n): true if the link from position i to position j, of n, is whole.
 _KEPT: dict[str, Callable[[int, int, int], bool]] = {
     "whole": lambda i, j, n: True,
     "star": lambda i, j, n: i == 0 or j == 0,

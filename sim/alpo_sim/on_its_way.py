@@ -1,4 +1,4 @@
-"""Messages that were sent and have not arrived: which of them a line of a schedule means."""
+"""Messages on their way: finds the one that a line of a schedule names, and the words by which to name one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .shapes import Fields, main_fields, more_fields
 
 
 class OnItsWay:
-    """A message that was sent and has not arrived (or a copy of it has not)."""
+    """Message that was sent, and of which at least one copy has not arrived. ``main``: the main fields."""
 
     __slots__ = ("_more", "envelope", "main")
 
@@ -22,11 +22,13 @@ class OnItsWay:
 
     @property
     def more(self) -> Fields:
+        """The fields that are not main fields."""
         if self._more is None:
             self._more = more_fields(self.envelope.message)
         return self._more
 
     def fits(self, wanted: Fields) -> bool:
+        """True if the message has the fields ``wanted``, with these values."""
         mine = dict(self.main + self.more)
         return all(mine.get(name) == value for name, value in wanted)
 
@@ -35,7 +37,8 @@ class OnItsWay:
 
 
 def find_like(x: Seen, waiting: Sequence[OnItsWay]) -> int:
-    """The same, else one that matters as much, else one of as many steps behind the newest."""
+    """The index of the message most like ``x``: one with equal fields, else the newest with equal main fields, else the
+    one with as many newer ones behind it as ``x`` had."""
     alike = [at for at, each in enumerate(waiting) if each.main == x.main]
     for at in alike:
         if waiting[at].more == x.more:
@@ -46,7 +49,8 @@ def find_like(x: Seen, waiting: Sequence[OnItsWay]) -> int:
 
 
 def pattern(waiting: Sequence[OnItsWay], at: int) -> tuple[Fields, int]:
-    """As few fields as tell the message from those sent before it, the main ones in any case."""
+    """The fields, and ``nth``, by which a line names message ``at``: the main fields, and as few others as are needed
+    to tell the message from earlier ones."""
     found = waiting[at]
     fields = found.main
     for extra in found.more:

@@ -1,4 +1,4 @@
-"""What kind of world a seed makes: everything that is drawn once, before anything happens."""
+"""Options of a world, which are drawn from its seed before the world begins."""
 
 from __future__ import annotations
 
@@ -20,55 +20,57 @@ TOPOLOGIES = ("whole", "star", "chain", "bridge")
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """Microseconds and probabilities a message. ``ordered``: what a link carries arrives in order, as over TCP."""
+    """Delays and probabilities for each message. ``ordered``: links deliver in order, as TCP does."""
 
     delay_us: tuple[int, int] = (100, 2000)
-    late: float = 0.001  # so many arrive much later
+    late: float = 0.001  # the part that arrives up to ``late_us`` later
     late_us: int = 3 * SECOND
     loss: float = 0.005
     duplication: float = 0.005
     ordered: bool = False
     damage: float = 0.001
-    #: So many of the seldom ones (all but append requests and their answers) come once more, up to ``again_us`` later.
+    #: Share of messages, append requests and their answers excepted, of which a copy arrives up to ``again_us`` later.
     again: float = 0.0
     again_us: int = 2 * SECOND
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Who does what. ``pace_us``: mean pause between two new requests of one client."""
+    """Number and habits of the actors of a world. ``pace_us``: mean pause between two new requests of one client."""
 
     writers: int = 4
     readers: int = 2
     pace_us: int = 150 * MS
-    depth: int = 8  # appends in flight a client
+    depth: int = 8  # appends in flight for each client
     payload_bytes_max: int = 200
     operators: bool = True
     retry_us: int = 700 * MS
-    #: A server that has taken so many bytes not yet guaranteed reads from no client (the driver's back pressure).
+    #: Bytes not yet guaranteed at which a server stops reading from clients, as the node's driver does.
     inflight_bytes_max: int = 8 << 20
-    copied: float = 0.02  # so many requests arrive a second time, up to 8 s later
-    same_name: float = 0.3  # so many new named writers take a name that is in use
-    quits: float = 0.005  # so often a writer dies before a request
+    copied: float = 0.02  # the part of requests that arrives a second time, up to 8 s later
+    same_name: float = 0.3  # the part of new named writers that take a name in use
+    quits: float = 0.005  # the probability that a writer dies before a request
     alike: bool = False  # all payloads are equal
-    #: Operators and readers who look after what is kept, and what they ask for: see `keepers`.
+    #: Number of operators that ask about outcomes, settings and cursors (`operators.StateOperator`); ``keep`` holds the
+    #: subjects from which each request's is drawn.
     keepers: int = 0
-    #: Mean pause between two requests of the operator who lists and drops sessions.
+    #: Mean pause between two requests of the operator that lists and drops sessions.
     operator_every_us: int = 6 * SECOND
     keep: tuple[str, ...] = ("outcome", "outcome", "outcome", "outcome", "settings", "cursor", "cursor")
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """A world. Two with equal options do the same, to the byte."""
+    """Options of a world. Two worlds with equal options run alike, to the byte."""
 
     seed: int
     servers: int = 3
     seconds: int = 60
     election_timeout_us: int = 500 * MS
-    #: None: T/20, at least 10 ms. Less than a round trip and an fsync makes candidates collide.
+    #: Stagger of the election timers. None: T/20, at least 10 ms. Candidates collide if a round trip and an fsync take
+    #: longer.
     stagger_us: int | None = None
-    #: How long an fsync takes; mostly near the lower end.
+    #: Range of an fsync's duration; most are near the lower end.
     fsync_us: tuple[int, int] = (300, 6300)
     priorities: tuple[int, ...] = ()
     auto_init: bool = True
@@ -80,23 +82,23 @@ class Options:
     fault_every_us: int = 2 * SECOND
     faults: tuple[str, ...] = FAULTS
     wipes: int = 0
-    drift: float = 0.01  # clocks run up to so much too fast or too slow
+    drift: float = 0.01  # the part by which clocks run too fast or too slow, at most
     last_topology: str = "whole"
-    #: So many servers are down, at first, when progress is demanded: a minority, those with a lost disk included.
+    #: Number of voters, a minority, that are down the last time but one that progress is demanded.
     last_down: int = 0
-    #: One server is first started with another list of members.
+    #: True: one server is first started with another list of founders.
     misconfigured: bool = False
     #: Mean time between two cleanings of one server; 0: none.
     clean_every_us: int = 0
-    #: Servers that may be added, and operators who add, remove and replace members and hand over leadership.
+    #: Number of servers that may be added; ``stewards``: of operators that change members (`operators.MemberOperator`).
     spares: int = 0
     stewards: int = 0
-    #: Faults follow on what servers have just begun, too: see `aimed`.
+    #: True: faults also follow on events that servers report (`aimed`).
     aimed: bool = False
 
     @staticmethod
     def draw(seed: int, *, servers: int | None = None, seconds: int = 60, **fixed: Any) -> Options:
-        """The world of ``seed``; what is given is not drawn."""
+        """Draw the options of the world of ``seed``; options that are given are not drawn."""
         rng = random.Random(f"options {seed}")
         size = rng.choice((1, 2, 3, 3, 3, 3, 3, 3, 4, 5, 5, 5, 7, 9))
         size = size if servers is None else servers
@@ -121,14 +123,14 @@ class Options:
         }
         drawn["fsync_us"] = rng.choice(((300, 6300), (300, 6300), (100, 500), (1000, 60_000)))
         drawn["last_down"] = rng.randint(0, (size - 1) // 2) if rng.random() < 0.5 else 0
-        if random.Random(f"damage {seed}").random() < 0.3:  # of its own: what it joins was drawn before there was any
+        if random.Random(f"damage {seed}").random() < 0.3:  # a generator of its own, as in `_keepers`
             drawn["faults"] += ("damage",)
         drawn |= _members(seed, size, drawn["wipes"])
         drawn["aimed"] = random.Random(f"aimed {seed}").random() < 0.5
         return Options(seed, **(drawn | fixed))
 
     def describe(self) -> dict[str, Any]:
-        """JSON-ready, nested as it stands."""
+        """All options as JSON values, nested as the classes are."""
         return _plain(self)  # type: ignore[no-any-return]
 
 
@@ -147,13 +149,13 @@ def _network(rng: random.Random) -> Network:
 
 
 def _overtaking(network: Network, seed: int) -> Network:
-    """Where order is not kept, what is said at starts, of bases and in elections comes again, late, in most worlds."""
+    """``network`` with late copies of messages about starts, bases and elections, in most worlds without order."""
     again = random.Random(f"again {seed}").choice((0.0, 0.1, 0.3))
     return network if network.ordered else replace(network, again=again)
 
 
 def _load(rng: random.Random, size: int) -> Load:
-    """The more servers, the fewer requests: every one costs steps on all of them."""
+    """Draw the load. The more servers, the longer the pauses: every request costs steps on all servers."""
     return Load(
         rng.randint(1, 6), rng.randint(0, 3), rng.choice((50, 150, 400)) * MS * max(3, size) // 3,
         rng.choice((1, 4, 16)), rng.choice((20, 200, 2000)), rng.random() < 0.5, rng.choice((300, 700, 2000)) * MS,
@@ -162,12 +164,12 @@ def _load(rng: random.Random, size: int) -> Load:
 
 
 def _keepers(seed: int) -> int:
-    """In every third world; of a generator of its own, so that the rest of a seed's world stands."""
+    """Draw the number of keepers: two in every third world. A generator of its own leaves other options as they are."""
     return random.Random(f"keepers {seed}").choice((0, 0, 2))
 
 
 def _members(seed: int, size: int, wipes: int) -> dict[str, int]:
-    """In every third world the list of members changes; of a generator of its own as well."""
+    """Draw the number of disks to lose and, in every third world, of spares and operators that change members."""
     rng = random.Random(f"members {seed}")
     if wipes:
         wipes = rng.choice((wipes, 3, 8))
@@ -178,7 +180,7 @@ def _members(seed: int, size: int, wipes: int) -> dict[str, int]:
 
 
 def _settings(rng: random.Random) -> Settings:
-    """Mostly as they are; else so small that sessions end, windows slide and names run out."""
+    """Draw the settings: the defaults, or values so small that sessions end, windows slide and names run out."""
     if rng.random() < 0.4:
         return Settings()
     return Settings(
@@ -188,13 +190,13 @@ def _settings(rng: random.Random) -> Settings:
 
 
 def _parts(seed: int) -> tuple[tuple[str, int], ...]:
-    """In most worlds a base has as many parts as there are sessions, or nearly; of a generator of its own."""
+    """Draw the most slots that one part of a snapshot holds: so few, in most worlds, that a snapshot has many parts."""
     slots = random.Random(f"parts {seed}").choice((0, 1, 1, 12, 40))
     return (("part_slots_max", slots),) if slots else ()
 
 
 def _limits(rng: random.Random) -> tuple[tuple[str, int], ...]:
-    """Of the core's bounds: small ones make it read from disk, save and hold back often."""
+    """Draw bounds of the core, by field of `ReplicaConfig`; small ones make it read, save and hold back often."""
     if rng.random() < 0.4:
         return ()
     return (

@@ -1,4 +1,4 @@
-"""What came of a replay, held against what its scenario expects."""
+"""Outcome of a replay, and its comparison with the expectations of the scenario."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from .stage import Stage
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of it. ``invariant`` "" if every check held; ``at``: the line (from 0) at which it ended.
+    """Outcome of a replay. ``invariant``: the check that broke, "" if none did; ``at``: the line, from 0, at which the
+    replay ended.
 
-    ``problem``: what made line ``at`` impossible, in a strict replay. ``done``: what did happen, and when;
-    deliveries as `Seen`, or as `Arrive` where the replay was asked for those.
+    ``problem``: why line ``at`` was impossible, in a strict replay. ``done``: the lines as they happened; deliveries
+    are `Seen`, or `Arrive` if the replay was made with ``patterns``. ``guaranteed``: number of entries guaranteed.
     """
 
     invariant: str = ""
@@ -30,7 +31,7 @@ class Outcome:
 
 
 def unmet(scenario: Scenario, outcome: Outcome) -> list[str]:
-    """What did not come as the scenario expects, a sentence each; [] if all did."""
+    """A sentence for each expectation of the scenario that is not met; [] if all are."""
     if outcome.problem:
         return [f"it is impossible: {outcome.problem}"]
     wrong = []
@@ -75,9 +76,8 @@ def _unmet(x: Expect, outcome: Outcome) -> str:
 
 
 def _log(host: Host) -> list[int]:
-    """The checksums of all entries, those not yet on disk too."""
-    replica = host.replica
-    assert replica is not None
+    """The checksums of all entries of a server's log, on disk or not."""
+    replica = host.running
     stored = host.store.read_entries(1, replica.log.stable_id, 1 << 40)
     later = [replica.log.entry(id) for id in range(replica.log.stable_id + 1, replica.log.last_id + 1)]
     return [entry.check for entry in [*stored, *later] if entry is not None]

@@ -1,4 +1,4 @@
-"""What a world remembers of a run, as a scenario to be replayed."""
+"""Conversion of the record of a run into a scenario that can be replayed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WAIT = (Deliver, Persist, Serve, Link, Ask)
 
 
 def recorded(stage: Stage, mutation: str = "") -> Scenario:
-    """The whole record of ``stage``; deliveries are `Seen`, so it is for replays, not for a file."""
+    """The scenario of all actions on ``stage``. Its deliveries are `Seen`, so it can be replayed, but not written."""
     assert stage.record is not None, "the world was made without record=True"
     return Scenario(
         len(stage.configured), stage.seed, Times.of(stage.timers), stage.settings,
@@ -27,7 +27,7 @@ def recorded(stage: Stage, mutation: str = "") -> Scenario:
 
 def _lines(record: Sequence[Action]) -> list[Line]:
     lines: list[Line] = []
-    waits: dict[int, int] = {}  # server -> inputs that wait
+    waits: dict[int, int] = {}  # server -> how many inputs wait
     last: tuple[int, int] | None = None  # (server, time) of the input just before
     for action in record:
         if isinstance(action, Step):
@@ -64,6 +64,6 @@ def _line(action: Action) -> Line:
 
 
 def _by_party(request: Input) -> Input:
-    """A world's origins are (party, number); the number is of no use here."""
+    """``request`` with its actor's number as the origin, where a world has (actor, number of the request)."""
     origin = getattr(request, "origin", "")
     return with_origin(request, str(origin[0]) if isinstance(origin, tuple) else "")

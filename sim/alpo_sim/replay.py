@@ -1,44 +1,44 @@
-"""Replays a scenario on the core alone: a stage and the checks, nobody who decides anything.
+"""Replay of a scenario on the core alone: on a stage, under the checks, without any random choice.
 
 Laws:
 
-* Nothing is random but what the replicas draw from their own seeds; the same scenario gives the same outcome.
-* Every message that was sent stays available until it is delivered or its target's process ends.
+* Only the replicas draw random numbers, from their own seeds; the same scenario gives the same outcome.
+* A message that was sent can be delivered until its target's process ends.
 * Time never goes back: a line whose time has passed happens now. A lenient replay keeps the time between lines instead,
-  and waits for deadlines: what is left of a schedule stays together, however much of it was left out.
+  and waits for deadlines, so that the rest of a schedule still fits when lines are left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from alpo.core.inputs import Initialise
 from alpo.core.messages import START_ONLY, Envelope
-from alpo.core.ready import Reply
+from alpo.core.requests import Initialise, Reply
 
-from .actions import Ask, Boot, Clock, Configure, Crash, Join, Link, Move, Persist, PutBack, Serve, Step, Wipe
+from .actions import Ask, Boot, Crash, Link, Move, Persist, PutBack, Serve, Step, Wipe
 from .broken import Broken
-from .checks.together import Checks
+from .checks.all import Checks
 from .host import NEVER_US, Host
 from .on_its_way import OnItsWay, find_like, pattern
 from .outcome import Outcome
-from .scenario import CORE_ERRORS, CRASHED, Arrive, Deed, Line, Scenario, Seen, Tick, party_of, with_origin
+from .scenario import CORE_ERRORS, CRASHED, INPUTS, Arrive, Deed, Line, Scenario, Seen, Tick, party_of, with_origin
 from .stage import Stage, Watcher
 
 _SETTLE_MAX = 1000
 _OPERATOR = "operator"
-#: So many election timeouts a lenient replay waits for a deadline, at most.
+#: Election timeouts for which a lenient replay waits for a deadline at most.
 _PATIENCE_TIMEOUTS = 3
 
 
 class Impossible(Exception):
-    """A line that cannot happen as things stand."""
+    """Exception for a line that cannot happen in the present state."""
 
 
 class Replay:
-    """``strict``: a line that is impossible ends it; else it is left out. ``patterns``: note deliveries as `Arrive`.
+    """Replay of one scenario. ``strict``: an impossible line ends it; otherwise such lines are left out.
 
-    ``watchers`` are made for the stage and see everything; ``on_line(at)`` is called before every line.
+    ``patterns``: `Outcome.done` has deliveries as `Arrive`, not `Seen`. ``watchers``: functions that make watchers of
+    the stage; ``on_line(at)`` is called before every line.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Replay:
         self._founding = False
 
     def run(self) -> Outcome:
-        """To the end, or to the first check that fails."""
+        """Do all lines, up to the first check that fails. Returns the outcome."""
         outcome = Outcome(stage=self.stage)
         try:
             if self.scenario.founded:
@@ -90,7 +90,7 @@ class Replay:
         return outcome
 
     def compare(self) -> None:
-        """What must be equal once all has happened. Raises `Broken`."""
+        """Compare the session tables of all servers. Raises `Broken`."""
         for host in self.stage.hosts.values():
             self.tables.compare(host)
 
@@ -109,7 +109,7 @@ class Replay:
     # -- lines ------------------------------------------------------------------------------------------
 
     def line(self, line: Line) -> Line:
-        """Do it. Returns it as it was done. Raises `Impossible`, `Broken`, and what the core raises."""
+        """Do one line. Returns the line as it was done. Raises `Impossible`, `Broken`, or any exception of the core."""
         what, stage = line.what, self.stage
         self._doing = None
         if self._strict:
@@ -119,20 +119,25 @@ class Replay:
             self._last_us = what.at_us
         kind = type(what)
         id = what.target if isinstance(what, (Arrive, Seen)) else what.id
-        done = _DO[kind](self, what, line.more)
-        if kind in _TAKEN and not line.more:
+        if kind in _DOWN and stage.hosts[id].replica is not None:
+            raise Impossible(f"server {id} is up")
+        if kind in _UP and stage.hosts[id].replica is None:
+            raise Impossible(f"server {id} is down")
+        particular = _PARTICULAR.get(kind)
+        done = self._plainly(what, line.more) if particular is None else particular(self, what, line.more)
+        if kind in INPUTS and not line.more:
             stage.step(id)
         if self.scenario.prompt and stage.hosts[id].replica is not None:
             self._settle(stage.hosts[id])
         return done
 
     def _begin(self, what: Deed, more: bool) -> Line:
-        """It is possible, and about to happen now."""
+        """Note that a possible deed happens now. Returns the deed as a line."""
         self._doing = Line(what._replace(at_us=self.stage.now_us), more)
         return self._doing
 
     def _settle(self, host: Host) -> None:
-        """A prompt disk."""
+        """Complete all writes and reads of a server, as a prompt disk does."""
         for _ in range(_SETTLE_MAX):
             if host.writes:
                 self.stage.persist(host.id, len(host.writes))
@@ -143,86 +148,42 @@ class Replay:
             self.stage.step(host.id)
         raise Impossible(f"server {host.id} writes without end")
 
-    def _up(self, id: int) -> Host:
-        host = self.stage.hosts[id]
-        if host.replica is None:
-            raise Impossible(f"server {id} is down")
-        return host
+    # -- deeds, each done if it is possible; each returns its line ----------------------------------------
 
-    def _down(self, id: int) -> None:
-        if self.stage.hosts[id].replica is not None:
-            raise Impossible(f"server {id} is up")
-
-    def _boot(self, x: Boot, more: bool) -> Line:
-        self._down(x.id)
+    def _plainly(self, x: Deed, more: bool) -> Line:
         done = self._begin(x, more)
-        self.stage.boot(x.id)
+        self.stage.perform(x)  # type: ignore[arg-type]
         return done
 
     def _crash(self, x: Crash, more: bool) -> Line:
-        host = self._up(x.id)
-        if self._strict and x.kept > len(host.writes):
-            raise Impossible(f"server {x.id} has {len(host.writes)} writes under way")
-        done = self._begin(x._replace(kept=min(x.kept, len(host.writes))), more)  # what the disk had by then
-        self.stage.crash(x.id, min(x.kept, len(host.writes)))
+        writes = len(self.stage.hosts[x.id].writes)
+        if self._strict and x.kept > writes:
+            raise Impossible(f"server {x.id} has {writes} writes under way")
+        done = self._plainly(x._replace(kept=min(x.kept, writes)), more)
         for key in [key for key in self.on_its_way if key[1] == x.id]:
             del self.on_its_way[key]
         return done
 
-    def _wipe(self, x: Wipe, more: bool) -> Line:
-        self._down(x.id)
-        done = self._begin(x, more)
-        self.stage.wipe(x.id)
-        return done
-
     def _put_back(self, x: PutBack, more: bool) -> Line:
-        self._down(x.id)
         if self.stage.hosts[x.id].laid_aside is None:
             raise Impossible(f"server {x.id} had no other disk before")
-        done = self._begin(x, more)
-        self.stage.put_back(x.id)
-        return done
-
-    def _join(self, x: Join, more: bool) -> Line:
-        done = self._begin(x, more)
-        self.stage.join(x.id)
-        return done
-
-    def _move(self, x: Move, more: bool) -> Line:
-        self._down(x.id)
-        done = self._begin(x, more)
-        self.stage.move(x.id)
-        return done
-
-    def _configure(self, x: Configure, more: bool) -> Line:
-        done = self._begin(x, more)
-        self.stage.configure(x.id, x.members)
-        return done
+        return self._plainly(x, more)
 
     def _persist(self, x: Persist, more: bool) -> Line:
-        host = self._up(x.id)
-        if not host.writes or (self._strict and x.count > len(host.writes)):
-            raise Impossible(f"server {x.id} has {len(host.writes) or 'no'} writes under way")
-        count = min(x.count or len(host.writes), len(host.writes))
-        done = self._begin(x._replace(count=0 if count == len(host.writes) else count), more)
+        writes = len(self.stage.hosts[x.id].writes)
+        if not writes or (self._strict and x.count > writes):
+            raise Impossible(f"server {x.id} has {writes or 'no'} writes under way")
+        count = min(x.count or writes, writes)
+        done = self._begin(x._replace(count=0 if count == writes else count), more)
         self.stage.persist(x.id, count)
         return done
 
     def _serve(self, x: Serve, more: bool) -> Line:
-        if not self._up(x.id).loads:
+        if not self.stage.hosts[x.id].loads:
             raise Impossible(f"server {x.id} reads nothing from its disk")
-        done = self._begin(x, more)
-        self.stage.serve(x.id)
-        return done
-
-    def _link(self, x: Link, more: bool) -> Line:
-        self._up(x.id)
-        done = self._begin(x, more)
-        self.stage.link(x.id, x.peer, x.up)
-        return done
+        return self._plainly(x, more)
 
     def _ask(self, x: Ask, more: bool) -> Line:
-        self._up(x.id)
         done = self._begin(x, more)
         request = with_origin(x.request, (party_of(x.request) or f"line {self._at}", self._at))
         self.history.asked(request)
@@ -230,7 +191,7 @@ class Replay:
         return done
 
     def _step(self, x: Step, more: bool) -> Line:
-        if not self._up(x.id).inbox:
+        if not self.stage.hosts[x.id].inbox:
             raise Impossible(f"nothing waits at server {x.id}")
         done = self._begin(x, more)
         if not self.stage.step(x.id):
@@ -238,7 +199,7 @@ class Replay:
         return done
 
     def _tick(self, x: Tick, more: bool) -> Line:
-        host = self._up(x.id)
+        host = self.stage.hosts[x.id]
         if host.due_us > self.stage.now_us:
             when = f"comes at {host.due_us / 1000:.3f} ms" if host.due_us < NEVER_US else "never comes"
             if self._strict or host.due_us > self.stage.now_us + self._patience_us:
@@ -248,15 +209,9 @@ class Replay:
         self.stage.step(x.id)
         return done
 
-    def _clock(self, x: Clock, more: bool) -> Line:
-        done = self._begin(x, more)
-        self.stage.set_clock(x.id, x.rate, x.jump_ms)
-        return done
-
     # -- messages ---------------------------------------------------------------------------------------
 
     def _arrive(self, x: Arrive | Seen, more: bool) -> Line:
-        self._up(x.target)
         waiting = self.on_its_way.get((x.source, x.target, x.kind))
         if not waiting:
             raise Impossible(f"no {x.kind} is on its way from {x.source} to {x.target}")
@@ -285,7 +240,7 @@ class Replay:
     # -- the first start --------------------------------------------------------------------------------
 
     def found(self) -> None:
-        """All servers up, connected and through their first start, at time 0."""
+        """Boot and connect all founders at time 0, and deliver their messages until the first start is done."""
         stage = self.stage
         self._founding = True
         ids = [each.id for each in stage.configured]
@@ -312,10 +267,10 @@ class Replay:
         self.on_its_way.clear()
 
 
-_TAKEN = (Persist, Serve, Link, Ask, Arrive, Seen)
-_DO: dict[type, Callable[..., Line]] = {
-    Boot: Replay._boot, Crash: Replay._crash, Wipe: Replay._wipe, PutBack: Replay._put_back, Join: Replay._join,
-    Move: Replay._move, Configure: Replay._configure,
-    Persist: Replay._persist, Serve: Replay._serve, Link: Replay._link, Ask: Replay._ask, Step: Replay._step,
-    Tick: Replay._tick, Clock: Replay._clock, Arrive: Replay._arrive, Seen: Replay._arrive,
+_DOWN = (Boot, Wipe, PutBack, Move)
+_UP = (Crash, Persist, Serve, Link, Ask, Step, Tick, Arrive, Seen)
+#: Kind of deed -> the method that does it, where `Stage.perform` is not enough.
+_PARTICULAR: dict[type, Callable[..., Line]] = {
+    Crash: Replay._crash, PutBack: Replay._put_back, Persist: Replay._persist, Serve: Replay._serve, Ask: Replay._ask,
+    Step: Replay._step, Tick: Replay._tick, Arrive: Replay._arrive, Seen: Replay._arrive,
 }

@@ -1,10 +1,10 @@
-"""A schedule: what happens on a stage, in which order, and what must come of it. `scenario_text` is its text.
+"""Scenarios: the deeds on a stage, in order, and the outcome to expect. `scenario_text` reads and writes their files.
 
 Laws:
 
-* A message is named by what it is (`Arrive`), not by its bytes, so that a schedule survives the loss of earlier lines.
-* What arrives at a server, or is asked of it, is taken in a step of its own at once, unless the line says that more
-  follows (`Line.more`); then the next line of that server that does not say so, or its `Step`, takes it all.
+* A line names a message by its kind and fields (`Arrive`), so that lines still fit when earlier ones are left out.
+* A server takes an input in a step of its own at once, unless the line says that more follows (`Line.more`): then the
+  input waits for that server's next input without ``more``, or for its `Step`.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
-from alpo.core.inputs import Input, Origin
+from alpo.core.inputs import Input
+from alpo.core.requests import Origin
 from alpo.core.settings import Settings
 
 from .actions import Ask, Boot, Clock, Configure, Crash, Join, Link, Move, Persist, PutBack, Serve, Step, Wipe
 from .checks import INVARIANTS
 from .stage import Timers
 
-#: What a core may raise that should not; a replay reports it under `CRASHED`.
+#: Exceptions of the core that a replay reports under the name `CRASHED`.
 CORE_ERRORS = (AssertionError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 CRASHED = "crashed"
 #: The names that may follow `expect broken`.
@@ -27,9 +28,9 @@ BREAKABLE = (*INVARIANTS, CRASHED)
 
 
 class Arrive(NamedTuple):
-    """The oldest message of ``kind`` on its way from ``source`` to ``target`` whose fields are as named arrives.
+    """Arrival of the oldest message on its way from ``source`` to ``target`` that is of ``kind`` and has ``fields``.
 
-    ``nth``: not the oldest of those but the second, third …; ``copy``: another copy of it stays on its way.
+    ``nth``: 2 for the second oldest such message, and so on; ``copy``: another copy of it stays on its way.
     """
 
     at_us: int
@@ -42,10 +43,8 @@ class Arrive(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """A delivery as it was once, for lenient replays only, never in a file.
-
-    ``behind``: so many newer ones of its kind waited then.
-    """
+    """Delivery recorded in a run, for lenient replays; never written to a file. ``main``, ``more``: the message's
+    fields; ``behind``: number of newer messages of ``kind`` that were on their way to ``target`` as well."""
 
     at_us: int
     source: int
@@ -58,14 +57,14 @@ class Seen(NamedTuple):
 
 
 class Tick(NamedTuple):
-    """The server's deadline has come, and nothing else."""
+    """Step of the server, with no input but its deadline, which has come."""
 
     at_us: int
     id: int
 
 
-#: `Persist.count` 0 is all that is under way. The origin of an `Ask.request` is only who asks, "" for nobody who asks
-#: anything else; a replay gives every request one of its own.
+#: Deeds of a scenario. `Persist.count` 0 means all writes under way. The origin of an `Ask.request` is a word for who
+#: asks, "" for a client with no other request; a replay gives every request an origin of its own.
 Deed: TypeAlias = (
     Boot | Crash | Wipe | PutBack | Join | Move | Configure | Arrive | Seen | Persist | Serve | Link | Ask | Step | Tick
     | Clock
@@ -74,24 +73,24 @@ INPUTS = (Arrive, Seen, Persist, Serve, Link, Ask)
 
 
 class Line(NamedTuple):
-    """One thing that happens; ``more``: what it brings is not taken yet."""
+    """Line of a scenario: one deed. ``more``: the input waits for the next one."""
 
     what: Deed
     more: bool = False
 
 
 def with_origin(request: Input, origin: Origin) -> Input:
-    """The request under another origin, if it is one that has any."""
+    """``request`` with another origin; unchanged if its kind has none."""
     return request._replace(origin=origin) if hasattr(request, "origin") else request  # type: ignore[call-arg]
 
 
 def party_of(request: Input) -> str:
-    """Who asks; "" also for requests without an origin."""
+    """The word for who asks in a scenario's request; "" if there is none."""
     return str(getattr(request, "origin", ""))
 
 
 class Times(NamedTuple):
-    """Timers of all servers, microseconds."""
+    """The timers of all servers, in microseconds."""
 
     election_timeout_us: int = 500_000
     heartbeat_us: int = 100_000
@@ -112,7 +111,7 @@ class Times(NamedTuple):
 
 
 class Expect(NamedTuple):
-    """What must hold at the end. ``what`` is a key of `EXPECTS`; the others are 0 or "" where they do not apply."""
+    """Expectation of a scenario. ``what`` is a key of `EXPECTS`; fields that it does not need are 0 or ""."""
 
     what: str
     server: int = 0
@@ -120,7 +119,7 @@ class Expect(NamedTuple):
     invariant: str = ""
 
 
-#: How each is written, and what it means.
+#: Kind of expectation -> (its form in a file, its meaning).
 EXPECTS = {
     "ok": ("ok", "every check held"),
     "broken": ("broken INVARIANT", "that check failed, at the last line"),
@@ -135,13 +134,13 @@ EXPECTS = {
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Everything that a replay needs. Defaults are what a file need not say.
+    """Input of a replay; a file leaves out fields at their defaults.
 
-    ``spares``: so many more servers than found the cluster, which wait to be added to it.
-    ``founded``: all servers are up, connected and through their first start before the first line, at time 0.
-    ``prompt``: what a server writes is on its disk at once, and what it reads from there it has at once.
-    ``mutation``: what is broken on purpose, a key of `mutations.MUTATIONS`; "" for nothing.
-    ``notes``: the text at the top of the file, for readers.
+    ``spares``: servers that do not found the cluster, but wait to be added to it.
+    ``founded``: before the first line, at time 0, all servers are up and connected, and their first start is done.
+    ``prompt``: writes are on disk at once, and reads from disk are answered at once.
+    ``mutation``: the rule that is broken on purpose, a key of `mutations.MUTATIONS`; "" for none.
+    ``notes``: the comment at the top of the file.
     """
 
     servers: int

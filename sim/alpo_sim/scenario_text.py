@@ -1,4 +1,4 @@
-"""Scenario files: `parse` and `write`, each other's inverse but for comments and spaces.
+"""Scenario files: `parse` and `write` are each other's inverse, apart from comments and spaces.
 
     # Whatever the reader should know.
     alpo-sim scenario 1
@@ -17,13 +17,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any
 
-from alpo.core.inputs import AppendRun, DropSession, OpenSession
+from alpo.core.requests import AppendRun, DropSession, OpenSession
 from alpo.core.settings import Settings
 
 from .actions import Ask, Boot, Clock, Configure, Crash, Join, Link, Move, Persist, PutBack, Serve, Step, Wipe
 from .ask_text import Names, read_ask, write_ask
 from .scenario import BREAKABLE, EXPECTS, INPUTS, Arrive, Deed, Expect, Line, Scenario, Tick, Times
-from .shapes import KINDS
+from .shapes import FORMER_KINDS, KINDS
 from .words import ScenarioError, Words, ms_text
 
 FIRST_LINE = "alpo-sim scenario 1"
@@ -38,7 +38,7 @@ SERVERS_MAX = 9
 
 
 def write(scenario: Scenario, comments: Sequence[str] = ()) -> str:
-    """The file's text; ``comments`` go behind the lines, one each ("" for none)."""
+    """The text of a scenario's file. ``comments``: one for each line, to go behind it ("" for none)."""
     names = Names()
     for line in scenario.lines:
         if isinstance(line.what, Ask):
@@ -48,7 +48,7 @@ def write(scenario: Scenario, comments: Sequence[str] = ()) -> str:
     text += [f"client {name} {client}" for name, client in names.short.items()]
     text.append("")
     for at, line in enumerate(scenario.lines):
-        words = f"{ms_text(line.what.at_us)} {_WRITE[type(line.what)](line.what, names)}" + (" &" if line.more else "")
+        words = _write_deed(line.what, names) + (" &" if line.more else "")
         comment = names.shorten(comments[at]) if at < len(comments) else ""
         text.append(f"{words:<60}  # {comment}" if comment else words)
     text.append("")
@@ -81,28 +81,34 @@ def _write_header(s: Scenario) -> list[str]:
 
 
 def _write_arrive(x: Arrive, names: Names) -> str:
-    parts = [f"deliver {x.source}>{x.target} {x.kind}", *(f"{name}={value}" for name, value in x.fields)]
+    parts = [f"{x.source}>{x.target} {x.kind}", *(f"{name}={value}" for name, value in x.fields)]
     parts += [f"nth={x.nth}"] if x.nth != 1 else []
     return " ".join(parts + (["copy"] if x.copy else []))
 
 
-_WRITE: dict[type, Callable[[Any, Names], str]] = {
-    Boot: lambda x, names: f"boot {x.id}",
-    Crash: lambda x, names: f"crash {x.id}" + (f" kept={x.kept}" if x.kept else ""),
-    Wipe: lambda x, names: f"wipe {x.id}",
-    PutBack: lambda x, names: f"put-back {x.id}",
-    Join: lambda x, names: f"join {x.id}",
-    Move: lambda x, names: f"move {x.id}",
-    Configure: lambda x, names: f"configure {x.id} " + (" ".join(f"{m}:{p}" for m, p in x.members) or "right"),
-    Arrive: _write_arrive,
-    Persist: lambda x, names: f"persist {x.id}" + (f" writes={x.count}" if x.count else ""),
-    Serve: lambda x, names: f"serve {x.id}",
-    Link: lambda x, names: f"link {x.id}>{x.peer} {'up' if x.up else 'down'}",
-    Ask: lambda x, names: f"ask {x.id} {write_ask(x.request, names)}",
-    Step: lambda x, names: f"step {x.id}",
-    Tick: lambda x, names: f"tick {x.id}",
-    Clock: lambda x, names: f"clock {x.id} rate={x.rate!r} jump={x.jump_ms:+d}ms",
+#: Word -> the deed that it names.
+_DEEDS: dict[str, Any] = {
+    "boot": Boot, "crash": Crash, "wipe": Wipe, "put-back": PutBack, "join": Join, "move": Move,
+    "configure": Configure, "deliver": Arrive, "persist": Persist, "serve": Serve, "link": Link, "ask": Ask,
+    "step": Step, "tick": Tick, "clock": Clock,
 }
+_WORDS = {kind: word for word, kind in _DEEDS.items()}
+#: Kind of deed -> writer of the words after the deed's word, where those are more than the server's id.
+_WRITE: dict[type, Callable[[Any, Names], str]] = {
+    Crash: lambda x, names: f"{x.id}" + (f" kept={x.kept}" if x.kept else ""),
+    Configure: lambda x, names: f"{x.id} " + (" ".join(f"{m}:{p}" for m, p in x.members) or "right"),
+    Arrive: _write_arrive,
+    Persist: lambda x, names: f"{x.id}" + (f" writes={x.count}" if x.count else ""),
+    Link: lambda x, names: f"{x.id}>{x.peer} {'up' if x.up else 'down'}",
+    Ask: lambda x, names: f"{x.id} {write_ask(x.request, names)}",
+    Clock: lambda x, names: f"{x.id} rate={x.rate!r} jump={x.jump_ms:+d}ms",
+}
+
+
+def _write_deed(x: Deed, names: Names) -> str:
+    write = _WRITE.get(type(x))
+    about = write(x, names) if write is not None else x.id  # type: ignore[union-attr]
+    return f"{ms_text(x.at_us)} {_WORDS[type(x)]} {about}"
 
 
 def _write_expect(x: Expect) -> str:
@@ -117,7 +123,7 @@ def _write_expect(x: Expect) -> str:
 
 
 def parse(text: str) -> Scenario:
-    """Raises `ScenarioError`."""
+    """Read a scenario file's text. Raises `ScenarioError`."""
     reader = _Reader()
     for number, line in enumerate(text.splitlines(), 1):
         reader.line(line.strip(), number)
@@ -217,7 +223,8 @@ class _Reader:
             raise words.error("the number of servers must be said before the first line: servers 3")
         more = words.drop_last("&")
         at_us = words.ms("the time")
-        what = _DEEDS[words.one_of("action", _DEEDS)](self, at_us, words)
+        kind = _DEEDS[words.one_of("action", _DEEDS)]
+        what = _READ[kind](self, at_us, words) if kind in _READ else kind(at_us, self._server(words))
         words.end()
         if more and not isinstance(what, INPUTS):
             raise words.error("only what a server takes in a step may be followed by &")
@@ -241,7 +248,8 @@ class _Reader:
 
     def _arrive(self, at_us: int, words: Words) -> Deed:
         source, target = self._pair(words)
-        kind = words.one_of("kind of message", KINDS)
+        kind = words.one_of("kind of message", (*KINDS, *FORMER_KINDS))
+        kind = FORMER_KINDS.get(kind, kind)
         found = words.pairs((*KINDS[kind], "nth"), f"field of {kind}")
         nth = dict(found).get("nth", "1")
         if not nth.isascii() or not nth.isdigit() or nth == "0":
@@ -328,20 +336,7 @@ _HEADER: dict[str, tuple[str, Callable[[_Reader, Words], Any]]] = {
     "spares": ("spares", _Reader._spares),
 }
 
-_DEEDS: dict[str, Callable[[_Reader, int, Words], Deed]] = {
-    "boot": lambda reader, at_us, words: Boot(at_us, reader._server(words)),
-    "crash": _Reader._crash,
-    "wipe": lambda reader, at_us, words: Wipe(at_us, reader._server(words)),
-    "put-back": lambda reader, at_us, words: PutBack(at_us, reader._server(words)),
-    "join": lambda reader, at_us, words: Join(at_us, reader._server(words)),
-    "move": lambda reader, at_us, words: Move(at_us, reader._server(words)),
-    "configure": _Reader._configure,
-    "deliver": _Reader._arrive,
-    "persist": _Reader._persist,
-    "serve": lambda reader, at_us, words: Serve(at_us, reader._server(words)),
-    "link": _Reader._link,
-    "ask": _Reader._ask,
-    "step": lambda reader, at_us, words: Step(at_us, reader._server(words)),
-    "tick": lambda reader, at_us, words: Tick(at_us, reader._server(words)),
-    "clock": _Reader._clock,
+_READ: dict[type, Callable[[_Reader, int, Words], Deed]] = {
+    Crash: _Reader._crash, Configure: _Reader._configure, Arrive: _Reader._arrive, Persist: _Reader._persist,
+    Link: _Reader._link, Ask: _Reader._ask, Clock: _Reader._clock,
 }

@@ -1,7 +1,7 @@
-"""Messages by what a reader of a schedule tells them apart by: a kind and fields, as text.
+"""Names of messages in a schedule: a kind and fields, as text.
 
-The main fields of a kind are those that matter to the story; the others (clocks, round numbers, marks that ride along)
-are only named where a schedule needs them.
+The main fields of a kind are those that explain what happens. A schedule gives others (clocks, round numbers, marks)
+only where it needs them to tell messages apart.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ _MAIN: dict[type, _Fields] = {
     m.WrongIncarnation: {},
     m.StartQuestion: {},
     m.StartAnswer: {"status": lambda x: x.status.name},
-    m.BasePart: {"term": lambda x: x.term, "part": lambda x: f"{x.part}/{x.parts}"},
-    m.BaseAnswer: {"term": lambda x: x.term, "wanted": lambda x: x.wanted, "base": lambda x: x.base_id},
+    m.SnapshotPart: {"term": lambda x: x.term, "part": lambda x: f"{x.part}/{x.parts}"},
+    m.SnapshotAnswer: {"term": lambda x: x.term, "wanted": lambda x: x.wanted, "base": lambda x: x.base_id},
     m.Retired: {},
     m.WentBack: {"term": lambda x: x.term, "held": lambda x: x.held_id},
     m.CopyRequest: {"entry": lambda x: f"{x.id}.{x.entry_term}"},
@@ -78,8 +78,8 @@ _MORE: dict[type, _Fields] = {
     m.WrongIncarnation: {"asked": lambda x: x.asked.hex()},
     m.StartQuestion: {"number": lambda x: x.number},
     m.StartAnswer: {"number": lambda x: x.number},
-    m.BasePart: {"number": lambda x: x.number, "rows": lambda x: len(x.rows)},
-    m.BaseAnswer: {"number": lambda x: x.number},
+    m.SnapshotPart: {"number": lambda x: x.number, "rows": lambda x: len(x.rows)},
+    m.SnapshotAnswer: {"number": lambda x: x.number},
     m.Retired: {},
     m.WentBack: {},
     m.CopyRequest: {},
@@ -88,15 +88,19 @@ _MORE: dict[type, _Fields] = {
 
 #: Kind -> the names of all its fields, the main ones first.
 KINDS: dict[str, tuple[str, ...]] = {kind.__name__: (*_MAIN[kind], *_MORE[kind]) for kind in _MAIN}
+#: Names of kinds in scenario files that an older release wrote -> their names now.
+FORMER_KINDS = {"BasePart": "SnapshotPart", "BaseAnswer": "SnapshotAnswer"}
 
 Fields = tuple[tuple[str, str], ...]
 
 
 def main_fields(message: object) -> Fields:
+    """The main fields of a message, each (name, text)."""
     return _fields(message, _MAIN)
 
 
 def more_fields(message: object) -> Fields:
+    """All fields of a message but the main ones, each (name, text)."""
     return _fields(message, _MORE)
 
 

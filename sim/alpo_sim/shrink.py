@@ -1,10 +1,10 @@
-"""Makes a failing schedule small: leaves out what is not needed for the same invariant to break.
+"""Shrinking of a failing schedule: leaves out lines without which the same invariant still breaks.
 
 Laws:
 
-* Whatever is kept was replayed and broke the same invariant; the schedule then is what that replay did, no more.
-* Lines are left out with the time before them, so that what remains moves together.
-* It ends when nothing more can be left out, or when its time is up; the best so far is the result.
+* A change is kept only if a replay with it breaks the same invariant; the new schedule is what that replay did.
+* Lines are left out together with the time before them, so that the distances between later lines stay.
+* Shrinking ends when nothing more can be left out, or when its time is up; the result is the best schedule so far.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from .scenario import Arrive, Deed, Expect, Line, Scenario, Seen, Tick, Times
 from .shrink_forms import anonymous, permuted, plain_asks, retimed, without_servers
 
 _START_KINDS = ("StartQuestion", "StartAnswer", "WrongIncarnation")
-#: So few lines are also tried two at a time.
+#: Most lines of a schedule for which leaving out every pair of lines is tried too.
 _PAIRS_LINES_MAX = 120
 _SHORTCUT_LINES_MAX = 8
-#: Times between lines that look tidy.
+#: Microseconds between lines, tried in turn at the end, for tidy times.
 _APART_US = (1000, 500, 200, 100)
 
 
 @dataclass(slots=True)
 class Progress:
-    """How far it is."""
+    """Progress of shrinking: lines left, replays so far, and the change that is tried."""
 
     lines: int
     replays: int
@@ -40,17 +40,17 @@ class Progress:
 
 
 class OutOfTime(Exception):
-    """The limit is reached."""
+    """Exception that ends shrinking when its time is up."""
 
 
 class CannotReplay(Exception):
-    """The schedule does not break that invariant on the core alone."""
+    """Exception for a schedule that does not break the invariant when it is replayed on the core alone."""
 
 
 class Shrinker:
-    """Shrinks ``scenario``, which breaks ``invariant``; `best` is valid at any time after `begin`.
+    """Shrinking of ``scenario``, which breaks ``invariant``. `best` is the smallest so far, at any time after `begin`.
 
-    The mutation that it names must be in force while this works.
+    The scenario's mutation must be in force meanwhile. ``limit_s``: seconds to shrink in.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Shrinker:
         self._progress = Progress(len(scenario.lines), 0, "replaying")
 
     def run(self) -> Scenario:
-        """All of it. Raises `CannotReplay`."""
+        """Shrink the scenario. Returns the smallest found, which can be written to a file. Raises `CannotReplay`."""
         self.begin()
         try:
             self._coarse()
@@ -79,7 +79,7 @@ class Shrinker:
         return self._as_file()
 
     def begin(self) -> None:
-        """Replay it as it stands. Raises `CannotReplay`."""
+        """Replay the scenario as it stands. Raises `CannotReplay`."""
         outcome = Replay(self.best, strict=False).run()
         if outcome.invariant != self._invariant:
             came = f"{outcome.invariant} broke instead: {outcome.detail}" if outcome.invariant else "every check held"
@@ -97,7 +97,10 @@ class Shrinker:
         self._progress.lines = len(outcome.done)
 
     def _try(self, scenario: Scenario, *, smaller: bool = False) -> bool:
-        """Does that break the same invariant? Then it is the best. ``smaller``: only if it did fewer lines, too."""
+        """Replay ``scenario``, and keep it as the best if the invariant breaks. ``smaller``: and if it has fewer lines.
+
+        Returns whether the scenario was kept. Raises `OutOfTime`.
+        """
         if time.monotonic() > self._ends_s:
             raise OutOfTime
         self._progress.replays += 1
@@ -109,7 +112,7 @@ class Shrinker:
         return True
 
     def _without(self, drop: Callable[[Line], bool]) -> bool:
-        """Leave out all such lines, if that does."""
+        """Try to leave out all lines for which ``drop`` is true. Returns whether that worked."""
         gone = {at for at, line in enumerate(self.best.lines) if drop(line)}
         return bool(gone) and self._try(replace(self.best, lines=_left(self.best.lines, gone)))
 
@@ -142,7 +145,7 @@ class Shrinker:
         self._progress.phase = name
 
     def _defaults(self) -> None:
-        """Everything as usual: settings, limits, timers, clocks, disks, first start."""
+        """Try the defaults of settings, limits, timers and clocks, prompt disks, and a first start done beforehand."""
         best = self.best
         if not best.founded:
             self._found()
@@ -162,13 +165,13 @@ class Shrinker:
             self._try(anonymous(self.best))
 
     def _found(self) -> None:
-        """The first start done beforehand. Then the last server's timer is the first: others may have to be it."""
+        """Try with the first start done beforehand; if that fails, with renumbered servers, whose timers differ."""
         founded = replace(self.best, founded=True, lines=_left(self.best.lines, _of_start(self.best.lines)))
         if not self._try(founded) and len(founded.lines) <= _PAIRS_LINES_MAX:
             any(self._try(each) for each in permuted(founded))
 
     def _groups(self) -> None:
-        """By what they are and whom they are about."""
+        """Try to leave out all lines of one kind, of one server, or between two servers."""
         self._phase("leaving out by kind and server")
         groups: dict[tuple[object, ...], None] = {}
         for line in self.best.lines:
@@ -178,7 +181,7 @@ class Shrinker:
             self._without(lambda line, group=group: group in _groups_of(line.what))  # type: ignore[misc]
 
     def _chunks(self, *, smallest: int) -> None:
-        """Runs of lines: half of them, a quarter, …, one."""
+        """Try to leave out runs of lines: half of all, a quarter, …, down to ``smallest`` lines."""
         size = max(1, len(self.best.lines) // 2)
         while True:
             self._phase(f"leaving out {size} at a time" if size > 1 else "leaving out one at a time")
@@ -203,7 +206,7 @@ class Shrinker:
             apart += 1
 
     def _shortcuts(self) -> None:
-        """A deadline that comes by itself instead of several lines that bring the same about."""
+        """Try a server's deadline in the place of several lines with the same effect."""
         self._phase("trying shortcuts")
         for size in range(_SHORTCUT_LINES_MAX, 1, -1):
             at = 0
@@ -228,7 +231,7 @@ class Shrinker:
         return any(self._try(without_servers(self.best, gone)) for gone in combinations(ids, count))
 
     def _order(self) -> None:
-        """Servers numbered as they come into the story."""
+        """Try with servers numbered in the order in which they first do something."""
         first = next(permuted(self.best))
         if first != self.best:
             self._try(first)
@@ -239,13 +242,13 @@ class Shrinker:
     # -- the end ----------------------------------------------------------------------------------------
 
     def _as_file(self) -> Scenario:
-        """With deliveries as a file has them."""
+        """The best scenario with its deliveries as `Arrive`, as a file has them."""
         outcome = Replay(self.best, strict=False, patterns=True).run()
         return replace(self.best, lines=tuple(outcome.done))
 
 
 def _left(lines: Sequence[Line], gone: set[int]) -> tuple[Line, ...]:
-    """Without those, and without the time that passed before each of them."""
+    """The lines except those at the indices ``gone``, and without the time that passed before each of these."""
     left, saved_us, before_us = [], 0, 0
     for at, line in enumerate(lines):
         now_us = line.what.at_us
@@ -258,7 +261,7 @@ def _left(lines: Sequence[Line], gone: set[int]) -> tuple[Line, ...]:
 
 
 def _of_start(lines: Sequence[Line]) -> set[int]:
-    """What is about the first start: with that done before, all are up from the beginning."""
+    """Indices of the lines of the first start: first boots, and all up to the start's last message."""
     ends = 0
     for at, line in enumerate(lines):
         if isinstance(line.what, Seen):
@@ -278,6 +281,7 @@ def _of_start(lines: Sequence[Line]) -> set[int]:
 
 
 def _groups_of(what: Deed) -> list[tuple[object, ...]]:
+    """The groups that a deed belongs to: by kind, servers, and client."""
     if isinstance(what, (Seen, Arrive)):
         kind = (what.kind,)
         ends = [("to", what.target), ("from", what.source), ("between", what.source, what.target)]

@@ -1,4 +1,4 @@
-"""Other forms of one schedule that may break the same: fewer servers, plainer requests, tidier times."""
+"""Simpler forms of a schedule, for shrinking: fewer servers, plainer requests, tidier times."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice, permutations
 
-from alpo.core.inputs import AppendRun, ChangeMember, Input, Transfer
+from alpo.core.client_ids import random_client
+from alpo.core.inputs import Input
+from alpo.core.requests import AppendRun, ChangeMember, Transfer
 
 from .actions import Ask, Configure, Link
 from .host import WALL_ZERO_MS
 from .scenario import Arrive, Line, Scenario, Seen, Tick, with_origin
-from .writers import uuid7
 
 _PERMUTED_MAX = 120
 
 
 def retimed(scenario: Scenario, apart_us: int) -> Scenario:
-    """All as soon as may be: deadlines when they come, everything else ``apart_us`` after what was before it."""
+    """``scenario`` with lines ``apart_us`` apart. Deadlines are at the time of the line before, to be waited for."""
     lines, now_us = [], 0
     for line in scenario.lines:
         now_us += 0 if isinstance(line.what, Tick) else apart_us
@@ -26,7 +27,7 @@ def retimed(scenario: Scenario, apart_us: int) -> Scenario:
 
 
 def plain_asks(scenario: Scenario) -> Scenario:
-    """Every append the first of a random client of its own, of one short payload."""
+    """``scenario`` with every append as the first of a random client of its own, with one short payload."""
     lines: list[Line] = []
     count = 0
     for line in scenario.lines:
@@ -34,7 +35,7 @@ def plain_asks(scenario: Scenario) -> Scenario:
         if isinstance(what, Ask) and isinstance(what.request, AppendRun):
             count += 1
             body = (1, _letters(count).encode())
-            run = AppendRun("", uuid7(WALL_ZERO_MS, count), 0, 1, [body])
+            run = AppendRun("", random_client(WALL_ZERO_MS, count), 0, 1, [body])
             lines.append(line._replace(what=what._replace(request=run)))
         else:
             lines.append(line)
@@ -42,7 +43,7 @@ def plain_asks(scenario: Scenario) -> Scenario:
 
 
 def anonymous(scenario: Scenario) -> Scenario:
-    """Nobody asks twice."""
+    """``scenario`` with every request from a client with no other request."""
     lines = []
     for line in scenario.lines:
         what = line.what
@@ -53,7 +54,7 @@ def anonymous(scenario: Scenario) -> Scenario:
 
 
 def _letters(count: int) -> str:
-    """a, b, … z, aa, ab, …"""
+    """Name number ``count``, from 1, of a, b, … z, aa, ab, …"""
     text = ""
     while count:
         count, at = divmod(count - 1, 26)
@@ -62,13 +63,13 @@ def _letters(count: int) -> str:
 
 
 def without_servers(scenario: Scenario, gone: Sequence[int]) -> Scenario:
-    """The others are numbered anew, in the same order; what was about those is left out."""
+    """``scenario`` without the servers ``gone`` and lines about them; the others are renumbered in the same order."""
     kept = [id for id in range(1, scenario.servers + scenario.spares + 1) if id not in gone]
     return _renumbered(scenario, {id: at for at, id in enumerate(kept, 1)})
 
 
 def permuted(scenario: Scenario) -> Iterator[Scenario]:
-    """The same with servers numbered in every other way; first, in the order in which they first do something."""
+    """Variants of ``scenario`` with renumbered servers; in the first, by the order in which they first do something."""
     order: dict[int, None] = {}
     for line in scenario.lines:
         for id in _ids(line):
@@ -85,7 +86,7 @@ def _ids(line: Line) -> tuple[int, ...]:
 
 
 def _renumbered(scenario: Scenario, new: dict[int, int]) -> Scenario:
-    """Servers that ``new`` does not name, and lines about them, are gone."""
+    """``scenario`` with servers renumbered by ``new``. Servers not in ``new``, and lines about them, are left out."""
     lines = []
     for line in scenario.lines:
         what = line.what
@@ -116,7 +117,7 @@ def _renumbered(scenario: Scenario, new: dict[int, int]) -> Scenario:
 
 
 def _of_others(request: Input, new: dict[int, int]) -> Input | None:
-    """An operator's request names servers too; None if it names one that is gone."""
+    """``request`` with the server that it names, if any, renumbered; None if that server is left out."""
     if isinstance(request, ChangeMember):
         return request._replace(id=new[request.id]) if request.id in new else None
     if isinstance(request, Transfer):

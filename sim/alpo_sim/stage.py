@@ -1,10 +1,10 @@
-"""Cores on a stage: does what it is told, one action at a time, and has everything watched. Nothing here is random.
+"""Stage: servers that carry out actions, one at a time, watched by checks. Nothing here is random.
 
 Laws:
 
-* The same actions in the same order give the same effects, whatever process or hash seed they run under.
-* A message leaves a server only by way of the checks; it then waits in no order until somebody delivers it.
-* What a crash loses is decided by the action, never here.
+* The same actions in the same order have the same effects, in every process and under every hash seed.
+* A message passes the checks as it leaves a server; then it waits, in no order, until an action delivers it.
+* The action of a crash says what the crash loses.
 """
 
 from __future__ import annotations
@@ -16,23 +16,24 @@ from functools import partial
 from typing import Any, Protocol
 
 from alpo.core.config import ReplicaConfig
-from alpo.core.disk import LoadCopy, LoadImage, Write
+from alpo.core.disk import Load, LoadCopy, LoadSnapshot, Write
 from alpo.core.inputs import (
     Connected,
     CopyLoaded,
     DamageFound,
     Disconnected,
-    ImageLoaded,
     Input,
     Loaded,
     Persisted,
     Received,
+    SnapshotLoaded,
     Tick,
 )
 from alpo.core.members import Configured
 from alpo.core.messages import Envelope
-from alpo.core.ready import Ready, Reply
+from alpo.core.ready import Alarm, Event, OutOfOrder, Ready, carry_out
 from alpo.core.replica import Replica
+from alpo.core.requests import Reply
 from alpo.core.settings import Settings
 
 from .actions import (
@@ -57,7 +58,7 @@ from .host import Host
 
 
 class Timers:
-    """Equal on all servers; seconds. See `alpo.core.config.ReplicaConfig`."""
+    """The timers of all servers, in seconds, as `alpo.core.config.ReplicaConfig` defines them."""
 
     __slots__ = ("election_timeout_s", "heartbeat_s", "mark_delay_s", "stagger_s")
 
@@ -72,26 +73,30 @@ class Timers:
 
 
 class Watcher(Protocol):
-    """Sees everything, decides nothing: so does one of these that is not overridden. Any may raise `Broken`."""
+    """Listener to all that happens on a stage. Every method does nothing unless overridden, and may raise `Broken`."""
 
     def booted(self, host: Host) -> None:
+        """Hear that a process has started; it has not stepped yet."""
         return
 
     def sent(self, host: Host, envelope: Envelope) -> None:
+        """Hear that a message leaves a server."""
         return
 
     def committing(self, host: Host, writes: Sequence[Write]) -> None:
+        """Hear that a group of writes is about to be on a server's disk."""
         return
 
     def stepped(self, host: Host, inputs: Sequence[Input], ready: Ready) -> None:
+        """Hear that a server took ``inputs``; nothing of ``ready`` has left yet."""
         return
 
 
 class Stage:
-    """``size`` servers that found the cluster and ``spares`` that may be added to it, none of them running yet.
+    """Stage of ``size`` servers that found the cluster and ``spares`` that may be added to it; none is running yet.
 
-    ``on_send(host, envelope)``, ``on_reply(host, reply)``, ``on_ready(host, may_stop)`` and ``on_crash(host)`` are the
-    director's: a world that schedules what comes next, or a replay that keeps what is on its way.
+    ``on_send(host, envelope)``, ``on_reply(host, reply)``, ``on_ready(host, may_stop)`` and ``on_crash(host)`` are set
+    by the director of the stage: a world that schedules what comes next, or a replay that keeps messages on their way.
     """
 
     def __init__(
@@ -107,11 +112,11 @@ class Stage:
             Configured(id, f"10.0.0.{id}:7100", priorities[id - 1] if priorities else 0) for id in range(1, size + 1)
         )
         self.hosts = {id: Host(id, seed, joining=id > size) for id in range(1, size + spares + 1)}
-        #: What some were given for a list by mistake; to be mended before their next boot (R29).
+        #: Server -> the wrong list of founders that it is given at its next boots (R29).
         self.misconfigured: dict[int, tuple[Configured, ...]] = {}
         self.now_us = 0
         self.steps = 0
-        #: All that was done, if it is to be remembered.
+        #: All actions so far; None: actions are not kept.
         self.record: list[Action] | None = None
         self.watchers: list[Watcher] = []
         self.on_send: Callable[[Host, Envelope], None] = lambda host, envelope: None
@@ -126,7 +131,7 @@ class Stage:
     # -- processes and disks ----------------------------------------------------------------------------
 
     def boot(self, id: int) -> None:
-        """Start a server that is down."""
+        """Start the process of a server that is down."""
         self._note(Boot(self.now_us, id))
         host = self.hosts[id]
         host.boots += 1
@@ -149,7 +154,7 @@ class Stage:
         self._act(host, [], self._of(host, replica.start))
 
     def crash(self, id: int, kept: int = 0) -> None:
-        """End a server's process; ``kept`` of its unconfirmed writes reached the disk before."""
+        """End a server's process. The first ``kept`` writes under way are on disk all the same."""
         self._note(Crash(self.now_us, id, kept))
         host = self.hosts[id]
         if kept:
@@ -159,27 +164,27 @@ class Stage:
         self.on_crash(host)
 
     def wipe(self, id: int) -> None:
-        """An empty disk for a server that is down."""
+        """Give a server that is down an empty disk."""
         self._note(Wipe(self.now_us, id))
         self.hosts[id].new_disk()
 
     def put_back(self, id: int) -> None:
-        """The disk of before the last `wipe` for a server that is down."""
+        """Give a server that is down the disk that it had before its last `wipe`."""
         self._note(PutBack(self.now_us, id))
         self.hosts[id].old_disk()
 
     def join(self, id: int) -> None:
-        """From its next boot on it waits to be added."""
+        """Make a server wait to be added to a cluster, from its next boot on."""
         self._note(Join(self.now_us, id))
         self.hosts[id].joining = True
 
     def move(self, id: int) -> None:
-        """Another address from its next boot on."""
+        """Give a server that is down another address."""
         self._note(Move(self.now_us, id))
         self.hosts[id].moves += 1
 
     def configure(self, id: int, members: Sequence[tuple[int, int]]) -> None:
-        """A wrong list of (id, priority) for its next boots by mistake; none: the right one again."""
+        """Give a server a wrong list of founders, of (id, priority), at its next boots; empty: the right one."""
         self._note(Configure(self.now_us, id, tuple(members)))
         self.misconfigured.pop(id, None)
         if members:
@@ -187,29 +192,33 @@ class Stage:
             self.misconfigured[id] = tuple(Configured(m, addresses[m], priority) for m, priority in members)
 
     def set_clock(self, id: int, rate: float, jump_ms: int) -> None:
+        """Let a server's monotonic clock run at ``rate`` from now on, and its wall clock jump by ``jump_ms``."""
         self._note(Clock(self.now_us, id, rate, jump_ms))
         self.hosts[id].set_clock(self.now_us, rate, jump_ms)
 
     # -- inputs -----------------------------------------------------------------------------------------
 
     def deliver(self, envelope: Envelope, again: bool = False) -> None:
-        """``envelope`` arrives at its target, which must be up."""
+        """Let ``envelope`` arrive at its target, which must be up. ``again``: another copy stays on its way."""
         self._note(Deliver(self.now_us, envelope, again))
         host = self.hosts[envelope.target.id]
         host.inbox.append(Received(envelope, host.mono_s(self.now_us)))
 
     def link(self, id: int, peer: int, up: bool) -> None:
+        """Tell a server that its connection to ``peer`` is up, or down."""
         self._note(Link(self.now_us, id, peer, up))
         self.hosts[id].inbox.append(Connected(peer) if up else Disconnected(peer))
 
     def ask(self, id: int, request: Input) -> None:
+        """Give a server a request, or news of its disk."""
         self._note(Ask(self.now_us, id, request))
         if isinstance(request, DamageFound):
             self.hosts[id].damaged = request.ids
         self.hosts[id].inbox.append(request)
 
     def persist(self, id: int, count: int) -> None:
-        """The first ``count`` writes under way are durable; the server hears of it with its next step."""
+        """Put the first ``count`` writes under way on disk. Messages that waited for them leave, and the server learns
+        of them with its next step."""
         self._note(Persist(self.now_us, id, count))
         host = self.hosts[id]
         damaged = host.damaged
@@ -219,35 +228,33 @@ class Stage:
             for envelope in waiting.popleft()[1]:
                 self._send(host, envelope)
         host.inbox.append(Persisted(number))
-        if host.damaged != damaged:  # its shell looks again at what was written anew
+        if host.damaged != damaged:  # the shell looks again at what was written anew
             host.inbox.append(DamageFound(host.damaged))
 
     def serve(self, id: int) -> None:
-        """Answer the oldest `Load`, `LoadImage` or `LoadCopy` from disk. There is no image before any state was saved:
-        the core asks again."""
+        """Answer the oldest `Load`, `LoadSnapshot` or `LoadCopy` from disk. Before any state was saved there is no
+        snapshot, and the core asks again."""
         self._note(Serve(self.now_us, id))
         host = self.hosts[id]
-        assert host.replica is not None
         load = host.loads.popleft()
-        if isinstance(load, LoadImage):
-            image = host.store.read_image()
-            host.inbox.append(Tick() if image is None else ImageLoaded(load.peer, image))
+        if isinstance(load, LoadSnapshot):
+            snapshot = host.store.read_snapshot()
+            host.inbox.append(Tick() if snapshot is None else SnapshotLoaded(load.peer, snapshot))
             return
         if isinstance(load, LoadCopy):
             copies = [] if load.id in host.damaged else host.store.read_entries(load.id, load.id, 1)
             host.inbox.extend(CopyLoaded(load.peer, entry) for entry in copies)
             return
-        entries = host.store.read_entries(load.first_id, host.replica.log.stable_id, load.bytes_max)
+        entries = host.store.read_entries(load.first_id, host.running.log.stable_id, load.bytes_max)
         sound = next((id for id in host.damaged if id >= load.first_id), None)
         if sound is not None:  # no damaged entry is ever sent (R31)
             entries = [entry for entry in entries if entry.id < sound]
         host.inbox.append(Loaded(load.peer, load.first_id, load.generation, entries))
 
     def step(self, id: int) -> bool:
-        """Take what waits. False if all of it may wait for more and no deadline has come."""
+        """Let a server take all inputs that wait. Returns False if they may wait longer and no deadline has come."""
         host = self.hosts[id]
-        replica = host.replica
-        assert replica is not None
+        replica = host.running
         inbox = host.inbox
         if self.now_us >= host.due_us:
             inbox.append(Tick())
@@ -259,7 +266,7 @@ class Stage:
         return True
 
     def _of(self, host: Host, call: Callable[[float, int], Ready]) -> Ready:
-        """What the core makes of it. Whatever it raises ends the server, as in `alpod`, and has a seed."""
+        """Call the core with the server's clocks. An exception breaks "alarm": in `alpod` it would end the server."""
         try:
             return call(host.mono_s(self.now_us), host.wall_ms(self.now_us))
         except Exception as error:
@@ -271,25 +278,15 @@ class Stage:
 
     def _act(self, host: Host, inputs: Sequence[Input], ready: Ready) -> None:
         self.steps += 1
-        if ready.alarm is not None:
-            raise Broken("alarm", f"server {host.id} stopped itself: {ready.alarm}")
-        write = ready.write
-        if write is not None:
-            host.writes.append(write)
-            if ready.send_after_write:
-                host.waiting.append((write.number, ready.send_after_write))
-        elif ready.send_after_write:
-            raise Broken("ready", f"server {host.id} wants to send after a write that it does not make")
-        host.loads.extend(ready.loads)
-        host.loads.extend(ready.images)
-        host.loads.extend(ready.copies)
         host.set_deadline(ready.deadline_s)
-        for watcher in self.watchers:
+        for watcher in self.watchers if ready.alarm is None else ():
             watcher.stepped(host, inputs, ready)
-        for envelope in ready.send:
-            self._send(host, envelope)
-        for reply in ready.replies:
-            self.on_reply(host, reply)
+        try:
+            carry_out(ready, _Shell(self, host))
+        except OutOfOrder as error:
+            raise Broken("ready", f"server {host.id}: {error}") from None
+        except Alarm as error:
+            raise Broken("alarm", f"server {host.id} stopped itself: {error}") from None
         self.on_ready(host, ready.may_stop)
 
     def _send(self, host: Host, envelope: Envelope) -> None:
@@ -298,7 +295,7 @@ class Stage:
         self.on_send(host, envelope)
 
     def _commit(self, host: Host, count: int) -> int:
-        """The first ``count`` writes under way, as one transaction. Returns the number of the last."""
+        """Commit the first ``count`` writes under way as one transaction. Returns the number of the last."""
         group = [host.writes.popleft() for _ in range(count)]
         for watcher in self.watchers:
             watcher.committing(host, group)
@@ -316,16 +313,41 @@ class Stage:
                 host.disk_last_id = write.entries[-1].id
         return last.number
 
-    # -- doing what a schedule says ---------------------------------------------------------------------
-
     def perform(self, action: Action) -> None:
-        """One action of a schedule, at its own time."""
-        self.now_us = max(self.now_us, action.at_us)
-        _PERFORM[type(action)](self, action)
+        """Carry out an action now."""
+        _METHODS[type(action)](self, *action[1:])
+
+
+class _Shell:
+    """Shell of one server: takes the effects of its steps, and leaves writes, reads and messages to later actions."""
+
+    __slots__ = ("_host", "_stage")
+
+    def __init__(self, stage: Stage, host: Host) -> None:
+        self._stage, self._host = stage, host
+
+    def send(self, envelopes: list[Envelope]) -> None:
+        for envelope in envelopes:
+            self._stage._send(self._host, envelope)
+
+    def write(self, write: Write, then_send: list[Envelope]) -> None:
+        self._host.writes.append(write)
+        if then_send:
+            self._host.waiting.append((write.number, then_send))
+
+    def reply(self, replies: list[Reply]) -> None:
+        for reply in replies:
+            self._stage.on_reply(self._host, reply)
+
+    def load(self, wanted: Load | LoadSnapshot | LoadCopy) -> None:
+        self._host.loads.append(wanted)
+
+    def event(self, event: Event) -> None:
+        """Do nothing: watchers have seen the event already."""
 
 
 def _replaces(write: Write, id: int) -> bool:
-    """Is entry ``id`` as it was on disk before no more once ``write`` is there?"""
+    """True if ``write`` removes or replaces entry ``id`` on the disk."""
     return (
         write.install is not None
         or (write.expunge_from is not None and id >= write.expunge_from)
@@ -334,19 +356,9 @@ def _replaces(write: Write, id: int) -> bool:
     )
 
 
-_PERFORM: dict[type, Callable[[Stage, Any], object]] = {
-    Boot: lambda stage, a: stage.boot(a.id),
-    Crash: lambda stage, a: stage.crash(a.id, a.kept),
-    Wipe: lambda stage, a: stage.wipe(a.id),
-    PutBack: lambda stage, a: stage.put_back(a.id),
-    Join: lambda stage, a: stage.join(a.id),
-    Move: lambda stage, a: stage.move(a.id),
-    Configure: lambda stage, a: stage.configure(a.id, a.members),
-    Deliver: lambda stage, a: stage.deliver(a.envelope, a.again),
-    Persist: lambda stage, a: stage.persist(a.id, a.count),
-    Serve: lambda stage, a: stage.serve(a.id),
-    Link: lambda stage, a: stage.link(a.id, a.peer, a.up),
-    Ask: lambda stage, a: stage.ask(a.id, a.request),
-    Step: lambda stage, a: stage.step(a.id),
-    Clock: lambda stage, a: stage.set_clock(a.id, a.rate, a.jump_ms),
+#: Kind of action -> the method that carries it out; it takes the action's fields after ``at_us``.
+_METHODS: dict[type, Callable[..., object]] = {
+    Boot: Stage.boot, Crash: Stage.crash, Wipe: Stage.wipe, PutBack: Stage.put_back, Join: Stage.join,
+    Move: Stage.move, Configure: Stage.configure, Deliver: Stage.deliver, Persist: Stage.persist, Serve: Stage.serve,
+    Link: Stage.link, Ask: Stage.ask, Step: Stage.step, Clock: Stage.set_clock,
 }

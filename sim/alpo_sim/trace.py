@@ -1,9 +1,9 @@
-"""Everything that happens in a world, as text: a line an event, the same bytes for the same seed."""
+"""Trace of a world as text: one line for each event, the same bytes for the same seed."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 from alpo.core.disk import Write
 from alpo.core.inputs import Input, Received
@@ -11,13 +11,11 @@ from alpo.core.messages import AppendRequest, Envelope
 from alpo.core.ready import Ready
 
 from .host import Host
-
-if TYPE_CHECKING:
-    from .world import World
+from .stage import Stage
 
 
 def _short(value: object) -> str:
-    """Without the entries' bodies, and without anything that differs between processes."""
+    """``value`` as text, without entries' bodies and without anything that differs between processes."""
     if isinstance(value, Received):
         return f"{value.envelope.sender.id} says {_short(value.envelope.message)}"
     if isinstance(value, AppendRequest):
@@ -27,10 +25,10 @@ def _short(value: object) -> str:
 
 
 class Tracer:
-    """A watcher that writes to ``file``."""
+    """Watcher that writes all that happens on ``stage`` to ``file``."""
 
-    def __init__(self, world: World, file: TextIO) -> None:
-        self._stage = world.stage
+    def __init__(self, stage: Stage, file: TextIO) -> None:
+        self._stage = stage
         self._file = file
 
     def _line(self, host: Host, text: str) -> None:

@@ -1,4 +1,4 @@
-"""One run and what came of it."""
+"""Runs of worlds, and their verdicts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from .world import World
 
 
 class Verdict(NamedTuple):
-    """``invariant`` is "" when all held; ``detail`` then too. ``virtual_s`` on the world's clock, ``cpu_s`` on ours."""
+    """Verdict on a run. ``invariant`` and ``detail``: what broke, "" if no check did. ``virtual_s``: virtual seconds;
+    ``cpu_s``: seconds of processor time; the other fields count events."""
 
     options: Options
     invariant: str
@@ -32,7 +33,7 @@ class Verdict(NamedTuple):
 
 
 def run_world(world: World, crashes: tuple[type[Exception], ...] = ()) -> Verdict:
-    """Run ``world`` to its end or to the first check that fails. An error of ``crashes`` counts as one, `CRASHED`."""
+    """Run ``world`` to its end or the first check that fails. Exceptions of types ``crashes`` break `CRASHED`."""
     began = time.process_time()
     invariant = detail = ""
     try:

@@ -1,4 +1,4 @@
-"""Lines of a scenario file as words: quoting, comments, numbers, times. A mistake is a `ScenarioError`."""
+"""Lines of a scenario file as words: quoting, comments, numbers, times."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ESCAPE = re.compile(r'\\(x[0-9a-f]{2}|.)?')
 
 
 class ScenarioError(Exception):
-    """The text is no scenario: ``line`` (from 1) of the file, and what is accepted there."""
+    """Mistake in a scenario's text. ``line``: its number, from 1; ``message``: what is wrong, and what is accepted."""
 
     def __init__(self, line: int, message: str) -> None:
         super().__init__(f"line {line}: {message}")
@@ -21,7 +21,7 @@ class ScenarioError(Exception):
 
 
 class Words:
-    """What one line says, taken from the left. A word keeps its quotes."""
+    """Words of one line, taken from the left; a quoted word keeps its quotes. Mistakes raise `ScenarioError`."""
 
     def __init__(self, text: str, number: int) -> None:
         self.number = number
@@ -36,6 +36,7 @@ class Words:
                 self._words.append(found[found.lastgroup or 0])
 
     def error(self, message: str) -> ScenarioError:
+        """Make an error at this line, to be raised."""
         return ScenarioError(self.number, message)
 
     def __bool__(self) -> bool:
@@ -46,42 +47,48 @@ class Words:
         return self._words[0] if self._words else ""
 
     def drop_last(self, word: str) -> bool:
-        """Was that the last word? Then it is gone."""
+        """Take ``word`` off the end. Returns False if it is not the last one."""
         last = bool(self._words) and self._words[-1] == word
         if last:
             self._words.pop()
         return last
 
     def take(self, what: str) -> str:
+        """Take the next word. ``what``: its name in error messages, in all methods."""
         if not self._words:
             raise self.error(f"{what} is missing at the end")
         return self._words.pop(0)
 
     def rest(self) -> str:
+        """Take all words that are left."""
         words, self._words = self._words, []
         return " ".join(words)
 
     def end(self) -> None:
+        """Demand that no word is left."""
         if self._words:
             raise self.error(f"nothing is expected after that, but there is {self.rest()!r}")
 
     def whole(self, what: str) -> int:
+        """Take a number of digits."""
         word = self.take(what)
         if not word.isascii() or not word.isdigit():
             raise self.error(f"{what} must be a whole number, not {word!r}")
         return int(word)
 
     def ms(self, what: str) -> int:
-        """Milliseconds with up to three decimals, as microseconds."""
+        """Take milliseconds with up to three decimals. Returns microseconds."""
         return self.us_of(self.take(what), what)
 
     def us_of(self, word: str, what: str) -> int:
+        """The microseconds of a word of milliseconds with up to three decimals."""
         found = re.fullmatch(r"([0-9]+)(?:\.([0-9]{1,3}))?", word, re.ASCII)
         if found is None:
             raise self.error(f"{what} must be milliseconds with up to three decimals, such as 512.345, not {word!r}")
         return int(found[1]) * 1000 + int((found[2] or "").ljust(3, "0"))
 
     def one_of(self, what: str, known: object) -> str:
+        """Take one of the words ``known``."""
         names = list(known)  # type: ignore[call-overload]
         word = self.take(what)
         if word not in names:
@@ -89,7 +96,7 @@ class Words:
         return word
 
     def pairs(self, known: object, what: str) -> list[tuple[str, str]]:
-        """``name=value`` for as long as there are such."""
+        """Take all next words of the form name=value, each name once and one of ``known``. Returns pairs."""
         names = list(known)  # type: ignore[call-overload]
         found: list[tuple[str, str]] = []
         while self._words and "=" in self._words[0] and self._words[0][0] != '"':
@@ -102,15 +109,17 @@ class Words:
         return found
 
     def integer(self, what: str, word: str) -> int:
-        """Below zero too: careless clients say such things."""
+        """The integer, possibly negative, of a word."""
         if re.fullmatch(r"-?[0-9]+", word, re.ASCII) is None:
             raise self.error(f"{what} must be a whole number, not {word!r}")
         return int(word)
 
     def integer_pairs(self, known: object, what: str) -> dict[str, int]:
+        """Take name=integer words, as `pairs` does. Returns name -> integer."""
         return {name: self.integer(name, value) for name, value in self.pairs(known, what)}
 
     def whole_pairs(self, known: object, what: str) -> dict[str, int]:
+        """Take name=digits words, as `pairs` does. Returns name -> number."""
         pairs = dict(self.pairs(known, what))
         for name, value in pairs.items():
             if not value.isascii() or not value.isdigit():
@@ -119,12 +128,13 @@ class Words:
 
 
 def ms_text(us: int) -> str:
+    """Microseconds as milliseconds with up to three decimals."""
     whole, part = divmod(us, 1000)
     return f"{whole}.{part:03}".rstrip("0") if part else str(whole)
 
 
 def quote(raw: bytes) -> str:
-    r"""In double quotes; whatever is not printable ASCII as \xNN."""
+    r"""``raw`` in double quotes, with \xNN for all that is not printable ASCII."""
     def one(byte: int) -> str:
         return chr(byte) if 32 <= byte < 127 and byte not in b'"\\' else f"\\x{byte:02x}"
 
@@ -132,7 +142,7 @@ def quote(raw: bytes) -> str:
 
 
 def unquote(words: Words, word: str) -> bytes:
-    """The inverse of `quote`; characters beyond ASCII are UTF-8."""
+    """The bytes of a word in double quotes; characters beyond ASCII stand for their UTF-8."""
     if word[:1] != '"':
         raise words.error(f"{word!r} must stand in double quotes")
 

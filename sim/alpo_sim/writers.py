@@ -1,47 +1,41 @@
-"""Clients that append: what the client library does, and what a careless or unlucky one does.
+"""Clients that append: as the client library does, and as people do who retry by hand.
 
-Laws of a right client (R21, R22): serials in order, an unresolved serial is sent again before anything later, a
-serial never bears two payloads. `Hand` is the one that breaks the last on purpose.
+Laws of a correct client (R21, R22): serials are in order; an unresolved serial is sent again before any later one; a
+serial never has two payloads. `HandRetry` breaks the last law on purpose.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
-from alpo.core.client_ids import created_ms
+from alpo.core.client_ids import created_ms, random_client
 from alpo.core.entries import join_payloads
-from alpo.core.inputs import AppendRun, OpenSession
-from alpo.core.ready import Appended, Code, Opened, Refused, Reply
+from alpo.core.requests import Appended, AppendRun, Code, Opened, OpenSession, Refused, Reply
 
 from .broken import Broken
+from .clients import NOT_LEADER, Actor, Clients
 from .host import WALL_ZERO_MS
 from .options import MS, SECOND
-
-if TYPE_CHECKING:
-    from .clients import Clients
 
 RUN_MAX = 16
 
 
 class Op(NamedTuple):
-    """One append, not yet resolved."""
+    """Append that is not yet resolved; ``body``: (count, joined payloads)."""
 
     serial: int
     body: tuple[int, bytes]
 
 
-def uuid7(ms: int, number: int) -> str:
-    """"~" and a UUIDv7 of that time, whose random part is ``number``."""
-    digits = f"{ms:012x}7{number >> 60 & 0xFFF:03x}8{number & (1 << 60) - 1:015x}"
-    return f"~{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+class Writer(Actor):
+    """Actor that appends as ``client``. ``sparse``: one append in flight, serials may have gaps.
 
-
-class Writer:
-    """What named and random writers have in common."""
+    ``queue``: appends not yet resolved. ``dead``: the process has ended.
+    """
 
     def __init__(self, clients: Clients, client: str, *, sparse: bool) -> None:
-        self.clients = clients
-        self.index = clients.join(self)  # type: ignore[arg-type]
+        super().__init__(clients)
         self.client = client
         self.sparse = sparse
         self.epoch = 0
@@ -49,8 +43,6 @@ class Writer:
         self.dead = False
         self.next_serial = 1
         self.queue: list[Op] = []
-        self.server = clients.some_server()
-        self._asked = 0
         self._sent_at_us = 0
         self._resends = 0
         self.after(clients.pause_us(), self._work)
@@ -63,17 +55,13 @@ class Writer:
     def settled(self) -> bool:
         return self.dead or not self.queue
 
-    def after(self, delay_us: int, call: object) -> None:
+    def after(self, delay_us: int, call: Callable[[], None]) -> None:
         self.clients.after(delay_us, call)
-
-    def origin(self) -> tuple[int, int]:
-        self._asked += 1
-        return self.index, self._asked
 
     # -- asking -----------------------------------------------------------------------------------------
 
     def _work(self) -> None:
-        """One more append, if there is room."""
+        """Make another append if the client may have one more in flight; schedule the next."""
         clients, rng = self.clients, self.clients.rng
         if clients.closing or self.dead:
             return
@@ -91,22 +79,22 @@ class Writer:
         self.after(clients.pause_us(), self._work)
 
     def _send(self, ops: list[Op]) -> None:
-        self._sent_at_us = self.clients.world.now_us
+        self._sent_at_us = self.clients.cluster.now_us
         run = AppendRun(self.origin(), self.client, self.epoch, ops[0].serial, [op.body for op in ops], self.sparse)
         self.clients.send(self.server, run)
 
     def resend(self) -> None:
-        """What is unresolved, in order, before anything later."""
+        """Send the unresolved appends again: as one run if their serials are consecutive, else the first alone."""
         if not self.dead and self.open and self.queue:
             ops = self.queue[:RUN_MAX]
             self._send(ops if ops[-1].serial - ops[0].serial == len(ops) - 1 else ops[:1])
 
     def _watch(self) -> None:
-        """No answer for long: another server, perhaps; a sparse client sometimes just goes on."""
+        """Ask a random server after `Load.retry_us` without an answer; a sparse client may give up instead."""
         if self.dead:
             return
         clients = self.clients
-        if clients.world.now_us - self._sent_at_us >= clients.load.retry_us:
+        if clients.cluster.now_us - self._sent_at_us >= clients.load.retry_us:
             if self.sparse and self.queue and clients.rng.random() < 0.1 and not clients.closing:
                 self.queue.clear()
             if self.queue or not self.open:
@@ -115,11 +103,12 @@ class Writer:
         self.after(clients.load.retry_us, self._watch)
 
     def try_again(self) -> None:
+        """Send again what has no answer."""
         if self.open:
             self.resend()
 
     def _soon(self) -> None:
-        """Again, but not at once, and only once however many were refused."""
+        """Schedule one `try_again` in a few milliseconds, in the place of any that is scheduled."""
         self._resends += 1
         number = self._resends
         self.after(
@@ -128,12 +117,12 @@ class Writer:
         )
 
     def _quit(self) -> None:
-        """The process dies; somebody may retry its oldest unresolved append by hand, and another takes its place."""
+        """End the process. A new writer takes its place; sometimes a person retries the oldest unresolved append."""
         self.dead = True
         clients = self.clients
         if clients.rng.random() < 0.5:
-            self.after(clients.rng.randrange(5 * SECOND), lambda: clients.retry_by_hand(self))
-        self.after(clients.rng.randrange(2 * SECOND), lambda: None if clients.closing else clients.new_writer())
+            self.after(clients.rng.randrange(5 * SECOND), lambda: _retry_by_hand(self))
+        self.after(clients.rng.randrange(2 * SECOND), lambda: None if clients.closing else new_writer(clients))
 
     # -- answers ----------------------------------------------------------------------------------------
 
@@ -152,11 +141,11 @@ class Writer:
 
     def _refused(self, reply: Refused) -> None:
         code = reply.code
-        if code in (Code.NOT_LEADER, Code.LOST_LEADERSHIP):
-            self.server = reply.leader or self.clients.some_server()
+        if code in NOT_LEADER:
+            self.follow(reply)
             self._soon()
         elif code is Code.SERIAL_EXPECTED:
-            if reply.number < 1:  # a lower one than we know of may be a deposed leader's, who does not know it
+            if reply.number < 1:  # a number that is merely low may be an old leader's
                 raise Broken("ready", f"{self} is asked for serial {reply.number}")
             self._soon()
         elif code in (Code.SKIPPED, Code.TOO_OLD, Code.SERIAL_REUSED):
@@ -179,14 +168,16 @@ class Writer:
         return self.queue[0].serial if self.queue else self.next_serial
 
     def fenced(self, reply: Refused) -> None:
+        """Take a refusal FENCED or DROPPED, which a random client must never get. Raises `Broken`."""
         raise Broken("refused for good", f"{self} was refused {reply.code.name}")
 
     def expired(self, reply: Refused) -> None:
+        """Take a refusal SESSION_EXPIRED, which a named client must never get. Raises `Broken`."""
         raise Broken("refused for good", f"{self} was refused {reply.code.name}")
 
 
-class Random(Writer):
-    """A client under an id of its own making (R22)."""
+class RandomWriter(Writer):
+    """Client with a random id that it makes itself (R22). ``only_one``: it makes one append, and is ``done`` then."""
 
     def __init__(self, clients: Clients, *, sparse: bool, only_one: bool = False) -> None:
         self.done = False
@@ -203,12 +194,12 @@ class Random(Writer):
             super()._work()
 
     def _new_id(self, clients: Clients) -> str:
-        """From max(time, horizon + 1 ms), as the hello of the server that it spoke to told them."""
-        clients.created += 1
-        host = clients.world.stage.hosts[clients.some_server()]
+        """Make a random id whose time is max(now, horizon + 1 ms), by the hello of a random server."""
+        clients.ids_created += 1
+        host = clients.cluster.stage.hosts[clients.some_server()]
         horizon_ms = host.replica.horizon_ms if host.replica is not None else 0
-        now_ms = max(WALL_ZERO_MS, host.wall_ms(clients.world.now_us))
-        return uuid7(max(now_ms, horizon_ms + 1), clients.created)
+        now_ms = max(WALL_ZERO_MS, host.wall_ms(clients.cluster.now_us))
+        return random_client(max(now_ms, horizon_ms + 1), clients.ids_created)
 
     def _resolve(self, serials: range) -> None:
         super()._resolve(serials)
@@ -216,18 +207,18 @@ class Random(Writer):
             self.done = self.dead = True
 
     def expired(self, reply: Refused) -> None:
-        """What was in flight is unknown to it; it goes on under another id."""
+        """Go on under another id, and forget the appends in flight."""
         if created_ms(self.client) > reply.number:
             raise Broken("refused for good", f"{self} was told that it has ended by a horizon of {reply.number}")
         self.client = self._new_id(self.clients)
-        self.client = uuid7(max(created_ms(self.client), reply.number + 1), self.clients.created)
+        self.client = random_client(max(created_ms(self.client), reply.number + 1), self.clients.ids_created)
         self.queue = [Op(1, (1, self.clients.payload()))] if self._only_one else []
         self.next_serial = 1 + len(self.queue)
         self._soon()
 
 
-class Named(Writer):
-    """A client of a name: opens its session, goes on where it ended, is fenced by the next of that name (R22)."""
+class NamedWriter(Writer):
+    """Client with a name: opens its session, and goes on after the last serial, until another opens it too (R22)."""
 
     def __init__(self, clients: Clients, name: str, *, sparse: bool) -> None:
         self._nonce = b""
@@ -240,16 +231,17 @@ class Named(Writer):
         return self.dead or (self.open and not self.queue) or (self.clients.closing and not self.queue)
 
     def _open(self, *, fresh: bool) -> None:
-        """The nonce is fresh for each epoch named."""
+        """Ask to open the session. ``fresh``: with a new nonce, as the epoch to be replaced is another."""
         if self.clients.closing or self.dead:
             return
         if fresh:
             self._nonce = self.clients.rng.randbytes(16)
         self._opening = self.origin()
-        self._sent_at_us = self.clients.world.now_us
+        self._sent_at_us = self.clients.cluster.now_us
         self.clients.send(self.server, OpenSession(self._opening, self.client, self._replaces, self._nonce))
 
     def try_again(self) -> None:
+        """Send again what has no answer."""
         if self.open:
             self.resend()
         else:
@@ -274,7 +266,7 @@ class Named(Writer):
             elif reply.code is Code.TOO_MANY_NAMES:
                 self._quit()
             else:
-                self.server = reply.leader or self.clients.some_server()
+                self.follow(reply)
                 self._soon()
             return
         if isinstance(reply, Refused) and reply.code in (Code.EPOCH, Code.TOO_MANY_NAMES):
@@ -282,21 +274,21 @@ class Named(Writer):
         super().heard(server, reply)
 
     def _given_up(self, reply: Refused) -> None:
-        """A fenced one's serial may be another one's by now (R21)."""
+        """End the process if refused with SERIAL_REUSED: after a fencing the serial may be its successor's (R21)."""
         if reply.code is Code.SERIAL_REUSED:
             self._quit()
         else:
             super()._given_up(reply)
 
     def fenced(self, reply: Refused) -> None:
-        """Somebody else has the name now, or an operator dropped it: the process ends."""
+        """End the process: another process has the name now, or an operator dropped the session."""
         if reply.number == self.epoch:
             raise Broken("sessions", f"{self} was fenced by its own epoch")
         self._quit()
 
 
-class Hand(Writer):
-    """A person who retries an append of which nobody knows: same name, serial and epoch, sometimes another text."""
+class HandRetry(Writer):
+    """Person who retries a dead writer's oldest append: same name, serial and epoch, sometimes another payload."""
 
     def __init__(self, clients: Clients, of: Writer) -> None:
         super().__init__(clients, of.client, sparse=False)
@@ -311,7 +303,7 @@ class Hand(Writer):
         return
 
     def _send(self, ops: list[Op]) -> None:
-        self._sent_at_us = self.clients.world.now_us
+        self._sent_at_us = self.clients.cluster.now_us
         self._tries += 1
         if self._tries > 20 or self.clients.closing:
             self.dead = True  # a person gives up
@@ -321,7 +313,29 @@ class Hand(Writer):
         self.clients.send(self.server, run)
 
     def _refused(self, reply: Refused) -> None:
-        if reply.code in (Code.NOT_LEADER, Code.LOST_LEADERSHIP):
+        if reply.code in NOT_LEADER:
             super()._refused(reply)
         else:
             self.dead = True
+
+
+def names(clients: Clients) -> list[str]:
+    """All names that writers ever had, sorted."""
+    return sorted({actor.client for actor in clients.actors if isinstance(actor, NamedWriter)})
+
+
+def new_writer(clients: Clients) -> None:
+    """Start a named or a random client, dense or sparse. A name is sometimes one that another writer has."""
+    rng = clients.rng
+    if rng.random() < 0.5:
+        taken = names(clients)
+        fresh = not taken or rng.random() >= clients.load.same_name
+        name = f"writer-{len(clients.actors)}" if fresh else rng.choice(taken)
+        NamedWriter(clients, name, sparse=rng.random() < 0.3)
+    else:
+        RandomWriter(clients, sparse=rng.random() < 0.3)
+
+
+def _retry_by_hand(writer: Writer) -> None:
+    if not writer.clients.closing and writer.queue:
+        HandRetry(writer.clients, writer)

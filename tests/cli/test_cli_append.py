@@ -85,8 +85,8 @@ class Stage:
             yield group
 
     async def __aenter__(self) -> Stage:
-        self._nursery = trio.open_nursery()
-        nursery = await self._nursery.__aenter__()
+        self._opened = trio.open_nursery()
+        self._nursery = nursery = await self._opened.__aenter__()
         nursery.start_soon(self.run.collect)
 
         async def feed() -> None:
@@ -98,8 +98,8 @@ class Stage:
 
     async def __aexit__(self, *_: object) -> None:
         await trio.testing.wait_all_tasks_blocked()
-        self._nursery._nursery.cancel_scope.cancel()
-        await self._nursery.__aexit__(None, None, None)
+        self._nursery.cancel_scope.cancel()
+        await self._opened.__aexit__(None, None, None)
 
     async def settle(self) -> None:
         await trio.testing.wait_all_tasks_blocked()

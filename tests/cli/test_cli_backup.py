@@ -92,7 +92,8 @@ def appends(alpo: Alpo, done: list[int]) -> Iterator[None]:
 
 
 def test_a_backup_under_appends_restored_goes_on(tmp_path: Path) -> None:
-    file, data, done = tmp_path / "log.alpo", tmp_path / "new", []
+    file, data = tmp_path / "log.alpo", tmp_path / "new"
+    done: list[int] = []
     with cluster(tmp_path / "old") as old:
         old.run("append", "--client", "web", stdin=b"".join(b"%d\n" % i for i in range(2000)))
         old.run("append", "--batch", "7", stdin=b"\xff\x00 and more\nb\nc\n" * 10)

@@ -119,7 +119,7 @@ def _wait_until_sent(cluster: LocalCluster) -> None:
 
 def test_failover_bench_brings_everyone_back(cluster: LocalCluster) -> None:
     alpo = Alpo(cluster.addresses)
-    flags = ["--dir", cluster.directory, "--rounds", "1", "--outstanding", "11"]
+    flags: list[str | Path] = ["--dir", cluster.directory, "--rounds", "1", "--outstanding", "11"]
     for name in ("KILL", "TERM"):
         result = alpo.lines("bench", "failover", *flags, "--signal", name)[0]
         assert result["errors"] == 0 and len(result["rounds_ms"]) == 1
@@ -139,7 +139,7 @@ def test_a_cluster_stops_and_starts_with_what_it_had(cluster: LocalCluster) -> N
 
 def test_a_cluster_of_one_in_the_foreground(tmp_path: Path) -> None:
     base = str(free_port(1))
-    start = ["cluster", "start", "--dir", tmp_path, "--size", "1", "--base-port", base]
+    start: list[str | Path] = ["cluster", "start", "--dir", tmp_path, "--size", "1", "--base-port", base]
     for expected in ("", "x\n"):
         with Alpo().under_way(*start) as foreground:
             alpo = Alpo(read_line(foreground).strip())
@@ -151,7 +151,9 @@ def test_a_cluster_of_one_in_the_foreground(tmp_path: Path) -> None:
 
 
 def test_the_foreground_ends_when_its_servers_were_stopped_from_elsewhere(tmp_path: Path) -> None:
-    start = ["cluster", "start", "--dir", tmp_path, "--size", "2", "--base-port", str(free_port(2))]
+    start: list[str | Path] = [
+        "cluster", "start", "--dir", tmp_path, "--size", "2", "--base-port", str(free_port(2)),
+    ]
     with Alpo().under_way(*start) as foreground:
         read_line(foreground)
         assert "stopped 2 servers" in Alpo().says("cluster", "stop", "--dir", tmp_path, code=0)
@@ -166,14 +168,14 @@ def test_a_port_in_use_starts_nothing(tmp_path: Path) -> None:
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as `free_port` looked: TIME_WAIT is no use
         taken.bind(("127.0.0.1", base + 1))
         taken.listen()
-        flags = ["--dir", tmp_path / "c", "--base-port", str(base), "--detach"]
+        flags: list[str | Path] = ["--dir", tmp_path / "c", "--base-port", str(base), "--detach"]
         assert f"port {base + 1}" in Alpo().says("cluster", "start", *flags, code=1)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_start_that_fails_says_why_and_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "server-2").write_text("not a directory")
-    flags = ["--dir", tmp_path, "--base-port", str(free_port(3)), "--detach"]
+    flags: list[str | Path] = ["--dir", tmp_path, "--base-port", str(free_port(3)), "--detach"]
     said = Alpo().says("cluster", "start", *flags, code=1)
     assert "server 2 did not start" in said and "server-2" in said
     assert not any(server.running() for server in LocalCluster.load(tmp_path).servers)

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from alpo.client.operator.events import Events, ServerEvent
 from alpo_cli.app import app
-from alpo_cli.checks import Finding, Verdict, examine, growth
 from alpo_cli.commands import doctor
+from alpo_cli.commands.doctor import Finding, Verdict, examine, growth
 
 GIB = 1 << 30
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -201,7 +201,7 @@ def test_what_cannot_be_written(name: str, where: str, tmp_path: Path, log: Path
 
 
 #: What must not be written over, or beside: ``{bad}`` without its ending.
-KEPT = {
+KEPT: dict[str, Callable[[Path], Path]] = {
     "a data file": lambda log: head_of(log.parent / "moved", schema.APPLICATION_ID),
     "a symlink to it": lambda log: linked(log, head_of(log.parent / "moved", schema.APPLICATION_ID)),
     "a backup": lambda log: head_of(log.parent / "monday", schema.BACKUP_APPLICATION_ID),

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 import trio.testing
 
-from alpo_cli import leaders
+from alpo_cli import local_cluster
 from alpo_cli.local_cluster import LocalCluster
 
 
@@ -30,7 +30,7 @@ async def test_a_copy_that_is_not_on_its_disk_yet_is_not_level(
     async def statuses(log: object) -> list[dict[str, Any]]:
         return next(answers)
 
-    monkeypatch.setattr(leaders, "statuses", statuses)
+    monkeypatch.setattr(local_cluster, "statuses", statuses)
     cluster = cast(LocalCluster, SimpleNamespace(addresses="127.0.0.1:1", servers=[1, 2, 3]))
-    assert await leaders.caught_up_within(cluster, 5.0) == 1
+    assert await local_cluster.caught_up_within(cluster, 5.0) == 1
     assert list(answers) == []

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from alpo_cli.checks import size
+from alpo.core.disk_space import size_text as size
 from alpo_cli.commands.status import KEYS, as_json, lag, show
 from alpo_cli.exits import Failed
 from alpo_cli.options import Target

@@ -13,12 +13,14 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import anyio
 from anyio.abc import SocketAttribute, SocketStream, TaskGroup, TaskStatus
 
-from alpo.core.ready import Code
+from alpo.core import requests as q
+from alpo.core.disk import SessionRow
+from alpo.core.requests import Code
 from alpo.wire import requests as r
 from alpo.wire.codec import decode_client, decode_hello, encode
 from alpo.wire.framing import HELLO_BYTES_MAX, FrameReader, frame_bytes_max
@@ -65,9 +67,9 @@ class FakeCluster:
         self.script: Script = lambda server, append: TAKE
         #: Every append and open that reached a server, in order: (server id, request).
         self.appends: list[tuple[int, r.Append]] = []
-        self.opens: list[tuple[int, r.Open]] = []
+        self.opens: list[tuple[int, q.OpenSession]] = []
         self.reads: list[tuple[int, r.Read]] = []
-        self.trims: list[tuple[int, r.Trim]] = []
+        self.trims: list[tuple[int, q.Trim]] = []
         #: So many trims are judged by a leader that has not noticed that it is none.
         self.stale_trims = 0
         self.page_entries_max = 1000
@@ -102,7 +104,7 @@ class FakeCluster:
         self.grown = anyio.Event()
         return lsn
 
-    def judge(self, append: r.Append, serial: int, count: int, body: bytes) -> r.Appended | r.AppendRefused:
+    def judge(self, append: r.Append, serial: int, count: int, body: bytes) -> q.Appended | r.AppendRefused:
         """R21 for one item."""
         random = append.client.startswith("~")
         if random:
@@ -115,7 +117,7 @@ class FakeCluster:
         slot = session.slots.get(serial)
         if slot is not None:
             if slot[1:] == (append.epoch, count, body):
-                return r.Appended(append.client, serial, [slot[0]], True)
+                return q.Appended(None, append.client, serial, [slot[0]], True)
             return refusal(append, serial, Code.SERIAL_REUSED, 0)
         if append.epoch != session.epoch:
             return refusal(append, serial, Code.FENCED, session.epoch)
@@ -124,23 +126,24 @@ class FakeCluster:
             return refusal(append, serial, Code.SKIPPED if serial > oldest else Code.TOO_OLD, 0)
         if serial != session.last + 1 and not append.sparse:
             return refusal(append, serial, Code.SERIAL_EXPECTED, session.last + 1)
-        return r.Appended(append.client, serial, [self.append(append.client, serial, append.epoch, count, body)], False)
+        lsn = self.append(append.client, serial, append.epoch, count, body)
+        return q.Appended(None, append.client, serial, [lsn], False)
 
     def expired(self, client: str) -> bool:
         return int(client[1:].replace("-", "")[:12], 16) <= self.horizon_ms
 
-    def open(self, ask: r.Open) -> r.Opened | r.RequestRefused:
+    def open(self, ask: q.OpenSession) -> q.Opened | r.RequestRefused:
         """R22."""
         session = self.sessions.get(ask.name)
         epoch = session.epoch if session is not None else 0
         if session is not None and session.nonce == ask.nonce:
-            return r.Opened(ask.request, epoch, session.opened_last)
+            return q.Opened(ask.origin, epoch, session.opened_last)
         if ask.replaces != epoch:
-            return r.RequestRefused(ask.request, Code.EPOCH, epoch, 0, "", "")
+            return r.RequestRefused(cast(int, ask.origin), Code.EPOCH, epoch, 0, "", "")
         session = self.sessions.setdefault(ask.name, FakeSession())
         session.epoch, session.nonce, session.opened_last = self.next_id, ask.nonce, session.last
         self.next_id += 1
-        return r.Opened(ask.request, session.epoch, session.last)
+        return q.Opened(ask.origin, session.epoch, session.last)
 
 
 class FakeServer:
@@ -196,7 +199,7 @@ class FakeServer:
     async def _talk(self, stream: SocketStream) -> None:
         c = self.cluster
         frames = FrameReader(HELLO_BYTES_MAX)
-        bodies = []
+        bodies: list[bytes | memoryview] = []
         while not bodies:
             bodies = frames.feed(await stream.receive())
         hello = decode_hello(bodies[0])
@@ -238,21 +241,21 @@ class FakeServer:
         c = self.cluster
         if isinstance(request, r.Append):
             return self._append(request)
-        leads = c.leader == self.id
+        leads, number = c.leader == self.id, cast(int, request[0])
         if isinstance(request, r.Status):
-            return [r.StatusAnswer(request.request, {"id": self.id, "state": "leader" if leads else "passive"})]
+            return [r.StatusAnswer(number, {"id": self.id, "state": "leader" if leads else "passive"})]
         if isinstance(request, r.ListEvents):
             self.events_asked.append(request.before)
             below = [row for row in self.events if not request.before or row[0] < request.before]
             now_ms = int(time.time() * 1000) + self.ahead_ms
-            return [r.EventList(request.request, self.id, now_ms, below[-request.count :])]
-        if isinstance(request, r.Init):
-            return [r.Done(request.request, 0)]
-        if isinstance(request, r.Open):
+            return [r.EventList(request[0], self.id, now_ms, below[-request.count :])]
+        if isinstance(request, q.Initialise):
+            return [r.Done(number, 0)]
+        if isinstance(request, q.OpenSession):
             c.opens.append((self.id, request))
         if not leads:
-            return [r.RequestRefused(request.request, Code.NOT_LEADER, 0, c.leader, self._address(c.leader), "")]
-        if isinstance(request, r.Open):
+            return [r.RequestRefused(number, Code.NOT_LEADER, 0, c.leader, self._address(c.leader), "")]
+        if isinstance(request, q.OpenSession):
             verdict = (self.script or c.script)(self, request)  # type: ignore[arg-type]
             if verdict == CUT:
                 raise _Cut
@@ -260,26 +263,26 @@ class FakeServer:
             if verdict == TAKE_CUT:
                 raise _Cut
             return [answer]
-        if isinstance(request, r.ListSessions):
-            rows = [(name, s.epoch, s.last, 0, c.time_ms) for name, s in c.sessions.items()]
-            return [r.SessionTable(request.request, rows, c.horizon_ms)]
-        if isinstance(request, r.Trim):
+        if isinstance(request, q.ListSessions):
+            rows = [SessionRow(name, s.epoch, b"", 0, s.last, 0, c.time_ms, []) for name, s in c.sessions.items()]
+            return [q.Sessions(request[0], rows, c.horizon_ms)]
+        if isinstance(request, q.Trim):
             c.trims.append((self.id, request))
             if c.stale_trims:
                 c.stale_trims -= 1
-                return [r.RequestRefused(request.request, Code.OUT_OF_RANGE, 0, 0, "", "1,3")]
-            if not 0 < request.before <= c.next_lsn:
+                return [r.RequestRefused(number, Code.OUT_OF_RANGE, 0, 0, "", "1,3")]
+            if not 0 < request.before_lsn <= c.next_lsn:
                 detail = f"{c.first_lsn},{c.last_lsn}"
-                return [r.RequestRefused(request.request, Code.OUT_OF_RANGE, 0, 0, "", detail)]
-            c.first_lsn = max(c.first_lsn, request.before)
-            return [r.Trimmed(request.request, c.first_lsn)]
-        assert isinstance(request, r.Drop)
+                return [r.RequestRefused(number, Code.OUT_OF_RANGE, 0, 0, "", detail)]
+            c.first_lsn = max(c.first_lsn, request.before_lsn)
+            return [q.Trimmed(request[0], c.first_lsn)]
+        assert isinstance(request, q.DropSession)
         session = c.sessions.get(request.name)
         epoch = session.epoch if session is not None else 0
         if session is None or request.epoch not in (0, epoch):
-            return [r.RequestRefused(request.request, Code.EPOCH, epoch, 0, "", "")]
+            return [r.RequestRefused(number, Code.EPOCH, epoch, 0, "", "")]
         del c.sessions[request.name]
-        return [r.Done(request.request, epoch)]
+        return [r.Done(number, epoch)]
 
     def _address(self, id: int) -> str:
         return self.cluster.servers[id].address if id else ""

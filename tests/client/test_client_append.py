@@ -9,7 +9,7 @@ import pytest
 from fake_cluster import CUT, SWALLOW, TAKE, TAKE_CUT, TAKE_MUTE, fake_cluster, until
 
 import alpo
-from alpo.core.ready import Code
+from alpo.core.requests import Code
 from alpo.wire.requests import Problem
 
 pytestmark = pytest.mark.anyio

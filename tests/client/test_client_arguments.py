@@ -107,11 +107,11 @@ def test_an_async_log(backend: str, simulated: bool) -> None:
         async with alpo.connect(addresses) as log:
             await refuse_all(log)
             with pytest.raises(TypeError, match=r"a threading.Event ends a blocking follow"):
-                log.follow(stop=threading.Event())
+                log.follow(stop=threading.Event())  # type: ignore[arg-type]
 
     async def virtual(cluster: Cluster) -> None:
         async with cluster.connect() as log:
-            await refuse_all(log)  # type: ignore[arg-type]
+            await refuse_all(log)
 
     if simulated:
         with Cluster(1) as cluster:
@@ -160,8 +160,9 @@ def test_a_log_is_not_pickled() -> None:
 
 def test_an_async_log_in_a_plain_with() -> None:
     with Cluster(1) as cluster:
-        for log in (alpo.connect(), cluster.connect()):
-            with pytest.raises(TypeError, match=r"async with.*connect_sync"), log:  # type: ignore[attr-defined]
+        logs: list[Any] = [alpo.connect(), cluster.connect()]
+        for log in logs:
+            with pytest.raises(TypeError, match=r"async with.*connect_sync"), log:
                 pass
 
 

@@ -62,9 +62,10 @@ async def test_following_from_the_end() -> None:
         with anyio.move_on_after(0.2):
             await anext(of_one)
             raise AssertionError("there is nothing of nobody")
-        for wrong in ({"start": "begin"}, {"start": "end", "last": 1}):
+        wrongs: list[dict[str, Any]] = [{"start": "begin"}, {"start": "end", "last": 1}]
+        for wrong in wrongs:
             with pytest.raises(ValueError):
-                log.follow(**wrong)  # type: ignore[arg-type]
+                log.follow(**wrong)
         with pytest.raises(ValueError, match="start is an LSN, not 'end'"):
             log.read("end")  # type: ignore[arg-type]
 
@@ -248,4 +249,4 @@ async def test_text_and_json() -> None:
         with pytest.raises(error):
             await log.append_json(wrong)
     with pytest.raises(TypeError, match="text is str, not bytes"):
-        await log.append_text(b"x")  # type: ignore[arg-type]
+        await log.append_text(b"x")  # type: ignore[call-overload]

@@ -12,6 +12,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -57,7 +58,7 @@ def calls(log: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
             continue
         needed = [p for p in inspect.signature(method).parameters.values() if p.default is p.empty]
         given = {p.name: ARGUMENTS[p.name] for p in needed}
-        yield name, lambda method=method, given=given: method(**given)
+        yield name, partial(method, **given)
 
 
 def outcome(call: Callable[[], Any]) -> str:
@@ -208,7 +209,7 @@ async def used_around_a_fork(c: FakeCluster) -> None:
 
         def child() -> list[str]:
             told = [step(call) for each in (log, entered, fresh, alone) for _, call in calls(each)]
-            told += [step(lambda handle=handle: handle) for handle in handles]
+            told += [step(lambda: handle) for handle in handles]
             told += [step(following.__anext__)] + ["Closed" for handle in handles if handle.done]
             return told + ["heard"] * len(heard)
 

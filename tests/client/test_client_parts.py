@@ -8,16 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alpo.client.ids import check_name, is_random, random_id
-from alpo.client.opening import Opening
+from alpo.client.arguments import check_name
+from alpo.client.opening import Opening, random_id
 from alpo.client.payloads import batch, single
 from alpo.client.record import records_of
 from alpo.client.servers import given_servers
 from alpo.client.session import Session
+from alpo.core.client_ids import is_random
 from alpo.core.entries import join_payloads
-from alpo.core.ready import Code
+from alpo.core.requests import Appended, Code
 from alpo.errors import Closed, Fenced, NotGuaranteed, ProtocolError, Refused, TooLarge, Unavailable
-from alpo.wire.requests import Appended, AppendRefused
+from alpo.wire.requests import AppendRefused
 
 TIMES = st.integers(0, (1 << 48) - 2)
 
@@ -47,7 +48,8 @@ def test_the_servers_to_begin_with(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ALPO_SERVERS", "a:1, b,[::1]")
     assert given_servers(None) == ("a:1", "b:7100", "[::1]:7100")
     assert given_servers("c") == given_servers(["c", "c:7100"]) == ("c:7100",)
-    for wrong in ("", ",", "a:0", "a..b", []):
+    wrongs: tuple[str | list[str], ...] = ("", ",", "a:0", "a..b", [])
+    for wrong in wrongs:
         with pytest.raises(ValueError, match="HOST"):
             given_servers(wrong)
 
@@ -66,7 +68,7 @@ def test_what_is_no_payload() -> None:
     with pytest.raises(ValueError, match="at least one"):
         batch([])
     with pytest.raises(TypeError):
-        batch(b"bytes")
+        batch(b"bytes")  # type: ignore[arg-type]
     with pytest.raises(TypeError):
         single("text")  # type: ignore[arg-type]
     with pytest.raises(TypeError):
@@ -81,7 +83,7 @@ def test_a_nonce_for_each_epoch_named() -> None:
     opening = Opening("n", lambda: next(nonces))
     first = opening.ask(1)
     opening.lost()
-    assert opening.ask(2)._replace(request=1) == first
+    assert opening.ask(2)._replace(origin=1) == first
     opening.outdated(77)
     assert (opening.ask(3).replaces, opening.ask(3).nonce) == (77, b"2")
 
@@ -148,8 +150,8 @@ def test_a_verdict_in_the_middle() -> None:
     session.lost()
     runs = [session.next_append(), session.next_append()]
     assert [(a.serial, len(a.items)) for a in runs if a is not None] == [(11, 1), (13, 2)]
-    session.appended(Appended("n", 11, [7], False))
-    session.appended(Appended("n", 13, [8, 9], True))
+    session.appended(Appended(None, "n", 11, [7], False))
+    session.appended(Appended(None, "n", 13, [8, 9], True))
     assert [h.lsn for h in handles] == [7, None, 8, 9]
     assert session.idle
 
@@ -160,7 +162,7 @@ def test_fenced_settles_each_by_its_own_answer() -> None:
     handles = [*session.line, *session.queue.handles]
     session.lost()
     assert session.next_append() is not None
-    session.appended(Appended("n", 11, [7], True))
+    session.appended(Appended(None, "n", 11, [7], True))
     session.refused(refusal(12, 2, Code.FENCED, 9))
     assert handles[0].lsn == 7
     assert isinstance(handles[1].error, NotGuaranteed)

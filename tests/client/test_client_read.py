@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import anyio
 import pytest
@@ -74,12 +75,13 @@ async def test_last_and_client() -> None:
 
 async def test_wrong_arguments() -> None:
     log = alpo.connect("127.0.0.1:1")
-    for wrong in (
+    wrongs: list[dict[str, Any]] = [
         {"start": 0}, {"last": 0}, {"start": 1, "last": 1}, {"stop": 1, "last": 1}, {"server": 1},
         {"since": datetime(2020, 1, 1)},
-    ):
+    ]
+    for wrong in wrongs:
         with pytest.raises(ValueError):
-            log.read(**wrong)  # type: ignore[arg-type]
+            log.read(**wrong)
 
 
 async def test_the_end_is_fixed_by_the_first_page() -> None:
@@ -216,7 +218,7 @@ async def test_follow_waits_for_more() -> None:
         tasks.start_soon(follow)
         for upto in (1, 5, 40):
             fill(c, upto)
-            await until(lambda upto=upto: seen == list(range(1, upto + 1)))
+            await until(lambda: seen == list(range(1, upto + 1)))
         tasks.cancel_scope.cancel()
 
 
@@ -232,12 +234,12 @@ async def test_follow_survives_failovers_without_gap_or_repeat() -> None:
         tasks.start_soon(follow)
         leader = 1
         for upto in range(20, 100, 10):
-            await until(lambda upto=upto: seen == list(range(3, upto - 9)))
+            await until(lambda: seen == list(range(3, upto - 9)))
             after = leader % 3 + 1
             c.lead(after)
             c.servers[leader].kill()
             fill(c, upto)
-            await until(lambda upto=upto: seen == list(range(3, upto + 1)))
+            await until(lambda: seen == list(range(3, upto + 1)))
             await c.servers[leader].revive()
             leader = after
         tasks.cancel_scope.cancel()

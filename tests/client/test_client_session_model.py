@@ -15,9 +15,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from alpo.client.handle import Handle
 from alpo.client.payloads import single
 from alpo.client.session import Session
-from alpo.core.ready import Code
+from alpo.core.requests import Appended, Code
 from alpo.errors import AlpoError, NotGuaranteed, Overloaded, Unavailable
-from alpo.wire.requests import Append, Appended, AppendRefused, ServerHello
+from alpo.wire.requests import Append, AppendRefused, ServerHello
 
 AWAY = (Code.NOT_LEADER, Code.LOST_LEADERSHIP)
 
@@ -37,12 +37,12 @@ class Cluster:
         if serial <= last:
             if (client, serial, payload) not in self.log:
                 return AppendRefused(client, serial, 1, Code.SERIAL_REUSED, 0, 0, "", "")
-            return Appended(client, serial, [self.lsn(client, serial)], True)
+            return Appended(None, client, serial, [self.lsn(client, serial)], True)
         if serial != last + 1:
             return AppendRefused(client, serial, 1, Code.SERIAL_EXPECTED, last + 1, 0, "", "")
         self.last[client] = serial
         self.log.append((client, serial, payload))
-        return Appended(client, serial, [len(self.log)], False)
+        return Appended(None, client, serial, [len(self.log)], False)
 
     def lsn(self, client: str, serial: int) -> int:
         return next(n for n, row in enumerate(self.log, 1) if row[:2] == (client, serial))

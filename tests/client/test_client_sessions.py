@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import anyio
 import pytest
 from fake_cluster import CUT, TAKE, TAKE_CUT, TAKE_MUTE, fake_cluster, until
 
 import alpo
-from alpo.core.ready import Code
+from alpo.core.requests import Code
 
 pytestmark = pytest.mark.anyio
 
@@ -114,9 +116,9 @@ async def test_connect_does_not_raise_and_opens_later() -> None:
     async with fake_cluster() as c:
         c.lead(0)
         async with alpo.connect(c.addresses, client="n", timeout_s=0.2) as log:
-            for ask in (lambda: log.epoch, lambda: log.last_serial):
+            for name in ("epoch", "last_serial"):
                 with pytest.raises(alpo.Unavailable, match="opened"):
-                    ask()
+                    getattr(log, name)
             with pytest.raises(alpo.Unavailable):
                 await log.opened(timeout_s=0.05)
             with pytest.raises(alpo.Unavailable):
@@ -130,7 +132,7 @@ async def test_too_many_names() -> None:
     async with fake_cluster() as c, anyio.create_task_group() as tasks:
         refused = alpo.wire.requests.RequestRefused
         real = c.open
-        c.open = lambda ask: refused(ask.request, Code.TOO_MANY_NAMES, 0, 0, "", "10000 names")  # type: ignore[method-assign]
+        c.open = lambda ask: refused(cast(int, ask.origin), Code.TOO_MANY_NAMES, 0, 0, "", "10000 names")  # type: ignore[method-assign]
         async with alpo.connect(c.addresses, client="n", timeout_s=30) as log:
             with pytest.raises(alpo.Refused, match="10000"):
                 await log.append(b"a")

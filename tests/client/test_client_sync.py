@@ -148,11 +148,7 @@ def test_a_log_that_closed_with_an_error_is_closed() -> None:
     with cluster_in_a_thread() as c:
         c.script = lambda server, append: SWALLOW
         with pytest.raises(alpo.NotGuaranteed), alpo.connect_sync(c.addresses, timeout_s=0.1) as log:
-            log._call(lambda: _append_unheard(log))
+            log.append_nowait(b"x")
         for call in (lambda: log.append(b"x"), lambda: list(log.read()), log.status):
             with pytest.raises(alpo.Closed):
                 call()
-
-
-async def _append_unheard(log: alpo.SyncLog) -> None:
-    log._log.append_nowait(b"x")

@@ -78,7 +78,7 @@ def flip_in_wal(data: Path, rng: random.Random) -> bool:
     too few in it, and nothing was done."""
     path = data / "alpo.db-wal"
     wal = bytearray(path.read_bytes()) if path.exists() else bytearray()
-    commits = _commit_ends(wal)
+    commits = _commit_ends(bytes(wal))
     if len(commits) <= _LAST_COMMITS:
         return False
     end = commits[-_LAST_COMMITS - 1]

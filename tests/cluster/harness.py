@@ -147,7 +147,9 @@ def _literal(value: object) -> str:
 class Cluster:
     """Several servers and the network between them. Made by `cluster`."""
 
-    def __init__(self, home: Path, network: Network | None, members: Mapping[int, str], options: Mapping[str, Any]):
+    def __init__(
+        self, home: Path, network: Network | None, members: Mapping[int, str], options: Mapping[str, Any],
+    ) -> None:
         self.home = home
         self.members = dict(members)
         self._network = network
@@ -173,13 +175,14 @@ class Cluster:
                 port = self._network.ports[id] = free_port()
                 self.servers[id].spawn(port)
 
-    async def newcomer(self, id: int) -> str:
-        """Start a server that waits to be added; its address. It takes the place of one of that id."""
+    async def newcomer(self, id: int, **options: Any) -> str:
+        """Start a server that waits to be added; its address. It takes the place of one of that id. ``options``: of its
+        configuration, beside the cluster's."""
         replaces = id in self.members  # which the leader finds by itself, before anybody asks for it
         address = await self.network.open(id)
         join = ",".join(other for member, other in self.members.items() if member != id)
         self.members[id] = address
-        self.servers[id] = Server(id, self.home / "newcomers", {id: address}, self._options, join)
+        self.servers[id] = Server(id, self.home / "newcomers", {id: address}, self._options | options, join)
         (self.home / "newcomers").mkdir(exist_ok=True)
         self.start(id)
         if not replaces:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from inspect import isawaitable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 import trio
 
@@ -20,14 +20,18 @@ _POLL_FIRST_S, _POLL_MAX_S = 0.02, 0.25
 T = TypeVar("T")
 
 
-async def until(condition: Callable[[], T | Awaitable[T]], within_s: float = WITHIN_S) -> T:
+@overload
+async def until(condition: Callable[[], Awaitable[T]], within_s: float = WITHIN_S) -> T: ...
+@overload
+async def until(condition: Callable[[], T], within_s: float = WITHIN_S) -> T: ...
+async def until(condition: Callable[[], Any], within_s: float = WITHIN_S) -> Any:
     """Wait for what other processes bring about, which can only be looked for; what ``condition`` gave in the end.
     Raises `trio.TooSlowError`."""
     pause_s = _POLL_FIRST_S
     with trio.fail_after(within_s):
         while True:
             found = condition()
-            came_to: T = await found if isawaitable(found) else found
+            came_to = await found if isawaitable(found) else found
             if came_to:
                 return came_to
             await trio.sleep(pause_s)

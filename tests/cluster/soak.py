@@ -24,6 +24,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import trio
 
@@ -48,7 +49,7 @@ AFTERWARDS_S = 90.0
 SHOWN_MAX = 5
 #: Of the disks that fill up, a minority.
 DISK_MIB = 192
-OPTIONS = {
+OPTIONS: dict[str, Any] = {
     "retention": {"max_entries": 2_000},
     "storage": {"low_water_bytes": LOW_WATER_BYTES, "scrub_bytes_per_s": 1 << 30, "scrub_pass_s": 10.0},
 }

@@ -143,7 +143,8 @@ def test_stale_agrees_with_trying_every_order(seed: int) -> None:
 
 
 def _explained(appends: list[Append], reads: list[Read]) -> bool:
-    for order in permutations([*appends, *reads]):
+    operations: list[Append | Read] = [*appends, *reads]
+    for order in permutations(operations):
         end_lsn, fits = 0, True
         for at, operation in enumerate(order):
             if isinstance(operation, Append):

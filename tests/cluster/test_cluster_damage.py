@@ -49,8 +49,8 @@ async def test_a_damaged_entry_comes_back_from_another_server(tmp_path: Path) ->
             await running.until("both have theirs back", mended)
             lsns.append(await log.append(b"goes on"))
             await running.level()
-            for server in running.servers:
-                assert [r.lsn async for r in log.read(local=True, server=server)] == lsns
+            for id in running.servers:
+                assert [r.lsn async for r in log.read(local=True, server=id)] == lsns
         await running.stop()
         for server in running.servers.values():
             code, stdout, stderr = await alpo("log", "verify", str(server.data))

@@ -119,7 +119,7 @@ async def test_doctor_of_a_cluster_that_is_well_and_of_one_that_is_not(tmp_path:
 
         for id in running.others(down):
             running.servers[id].kill()
-        (bad,) = await rows(running, "doctor", code=1)
-        assert bad["check"] == "members" and all(address in bad["says"] for address in running.members.values())
+        (alone,) = await rows(running, "doctor", code=1)
+        assert alone["check"] == "members" and all(address in alone["says"] for address in running.members.values())
         ended, out, err = await alpo("explain", "--servers", running.addresses)
         assert (ended, out) == (1, "") and "could be reached" in err

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 import trio
-from harness import WITHIN_S, alpo, cluster
-from probe import until
+from harness import alpo, cluster
+from probe import WITHIN_S, until
 
 from alpo import Log, NoSpace, NotGuaranteed, connect
 

@@ -190,8 +190,7 @@ async def test_what_cannot_join_is_refused_with_the_reason(tmp_path: Path) -> No
 async def test_a_newcomer_founds_nothing_and_joins_no_other_cluster(tmp_path: Path) -> None:
     async with cluster(tmp_path) as running:
         await running.leader()
-        running._options["cluster"] = "00" * 16
-        address = await running.newcomer(4)
+        address = await running.newcomer(4, cluster="00" * 16)
         async with connect(address) as lonely:
             with pytest.raises(Refused, match="alpo member add"):
                 await lonely.init()

@@ -18,10 +18,12 @@ from probe import probe
 from proxy import HOST
 
 from alpo.core import messages as m
+from alpo.core import requests as q
+from alpo.core.client_ids import random_client
 from alpo.core.entries import Kind, seal
-from alpo.core.members import Identity
+from alpo.core.members import Identity, StartStatus
 from alpo.core.ranks import Rank
-from alpo.core.ready import Code
+from alpo.core.requests import Code
 from alpo.wire import requests as w
 from alpo.wire.codec import encode, encode_entries, encode_envelope
 from alpo.wire.framing import frame
@@ -29,15 +31,15 @@ from alpo.wire.framing import frame
 AT_ONCE = 16
 IDLE = 2_000
 CLIENTS_MAX = 1_000
-STRANGER = "~00000000-0000-7000-8000-000000000000"
+STRANGER = random_client(0, 0)
 
 
 def client_frames() -> list[bytes]:
     """One of every kind that a client may send."""
     return [encode(message) for message in (
-        w.Append(STRANGER, 0, 1, False, False, [b"one", (2, b"\1\0\0\0a\1\0\0\0b")]), w.Open(1, "name", 0, b"n" * 16),
-        w.Drop(2, "name", 5), w.ListSessions(3), w.Init(4), w.Read(5, 1, 0, 0, 0, 1000, False, 1, ""),
-        w.Read(6, 0, 0, 2, 0, 1000, True, 0, ""), w.Status(7),
+        w.Append(STRANGER, 0, 1, False, False, [b"one", (2, b"\1\0\0\0a\1\0\0\0b")]),
+        q.OpenSession(1, "name", 0, b"n" * 16), q.DropSession(2, "name", 5), q.ListSessions(3), q.Initialise(4),
+        w.Read(5, 1, 0, 0, 0, 1000, False, 1, ""), w.Read(6, 0, 0, 2, 0, 1000, True, 0, ""), w.Status(7),
     )]
 
 
@@ -49,7 +51,7 @@ def peer_frames(cluster_id: bytes, peer: Identity, target: Identity) -> list[byt
         m.VoteRequest(99, Rank(99, 99, 0, 2), True), m.VoteAnswer(1, 1, m.Vote.GRANTED, 0, None, 5),
         m.DeferRequest(1, Rank(99, 99, 0, 2)), m.DeferAnswer(1, 1, m.Defer.DEFERRED), m.HandOver(1),
         m.AppendAnswer(1, True, 5, 4, 5, 0, 0, 1, 5, False), m.WrongIncarnation(b"q" * 16),
-        m.StartQuestion(1, b"d" * 16), m.StartAnswer(1, m.StartStatus.EMPTY, b"d" * 16, (), b"", "", ""),
+        m.StartQuestion(1, b"d" * 16), m.StartAnswer(1, StartStatus.EMPTY, b"d" * 16, (), b"", "", ""),
     ]
     request = m.AppendRequest(99, 8, 7, 0, 0, 1, entries)
     envelopes = [encode_envelope(m.Envelope(cluster_id, peer, target, message)) for message in messages]

@@ -11,6 +11,7 @@ Laws:
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from contextlib import AsyncExitStack
 
 import trio
 from checkers import Append, Logged, Outcome, Read
+from probe import until
 
 import alpo
 from alpo.client.handle import Handle
@@ -157,8 +159,7 @@ class Writer:
         self._append(newer, {}, under_way)
         self._append(older, {}, under_way)
         late = self._history.appends[-1]
-        while under_way:
-            await trio.sleep(0.01)
+        await until(lambda: not under_way, math.inf)
         if late.outcome is Outcome.ACKNOWLEDGED:
             self._history.problems.append(f"{late.payload!r} was appended by a fenced session")
         self._history.fenced += late.error == "Fenced"

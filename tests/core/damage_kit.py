@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from mini import Cluster
+from cluster_kit import Cluster
+from session_leader import CLIENT
 
-from alpo.core.inputs import Initialise
-from alpo.core.ready import Appended
+from alpo.core.messages import CopyAnswer, CopyRequest, Envelope
 from alpo.core.replica import Replica
-
-CLIENT = "~018bcfe5-6800-7000-8000-000000000001"
+from alpo.core.requests import Appended, Initialise
 
 
 def cluster_of(size: int = 3, count: int = 10, mending: bool = False) -> tuple[Cluster, Replica, list[Replica]]:
     """A cluster that holds ``count`` payloads on all disks; its leader, and the others. ``mending``: damaged entries
     can be had back in it."""
     cluster = Cluster(size)
-    if mending:
-        cluster.damaged = {id: set() for id in cluster.hosts}
+    if not mending:
+        cluster.catches = is_copy
     if size == 1:
         cluster.give(1, Initialise("init"))
     cluster.elect()
@@ -25,8 +24,12 @@ def cluster_of(size: int = 3, count: int = 10, mending: bool = False) -> tuple[C
     cluster.run(2.0)
     leader = cluster.leader
     assert leader is not None
-    others = [h.replica for h in cluster.hosts.values() if h.replica is not None and h.replica is not leader]
+    others = [replica for replica in cluster.replicas if replica is not leader]
     return cluster, leader, others
+
+
+def is_copy(envelope: Envelope) -> bool:
+    return isinstance(envelope.message, CopyRequest | CopyAnswer)
 
 
 def append(cluster: Cluster, serial: int) -> bool:

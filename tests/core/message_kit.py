@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from alpo.core import messages as m
+from alpo.core.members import StartStatus
 from alpo.core.replica import Replica
 
 
@@ -23,7 +24,7 @@ def messages(leader: Replica) -> list[m.Message]:
         m.AppendRequest(term, last_id, last.term, *marks, 0, []),  # the marks alone
         m.HandOver(term - 1),
         m.StartQuestion(1, b"d" * 32),
-        m.BasePart(term, 1, 1, 3, "", ()),
+        m.SnapshotPart(term, 1, 1, 3, "", ()),
         m.WentBack(term, last_id),
         m.CopyRequest(1, leader.log.term_at(1) or 0),
         m.CopyRequest(last_id + 5, term),
@@ -32,8 +33,8 @@ def messages(leader: Replica) -> list[m.Message]:
         m.DeferAnswer(term, term, m.Defer.STALE),
         m.AppendAnswer(term, True, last_id, last_id, last_id, 0, 0, 1, 0, False),
         m.WrongIncarnation(b"i" * 16),
-        m.StartAnswer(1, m.StartStatus.EMPTY, b"d" * 32, (), b"", "", ""),
-        m.BaseAnswer(term, 1, 1, 0),
+        m.StartAnswer(1, StartStatus.EMPTY, b"d" * 32, (), b"", "", ""),
+        m.SnapshotAnswer(term, 1, 1, 0),
         m.Retired(),
         m.CopyAnswer(1, 0, []),
     ]

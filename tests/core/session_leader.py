@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from alpo.core.client_ids import random_client
 from alpo.core.entries import Entry, Kind, seal
-from alpo.core.inputs import AppendRun, DropSession, OpenSession
 from alpo.core.machine.verdicts import (
     Accept,
     Refuse,
@@ -14,13 +14,13 @@ from alpo.core.machine.verdicts import (
     open_body,
     seal_run,
 )
-from alpo.core.ready import Code
+from alpo.core.requests import AppendRun, Code, DropSession, OpenSession
 from alpo.core.settings import Settings
 
 
-def random_id(made_ms: int) -> str:
-    digits = f"{made_ms:012x}"
-    return f"~{digits[:8]}-{digits[8:]}-7000-8000-000000000000"
+def random_id(made_ms: int, number: int = 0) -> str:
+    """A random client's id (R22) of that time; equal ones for equal numbers."""
+    return random_client(made_ms, number)
 
 
 def nonce(n: int) -> bytes:
@@ -28,6 +28,8 @@ def nonce(n: int) -> bytes:
 
 
 RANDOM = random_id(1000)
+#: Whoever appends where it does not matter who does.
+CLIENT = random_id(1_700_000_200_000)
 A, B, C = (1, b"a"), (1, b"b"), (1, b"c")
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from mini import Cluster
+from cluster_kit import Cluster
+from session_leader import CLIENT
 
-from alpo.core.inputs import Clean, Received, Trim
+from alpo.core.inputs import Clean, Received
 from alpo.core.messages import AppendAnswer, AppendRequest, Envelope
-from alpo.core.ready import Code, Refused, Trimmed
 from alpo.core.replica import Replica
-
-CLIENT = "~018bcfe5-6800-7000-8000-000000000001"
+from alpo.core.requests import Code, Refused, Trim, Trimmed
 
 
 def loaded(size: int = 3, count: int = 20) -> Cluster:
@@ -35,7 +34,7 @@ def clean(cluster: Cluster, id: int, upto_id: int) -> Replica:
 
 
 def ask(cluster: Cluster, request: Any) -> Any:
-    cluster.give(cluster.leader.me.id, request)  # type: ignore[union-attr]
+    cluster.give(cluster.reigning.me.id, request)
     cluster.run(1.0)
     return cluster.reply_to(request.origin)
 
@@ -50,16 +49,16 @@ def test_r19_what_all_hold_is_cleaned_and_survives_a_restart() -> None:
     cluster.boot(2)
     cluster.run(2.0)
     again = cluster.hosts[2].replica
-    assert again is not None and (again.log.base_id, again.log.last_id) == (10, cluster.leader.log.last_id)  # type: ignore
+    assert again is not None and (again.log.base_id, again.log.last_id) == (10, cluster.reigning.log.last_id)
     cluster.append(CLIENT, 21, b"more")
     cluster.run(1.0)
-    assert again.guaranteed_id == cluster.leader.guaranteed_id  # type: ignore[union-attr]
+    assert again.guaranteed_id == cluster.reigning.guaranteed_id
 
 
 def test_r19_a_server_that_is_away_holds_cleaning_back() -> None:
     cluster = loaded()
-    away = next(id for id in (1, 2, 3) if id != cluster.leader.me.id)  # type: ignore[union-attr]
-    had = cluster.hosts[away].replica.log.last_id  # type: ignore[union-attr]
+    away = next(id for id in (1, 2, 3) if id != cluster.reigning.me.id)
+    had = cluster.replica(away).log.last_id
     cluster.crash(away)
     for serial in range(21, 31):
         cluster.append(CLIENT, serial, b"later")
@@ -70,12 +69,12 @@ def test_r19_a_server_that_is_away_holds_cleaning_back() -> None:
     assert clean(cluster, leader.me.id, had).log.base_id == had
     cluster.boot(away)
     cluster.run(2.0)
-    assert cluster.hosts[away].replica.log.last_id == leader.log.last_id  # type: ignore[union-attr]
+    assert cluster.replica(away).log.last_id == leader.log.last_id
 
 
 def test_r19_a_log_may_be_cleaned_to_its_end_and_go_on() -> None:
     cluster = loaded()
-    last_id = cluster.leader.log.last_id  # type: ignore[union-attr]
+    last_id = cluster.reigning.log.last_id
     for id in (1, 2, 3):
         assert clean(cluster, id, last_id).log.base_id == last_id
     for id in (1, 2, 3):
@@ -92,7 +91,7 @@ def test_r19_a_log_may_be_cleaned_to_its_end_and_go_on() -> None:
 
 def test_r12_what_lies_in_the_base_matches() -> None:
     cluster = loaded()
-    follower = next(id for id in (1, 2, 3) if id != cluster.leader.me.id)  # type: ignore[union-attr]
+    follower = next(id for id in (1, 2, 3) if id != cluster.reigning.me.id)
     leader = cluster.leader
     assert leader is not None
     entries = cluster.log_of(leader.me.id)
@@ -110,7 +109,7 @@ def test_r20_a_trim_counts_once_it_is_guaranteed_and_everywhere() -> None:
     cluster = loaded()
     assert ask(cluster, Trim("trim", 8)) == Trimmed("trim", 8)
     cluster.run(1.0)
-    assert [host.replica.cleaning.first_lsn for host in cluster.hosts.values() if host.replica] == [8, 8, 8]
+    assert [replica.cleaning.first_lsn for replica in cluster.replicas] == [8, 8, 8]
     assert ask(cluster, Trim("back", 3)) == Trimmed("back", 8)
     refused = ask(cluster, Trim("beyond", 22))
     assert isinstance(refused, Refused) and refused.code is Code.OUT_OF_RANGE and refused.detail == "8,20"
@@ -125,4 +124,4 @@ def test_r20_a_trim_is_taken_back_by_an_expunge() -> None:
     cluster.run(3.0)
     cluster.heal()
     cluster.run(3.0)
-    assert [host.replica.cleaning.first_lsn for host in cluster.hosts.values() if host.replica] == [1, 1, 1]
+    assert [replica.cleaning.first_lsn for replica in cluster.replicas] == [1, 1, 1]

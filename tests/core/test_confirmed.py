@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import pytest
-from mini import Cluster
+from cluster_kit import Cluster
 from test_members import started
 
-from alpo.core.inputs import ChangeMember, Input, ListSessions, MemberStep, OpenSession, Transfer
+from alpo.core.inputs import Input
 from alpo.core.members import Role
 from alpo.core.ranks import State
-from alpo.core.ready import Code, HandedOver, MembersChanged, Refused, Reply, Sessions
 from alpo.core.replica import Replica
+from alpo.core.requests import (
+    ChangeMember,
+    Code,
+    HandedOver,
+    ListSessions,
+    MembersChanged,
+    MemberStep,
+    OpenSession,
+    Refused,
+    Reply,
+    Sessions,
+    Transfer,
+)
 
 
 def questions(leader: int) -> dict[str, tuple[Input, type]]:
@@ -49,9 +61,9 @@ def answer(cluster: Cluster) -> Reply | None:
 def test_a_leader_tells_it_after_a_round(what: str) -> None:
     cluster, leader = cluster_with_one_gone()
     request, kind = questions(leader.me.id)[what]
-    before = leader.reads.round
+    before = leader.round
     cluster.give(leader.me.id, request)
-    assert answer(cluster) is None and leader.reads.round == before + 1
+    assert answer(cluster) is None and leader.round == before + 1
     cluster.run_until(lambda: answer(cluster) is not None, 0.1)
     assert isinstance(answer(cluster), kind)
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from mini import Cluster
+from cluster_kit import Cluster
+from session_leader import CLIENT
 
-from alpo.core.cursors import CURSORS_MAX
 from alpo.core.entries import Kind, json_body
-from alpo.core.inputs import Clean, DropCursor, ListCursors, SetCursor, Trim
-from alpo.core.ready import Code, CursorIs, CursorsAre, Refused, Trimmed
-from alpo.core.replica import Replica
-
-CLIENT = "~018bcfe5-6800-7000-8000-000000000001"
+from alpo.core.inputs import Clean
+from alpo.core.machine.cursors import CURSORS_MAX
+from alpo.core.requests import Code, CursorIs, CursorsAre, DropCursor, ListCursors, Refused, SetCursor, Trim, Trimmed
 
 
 def loaded(count: int = 20) -> Cluster:
@@ -27,13 +25,9 @@ def loaded(count: int = 20) -> Cluster:
 
 
 def ask(cluster: Cluster, request: Any) -> Any:
-    cluster.give(cluster.leader.me.id, request)  # type: ignore[union-attr]
+    cluster.give(cluster.reigning.me.id, request)
     cluster.run(1.0)
     return cluster.reply_to(request.origin)
-
-
-def replicas(cluster: Cluster) -> list[Replica]:
-    return [host.replica for host in cluster.hosts.values() if host.replica is not None]
 
 
 def clean_to_lsn(cluster: Cluster, id: int, next_lsn: int) -> int:
@@ -51,7 +45,7 @@ def test_cursors_are_alike_on_all_servers_and_survive_restart_and_cleaning() -> 
     cluster = loaded()
     assert ask(cluster, SetCursor("a", "nightly", 5)) == CursorIs("a", "nightly", 5)
     assert ask(cluster, SetCursor("b", "tail", 21)) == CursorIs("b", "tail", 21)
-    assert [r.cursors.now for r in replicas(cluster)] == [{"nightly": 5, "tail": 21}] * 3
+    assert [r.cursors.now for r in cluster.replicas] == [{"nightly": 5, "tail": 21}] * 3
     for id in cluster.hosts:
         assert clean_to_lsn(cluster, id, 5) == 5  # which saves the table
     for id in cluster.hosts:
@@ -60,7 +54,7 @@ def test_cursors_are_alike_on_all_servers_and_survive_restart_and_cleaning() -> 
         cluster.boot(id)
     cluster.elect()
     assert ask(cluster, ListCursors("c")) == CursorsAre("c", (("nightly", 5), ("tail", 21)))
-    assert [r.cursors.now for r in replicas(cluster)] == [{"nightly": 5, "tail": 21}] * 3
+    assert [r.cursors.now for r in cluster.replicas] == [{"nightly": 5, "tail": 21}] * 3
 
 
 def test_no_server_cleans_what_a_cursor_needs() -> None:
@@ -87,7 +81,8 @@ def test_a_cursor_that_comes_in_the_step_of_a_cleaning_is_heeded() -> None:
     leader.out.begin()
     leader.cleaning.clean(Clean(upto_id, head[0], 10))
     assert leader.cleaning.base is not None and leader.cleaning.head_first_lsn == 10
-    leader.append_special(Kind.CURSOR, json_body(op="set", name="nightly", lsn=4))
+    assert leader.leadership is not None
+    leader.leadership.append_special(Kind.CURSOR, json_body(op="set", name="nightly", lsn=4))
     assert leader.cleaning.take_base() is None
 
 
@@ -100,9 +95,9 @@ def test_a_cursor_is_set_on_what_there_is() -> None:
         )
     assert ask(cluster, SetCursor("end", "nightly", 21)) == CursorIs("end", "nightly", 21)
     assert ask(cluster, SetCursor("back", "nightly", 5)) == CursorIs("back", "nightly", 5)
-    last_id = cluster.leader.last_id  # type: ignore[union-attr]
+    last_id = cluster.reigning.last_id
     assert ask(cluster, SetCursor("again", "nightly", 5)) == CursorIs("again", "nightly", 5)
-    assert cluster.leader.last_id == last_id  # type: ignore[union-attr]
+    assert cluster.reigning.last_id == last_id
 
 
 @pytest.mark.parametrize("name", ["", "x" * 129, "\udc80"])
@@ -139,7 +134,7 @@ def test_a_trim_spares_cursors_unless_it_is_forced() -> None:
     assert held.detail == "the cursor weekly needs LSN 3 and what follows (and 1 more)"
     assert ask(cluster, Trim("at", 3)) == Trimmed("at", 3)
     assert ask(cluster, Trim("forced", 5, True)) == Trimmed("forced", 5)
-    assert [r.cursors.now for r in replicas(cluster)] == [{"nightly": 5}] * 3
+    assert [r.cursors.now for r in cluster.replicas] == [{"nightly": 5}] * 3
     whys = [fields["why"] for _, _, name, fields in cluster.events if name == "cursor_dropped"]
     assert whys == ["trim"] * 3
 
@@ -147,17 +142,18 @@ def test_a_trim_spares_cursors_unless_it_is_forced() -> None:
 def test_what_is_expunged_is_undone_and_holds_until_then() -> None:
     cluster = loaded()
     ask(cluster, SetCursor("a", "nightly", 5))
-    old = cluster.leader.me.id  # type: ignore[union-attr]
+    old = cluster.reigning.me.id
     cluster.isolate(old)
     replica = cluster.hosts[old].replica
-    assert replica is not None
-    for request in (SetCursor("b", "nightly", 9), SetCursor("c", "new", 7), Trim("d", 8, True)):
-        (replica.cleaning.trim if isinstance(request, Trim) else replica.keeping.judge)(request)  # type: ignore[arg-type]
+    assert replica is not None and replica.reign is not None
+    for request in (SetCursor("b", "nightly", 9), SetCursor("c", "new", 7)):
+        replica.reign.operators.judge(request)
+    replica.reign.operators.trim(Trim("d", 8, True))
     assert replica.cursors.now == {"nightly": 9} and replica.cursors.hold_lsn == 5
-    assert replica.cursors.at(replica.guaranteed_id) == (("nightly", 5),)
+    assert replica.cursors.rows_at(replica.guaranteed_id) == (("nightly", 5),)
     cluster.run_until(lambda: cluster.leader is not None and cluster.leader.me.id != old)
     cluster.elect()
     cluster.heal()
     cluster.run(3.0)
-    assert [r.cursors.now for r in replicas(cluster)] == [{"nightly": 5}] * 3
+    assert [r.cursors.now for r in cluster.replicas] == [{"nightly": 5}] * 3
     assert not [name for _, _, name, _ in cluster.events if name == "cursor_dropped"]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from cluster_kit import Cluster
 from damage_kit import append, cluster_of
-from mini import Cluster
 
 from alpo.core.inputs import Clean, DamageFound
 from alpo.core.ranks import State

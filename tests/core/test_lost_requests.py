@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from mini import Cluster, Host
+from cluster_kit import Cluster
+from session_leader import CLIENT
 
 from alpo.core.messages import AppendRequest, Envelope
-
-CLIENT = "~018bcfe5-6800-7000-8000-000000000001"
 
 
 def test_r17_lost_entries_are_sent_again_to_a_server_with_as_many_of_its_own() -> None:
@@ -22,16 +21,15 @@ def test_r17_lost_entries_are_sent_again_to_a_server_with_as_many_of_its_own() -
     new = cluster.leader
     assert new is not None and new is not old and old.log.last_id > new.log.last_id
     dropped: list[int] = []
-    transmit = cluster.transmit
 
-    def lossy(host: Host, envelope: Envelope) -> None:
+    def first(envelope: Envelope) -> bool:
         message = envelope.message
         if isinstance(message, AppendRequest) and message.entries and envelope.target == old.me and not dropped:
             dropped.append(message.entries[-1].id)
-            return
-        transmit(host, envelope)
+            return True
+        return False
 
-    cluster.transmit = lossy  # type: ignore[method-assign]
+    cluster.catches = first
     cluster.cut.clear()
     cluster.run(5.0)
     assert dropped and dropped[-1] < old.log.last_id + 8

@@ -5,16 +5,25 @@ from __future__ import annotations
 import random
 
 import pytest
-from mini import Cluster
+from cluster_kit import Cluster
 
-from alpo.core.inputs import ChangeMember, Clean, Initialise, Input, MemberStep, Transfer
+from alpo.core.inputs import Clean
 from alpo.core.members import Role
-from alpo.core.ready import Code, HandedOver, MembersChanged, Refused, Reply
-from alpo.core.replica import Replica
+from alpo.core.requests import (
+    ChangeMember,
+    Code,
+    HandedOver,
+    Initialise,
+    MembersChanged,
+    MemberStep,
+    Refused,
+    Reply,
+    Transfer,
+)
 
 
 def started(size: int = 3, seed: int = 1, entries: int = 30, **options: int) -> Cluster:
-    cluster = Cluster(size, seed, auto_init=size > 1, **options)  # type: ignore[arg-type]
+    cluster = Cluster(size, seed, auto_init=size > 1, **options)
     if size == 1:
         cluster.give(1, Initialise("init"))
     cluster.elect()
@@ -22,19 +31,12 @@ def started(size: int = 3, seed: int = 1, entries: int = 30, **options: int) -> 
     return cluster
 
 
-def ask(cluster: Cluster, request: Input, seconds: float = 30.0) -> Reply:
-    origin = request.origin  # type: ignore[union-attr]
+def ask(cluster: Cluster, request: ChangeMember | Transfer, seconds: float = 30.0) -> Reply:
     cluster.give(cluster.elect().me.id, request)
-    cluster.run_until(lambda: cluster.reply_to(origin) is not None, seconds)
-    reply = cluster.reply_to(origin)
+    cluster.run_until(lambda: cluster.reply_to(request.origin) is not None, seconds)
+    reply = cluster.reply_to(request.origin)
     assert reply is not None
     return reply
-
-
-def replica(cluster: Cluster, id: int) -> Replica:
-    found = cluster.hosts[id].replica
-    assert found is not None
-    return found
 
 
 def votes(cluster: Cluster, id: int) -> bool:
@@ -61,7 +63,7 @@ def clean(cluster: Cluster, upto_id: int) -> None:
 def same_logs(cluster: Cluster, *ids: int) -> None:
     logs = [cluster.log_of(id) for id in ids]
     assert all(log == logs[0] for log in logs)
-    states = [replica(cluster, id).sessions.state() for id in ids]
+    states = [cluster.replica(id).sessions.state() for id in ids]
     assert all(state == states[0] for state in states)
 
 
@@ -73,23 +75,23 @@ def test_a_lost_disk_comes_back_by_itself(cleaned: int) -> None:
     cluster.run(1.0)
     if cleaned:
         clean(cluster, cleaned)
-    before = replica(cluster, lost).me
+    before = cluster.replica(lost).me
     cluster.wipe(lost)
     cluster.boot(lost)
     seen: set[str] = set()
 
     def back() -> bool:
-        seen.add(replica(cluster, lost).status_text)
+        seen.add(cluster.replica(lost).status_text)
         return votes(cluster, lost)
 
     cluster.run_until(back)
     assert {"EMPTY", "RECOVERING", "VOTING"} <= seen
-    mine = replica(cluster, lost).members.latest.get(lost)
-    assert mine is not None and mine.retired == (before.incarnation,) and mine.identity == replica(cluster, lost).me
+    mine = cluster.replica(lost).members.latest.get(lost)
+    assert mine is not None and mine.retired == (before.incarnation,) and mine.identity == cluster.replica(lost).me
     cluster.append_some(5)
     cluster.run(1.0)
     same_logs(cluster, 1, 2, 3)
-    assert replica(cluster, lost).log.base_id == cleaned
+    assert cluster.replica(lost).log.base_id == cleaned
 
 
 def test_what_came_back_is_whole_after_a_crash_at_any_moment() -> None:
@@ -107,7 +109,7 @@ def test_what_came_back_is_whole_after_a_crash_at_any_moment() -> None:
             cluster.crash(lost)
             cluster.run(rng.uniform(0.0, 0.2))
             cluster.boot(lost)
-        cluster.run_until(lambda c=cluster, i=lost: votes(c, i))  # type: ignore[misc]
+        cluster.run_until(lambda: votes(cluster, lost))
         cluster.run(0.5)
         same_logs(cluster, 1, 2, 3)
 
@@ -117,19 +119,18 @@ def test_an_old_disk_put_back_is_refused_and_says_so() -> None:
     leader = cluster.elect()
     lost = next(id for id in (1, 2, 3) if id != leader.me.id)
     cluster.crash(lost)
-    old = cluster.hosts[lost].store
-    cluster.hosts[lost].store = type(old)(lost, incarnation=b"new" + bytes(13))
+    cluster.wipe(lost)
     cluster.boot(lost)
     cluster.run_until(lambda: votes(cluster, lost))
     cluster.crash(lost)
-    cluster.hosts[lost].store = old
+    cluster.put_back(lost)
     cluster.boot(lost)
-    cluster.run_until(lambda: replica(cluster, lost).status_text == "RETIRED")
+    cluster.run_until(lambda: cluster.replica(lost).status_text == "RETIRED")
     term = cluster.elect().term
     cluster.run(10.0)
     assert cluster.elect().term == term, "it disturbs nobody"
     cluster.append_some(3)
-    assert replica(cluster, lost).status_text == "RETIRED"
+    assert cluster.replica(lost).status_text == "RETIRED"
 
 
 def test_one_lost_disk_and_one_server_down_wait() -> None:
@@ -140,7 +141,7 @@ def test_one_lost_disk_and_one_server_down_wait() -> None:
     cluster.wipe(lost)
     cluster.boot(lost)
     cluster.run(20.0)
-    assert replica(cluster, lost).status_text == "EMPTY"
+    assert cluster.replica(lost).status_text == "EMPTY"
     cluster.boot(down)
     cluster.run_until(lambda: votes(cluster, lost))
     cluster.run(1.0)
@@ -153,7 +154,7 @@ def test_one_grows_to_three_and_back() -> None:
         cluster.newcomer(id)
         reply = ask(cluster, ChangeMember(f"add {id}", MemberStep.ADD, id, f"10.0.0.{id}:7100", 0))
         assert isinstance(reply, MembersChanged)
-        cluster.run_until(lambda id=id: votes(cluster, id))  # type: ignore[misc]
+        cluster.run_until(lambda: votes(cluster, id))
         cluster.append_some(5)
     cluster.run(1.0)
     same_logs(cluster, 1, 2, 3)
@@ -161,8 +162,8 @@ def test_one_grows_to_three_and_back() -> None:
         cluster.run(1.0)
         reply = ask(cluster, ChangeMember(f"remove {id}", MemberStep.REMOVE, id, "", 0))
         assert isinstance(reply, MembersChanged)
-        cluster.run_until(lambda id=id: replica(cluster, id).status_text == "GONE")  # type: ignore[misc]
-        cluster.run_until(lambda id=id: cluster.leader is not None and cluster.leader.me.id != id)  # type: ignore[misc]
+        cluster.run_until(lambda: cluster.replica(id).status_text == "GONE")
+        cluster.run_until(lambda: cluster.leader is not None and cluster.reigning.me.id != id)
         cluster.append_some(5)
     leader = cluster.elect()
     assert leader.me.id == 3 and leader.members.latest.voters == (leader.members.latest.get(3),)
@@ -173,7 +174,7 @@ def test_replaced_by_another_host() -> None:
     leader = cluster.elect()
     other = next(id for id in (1, 2, 3) if id != leader.me.id)
     cluster.crash(other)
-    old = replica(cluster, leader.me.id).members.latest.get(other)
+    old = cluster.replica(leader.me.id).members.latest.get(other)
     cluster.newcomer(other)
     reply = ask(cluster, ChangeMember("replace", MemberStep.REPLACE, other, "10.0.9.9:7100", 0))
     assert isinstance(reply, MembersChanged)
@@ -197,9 +198,9 @@ def test_a_replacement_that_was_found_before_it_was_asked_for_is_done() -> None:
         reply = ask(cluster, ChangeMember("replace", MemberStep.REPLACE, other, listed.address, 0))
         assert isinstance(reply, MembersChanged), (waits, reply)
         cluster.run_until(lambda: votes(cluster, other))
-        settled = replica(cluster, leader.me.id).members.latest
+        settled = cluster.replica(leader.me.id).members.latest
         again = ask(cluster, ChangeMember("voting", MemberStep.REPLACE, other, listed.address, 0))
-        assert isinstance(again, MembersChanged) and replica(cluster, leader.me.id).members.latest == settled
+        assert isinstance(again, MembersChanged) and cluster.replica(leader.me.id).members.latest == settled
 
 
 def test_a_server_that_was_never_replaced_is_not_called_replaced() -> None:

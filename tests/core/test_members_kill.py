@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from mini import Host
-from test_members import clean, replica, same_logs, started, votes
+from session_leader import random_id
+from test_members import clean, same_logs, started, votes
+
+from alpo_sim.host import Host
 
 ENTRIES, CLEANED = 60, 20
 LARGE, LARGE_BYTES = 40, 100_000
@@ -17,7 +19,7 @@ class CatchUp:
     def __init__(self, step: int, who: str, when: str) -> None:
         self.cluster = cluster = started(seed=step, entries=ENTRIES)
         for _ in range(LARGE):
-            cluster.append(f"~{cluster.count:08d}-0000-7000-8000-000000000000", 1, bytes(LARGE_BYTES))
+            cluster.append(random_id(cluster.count), 1, bytes(LARGE_BYTES))
         leads = cluster.elect().me.id
         self.lost = next(id for id in (1, 2, 3) if id != leads)
         cluster.run(1.0)
@@ -27,26 +29,23 @@ class CatchUp:
         self._victim = self.lost if who == "learner" else leads
         self._when = when
         self._over = False
-        self._persist = cluster.persist
-        cluster.persist = self._persist_or_die  # type: ignore[method-assign]
+        cluster.stalls = self._dies
 
-    def _persist_or_die(self, host: Host, epoch: int, number: int) -> None:
-        group = [write for write in host.writes if write.number <= number]
-        due = bool(group) and host.id == self._victim and host.epoch == epoch
-        self.left -= due
-        if not due or self.left != 0:
-            self._persist(host, epoch, number)
-            return
-        if self._when == "after":
-            host.store.commit(group)
-        self.cluster.crash(host.id)
+    def _dies(self, host: Host, count: int) -> bool:
+        if host.id != self._victim:
+            return False
+        self.left -= 1
+        if self.left != 0:
+            return False
+        self.cluster.crash(host.id, count if self._when == "after" else 0)
         self.cluster.later(DOWN_S, lambda: self.cluster.boot(host.id))
+        return True
 
     def _append_on(self) -> None:
         cluster = self.cluster
         if not self._over:
             if cluster.leader is not None:
-                cluster.append(f"~{cluster.count:08d}-0000-7000-8000-000000000000", 1, b"meanwhile")
+                cluster.append(random_id(cluster.count), 1, b"meanwhile")
             cluster.later(APPEND_EVERY_S, self._append_on)
 
     def run(self) -> bool:
@@ -61,7 +60,7 @@ class CatchUp:
         self.left = -1
         cluster.run(1.0)
         same_logs(cluster, 1, 2, 3)
-        assert replica(cluster, self.lost).log.base_id == CLEANED
+        assert cluster.replica(self.lost).log.base_id == CLEANED
         return died
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from damage_kit import CLIENT, append, cluster_of
-from mini import Cluster
+from cluster_kit import Cluster
+from damage_kit import append, cluster_of, is_copy
+from session_leader import CLIENT
 
 from alpo.core import messages as m
 from alpo.core.entries import Entry, Kind, seal
@@ -13,8 +14,6 @@ from alpo.core.replica import Replica
 
 
 def damage(cluster: Cluster, replica: Replica, *ids: int) -> None:
-    assert cluster.damaged is not None
-    cluster.damaged[replica.me.id] = set(ids)
     cluster.give(replica.me.id, DamageFound(ids))
 
 
@@ -83,13 +82,12 @@ def test_a_copy_of_anything_else_is_not_taken(wrong: object) -> None:
     (entry,) = cluster.hosts[leader.me.id].store.read_entries(5, 5, 1)
     assert callable(wrong)
     copy: Entry = wrong(entry)
-    cluster.damaged = None  # nobody else answers
+    cluster.catches = is_copy  # nobody else answers
     cluster.give(others[0].me.id, DamageFound((5,)))
     answer = m.Envelope(leader.cluster, leader.me, others[0].me, m.CopyAnswer(5, 0, [copy]))
     cluster.give(others[0].me.id, Received(answer))
     cluster.run(1.0)
     assert not mended_by(cluster, others[0]) and others[0].damage.ids == (5,)
-    cluster.damaged = {id: {5} for id in cluster.hosts}
     cluster.give(others[0].me.id, Received(answer._replace(message=m.CopyAnswer(5, 0, [entry]))))
     cluster.run(0.1)
     assert mended_by(cluster, others[0]) == {5: leader.me.id}
@@ -99,8 +97,9 @@ def test_one_copy_is_taken_a_question_and_told_of_once_it_is_sound() -> None:
     cluster, leader, others = cluster_of(mending=True)
     host = cluster.hosts[others[0].me.id]
     (entry,) = host.store.read_entries(5, 5, 1)
-    cluster.damaged = None  # nobody answers, and nothing that is written helps
+    cluster.catches = is_copy  # nobody answers
     cluster.give(host.id, DamageFound((5,)))
+    host.damaged = ()  # nobody looks again at what is written
     answer = Received(m.Envelope(leader.cluster, leader.me, others[0].me, m.CopyAnswer(5, 0, [entry])))
     cluster.give(host.id, answer, answer)
     cluster.give(host.id, answer)
@@ -113,7 +112,7 @@ def test_one_copy_is_taken_a_question_and_told_of_once_it_is_sound() -> None:
 
 def test_a_member_that_says_it_is_cleaned_and_lies_is_not_asked_in_a_loop() -> None:
     cluster, leader, others = cluster_of(mending=True)
-    cluster.damaged = None
+    cluster.catches = is_copy
     cluster.give(others[0].me.id, DamageFound((5,)))
     lie = m.Envelope(leader.cluster, leader.me, others[0].me, m.CopyAnswer(5, 4, []))
     cluster.give(others[0].me.id, Received(lie))
@@ -136,9 +135,10 @@ def test_a_copy_of_an_entry_that_was_expunged_meanwhile_is_not_taken() -> None:
     cluster.run(0.1)
     (gone,) = cluster.hosts[leader.me.id].store.read_entries(leader.last_id, leader.last_id, 1)
     damage(cluster, leader, gone.id)
+    cluster.hosts[leader.me.id].damaged = ()  # nobody looks again at what is written
     cluster.run(3.0)
     cluster.cut.clear()
-    cluster.damaged = None  # nobody else answers
+    cluster.catches = is_copy  # nobody else answers
     cluster.run(3.0)
     assert leader.log.term_at(gone.id) != gone.term and gone.id <= leader.log.stable_id
     copy = m.Envelope(leader.cluster, others[0].me, leader.me, m.CopyAnswer(gone.id, 0, [gone]))

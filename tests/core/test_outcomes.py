@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from mini import Cluster
-from session_leader import RANDOM, A, B, C, Leader, random_id
+from cluster_kit import Cluster
+from session_leader import CLIENT, RANDOM, A, B, C, Leader, random_id
 
 from alpo.core.entries import Kind
-from alpo.core.inputs import Outcome
 from alpo.core.machine.verdicts import Found, Refuse
-from alpo.core.ready import Code, Fate, Refused, Told
-
-CLIENT = "~018bcfe5-6800-7000-8000-000000000001"
+from alpo.core.requests import Code, Fate, Outcome, Refused, Told
 
 
 def verdict(leader: Leader, client: str, serial: int, epoch: int = 0) -> Any:
@@ -100,8 +97,8 @@ def test_a_leader_tells_it_and_others_say_who_leads() -> None:
     other = next(id for id in cluster.hosts if id != leader)
     ask(cluster, other, 1, "elsewhere")
     cluster.run(1.0)
-    assert cluster.reply_to("one") == Told("one", Fate.APPENDED, 1)
-    assert cluster.reply_to("two") == Told("two", Fate.NOT_APPENDED, 0)
+    assert cluster.reply_to("one") == Told("one", Fate.APPENDED, 1, 0)
+    assert cluster.reply_to("two") == Told("two", Fate.NOT_APPENDED, 0, 0)
     assert cluster.reply_to("elsewhere") == Refused("elsewhere", "", 0, 0, Code.NOT_LEADER, 0, leader)
 
 
@@ -122,20 +119,18 @@ def test_r21_an_outcome_waits_until_what_it_rests_on_is_guaranteed() -> None:
     """The round is answered, the disks are slow: the append is at the head, and not guaranteed."""
     cluster = Cluster()
     leader = cluster.elect()
-    persist, cluster.persist = cluster.persist, lambda *_: None  # type: ignore[method-assign]
-    held: list[tuple[Any, ...]] = []
-    cluster.persist = lambda *args: held.append(args)  # type: ignore[method-assign]
+    cluster.stalls = lambda host, count: True
     cluster.append(CLIENT, 1, b"one")
     ask(cluster, leader.me.id, 1, "appended?")
     ask(cluster, leader.me.id, 2, "the next?")
-    before = leader.reads.round
+    before = leader.round
     cluster.run(0.2)
-    assert leader.reads.round > before and not leader.reads.waiting
+    assert leader.round > before and leader.reign is not None and not leader.reign.reads.waiting
     assert cluster.reply_to("appended?") is None and cluster.reply_to("the next?") is None
-    cluster.persist = persist  # type: ignore[method-assign]
-    for args in held:
-        persist(*args)
+    cluster.stalls = lambda host, count: False
+    for id in cluster.hosts:
+        cluster.commit(id)
     cluster.run(1.0)
-    assert cluster.reply_to("appended?") == Told("appended?", Fate.APPENDED, 1)
-    assert cluster.reply_to("the next?") == Told("the next?", Fate.NOT_APPENDED, 0)
+    assert cluster.reply_to("appended?") == Told("appended?", Fate.APPENDED, 1, 0)
+    assert cluster.reply_to("the next?") == Told("the next?", Fate.NOT_APPENDED, 0, 0)
     assert leader.log.entry(leader.last_id).kind == Kind.DATA  # type: ignore[union-attr]

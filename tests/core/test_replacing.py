@@ -4,14 +4,14 @@ one that runs there now, and done anew if that one is lost."""
 from __future__ import annotations
 
 import pytest
-from mini import Cluster
-from test_members import ask, replica, started, votes
+from cluster_kit import Cluster
+from test_members import ask, started, votes
 
-from alpo.core.inputs import ChangeMember, MemberStep, PeerAddress, Transfer
+from alpo.core.inputs import PeerAddress
 from alpo.core.members import Member, Role
 from alpo.core.messages import AppendAnswer, StartAnswer
-from alpo.core.ready import Code, HandedOver, MembersChanged, Refused, Reply
 from alpo.core.replica import Replica
+from alpo.core.requests import ChangeMember, Code, HandedOver, MembersChanged, MemberStep, Refused, Reply, Transfer
 
 H_S, T_S = 0.1, 0.5
 PATIENCE_S = 10 * T_S
@@ -58,7 +58,7 @@ def holds_what_runs(cluster: Cluster, reply: Reply, id: int) -> bool:
     """Is the incarnation that is told as that server's the one of its disk?"""
     assert isinstance(reply, MembersChanged), reply
     told = next(member for member in reply.members if member[0] == id)
-    return bool(told[3] == replica(cluster, id).me.incarnation.hex())
+    return bool(told[3] == cluster.replica(id).me.incarnation.hex())
 
 
 @pytest.mark.parametrize("silent_s", [0.0, 1.5 * H_S, 3 * H_S])
@@ -273,15 +273,15 @@ def put_back(cluster: Cluster, leader: Replica, begins: bool) -> tuple[int, Memb
     id, late = (id for id in (1, 2, 3) if id != leader.me.id)
     assert leader.changes is not None
     cluster.crash(id)
-    own, old = cluster.hosts[id], listed(leader, id)
+    old = listed(leader, id)
     cluster.newcomer(id)
     cluster.catches = lambda e: e.sender.id == late and isinstance(e.message, AppendAnswer)
     if begins:
         cluster.give(leader.me.id, ChangeMember("r", MemberStep.REPLACE, id, old.address, 0))
     cluster.run_until(lambda: leader.changes is not None and leader.changes._round is not None, 1.0)
     cluster.crash(id)
-    cluster.hosts[id] = own
-    cluster.joining.discard(id)
+    cluster.put_back(id)
+    cluster.hosts[id].joining = False
     cluster.boot(id)
     cluster.run(0.3)
     cluster.catches = lambda e: False

@@ -6,15 +6,29 @@ import itertools
 from typing import Any
 
 import pytest
-from mini import Cluster
+from cluster_kit import Cluster
+from session_leader import CLIENT
 
-from alpo.core.inputs import AppendRun, DropSession, Initialise, OpenSession, ReadIndex, Space, Trim
+from alpo.core.inputs import Space
 from alpo.core.messages import Room
-from alpo.core.ready import Appended, Code, Dropped, Opened, ReadAt, Refused, Trimmed
 from alpo.core.replica import Replica
+from alpo.core.requests import (
+    Appended,
+    AppendRun,
+    Code,
+    Dropped,
+    DropSession,
+    Initialise,
+    Opened,
+    OpenSession,
+    ReadAt,
+    ReadIndex,
+    Refused,
+    Trim,
+    Trimmed,
+)
 
 _numbers = itertools.count()
-CLIENT = "~018bcfe5-6800-7000-8000-000000000001"
 
 
 def cluster_of(size: int = 3) -> tuple[Cluster, Replica, list[int]]:
@@ -56,7 +70,7 @@ def test_a_low_server_alone_takes_no_appends_and_no_opens_and_goes_on_with_the_r
     assert (refused.code, refused.count) == (Code.NO_SPACE, 1)
     assert refused.detail == "server 1 is low on disk space: 1.2 KiB free"
     assert ask(cluster, 1, OpenSession("other", "bob", 0, b"m" * 16)).code is Code.NO_SPACE
-    assert isinstance(ask(cluster, 1, OpenSession("again", "alice", 0, b"n" * 16)), Opened)
+    assert isinstance(ask(cluster, 1, OpenSession("open again", "alice", 0, b"n" * 16)), Opened)
     assert isinstance(ask(cluster, 1, Trim("trim", 2)), Trimmed)
     assert isinstance(ask(cluster, 1, ReadIndex("read")), ReadAt)
     assert isinstance(ask(cluster, 1, DropSession("drop", "alice", opened.epoch)), Dropped)
@@ -73,9 +87,9 @@ def test_what_is_in_the_log_already_is_answered_as_ever() -> None:
     fill(cluster, Room.LOW, 1)
     cluster.give(1, AppendRun("both", CLIENT, 0, 1, [(1, b"first"), (1, b"second")]))
     cluster.run(0.1)
-    told = [reply for reply in cluster.replies if reply.origin == "both"]
-    assert [(type(reply), reply.serial) for reply in told] == [(Appended, 1), (Refused, 2)]
-    assert told[0].duplicate and told[1].code is Code.NO_SPACE
+    told, refused = (reply for reply in cluster.replies if reply.origin == "both")
+    assert isinstance(told, Appended) and told.serial == 1 and told.duplicate
+    assert isinstance(refused, Refused) and refused.serial == 2 and refused.code is Code.NO_SPACE
 
 
 @pytest.mark.parametrize("room", [Room.LOW, Room.NONE])

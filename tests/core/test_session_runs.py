@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import uuid
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from alpo.core.client_ids import random_client
 from alpo.core.entries import Entry
 from alpo.core.machine.verdicts import Accept, SessionTable, seal_run
 from alpo.core.settings import Settings
 
-CLIENTS = [f"~{uuid.UUID(int=(1_000 << 80) | (7 << 76) | (2 << 62) | at)}" for at in range(3)]
+CLIENTS = [random_client(1_000, at) for at in range(3)]
 SMALL = Settings(window=7, window_total=16)
 
 groups = st.lists(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
+from session_leader import random_id
 
 from alpo.core.disk import SessionRow
 from alpo.core.entries import Entry, Kind, json_body, seal
@@ -12,7 +13,7 @@ from alpo.core.machine.verdicts import SessionTable, drop_body, open_body
 from alpo.core.settings import Settings
 
 NONCE = bytes(16)
-R1, R2, R3 = (f"~0000000{n}-0000-7000-8000-000000000000" for n in (1, 2, 3))
+R1, R2, R3 = (random_id(n << 16) for n in (1, 2, 3))
 MS = 1 << 16
 SMALL = Settings(session_ttl_ms=100, window=2, window_total=4, sessions_max=2, names_max=2)
 
@@ -258,7 +259,8 @@ WILD = st.tuples(KINDS, st.sampled_from(["", "a", "b", "~", "~x", R1, R2, R3]), 
 def test_whatever_a_log_holds_it_is_applied_and_taken_back(
     wild: list[tuple[Kind, str, bytes, int, int, int]], cut: int
 ) -> None:
-    log, time_ms = [], 0
+    log: list[Entry] = []
+    time_ms = 0
     for kind, client, body, serial, epoch, more_ms in wild:
         time_ms += more_ms
         log.append(seal(len(log) + 1, 1, kind, time_ms, 1, body, client, serial, epoch))

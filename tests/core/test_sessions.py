@@ -14,7 +14,7 @@ from alpo.core.machine.verdicts import (
     SessionTable,
     seal_run,
 )
-from alpo.core.ready import Code
+from alpo.core.requests import Code
 
 
 @pytest.fixture

@@ -6,16 +6,16 @@ not and never comes, no serial is there twice, and a verdict is the same with ev
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import hypothesis.strategies as st
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from session_leader import random_id
 
 from alpo.core.disk import SessionRow
 from alpo.core.entries import Entry, Kind, body_digest, json_body, seal
-from alpo.core.inputs import AppendRun, DropSession, OpenSession
 from alpo.core.machine import table as session_table
 from alpo.core.machine.verdicts import (
     Accept,
@@ -27,13 +27,14 @@ from alpo.core.machine.verdicts import (
     SessionTable,
     seal_run,
 )
-from alpo.core.ready import Code
+from alpo.core.requests import AppendRun, Code, DropSession, OpenSession
 from alpo.core.settings import Settings
+from alpo_sim.checks.session_tables import ModelSession, ModelTable
 
 TINY = Settings(session_ttl_ms=100, window=3, window_total=5, sessions_max=2, names_max=2)
 NAMES = ["alice", "bob", "carol"]
-RANDOM = [f"~{ms:08x}-0000-7000-8000-000000000000" for ms in (1, 2, 3, 4, 5)]
-CREATED = {client: int(client[1:9], 16) << 16 for client in RANDOM}
+RANDOM = [random_id(ms << 16) for ms in (1, 2, 3, 4, 5)]
+CREATED = {client: ms << 16 for ms, client in enumerate(RANDOM, 1)}
 #: Most of it about one name and one random id: so their windows fill.
 CLIENTS = ["alice"] * 4 + RANDOM[:1] * 4 + ["bob", "carol", *RANDOM[1:]]
 BODIES = st.lists(st.sampled_from([(1, b"a"), (1, b"b"), (2, b"ab")]), min_size=1, max_size=4)
@@ -41,80 +42,29 @@ GOOD = [Code.FENCED, Code.DROPPED, Code.SERIAL_REUSED, Code.SKIPPED, Code.TOO_OL
 NOT_IN_LOG = [Code.FENCED, Code.SERIAL_REUSED, Code.SKIPPED]
 
 
-@dataclass
-class Plain:
-    """One session of the model; ``ids``: of its DATA entries, remembered or not."""
-
-    birth: int = 0
-    epoch: int = 0
-    nonce: bytes = b""
-    opened: int = 0
-    last: tuple[int, int, int] = (0, 0, 0)
-    slots: list[tuple[int, int, int, int, bytes]] = field(default_factory=list)
-    ids: list[int] = field(default_factory=list)
-
-
-class Model:
-    """The table that ``log`` makes, one entry after the other, in the plainest words."""
+class Model(ModelTable):
+    """The table that ``log`` makes, one entry after the other. ``ids``: DATA entries by client, remembered or not."""
 
     def __init__(self, log: list[Entry], settings: Settings) -> None:
-        self.settings, self.horizon, self.sessions = settings, 0, dict[str, Plain]()
+        super().__init__(settings)
+        self.ids: dict[str, list[int]] = {}
         for entry in log:
             self.apply(entry)
 
     def apply(self, entry: Entry) -> None:
+        super().apply(entry)
         if entry.kind == Kind.DATA:
-            self.append(entry)
-        elif entry.kind == Kind.SESSION and b'"drop"' in entry.body:
-            del self.sessions[entry.client]
-        elif entry.kind == Kind.SESSION:
-            session = self.sessions.setdefault(entry.client, Plain())
-            session.opened, session.epoch = session.last[0], entry.id
-            session.birth = session.birth or entry.id
-            session.nonce = bytes.fromhex(entry.body.decode().split('"')[3])
-            session.last = (session.opened, entry.id, entry.time_ms)
-        elif entry.kind == Kind.SETTINGS:
-            window, total = (int(x) for x in entry.body.decode().strip("{}").replace(":", ",").split(",")[-3::2])
-            self.settings = replace(self.settings, window=window, window_total=total)
-        for session in self.sessions.values():
-            session.slots = session.slots[-self.settings.window :]
-        while sum(len(s.slots) for s in self.sessions.values()) > self.settings.window_total:
-            min((s for s in self.sessions.values() if s.slots), key=lambda s: s.slots[0][1]).slots.pop(0)
-        if entry.kind == Kind.SETTINGS:  # a smaller window may forget what is in flight, nothing else may
-            for session in self.sessions.values():
-                session.ids = [slot[1] for slot in session.slots]
-        for client in [c for c in self.sessions if c[0] == "~"]:
-            if entry.time_ms - self.sessions[client].last[2] > self.settings.session_ttl_ms:
-                self.end(client)
-
-    def append(self, entry: Entry) -> None:
-        if entry.client not in self.sessions:
-            randoms = [c for c in self.sessions if c[0] == "~"]
-            if len(randoms) == self.settings.sessions_max:
-                self.end(min(randoms, key=lambda c: self.sessions[c].last[1]))
-            self.sessions[entry.client] = Plain()
-        session = self.sessions[entry.client]
-        session.slots.append((entry.serial, entry.id, entry.lsn, entry.epoch, entry.digest))
-        session.ids.append(entry.id)
-        session.last = (entry.serial, entry.id, entry.time_ms)
-
-    def end(self, client: str) -> None:
-        del self.sessions[client]
-        self.horizon = max(self.horizon, CREATED[client])
-
-    def state(self) -> tuple[Settings, int, list[SessionRow]]:
-        rows = [
-            SessionRow(c, s.epoch, s.nonce, s.opened, *s.last, s.slots, s.birth)
-            for c, s in sorted(self.sessions.items())
-        ]
-        return self.settings, self.horizon, rows
+            self.ids.setdefault(entry.client, []).append(entry.id)
+        elif entry.kind == Kind.SETTINGS:  # a smaller window may forget what is in flight, nothing else may
+            self.ids = {client: [slot[1] for slot in session.slots] for client, session in self.sessions.items()}
+        self.ids = {client: ids for client, ids in self.ids.items() if client in self.sessions}
 
     def verdicts(self, run: AppendRun, head: int, guaranteed: int) -> list[tuple[Any, ...]]:
         """(serial, what …) of each serial of the run."""
-        session, taken, out = self.sessions.get(run.client, Plain()), 0, list[tuple[Any, ...]]()
+        session, taken, out = self.sessions.get(run.client, ModelSession()), 0, list[tuple[Any, ...]]()
         last = session.last[0]
         for n, body in enumerate(run.bodies):
-            flying = sum(id > guaranteed for id in session.ids) + taken
+            flying = sum(id > guaranteed for id in self.ids.get(run.client, ())) + taken
             full = flying >= self.settings.window or head - guaranteed + taken >= self.settings.window_total
             verdict = self.verdict(run, run.serial + n, body, last, full, guaranteed)
             if verdict == ("accept",):
@@ -128,23 +78,23 @@ class Model:
         session = self.sessions.get(run.client)
         sparse = run.sparse and not run.by_hand and len(run.bodies) == 1
         if session is None and run.client[0] == "~":
-            if CREATED[run.client] <= self.horizon:
-                return (Code.SESSION_EXPIRED, self.horizon)
+            if CREATED[run.client] <= self.horizon_ms:
+                return (Code.SESSION_EXPIRED, self.horizon_ms)
         elif session is None:
             return (Code.NOT_LEADER, 0) if run.epoch > guaranteed else (Code.DROPPED, 0)
-        elif run.epoch > max(session.epoch, guaranteed):
+        elif run.epoch > max(session.opened[0], guaranteed):
             return (Code.NOT_LEADER, 0)
         elif run.epoch < session.birth:
-            return (Code.DROPPED, session.epoch)
+            return (Code.DROPPED, session.opened[0])
         slots = session.slots if session is not None else []
         for old_serial, _, lsn, epoch, digest in slots:
             if old_serial == serial:
                 same = (epoch, digest) == (run.epoch, body_digest(*body))
                 return ("done", lsn) if same else (Code.SERIAL_REUSED, 0)
         forgotten = serial <= last and (not slots or serial < slots[0][0])
-        if session is not None and run.epoch != session.epoch:
-            untold = forgotten and serial <= session.opened and run.epoch < session.epoch
-            return (Code.TOO_OLD, 0) if untold else (Code.FENCED, session.epoch)
+        if session is not None and run.epoch != session.opened[0]:
+            untold = forgotten and serial <= session.opened[2] and run.epoch < session.opened[0]
+            return (Code.TOO_OLD, 0) if untold else (Code.FENCED, session.opened[0])
         if forgotten:
             return (Code.TOO_OLD, 0)
         if serial <= last:
@@ -228,7 +178,7 @@ class Table(RuleBasedStateMachine):
     @rule(client=st.sampled_from(CLIENTS), ago=st.integers(1, 5), pick=st.sampled_from([9, 9, 3, 3]), bodies=BODIES)
     def retry(self, client: str, ago: int, pick: int, bodies: list[tuple[int, bytes]]) -> None:
         """Serials that were used, of this epoch or an older one, mostly with what they were used for."""
-        last = Model(self.log, TINY).sessions.get(client, Plain()).last[0]
+        last = Model(self.log, TINY).sessions.get(client, ModelSession()).last[0]
         used = {e.serial: (e.count, e.body) for e in self.log if e.kind == Kind.DATA and e.client == client}
         again = [used.get(last + 1 - ago + n, body) for n, body in enumerate(bodies)]
         self.ask(client, pick, ago, again, False, True)
@@ -241,7 +191,7 @@ class Table(RuleBasedStateMachine):
         self, client: str, pick: int, ago: int, bodies: list[tuple[int, bytes]], sparse: bool, by_hand: bool
     ) -> None:
         model = Model(self.log, TINY)
-        serial = max(1, model.sessions.get(client, Plain()).last[0] + 1 - ago)
+        serial = max(1, model.sessions.get(client, ModelSession()).last[0] + 1 - ago)
         run = AppendRun(None, client, self.epoch_of(client, pick), serial, bodies, sparse, by_hand)
         parts = self.table.judge(run, self.head + 1, self.guaranteed)
         assert spread(parts) == model.verdicts(run, self.head, self.guaranteed)
@@ -285,14 +235,14 @@ class Table(RuleBasedStateMachine):
     @rule(name=st.sampled_from(NAMES[:1] + NAMES), pick=st.integers(0, 9), again=st.integers(0, 3))
     def open(self, name: str, pick: int, again: int) -> None:
         session = Model(self.log, TINY).sessions.get(name)
-        epoch = session.epoch if session else 0
+        epoch = session.opened[0] if session else 0
         self.nonces += 1
-        nonce = session.nonce if session and again == 0 else self.nonces.to_bytes(16, "big")
+        nonce = session.opened[1] if session and again == 0 else self.nonces.to_bytes(16, "big")
         replaces = epoch if pick > 4 else self.epoch_of(name, pick)
         request = OpenSession(None, name, replaces, nonce)
         got = self.table.judge_open(request, self.head + 1, self.guaranteed)
-        if session and nonce == session.nonce:
-            assert got == OpenAgain(epoch, session.opened, epoch)
+        if session and nonce == session.opened[1]:
+            assert got == OpenAgain(epoch, session.opened[2], epoch)
         elif replaces == epoch and not session and self.table.names == TINY.names_max:
             assert got == Refuse(0, 0, Code.TOO_MANY_NAMES, 0, self.head)
         elif replaces == epoch:
@@ -309,15 +259,15 @@ class Table(RuleBasedStateMachine):
     @rule(name=st.sampled_from(NAMES), right=st.integers(0, 2))
     def drop(self, name: str, right: int) -> None:
         session = Model(self.log, TINY).sessions.get(name)
-        claim = [0, session.epoch if session else 1, 1][right]
+        claim = [0, session.opened[0] if session else 1, 1][right]
         got = self.table.judge_drop(DropSession(None, name, claim), self.head + 1, self.guaranteed)
-        if session and claim in (0, session.epoch):
-            assert isinstance(got, DropNow) and got.epoch == session.epoch
+        if session and claim in (0, session.opened[0]):
+            assert isinstance(got, DropNow) and got.epoch == session.opened[0]
             self.other(Kind.SESSION, got.body, name)
-        elif claim > max(self.guaranteed, session.epoch if session else 0):
+        elif claim > max(self.guaranteed, session.opened[0] if session else 0):
             assert got == Refuse(0, 0, Code.NOT_LEADER, 0, 0)
         else:
-            epoch = session.epoch if session else 0
+            epoch = session.opened[0] if session else 0
             assert got == Refuse(0, 0, Code.EPOCH, epoch, max(epoch, claim) if epoch else self.head)
 
     @rule(more_ms=st.sampled_from([1, 30, 60, 101]))

@@ -9,7 +9,6 @@ from session_leader import RANDOM, A, Leader, nonce, random_id, refused
 
 from alpo.core.client_ids import created_ms, valid_name
 from alpo.core.entries import Kind
-from alpo.core.inputs import OpenSession
 from alpo.core.machine.verdicts import (
     SERIAL_MAX,
     Accept,
@@ -20,7 +19,7 @@ from alpo.core.machine.verdicts import (
     drop_body,
     open_body,
 )
-from alpo.core.ready import Code
+from alpo.core.requests import Code, OpenSession
 
 
 @pytest.fixture

@@ -6,20 +6,18 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from mini import Cluster
+from cluster_kit import Cluster
+from session_leader import CLIENT
 
 from alpo.core import settings as setting_rules
-from alpo.core.inputs import ChangeSettings, OpenSession, ShowSettings
-from alpo.core.ready import Code, Refused, SettingsAre
-from alpo.core.replica import Replica
+from alpo.core.requests import ChangeSettings, Code, OpenSession, Refused, SettingsAre, ShowSettings
 from alpo.core.settings import Settings
 
-CLIENT = "~018bcfe5-6800-7000-8000-000000000001"
 DEFAULT = Settings().to_plain()
 
 
 def ask(cluster: Cluster, request: Any) -> Any:
-    cluster.give(cluster.leader.me.id, request)  # type: ignore[union-attr]
+    cluster.give(cluster.reigning.me.id, request)
     cluster.run(1.0)
     return cluster.reply_to(request.origin)
 
@@ -28,17 +26,13 @@ def change(cluster: Cluster, origin: str, **changes: tuple[int, int]) -> Any:
     return ask(cluster, ChangeSettings(origin, tuple((name, *pair) for name, pair in changes.items())))
 
 
-def replicas(cluster: Cluster) -> list[Replica]:
-    return [host.replica for host in cluster.hosts.values() if host.replica is not None]
-
-
 def test_a_change_takes_effect_on_all_servers_and_survives_a_restart() -> None:
     cluster = Cluster()
     cluster.elect()
     assert ask(cluster, ShowSettings("before")) == SettingsAre("before", DEFAULT)
     wanted = {**DEFAULT, "window": 2048, "window_total": 4096}
     assert change(cluster, "set", window=(1024, 2048), window_total=(200_000, 4096)) == SettingsAre("set", wanted)
-    assert [r.settings.to_plain() for r in replicas(cluster)] == [wanted] * 3
+    assert [r.settings.to_plain() for r in cluster.replicas] == [wanted] * 3
     for id in cluster.hosts:
         cluster.crash(id)
     for id in cluster.hosts:
@@ -104,7 +98,7 @@ def test_a_smaller_window_forgets_on_all_servers_alike() -> None:
         cluster.append(CLIENT, serial, b"%d" % serial)
     cluster.run(1.0)
     change(cluster, "set", window=(1024, 4), window_total=(200_000, 5))
-    tables = [r.sessions.state() for r in replicas(cluster)]
+    tables = [r.sessions.state() for r in cluster.replicas]
     assert tables[0] == tables[1] == tables[2]
     (row,) = tables[0][2]
     assert [slot[0] for slot in row.slots] == [5, 6, 7, 8]
@@ -115,14 +109,14 @@ def test_a_change_that_is_expunged_is_undone() -> None:
     old = cluster.elect().me.id
     cluster.isolate(old)
     replica = cluster.hosts[old].replica
-    assert replica is not None
-    replica.keeping.judge(ChangeSettings("lost", (("window", 1024, 7),)))
+    assert replica is not None and replica.reign is not None
+    replica.reign.operators.judge(ChangeSettings("lost", (("window", 1024, 7),)))
     assert replica.settings.window == 7
     cluster.run_until(lambda: cluster.leader is not None and cluster.leader.me.id != old)
     cluster.elect()
     cluster.heal()
     cluster.run(3.0)
-    assert [r.settings.window for r in replicas(cluster)] == [1024] * 3
+    assert [r.settings.window for r in cluster.replicas] == [1024] * 3
     assert isinstance(cluster.reply_to("lost"), Refused)
 
 

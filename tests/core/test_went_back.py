@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from mini import Cluster
+from cluster_kit import Cluster
 
 from alpo.core.config import ReplicaConfig
 from alpo.core.inputs import Connected, Received
@@ -82,8 +82,8 @@ def test_the_leader_proves_it_by_an_answer_to_a_new_round() -> None:
         ready = leader.step([Received(envelope)], cluster.now_s, wall_ms)
         return [each.message for each in ready.send if each.target == peer.who]
 
-    assert not any(isinstance(message, WentBack) for message in refused(leader.reads.round))
-    assert peer.doubted_round == leader.reads.round
+    assert not any(isinstance(message, WentBack) for message in refused(leader.round))
+    assert peer.doubted_round == leader.round
     assert not any(isinstance(message, WentBack) for message in refused(peer.doubted_round - 1))
     assert WentBack(leader.term, held_id) in refused(peer.doubted_round)
 

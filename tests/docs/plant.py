@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 from alpo.core.entries import Entry, seal
-from alpo.storage.schema import COLUMNS
+from alpo.storage.tables import COLUMNS
 
 
 def change(path: Path, id: int, **changed: object) -> None:

@@ -250,8 +250,10 @@ class Shell:
 
 
 def free_ten(taken: set[str]) -> int:
-    """The first digits of ten ports, none of which anybody listens on."""
-    for ten in range(1500 + os.getpid() % 1000, 3200):
+    """The first digits of ten ports on which nobody listens, of those that `tests/cluster/ports.py` gives a worker."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 17
+    for offset in range(100):
+        ten = 1500 + worker * 100 + (os.getpid() + offset) % 100
         if str(ten) in taken:
             continue
         try:

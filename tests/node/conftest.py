@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,12 +16,12 @@ import node_rig
 
 
 @pytest.fixture(autouse=True)
-def _all_closed():
+def _all_closed() -> Iterator[None]:
     yield
     assert node_rig._open == [], "a connection was made outside a rig"
 
 
 @pytest.fixture(autouse=True)
-def _quiet_logs():
+def _quiet_logs() -> Iterator[None]:
     with structlog.testing.capture_logs():
         yield

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import socket
 import time
-import uuid
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -12,12 +12,14 @@ from typing import Any
 
 import trio
 
+from alpo.core import requests as q
+from alpo.core.client_ids import random_client
 from alpo.core.config import ReplicaConfig
 from alpo.core.disk import Write
 from alpo.core.members import Configured
 from alpo.core.settings import Settings
 from alpo.node.limits import NO_CARE, DiskCare, Limits
-from alpo.node.node import Node
+from alpo.node.node import MakeWriter, Node
 from alpo.node.retention import KEEP_ALL, Retention
 from alpo.storage.events import EventRow
 from alpo.storage.interface import Rest
@@ -62,8 +64,25 @@ class HeldWriter:
         while self._waiting:
             self.submit(*self._waiting.popleft())
 
+    def give_back(self) -> None:
+        """There is no file."""
+
     def close(self) -> None:
         """Nothing to join."""
+
+
+def held_writer(store: MemoryStore) -> MakeWriter:
+    return lambda done, failed: HeldWriter(store, done)
+
+
+def writer_of(node: Node) -> HeldWriter:
+    assert isinstance(node.writer, HeldWriter)
+    return node.writer
+
+
+def memory_of(node: Node) -> MemoryStore:
+    assert isinstance(node._store, MemoryStore)
+    return node._store
 
 
 #: Connections of `connect_raw`, which the rig closes as it ends.
@@ -72,10 +91,7 @@ _open: list[trio.SocketStream] = []
 
 def random_id(ms: int | None = None) -> str:
     """A random client's id (R22)."""
-    data = bytearray((ms or time.time_ns() // 1_000_000).to_bytes(6, "big") + uuid.uuid4().bytes[:10])
-    data[6] = 0x70 | data[6] & 0x0F
-    data[8] = 0x80 | data[8] & 0x3F
-    return f"~{uuid.UUID(bytes=bytes(data))}"
+    return random_client(ms or time.time_ns() // 1_000_000, random.getrandbits(80))
 
 
 def listening_socket() -> socket.socket:
@@ -138,10 +154,7 @@ async def rig(
             me=store.boot().me, address=configured[i].address, configured=configured, settings=settings or Settings(),
             **config,
         )
-        def make_writer(done: Callable[[int], None], _failed: object, store: MemoryStore = store) -> HeldWriter:
-            return HeldWriter(store, done)
-
-        nodes.append(Node(cfg, limits or Limits(), store, make_writer, retention, care))
+        nodes.append(Node(cfg, limits or Limits(), store, held_writer(store), retention, care))
     with trio.fail_after(3 * WAIT_S):
         try:
             async with trio.open_nursery() as nursery:
@@ -153,7 +166,7 @@ async def rig(
                     nursery.cancel_scope.cancel()
         finally:
             while _open:
-                await trio.aclose_forcefully(_open.pop())
+                _open.pop().socket.close()  # whether or not time is up
 
 
 class Client:
@@ -217,14 +230,14 @@ def append(client: str, serial: int, *items: Any) -> w.Append:
 async def founded(r: Rig) -> Client:
     """A cluster of one, started by command; a client of it."""
     client = await connect(r.addresses[0])
-    assert await client.ask(w.Init(1)) == w.Done(1, 0)
+    assert await client.ask(q.Initialise(1)) == w.Done(1, 0)
     await r.leader()
     return client
 
 
 def read(request: int = 1, **fields: Any) -> w.Read:
     """A local read with everything else at its default."""
-    given = {
+    given: dict[str, Any] = {
         "start": 0, "end": 0, "last": 0, "since_ms": 0, "bytes_max": 1 << 20, "linearizable": False, "wait_ms": 0,
         "client": "",
     } | fields

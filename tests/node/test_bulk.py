@@ -20,7 +20,7 @@ from alpo.node.throttle import (
     weight_of,
 )
 from alpo.wire.column_pages import PageColumns, pack_page
-from alpo.wire.requests import Page, ReadColumns
+from alpo.wire.requests import Page, Read, ReadColumns
 from alpo.wire.shapes import LONG_BYTES
 
 COLUMNS = ReadColumns(*read())
@@ -81,7 +81,9 @@ async def test_the_rate_is_of_all_reads_together_and_none_waits_long(autojump_cl
 
 @pytest.mark.trio
 @pytest.mark.parametrize("ask", [COLUMNS, read()])
-async def test_without_a_bound_and_for_other_reads_pages_are_large(ask: object, autojump_clock: MockClock) -> None:
+async def test_without_a_bound_and_for_other_reads_pages_are_large(
+    ask: Read | ReadColumns, autojump_clock: MockClock,
+) -> None:
     log = Log()
     bulk = Bulk(0, lambda: log.last_id) if ask is COLUMNS else log.bulk
     log.grow(bulk)

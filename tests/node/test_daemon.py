@@ -181,7 +181,7 @@ class Clients:
         """Is one more?"""
         sock = socket.create_connection(("127.0.0.1", self._port), WAIT_S)
         sock.sendall(encode(ClientHello(VERSION, b"", "test")))
-        frames, bodies = FrameReader(HELLO_BYTES_MAX), []
+        frames, bodies = FrameReader(HELLO_BYTES_MAX), list[memoryview | bytes]()
         while not bodies:
             data = sock.recv(1 << 16)
             assert data, "closed without a word"

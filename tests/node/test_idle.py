@@ -173,7 +173,7 @@ def test_a_log_that_grows_meanwhile_is_read_at_the_pace_of_its_new_size() -> Non
     assert len(log.passes()) == 2
 
 
-def test_when_the_last_pass_ended_outlives_a_restart(tmp_path: Any) -> None:
+def test_when_the_last_pass_ended_outlives_a_restart(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     mark, log = ScrubMark(tmp_path), Log(1 * MB)
     scrubber: list[Scrubber] = []
 
@@ -188,7 +188,7 @@ def test_when_the_last_pass_ended_outlives_a_restart(tmp_path: Any) -> None:
 
     async def again() -> Any:
         later = log.scrubber(DiskCare(0, CAP, mark))
-        later._tell = lambda: False  # type: ignore[method-assign]
+        monkeypatch.setattr(later, "_tell", lambda: False)
         await later.recall()
         return later.fields()["scrub_ended_ms"]
 

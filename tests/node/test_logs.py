@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from alpo.node.logging_setup import (
+from alpo.node.event_log import (
     EVENTS,
     LEVELS,
     level_of,
@@ -20,7 +20,7 @@ from alpo.node.logging_setup import (
 )
 
 ROOT = Path(__file__).parents[2]
-SOURCES = [ROOT / "alpo/daemon.py", *sorted(ROOT.glob("alpo/core/*.py")), *sorted(ROOT.glob("alpo/node/*.py"))]
+SOURCES = [ROOT / "alpo/daemon.py", *sorted(ROOT.glob("alpo/core/**/*.py")), *sorted(ROOT.glob("alpo/node/*.py"))]
 METHODS = {"debug", "info", "warning", "error", "critical"}
 
 
@@ -37,10 +37,11 @@ def said(source: Path) -> Iterator[tuple[str, str]]:
             if not isinstance(call, ast.Call) or not call.args:
                 continue
             name, at = getattr(call.func, "attr", ""), call.args[0]
-            level = name if name in METHODS and getattr(call.func.value, "id", "") == "log" else ""  # type: ignore[attr-defined]
+            of = getattr(getattr(call.func, "value", None), "id", "")
+            level = name if name in METHODS and of == "log" else ""
             if name == "partial" and getattr(at, "attr", "") == "note":
                 at = call.args[1]
-            elif name not in ("event", "note") and not level:
+            elif name not in ("event", "_event", "note") and not level:
                 continue
             at = given.get(at.id, at) if isinstance(at, ast.Name) else at
             for part in ast.walk(at):

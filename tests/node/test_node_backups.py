@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,7 +13,7 @@ import trio.testing
 from sound_log import fill
 from store_kit import SqliteBench, base_of, write
 
-from alpo.core.ready import Code
+from alpo.core.requests import Code
 from alpo.node import backups
 from alpo.node.backups import Backups
 from alpo.node.client_connection import ClientConnection
@@ -23,7 +25,7 @@ from alpo.wire.framing import FrameReader
 
 
 @pytest.fixture
-def sqlite(tmp_path):
+def sqlite(tmp_path: Path) -> Iterator[SqliteBench]:
     bench = SqliteBench(tmp_path / "data")
     yield bench
     bench.store.close()

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from typing import cast
 
 import pytest
 import trio
-from node_rig import WAIT_S, Client, Rig, append, connect, founded, random_id, read, rig, until
+from node_rig import WAIT_S, Client, Rig, append, connect, founded, random_id, read, rig, until, writer_of
 
+from alpo.core import requests as q
 from alpo.core.entries import join_payloads
-from alpo.core.ready import Code
-from alpo.node import retention
+from alpo.core.requests import Code
+from alpo.node import driver, retention
 from alpo.node.node import Node
 from alpo.node.retention import Retention
-from alpo.storage.interface import DamagedStore
+from alpo.storage.interface import DamagedStore, Store
 from alpo.wire import requests as w
 
 
@@ -31,7 +33,7 @@ async def fill(client: Client, number: int, each: int = 1) -> None:
     for serial in range(1, number + 1):
         payloads = [b"%d.%d" % (serial, n) for n in range(each)]
         item = (each, join_payloads(payloads)) if each > 1 else payloads[0]
-        assert isinstance(await client.ask(append(id, serial, item)), w.Appended)
+        assert isinstance(await client.ask(append(id, serial, item)), q.Appended)
 
 
 def lsns(page: w.Page) -> list[int]:
@@ -49,7 +51,7 @@ async def test_nothing_below_a_trim_is_read_any_more_and_it_is_cleaned() -> None
         client = await founded(r)
         await fill(client, 20)
         assert await first_lsn(client) == 1
-        assert await client.ask(w.Trim(7, 11, False)) == w.Trimmed(7, 11)
+        assert await client.ask(q.Trim(7, 11, False)) == q.Trimmed(7, 11)
         for linearizable in (False, True):
             for start in (1, 10):
                 refused = await client.ask(read(start=start, linearizable=linearizable))
@@ -68,13 +70,13 @@ async def test_nothing_below_a_trim_is_read_any_more_and_it_is_cleaned() -> None
 async def test_a_trim_beyond_the_end_is_refused_with_the_extent() -> None:
     async with rig() as r:
         client = await founded(r)
-        refused = await client.ask(w.Trim(1, 2, False))
+        refused = await client.ask(q.Trim(1, 2, False))
         assert (refused.request, refused.code, refused.detail) == (1, Code.OUT_OF_RANGE, "1,0")
         await fill(client, 3)
         for before in (0, 5, 2**63 - 1):
-            refused = await client.ask(w.Trim(1, before, False))
+            refused = await client.ask(q.Trim(1, before, False))
             assert (refused.code, refused.detail) == (Code.OUT_OF_RANGE, "1,3")
-        assert await client.ask(w.Trim(1, 4, False)) == w.Trimmed(1, 4)
+        assert await client.ask(q.Trim(1, 4, False)) == q.Trimmed(1, 4)
         page = await client.ask(read())
         assert (page.entries, page.next_lsn, page.end_lsn, page.first_lsn) == ([], 4, 3, 4)
         await fill(client, 1)
@@ -86,9 +88,9 @@ async def test_an_earlier_trim_that_went_further_stands() -> None:
     async with rig() as r:
         client = await founded(r)
         await fill(client, 9)
-        assert await client.ask(w.Trim(1, 8, False)) == w.Trimmed(1, 8)
-        assert await client.ask(w.Trim(2, 3, False)) == w.Trimmed(2, 8)
-        assert await client.ask(w.Trim(3, 8, False)) == w.Trimmed(3, 8)
+        assert await client.ask(q.Trim(1, 8, False)) == q.Trimmed(1, 8)
+        assert await client.ask(q.Trim(2, 3, False)) == q.Trimmed(2, 8)
+        assert await client.ask(q.Trim(3, 8, False)) == q.Trimmed(3, 8)
 
 
 @pytest.mark.trio
@@ -98,11 +100,11 @@ async def test_only_the_leader_takes_a_trim_and_all_servers_heed_it() -> None:
         client = await connect(leader.us.address)
         await fill(client, 12)
         other = next(node for node in r.nodes if node is not leader)
-        refused = await (await connect(other.us.address)).ask(w.Trim(1, 2, False))
+        refused = await (await connect(other.us.address)).ask(q.Trim(1, 2, False))
         assert (refused.code, refused.leader, refused.leader_address) == (
             Code.NOT_LEADER, leader.us.me.id, leader.us.address
         )
-        assert await client.ask(w.Trim(1, 6, False)) == w.Trimmed(1, 6)
+        assert await client.ask(q.Trim(1, 6, False)) == q.Trimmed(1, 6)
         await until(lambda: all(node.replica.log.base_next_lsn == 6 for node in r.nodes))
         for node in r.nodes:
             reader = await connect(node.us.address)
@@ -114,7 +116,7 @@ async def test_a_batch_is_trimmed_in_the_middle() -> None:
     async with rig() as r:
         client = await founded(r)
         await fill(client, 3, each=4)
-        await client.ask(w.Trim(1, 7, False))
+        await client.ask(q.Trim(1, 7, False))
         page = await client.ask(read())
         assert lsns(page) == list(range(7, 13)) and [row[6] for row in page.entries] == [2, 4]
         await until(lambda: r.nodes[0].replica.log.base_next_lsn == 5)
@@ -131,7 +133,7 @@ async def test_a_follower_that_is_trimmed_past_is_told() -> None:
         behind, level = await connect(r.addresses[0]), await connect(r.addresses[0])
         await level.send(read(start=6, wait_ms=60_000))
         await until(lambda: len(r.nodes[0].reads._pollers) == 1)
-        await client.ask(w.Trim(1, 6, False))
+        await client.ask(q.Trim(1, 6, False))
         refused = await behind.ask(read(start=3, wait_ms=60_000))
         assert (refused.code, refused.detail) == (Code.OUT_OF_RANGE, "6,5")
         await fill(client, 1)
@@ -145,7 +147,7 @@ async def test_a_read_under_way_ends_with_out_of_range_when_cleaning_overtakes_i
         await fill(client, 30)
         page = await client.ask(read(linearizable=True, bytes_max=1))
         assert lsns(page) == [1]
-        await client.ask(w.Trim(1, 21, False))
+        await client.ask(q.Trim(1, 21, False))
         await until(lambda: r.nodes[0].replica.log.base_next_lsn == 21)
         refused = await client.ask(read(start=page.next_lsn, end=page.end_lsn, wait_ms=1000))
         assert (refused.code, refused.detail) == (Code.OUT_OF_RANGE, "21,30")
@@ -154,16 +156,16 @@ async def test_a_read_under_way_ends_with_out_of_range_when_cleaning_overtakes_i
 class Slow:
     """A store whose reader thread lets ``meanwhile`` happen before one of its reads."""
 
-    def __init__(self, node: Node, method: str, meanwhile: object) -> None:
+    def __init__(self, node: Node, method: str, meanwhile: Callable[[], Awaitable[object]]) -> None:
         self._store, self._method, self._meanwhile = node._store, method, meanwhile
-        node.reads._store = self  # type: ignore[assignment]
+        node.reads._store = cast(Store, self)
         self.seen = 0
 
     def __getattr__(self, name: str) -> object:
         if name == self._method:
             self.seen += 1
             if self.seen == 1:
-                trio.from_thread.run(self._meanwhile)  # type: ignore[arg-type]
+                trio.from_thread.run(self._meanwhile)
         return getattr(self._store, name)
 
 
@@ -177,7 +179,7 @@ async def test_a_page_in_the_making_is_overtaken(method: str, linearizable: bool
         node = r.nodes[0]
 
         async def clean() -> None:
-            await other.ask(w.Trim(1, node.replica.cleaning.first_lsn + 5, False))
+            await other.ask(q.Trim(1, node.replica.cleaning.first_lsn + 5, False))
             await until(lambda: node.replica.log.base_next_lsn == node.replica.cleaning.first_lsn)
 
         slow = Slow(node, method, clean)
@@ -195,8 +197,7 @@ async def test_a_page_in_the_making_is_overtaken(method: str, linearizable: bool
 ])
 async def test_retention(policy: Retention, monkeypatch: pytest.MonkeyPatch) -> None:
     ahead_ms = 0
-    wall_ms = retention.wall_ms
-    monkeypatch.setattr(retention, "wall_ms", lambda: wall_ms() + ahead_ms)
+    monkeypatch.setattr(retention, "wall_ms", lambda: driver.wall_ms() + ahead_ms)
 
     async with rig(retention=policy) as r:
         client, node = await founded(r), r.nodes[0]
@@ -209,7 +210,7 @@ async def test_retention(policy: Retention, monkeypatch: pytest.MonkeyPatch) -> 
             await until(lambda: node._store.live_bytes() <= 100)
             assert 0 < log.base_id <= log.last_id
         elif policy.max_age_s is not None:
-            looks = Looks(node)
+            looks = Looks(node, monkeypatch)
             await looks.more()
             assert log.base_id == 0
             ahead_ms = 61_000
@@ -218,7 +219,7 @@ async def test_retention(policy: Retention, monkeypatch: pytest.MonkeyPatch) -> 
             assert (page.entries, page.first_lsn, page.end_lsn) == ([], 301, 300)
             ahead_ms = 0
         else:
-            await Looks(node).more()
+            await Looks(node, monkeypatch).more()
             assert log.base_id == 0
         lsn = (await client.ask(append(random_id(), 1, b"goes on"))).lsns[0]
         assert lsn == 301
@@ -230,7 +231,7 @@ async def test_retention(policy: Retention, monkeypatch: pytest.MonkeyPatch) -> 
 class Looks:
     """Counts the cleaner's looks at what may go."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
         self.number = 0
         find = node.cleaner._find
 
@@ -238,7 +239,7 @@ class Looks:
             self.number += 1
             return find(*args)
 
-        node.cleaner._find = counted  # type: ignore[method-assign]
+        monkeypatch.setattr(node.cleaner, "_find", counted)
 
     async def more(self) -> None:
         wanted = self.number + 3
@@ -258,9 +259,9 @@ async def test_a_member_that_lags_holds_cleaning_back_and_status_says_which() ->
     async with rig(3) as r:
         leader, client, slow = await _settled(r)
         upto_id = leader.replica.last_id
-        slow.writer.held = True
+        writer_of(slow).held = True
         await fill(client, 12)
-        assert await client.ask(w.Trim(1, 25, False)) == w.Trimmed(1, 25)
+        assert await client.ask(q.Trim(1, 25, False)) == q.Trimmed(1, 25)
         await until(lambda: leader.cleaner.waits != [])
         fields = (await client.ask(w.Status(1))).fields
         assert fields["cleaning_waits"] == [
@@ -270,32 +271,32 @@ async def test_a_member_that_lags_holds_cleaning_back_and_status_says_which() ->
         passive = next(node for node in r.nodes if node not in (leader, slow))
         await until(lambda: passive.cleaner.waits != [])
         assert f"server {leader.us.me.id} leads and knows which" in passive.cleaner.waits[0]
-        slow.writer.release()
+        writer_of(slow).release()
         await until(lambda: all(node.replica.log.base_next_lsn == 25 for node in r.nodes))
         await until(lambda: not any(node.cleaner.waits for node in r.nodes))
 
 
 @pytest.mark.trio
-async def test_a_chunk_waits_until_the_one_before_is_on_disk() -> None:
+async def test_a_chunk_waits_until_the_one_before_is_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     async with rig() as r:
         client, node = await founded(r), r.nodes[0]
         cleaner, log, find = node.cleaner, node.replica.log, node.cleaner._find
         await fill(client, 300)
-        cleaner._find = lambda *_: 0  # type: ignore[method-assign]
-        await client.ask(w.Trim(1, 301, False))
-        node.writer.held = True
+        monkeypatch.setattr(cleaner, "_find", lambda *_: 0)
+        await client.ask(q.Trim(1, 301, False))
+        writer_of(node).held = True
         cleaner._chunk = 64
-        cleaner._find = find  # type: ignore[method-assign]
+        monkeypatch.setattr(cleaner, "_find", find)
         await until(lambda: log.base_id == 64)
         for _ in range(100):
             await first_lsn(client)
         assert log.base_id == 64 and node._store.entry_head(1) is not None
-        node.writer.release()
+        writer_of(node).release()
         await until(lambda: log.base_next_lsn == 301 and node._store.entry_head(log.base_id) is None)
 
 
 @pytest.mark.trio
-async def test_a_store_that_cannot_be_read_cleans_nothing_and_stops_nobody() -> None:
+async def test_a_store_that_cannot_be_read_cleans_nothing_and_stops_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     async with rig() as r:
         client, node = await founded(r), r.nodes[0]
         await fill(client, 5)
@@ -304,8 +305,8 @@ async def test_a_store_that_cannot_be_read_cleans_nothing_and_stops_nobody() -> 
             raise DamagedStore("entry 2: it does not match its checksum")
 
         store, node.cleaner._store = node.cleaner._store, type("Damaged", (), {"find_lsn": staticmethod(damaged)})()
-        await client.ask(w.Trim(1, 4, False))
-        looks = Looks(node)
+        await client.ask(q.Trim(1, 4, False))
+        looks = Looks(node, monkeypatch)
         await looks.more()
         assert node.replica.log.base_id == 0 and await first_lsn(client) == 4
         node.cleaner._store = store

@@ -2,35 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import pytest
 import trio
-from node_rig import HeldWriter, append, connect, listening_socket, random_id, rig, until
+from node_rig import append, connect, held_writer, listening_socket, random_id, rig, until
 
+from alpo.core import requests as q
+from alpo.core.entries import Entry
+from alpo.core.inputs import Input
 from alpo.core.members import Identity
-from alpo.node.driver import Alarm
+from alpo.core.ready import Alarm, Ready
 from alpo.node.node import Node
 from alpo.storage.memory import MemoryStore
 from alpo.wire import requests as w
+from alpo.wire.peer_codec import encode_entries
 
 
 @pytest.mark.trio
-async def test_the_same_entries_are_encoded_once_for_all_peers(monkeypatch) -> None:
-    import alpo.node.routes as routes
-
+async def test_the_same_entries_are_encoded_once_for_all_peers(monkeypatch: pytest.MonkeyPatch) -> None:
     async with rig(3) as r:
         leader = await r.leader()
         client = await connect(leader.us.address)
         encoded: list[int] = []
-        plain = routes.encode_entries
 
-        def counted(entries):
+        def counted(entries: list[Entry]) -> bytes:
             encoded.append(len(entries))
-            return plain(entries)
+            return encode_entries(entries)
 
-        monkeypatch.setattr(routes, "encode_entries", counted)
+        monkeypatch.setattr("alpo.node.routes.encode_entries", counted)
         id = random_id()
         reply = await client.ask(append(id, 1, *[b"x"] * 50))
-        assert isinstance(reply, w.Appended)
+        assert isinstance(reply, q.Appended)
         await until(lambda: all(n.replica.guaranteed_id == leader.replica.guaranteed_id for n in r.nodes))
         assert encoded == [50]
 
@@ -45,28 +48,28 @@ async def test_a_lost_connection_is_dialled_anew_and_nothing_is_missing() -> Non
             for route in leader.routes.dialled.values():
                 if serial % 5 == 0:
                     route.link.close("cut by the test")
-            assert isinstance(await client.ask(append(id, serial, b"x")), w.Appended)
+            assert isinstance(await client.ask(append(id, serial, b"x")), q.Appended)
         await until(lambda: all(n.replica.guaranteed_id == leader.replica.last_id for n in r.nodes))
         assert [n.replica.log.next_lsn for n in r.nodes] == [21] * 3
 
 
 @pytest.mark.trio
-async def test_a_half_open_connection_is_found_out() -> None:
+async def test_a_half_open_connection_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """The other side takes what we send and never answers: after an election timeout it is dialled anew."""
     async with rig(3) as r:
         leader = await r.leader()
         follower = next(n for n in r.nodes if n is not leader)
         old = leader.routes.dialled[follower.us.me.id]
-        follower.driver.replica.step = _deaf(follower)  # type: ignore[method-assign]
+        monkeypatch.setattr(follower.replica, "step", _deaf(follower))
         await until(lambda: bool(old.link.closed))
         assert old.link.closed == "no answer for an election timeout"
 
 
-def _deaf(node: Node):
+def _deaf(node: Node) -> Callable[[Sequence[Input], float, int], Ready]:
     """A replica that hears nothing any more."""
     step = node.replica.step
 
-    def deaf(_inputs, now_s, wall_ms):
+    def deaf(_inputs: Sequence[Input], now_s: float, wall_ms: int) -> Ready:
         ready = step([], now_s, wall_ms)
         ready.send, ready.send_after_write = [], []
         return ready
@@ -85,7 +88,7 @@ async def test_a_leader_that_stops_hands_over_and_what_was_sent_is_answered() ->
         leader.stop()
         done: list[int] = []
         while (reply := await client.receive()) is not None:
-            if isinstance(reply, w.Appended):
+            if isinstance(reply, q.Appended):
                 done += reply.lsns
             else:
                 assert isinstance(reply, w.AppendRefused), reply
@@ -108,7 +111,7 @@ async def test_a_wiped_server_waits_and_says_so_and_the_others_go_on() -> None:
         cfg = victim._cfg.__class__(
             **{f: getattr(victim._cfg, f) for f in victim._cfg.__slots__} | {"me": Identity(id, b"w" * 16)}
         )
-        node = Node(cfg, victim.limits, fresh, lambda done, _failed: HeldWriter(fresh, done))
+        node = Node(cfg, victim.limits, fresh, held_writer(fresh))
         sock = listening_socket()
         async with trio.open_nursery() as nursery:
             await nursery.start(node.run, sock)
@@ -116,25 +119,23 @@ async def test_a_wiped_server_waits_and_says_so_and_the_others_go_on() -> None:
             fields = (await (await connect(f"127.0.0.1:{sock.getsockname()[1]}")).ask(w.Status(1))).fields
             assert fields["status"] == "EMPTY" and any("lost or wiped" in line for line in fields["waiting"])
             client = await connect(leader.us.address)
-            assert isinstance(await client.ask(append(random_id(), 1, b"x")), w.Appended)
+            assert isinstance(await client.ask(append(random_id(), 1, b"x")), q.Appended)
             nursery.cancel_scope.cancel()
 
 
 @pytest.mark.trio
-async def test_a_broken_invariant_stops_the_node() -> None:
+async def test_a_broken_invariant_stops_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
     async with rig(1) as r:
         node = r.nodes[0]
 
-        def broken(_inputs, _now_s, _wall_ms):
-            from alpo.core.ready import Ready
-
+        def broken(_inputs: Sequence[Input], _now_s: float, _wall_ms: int) -> Ready:
             return Ready(alarm="told so by the test")
 
         store = MemoryStore(1, b"i" * 16)
-        other = Node(node._cfg, node.limits, store, lambda done, _failed: HeldWriter(store, done))
+        other = Node(node._cfg, node.limits, store, held_writer(store))
         caught: list[Alarm] = []
 
-        async def run(task_status=trio.TASK_STATUS_IGNORED) -> None:
+        async def run(task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
             try:
                 await other.run(listening_socket(), task_status=task_status)
             except Alarm as error:
@@ -142,5 +143,5 @@ async def test_a_broken_invariant_stops_the_node() -> None:
 
         async with trio.open_nursery() as nursery:
             await nursery.start(run)
-            other.replica.step = broken  # type: ignore[method-assign]
+            monkeypatch.setattr(other.replica, "step", broken)
         assert str(caught[0]) == "told so by the test"

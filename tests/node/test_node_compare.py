@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
-from node_rig import Rig, append, connect, listening_socket, random_id, rig, until
+from node_rig import Rig, append, connect, listening_socket, memory_of, random_id, rig, until
 
+from alpo.core import requests as q
 from alpo.core.entries import Entry, seal
 from alpo.node import compare, digests, throttle
 from alpo.node.compare import Copies
-from alpo.node.inquiry import Inquiry, Unusable
+from alpo.node.digests import Inquiry, Unusable
 from alpo.node.limits import DiskCare
 from alpo.node.node import Node
 from alpo.node.retention import Retention
@@ -40,17 +41,19 @@ def _set_quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def plant(node: Node, *ids: int) -> None:
     """On this server's disk these entries are others from now on, sealed as well as those that they replace."""
     for id in ids:
-        at, old = next((at, entry) for at, entry in enumerate(node._store._entries) if entry.id == id)
+        at, old = next((at, entry) for at, entry in enumerate(memory_of(node)._entries) if entry.id == id)
         body = old.body + b" or not"
-        node._store._entries[at] = seal(*old[:4], old.lsn, body, old.client, old.serial, old.epoch, old.count)
+        memory_of(node)._entries[at] = seal(
+            old.id, old.term, old.kind, old.time_ms, old.lsn, body, old.client, old.serial, old.epoch, old.count
+        )
 
 
 @contextmanager
 def planted(node: Node, *ids: int) -> Iterator[None]:
-    before = list(node._store._entries)
+    before = list(memory_of(node)._entries)
     plant(node, *ids)
     yield
-    node._store._entries[: len(before)] = before
+    memory_of(node)._entries[: len(before)] = before
 
 
 async def filled(r: Rig, count: int) -> list[Entry]:
@@ -58,7 +61,7 @@ async def filled(r: Rig, count: int) -> list[Entry]:
     leader = await r.leader()
     client, id = await connect(leader.us.address), random_id()
     for serial in range(1, count + 1):
-        while not isinstance(await client.ask(append(id, serial, (1, b"%d" % serial))), w.Appended):
+        while not isinstance(await client.ask(append(id, serial, (1, b"%d" % serial))), q.Appended):
             leader = await r.leader()
             client = await connect(leader.us.address)
     await until(lambda: all(node.replica.guaranteed_id == leader.replica.last_id for node in r.nodes))
@@ -66,7 +69,9 @@ async def filled(r: Rig, count: int) -> list[Entry]:
 
 
 async def status(node: Node) -> dict[str, Any]:
-    return (await (await connect(node.us.address)).ask(w.Status(1))).fields
+    answer = await (await connect(node.us.address)).ask(w.Status(1))
+    assert isinstance(answer, w.StatusAnswer)
+    return answer.fields
 
 
 async def further(*nodes: Node, passes: int = 4) -> None:
@@ -174,6 +179,8 @@ async def test_what_is_damaged_is_left_out_and_what_is_around_it_is_compared(mon
 
 
 def spoil(node: Node, damaged: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage an entry for good: a copy written over it is damaged too, and yet no store is given up as lost."""
+    monkeypatch.setattr("alpo.node.scrub.MENDED_MAX", 1 << 30)
     read, scrub = node._store.read_entries, node._store.scrub
 
     def read_entries(first_id: int, last_id: int, bytes_max: int) -> list[Entry]:
@@ -224,7 +231,7 @@ def told(node: Node) -> dict[tuple[int, ...], Any]:
 
 @pytest.mark.trio
 async def test_a_member_that_hangs_or_is_gone_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("alpo.node.inquiry.ANSWER_S_MAX", 0.2)
+    monkeypatch.setattr("alpo.node.digests.ANSWER_S_MAX", 0.2)
     async with rig(3, care=CARE) as r:
         id = (await filled(r, 10))[-3].id
         for sock in (listening_socket(), None):  # it takes connections and says nothing; nobody listens
@@ -297,7 +304,7 @@ NONSENSE: dict[str, list[Any]] = {
 @pytest.mark.parametrize("what", NONSENSE)
 async def test_nonsense_makes_a_member_unusable(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
     if None in NONSENSE[what]:
-        monkeypatch.setattr("alpo.node.inquiry.ANSWER_S_MAX", 0.1)
+        monkeypatch.setattr("alpo.node.digests.ANSWER_S_MAX", 0.1)
 
     sock = trio.socket.from_stdlib_socket(listening_socket())
     async with trio.open_nursery() as nursery:
@@ -325,7 +332,9 @@ async def _say(listener: trio.SocketListener, messages: list[Any]) -> None:
 
 @pytest.mark.trio
 @pytest.mark.parametrize("answer", ["damage", "digests", "nothing"])
-async def test_a_member_that_lies_is_an_alarm_at_most(answer: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_member_that_lies_is_an_alarm_at_most(
+    answer: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Damage everywhere, digests at random, nothing at all: every pass ends, and the log goes on."""
     caplog.set_level(logging.CRITICAL)
 
@@ -343,7 +352,7 @@ async def test_a_member_that_lies_is_an_alarm_at_most(answer: str, caplog: pytes
             else:
                 client.settle(w.DigestIs(ask.request, ask.first_id, ask.first_id - 1, 0, 0, bytes(16)))
 
-        r.nodes[1].digests.begin = lie  # type: ignore[method-assign, assignment]
+        monkeypatch.setattr(r.nodes[1].digests, "begin", lie)
         await further(r.nodes[0], r.nodes[2], passes=6)
         wrong = {tuple(alarm["wrong"]) for alarm in r.nodes[0].comparer.fields()["diverged"]}
         assert wrong == ({(2,)} if answer == "digests" else set())

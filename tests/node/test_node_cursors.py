@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from node_rig import Client, append, connect, founded, random_id, rig, until
 
-from alpo.core.ready import Code
+from alpo.core import requests as q
+from alpo.core.requests import Code
 from alpo.node import retention
 from alpo.node.retention import Retention
 from alpo.wire import requests as w
@@ -25,7 +26,7 @@ def _often(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 async def fill(client: Client, number: int) -> None:
     id = random_id()
     for serial in range(1, number + 1):
-        assert isinstance(await client.ask(append(id, serial, b"payload")), w.Appended)
+        assert isinstance(await client.ask(append(id, serial, b"payload")), q.Appended)
 
 
 async def cleaning_waits(client: Client) -> Any:
@@ -37,28 +38,30 @@ async def test_a_cursor_holds_retention_back_and_status_says_which() -> None:
     async with rig() as r:
         client, node = await founded(r), r.nodes[0]
         await fill(client, 100)
-        assert await client.ask(w.SetCursor(1, "nightly", 51)) == w.Done(1, 51)
+        assert await client.ask(q.SetCursor(1, "nightly", 51)) == w.Done(1, 51)
         node.cleaner.policy = Retention(max_entries=10)
         log = node.replica.log
         await until(lambda: log.base_next_lsn == 51 and bool(node.cleaner.waits))
         waits = "cleaning waits at LSN 51: the reader of cursor nightly has not come further"
         assert await cleaning_waits(client) == [waits]
-        (row,) = (await client.ask(w.ListCursors(2))).rows
+        (row,) = (await client.ask(q.ListCursors(2))).rows
         assert row[:2] == ("nightly", 51) and 0 < row[2] <= node._store.live_bytes()
-        assert await client.ask(w.SetCursor(3, "nightly", 81)) == w.Done(3, 81)
+        assert await client.ask(q.SetCursor(3, "nightly", 81)) == w.Done(3, 81)
         await until(lambda: log.base_next_lsn == 81)
-        assert await client.ask(w.DropCursor(4, "nightly")) == w.Done(4, 81)
+        assert await client.ask(q.DropCursor(4, "nightly")) == w.Done(4, 81)
         await until(lambda: log.base_next_lsn > 81 and not node.cleaner.waits)
 
 
 @pytest.mark.trio
 @pytest.mark.parametrize("limit", [{"cursor_lag_bytes": 1}, {"cursor_lag_s": 0.0}])
-async def test_the_leader_drops_a_cursor_that_lags_too_far(limit: dict[str, Any]) -> None:
+async def test_the_leader_drops_a_cursor_that_lags_too_far(
+    limit: dict[str, Any], monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async with rig() as r:
         client, node = await founded(r), r.nodes[0]
         await fill(client, 100)
-        await client.ask(w.SetCursor(1, "nightly", 51))
-        await client.ask(w.SetCursor(2, "tail", 101))
+        await client.ask(q.SetCursor(1, "nightly", 51))
+        await client.ask(q.SetCursor(2, "tail", 101))
         events: list[Any] = []
         finish = node.replica.out.finish
 
@@ -67,7 +70,7 @@ async def test_the_leader_drops_a_cursor_that_lags_too_far(limit: dict[str, Any]
             events.extend(event for event in ready.events if event.name == "cursor_dropped")
             return ready
 
-        node.replica.out.finish = watched  # type: ignore[method-assign]
+        monkeypatch.setattr(node.replica.out, "finish", watched)
         node.cleaner.policy = Retention(max_entries=10, **limit)
         await until(lambda: node.replica.log.base_next_lsn > 51)
         assert node.replica.cursors.now == {"tail": 101}
@@ -75,18 +78,18 @@ async def test_the_leader_drops_a_cursor_that_lags_too_far(limit: dict[str, Any]
 
 
 @pytest.mark.trio
-async def test_one_that_holds_nothing_back_is_never_dropped() -> None:
+async def test_one_that_holds_nothing_back_is_never_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     async with rig(retention=Retention(cursor_lag_bytes=1, cursor_lag_s=0.0)) as r:
         client, node = await founded(r), r.nodes[0]
         await fill(client, 20)
-        await client.ask(w.SetCursor(1, "nightly", 1))
+        await client.ask(q.SetCursor(1, "nightly", 1))
         looks, look = [0], node.cleaner._look_at_cursors
 
         async def counted(upto_id: int) -> None:
             looks[0] += 1
             await look(upto_id)
 
-        node.cleaner._look_at_cursors = counted  # type: ignore[method-assign]
+        monkeypatch.setattr(node.cleaner, "_look_at_cursors", counted)
         await until(lambda: looks[0] >= 5)
         assert node.replica.cursors.now == {"nightly": 1} and not node.cleaner.waits
 
@@ -96,6 +99,6 @@ async def test_others_say_who_leads() -> None:
     async with rig(2) as r:
         leader = await r.leader()
         other = await connect(next(node for node in r.nodes if node is not leader).us.address)
-        for request in (w.SetCursor(1, "nightly", 1), w.DropCursor(1, "nightly"), w.ListCursors(1)):
+        for request in (q.SetCursor(1, "nightly", 1), q.DropCursor(1, "nightly"), q.ListCursors(1)):
             refused = await other.ask(request)
             assert refused.code == Code.NOT_LEADER

@@ -8,15 +8,16 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
-from node_rig import WAIT_S, Client, append, connect, founded, random_id, rig, until
+from node_rig import WAIT_S, Client, append, connect, founded, memory_of, random_id, rig, until, writer_of
 
+from alpo.core import requests as q
 from alpo.core.entries import Entry, Kind, seal
-from alpo.core.ready import Code
+from alpo.core.requests import Code
 from alpo.node import digests
 from alpo.node.limits import Limits
 from alpo.node.node import Node
 from alpo.node.retention import Retention
-from alpo.storage.digest import Span
+from alpo.storage.digest import Span, read_on
 from alpo.storage.interface import DamagedStore, StoreError
 from alpo.wire import requests as w
 
@@ -25,7 +26,7 @@ async def filled(client: Client, node: Node, count: int, payload: bytes = b"payl
     """So many appends more; all entries of the server."""
     id = random_id()
     for serial in range(1, count + 1):
-        assert isinstance(await client.ask(append(id, serial, (1, payload))), w.Appended)
+        assert isinstance(await client.ask(append(id, serial, (1, payload))), q.Appended)
     await until(lambda: node.replica.guaranteed_id == node.replica.last_id)
     return node._store.read_entries(1, 1 << 20, 1 << 40)
 
@@ -59,17 +60,17 @@ async def test_what_is_not_guaranteed_or_not_on_disk_is_left_out() -> None:
         followers = [node for node in r.nodes if node is not leader]
         await until(lambda: all(node.replica.guaranteed_id == entries[-1].id for node in followers))
         for node in followers:
-            node.writer.held = True  # type: ignore[attr-defined]
+            writer_of(node).held = True
         await client.send(append(random_id(), 1, (1, b"on one disk only")))
         await until(lambda: leader.replica.log.stable_id == leader.replica.last_id > entries[-1].id)
         for node in r.nodes:
             asked = await connect(node.us.address)
             assert await asked.ask(w.RangeDigest(1, 1, 1 << 62)) == answer(1, entries)
-        followers[1].writer.release()  # type: ignore[attr-defined]
+        writer_of(followers[1]).release()
         slow = followers[0]
         await until(lambda: slow.replica.guaranteed_id > slow.replica.log.stable_id)
         old = entries[-1]
-        slow._store._entries.append(seal(old.id + 1, old.term, Kind.LEADER, old.time_ms, old.lsn + 1, b"{}"))
+        memory_of(slow)._entries.append(seal(old.id + 1, old.term, Kind.LEADER, old.time_ms, old.lsn + 1, b"{}"))
         asked = await connect(slow.us.address)
         assert await asked.ask(w.RangeDigest(2, 1, 1 << 62)) == answer(2, entries), "what is to be expunged"
 
@@ -136,14 +137,14 @@ async def test_many_ask_at_once_and_one_digest_is_made_at_a_time(monkeypatch: py
     async with rig(limits=Limits(connection_requests_max=30)) as r:
         client, node = await founded(r), r.nodes[0]
         entries = await filled(client, node, 5)
-        read, go_on, under_way = digests.read_on, threading.Event(), []
+        go_on, under_way = threading.Event(), list[Any]()
 
-        def read_on(*args: Any) -> Span:
+        def held_up(*args: Any) -> Span:
             under_way.append(args)
             go_on.wait(WAIT_S)
-            return read(*args)
+            return read_on(*args)
 
-        monkeypatch.setattr(digests, "read_on", read_on)
+        monkeypatch.setattr(digests, "read_on", held_up)
         clients = [await connect(r.addresses[0]) for _ in range(5)]
         async with trio.open_nursery() as nursery:
             for one in clients:
@@ -153,7 +154,7 @@ async def test_many_ask_at_once_and_one_digest_is_made_at_a_time(monkeypatch: py
             seen = len(under_way)
             go_on.set()
         assert seen == 1
-        assert isinstance(await client.ask(append(random_id(), 1, b"still here")), w.Appended)
+        assert isinstance(await client.ask(append(random_id(), 1, b"still here")), q.Appended)
 
 
 async def ask_often(client: Client, entries: list[Entry]) -> None:

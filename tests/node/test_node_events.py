@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import time
+from typing import Any, cast
 
 import pytest
 import trio
-from node_rig import Client, connect, founded, rig, until
+from node_rig import Client, connect, founded, rig, until, writer_of
 
-from alpo.core.ready import Code
-from alpo.node.events import Recorder
+from alpo.core.requests import Code
+from alpo.node.driver import Driver
+from alpo.node.event_log import Recorder
 from alpo.node.node import Node
 from alpo.node.status import (
     DAY_MS,
@@ -19,13 +21,13 @@ from alpo.node.status import (
     Sample,
     bytes_a_day,
 )
-from alpo.storage.events import event_row
+from alpo.storage.events import EventRow, event_row
 from alpo.storage.interface import Rest, StoreError, Volume
 from alpo.storage.memory import MemoryStore
 from alpo.wire import requests as w
 
 
-async def events_of(client: Client, before: int = 0, count: int = 1000) -> list[tuple[int, str, dict]]:
+async def events_of(client: Client, before: int = 0, count: int = 1000) -> list[tuple[int, str, dict[str, Any]]]:
     answer = await client.ask(w.ListEvents(7, before, count))
     assert isinstance(answer, w.EventList) and answer.request == 7
     return [(number, name, json.loads(fields)) for number, _, name, fields in answer.rows]
@@ -38,7 +40,7 @@ def kept(recorder: Recorder, name: str, at_s: float, **fields: object) -> object
     return recorder.judge(name, fields, int(at_s * 1000))
 
 
-def test_a_server_that_repeats_itself_is_cut_short_and_counted():
+def test_a_server_that_repeats_itself_is_cut_short_and_counted() -> None:
     recorder = Recorder()
     found = [kept(recorder, "canvass", at, term=5, round=at) for at in range(20)]
     assert [fields is not None for fields in found] == [True] * 3 + [False] * 17
@@ -46,7 +48,7 @@ def test_a_server_that_repeats_itself_is_cut_short_and_counted():
     assert kept(recorder, "canvass", 62, term=5, round=62) == {"term": 5, "round": 62}
 
 
-def test_what_differs_in_its_key_is_not_the_same():
+def test_what_differs_in_its_key_is_not_the_same() -> None:
     recorder = Recorder()
     for term in range(1000):
         assert kept(recorder, "canvass", 2 * term, term=term) == {"term": term}
@@ -58,7 +60,7 @@ def test_what_differs_in_its_key_is_not_the_same():
     assert len(recorder._kinds) <= 256
 
 
-def test_what_clients_name_pushes_nothing_out():
+def test_what_clients_name_pushes_nothing_out() -> None:
     """A trim by force may drop a thousand cursors at once."""
     recorder = Recorder()
     slow = [kept(recorder, "slow_fsync", 1, what="commit") for _ in range(3)]
@@ -68,13 +70,13 @@ def test_what_clients_name_pushes_nothing_out():
     assert kept(recorder, "cursor_dropped", 62, cursor="late") == {"cursor": "late", "times": 971}
 
 
-def test_cleanings_do_not_push_out_elections():
+def test_cleanings_do_not_push_out_elections() -> None:
     recorder = Recorder()
     found = [kept(recorder, "clean", at, upto_id=at) for at in range(7300)]
     assert [at for at, fields in enumerate(found) if fields] == [0, 3600, 7200]
 
 
-def test_a_clock_that_is_set_back_silences_nobody():
+def test_a_clock_that_is_set_back_silences_nobody() -> None:
     recorder = Recorder()
     for at in range(10):
         kept(recorder, "clean", 10_000 + at)
@@ -85,7 +87,7 @@ def test_a_clock_that_is_set_back_silences_nobody():
 
 
 @pytest.mark.trio
-async def test_events_are_served_newest_first_in_pages():
+async def test_events_are_served_newest_first_in_pages() -> None:
     async with rig(1) as r:
         client = await founded(r)
         found = await events_of(client)
@@ -101,20 +103,20 @@ async def test_events_are_served_newest_first_in_pages():
 
 
 @pytest.mark.trio
-async def test_a_store_that_cannot_be_read_is_said():
+async def test_a_store_that_cannot_be_read_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     async with rig(1) as r:
         client = await founded(r)
 
-        def broken(before: int, count: int) -> list:
+        def broken(before: int, count: int) -> list[EventRow]:
             raise StoreError("alpo.db: no")
 
-        r.nodes[0]._store.read_events = broken
+        monkeypatch.setattr(r.nodes[0]._store, "read_events", broken)
         answer = await client.ask(w.ListEvents(1, 0, 5))
         assert (answer.code, answer.detail) == (Code.NOT_READY, "alpo.db: no")
 
 
 @pytest.mark.trio
-async def test_an_election_leaves_its_steps_on_every_server():
+async def test_an_election_leaves_its_steps_on_every_server() -> None:
     async with rig(3) as r:
         leader = await r.leader()
         others = [node for node in r.nodes if node is not leader]
@@ -132,10 +134,10 @@ async def test_an_election_leaves_its_steps_on_every_server():
 
 
 @pytest.mark.trio
-async def test_a_slow_disk_is_an_event():
+async def test_a_slow_disk_is_an_event() -> None:
     async with rig(1, election_timeout_s=0.4, heartbeat_s=0.05) as r:
         client = await founded(r)
-        writer = r.nodes[0].writer
+        writer = writer_of(r.nodes[0])
         assert writer.slow_s == pytest.approx(0.1)
         await trio.to_thread.run_sync(writer.slow, "commit", 0.25, 12)
 
@@ -148,10 +150,10 @@ async def test_a_slow_disk_is_an_event():
 
 
 @pytest.mark.trio
-async def test_status_tells_of_disk_timers_and_peers():
+async def test_status_tells_of_disk_timers_and_peers() -> None:
     async with rig(3) as r:
         await r.leader()
-        writer = r.nodes[0].writer
+        writer = writer_of(r.nodes[0])
         writer.stats.timings.add(0.02, time.perf_counter())
         client = await connect(r.addresses[0])
         await until(lambda: not any(peer.trouble for peer in r.nodes[0].peers.by_id.values()))
@@ -166,12 +168,12 @@ async def test_status_tells_of_disk_timers_and_peers():
         assert fields["disk_full_days"] is None and fields["growth_bytes_per_day"] is None
 
 
-def told(node: Node, name: str) -> list[dict]:
+def told(node: Node, name: str) -> list[dict[str, Any]]:
     return [json.loads(event.fields) for event in node._store.read_events(0, 1000) if event.name == name]
 
 
 @pytest.mark.trio
-async def test_a_peer_that_is_lost_is_a_warning_once_and_only_if_it_lasts():
+async def test_a_peer_that_is_lost_is_a_warning_once_and_only_if_it_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
     """One is cut off, one has said that it stops. The first start is no outage."""
     async with rig(4, heartbeat_s=0.02, election_timeout_s=0.15) as r:
         await r.leader()
@@ -185,9 +187,12 @@ async def test_a_peer_that_is_lost_is_a_warning_once_and_only_if_it_lasts():
         r.nodes[1].stop()
         await until(lambda: lost(2)[-1:] == ["the other server says: it is stopping"])
         everywhere = watcher.peers._addresses
-        watcher.peers._addresses = lambda peer: ["127.0.0.1:1"] if peer.id == 3 else everywhere(peer)
+        monkeypatch.setattr(
+            watcher.peers, "_addresses", lambda peer: ["127.0.0.1:1"] if peer.id == 3 else everywhere(peer)
+        )
         trouble = watcher.peers.by_id[3]
         await until(lambda: trouble.route is not None and not trouble.trouble)
+        assert trouble.route is not None
         trouble.route.link.close("cut")
         await until(lambda: bool(told(watcher, "peer_unreachable")))
         assert [fields["peer"] for fields in told(watcher, "peer_unreachable")] == [3]
@@ -198,14 +203,14 @@ async def test_a_peer_that_is_lost_is_a_warning_once_and_only_if_it_lasts():
             trouble.kick()
             await until(lambda: trouble.trouble != "tried again?")
         assert lost(3)[-1] == "cut" and len(told(watcher, "peer_unreachable")) == 1
-        watcher.peers._addresses = everywhere
+        monkeypatch.setattr(watcher.peers, "_addresses", everywhere)
         await until(lambda: trouble.outage is None and not trouble.trouble)
 
 
 # -- growth
 
 
-def test_the_rate_is_that_of_the_last_day():
+def test_the_rate_is_that_of_the_last_day() -> None:
     now = Sample(10 * DAY_MS, 1_000_000)
     assert bytes_a_day([], now) is None
     assert bytes_a_day([Sample(now.time_ms - LEAST_MS + 1, 0)], now) is None
@@ -238,19 +243,19 @@ class Keeper:
     def __init__(self, store: Sized, now: list[int]) -> None:
         self.store, self.now = store, now
 
-    def keep(self, name: str, fields: dict) -> None:
+    def keep(self, name: str, fields: dict[str, Any]) -> None:
         self.store.note([event_row(self.now[0], name, fields)])
         self.store.checkpoint(Rest.IDLE)
 
 
 @pytest.mark.trio
 @pytest.mark.parametrize("grown", [6_000_000, -1])
-async def test_days_until_the_disk_is_full_over_a_restart(grown):
+async def test_days_until_the_disk_is_full_over_a_restart(grown: int) -> None:
     store, now = Sized(), [100 * DAY_MS]
     store.live = 1_000_000
 
     async def first_hours() -> None:
-        growth = Growth(Keeper(store, now), store, lambda: now[0])
+        growth = Growth(cast(Driver, Keeper(store, now)), store, lambda: now[0])
         assert growth.fields()["growth_bytes_per_day"] is None
         async with trio.open_nursery() as nursery:
             nursery.start_soon(growth.run)
@@ -258,7 +263,7 @@ async def test_days_until_the_disk_is_full_over_a_restart(grown):
             nursery.cancel_scope.cancel()
 
     async def later() -> None:
-        growth = Growth(Keeper(store, now), store, lambda: now[0])
+        growth = Growth(cast(Driver, Keeper(store, now)), store, lambda: now[0])
         async with trio.open_nursery() as nursery:
             nursery.start_soon(growth.run)
             await until(lambda: len(store.read_events(0, 10)) == 2)

@@ -8,13 +8,15 @@ import zlib
 
 import pytest
 import trio
+from frame_samples import OTHERS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from node_rig import append, connect, connect_raw, founded, random_id, read, rig
 
 from alpo.core import messages as m
+from alpo.core import requests as q
 from alpo.core.entries import Kind, seal
-from alpo.core.members import Identity
+from alpo.core.members import Identity, StartStatus
 from alpo.core.ranks import Rank
 from alpo.node.node import Node
 from alpo.wire import requests as w
@@ -28,14 +30,11 @@ PEER = Identity(2, b"p" * 16)
 
 
 def client_frames() -> list[bytes]:
+    """A frame of every request of a client, some twice."""
     id = random_id()
-    return [
-        encode(message) for message in (
-            append(id, 1, b"one", b"two"), append(id, 3, (2, b"\1\0\0\0a\1\0\0\0b")), w.Open(1, "name", 0, b"n" * 16),
-            w.Drop(2, "name", 5), w.ListSessions(3), w.Init(4), read(5, start=1, wait_ms=1), read(6, last=2),
-            read(7, linearizable=True), w.Status(8), w.RangeDigest(9, 1, 5),
-        )
-    ]
+    requests = [sample for sample in OTHERS if isinstance(sample, w.ClientRequest)]
+    more = append(id, 1, b"one", b"two"), append(id, 3, (2, b"\1\0\0\0a\1\0\0\0b")), read(6, last=2)
+    return [encode(message) for message in (*requests, *more)]
 
 
 def peer_frames(node: Node) -> list[bytes]:
@@ -45,7 +44,7 @@ def peer_frames(node: Node) -> list[bytes]:
         m.VoteRequest(1, Rank(0, 0, 0, 2), False), m.VoteAnswer(1, 1, m.Vote.GRANTED, 0, None, 5),
         m.DeferRequest(1, Rank(0, 0, 0, 2)), m.DeferAnswer(1, 1, m.Defer.DEFERRED),
         m.AppendAnswer(1, True, 5, 4, 5, 0, 0, 1, 5, False), m.WrongIncarnation(b"q" * 16), m.HandOver(0),
-        m.StartQuestion(1, b"d" * 16), m.StartAnswer(1, m.StartStatus.EMPTY, b"d" * 16, (), b"", "", ""),
+        m.StartQuestion(1, b"d" * 16), m.StartAnswer(1, StartStatus.EMPTY, b"d" * 16, (), b"", "", ""),
     ]
     frames = [encode_envelope(m.Envelope(node.replica.cluster, PEER, node.us.me, message)) for message in messages]
     request = m.AppendRequest(0, 8, 7, 0, 0, 1, entries)
@@ -97,6 +96,18 @@ async def send_bad(node: Node, address: str, rng: random.Random) -> None:
 
 
 @pytest.mark.trio
+async def test_no_request_of_the_wire_ends_the_server() -> None:
+    async with rig() as r:
+        await founded(r)
+        for framed in client_frames():
+            client = await connect(r.addresses[0])
+            await client.stream.send_all(framed)
+            await client.stream.send_eof()
+        client = await connect(r.addresses[0])
+        assert isinstance(await client.ask(append(random_id(), 1, b"still here")), q.Appended)
+
+
+@pytest.mark.trio
 @settings(max_examples=EXAMPLES)
 @given(seed=st.integers(0, 2**32))
 async def test_whatever_comes_in_the_server_keeps_serving(seed: int) -> None:
@@ -107,4 +118,4 @@ async def test_whatever_comes_in_the_server_keeps_serving(seed: int) -> None:
             await send_bad(r.nodes[0], r.addresses[0], rng)
         client = await connect(r.addresses[0])
         await r.leader()
-        assert isinstance(await client.ask(append(random_id(), 1, b"still here")), w.Appended)
+        assert isinstance(await client.ask(append(random_id(), 1, b"still here")), q.Appended)

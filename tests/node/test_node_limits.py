@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 import trio
-from node_rig import append, connect, connect_raw, founded, random_id, read, rig, until
+from node_rig import append, connect, connect_raw, founded, random_id, read, rig, until, writer_of
 
+from alpo.core import requests as q
 from alpo.core.entries import join_payloads
 from alpo.core.members import Identity
-from alpo.core.ready import Code
+from alpo.core.requests import Code
 from alpo.core.settings import Settings
 from alpo.node.limits import Limits
 from alpo.node.link import Link
@@ -34,11 +35,13 @@ async def test_a_payload_over_the_limit_is_refused_and_nothing_of_its_frame_take
 
 @pytest.mark.trio
 async def test_a_frame_holds_the_largest_batch_whatever_the_cluster_says_that_is() -> None:
-    """From a client, to a peer, and back to a reader of the peer."""
-    async with rig(2, settings=Settings(batch_bytes_max=20 * MIB)) as r:
+    """From a client, to a peer, and back to a reader of the peer. Heartbeats wait behind the batch: a busy machine must
+    not take longer for the batch than the election timeout, or the batch deposes every leader."""
+    settings = Settings(batch_bytes_max=20 * MIB)
+    async with rig(2, settings=settings, heartbeat_s=0.2, election_timeout_s=3.0) as r:
         batch = join_payloads([bytes([n]) * MIB for n in range(19)])
         id, appended = random_id(), None
-        while not isinstance(appended, w.Appended):  # a busy machine may depose a leader meanwhile
+        while not isinstance(appended, q.Appended):  # a busy machine may depose a leader meanwhile
             leader = await r.leader()
             client = await connect(leader.us.address)
             appended = await client.ask(append(id, 1, (19, batch)))
@@ -58,7 +61,7 @@ async def test_a_flood_waits_outside_while_the_disk_does_not_answer() -> None:
         node = r.nodes[0]
         clients = [await connect(r.addresses[0]) for _ in range(4)]
         ids = [random_id() for _ in clients]
-        node.writer.held = True
+        writer_of(node).held = True
         async with trio.open_nursery() as nursery:
             for client, id in zip(clients, ids, strict=True):
                 flood = [append(id, serial, b"z" * 8 * KIB) for serial in range(1, 501)]
@@ -66,17 +69,17 @@ async def test_a_flood_waits_outside_while_the_disk_does_not_answer() -> None:
             await until(lambda: len(node.driver.room) == len(clients) and not node.driver._inbox)
             taken = node.replica.inflight_bytes
             assert limit < taken < limit + 5 * (256 * KIB + 8 * KIB)
-            node.writer.release()
+            writer_of(node).release()
             for client in clients:
                 done = 0
                 while done < 500:
                     reply = await client.receive()
-                    assert isinstance(reply, w.Appended), reply
+                    assert isinstance(reply, q.Appended), reply
                     done += len(reply.lsns)
         assert not node.driver.full
 
 
-def queued_from_now_on(link: Link) -> list[int]:
+def queued_from_now_on(link: Link, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """What waits for the other side to read after each `push`."""
     seen: list[int] = []
     push = link.push
@@ -85,7 +88,7 @@ def queued_from_now_on(link: Link) -> list[int]:
         push(data)
         seen.append(link.queued_bytes)
 
-    link.push = noted  # type: ignore[method-assign]
+    monkeypatch.setattr(link, "push", noted)
     return seen
 
 
@@ -99,7 +102,7 @@ async def test_a_connection_with_too_many_unanswered_is_not_read() -> None:
     async with rig(limits=Limits(connection_inflight_max=10)) as r:
         client = await founded(r)
         node = r.nodes[0]
-        node.writer.held = True
+        writer_of(node).held = True
         id = random_id()
         for serial in range(1, 11):
             await client.send(append(id, serial, b"x"))
@@ -109,39 +112,39 @@ async def test_a_connection_with_too_many_unanswered_is_not_read() -> None:
         other = await connect(r.addresses[0])
         assert isinstance(await other.ask(w.Status(1)), w.StatusAnswer)
         assert served.appends == 10
-        node.writer.release()
+        writer_of(node).release()
         done = 0
         while done < 11:
             done += len((await client.receive()).lsns)
 
 
 @pytest.mark.trio
-async def test_a_client_that_does_not_read_its_pages_costs_bounded_memory() -> None:
+async def test_a_client_that_does_not_read_its_pages_costs_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     async with rig(limits=Limits(client_outbox_bytes_high=64 * KIB, page_bytes_max=256 * KIB)) as r:
         client = await founded(r)
         node = r.nodes[0]
         id = random_id()
         for serial in range(1, 17):
-            assert isinstance(await client.ask(append(id, serial, b"p" * 512 * KIB)), w.Appended)
+            assert isinstance(await client.ask(append(id, serial, b"p" * 512 * KIB)), q.Appended)
         lazy = await connect(r.addresses[0])
         *_, served = node.listener.clients
-        queued = queued_from_now_on(served.link)
+        queued = queued_from_now_on(served.link, monkeypatch)
         await lazy.send(*(read(n) for n in range(60)))
         await until_waited_for(served.link)
         assert served.requests > 0
-        assert isinstance(await client.ask(append(id, 17, b"x")), w.Appended)
+        assert isinstance(await client.ask(append(id, 17, b"x")), q.Appended)
         pages = {(await lazy.receive()).request for _ in range(60)}
         assert pages == set(range(60))
         assert max(queued) < 64 * KIB + 600 * KIB
 
 
 @pytest.mark.trio
-async def test_a_client_that_does_not_read_its_answers_is_not_read_either() -> None:
+async def test_a_client_that_does_not_read_its_answers_is_not_read_either(monkeypatch: pytest.MonkeyPatch) -> None:
     async with rig(limits=Limits(client_outbox_bytes_high=4 * KIB)) as r:
         client = await founded(r)
         node = r.nodes[0]
         (served,) = node.listener.clients
-        queued = queued_from_now_on(served.link)
+        queued = queued_from_now_on(served.link, monkeypatch)
         async with trio.open_nursery() as nursery:
 
             async def ask_for_ever() -> None:
@@ -151,7 +154,7 @@ async def test_a_client_that_does_not_read_its_answers_is_not_read_either() -> N
             nursery.start_soon(ask_for_ever)
             await until_waited_for(served.link)
             other = await connect(r.addresses[0])
-            assert isinstance(await other.ask(append(random_id(), 1, b"x")), w.Appended)
+            assert isinstance(await other.ask(append(random_id(), 1, b"x")), q.Appended)
             assert 4 * KIB < max(queued) < 1 * MIB
             nursery.cancel_scope.cancel()
 
@@ -218,7 +221,7 @@ async def test_two_thousand_idle_connections_keep_nobody_out() -> None:
             if n % 500 == 0:
                 newcomer = await connect(r.addresses[0])
                 assert isinstance(await newcomer.ask(w.Status(1)), w.StatusAnswer)
-        assert isinstance(await client.ask(append(id, 1, b"x")), w.Appended)
+        assert isinstance(await client.ask(append(id, 1, b"x")), q.Appended)
         assert len(r.nodes[0].listener._silent) <= 100
 
 

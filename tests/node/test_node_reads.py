@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import trio
-from node_rig import append, connect, founded, random_id, read, rig, until
+from node_rig import append, connect, founded, random_id, read, rig, until, writer_of
 
-from alpo.core.ready import Code
-from alpo.wire import requests as w
+from alpo.core import requests as q
+from alpo.core.requests import Code
 
 
 @pytest.mark.trio
@@ -81,12 +81,12 @@ async def test_a_page_shows_nothing_that_is_not_on_disk() -> None:
         client = await founded(r)
         id = random_id()
         await client.ask(append(id, 1, b"durable"))
-        r.nodes[0].writer.held = True
+        writer_of(r.nodes[0]).held = True
         await client.send(append(id, 2, b"not yet"))
         other = await connect(r.addresses[0])
         page = await other.ask(read())
         assert [row[7] for row in page.entries] == [b"durable"]
-        r.nodes[0].writer.release()
+        writer_of(r.nodes[0]).release()
         assert (await client.receive()).lsns == [2]
         page = await other.ask(read(linearizable=True))
         assert [row[7] for row in page.entries] == [b"durable", b"not yet"]
@@ -97,7 +97,7 @@ async def test_every_server_of_three_serves_what_was_answered() -> None:
     async with rig(3) as r:
         leader = await r.leader()
         client = await connect(leader.us.address)
-        assert isinstance(await client.ask(append(random_id(), 1, b"x", b"y")), w.Appended)
+        assert isinstance(await client.ask(append(random_id(), 1, b"x", b"y")), q.Appended)
         for node in r.nodes:
             reader = await connect(node.us.address)
             page = await reader.ask(read(start=1, end=2, wait_ms=20_000))

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
-from node_rig import Rig, append, connect, founded, random_id, read, rig, until
+from node_rig import Rig, append, connect, founded, random_id, read, rig, until, writer_of
 
+from alpo.core import requests as q
 from alpo.core.entries import Entry
 from alpo.core.inputs import DamageFound, Input, Received
 from alpo.core.messages import CopyRequest, Envelope
-from alpo.core.ready import Code
+from alpo.core.requests import Code
 from alpo.node import loader, scrub
 from alpo.node.limits import DiskCare
 from alpo.node.node import Node
@@ -78,7 +79,9 @@ def noted(node: Node, monkeypatch: pytest.MonkeyPatch) -> list[DamageFound]:
 
 
 async def status(r: Rig) -> dict[str, Any]:
-    return (await (await connect(r.addresses[0])).ask(w.Status(1))).fields
+    answer = await (await connect(r.addresses[0])).ask(w.Status(1))
+    assert isinstance(answer, w.StatusAnswer)
+    return answer.fields
 
 
 @pytest.mark.trio
@@ -154,16 +157,16 @@ async def test_a_peer_gets_what_is_sound_and_the_rest_once_it_is_whole_again(mon
         behind = next(n for n in r.nodes if n is not leader)
         damage = Damage(leader, monkeypatch)
         client, id = await connect(leader.us.address), random_id()
-        behind.writer.held = True  # type: ignore[attr-defined]
+        writer_of(behind).held = True
         for serial in range(1, 41):
-            assert isinstance(await client.ask(append(id, serial, (1, bytes(500)))), w.Appended)
+            assert isinstance(await client.ask(append(id, serial, (1, bytes(500)))), q.Appended)
         begun = behind.replica.last_id
         assert begun < leader.replica.last_id - 20
         damage.ids = [leader.replica.last_id - 15]
-        behind.writer.release()  # type: ignore[attr-defined]
+        writer_of(behind).release()
         await until(lambda: behind.replica.last_id == damage.ids[0] - 1)
         for serial in range(41, 51):
-            assert isinstance(await client.ask(append(id, serial, (1, b"more"))), w.Appended)
+            assert isinstance(await client.ask(append(id, serial, (1, b"more"))), q.Appended)
         await trio.testing.wait_all_tasks_blocked()
         assert behind.replica.last_id == damage.ids[0] - 1
         damage.ids = []
@@ -176,7 +179,7 @@ async def with_entries(r: Rig, count: int = 12) -> None:
     client = await founded(r) if len(r.nodes) == 1 else await connect((await r.leader()).us.address)
     id = random_id()
     for serial in range(1, count + 1):
-        assert isinstance(await client.ask(append(id, serial, (1, b"payload"))), w.Appended)
+        assert isinstance(await client.ask(append(id, serial, (1, b"payload"))), q.Appended)
     last_id = max(node.replica.last_id for node in r.nodes)
     await until(lambda: all(node.replica.log.stable_id == last_id for node in r.nodes))
 
@@ -246,9 +249,12 @@ async def test_a_peer_that_asks_for_copies_without_end_has_one_read_at_a_time(mo
         monkeypatch.setattr(leader._store, "read_entries", read_entries)
         told: list[str] = []
         note = leader.driver.note
-        monkeypatch.setattr(leader.driver, "note", lambda name, *more, **fields: (
-            told.append(name), note(name, *more, **fields)
-        ))
+
+        def noted(name: str, *more: Any, **fields: Any) -> None:
+            told.append(name)
+            note(name, *more, **fields)
+
+        monkeypatch.setattr(leader.driver, "note", noted)
         request = CopyRequest(4, leader.replica.log.term_at(4) or 0)
         asked = Received(Envelope(leader.replica.cluster, peer.us.me, leader.us.me, request))
         try:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from node_rig import Rig, append, connect, random_id, read, rig, until
 
+from alpo.core import requests as q
 from alpo.core.entries import join_payloads
 from alpo.wire import requests as w
 
@@ -28,13 +29,13 @@ async def ask_leader(r: Rig, request: Any, wanted: type) -> Any:
 async def test_who_was_greeted_under_other_limits_has_to_connect_anew() -> None:
     async with rig(2) as r:
         clients = [await connect(address) for address in r.addresses]
-        change = w.ChangeSettings(1, (("payload_bytes_max", MIB, 2 * MIB),))
-        told = await ask_leader(r, change, w.SettingsAre)
+        change = q.ChangeSettings(1, (("payload_bytes_max", MIB, 2 * MIB),))
+        told = await ask_leader(r, change, q.SettingsAre)
         assert dict(told.values)["payload_bytes_max"] == 2 * MIB
         for client in clients:
             assert await client.body() is None  # closed
         await until(lambda: all(node.replica.settings.payload_bytes_max == 2 * MIB for node in r.nodes))
-        other = await ask_leader(r, w.ChangeSettings(1, (("names_max", 10_000, 9),)), w.SettingsAre)
+        other = await ask_leader(r, q.ChangeSettings(1, (("names_max", 10_000, 9),)), q.SettingsAre)
         assert dict(other.values)["names_max"] == 9
         client = await connect(r.addresses[0])
         assert isinstance(await client.ask(w.Status(1)), w.StatusAnswer)  # of no matter to clients: not closed
@@ -44,10 +45,10 @@ async def test_who_was_greeted_under_other_limits_has_to_connect_anew() -> None:
 async def test_a_batch_over_the_limit_of_before_and_of_after_reaches_members_and_readers() -> None:
     """Over connections that servers made under the smaller limit, and out of a log whose limit is small again."""
     async with rig(2) as r:
-        await ask_leader(r, w.ChangeSettings(1, (("batch_bytes_max", 8 * MIB, 20 * MIB),)), w.SettingsAre)
-        appended = await ask_leader(r, append(random_id(), 1, (19, BATCH)), w.Appended)
+        await ask_leader(r, q.ChangeSettings(1, (("batch_bytes_max", 8 * MIB, 20 * MIB),)), q.SettingsAre)
+        appended = await ask_leader(r, append(random_id(), 1, (19, BATCH)), q.Appended)
         assert appended.lsns == [1]
-        await ask_leader(r, w.ChangeSettings(1, (("batch_bytes_max", 20 * MIB, MIB),)), w.SettingsAre)
+        await ask_leader(r, q.ChangeSettings(1, (("batch_bytes_max", 20 * MIB, MIB),)), q.SettingsAre)
         await until(lambda: all(node.listener._told_limits[1] == MIB for node in r.nodes))
         for address in r.addresses:
             reader = await connect(address)

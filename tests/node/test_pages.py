@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from node_rig import read
 
+from alpo.core.client_ids import CLIENT_BYTES_MAX
 from alpo.core.disk import Base, Write
 from alpo.core.entries import Entry, Kind, join_payloads, seal, split_payloads
-from alpo.node.pages import PAGE_ROWS_MAX, ROW_BYTES_MAX, Front, OutOfRange, Overtaken, build_page, extent
+from alpo.node.pages import PAGE_ROWS_MAX, ROW_BYTES_MAX, Extent, Front, OutOfRange, Overtaken, build_page, extent
+from alpo.storage.interface import Store
 from alpo.storage.memory import MemoryStore
-from alpo.wire.codec import CLIENT_ID_BYTES_MAX, encode
+from alpo.wire.codec import encode
 from alpo.wire.column_pages import unpack_page
 from alpo.wire.framing import GATHERED_BYTES_MAX, frame_bytes_max
-from alpo.wire.requests import ColumnPage, Page, ReadColumns
+from alpo.wire.requests import ColumnPage, Page, Read, ReadColumns
 from alpo.wire.shapes import INT_MAX
 
 CLIENTS = ("a", "b")
@@ -52,6 +56,12 @@ def records(entries: list[Entry], end_id: int) -> list[tuple[int, str, bytes]]:
     ]
 
 
+def rows_of(store: Store, ask: Read, within: Extent, bytes_max: int, rows_max: int = PAGE_ROWS_MAX) -> Page:
+    page = build_page(store, ask, within, bytes_max, rows_max)
+    assert isinstance(page, Page)
+    return page
+
+
 shapes = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 1)), max_size=12)
 
 
@@ -70,7 +80,7 @@ def test_pages_one_after_another_give_every_payload_once(shape: list[tuple[int, 
     found: list[tuple[int, str, bytes]] = []
     at = start
     for _ in range(50):
-        page = build_page(store, read(start=at, end=end, client=client), within, bytes_max, rows_max)
+        page = rows_of(store, read(start=at, end=end, client=client), within, bytes_max, rows_max)
         assert len(page.entries) <= rows_max
         assert (page.first_lsn, page.end_lsn) == (1, end_lsn)
         for _, _, _, name, _, lsn, count, body in page.entries:
@@ -87,7 +97,7 @@ def test_the_last_so_many(shape: list[tuple[int, int]], last: int, client: str) 
     entries = log_of(shape)
     store = store_of(entries)
     mine = [r for r in records(entries, len(entries)) if client in ("", r[1])]
-    page = build_page(store, read(last=last, client=client), extent(store, WHOLE, len(entries)), 1 << 20)
+    page = rows_of(store, read(last=last, client=client), extent(store, WHOLE, len(entries)), 1 << 20)
     found = [
         lsn + n for _, _, _, _, _, lsn, count, _ in page.entries for n in range(count)
     ]
@@ -100,7 +110,7 @@ def test_the_last_so_many(shape: list[tuple[int, int]], last: int, client: str) 
 def test_since(shape: list[tuple[int, int]], ms: int) -> None:
     entries = log_of(shape)
     store = store_of(entries)
-    page = build_page(store, read(since_ms=ms or 1), extent(store, WHOLE, len(entries)), 1 << 20)
+    page = rows_of(store, read(since_ms=ms or 1), extent(store, WHOLE, len(entries)), 1 << 20)
     assert [row[0] for row in page.entries] == [e.id for e in entries if e.count and e.time_ms >= ms]
 
 
@@ -110,7 +120,7 @@ def test_one_past_the_end_is_empty_and_further_is_out_of_range(start: int, good:
     store = store_of(entries)
     within = extent(store, WHOLE, 3)
     if good:
-        page = build_page(store, read(start=start), within, 1 << 20)
+        page = rows_of(store, read(start=start), within, 1 << 20)
         assert page.end_lsn == 4 and page.next_lsn == 5
         return
     with pytest.raises(OutOfRange) as error:
@@ -118,7 +128,7 @@ def test_one_past_the_end_is_empty_and_further_is_out_of_range(start: int, good:
     assert (error.value.first_lsn, error.value.last_lsn) == (1, 4)
 
 
-NAME = "n" * CLIENT_ID_BYTES_MAX
+NAME = "n" * CLIENT_BYTES_MAX
 
 
 def test_no_row_takes_more_than_is_reckoned_with() -> None:
@@ -133,7 +143,7 @@ def test_a_page_of_nothing_but_names_fits_in_a_frame(client: str) -> None:
     store = store_of([seal(id, 1, Kind.DATA, INT_MAX, id, b"", NAME, id, 0, 1) for id in range(1, many + 1)])
     found, at, pages = 0, 1, 0
     while at <= many:
-        page = build_page(store, read(start=at, client=client), extent(store, WHOLE, many), 1 << 20)
+        page = rows_of(store, read(start=at, client=client), extent(store, WHOLE, many), 1 << 20)
         assert len(encode(page)) < frame_bytes_max(1 << 20) - (1 << 20) - GATHERED_BYTES_MAX // 2
         found, at, pages = found + len(page.entries), page.next_lsn, pages + 1
     assert (found, pages) == (many, 2)
@@ -141,7 +151,7 @@ def test_a_page_of_nothing_but_names_fits_in_a_frame(client: str) -> None:
 
 def test_an_empty_log_spans_1_to_0() -> None:
     store = store_of([])
-    page = build_page(store, read(), extent(store, WHOLE, 0), 1 << 20)
+    page = rows_of(store, read(), extent(store, WHOLE, 0), 1 << 20)
     assert (page.entries, page.first_lsn, page.end_lsn, page.next_lsn) == ([], 1, 0, 1)
 
 
@@ -175,7 +185,7 @@ def test_reading_from_the_first_available_on_gives_all_that_is_left(
     found: list[tuple[int, str, bytes]] = []
     at = 0
     for _ in range(50):
-        page = build_page(store, read(start=at, client=client, **({} if at else asks)), within, 8)
+        page = rows_of(store, read(start=at, client=client, **({} if at else asks)), within, 8)
         for _, _, _, name, _, lsn, count, body in page.entries:
             found += [(lsn + n, name, payload) for n, payload in enumerate(split_payloads(count, body))]
         if page.next_lsn > page.end_lsn:
@@ -204,7 +214,7 @@ def test_a_batch_in_which_the_log_was_trimmed_is_cut() -> None:
     entries = log_of([(1, 0), (3, 1), (1, 0)])
     store = store_of(entries)
     for first_lsn, left in ((2, 3), (3, 2), (4, 1)):
-        page = build_page(store, read(), extent(store, Front(1, 2, first_lsn), 3), 1 << 20)
+        page = rows_of(store, read(), extent(store, Front(1, 2, first_lsn), 3), 1 << 20)
         assert [(row[0], row[5], row[6]) for row in page.entries] == [(2, first_lsn, left), (3, 5, 1)]
         payloads = split_payloads(left, page.entries[0][7])
         assert payloads == split_payloads(3, entries[1].body)[3 - left :]
@@ -214,7 +224,7 @@ def test_a_batch_in_which_the_log_was_trimmed_is_cut() -> None:
 def test_since_begins_with_what_is_there(first_lsn: int, first_id: int) -> None:
     entries = log_of([(2, 0), (1, 0), (2, 0), (1, 0)])
     store = store_of(entries)
-    page = build_page(store, read(since_ms=1), extent(store, Front(0, 1, first_lsn), 4), 1 << 20)
+    page = rows_of(store, read(since_ms=1), extent(store, Front(0, 1, first_lsn), 4), 1 << 20)
     assert page.entries[0][0] == first_id and page.first_lsn == first_lsn
 
 
@@ -226,13 +236,13 @@ def test_all_gone_spans_the_next_lsn_to_the_last(base_id: int, base_next_lsn: in
         clean(store, entries, base_id)
     within = extent(store, Front(base_id, base_next_lsn, first_lsn), 3)
     for ask in ({}, {"last": 3}, {"since_ms": 1}, {"last": 3, "client": "a"}):
-        page = build_page(store, read(**ask), within, 1 << 20)
+        page = rows_of(store, read(**ask), within, 1 << 20)
         assert (page.entries, page.next_lsn, page.end_lsn, page.first_lsn) == ([], 6, 5, 6)
 
 
 def test_a_trim_mark_ahead_of_our_own_disk_leaves_nothing_to_read() -> None:
     store = store_of(log_of([(2, 0)]))
-    page = build_page(store, read(), extent(store, Front(0, 1, 8), 1), 1 << 20)
+    page = rows_of(store, read(), extent(store, Front(0, 1, 8), 1), 1 << 20)
     assert (page.entries, page.next_lsn, page.end_lsn, page.first_lsn) == ([], 8, 7, 8)
 
 
@@ -242,7 +252,7 @@ class Overtaking:
     def __init__(self, store: MemoryStore, entries: list[Entry], upto_id: int, at: int) -> None:
         self._store, self._entries, self._upto_id, self._left = store, entries, upto_id, at
 
-    def __getattr__(self, name: str) -> object:
+    def __getattr__(self, name: str) -> Any:
         self._left -= 1
         if self._left == 0:
             clean(self._store, self._entries, self._upto_id)
@@ -255,15 +265,16 @@ def test_cleaning_in_the_middle_of_a_page_leaves_no_gap(shape: list[tuple[int, i
     entries = log_of(shape)
     store = store_of(entries)
     within = extent(store, WHOLE, len(entries))
-    ask = read(**data.draw(st.fixed_dictionaries({}, optional={
+    fields: dict[str, Any] = data.draw(st.fixed_dictionaries({}, optional={
         "start": st.integers(1, within.end_lsn + 1), "end": st.integers(1, within.end_lsn + 1),
         "client": st.sampled_from(CLIENTS),
-    })))
+    }))
+    ask = read(**fields)
     bytes_max = data.draw(st.integers(1, 40))
     due = build_page(store, ask, within, bytes_max)
     overtaking = Overtaking(store, entries, data.draw(st.integers(1, len(entries))), data.draw(st.integers(1, 5)))
     try:
-        page = build_page(overtaking, ask, within, bytes_max)
+        page = build_page(cast(Store, overtaking), ask, within, bytes_max)
     except Overtaken:
         return
     assert page == due
@@ -274,10 +285,11 @@ def test_a_page_by_columns_says_the_same(shape: list[tuple[int, int]], data: st.
     entries = log_of(shape)
     store = store_of(entries)
     within = extent(store, WHOLE, len(entries))
-    ask = read(**data.draw(st.fixed_dictionaries({}, optional={
+    fields: dict[str, Any] = data.draw(st.fixed_dictionaries({}, optional={
         "start": st.integers(1, within.end_lsn + 1), "end": st.integers(1, within.end_lsn + 1),
         "client": st.sampled_from(CLIENTS), "last": st.integers(1, 4),
-    })))
+    }))
+    ask = read(**fields)
     bytes_max = data.draw(st.integers(1, 40))
     rows = build_page(store, ask, within, bytes_max)
     columns = build_page(store, ReadColumns(*ask), within, bytes_max)

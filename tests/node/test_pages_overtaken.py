@@ -12,6 +12,7 @@ from alpo.core.disk import Base, TableSave, Write
 from alpo.core.entries import Entry, Kind, seal
 from alpo.node.pages import Extent, Front, OutOfRange, Overtaken, build_page, extent
 from alpo.storage.sqlite import SqliteStore
+from alpo.wire.requests import Page
 
 ENTRIES = 2_000
 CHUNK = 16
@@ -74,6 +75,7 @@ class Reader(threading.Thread):
                 self.out_of_range += 1
                 return
             self.pages += 1
+            assert isinstance(page, Page)
             lsns = [row[5] for row in page.entries]
             begin = next_lsn or (lsns[0] if lsns else page.next_lsn)
             if not next_lsn and not first and not client:
@@ -102,4 +104,4 @@ def test_readers_beside_a_cleaning(tmp_path: Path) -> None:
     for reader in readers:
         if reader.error is not None:
             raise reader.error
-    assert all(reader.pages for reader in readers) and sum(reader.out_of_range for reader in readers)
+    assert all(reader.pages for reader in readers) and any(reader.out_of_range for reader in readers)

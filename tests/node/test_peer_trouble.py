@@ -11,10 +11,9 @@ import trio.testing
 
 from alpo.core.members import Identity, Member, MemberList, Role
 from alpo.node.driver import Driver
-from alpo.node.hello import Ourselves
 from alpo.node.link import LinkClosed
 from alpo.node.peers import Peer, Peers
-from alpo.node.routes import Route, Routes
+from alpo.node.routes import Ourselves, Route, Routes
 
 OLD, NEW, OTHER = b"o" * 16, b"n" * 16, b"x" * 16
 ME = Identity(1, b"m" * 16)
@@ -41,7 +40,7 @@ class Line:
 def peers_of(member: Member) -> Peers:
     latest = MemberList.of([Member(1, "10.0.0.1:7100", 0, ME.incarnation, Role.VOTER), member])
     replica = SimpleNamespace(
-        members=SimpleNamespace(latest=latest, identity=lambda id: Identity(id, latest.get(id).incarnation)),
+        members=SimpleNamespace(latest=latest, identity=latest.identity_of),
         leadership=None, asked_id=0, asked_address=lambda id: "", address_of=lambda id: LISTED, status_text="VOTING",
         first_start=SimpleNamespace(started=True), cluster=b"c" * 16,
     )

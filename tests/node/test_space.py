@@ -9,10 +9,11 @@ from typing import Any, cast
 import pytest
 import trio
 import trio.testing
-from node_rig import connect, founded, random_id, rig, until
+from node_rig import connect, founded, random_id, rig, until, writer_of
 
+from alpo.core import requests as q
 from alpo.core.messages import Room
-from alpo.core.ready import Code
+from alpo.core.requests import Code
 from alpo.node import space
 from alpo.node.driver import Driver
 from alpo.node.limits import DiskCare
@@ -53,20 +54,20 @@ async def test_a_disk_fills_up_and_empties(monkeypatch: pytest.MonkeyPatch) -> N
         free = 5000
         monkeypatch.setattr(node._store, "volume", lambda: Volume(10_000, free))
         client, id = await founded(r), random_id()
-        assert isinstance(await client.ask(w.Append(id, 0, 1, False, False, [(1, b"one")])), w.Appended)
+        assert isinstance(await client.ask(w.Append(id, 0, 1, False, False, [(1, b"one")])), q.Appended)
         free = 999
         await until(lambda: node.replica.disks.room is Room.LOW)
         refused = await client.ask(w.Append(id, 0, 2, False, False, [(1, b"two")]))
         assert isinstance(refused, w.AppendRefused) and refused.code == Code.NO_SPACE
         assert refused.detail == "server 1 is low on disk space: 999 B free"
-        refused = await (await connect(r.addresses[0])).ask(w.Open(7, "alice", 0, b"n" * 16))
+        refused = await (await connect(r.addresses[0])).ask(q.OpenSession(7, "alice", 0, b"n" * 16))
         assert isinstance(refused, w.RequestRefused) and refused.code == Code.NO_SPACE
         fields = (await client.ask(w.Status(8))).fields
         assert (fields["room"], fields["free_bytes"], fields["low_water_bytes"]) == ("low", 999, LOW)
         assert fields["space"] == ["low on disk space: 999 B free, low-water mark 1000 B; it takes no appends"]
         free = 1250
         await until(lambda: node.replica.disks.room is Room.PLENTY)
-        assert isinstance(await client.ask(w.Append(id, 0, 2, False, False, [(1, b"two")])), w.Appended)
+        assert isinstance(await client.ask(w.Append(id, 0, 2, False, False, [(1, b"two")])), q.Appended)
         node.writer.stats.full = "alpo.db: database or disk is full"
         await until(lambda: node.replica.disks.room is Room.NONE)
         fields = (await client.ask(w.Status(9))).fields
@@ -93,16 +94,16 @@ async def test_a_disk_with_room_for_long_is_looked_at_as_soon_as_a_commit_shows_
             return Volume(1 << 41, free)
 
         monkeypatch.setattr(node._store, "volume", volume)
-        node.writer.slow("commit", 9.0, 1)
+        writer_of(node).slow("commit", 9.0, 1)
         await until(lambda: node.disk.fields()["free_bytes"] == free)
         for _ in range(3):
             free = 999
             if what == "a commit was slow":
-                node.writer.slow("commit", 9.0, 1)
+                writer_of(node).slow("commit", 9.0, 1)
                 await until(lambda: node.replica.disks.room is Room.LOW)
             else:
                 node.writer.stats.full = "alpo.db: database or disk is full"
-                node.writer.full()
+                writer_of(node).full()
                 await until(lambda: node.replica.disks.room is Room.NONE)
                 node.writer.stats.full = ""
             free = 1 << 40

@@ -37,7 +37,7 @@ CASES: dict[str, tuple[int, str, Patch]] = {
     "a member list upon another": (
         15, "members", edit(Changes, "may_change", (" >= r.members.latest_id", ""))),
     "a member list before the reign has begun": (
-        2, "members", edit(Changes, "may_change", ("r.leadership.first_id <= ", ""))),
+        2, "members", edit(Changes, "may_change", ("self._replication.first_id <= ", ""))),
     "a start answer before it is durable": (
         4, "durable before sent", edit(Outbox, "send", (
             "if self.hard_durable:", "if self.hard_durable or type(message).__name__ == 'StartAnswer':"))),
@@ -45,7 +45,7 @@ CASES: dict[str, tuple[int, str, Patch]] = {
         10, "entry time", edit(Replication, "now_ms", ("return lower_median(walls)", "return own_wall_ms"))),
     "nothing is counted as in flight": (
         1, "bounds", edit(Replica, "inflight_bytes", (
-            "return max(self.serving.inflight_bytes, self.log.writing_bytes)", "return 0"))),
+            "return max(", "return min(0, "))),
     "a peer's window has no end": (2, "bounds", edit(Replication, "_room", (
         "len(peer.in_flight) < REQUESTS_MAX and peer.in_flight_bytes < self._r.cfg.peer_inflight_bytes_max", "True"))),
     "OUTRANKED counts as held": (

@@ -16,10 +16,9 @@ from typer.testing import CliRunner
 
 from alpo_sim.actions import Boot
 from alpo_sim.draw.html import html_of
-from alpo_sim.draw.layout import Picture
-from alpo_sim.draw.pictures import of_scenario, of_world
+from alpo_sim.draw.layout import Picture, width_px
 from alpo_sim.draw.svg import svg_of
-from alpo_sim.draw.text import width_px
+from alpo_sim.draw.telling import of_scenario, of_world
 from alpo_sim.draw.words import cut_words
 from alpo_sim.main import app
 from alpo_sim.mutations import MUTATIONS
@@ -51,21 +50,21 @@ def texts(svg: str) -> list[tuple[float, float, float, float, str]]:
     """(left, top, right, bottom, words) of every text that is seen."""
     found = []
     for each in ET.fromstring(svg).iter(f"{SVG}text"):
-        if each.get("aria-hidden"):
-            continue
         words, size = html.unescape(each.text or ""), float(each.attrib["font-size"])
         x, y = float(each.attrib["x"]), float(each.attrib["y"])
         width = width_px(words, size, bold=each.get("font-weight") == "bold")
         x -= {"middle": width / 2, "end": width}.get(each.get("text-anchor", ""), 0)
+        if not words:
+            continue
         found.append((x, y - 0.75 * size, x + width, y, words))
     return found
 
 
-def test_every_lane_is_there_in_every_row(world: tuple[Picture, str]) -> None:
+def test_every_lane_is_there_in_every_section(world: tuple[Picture, str]) -> None:
     picture, svg = world
     names = [t[4] for t in texts(svg)]
     for server in picture.story.servers:
-        assert names.count(f"server {server}") == len(picture.rows)
+        assert names.count(f"server {server}") == len(picture.sections)
 
 
 def test_no_label_lies_on_another_or_outside(world: tuple[Picture, str]) -> None:
@@ -77,22 +76,22 @@ def test_no_label_lies_on_another_or_outside(world: tuple[Picture, str]) -> None
             assert not meets, (a, b)
 
 
-def test_time_goes_to_the_right(world: tuple[Picture, str]) -> None:
+def test_time_goes_down(world: tuple[Picture, str]) -> None:
     picture = world[0]
     when = picture.story.when_us
     assert when == sorted(when)
-    for row in picture.rows:
-        assert row.xs == sorted(row.xs)
-        xs = [picture.x(row, instant) for instant in range(row.first, row.last)]
-        assert xs == sorted(xs)
+    for section in picture.sections:
+        assert section.ys == sorted(section.ys)
+        ys = [picture.y(section, instant) for instant in range(section.first, section.last)]
+        assert ys == sorted(ys)
     for flight in picture.flights:
         assert all(arrived > flight.sent for arrived in flight.arrived)
 
 
 def test_arrows_go_forward(world: tuple[Picture, str]) -> None:
-    arrows = re.findall(r'<path class="f\d+" d="M([\d.]+) [\d.]+L([\d.]+) ', world[1])
+    arrows = re.findall(r'<path class="f\d+" d="M[\d.]+ ([\d.]+)L[\d.]+ ([\d.]+)"', world[1])
     assert arrows or len(world[0].lanes) == 1
-    assert all(float(x) <= float(end) for x, end in arrows)
+    assert all(float(y) <= float(end) for y, end in arrows)
 
 
 def test_a_leader_crash_is_told(crash: tuple[Picture, str]) -> None:
@@ -137,7 +136,7 @@ def test_a_write_under_way_at_the_end_is_drawn() -> None:
 def test_a_window_holds_what_it_says() -> None:
     picture = drawn(1, 3, 3000, 3200)
     when = picture.story.when_us
-    assert all(3000 <= when[point] / 1000 <= 3200 for row in picture.rows for point in row.points)
+    assert all(3000 <= when[point] / 1000 <= 3200 for section in picture.sections for point in section.points)
 
 
 def test_a_record_that_was_wanted_is_still_kept() -> None:

@@ -8,18 +8,18 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, ClassVar
 from xml.etree import ElementTree
 
 import pytest
 from typer.testing import CliRunner
 
+from alpo_elections import corners
+from alpo_elections.arena import Arena
+from alpo_elections.cases import FAULTS, LAN, PAPER, PROTOCOLS, Case, draw, make_arena, measure
+from alpo_elections.cells import cases, measured, runs_of, summarise
+from alpo_elections.report import BEGIN, END, write
 from alpo_sim.broken import Broken
-from alpo_sim.elections import corners
-from alpo_sim.elections.arena import Arena
-from alpo_sim.elections.cases import FAULTS, LAN, PAPER, PROTOCOLS, Case, draw, make_arena, measure
-from alpo_sim.elections.cells import cases, measured, runs_of, summarise
-from alpo_sim.elections.corner_table import corner_rows
-from alpo_sim.elections.report import BEGIN, END, write
 from alpo_sim.main import app
 
 
@@ -66,8 +66,8 @@ def test_a_run_is_the_same_every_time(protocol: str) -> None:
 
 def test_a_run_is_the_same_in_other_processes() -> None:
     script = (
-        "from alpo_sim.elections.cases import Case, measure\n"
-        "from alpo_sim.elections import corners\n"
+        "from alpo_elections.cases import Case, measure\n"
+        "from alpo_elections import corners\n"
         "for p in ('alpo', 'raft', 'draft'):\n"
         "    print([measure(Case(p, 5, 150, 200, f), 3) for f in ('crash', 'chain')])\n"
         "print(corners.play(corners.draw('flapping', 5), 'alpo'))\n"
@@ -155,7 +155,7 @@ def test_the_report_is_made_and_prose_stays(tmp_path: Path) -> None:
     cells = {c.case: c for c in measured(wanted, 3, 1)}
     page = tmp_path / "elections.md"
     page.write_text(f"# Mine\n\nbefore\n\n{BEGIN}\nold\n{END}\n\nafter\n")
-    paths = write(tmp_path, cells, list(corner_rows(2, 1)), "the command")
+    paths = write(tmp_path, cells, list(corners.corner_rows(2, 1)), "the command")
     text = page.read_text()
     assert text.startswith("# Mine\n\nbefore\n") and text.endswith("\nafter\n") and "old" not in text
     assert "| Raft 150-300 |" in text and "`the command`" in text and "Bad worlds" in text
@@ -185,7 +185,9 @@ def test_writes_share_an_fsync_and_hold_back_what_follows() -> None:
     seen: list[tuple[float, str]] = []
 
     class Probe:
-        id, writing, committing = 1, [], []
+        id = 1
+        writing: ClassVar[list[Any]] = []
+        committing: ClassVar[list[Any]] = []
 
         def receive(self, source: int, message: str) -> None:
             seen.append((arena.now_s, message))

@@ -12,12 +12,12 @@ import pytest
 from typer.testing import CliRunner
 
 from alpo.core.machine.journal import Session
-from alpo_sim.explore.canon import LEFT_OUT
+from alpo_sim.explore import SPACES, Wanted
 from alpo_sim.explore.messages import Bounds, Messages
 from alpo_sim.explore.reigns import ReignBounds, Reigns
 from alpo_sim.explore.search import Found, State, search
-from alpo_sim.explore.spaces import SPACES, Wanted
-from alpo_sim.explore.way import lines
+from alpo_sim.explore.state import LEFT_OUT, WAYS
+from alpo_sim.explore.ways import lines
 from alpo_sim.main import app
 from alpo_sim.mutations import MUTATIONS
 from alpo_sim.scenario import Expect
@@ -103,14 +103,18 @@ def test_what_is_left_out_of_a_state_is_there_to_be_left_out() -> None:
     search(space)
     for local, facts in enumerate(space.servers.facts):
         replica = space.servers.take(facts.me.id, local).replica
+        assert replica is not None
         election, leadership = replica.election, replica.leadership
         peers = leadership.peers.values() if leadership is not None else ()
-        changing = (replica.changes.newcomers,) if replica.changes is not None else ()
-        for part in (replica, *vars(replica).values(), election.round, election.cycle, *peers, *changing):
+        reign: tuple[object, ...] = ()
+        if replica.reign is not None:
+            reign = (*vars(replica.reign).values(), replica.reign.changes.newcomers)
+        for part in (replica, *vars(replica).values(), election.round, election.cycle, *peers, *reign):
             if hasattr(part, "__dict__"):
                 found.setdefault(type(part).__name__, set()).update(vars(part))
     for name, attributes in LEFT_OUT.items():
         assert set(attributes) <= found[name], name
+    assert set().union(*found.values()) >= WAYS
 
 
 def test_a_lost_disk_is_replaced() -> None:
@@ -131,7 +135,9 @@ def test_a_lost_disk_is_replaced() -> None:
     (state,) = states("wipe", 2)
     (state,) = states("miss", 1, 2)
     for _ in range(30):
-        shown.append(space.servers.take(2, state[1]).replica.status_text)
+        replica = space.servers.take(2, state[1]).replica
+        assert replica is not None
+        shown.append(replica.status_text)
         been.add(state)
         state = (states("deliver", 0) or [state])[-1]  # what was sent last arrives first
     assert list(dict.fromkeys(shown)) == ["EMPTY", "RECOVERING", "VOTING"]

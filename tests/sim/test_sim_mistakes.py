@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from alpo_sim.mutations.mistakes import MISTAKES, Mistaken
+from alpo_sim.mutations.operator_mistakes import MISTAKES, Mistaken
 from alpo_sim.verdict import run_world
 
 TOLD = {

@@ -10,17 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alpo.core.entries import join_payloads
-from alpo.core.inputs import (
-    AppendRun,
-    DropSession,
-    Initialise,
-    ListSessions,
-    OpenSession,
-    PeerAddress,
-    ReadIndex,
-    Stop,
-)
+from alpo.core.inputs import PeerAddress, Stop
 from alpo.core.messages import Message
+from alpo.core.requests import AppendRun, DropSession, Initialise, ListSessions, OpenSession, ReadIndex
 from alpo.core.settings import Settings
 from alpo_sim.actions import Ask, Boot, Clock, Configure, Crash, Link, Move, Persist, Serve, Step, Wipe
 from alpo_sim.ask_text import Names
@@ -169,6 +161,13 @@ def test_the_example_of_the_module_is_one() -> None:
     text = Path(module.__file__).read_text(encoding="utf-8").split('"""')[1]
     example = "\n".join(line[4:] for line in text.splitlines() if line.startswith("    "))
     assert parse(example).founded
+
+
+def test_what_an_older_release_wrote_is_read() -> None:
+    path = Path(__file__).parents[1] / "scenarios" / "late-word-of-an-empty-disk.txt"
+    text = path.read_text("utf-8")
+    older = text.replace("SnapshotPart", "BasePart").replace("SnapshotAnswer", "BaseAnswer")
+    assert older != text and parse(older) == parse(text)
 
 
 def test_every_message_can_be_written() -> None:

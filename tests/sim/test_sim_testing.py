@@ -19,7 +19,7 @@ import alpo
 from alpo.client.sync import SyncLog
 from alpo.core.entries import Entry
 from alpo.testing import Broken, Cluster, Stuck
-from alpo.testing.logs import SimulatedHandle, SimulatedLog
+from alpo.testing.logs import SimulatedLog
 
 BACKENDS = ("asyncio", "trio")
 
@@ -143,7 +143,7 @@ def test_followers_have_no_gap_and_no_repeat(backend: str) -> None:
 
 async def handles(cluster: Cluster) -> None:
     async with cluster.connect(client="fast") as log:
-        told: list[SimulatedHandle] = []
+        told: list[object] = []
         many = [log.append_nowait(b"%d" % n) for n in range(50)]
         many[0].add_done_callback(told.append)
         assert not many[0].done

@@ -109,6 +109,6 @@ import sys
 
 def test_mine():
     loaded = {name for name in sys.modules if name.startswith(("alpo", "_alpo"))}
-    assert loaded == {"alpo", "alpo.errors", "alpo.testing_plugin"}
+    assert loaded == {"alpo", "alpo._version", "alpo.errors", "alpo.testing_plugin"}
 """)
     assert "1 passed" in told

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from alpo.core.inputs import Input, Received
-from alpo.core.messages import BasePart, Envelope, StartAnswer
+from alpo.core.messages import Envelope, SnapshotPart, StartAnswer
 from alpo.core.ready import Ready
 from alpo.core.replica import Replica
 from alpo.storage.memory import MemoryStore
@@ -33,7 +33,7 @@ IN_EVERY_RUN = range(1, 9)
 def trace_of(seed: int, seconds: int) -> str:
     world = World(Options.draw(seed, seconds=seconds))
     file = io.StringIO()
-    world.stage.watchers.append(Tracer(world, file))
+    world.stage.watchers.append(Tracer(world.stage, file))
     verdict = run_world(world)
     return f"{file.getvalue()}{verdict._replace(cpu_s=0)}"
 
@@ -171,7 +171,7 @@ class Counted(Watcher):
         self._seen: set[tuple[object, ...]] = set()
 
     def sent(self, host: Host, envelope: Envelope) -> None:
-        self.parts += isinstance(envelope.message, BasePart) and envelope.message.part > 0
+        self.parts += isinstance(envelope.message, SnapshotPart) and envelope.message.part > 0
 
     def stepped(self, host: Host, inputs: Sequence[Input], ready: Ready) -> None:
         for each in inputs:

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import sqlite3
+import struct
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from sound_log import fill
 from store_kit import LogBuilder, SqliteBench, base_of, table, write
 
 from alpo.core.disk import StartState
 from alpo.core.entries import Entry, seal
 from alpo.core.members import StartStatus
+from alpo.spark.columns import ARROW
 from alpo.spark.files import FileOrigin
 from alpo.spark.jobs.members import Member
 from alpo.spark.options import ReadOptions
 from alpo.spark.origin import Extent, Origin, SourceError, Stretch
-from alpo.spark.ranges import cut
+from alpo.spark.ranges import Range, cut
 from alpo.spark.reading import origin_of, pinned, rows_of, span_of
-from alpo.storage.schema import COLUMNS, DB_NAME
+from alpo.storage.schema import DB_NAME
+from alpo.storage.tables import COLUMNS
 
 CLUSTER = (b"c" * 16).hex()
 _MEMBERS = [[1, "h:1", 0, "aa" * 16, 1, []]]
@@ -144,3 +149,31 @@ def reseal(path: str, id: int, **changed: Any) -> Entry:
         names = COLUMNS.replace(",", " = ?,") + " = ?"
         db.execute(f"UPDATE log SET {names} WHERE id = ?", (*after, id))
         return before
+
+
+def fifty(directory: Path) -> Replica:
+    """Payloads 1 … 50, every third entry a batch of three, some entries without payloads."""
+    replica, found = Replica(directory), some(1, 50)
+    replica.append((), *found[:9], (), *found[9:])
+    return replica
+
+
+def batches(log: Replica, first: int, last: int) -> list[pa.RecordBatch]:
+    """LSNs ``first`` to ``last``, all columns."""
+    return list(rows_of(FileOrigin(log.path), Range(first, last, 0), ARROW.names, True))
+
+
+def by_definition(found: list[dict[str, Any]]) -> str:
+    """The digest as docs/spark.md has it."""
+    parts: list[bytes] = []
+    for name in ("lsn", "id", "term", "time", "client", "serial", "payload"):
+        values = [row[name] for row in found]
+        if name == "time":
+            values = [round(value.timestamp() * 1_000_000) for value in values]
+        if name in ("client", "payload"):
+            values = [value.encode() if isinstance(value, str) else value for value in values]
+            parts += [b"".join(struct.pack("<i", len(value)) for value in values), b"".join(values)]
+        else:
+            parts.append(b"".join(struct.pack("<q", value) for value in values))
+    digests = [hashlib.blake2b(part, digest_size=16).digest() for part in parts]
+    return hashlib.blake2b(b"".join(digests), digest_size=16).hexdigest()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import subprocess
 import sys
@@ -32,6 +33,7 @@ if __name__ == "__main__":
 
 from harness import cluster  # noqa: E402
 from ports import free_port  # noqa: E402
+from probe import until  # noqa: E402
 
 from alpo import connect  # noqa: E402
 from alpo.spark.java import find_java  # noqa: E402
@@ -96,10 +98,13 @@ async def connect_server(folder: Path, package: Path, given: dict[str, str]) -> 
             command, stdin=subprocess.DEVNULL, stdout=out.wrapped, stderr=out.wrapped, cwd=folder,
             env=given | {"PYTHONPATH": f"{package}:{given['PYTHONPATH']}"},
         )
+
+    async def up() -> bool:
+        assert process.poll() is None, "the Spark Connect server has ended"
+        return await listens(port)
+
     try:
-        while not await listens(port):
-            assert process.poll() is None, "the Spark Connect server has ended"
-            await trio.sleep(0.1)
+        await until(up, math.inf)
         yield f"sc://127.0.0.1:{port}"
     except BaseException:
         print((await log.read_text("utf-8", "replace"))[-8000:], file=sys.stderr)

@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,30 +47,42 @@ def session(folder: Path) -> SparkSession:
     )
 
 
+def killed(order: dict[str, Any], pids: list[int]) -> None:
+    """Killed; or only paused, and everything of it."""
+    all_pids = [*pids, os.getpid()]
+    Path(order["checkpoint"] + ".died").write_text(json.dumps(all_pids), "utf-8")
+    for pid in all_pids:
+        os.kill(pid, signal.SIGSTOP if order.get("pause") else signal.SIGKILL)
+
+
+def before(function: Callable[..., Any], die: Callable[[], None]) -> Callable[..., Any]:
+    def call(*arguments: Any, **options: Any) -> Any:
+        die()
+        return function(*arguments, **options)
+    return call
+
+
+def after(function: Callable[..., Any], die: Callable[[], None]) -> Callable[..., Any]:
+    def call(*arguments: Any, **options: Any) -> Any:
+        function(*arguments, **options)
+        die()
+    return call
+
+
+def small(order: dict[str, Any]) -> None:
+    """So that little data takes several entries, and files."""
+    staging.INLINE_BYTES = order.get("inline_bytes", 2000)
+    for module in (appending, committing):
+        vars(module)["ENTRY_BYTES"] = order.get("entry_bytes", 512)
+    appending.UNDER_WAY_MAX = 2
+
+
 def killing(order: dict[str, Any], pids: list[int]) -> type[AlpoDataSource]:
     """The data source, dying at ``order["kill_at"]`` of batch ``order["kill_batch"]``."""
-
-    def die() -> None:
-        """Killed; or only paused, and everything of it."""
-        all_pids = [*pids, os.getpid()]
-        Path(order["checkpoint"] + ".died").write_text(json.dumps(all_pids), "utf-8")
-        for pid in all_pids:
-            os.kill(pid, signal.SIGSTOP if order.get("pause") else signal.SIGKILL)
+    die = partial(killed, order, pids)
 
     def dies(point: str, batch: int) -> bool:
         return bool(order["kill_at"] == point and batch == order["kill_batch"])
-
-    def before(function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any, **options: Any) -> Any:
-            die()
-            return function(*arguments, **options)
-        return call
-
-    def after(function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any, **options: Any) -> Any:
-            function(*arguments, **options)
-            die()
-        return call
 
     def cut_short(pieces: Any, limit: int) -> Iterator[list[bytes]]:
         """Some entries are on their way, the first ones answered."""
@@ -80,14 +93,9 @@ def killing(order: dict[str, Any], pids: list[int]) -> type[AlpoDataSource]:
 
     _cut = appending.cut
 
-    def small() -> None:
-        staging.INLINE_BYTES = order.get("inline_bytes", 2000)
-        appending.ENTRY_BYTES = committing.ENTRY_BYTES = order.get("entry_bytes", 512)
-        appending.UNDER_WAY_MAX = 2
-
     class KillingWriter(LogStreamWriter):
         def write(self, iterator: Iterator[pa.RecordBatch]) -> Any:
-            small()
+            small(order)
             task = TaskContext.get()
             assert task is not None
             batch = int(task.getLocalProperty("streaming.sql.batchId") or -1)
@@ -104,15 +112,15 @@ def killing(order: dict[str, Any], pids: list[int]) -> type[AlpoDataSource]:
             return message
 
         def commit(self, messages: Any, batchId: int) -> None:
-            small()
+            small(order)
             if dies("before-manifest", batchId):
-                ledger.Ledger.fix = before(ledger.Ledger.fix)  # type: ignore[method-assign]
+                ledger.Ledger.fix = before(ledger.Ledger.fix, die)  # type: ignore[method-assign]
             if dies("after-manifest", batchId):
-                ledger.Ledger.fix = after(ledger.Ledger.fix)  # type: ignore[method-assign]
+                ledger.Ledger.fix = after(ledger.Ledger.fix, die)  # type: ignore[method-assign]
             if dies("mid-append", batchId):
                 committing.cut = cut_short  # type: ignore[attr-defined]
             if dies("after-append", batchId):
-                ledger.Ledger.finish = before(ledger.Ledger.finish)  # type: ignore[method-assign]
+                ledger.Ledger.finish = before(ledger.Ledger.finish, die)  # type: ignore[method-assign]
             super().commit(messages, batchId)
             if dies("after-finish", batchId):
                 die()
@@ -155,7 +163,7 @@ def main(order: dict[str, Any]) -> None:
             if progress["batchId"] >= told:
                 told = progress["batchId"] + 1
                 print(f"batch {told - 1} done", progress["durationMs"], flush=True)
-        query.awaitTermination(0.05)
+        query.awaitTermination(0.05)  # type: ignore[arg-type]  # takes parts of a second, whatever its types say
     query.stop()
     if query.exception() is not None:
         raise SystemExit(str(query.exception()))

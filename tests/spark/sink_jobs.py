@@ -40,13 +40,14 @@ def write_in_every_way(spark: SparkSession, servers: str, folder: Path) -> dict[
         df.write.format("alpo").mode("append").option("servers", servers).options(**options).save()
 
     def each(tag: str, checkpoint: str | None) -> str:
+        def twice(df: Any, batch: int) -> None:
+            for _ in range(2):
+                alpo.spark.append_batch(df, batch, servers=servers, checkpoint=checkpoint)
+
         stream = (
             spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 50).load()
             .selectExpr(f"concat('{tag}-', value) as payload").writeStream
-            .foreachBatch(lambda df, batch: [
-                alpo.spark.append_batch(df, batch, servers=servers, checkpoint=checkpoint) for _ in range(2)
-            ] and None)
-            .start()
+            .foreachBatch(twice).start()
         )
         while stream.isActive and len(stream.recentProgress) < 3:
             stream.awaitTermination(1)

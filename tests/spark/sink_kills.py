@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -28,6 +29,7 @@ if __name__ == "__main__":
     sys.path[:0] = [str(HERE), str(HERE.parent / "cluster")]
 
 from harness import Cluster, cluster  # noqa: E402
+from probe import until  # noqa: E402
 from sink_driver import POINTS  # noqa: E402
 
 from alpo import connect  # noqa: E402
@@ -110,9 +112,8 @@ async def run_case(running: Cluster, case: Case, home: Path) -> Verdict:
     died, logs = home / "checkpoint.died", (home / "first.log", home / "second.log")
     first = await life(order, logs[0])
     killed = None
-    with trio.move_on_after(LIFE_S):
-        while not died.exists() and first.poll() is None:
-            await trio.sleep(0.05)
+    with suppress(trio.TooSlowError):
+        await until(lambda: died.exists() or first.poll() is not None, LIFE_S)
     assert died.exists(), f"the driver never came to {case.point}\n{tail(logs[0])}"
     if not case.zombie:
         await ended(first, logs[0])

@@ -14,7 +14,7 @@ import pytest
 from jobs_kit import Replica, some
 from pipeline_kit import fields, over, pipeline
 
-from alpo.core.cursors import drop_body, set_body
+from alpo.core.machine.cursors import drop_body, set_body
 from alpo.spark.jobs.fan import run_here
 from alpo.storage.events import event_row
 from alpo.storage.schema import DB_NAME

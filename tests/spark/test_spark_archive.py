@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import struct
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from jobs_kit import CLUSTER, FileServers, Replica, read, rows, some
+from jobs_kit import CLUSTER, FileServers, Replica, batches, by_definition, fifty, read, rows, some
 
 from alpo.spark.archive import ArchiveOrigin, JoinedOrigin
 from alpo.spark.archive_file import clear_partials, content_of, write_file
@@ -26,82 +24,20 @@ from alpo.spark.jobs.fan import run_here
 from alpo.spark.manifest import ArchivedRange, Manifest, extend_manifest, read_manifest
 from alpo.spark.origin import DataLoss, SourceError
 from alpo.spark.ranges import Range
-from alpo.spark.reading import rows_of
 
 
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[Replica]:
-    """Payloads 1 … 50, every third entry a batch of three, some entries without payloads."""
-    replica = Replica(tmp_path / "log")
-    batches = some(1, 50)
-    replica.append((), *batches[:9], (), *batches[9:])
+    replica = fifty(tmp_path / "log")
     yield replica
     replica.close()
 
 
 def archived(log: Replica, to: Path, range_rows: int = 10, upto: int | None = None, **given: Any) -> Archived:
-    servers = given.pop("servers", None) or FileServers({1: log.path, 2: log.path, 3: log.path}, **given)
+    servers: Any = given.pop("servers", None) or FileServers({1: log.path, 2: log.path, 3: log.path}, **given)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(archiving, "members_of", lambda *_: servers.members())
         return archive(servers, to, range_rows, upto, run_here)
-
-
-def batches(log: Replica, first: int, last: int) -> list[pa.RecordBatch]:
-    return list(rows_of(FileOrigin(log.path), Range(first, last, 0), ARROW.names, True))
-
-
-# -- content ----------------------------------------------------------------------------------------------------------
-
-
-def by_definition(found: list[dict[str, Any]]) -> str:
-    """The digest as docs/spark.md has it."""
-    parts: list[bytes] = []
-    for name in ("lsn", "id", "term", "time", "client", "serial", "payload"):
-        values = [row[name] for row in found]
-        if name == "time":
-            values = [round(value.timestamp() * 1_000_000) for value in values]
-        if name in ("client", "payload"):
-            values = [value.encode() if isinstance(value, str) else value for value in values]
-            parts += [b"".join(struct.pack("<i", len(value)) for value in values), b"".join(values)]
-        else:
-            parts.append(b"".join(struct.pack("<q", value) for value in values))
-    digests = [hashlib.blake2b(part, digest_size=16).digest() for part in parts]
-    return hashlib.blake2b(b"".join(digests), digest_size=16).hexdigest()
-
-
-def test_a_digest_is_of_the_values_however_they_are_cut(log: Replica) -> None:
-    whole = pa.Table.from_batches(batches(log, 1, 50)).combine_chunks()
-    digests = set()
-    for size in (1, 3, 7, 50):
-        content = Content()
-        for batch in whole.to_batches(size):
-            content.add(batch)
-        digests.add(content.digest())
-        assert (content.rows, content.bytes) == (50, sum(len(row["payload"]) for row in whole.to_pylist()))
-    assert digests == {by_definition(whole.to_pylist())}
-
-
-@pytest.mark.parametrize("name", ARROW.names)
-def test_every_column_counts(log: Replica, name: str) -> None:
-    found = pa.Table.from_batches(batches(log, 1, 50)).to_pylist()
-    before = found[20][name]
-    found[20][name] = before + before[:1] if isinstance(before, bytes | str) else found[21][name]
-    if found[20][name] == before:  # the next row of a batch, or of the same client: another number then
-        found[20][name] = before + 1
-    content = Content()
-    content.add(pa.RecordBatch.from_pylist(found, ARROW))
-    unchanged = by_definition(pa.Table.from_batches(batches(log, 1, 50)).to_pylist())
-    assert content.digest() == by_definition(found) != unchanged
-
-
-def test_no_rows_but_a_logs(log: Replica) -> None:
-    content = Content()
-    with pytest.raises(SourceError, match="not the rows of a log"):
-        content.add(pa.RecordBatch.from_pylist([{"lsn": 1}]))
-    with pytest.raises(SourceError, match="not the rows of a log"):
-        content.add(pa.RecordBatch.from_pylist([dict.fromkeys(ARROW.names)], ARROW))
-    content.add(pa.RecordBatch.from_pylist([], ARROW))
-    assert content.digest() == by_definition([])
 
 
 # -- writing ----------------------------------------------------------------------------------------------------------
@@ -248,7 +184,7 @@ def test_killed_at_any_step_it_can_be_run_again(log: Replica, tmp_path: Path, mo
 
 
 def test_what_is_under_way_elsewhere_is_not_cleared(log: Replica, tmp_path: Path) -> None:
-    seen = []
+    seen: list[Path] = []
 
     def approve(content: Content) -> None:
         clear_partials(tmp_path)
@@ -387,7 +323,12 @@ def test_trimmed_is_what_is_archived_and_not_needed(
     servers = FileServers({1: log.path})
     monkeypatch.setattr(archiving, "members_of", lambda *_: servers.members())
     monkeypatch.setattr(archiving, "slowest_cursor", lambda *_: cursor)
-    monkeypatch.setattr(archiving, "trim", lambda servers, lsn, timeout_s: asked.append(lsn) or lsn)
+
+    def trim(servers: object, lsn: int, timeout_s: float) -> int:
+        asked.append(lsn)
+        return lsn
+
+    monkeypatch.setattr(archiving, "trim", trim)
     assert trim_archived(("h:1",), to, 1.0).first_lsn == 1 and asked == []
     archived(log, to, upto=30)
     trimmed = trim_archived(("h:1",), to, 1.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ def test_what_should_be_there() -> None:
     (lambda rows: [*rows[:-1], rows[-1]._replace(times=9)], 1, 1, 1),
     (lambda rows: [], 7, 0, 5),
 ])
-def test_what_is_not(change, lost: int, doubled: int, wrong: int) -> None:  # type: ignore[no-untyped-def]
+def test_what_is_not(change: Callable[[list[Row]], list[Row]], lost: int, doubled: int, wrong: int) -> None:
     proof = prove(LINES, ENDS, change(expected(LINES, ENDS)))
     assert (proof.lost, proof.doubled, proof.wrong) == (lost, doubled, wrong) and not proof.holds
 

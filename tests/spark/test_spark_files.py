@@ -17,7 +17,7 @@ from alpo.spark.columns import ARROW
 from alpo.spark.origin import DataLoss, Extent, SourceError
 from alpo.spark.ranges import cut
 from alpo.spark.reading import origin_of
-from alpo.storage import column_reads
+from alpo.storage import columns
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_every_payload_once_and_in_order_however_it_is_cut(log: FileLog, size: i
 def test_whatever_pages_and_batches_hold(log: FileLog, monkeypatch: pytest.MonkeyPatch) -> None:
     payloads = mixed(50)
     log.append(payloads)
-    monkeypatch.setattr(column_reads, "COLUMN_BYTES", 10)
+    monkeypatch.setattr(columns, "COLUMN_BYTES", 10)
     monkeypatch.setattr(reading, "BATCH_ROWS", 2)
     monkeypatch.setattr(reading, "JOINED_ROWS", 1)
     assert read_all(options(path=log.path)) == flat(payloads)
@@ -105,7 +105,7 @@ def test_what_was_cleaned_is_a_loss_that_may_be_allowed(log: FileLog) -> None:
 def test_what_is_cleaned_between_planning_and_reading(log: FileLog, monkeypatch: pytest.MonkeyPatch) -> None:
     payloads = mixed(50)
     log.append(payloads)
-    cleaned = []
+    cleaned: list[bool] = []
     real = files.FileOrigin.pages
 
     def pages(self: files.FileOrigin, first_lsn: int, last_lsn: int, turn: int) -> object:

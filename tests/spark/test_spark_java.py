@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -123,10 +124,10 @@ def test_doctor_says_what_is_there_and_what_to_do(monkeypatch: pytest.MonkeyPatc
 def test_doctor_finds_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     def version(package: str) -> str:
         if package == "pyspark":
-            raise fitness.metadata.PackageNotFoundError(package)
+            raise metadata.PackageNotFoundError(package)
         return "17.0.1"
 
-    monkeypatch.setattr(fitness.metadata, "version", version)
+    monkeypatch.setattr(metadata, "version", version)
     monkeypatch.setattr(java, "_packaged", lambda: None)
     facts = {fact.check: fact for fact in fitness.examine({"PATH": "/nowhere"})}
     assert not facts["pyspark"].ok and "4.2 or newer, below 5" in facts["pyspark"].says

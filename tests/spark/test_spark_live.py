@@ -12,7 +12,7 @@ from harness import Cluster, cluster
 from spark_kit import options, read_all, read_span
 
 from alpo import connect
-from alpo.client.reading import Pages
+from alpo.client.pages import Pages
 from alpo.spark import live
 from alpo.spark.live import ServerOrigin
 from alpo.spark.options import ReadOptions
@@ -34,7 +34,7 @@ async def filled(running: Cluster) -> list[tuple[int, bytes]]:
     return [(lsn, b"%d" % at) for at, lsn in enumerate(rows)]
 
 
-def of(running: Cluster, **given: object) -> ReadOptions:
+def of(running: Cluster, **given: Any) -> ReadOptions:
     return options(servers=running.addresses, **given)
 
 
@@ -69,7 +69,7 @@ async def test_a_replica_that_dies_in_the_middle_and_one_that_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What they had given stays, another gives the rest: nothing twice, nothing left out."""
-    monkeypatch.setattr("alpo.client.reading.PAGE_BYTES_MAX", 30)
+    monkeypatch.setattr("alpo.client.pages.PAGE_BYTES_MAX", 30)
     monkeypatch.setattr(live, "_REPLICA_S", 0.5)
     async with cluster(tmp_path, proxied=False) as running:
         wanted = await filled(running)
@@ -94,7 +94,7 @@ async def test_a_replica_that_dies_in_the_middle_and_one_that_hangs(
         monkeypatch.setattr(Pages, "_take", take)
 
         def rows(turn: int, first: int, last: int) -> list[tuple[int, bytes]]:
-            found = []
+            found: list[tuple[int, bytes]] = []
             for batch in rows_of(origin, Range(first, last, turn), ["lsn", "payload"], True):
                 found += zip(*(column.to_pylist() for column in batch.columns), strict=True)
             return found

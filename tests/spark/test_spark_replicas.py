@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 import trio
 from harness import Cluster, cluster
+from probe import until
 
 from alpo import connect
 
@@ -51,7 +52,7 @@ def watched(folder: Path, first: int) -> type:
                 asked.append(replica)
                 return pages_of(origin, replica, *span)
 
-            ServerOrigin._pages_of = noted  # type: ignore[method-assign]
+            ServerOrigin._pages_of = noted  # type: ignore[method-assign, assignment]
             try:
                 rows = 0
                 for batch in LogReader.read(self, partition):
@@ -76,15 +77,6 @@ def watched(folder: Path, first: int) -> type:
             return Reader(ReadOptions.of(self.options, streaming=False), columns_of(schema))
 
     return Watched
-
-
-async def until_there(path: Path) -> None:
-    """Wait for a file that a worker makes."""
-    with trio.move_on_after(WITHIN_S):
-        while not await trio.Path(path).exists():
-            await trio.sleep(0.02)
-        return
-    raise AssertionError(f"not within {WITHIN_S:g} s: {path}")
 
 
 async def filled(running: Cluster) -> None:
@@ -116,7 +108,7 @@ async def test_a_replica_that_fails_in_the_middle_of_a_job(spark: SparkSession, 
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(job)
-                await until_there(tmp_path / "third")
+                await until(trio.Path(tmp_path / "third").exists, WITHIN_S)
                 if fault == "killed":
                     running.servers[victim].kill()
                 else:

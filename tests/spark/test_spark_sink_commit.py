@@ -7,6 +7,7 @@ import random
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -187,7 +188,7 @@ def test_a_zombie_that_wakes_in_the_middle_of_a_commit(tmp_path: Path, sleeps: i
             await commit(Job(CLIENT, batch, "new"), parts, new.ledger, log.open)
 
     @asynccontextmanager
-    async def open_sleepily(client: str | None, cluster: str) -> AsyncIterator[object]:
+    async def open_sleepily(client: str | None, cluster: str) -> AsyncIterator[Any]:
         if sleeps == 0:
             await sleep()
         async with log.open(client, cluster) as writer:
@@ -384,20 +385,6 @@ def test_an_unnumbered_job_appends_again_when_it_is_run_again(tmp_path: Path) ->
     for _ in range(2):
         trio.run(commit_unnumbered, staged(rows(0, 100), None, 0, 3), None, log.open)
     assert log.payloads == rows(0, 100) * 2
-
-
-def test_payloads_are_bytes_or_text_and_never_null() -> None:
-    def of(values: list[object], kind: pa.DataType) -> Part:
-        batch = pa.RecordBatch.from_arrays([pa.array(values, kind)], names=["payload"])
-        return stage([batch], Tag(QUERY, "r", 0, 0, 0), None)
-
-    for kind in (pa.string(), pa.large_string()):
-        assert list(staging.payloads(of(["ä", ""], kind), None)) == [["ä".encode(), b""]]
-    assert list(staging.payloads(of([b"\xff"], pa.large_binary()), None)) == [[b"\xff"]]
-    with pytest.raises(SourceError, match="NULL"):
-        of([b"a", None], pa.binary())
-    with pytest.raises(SourceError, match="int64"):
-        of([1], pa.int64())
 
 
 def test_a_partition_without_a_directory_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,13 +1,16 @@
-"""The options of a write: what is taken, and what the user is told otherwise."""
+"""The options and the payloads of a write: what is taken, and what the user is told otherwise."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+from alpo.spark import staging
 from alpo.spark.options import WriteOptions
 from alpo.spark.origin import SourceError
+from alpo.spark.staging import Part, Tag, stage
 
 SERVERS = {"servers": "h:1,i:2"}
 
@@ -45,3 +48,17 @@ def test_what_cannot_be_is_told(streaming: bool, given: dict[str, str], said: st
 def test_a_write_needs_servers() -> None:
     with pytest.raises(SourceError, match="option servers"):
         WriteOptions.of({}, streaming=False)
+
+
+def test_payloads_are_bytes_or_text_and_never_null() -> None:
+    def part(values: list[object], kind: pa.DataType) -> Part:
+        batch = pa.RecordBatch.from_arrays([pa.array(values, kind)], names=["payload"])
+        return stage([batch], Tag("q", "r", 0, 0, 0), None)
+
+    for kind in (pa.string(), pa.large_string()):
+        assert list(staging.payloads(part(["ä", ""], kind), None)) == [["ä".encode(), b""]]
+    assert list(staging.payloads(part([b"\xff"], pa.large_binary()), None)) == [[b"\xff"]]
+    with pytest.raises(SourceError, match="NULL"):
+        part([b"a", None], pa.binary())
+    with pytest.raises(SourceError, match="int64"):
+        part([1], pa.int64())

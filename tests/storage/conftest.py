@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from store_kit import Bench, MemoryBench, SqliteBench
 
 
 @pytest.fixture(params=["memory", "sqlite"])
-def bench(request: pytest.FixtureRequest, tmp_path: Path):
+def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
     """Either store, so that both are held to one contract."""
     bench: Bench = MemoryBench() if request.param == "memory" else SqliteBench(tmp_path / "data")
     yield bench
@@ -21,7 +22,7 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path):
 
 
 @pytest.fixture
-def sqlite(tmp_path: Path):
+def sqlite(tmp_path: Path) -> Iterator[SqliteBench]:
     bench = SqliteBench(tmp_path / "data")
     yield bench
     bench.store.close()

@@ -32,18 +32,19 @@ def die_at(step: int, body: Callable[[], None]) -> bool:
 
     fsync, connect = os.fsync, sqlite3.connect
 
-    def traced_connect(*args: Any, **options: Any) -> sqlite3.Connection:
+    def traced_connect(*args: Any, **options: Any) -> Any:
         db = connect(*args, **options)
         db.set_trace_callback(count)
         return db
 
-    def counted_fsync(descriptor: int) -> None:
+    def counted_fsync(fd: Any) -> None:
         count()
-        fsync(descriptor)
+        fsync(fd)
 
     code = 1
     try:
-        os.fsync, sqlite3.connect = counted_fsync, traced_connect
+        os.fsync = counted_fsync
+        vars(sqlite3)["connect"] = traced_connect
         sys.addaudithook(hook)
         body()
         code = 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from store_kit import INCARNATION, SERVER, LogBuilder, SqliteBench, base_of, runs_of, write
 
 from alpo.core.disk import StartState, TableSave
@@ -52,7 +54,9 @@ def table_at(entries: list[Entry], id: int) -> TableSave:
 def fill(bench: SqliteBench, *, applied_id: int = 30, guaranteed_id: int = 35, base_id: int = 0) -> list[Entry]:
     """Bring it about in a new store; all entries, those below the base too."""
     entries = sound_entries()
-    marks = {"guaranteed_id": guaranteed_id, "fully_replicated_id": min(28, guaranteed_id), "term": 5, "vote": 6}
+    marks: dict[str, Any] = {
+        "guaranteed_id": guaranteed_id, "fully_replicated_id": min(28, guaranteed_id), "term": 5, "vote": 6,
+    }
     table = table_at(entries, applied_id) if applied_id else None
     bench.store.commit([write(entries, runs=runs_of(entries), start=START, table=table, **marks)])
     if base_id:

@@ -134,6 +134,11 @@ def cleaning(upto: Entry, entries: list[Entry] | None = None, **fields: Any) -> 
     return write(entries, **fields)
 
 
+def unexpected(error: BaseException) -> None:
+    """What a writer does with an error of which there is to be none."""
+    raise error
+
+
 def runs_of(entries: list[Entry]) -> list[tuple[int, int]]:
     """(term, first id) of every run among ``entries``."""
     return [(e.term, e.id) for i, e in enumerate(entries) if i == 0 or entries[i - 1].term != e.term]

@@ -11,7 +11,7 @@ from store_kit import SqliteBench
 
 from alpo.core.disk import SessionRow
 from alpo.core.entries import Entry, seal
-from alpo.storage import audit, column_reads
+from alpo.storage import audit, columns
 from alpo.storage.audit import Verdict, _as_kept, require_sound, tell, verify
 from alpo.storage.connections import connect_writer
 from alpo.storage.interface import DamagedStore
@@ -22,7 +22,7 @@ from alpo.storage.rows import applied_to_json, run_checksum, session_to_blob, te
 @pytest.fixture(autouse=True, params=[512, 1, 3])
 def columns_at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Entries that are sound are looked at together, so many at a time."""
-    monkeypatch.setattr(column_reads, "COLUMN_ROWS", request.param)
+    monkeypatch.setattr(columns, "COLUMN_ROWS", request.param)
 
 
 def check(sqlite: SqliteBench) -> Verdict:

@@ -8,7 +8,7 @@ import pytest
 from store_kit import LogBuilder, SqliteBench, write
 
 from alpo.core.entries import DamagedEntry, Entry, Kind, body_digest, header_check, join_payloads
-from alpo.storage import column_reads
+from alpo.storage import columns as columns_module
 from alpo.storage.columns import Columns, by_client, only, rise, verify_columns
 from alpo.storage.digest import Span
 from alpo.storage.offline import open_source
@@ -106,8 +106,8 @@ def test_serials_of_each_client() -> None:
 
 @pytest.mark.parametrize(("rows", "size"), [(512, 512 << 10), (7, 512 << 10), (512, 30), (512, 1)])
 def test_a_file_read_by_columns(sqlite: SqliteBench, monkeypatch: pytest.MonkeyPatch, rows: int, size: int) -> None:
-    monkeypatch.setattr(column_reads, "COLUMN_ROWS", rows)
-    monkeypatch.setattr(column_reads, "COLUMN_BYTES", size)
+    monkeypatch.setattr(columns_module, "COLUMN_ROWS", rows)
+    monkeypatch.setattr(columns_module, "COLUMN_BYTES", size)
     entries = some()
     sqlite.store.commit([write(entries)])
     found: list[Entry] = []

@@ -7,10 +7,11 @@ import hashlib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from store_kit import LogBuilder, cleaning, write
+from store_kit import Bench, LogBuilder, SqliteBench, cleaning, write
 
 from alpo.core.entries import Entry, body_digest, header_check, seal
 from alpo.storage.digest import DamagedAt, Span, read_on
+from alpo.storage.interface import Store
 
 
 def _log(count: int = 60) -> list[Entry]:
@@ -20,13 +21,13 @@ def _log(count: int = 60) -> list[Entry]:
     ]
 
 
-def _filled(bench, count: int = 60) -> list[Entry]:
+def _filled(bench: Bench, count: int = 60) -> list[Entry]:
     entries = _log(count)
     bench.store.commit([write(entries)])
     return entries
 
 
-def _read(store, first_id: int, last_id: int, bytes_max: int) -> tuple[Span, int]:
+def _read(store: Store, first_id: int, last_id: int, bytes_max: int) -> tuple[Span, int]:
     """The digest of a range, and in how many looks."""
     span, looks = Span.before(first_id), 0
     while span.last_id < last_id:
@@ -37,7 +38,7 @@ def _read(store, first_id: int, last_id: int, bytes_max: int) -> tuple[Span, int
     return span, looks
 
 
-def test_it_is_what_the_documentation_says():
+def test_it_is_what_the_documentation_says() -> None:
     entries = _log()
     digest = bytes(16)
     for entry in entries[4:9]:
@@ -52,7 +53,7 @@ def test_it_is_what_the_documentation_says():
 
 
 @given(at=st.integers(0, 29), field=st.sampled_from(Entry._fields[1:-1]))
-def test_every_field_of_every_entry_counts(at, field):
+def test_every_field_of_every_entry_counts(at: int, field: str) -> None:
     entries = _log(30)
     old = entries[at]
     if field == "body":
@@ -72,7 +73,7 @@ def test_every_field_of_every_entry_counts(at, field):
 
 
 @pytest.mark.parametrize("bytes_max", [1, 1_000, 1 << 20])
-def test_read_from_a_store_in_pieces(bench, bytes_max):
+def test_read_from_a_store_in_pieces(bench: Bench, bytes_max: int) -> None:
     entries = _filled(bench)
     for first, last in [(1, 60), (1, 1), (7, 31), (60, 60)]:
         span, looks = _read(bench.store, first, last, bytes_max)
@@ -82,7 +83,7 @@ def test_read_from_a_store_in_pieces(bench, bytes_max):
     assert _read(bench.store, 61, 99, bytes_max) == (Span.before(61), 0)
 
 
-def test_what_was_cleaned_is_in_no_digest(bench):
+def test_what_was_cleaned_is_in_no_digest(bench: Bench) -> None:
     entries = _filled(bench)
     bench.store.commit([cleaning(entries[19], guaranteed_id=60, fully_replicated_id=60, term=2)])
     assert _read(bench.store, 20, 60, 1 << 20) == (Span.before(20), 0)
@@ -90,7 +91,7 @@ def test_what_was_cleaned_is_in_no_digest(bench):
 
 
 @pytest.mark.parametrize("bytes_max", [1, 1_000, 1 << 20])
-def test_damage_is_named(sqlite, bytes_max):
+def test_damage_is_named(sqlite: SqliteBench, bytes_max: int) -> None:
     entries = _filled(sqlite)
     sqlite.tamper("UPDATE log SET body = body || x'00' WHERE id = 20")
     sqlite.tamper("DELETE FROM log WHERE id = 40")
@@ -101,7 +102,7 @@ def test_damage_is_named(sqlite, bytes_max):
     assert _read(sqlite.store, 21, 39, bytes_max)[0] == Span.before(21).followed_by(entries[20:39])
 
 
-def test_another_entry_that_is_sealed_well_is_no_damage(sqlite):
+def test_another_entry_that_is_sealed_well_is_no_damage(sqlite: SqliteBench) -> None:
     entries = _filled(sqlite)
     old = entries[29]
     new = seal(*old[:4], old.lsn, b"another", old.client, old.serial, old.epoch, 1)

@@ -8,26 +8,26 @@ import threading
 from contextlib import closing
 
 import pytest
-from store_kit import LogBuilder, SqliteBench, write
+from store_kit import Bench, LogBuilder, SqliteBench, unexpected, write
 
 from alpo.storage import events as events_module
 from alpo.storage import writer as writer_module
 from alpo.storage.events import FIELDS_CHARS_MAX, EventRow, event_row
-from alpo.storage.interface import Rest
+from alpo.storage.interface import Rest, Store
 from alpo.storage.writer import Writer
 
 WAIT_S = 30
 
 
-def named(store, before=0, count=100):
+def named(store: Store, before: int = 0, count: int = 100) -> list[str]:
     return [event.name for event in store.read_events(before, count)]
 
 
-def rows(*names):
+def rows(*names: str) -> list[EventRow]:
     return [event_row(1_700_000_000_000 + at, name, {"term": at}) for at, name in enumerate(names)]
 
 
-def test_they_ride_along_with_a_commit_and_outlive_a_restart(bench):
+def test_they_ride_along_with_a_commit_and_outlive_a_restart(bench: Bench) -> None:
     log = LogBuilder()
     bench.store.note(rows("canvass", "leader"))
     assert named(bench.store) == []
@@ -44,7 +44,7 @@ def test_they_ride_along_with_a_commit_and_outlive_a_restart(bench):
     assert store.boot().last_id == 5
 
 
-def test_they_are_written_at_rest_and_not_before(bench):
+def test_they_are_written_at_rest_and_not_before(bench: Bench) -> None:
     bench.store.note(rows("serving"))
     for rest in (Rest.BUSY, Rest.LULL):
         bench.store.checkpoint(rest)
@@ -53,12 +53,12 @@ def test_they_are_written_at_rest_and_not_before(bench):
     assert named(bench.store) == ["serving"]
 
 
-def test_closing_writes_what_waits(sqlite):
+def test_closing_writes_what_waits(sqlite: SqliteBench) -> None:
     sqlite.store.note(rows("stopped"))
     assert named(sqlite.reopen()) == ["stopped"]
 
 
-def test_pages_of_them(bench):
+def test_pages_of_them(bench: Bench) -> None:
     bench.store.note(rows(*"abcdefg"))
     bench.store.checkpoint(Rest.IDLE)
     assert named(bench.store, count=3) == ["e", "f", "g"]
@@ -66,7 +66,7 @@ def test_pages_of_them(bench):
     assert named(bench.store, before=1) == named(bench.store, count=0) == []
 
 
-def test_the_oldest_make_room(sqlite, monkeypatch):
+def test_the_oldest_make_room(sqlite: SqliteBench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events_module, "ROWS_MAX", 5)
     for name in "abcdefgh":
         sqlite.store.note(rows(name))
@@ -74,14 +74,14 @@ def test_the_oldest_make_room(sqlite, monkeypatch):
     assert [(event.number, event.name) for event in sqlite.store.read_events(0, 100)] == list(enumerate("defgh", 4))
 
 
-def test_what_waits_is_bounded(sqlite):
+def test_what_waits_is_bounded(sqlite: SqliteBench) -> None:
     sqlite.store.note(rows(*map(str, range(events_module.PENDING_MAX + 7))))
     sqlite.store.checkpoint(Rest.IDLE)
     found = named(sqlite.store, count=events_module.ROWS_MAX)
     assert (len(found), found[0]) == (events_module.PENDING_MAX, "7")
 
 
-def test_no_commit_of_its_own_for_an_event(sqlite):
+def test_no_commit_of_its_own_for_an_event(sqlite: SqliteBench) -> None:
     """Many events and one write: one commit; none of them is a reason to reach for the disk."""
     statements: list[str] = []
     sqlite.store._db.set_trace_callback(statements.append)
@@ -92,7 +92,7 @@ def test_no_commit_of_its_own_for_an_event(sqlite):
     assert sum(statement == "COMMIT" for statement in statements) == 1
 
 
-def test_a_full_disk_keeps_them_waiting_and_stops_nothing(sqlite):
+def test_a_full_disk_keeps_them_waiting_and_stops_nothing(sqlite: SqliteBench) -> None:
     db = sqlite.store._db
     (pages,) = db.execute("PRAGMA page_count").fetchone()
     db.execute(f"PRAGMA max_page_count={pages}")
@@ -104,7 +104,7 @@ def test_a_full_disk_keeps_them_waiting_and_stops_nothing(sqlite):
     assert named(sqlite.store) == ["big"]
 
 
-def test_what_is_no_json_becomes_text_and_what_is_too_long_is_left_out():
+def test_what_is_no_json_becomes_text_and_what_is_too_long_is_left_out() -> None:
     row = event_row(5, "x", {"why": OSError("no"), "id": b"\x01\xff", "odd": "\ud800"})
     assert json.loads(row.fields) == {"why": "no", "id": "01ff", "odd": "\ud800"}
     assert row.fields.isascii()
@@ -112,7 +112,7 @@ def test_what_is_no_json_becomes_text_and_what_is_too_long_is_left_out():
     assert json.loads(row.fields) == {"term": 7}
 
 
-def test_the_view_reads_well(sqlite: SqliteBench):
+def test_the_view_reads_well(sqlite: SqliteBench) -> None:
     sqlite.store.note([event_row(1_700_000_000_123, "leader", {"term": 4, "first_id": 9})])
     sqlite.store.checkpoint(Rest.IDLE)
     with closing(sqlite3.connect(f"file:{sqlite.path}?mode=ro", uri=True)) as db:
@@ -122,10 +122,12 @@ def test_the_view_reads_well(sqlite: SqliteBench):
 
 
 @pytest.mark.parametrize("busy", [False, True])
-def test_the_writer_passes_them_on_with_a_write_or_at_rest(bench, busy, monkeypatch):
+def test_the_writer_passes_them_on_with_a_write_or_at_rest(
+    bench: Bench, busy: bool, monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(writer_module, "IDLE_S", 3600 if busy else 0.001)
     done = threading.Event()
-    writer = Writer(bench.store, lambda number: done.set(), pytest.fail)
+    writer = Writer(bench.store, lambda number: done.set(), unexpected)
     writer.note(rows("leader")[0])
     if busy:
         writer.submit(write(LogBuilder().datas(1)))
@@ -140,11 +142,11 @@ def test_the_writer_passes_them_on_with_a_write_or_at_rest(bench, busy, monkeypa
     assert named(bench.reopen())[:1] == ["leader"]
 
 
-def test_the_writer_tells_of_what_was_slow(bench, monkeypatch):
+def test_the_writer_tells_of_what_was_slow(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer_module, "IDLE_S", 3600)
     told: list[tuple[str, float, int]] = []
     done = threading.Semaphore(0)
-    writer = Writer(bench.store, lambda number: done.release(), pytest.fail)
+    writer = Writer(bench.store, lambda number: done.release(), unexpected)
     log = LogBuilder()
     writer.watch(3600, lambda *what: told.append(what), pytest.fail)
     writer.submit(write(log.datas(1)))

@@ -11,7 +11,7 @@ import pytest
 from sound_log import fill
 from store_kit import LogBuilder, SqliteBench, base_of, write
 
-from alpo.storage import column_reads, schema
+from alpo.storage import columns, schema
 from alpo.storage.connections import connect_writer
 from alpo.storage.directory import DirectoryLock
 from alpo.storage.interface import DamagedStore, StoreError, WrongStore
@@ -63,8 +63,10 @@ def test_the_index_of_a_server_that_came_meanwhile_is_left_to_it(sqlite: SqliteB
     lock.release()
 
 
-def test_a_snapshot_is_not_held_while_what_was_read_is_used(sqlite: SqliteBench, monkeypatch) -> None:
-    monkeypatch.setattr(column_reads, "COLUMN_ROWS", 10)
+def test_a_snapshot_is_not_held_while_what_was_read_is_used(
+    sqlite: SqliteBench, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(columns, "COLUMN_ROWS", 10)
     entries = fill(sqlite)
     with open_source(sqlite.directory) as source:
         found = source.walk(1, len(entries))
@@ -116,8 +118,8 @@ def test_pages_that_cannot_be_read_are_gone_past(sqlite: SqliteBench) -> None:
     ]
 
 
-def test_an_end_that_is_rewritten_meanwhile_is_told(sqlite: SqliteBench, monkeypatch) -> None:
-    monkeypatch.setattr(column_reads, "COLUMN_ROWS", 40)
+def test_an_end_that_is_rewritten_meanwhile_is_told(sqlite: SqliteBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(columns, "COLUMN_ROWS", 40)
     entries = fill(sqlite)
     with open_source(sqlite.directory) as source:
         found = source.walk(1, 41)
@@ -128,8 +130,8 @@ def test_an_end_that_is_rewritten_meanwhile_is_told(sqlite: SqliteBench, monkeyp
             list(found)
 
 
-def test_what_is_cleaned_meanwhile_is_left_out(sqlite: SqliteBench, monkeypatch) -> None:
-    monkeypatch.setattr(column_reads, "COLUMN_ROWS", 10)
+def test_what_is_cleaned_meanwhile_is_left_out(sqlite: SqliteBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(columns, "COLUMN_ROWS", 10)
     entries = fill(sqlite)
     with open_source(sqlite.directory) as source:
         found = source.walk(1, 41)
@@ -138,8 +140,8 @@ def test_what_is_cleaned_meanwhile_is_left_out(sqlite: SqliteBench, monkeypatch)
         assert [each.first_id for each in found] == [*range(2, 11), *range(26, 42)]
 
 
-def test_a_file_that_a_server_takes_up_meanwhile_is_told(sqlite: SqliteBench, monkeypatch) -> None:
-    monkeypatch.setattr(column_reads, "COLUMN_ROWS", 10)
+def test_a_file_that_a_server_takes_up_meanwhile_is_told(sqlite: SqliteBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(columns, "COLUMN_ROWS", 10)
     fill(sqlite)
     sqlite.store.close()
     with open_source(sqlite.directory) as source:

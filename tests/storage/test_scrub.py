@@ -6,22 +6,24 @@ import os
 import random
 import sqlite3
 from contextlib import closing
+from pathlib import Path
 
 import pytest
-from store_kit import LogBuilder, cleaning, write
+from store_kit import Bench, LogBuilder, SqliteBench, cleaning, write
 
-from alpo.storage.interface import DamagedStore
+from alpo.core.entries import Entry
+from alpo.storage.interface import DamagedStore, Store
 from alpo.storage.offline import open_source
 from alpo.storage.scrub import ScrubMark, read_sound
 
 
-def _filled(bench, count=100, size=300):
+def _filled(bench: Bench, count: int = 100, size: int = 300) -> list[Entry]:
     entries = LogBuilder().datas(count, size=size)
     bench.store.commit([write(entries)])
     return entries
 
 
-def _scrub_all(store, bytes_max):
+def _scrub_all(store: Store, bytes_max: int) -> tuple[list[int], int]:
     """(damaged ids, stretches) of a whole pass."""
     damaged, next_id, stretches = [], 1, 0
     while True:
@@ -34,7 +36,7 @@ def _scrub_all(store, bytes_max):
 
 
 @pytest.mark.parametrize("bytes_max", [1, 5_000, 1 << 20])
-def test_a_sound_log(bench, bytes_max):
+def test_a_sound_log(bench: Bench, bytes_max: int) -> None:
     entries = _filled(bench)
     damaged, stretches = _scrub_all(bench.store, bytes_max)
     assert damaged == [] and (stretches > 5) == (bytes_max < 10_000)
@@ -44,13 +46,13 @@ def test_a_sound_log(bench, bytes_max):
     assert (found.next_id, found.damaged, found.at_end) == (52, [], False)
 
 
-def test_an_empty_log(bench):
+def test_an_empty_log(bench: Bench) -> None:
     found = bench.store.scrub(1, 1000)
     assert found.damaged == [] and found.at_end
 
 
 @pytest.mark.parametrize("bytes_max", [1, 3_000, 1 << 20])
-def test_rows_changed_and_rows_missing(sqlite, bytes_max):
+def test_rows_changed_and_rows_missing(sqlite: SqliteBench, bytes_max: int) -> None:
     _filled(sqlite)
     sqlite.tamper("UPDATE log SET body = zeroblob(300) || x'01' WHERE id IN (1, 7)")
     sqlite.tamper("UPDATE log SET term = 9 WHERE id = 20")
@@ -60,7 +62,7 @@ def test_rows_changed_and_rows_missing(sqlite, bytes_max):
     assert _scrub_all(sqlite.store, bytes_max)[0] == [1, 7, 20, 30, 40, 41, 42, 43, 99]
 
 
-def test_pages_overwritten(sqlite):
+def test_pages_overwritten(sqlite: SqliteBench) -> None:
     """Whatever SQLite makes of such a page: what can be read is sound, and all else is listed."""
     entries = _filled(sqlite, 2000, 300)
     sqlite.store.close()
@@ -85,7 +87,7 @@ def test_pages_overwritten(sqlite):
     sqlite.path.write_bytes(whole)
 
 
-def test_a_page_that_cannot_be_read_takes_none_of_its_neighbours_entries(sqlite):
+def test_a_page_that_cannot_be_read_takes_none_of_its_neighbours_entries(sqlite: SqliteBench) -> None:
     """The sqlite3 module steps on to the next row before it gives one out."""
     entries = _filled(sqlite, 2000, 300)
     sqlite.store.close()
@@ -111,14 +113,14 @@ def test_a_page_that_cannot_be_read_takes_none_of_its_neighbours_entries(sqlite)
         ]
 
 
-def _holds(db, id):
+def _holds(db: sqlite3.Connection, id: int) -> bool:
     try:
         return db.execute("SELECT body FROM log WHERE id = ?", (id,)).fetchone() is not None
     except sqlite3.DatabaseError:
         return False
 
 
-def test_what_is_sound_before_a_damaged_entry_is_read(sqlite):
+def test_what_is_sound_before_a_damaged_entry_is_read(sqlite: SqliteBench) -> None:
     entries = _filled(sqlite)
     sqlite.tamper("UPDATE log SET term = 9 WHERE id = 20")
     sqlite.tamper("DELETE FROM log WHERE id = 60")
@@ -132,7 +134,7 @@ def test_what_is_sound_before_a_damaged_entry_is_read(sqlite):
             read_sound(sqlite.store, first, 100, 1 << 20)
 
 
-def test_where_it_was_is_remembered(tmp_path):
+def test_where_it_was_is_remembered(tmp_path: Path) -> None:
     mark = ScrubMark(tmp_path)
     assert mark.read() == (1, [], None)
     mark.write(77, [3, 9])

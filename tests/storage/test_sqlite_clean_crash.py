@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from store_kit import SERVER, LogBuilder, base_of, cleaning, row, table, write
+from store_kit import SERVER, LogBuilder, SqliteBench, base_of, cleaning, row, table, write
 
 from alpo.core.disk import Boot
 from alpo.storage import vacuum
@@ -64,7 +64,9 @@ def _opened(directory: Path, state: tuple[bytes, bytes]) -> Iterator[SqliteStore
 
 @pytest.mark.parametrize("spilling", [False, True])
 @pytest.mark.parametrize("with_entries", [False, True])
-def test_a_crash_at_any_step_of_a_cleaning(sqlite, tmp_path, spilling, with_entries):
+def test_a_crash_at_any_step_of_a_cleaning(
+    sqlite: SqliteBench, tmp_path: Path, spilling: bool, with_entries: bool,
+) -> None:
     """``spilling``: its pages reach the WAL before it is committed."""
     log = LogBuilder()
     entries = log.datas(300, size=500)
@@ -96,7 +98,7 @@ def test_a_crash_at_any_step_of_a_cleaning(sqlite, tmp_path, spilling, with_entr
     assert spilling == any(len(wal) > len(disk.states[0][1]) for _, wal in disk.states[:-1])
 
 
-def test_a_crash_at_any_step_of_taking_a_base(sqlite, tmp_path):
+def test_a_crash_at_any_step_of_taking_a_base(sqlite: SqliteBench, tmp_path: Path) -> None:
     entries = LogBuilder().datas(60, size=500)
     sqlite.store.commit([write(entries, guaranteed_id=4, table=table(4, [row("a"), row("old")]))])
     sqlite.store._wal._run("TRUNCATE")
@@ -117,7 +119,9 @@ def test_a_crash_at_any_step_of_taking_a_base(sqlite, tmp_path):
     assert found.count(0) > 5 and found[-1] == 1
 
 
-def test_a_crash_at_any_step_of_giving_back(sqlite, tmp_path, monkeypatch):
+def test_a_crash_at_any_step_of_giving_back(
+    sqlite: SqliteBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(vacuum, "STEP_S", float("inf"))
     entries = LogBuilder().datas(1_000, size=500)
     sqlite.store.commit([write(entries)])
@@ -170,7 +174,7 @@ while True:
 """
 
 
-def test_kill_9_between_cleanings_loses_nothing_that_was_reported(tmp_path):
+def test_kill_9_between_cleanings_loses_nothing_that_was_reported(tmp_path: Path) -> None:
     for _ in range(6):
         with subprocess.Popen(
             [sys.executable, "-c", _CLEANER, str(tmp_path), str(Path(__file__).parent)],

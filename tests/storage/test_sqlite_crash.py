@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from store_kit import SERVER, LogBuilder, row, table, write
+from store_kit import SERVER, LogBuilder, SqliteBench, row, table, write
 
 from alpo.storage.interface import StoreFull
 from alpo.storage.sqlite import SqliteStore
@@ -46,7 +46,7 @@ while True:
 """
 
 
-def test_kill_9_loses_nothing_that_was_reported(tmp_path):
+def test_kill_9_loses_nothing_that_was_reported(tmp_path: Path) -> None:
     for _ in range(6):
         with subprocess.Popen(
             [sys.executable, "-c", _COMMITTER, str(tmp_path), str(Path(__file__).parent)],
@@ -70,7 +70,7 @@ def test_kill_9_loses_nothing_that_was_reported(tmp_path):
         assert next(s for s in boot.sessions if s.client == "a").last_serial == boot.vote
 
 
-def test_a_full_disk_takes_nothing_and_heals(sqlite):
+def test_a_full_disk_takes_nothing_and_heals(sqlite: SqliteBench) -> None:
     log = LogBuilder()
     entries = log.datas(10)
     sqlite.store.commit([write(entries, guaranteed_id=1)])
@@ -115,7 +115,7 @@ except StoreError:
 """
 
 
-def test_a_write_error_puts_the_store_out_of_use_and_a_restart_finds_all_that_was_reported(tmp_path):
+def test_a_write_error_puts_the_store_out_of_use_and_a_restart_finds_all_that_was_reported(tmp_path: Path) -> None:
     run = subprocess.run(
         [sys.executable, "-c", _LIMITED, str(tmp_path), str(Path(__file__).parent)],
         capture_output=True, text=True, check=False,

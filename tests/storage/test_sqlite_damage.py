@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import random
 import shutil
+from pathlib import Path
+from typing import Any
 
 import pytest
-from store_kit import SERVER, LogBuilder, cleaning, row, table, write
+from store_kit import SERVER, LogBuilder, SqliteBench, cleaning, row, table, write
 
+from alpo.core.entries import Entry
 from alpo.storage.interface import DamagedStore, StoreError
 from alpo.storage.rows import base_checksum
 from alpo.storage.sqlite import SqliteStore
@@ -15,14 +18,14 @@ from alpo.storage.sqlite import SqliteStore
 HEADERS = ("term", "kind", "time_ms", "serial", "epoch", "lsn", "count", '"check"')
 
 
-def _filled(sqlite):
+def _filled(sqlite: SqliteBench) -> list[Entry]:
     log = LogBuilder()
     entries = [log.leader(), *log.datas(20), log.data(payloads=(b"a", b"b"))]
     sqlite.store.commit([write(entries)])
     return entries
 
 
-def _columns_stop_at_7(sqlite):
+def _columns_stop_at_7(sqlite: SqliteBench) -> None:
     """With an error that names it, or before it."""
     for first in (1, 6):
         try:
@@ -35,7 +38,7 @@ def _columns_stop_at_7(sqlite):
 
 
 @pytest.mark.parametrize("column", HEADERS)
-def test_a_header_changed(sqlite, column):
+def test_a_header_changed(sqlite: SqliteBench, column: str) -> None:
     _filled(sqlite)
     sqlite.tamper(f"UPDATE log SET {column} = {column} + 1 WHERE id = 7")
     with pytest.raises(DamagedStore, match=r"entry 7\b"):
@@ -56,7 +59,7 @@ def test_a_header_changed(sqlite, column):
         "client = CAST(x'ff' AS TEXT)", "client = x'00'", "term = 'x'", "term = 1.5", "term = -1", "serial = x''",
     ],
 )
-def test_a_column_of_another_value_or_type(sqlite, change):
+def test_a_column_of_another_value_or_type(sqlite: SqliteBench, change: str) -> None:
     _filled(sqlite)
     sqlite.tamper(f"UPDATE log SET {change} WHERE id = 7")
     with pytest.raises(DamagedStore, match=r"entry 7\b"):
@@ -64,7 +67,7 @@ def test_a_column_of_another_value_or_type(sqlite, change):
     _columns_stop_at_7(sqlite)
 
 
-def test_an_entry_missing(sqlite):
+def test_an_entry_missing(sqlite: SqliteBench) -> None:
     _filled(sqlite)
     sqlite.tamper("DELETE FROM log WHERE id BETWEEN 7 AND 8")
     for first, last in ((1, 22), (7, 22), (6, 7), (7, 8), (8, 8), (1, 8), (8, 100)):
@@ -78,7 +81,7 @@ def test_an_entry_missing(sqlite):
     assert len(sqlite.store.read_entries(9, 22, 10_000)) == 14
 
 
-def test_the_searches_notice(sqlite):
+def test_the_searches_notice(sqlite: SqliteBench) -> None:
     entries = _filled(sqlite)
     sqlite.tamper("UPDATE log SET lsn = 1, time_ms = 1")
     with pytest.raises(DamagedStore):
@@ -96,7 +99,7 @@ def test_the_searches_notice(sqlite):
         "UPDATE hard SET term = 'x'", "UPDATE hard SET start = x'00'", "DELETE FROM hard",
     ],
 )
-def test_hard_state_damaged(sqlite, sql):
+def test_hard_state_damaged(sqlite: SqliteBench, sql: str) -> None:
     _filled(sqlite)
     sqlite.tamper(sql)
     with pytest.raises(DamagedStore, match="hard state"):
@@ -120,7 +123,7 @@ def test_hard_state_damaged(sqlite, sql):
         "DELETE FROM log WHERE id >= 3", "DELETE FROM log WHERE id = 4", "DELETE FROM log",
     ],
 )
-def test_what_a_replica_starts_from_damaged(sqlite, sql):
+def test_what_a_replica_starts_from_damaged(sqlite: SqliteBench, sql: str) -> None:
     log = LogBuilder()
     entries = [*log.datas(2, 1), *log.datas(2, 2)]
     sqlite.store.commit([write(entries, guaranteed_id=4, table=table(3, [row("a"), row("b")]))])
@@ -130,7 +133,7 @@ def test_what_a_replica_starts_from_damaged(sqlite, sql):
         sqlite.reopen().boot()
 
 
-def _cleaned(sqlite):
+def _cleaned(sqlite: SqliteBench) -> list[Entry]:
     """Entries 4 … 8 above a base at 3, in runs that begin at 2, 5 and 7."""
     log = LogBuilder()
     entries = [*log.datas(1, 1), *log.datas(3, 2), *log.datas(2, 3), *log.datas(2, 4)]
@@ -148,7 +151,7 @@ def _cleaned(sqlite):
     ],
 )
 @pytest.mark.parametrize("empty", [False, True])
-def test_the_base_damaged(sqlite, sql, empty):
+def test_the_base_damaged(sqlite: SqliteBench, sql: str, empty: bool) -> None:
     entries = _cleaned(sqlite)
     if empty:
         sqlite.store.commit([cleaning(entries[-1])])
@@ -165,7 +168,7 @@ def test_the_base_damaged(sqlite, sql, empty):
         sqlite.reopen()
 
 
-def _set_base(sqlite, **fields):
+def _set_base(sqlite: SqliteBench, **fields: int) -> None:
     """Another base, with a checksum that fits: another file's row, say."""
     base = sqlite.store.boot().base._replace(**fields)
     columns = "id = ?, term = ?, time_ms = ?, next_lsn = ?, checksum = ?"
@@ -173,7 +176,7 @@ def _set_base(sqlite, **fields):
 
 
 @pytest.mark.parametrize("fields", [{"id": 2}, {"id": 4}, {"id": 0}, {"term": 3}, {"time_ms": 2**42}, {"next_lsn": 5}])
-def test_a_base_of_another_log(sqlite, fields):
+def test_a_base_of_another_log(sqlite: SqliteBench, fields: dict[str, int]) -> None:
     _cleaned(sqlite)
     sqlite.reopen().boot()
     _set_base(sqlite, **fields)
@@ -191,7 +194,7 @@ def test_a_base_of_another_log(sqlite, fields):
         " FROM log WHERE id = 4",
     ],
 )
-def test_what_is_above_the_base_damaged(sqlite, sql):
+def test_what_is_above_the_base_damaged(sqlite: SqliteBench, sql: str) -> None:
     _cleaned(sqlite)
     sqlite.reopen().boot()
     sqlite.tamper(sql)
@@ -200,7 +203,7 @@ def test_what_is_above_the_base_damaged(sqlite, sql):
 
 
 @pytest.mark.parametrize("marks", [{"guaranteed_id": 2}, {"table": table(2, [])}, {"table": None}])
-def test_a_log_cleaned_beyond_what_it_vouches_for(sqlite, marks):
+def test_a_log_cleaned_beyond_what_it_vouches_for(sqlite: SqliteBench, marks: dict[str, Any]) -> None:
     entries = LogBuilder().datas(5)
     sqlite.store.commit([write(entries)])
     sqlite.store.commit([cleaning(entries[2], **marks)])
@@ -208,7 +211,7 @@ def test_a_log_cleaned_beyond_what_it_vouches_for(sqlite, marks):
         sqlite.reopen().boot()
 
 
-def test_an_entry_missing_above_the_base_was_not_cleaned(sqlite):
+def test_an_entry_missing_above_the_base_was_not_cleaned(sqlite: SqliteBench) -> None:
     entries = _cleaned(sqlite)
     sqlite.tamper("DELETE FROM log WHERE id = 4")
     for first, last in ((4, 8), (4, 4)):
@@ -222,7 +225,7 @@ def test_an_entry_missing_above_the_base_was_not_cleaned(sqlite):
     assert sqlite.store.read_entries(5, 8, 10_000) == entries[4:]
 
 
-def test_a_flipped_byte_anywhere_is_reported_or_changes_nothing(sqlite, tmp_path):
+def test_a_flipped_byte_anywhere_is_reported_or_changes_nothing(sqlite: SqliteBench, tmp_path: Path) -> None:
     log = LogBuilder()
     entries = [log.leader(), *log.datas(60, size=200), log.data(payloads=(bytes(9000), b"b")), log.data()]
     last = entries[-1].id
@@ -251,7 +254,7 @@ def test_a_flipped_byte_anywhere_is_reported_or_changes_nothing(sqlite, tmp_path
     assert reported > 100
 
 
-def test_a_commit_of_what_cannot_be_stored_is_undone(sqlite):
+def test_a_commit_of_what_cannot_be_stored_is_undone(sqlite: SqliteBench) -> None:
     entries = _filled(sqlite)
     log = LogBuilder(23)
     with pytest.raises(StoreError):

@@ -62,7 +62,7 @@ def _forget_rows(path: Path, by: int) -> None:
     path.write_bytes(file)
 
 
-def test_a_page_that_forgets_its_last_rows_of_a_store_that_was_closed(sqlite, tmp_path):
+def test_a_page_that_forgets_its_last_rows_of_a_store_that_was_closed(sqlite: SqliteBench, tmp_path: Path) -> None:
     _fill(sqlite)
     sqlite.store.close()
     for by in (1, 2, 4, 8):
@@ -75,7 +75,7 @@ def test_a_page_that_forgets_its_last_rows_of_a_store_that_was_closed(sqlite, tm
             SqliteStore.open(directory, SERVER)
 
 
-def test_a_page_that_forgets_its_last_rows_under_a_wal_without_it(sqlite, tmp_path):
+def test_a_page_that_forgets_its_last_rows_under_a_wal_without_it(sqlite: SqliteBench, tmp_path: Path) -> None:
     entries = _fill(sqlite)
     sqlite.store._wal._run("TRUNCATE")
     sqlite.store.commit([write(vote=1)])
@@ -85,7 +85,7 @@ def test_a_page_that_forgets_its_last_rows_under_a_wal_without_it(sqlite, tmp_pa
         SqliteStore.open(tmp_path / "damaged", SERVER)
 
 
-def test_a_page_that_the_wal_has_anew_does_not_matter(sqlite, tmp_path):
+def test_a_page_that_the_wal_has_anew_does_not_matter(sqlite: SqliteBench, tmp_path: Path) -> None:
     entries = _fill(sqlite)
     sqlite.store._wal._run("TRUNCATE")
     entries += LogBuilder(302, entries[-1].lsn + 1, entries[-1].time_ms + 1).datas(1)
@@ -96,7 +96,7 @@ def test_a_page_that_the_wal_has_anew_does_not_matter(sqlite, tmp_path):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_sound_stores_are_sound(tmp_path, seed):
+def test_sound_stores_are_sound(tmp_path: Path, seed: int) -> None:
     """Whatever was appended, expunged and cleaned, in rows of all sizes, with what in the WAL."""
     rng = random.Random(seed)
     sqlite = SqliteBench(tmp_path / "data")
@@ -138,7 +138,7 @@ def test_sound_stores_are_sound(tmp_path, seed):
         lambda db: db.execute("UPDATE sqlite_master SET sql = sql || ' ' WHERE name = 'applied'"),
     ],
 )
-def test_a_schema_that_was_damaged(sqlite, change: Callable[[sqlite3.Connection], object]):
+def test_a_schema_that_was_damaged(sqlite: SqliteBench, change: Callable[[sqlite3.Connection], object]) -> None:
     sqlite.store.close()
     with closing(sqlite3.connect(sqlite.path, isolation_level=None)) as db:
         db.execute("PRAGMA writable_schema=ON")
@@ -147,7 +147,7 @@ def test_a_schema_that_was_damaged(sqlite, change: Callable[[sqlite3.Connection]
         SqliteStore.open(sqlite.directory, SERVER)
 
 
-def test_what_an_operator_added_is_left_alone(sqlite):
+def test_what_an_operator_added_is_left_alone(sqlite: SqliteBench) -> None:
     entries = _fill(sqlite)
     sqlite.store.close()
     with closing(sqlite3.connect(sqlite.path, isolation_level=None)) as db:
@@ -156,7 +156,7 @@ def test_what_an_operator_added_is_left_alone(sqlite):
     assert list(sqlite.store.replay(1)) == entries
 
 
-def test_verify_says_so(sqlite):
+def test_verify_says_so(sqlite: SqliteBench) -> None:
     _fill(sqlite)
     sqlite.store.close()
     with open_source(sqlite.path) as source:

@@ -11,12 +11,13 @@ import os
 import shutil
 import sqlite3
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
-from store_kit import SERVER, LogBuilder, cleaning, write
+from store_kit import SERVER, LogBuilder, SqliteBench, cleaning, write
 
 from alpo.core.disk import Write
 from alpo.storage.interface import Rest, StoreError, StoreFull
@@ -27,7 +28,7 @@ MIB = 1 << 20
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path):
+def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 16 MiB."""
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -69,7 +70,7 @@ def _as_after_a_crash(disk: Path, to: Path) -> tuple[int, int]:
         shutil.rmtree(to)
 
 
-def test_a_full_disk_takes_nothing_loses_nothing_and_heals(small_disk, tmp_path):
+def test_a_full_disk_takes_nothing_loses_nothing_and_heals(small_disk: Path, tmp_path: Path) -> None:
     store = SqliteStore.open(small_disk, SERVER)
     log = LogBuilder()
     entries = log.datas(20, size=1000)
@@ -99,7 +100,7 @@ def test_a_full_disk_takes_nothing_loses_nothing_and_heals(small_disk, tmp_path)
     store.close()
 
 
-def test_the_disk_fills_up_again_and_again_under_a_writer(small_disk):
+def test_the_disk_fills_up_again_and_again_under_a_writer(small_disk: Path) -> None:
     """Every write that was reported is there, in order, and the writer never fails."""
     store = SqliteStore.open(small_disk, SERVER)
     done = [0]
@@ -141,7 +142,7 @@ def test_the_disk_fills_up_again_and_again_under_a_writer(small_disk):
     store.close()
 
 
-def test_giving_back_on_a_full_disk_can_wait(small_disk):
+def test_giving_back_on_a_full_disk_can_wait(small_disk: Path) -> None:
     store = SqliteStore.open(small_disk, SERVER)
     log = LogBuilder()
     first = log.datas(200, size=20_000)
@@ -173,10 +174,10 @@ class _Failing:
         self._code = code
         self.tries = 0
 
-    def __getattr__(self, name: str):
+    def __getattr__(self, name: str) -> Any:
         return getattr(self._db, name)
 
-    def execute(self, sql: str, *parameters: object):
+    def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
         if sql == "COMMIT":
             self.tries += 1
             error = sqlite3.OperationalError("disk I/O error")
@@ -187,11 +188,14 @@ class _Failing:
 
 
 @pytest.mark.parametrize("code", [sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR])
-def test_an_fsync_that_fails_is_not_tried_again(sqlite, code):
+def test_an_fsync_that_fails_is_not_tried_again(
+    sqlite: SqliteBench, code: int, monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A kernel that failed an fsync may have dropped the pages: a later success would vouch for nothing."""
     store = sqlite.store
     store.commit([write(LogBuilder().datas(3))])
-    failing = store._db = _Failing(store._db, code)
+    failing = _Failing(store._db, code)
+    monkeypatch.setattr(store, "_db", failing)
     failures: list[BaseException] = []
     done: list[int] = []
     writer = Writer(store, done.append, failures.append)

@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from store_kit import INCARNATION, SERVER, LogBuilder, cleaning, row, table
+from store_kit import INCARNATION, SERVER, LogBuilder, SqliteBench, cleaning, row, table
 
 from alpo.core.disk import NO_BASE, StartState
 from alpo.core.entries import Entry
@@ -40,7 +40,7 @@ def _left_by(version: int, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def version_1(tmp_path):
+def version_1(tmp_path: Path) -> Path:
     return _left_by(1, tmp_path)
 
 
@@ -72,14 +72,14 @@ def _check(directory: Path) -> None:
     store.close()
 
 
-def test_version_1_is_brought_up(version_1):
+def test_version_1_is_brought_up(version_1: Path) -> None:
     assert _tables(version_1)[0] == 1
     _check(version_1)
     version, tables = _tables(version_1)
     assert version == len(schema.MIGRATIONS) and "base" in tables
 
 
-def test_a_session_of_version_4_was_born_with_the_oldest_epoch_that_it_tells_of(tmp_path):
+def test_a_session_of_version_4_was_born_with_the_oldest_epoch_that_it_tells_of(tmp_path: Path) -> None:
     """R22: so what a drop may have forgotten is never told "not in the log"."""
     directory = _left_by(4, tmp_path)
     assert _tables(directory)[0] == 4
@@ -91,7 +91,7 @@ def test_a_session_of_version_4_was_born_with_the_oldest_epoch_that_it_tells_of(
 
 
 @pytest.mark.parametrize(("backup", "how"), [(False, "a server of this version"), (True, "`alpo restore` of this")])
-def test_looked_at_from_outside_it_is_told_and_left_as_it_is(version_1, backup, how):
+def test_looked_at_from_outside_it_is_told_and_left_as_it_is(version_1: Path, backup: bool, how: str) -> None:
     path = version_1 / schema.DB_NAME
     with closing(sqlite3.connect(path)) as db:
         db.execute("PRAGMA journal_mode=DELETE")
@@ -104,7 +104,7 @@ def test_looked_at_from_outside_it_is_told_and_left_as_it_is(version_1, backup, 
     assert path.read_bytes() == before and [file.name for file in version_1.iterdir()] == [schema.DB_NAME]
 
 
-def test_a_new_file_has_the_schema_of_one_brought_up(version_1, sqlite):
+def test_a_new_file_has_the_schema_of_one_brought_up(version_1: Path, sqlite: SqliteBench) -> None:
     SqliteStore.open(version_1, SERVER).close()
     found = []
     for path in (version_1 / schema.DB_NAME, sqlite.path):
@@ -114,7 +114,7 @@ def test_a_new_file_has_the_schema_of_one_brought_up(version_1, sqlite):
     assert found[0] == found[1]
 
 
-def test_anothers_version_1_is_left_as_it_is(version_1):
+def test_anothers_version_1_is_left_as_it_is(version_1: Path) -> None:
     before = (version_1 / schema.DB_NAME).read_bytes()
     with pytest.raises(WrongStore):
         SqliteStore.open(version_1, SERVER + 1)
@@ -123,7 +123,7 @@ def test_anothers_version_1_is_left_as_it_is(version_1):
     assert (version_1 / schema.DB_NAME).read_bytes() == before
 
 
-def test_a_crash_at_any_step_of_it_is_recovered_from(version_1, tmp_path):
+def test_a_crash_at_any_step_of_it_is_recovered_from(version_1: Path, tmp_path: Path) -> None:
     """What is on disk before each statement, and with the WAL cut at each place, is one of the versions, whole."""
     path = version_1 / schema.DB_NAME
     states: list[tuple[bytes, bytes]] = []
@@ -154,7 +154,7 @@ def test_a_crash_at_any_step_of_it_is_recovered_from(version_1, tmp_path):
     assert set(versions) == {1, 2, 3, 4, 5}
 
 
-def test_the_schema_of_a_new_file_is_what_the_migrations_come_to():
+def test_the_schema_of_a_new_file_is_what_the_migrations_come_to() -> None:
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
         schema.run_migrations(db, 0, len(schema.MIGRATIONS))
         made = as_database(db)
@@ -171,7 +171,7 @@ print("sqlite_utils" in sys.modules)
 """
 
 
-def test_a_start_that_migrates_nothing_does_not_load_sqlite_utils(version_1, tmp_path):
+def test_a_start_that_migrates_nothing_does_not_load_sqlite_utils(version_1: Path, tmp_path: Path) -> None:
     def loads_it(directory: Path) -> str:
         done = subprocess.run([sys.executable, "-c", _START, directory], capture_output=True, text=True, check=True)
         return done.stdout.strip()

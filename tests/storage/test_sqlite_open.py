@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from store_kit import INCARNATION, SERVER, LogBuilder, write
+from store_kit import INCARNATION, SERVER, LogBuilder, SqliteBench, write
 
 from alpo.core.disk import StartState
 from alpo.core.members import StartStatus
@@ -26,7 +26,7 @@ def _files(directory: Path) -> dict[str, bytes]:
     return {p.name: p.read_bytes() for p in directory.iterdir() if p.suffix != ".lock" and not p.name.endswith("-shm")}
 
 
-def test_a_new_directory_is_private_and_its_store_durable_as_promised(sqlite):
+def test_a_new_directory_is_private_and_its_store_durable_as_promised(sqlite: SqliteBench) -> None:
     assert sqlite.directory.stat().st_mode & 0o777 == 0o700
     pragmas = {
         name: sqlite.store._db.execute(f"PRAGMA {name}").fetchone()[0]
@@ -39,7 +39,7 @@ def test_a_new_directory_is_private_and_its_store_durable_as_promised(sqlite):
     assert sqlite.store._db.execute(indexes).fetchone() == (0,)
 
 
-def test_each_new_store_has_another_incarnation(tmp_path):
+def test_each_new_store_has_another_incarnation(tmp_path: Path) -> None:
     found = set()
     for name in "abc":
         store = SqliteStore.open(tmp_path / name, 1)
@@ -48,13 +48,13 @@ def test_each_new_store_has_another_incarnation(tmp_path):
     assert len(found) == 3 and {len(f) for f in found} == {16}
 
 
-def test_a_second_open_names_the_holder(sqlite):
+def test_a_second_open_names_the_holder(sqlite: SqliteBench) -> None:
     with pytest.raises(DirectoryInUse, match=rf"\b{os.getpid()}\b"):
         SqliteStore.open(sqlite.directory, SERVER)
     sqlite.reopen()
 
 
-def test_a_killed_holder_holds_nothing(tmp_path):
+def test_a_killed_holder_holds_nothing(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from alpo.storage.sqlite import SqliteStore\n"
         "store = SqliteStore.open(Path(sys.argv[1]), 1); print('open', flush=True); sys.stdin.read()"
@@ -69,7 +69,7 @@ def test_a_killed_holder_holds_nothing(tmp_path):
     SqliteStore.open(tmp_path, 1).close()
 
 
-def _prepare(sqlite, *, clean: bool) -> Path:
+def _prepare(sqlite: SqliteBench, *, clean: bool) -> Path:
     """A store with a cluster; ``clean``: closed, else its WAL still holds everything, as after a crash."""
     start = StartState(StartStatus.STARTED, cluster=CLUSTER)
     sqlite.store.commit([write(LogBuilder().datas(3), start=start)])
@@ -84,7 +84,7 @@ def _prepare(sqlite, *, clean: bool) -> Path:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_anothers_directory_is_left_as_it_is(sqlite, clean):
+def test_anothers_directory_is_left_as_it_is(sqlite: SqliteBench, clean: bool) -> None:
     directory = _prepare(sqlite, clean=clean)
     before = _files(directory)
     with pytest.raises(WrongStore, match="server 3, not 4"):
@@ -97,12 +97,12 @@ def test_anothers_directory_is_left_as_it_is(sqlite, clean):
     store.close()
 
 
-def test_a_store_of_no_cluster_yet_fits_any(sqlite):
+def test_a_store_of_no_cluster_yet_fits_any(sqlite: SqliteBench) -> None:
     sqlite.store.close()
     SqliteStore.open(sqlite.directory, SERVER, cluster=CLUSTER).close()
 
 
-def test_a_newer_schema_is_left_as_it_is(sqlite):
+def test_a_newer_schema_is_left_as_it_is(sqlite: SqliteBench) -> None:
     sqlite.store.close()
     with closing(sqlite3.connect(sqlite.path)) as db:
         db.execute(f"PRAGMA user_version={len(schema.MIGRATIONS) + 1}")
@@ -112,7 +112,7 @@ def test_a_newer_schema_is_left_as_it_is(sqlite):
     assert _files(sqlite.directory) == before
 
 
-def test_an_older_schema_is_brought_up_once(sqlite, monkeypatch):
+def test_an_older_schema_is_brought_up_once(sqlite: SqliteBench, monkeypatch: pytest.MonkeyPatch) -> None:
     entries = LogBuilder().datas(3)
     sqlite.store.commit([write(entries)])
     runs = []
@@ -129,7 +129,7 @@ def test_an_older_schema_is_brought_up_once(sqlite, monkeypatch):
     assert len(runs) == 1
 
 
-def test_a_migration_that_fails_changes_nothing(sqlite, monkeypatch):
+def test_a_migration_that_fails_changes_nothing(sqlite: SqliteBench, monkeypatch: pytest.MonkeyPatch) -> None:
     def version_2(db: sqlite3.Connection) -> None:
         db.execute("CREATE TABLE later (id INTEGER PRIMARY KEY)")
         db.execute("SELECT * FROM nowhere")
@@ -145,7 +145,9 @@ def test_a_migration_that_fails_changes_nothing(sqlite, monkeypatch):
 
 
 @pytest.mark.parametrize("step", ["replace", "unlink"])
-def test_a_crash_while_the_store_is_made_leaves_no_store(tmp_path, monkeypatch, step):
+def test_a_crash_while_the_store_is_made_leaves_no_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str,
+) -> None:
     class Crash(Exception):
         pass
 
@@ -165,7 +167,7 @@ def test_a_crash_while_the_store_is_made_leaves_no_store(tmp_path, monkeypatch, 
     assert sorted(p.name for p in tmp_path.iterdir()) == ["alpo.db", "alpo.lock"]
 
 
-def test_an_empty_file_never_was_a_store(tmp_path):
+def test_an_empty_file_never_was_a_store(tmp_path: Path) -> None:
     (tmp_path / "alpo.db").touch()
     SqliteStore.open(tmp_path, 1).close()
     (tmp_path / "alpo.db").write_bytes(b"")
@@ -174,7 +176,7 @@ def test_an_empty_file_never_was_a_store(tmp_path):
         SqliteStore.open(tmp_path, 1)
 
 
-def test_files_that_are_no_store(tmp_path):
+def test_files_that_are_no_store(tmp_path: Path) -> None:
     (tmp_path / "alpo.db").write_bytes(b"all kinds of things " * 500)
     with pytest.raises(DamagedStore):
         SqliteStore.open(tmp_path, 1)
@@ -185,7 +187,7 @@ def test_files_that_are_no_store(tmp_path):
         SqliteStore.open(tmp_path, 1)
 
 
-def test_a_directory_that_cannot_be(tmp_path):
+def test_a_directory_that_cannot_be(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StoreError, match="file"):
         SqliteStore.open(tmp_path / "file", 1)

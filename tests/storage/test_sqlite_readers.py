@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
+from pathlib import Path
 
 import pytest
-from store_kit import LogBuilder, write
+from store_kit import LogBuilder, SqliteBench, write
 
+from alpo.storage import search, wal
 from alpo.storage import sqlite as sqlite_module
-from alpo.storage import wal
 from alpo.storage.connections import ReadPool
 from alpo.storage.interface import Rest, StoreError
 from alpo.storage.schema import wal_bytes
+from alpo.storage.search import Head
 
 COUNT = "SELECT count(*) FROM log"
 
 
-def test_an_open_reader_does_not_hold_up_a_commit_nor_see_it(sqlite):
+def test_an_open_reader_does_not_hold_up_a_commit_nor_see_it(sqlite: SqliteBench) -> None:
     log = LogBuilder()
     sqlite.store.commit([write(log.datas(3))])
     with sqlite.store._pool.snapshot() as reader:
@@ -28,7 +31,7 @@ def test_an_open_reader_does_not_hold_up_a_commit_nor_see_it(sqlite):
     assert len(list(sqlite.store.replay(1))) == 7
 
 
-def test_a_commit_under_way_holds_up_no_reader_and_is_not_seen(sqlite):
+def test_a_commit_under_way_holds_up_no_reader_and_is_not_seen(sqlite: SqliteBench) -> None:
     log = LogBuilder()
     sqlite.store.commit([write(log.datas(3))])
     sqlite.store._db.execute("BEGIN IMMEDIATE")
@@ -40,7 +43,7 @@ def test_a_commit_under_way_holds_up_no_reader_and_is_not_seen(sqlite):
 
 
 @pytest.mark.parametrize("round", [*range(5), *(pytest.param(n, marks=pytest.mark.soak) for n in range(5, 20))])
-def test_readers_see_whole_commits_only(sqlite, round, monkeypatch):
+def test_readers_see_whole_commits_only(sqlite: SqliteBench, round: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Commits of ten, expunges of ten among them, while three threads read."""
     monkeypatch.setattr(sqlite_module, "READ_S_MAX", float("inf"))  # no read is cut short, however busy the machine
     stop = threading.Event()
@@ -82,14 +85,14 @@ def test_readers_see_whole_commits_only(sqlite, round, monkeypatch):
 
 
 @pytest.fixture
-def small_wal(monkeypatch):
+def small_wal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wal, "CHECKPOINT_BYTES", 256 << 10)
     monkeypatch.setattr(wal, "TRUNCATE_BYTES", 1 << 20)
     monkeypatch.setattr(wal, "RETRY_BYTES", 128 << 10)
     monkeypatch.setattr(wal, "TRUNCATE_WAIT_S", 0.001)
 
 
-def test_the_wal_stays_bounded(small_wal, sqlite):
+def test_the_wal_stays_bounded(small_wal: None, sqlite: SqliteBench) -> None:
     sqlite.reopen()
     log, largest = LogBuilder(), 0
     for number in range(300):
@@ -101,7 +104,9 @@ def test_the_wal_stays_bounded(small_wal, sqlite):
     assert sqlite.store.size_bytes() > 3_000_000
 
 
-def test_after_a_reader_that_stayed_the_wal_shrinks_again(small_wal, sqlite):
+def test_after_a_reader_that_stayed_the_wal_shrinks_again(
+    small_wal: None, sqlite: SqliteBench, monkeypatch: pytest.MonkeyPatch,
+) -> None:
     sqlite.reopen()
     log = LogBuilder()
     sqlite.store.commit([write(log.datas(10))])
@@ -115,7 +120,7 @@ def test_after_a_reader_that_stayed_the_wal_shrinks_again(small_wal, sqlite):
             tries += 1
             run(mode)
 
-        sqlite.store._wal._run = counted
+        monkeypatch.setattr(sqlite.store._wal, "_run", counted)
         for _ in range(300):
             sqlite.store.commit([write(log.datas(10, size=1000), runs=[])])
             sqlite.store.checkpoint(Rest.BUSY)
@@ -128,7 +133,7 @@ def test_after_a_reader_that_stayed_the_wal_shrinks_again(small_wal, sqlite):
     assert wal_bytes(sqlite.path) < 400 << 10
 
 
-def test_a_read_is_cut_short_by_rows_and_by_time(sqlite, monkeypatch):
+def test_a_read_is_cut_short_by_rows_and_by_time(sqlite: SqliteBench, monkeypatch: pytest.MonkeyPatch) -> None:
     entries = LogBuilder().datas(600)
     sqlite.store.commit([write(entries)])
     with monkeypatch.context() as patched:
@@ -140,7 +145,7 @@ def test_a_read_is_cut_short_by_rows_and_by_time(sqlite, monkeypatch):
     assert list(sqlite.store.replay(1)) == entries
 
 
-def test_idle_readers_are_few_and_never_left_in_a_snapshot(sqlite):
+def test_idle_readers_are_few_and_never_left_in_a_snapshot(sqlite: SqliteBench) -> None:
     pool: ReadPool = sqlite.store._pool
     barrier = threading.Barrier(20)
 
@@ -161,7 +166,7 @@ def test_idle_readers_are_few_and_never_left_in_a_snapshot(sqlite):
     assert not any(db.in_transaction for db in pool._idle)
 
 
-def test_a_reader_still_out_when_the_store_closes_is_closed_on_its_return(sqlite):
+def test_a_reader_still_out_when_the_store_closes_is_closed_on_its_return(sqlite: SqliteBench) -> None:
     with sqlite.store._pool.snapshot() as db:
         db.execute(COUNT).fetchone()
         sqlite.store.close()
@@ -169,13 +174,18 @@ def test_a_reader_still_out_when_the_store_closes_is_closed_on_its_return(sqlite
     sqlite.store = sqlite._open()
 
 
-def test_whoever_reads_on_does_not_search(sqlite, monkeypatch):
+def test_whoever_reads_on_does_not_search(sqlite: SqliteBench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches of three, read by pages: neither where the next page begins nor where all ends is sought by halving."""
     log = LogBuilder()
     sqlite.store.commit([write([log.data(payloads=(b"x",) * 3) for _ in range(300)])])
     looks: list[int] = []
-    head = sqlite.store._head
-    monkeypatch.setattr(sqlite.store, "_head", lambda db, id: looks.append(id) or head(db, id))
+    read = search.read_head
+
+    def watched(db: sqlite3.Connection, path: Path, id: int) -> Head:
+        looks.append(id)
+        return read(db, path, id)
+
+    monkeypatch.setattr(sqlite_module, "read_head", watched)
     assert sqlite.store.find_lsn(600, 300) == 200
     columns = sqlite.store.read_columns(41, 90, 1 << 20)
     assert columns.ids[-1] == 90

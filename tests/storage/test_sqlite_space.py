@@ -6,13 +6,14 @@ import itertools
 import threading
 
 import pytest
-from store_kit import LogBuilder, cleaning, write
+from store_kit import LogBuilder, SqliteBench, cleaning, unexpected, write
 
 from alpo.storage import sqlite as sqlite_module
 from alpo.storage import vacuum, wal
 from alpo.storage import writer as writer_module
 from alpo.storage.interface import Rest, StoreError
 from alpo.storage.schema import wal_bytes
+from alpo.storage.sqlite import SqliteStore
 from alpo.storage.vacuum import IDLE_GAP_S, Pages, count_pages
 from alpo.storage.writer import Writer
 
@@ -20,20 +21,20 @@ WAIT_S = 60
 
 
 @pytest.fixture
-def no_pace(monkeypatch):
+def no_pace(monkeypatch: pytest.MonkeyPatch) -> None:
     """A step whenever there is one to do, and small files count too."""
     monkeypatch.setattr(vacuum, "PACE", 0)
     monkeypatch.setattr(vacuum, "FREE_PAGES_MIN", 16)
 
 
-def _fill(store, log, count, size=200, step=500):
+def _fill(store: SqliteStore, log: LogBuilder, count: int, size: int = 200, step: int = 500) -> None:
     for _ in range(0, count, step):
         begins = log.id == 1
         store.commit([write(log.datas(step, size=size), runs=[(1, 1)] if begins else [])])
         store.checkpoint(Rest.BUSY)
 
 
-def _clean(store, upto_id, step=500, tidy=True):
+def _clean(store: SqliteStore, upto_id: int, step: int = 500, tidy: bool = True) -> None:
     base_id = store.boot().base.id
     for id in [*range(base_id + step, upto_id, step), upto_id]:
         (upto,) = store.read_entries(id, id, 1)
@@ -42,16 +43,16 @@ def _clean(store, upto_id, step=500, tidy=True):
             store.checkpoint(Rest.BUSY)
 
 
-def _pages(store) -> Pages:
+def _pages(store: SqliteStore) -> Pages:
     return count_pages(store._db)
 
 
-def _settle(store) -> int:
+def _settle(store: SqliteStore) -> int:
     """Idle until nothing is left to do; how many steps it took."""
     return next(n for n in itertools.count(1) if store.checkpoint(Rest.IDLE) is None)
 
 
-def test_what_is_freed_is_used_before_the_file_grows(sqlite):
+def test_what_is_freed_is_used_before_the_file_grows(sqlite: SqliteBench) -> None:
     log = LogBuilder()
     _fill(sqlite.store, log, 20_000)
     _clean(sqlite.store, 15_000)
@@ -67,7 +68,7 @@ def test_what_is_freed_is_used_before_the_file_grows(sqlite):
     assert len(list(sqlite.reopen().replay(15_001))) == 19_500
 
 
-def test_what_is_deleted_is_not_overwritten(sqlite):
+def test_what_is_deleted_is_not_overwritten(sqlite: SqliteBench) -> None:
     """Else every page of a body that is cleaned is written once more."""
     assert sqlite.store._db.execute("PRAGMA secure_delete").fetchone() == (0,)
     _fill(sqlite.store, LogBuilder(), 500, size=12_000)
@@ -77,7 +78,7 @@ def test_what_is_deleted_is_not_overwritten(sqlite):
     assert 0 < frames < 250
 
 
-def test_above_half_free_pages_are_given_back_down_to_a_quarter(sqlite, no_pace):
+def test_above_half_free_pages_are_given_back_down_to_a_quarter(sqlite: SqliteBench, no_pace: None) -> None:
     log = LogBuilder()
     _fill(sqlite.store, log, 10_000)
     kept = sqlite.store.read_entries(9_001, 10_000, 1 << 30)
@@ -96,7 +97,7 @@ def test_above_half_free_pages_are_given_back_down_to_a_quarter(sqlite, no_pace)
     assert list(sqlite.reopen().replay(1)) == kept
 
 
-def test_a_small_file_keeps_what_is_free(sqlite):
+def test_a_small_file_keeps_what_is_free(sqlite: SqliteBench) -> None:
     _fill(sqlite.store, LogBuilder(), 5_000)
     before = _pages(sqlite.store)
     _clean(sqlite.store, 5_000)
@@ -104,7 +105,7 @@ def test_a_small_file_keeps_what_is_free(sqlite):
     assert _pages(sqlite.store).all == before.all
 
 
-def test_a_restart_goes_on_giving_back(sqlite, no_pace):
+def test_a_restart_goes_on_giving_back(sqlite: SqliteBench, no_pace: None) -> None:
     _fill(sqlite.store, LogBuilder(), 5_000)
     before = _pages(sqlite.store)
     _clean(sqlite.store, 4_500, tidy=False)
@@ -113,7 +114,7 @@ def test_a_restart_goes_on_giving_back(sqlite, no_pace):
     assert _pages(sqlite.store).all < 0.5 * before.all
 
 
-def test_when_asked_everything_is_given_back(sqlite, monkeypatch):
+def test_when_asked_everything_is_given_back(sqlite: SqliteBench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer_module, "IDLE_S", 0.001)
     _fill(sqlite.store, LogBuilder(), 3_000)
     before = _pages(sqlite.store)
@@ -129,7 +130,7 @@ def test_when_asked_everything_is_given_back(sqlite, monkeypatch):
         return again_s
 
     monkeypatch.setattr(sqlite.store, "checkpoint", noticed)
-    writer = Writer(sqlite.store, lambda number: None, pytest.fail)
+    writer = Writer(sqlite.store, lambda number: None, unexpected)
     assert idle.wait(WAIT_S)
     assert sqlite.store.free_bytes() > 0.15 * before.all * 4096
     assert not sqlite.store.giving_back()
@@ -143,7 +144,7 @@ def test_when_asked_everything_is_given_back(sqlite, monkeypatch):
     assert list(sqlite.store.replay(601)) == kept
 
 
-def test_it_is_giving_back_until_the_file_is_cut(sqlite, no_pace):
+def test_it_is_giving_back_until_the_file_is_cut(sqlite: SqliteBench, no_pace: None) -> None:
     _fill(sqlite.store, LogBuilder(), 3_000)
     _clean(sqlite.store, 600)
     _settle(sqlite.store)
@@ -158,7 +159,9 @@ def test_it_is_giving_back_until_the_file_is_cut(sqlite, no_pace):
     assert sqlite.path.stat().st_size < size and not sqlite.store.giving_back()
 
 
-def test_a_step_is_small_and_gets_smaller_when_it_takes_long(sqlite, no_pace, monkeypatch):
+def test_a_step_is_small_and_gets_smaller_when_it_takes_long(
+    sqlite: SqliteBench, no_pace: None, monkeypatch: pytest.MonkeyPatch,
+) -> None:
     _fill(sqlite.store, LogBuilder(), 10_000)
     _clean(sqlite.store, 10_000, tidy=False)
     before = _pages(sqlite.store).all
@@ -174,7 +177,9 @@ def test_a_step_is_small_and_gets_smaller_when_it_takes_long(sqlite, no_pace, mo
     assert gone[-1] <= 16
 
 
-def test_while_writes_come_there_is_time_between_two_steps(sqlite, monkeypatch):
+def test_while_writes_come_there_is_time_between_two_steps(
+    sqlite: SqliteBench, monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(vacuum, "FREE_PAGES_MIN", 16)
     monkeypatch.setattr(vacuum, "PACE", float("inf"))
     _fill(sqlite.store, LogBuilder(), 5_000)
@@ -188,7 +193,9 @@ def test_while_writes_come_there_is_time_between_two_steps(sqlite, monkeypatch):
     assert _pages(sqlite.store).all < stood
 
 
-def test_a_reader_that_stays_does_not_make_the_wal_grow_without_end(sqlite, no_pace, monkeypatch):
+def test_a_reader_that_stays_does_not_make_the_wal_grow_without_end(
+    sqlite: SqliteBench, no_pace: None, monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(wal, "CHECKPOINT_BYTES", 512 << 10)
     monkeypatch.setattr(wal, "RETRY_BYTES", 128 << 10)
     log = LogBuilder()
@@ -207,7 +214,9 @@ def test_a_reader_that_stays_does_not_make_the_wal_grow_without_end(sqlite, no_p
 
 
 @pytest.mark.parametrize("round", [*range(5), *(pytest.param(n, marks=pytest.mark.soak) for n in range(5, 20))])
-def test_readers_see_whole_cleanings_only(sqlite, round, no_pace, monkeypatch):
+def test_readers_see_whole_cleanings_only(
+    sqlite: SqliteBench, round: int, no_pace: None, monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Appends, cleanings and pages given back, while three threads read."""
     monkeypatch.setattr(sqlite_module, "READ_S_MAX", float("inf"))  # no read is cut short, however busy the machine
     stop = threading.Event()
@@ -247,7 +256,7 @@ def test_readers_see_whole_cleanings_only(sqlite, round, no_pace, monkeypatch):
     assert not wrong
 
 
-def test_what_appends_use_up_before_it_is_given_back_ends_it(sqlite, no_pace):
+def test_what_appends_use_up_before_it_is_given_back_ends_it(sqlite: SqliteBench, no_pace: None) -> None:
     """Not at once all that is left, which SQLite takes a step of no pages to mean."""
     log = LogBuilder()
     _fill(sqlite.store, log, 20_000)

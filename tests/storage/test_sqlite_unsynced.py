@@ -131,12 +131,12 @@ def _dies_before_sync(number: int, directory: Path) -> bool:
     def body() -> None:
         left, sync = number, os.fsync
 
-        def counted(descriptor: int) -> None:
+        def counted(fd: Any) -> None:
             nonlocal left
             left -= 1
             if left == 0:
                 os._exit(9)
-            sync(descriptor)
+            sync(fd)
 
         os.fsync = counted
         SqliteStore.open(directory, SERVER).close()

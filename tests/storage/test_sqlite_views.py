@@ -14,7 +14,7 @@ from store_kit import LogBuilder, SqliteBench, row, runs_of, table, write
 
 from alpo.core.entries import Entry, Kind, join_payloads, json_body, seal
 from alpo.storage.connections import connect_reader
-from alpo.storage.views import _PART_BYTES
+from alpo.storage.tables import _PART_BYTES
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from store_kit import SERVER, LogBuilder, write
+from store_kit import SERVER, LogBuilder, SqliteBench, write
 
 from alpo.storage.interface import DamagedStore, LostCommits, Rest, StoreError
 from alpo.storage.sqlite import SqliteStore
@@ -39,7 +39,7 @@ def _left(store: SqliteStore, directory: Path) -> Left:
 
 
 @pytest.fixture(scope="module")
-def left(tmp_path_factory):
+def left(tmp_path_factory: pytest.TempPathFactory) -> Left:
     """One entry a commit, 1 … 200, all of them in the WAL."""
     directory = tmp_path_factory.mktemp("left")
     store = SqliteStore.open(directory, SERVER)
@@ -83,38 +83,38 @@ def _changed(wal: bytes, at: int, mask: int) -> bytes:
     return wal[:at] + bytes([wal[at] ^ mask]) + wal[at + 1 :]
 
 
-def test_what_a_kill_left_is_whole(left):
+def test_what_a_kill_left_is_whole(left: Left) -> None:
     assert _opened(left, left.wal) == COMMITS
 
 
 @pytest.mark.parametrize("field", FIELDS)
 @pytest.mark.parametrize("commit", [1, 2, 100, 198, 199])
-def test_a_flip_before_the_last_commit(left, field, commit):
+def test_a_flip_before_the_last_commit(left: Left, field: str, commit: int) -> None:
     at = HEADER + (left.ends[commit - 1] - 1) * FRAME + FIELDS[field]
     for bit in range(8):
         assert _opened(left, _changed(left.wal, at, 1 << bit)) is LostCommits, bit
 
 
 @pytest.mark.parametrize("at", range(HEADER))
-def test_a_flip_in_the_header(left, at):
+def test_a_flip_in_the_header(left: Left, at: int) -> None:
     assert _opened(left, _changed(left.wal, at, 0x10)) is LostCommits
     assert _opened(left, _changed(left.wal, at, 0x01)) is LostCommits
 
 
-def test_a_flip_in_the_header_before_a_single_commit(left):
+def test_a_flip_in_the_header_before_a_single_commit(left: Left) -> None:
     wal = left.wal[: HEADER + left.ends[0] * FRAME]
     assert _opened(left, wal) == 1
     assert _opened(left, _changed(wal, 20, 1)) is LostCommits
 
 
 @pytest.mark.parametrize("field", FIELDS)
-def test_a_flip_in_the_last_commit_looks_like_a_torn_one(left, field):
+def test_a_flip_in_the_last_commit_looks_like_a_torn_one(left: Left, field: str) -> None:
     """The limit that docs/data-file.md states."""
     at = HEADER + (left.ends[-1] - 1) * FRAME + FIELDS[field]
     assert _opened(left, _changed(left.wal, at, 1)) == COMMITS - 1
 
 
-def test_a_region_of_many_frames_damaged(left):
+def test_a_region_of_many_frames_damaged(left: Left) -> None:
     begin, end = HEADER + 100 * FRAME + 1000, HEADER + 110 * FRAME + 3000
     for filling in (bytes(end - begin), os.urandom(end - begin)):
         assert _opened(left, left.wal[:begin] + filling + left.wal[end:]) is LostCommits
@@ -122,7 +122,7 @@ def test_a_region_of_many_frames_damaged(left):
 
 @settings(deadline=None, max_examples=60)
 @given(cut=st.integers(0, HEADER + 400 * FRAME))
-def test_a_wal_cut_anywhere_opens_with_the_commits_that_it_holds(left, cut):
+def test_a_wal_cut_anywhere_opens_with_the_commits_that_it_holds(left: Left, cut: int) -> None:
     frames = max(0, min(cut, len(left.wal)) - HEADER) // FRAME
     held = sum(1 for end in left.ends if end <= frames)
     assert _opened(left, left.wal[:cut]) in ((held,) if held else (0, DamagedStore))
@@ -130,7 +130,7 @@ def test_a_wal_cut_anywhere_opens_with_the_commits_that_it_holds(left, cut):
 
 @settings(deadline=None, max_examples=60)
 @given(data=st.data())
-def test_a_torn_last_commit_opens(left, data):
+def test_a_torn_last_commit_opens(left: Left, data: st.DataObject) -> None:
     """Of the last commit any 512 bytes may have reached the disk, in any order, or what was there before."""
     begin = HEADER + left.ends[-2] * FRAME
     torn = bytearray(left.wal)
@@ -158,7 +158,7 @@ def _may_lose(left: Left, damaged: bytes) -> bool:
         min_size=1, max_size=4,
     )
 )
-def test_random_flips_never_open_with_fewer_commits(left, flips):
+def test_random_flips_never_open_with_fewer_commits(left: Left, flips: list[tuple[int, int]]) -> None:
     damaged = bytearray(left.wal)
     for at, mask in flips:
         damaged[at % len(damaged)] ^= mask
@@ -167,7 +167,7 @@ def test_random_flips_never_open_with_fewer_commits(left, flips):
         assert _may_lose(left, bytes(damaged)), found
 
 
-def test_frames_left_from_before_the_wal_was_begun_anew_are_no_commits(tmp_path):
+def test_frames_left_from_before_the_wal_was_begun_anew_are_no_commits(tmp_path: Path) -> None:
     """Old frames beyond the new ones, and damage in them, mean nothing."""
     store = SqliteStore.open(tmp_path / "data", SERVER)
     log = LogBuilder()
@@ -188,7 +188,7 @@ def test_frames_left_from_before_the_wal_was_begun_anew_are_no_commits(tmp_path)
     assert _opened(left, _changed(left.wal, HEADER + 100, 1)) is LostCommits
 
 
-def test_the_rest_of_a_commit_that_was_torn_earlier_is_no_commit(left, tmp_path):
+def test_the_rest_of_a_commit_that_was_torn_earlier_is_no_commit(left: Left, tmp_path: Path) -> None:
     """A torn commit of many frames, over which a smaller one was written and torn too."""
     directory = tmp_path / "data"
     directory.mkdir()
@@ -212,14 +212,14 @@ def test_the_rest_of_a_commit_that_was_torn_earlier_is_no_commit(left, tmp_path)
     assert _opened(again, _changed(again.wal, HEADER + (left.ends[-1] + 1) * FRAME, 1)) == COMMITS
 
 
-def test_without_the_index_all_is_found(left, tmp_path):
+def test_without_the_index_all_is_found(left: Left, tmp_path: Path) -> None:
     (tmp_path / "alpo.db").write_bytes(left.db)
     (tmp_path / "alpo.db-wal").write_bytes(left.wal)
     (tmp_path / "alpo.db-shm").write_bytes(b"\xff" * 32768)
     assert _last_id(tmp_path) == COMMITS
 
 
-def test_without_the_wal_nothing_is_made_up(sqlite, tmp_path):
+def test_without_the_wal_nothing_is_made_up(sqlite: SqliteBench, tmp_path: Path) -> None:
     """What was copied back is there; what was not cannot be missed by one server alone."""
     log = LogBuilder()
     sqlite.store.commit([write([log.data()])])
@@ -230,7 +230,7 @@ def test_without_the_wal_nothing_is_made_up(sqlite, tmp_path):
 
 
 @pytest.mark.parametrize("at", [0, 5, 16, 60, 68])
-def test_a_damaged_header_of_the_file(sqlite, at):
+def test_a_damaged_header_of_the_file(sqlite: SqliteBench, at: int) -> None:
     sqlite.store.commit([write(LogBuilder().datas(3))])
     sqlite.store.close()
     damaged = bytearray(sqlite.path.read_bytes())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -33,14 +34,14 @@ def _kept_runs(entries: list[Entry], base_id: int) -> list[tuple[int, int]]:
     return [run for run, end in zip(runs, ends, strict=True) if end > base_id]
 
 
-def test_a_new_log_has_no_base(bench):
+def test_a_new_log_has_no_base(bench: Bench) -> None:
     assert bench.store.boot().base == NO_BASE
     bench.store.commit([write(_log())])
     assert bench.reopen().boot().base == NO_BASE
 
 
 @pytest.mark.parametrize("upto", range(1, 11))
-def test_what_is_left_of_a_log(bench, upto):
+def test_what_is_left_of_a_log(bench: Bench, upto: int) -> None:
     entries = _log()
     bench.store.commit([write(entries)])
     bench.store.commit([cleaning(entries[upto - 1])])
@@ -57,7 +58,7 @@ def test_what_is_left_of_a_log(bench, upto):
 
 @pytest.mark.parametrize("term", [6, 8])
 @pytest.mark.parametrize("reopen", [False, True])
-def test_the_log_goes_on_from_an_empty_one_above_a_base(bench, term, reopen):
+def test_the_log_goes_on_from_an_empty_one_above_a_base(bench: Bench, term: int, reopen: bool) -> None:
     entries = _log()
     bench.store.commit([write(entries)])
     bench.store.commit([cleaning(entries[-1])])
@@ -78,7 +79,7 @@ def test_the_log_goes_on_from_an_empty_one_above_a_base(bench, term, reopen):
     assert [e.id for e in store.replay(13)] == [13, 14, 15, 16]
 
 
-def test_below_the_base_there_is_nothing_and_a_replay_begins_above_it(bench):
+def test_below_the_base_there_is_nothing_and_a_replay_begins_above_it(bench: Bench) -> None:
     entries = _log()
     bench.store.commit([write(entries)])
     bench.store.commit([cleaning(entries[4])])
@@ -96,7 +97,7 @@ def test_below_the_base_there_is_nothing_and_a_replay_begins_above_it(bench):
 
 
 @pytest.mark.parametrize("upto", [1, 2, 5, 9, 10])
-def test_the_finders_begin_above_the_base(bench, upto):
+def test_the_finders_begin_above_the_base(bench: Bench, upto: int) -> None:
     entries = _log()
     bench.store.commit([write(entries)])
     bench.store.commit([cleaning(entries[upto - 1])])
@@ -111,7 +112,7 @@ def test_the_finders_begin_above_the_base(bench, upto):
             assert bench.store.find_time(time_ms, last_id) == at
 
 
-def test_marks_go_to_disk_with_a_cleaning(bench):
+def test_marks_go_to_disk_with_a_cleaning(bench: Bench) -> None:
     entries = _log()
     bench.store.commit([write(entries, guaranteed_id=2, table=table(8, []))])
     bench.store.commit([cleaning(entries[2], table=None, guaranteed_id=4, fully_replicated_id=3, term=6)])
@@ -119,7 +120,7 @@ def test_marks_go_to_disk_with_a_cleaning(bench):
     assert (boot.guaranteed_id, boot.fully_replicated_id, boot.applied_id) == (4, 3, 8)
 
 
-def test_the_table_that_a_cleaning_needs_is_saved_with_it(bench):
+def test_the_table_that_a_cleaning_needs_is_saved_with_it(bench: Bench) -> None:
     entries = _log()
     bench.store.commit([write(entries, table=table(1, [row("a"), row("b")]))])
     bench.store.commit([cleaning(entries[6], table=table(7, [row("a", 5)], ["b"])._replace(trim_lsn=4))])
@@ -127,7 +128,7 @@ def test_the_table_that_a_cleaning_needs_is_saved_with_it(bench):
     assert (boot.sessions, boot.applied_id, boot.trim_lsn) == ([row("a", 5)], 7, 4)
 
 
-def test_cursors_are_saved_with_the_table(bench):
+def test_cursors_are_saved_with_the_table(bench: Bench) -> None:
     cursors = (("nightly", 5), ("täglich", 1 << 62))
     assert bench.store.boot().cursors == ()
     bench.store.commit([write(_log(), table=table(1, [row("a")])._replace(cursors=cursors))])
@@ -136,7 +137,7 @@ def test_cursors_are_saved_with_the_table(bench):
     assert bench.reopen().boot().cursors == cursors[1:]
 
 
-def test_an_expunge_and_a_cleaning_in_one_commit(bench):
+def test_an_expunge_and_a_cleaning_in_one_commit(bench: Bench) -> None:
     entries = _log()
     branch = LogBuilder(8, entries[7].lsn, entries[7].time_ms)
     new = branch.datas(2, 9)
@@ -150,7 +151,7 @@ def test_an_expunge_and_a_cleaning_in_one_commit(bench):
     assert [e.id for e in bench.store.replay(1)] == [8, 9, 10]
 
 
-def test_an_expunge_of_all_that_is_above_the_base(bench):
+def test_an_expunge_of_all_that_is_above_the_base(bench: Bench) -> None:
     """Of the run that went on above it nothing is left there; it ends at the base."""
     entries = _log()
     bench.store.commit([write(entries)])
@@ -166,7 +167,7 @@ def test_an_expunge_of_all_that_is_above_the_base(bench):
     assert bench.reopen().boot().runs == [(9, 8)]
 
 
-def test_what_is_not_of_the_log_is_refused_and_nothing_is_written(bench):
+def test_what_is_not_of_the_log_is_refused_and_nothing_is_written(bench: Bench) -> None:
     entries = _log()
     bench.store.commit([write(entries)])
     bench.store.commit([cleaning(entries[4])])
@@ -183,7 +184,7 @@ def test_what_is_not_of_the_log_is_refused_and_nothing_is_written(bench):
     assert list(bench.reopen().replay(1)) == []
 
 
-def test_what_is_free_and_what_is_used(bench):
+def test_what_is_free_and_what_is_used(bench: Bench) -> None:
     entries = LogBuilder().datas(400, size=1000)
     bench.store.commit([write(entries)])
     live = bench.store.live_bytes()
@@ -220,7 +221,7 @@ def _play(steps: list[tuple[int, int, int, bool, bool]]) -> tuple[list[list[Writ
         builder = LogBuilder(len(entries) + 1, entries[-1].lsn + 1, entries[-1].time_ms) if entries else LogBuilder()
         new = builder.datas(add or int(x is not None), term)
         entries.extend(new)
-        fields = {"term": term, "runs": log.append(new, 0) if new else [], "expunge_from": x}
+        fields: dict[str, Any] = {"term": term, "runs": log.append(new, 0) if new else [], "expunge_from": x}
         if clean and log.base_id + clean <= durable_id:
             upto = entries[log.base_id + clean - 1]
             log.clean(base_of(upto))
@@ -243,7 +244,7 @@ def _fresh(directory: Path) -> Iterator[list[Bench]]:
 
 
 @given(steps=_steps)
-def test_any_log_is_what_is_above_its_base(steps, tmp_path_factory):
+def test_any_log_is_what_is_above_its_base(steps: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
     commits, entries, log = _play(steps)
     boots = []
     with _fresh(tmp_path_factory.mktemp("fresh")) as benches:

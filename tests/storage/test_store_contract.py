@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +16,7 @@ from alpo.storage.interface import StoreError
 from alpo.storage.rows import MARKS_LAG_MAX
 
 
-def test_new_store_boots_empty(bench):
+def test_new_store_boots_empty(bench: Bench) -> None:
     boot = bench.store.boot()
     assert boot.me == Identity(SERVER, INCARNATION)
     assert (boot.term, boot.vote, boot.start.status) == (0, 0, StartStatus.EMPTY)
@@ -24,7 +26,7 @@ def test_new_store_boots_empty(bench):
     assert bench.store.read_entries(1, 10, 1000) == []
 
 
-def test_what_is_committed_is_there_after_a_restart(bench):
+def test_what_is_committed_is_there_after_a_restart(bench: Bench) -> None:
     log = LogBuilder()
     entries = [log.leader(), log.data(), log.data(payloads=(b"a", b"b", b"")), log.data(payloads=(b"\0\xff",))]
     bench.store.commit([write(entries, term=5, vote=2)])
@@ -39,7 +41,7 @@ def test_what_is_committed_is_there_after_a_restart(bench):
         assert boot.next_lsn == 6
 
 
-def test_entries_of_every_kind_of_text_and_size_come_back(bench):
+def test_entries_of_every_kind_of_text_and_size_come_back(bench: Bench) -> None:
     log = LogBuilder()
     strange = [log.data()._replace(client=c) for c in ("", "ä\0ö", "漢" * 40)]
     entries = [seal(*e[:4], e.lsn, e.body, e.client, 2**63 - 1, 2**63 - 1, 1) for e in strange]
@@ -49,13 +51,13 @@ def test_entries_of_every_kind_of_text_and_size_come_back(bench):
 
 
 @pytest.mark.parametrize("count", [1, 2, 127, 128, 129, 300])
-def test_groups_of_any_size(bench, count):
+def test_groups_of_any_size(bench: Bench, count: int) -> None:
     entries = LogBuilder().datas(count)
     bench.store.commit([write(entries)])
     assert list(bench.store.replay(1)) == entries
 
 
-def test_expunge_and_append_in_one_write(bench):
+def test_expunge_and_append_in_one_write(bench: Bench) -> None:
     log = LogBuilder()
     old = [log.leader(1), *log.datas(4, 1), log.leader(2), *log.datas(3, 2)]
     bench.store.commit([write(old)])
@@ -70,7 +72,7 @@ def test_expunge_and_append_in_one_write(bench):
         assert store.boot().next_lsn == new[-1].lsn + 1
 
 
-def test_expunge_alone_and_of_everything(bench):
+def test_expunge_alone_and_of_everything(bench: Bench) -> None:
     bench.store.commit([write(LogBuilder().datas(5))])
     bench.store.commit([write(expunge_from=3)])
     assert (bench.store.boot().last_id, bench.store.boot().runs) == (2, [(1, 1)])
@@ -79,7 +81,7 @@ def test_expunge_alone_and_of_everything(bench):
     assert (boot.last_id, boot.last_term, boot.next_lsn, boot.runs, boot.term) == (0, 0, 1, [], 4)
 
 
-def test_expunge_within_one_commit_reaches_writes_before_it(bench):
+def test_expunge_within_one_commit_reaches_writes_before_it(bench: Bench) -> None:
     log = LogBuilder()
     first = [log.leader(1), *log.datas(3, 1)]
     tail = LogBuilder(3, first[2].lsn, first[2].time_ms)
@@ -94,7 +96,7 @@ def test_expunge_within_one_commit_reaches_writes_before_it(bench):
     assert (boot.runs, boot.term, boot.vote) == ([(1, 1), (2, 3), (5, 4)], 6, 2)
 
 
-def test_a_commit_leaves_the_writes_it_was_given_alone(bench):
+def test_a_commit_leaves_the_writes_it_was_given_alone(bench: Bench) -> None:
     log = LogBuilder()
     one, two = write(log.datas(3)), write([log.data()], runs=[])
     three = write(expunge_from=2)
@@ -103,7 +105,7 @@ def test_a_commit_leaves_the_writes_it_was_given_alone(bench):
     assert [(len(w.entries), len(w.runs)) for w in (one, two, three)] == sizes
 
 
-def test_a_gap_or_an_overlap_is_refused_and_nothing_is_written(bench):
+def test_a_gap_or_an_overlap_is_refused_and_nothing_is_written(bench: Bench) -> None:
     log = LogBuilder()
     entries = log.datas(6)
     bench.store.commit([write(entries[:2])])
@@ -116,7 +118,7 @@ def test_a_gap_or_an_overlap_is_refused_and_nothing_is_written(bench):
     assert list(bench.store.replay(1)) == entries
 
 
-def test_marks_are_lazy_but_not_for_ever(bench):
+def test_marks_are_lazy_but_not_for_ever(bench: Bench) -> None:
     entries = LogBuilder().datas(3 + MARKS_LAG_MAX)
     bench.store.commit([write(entries[:1], vote=1, guaranteed_id=1)])
     assert bench.store.boot().guaranteed_id == 1
@@ -129,7 +131,7 @@ def test_marks_are_lazy_but_not_for_ever(bench):
     assert bench.reopen().boot().guaranteed_id == 3 + MARKS_LAG_MAX
 
 
-def test_start_state_comes_back_whole_and_stays(bench):
+def test_start_state_comes_back_whole_and_stays(bench: Bench) -> None:
     start = StartState(
         StartStatus.STARTED, (Identity(1, b"\1" * 16), Identity(2, b"")), b"d" * 16, b"c" * 16,
         [[1, "h:1", 0, "01" * 16, 1, []]], {"window": 1024},
@@ -140,7 +142,7 @@ def test_start_state_comes_back_whole_and_stays(bench):
     assert (boot.start, boot.vote) == (start, 2)
 
 
-def test_table_rows_replace_end_and_stay(bench):
+def test_table_rows_replace_end_and_stay(bench: Bench) -> None:
     bench.store.commit([write(LogBuilder().datas(9))])
     bench.store.commit([write(table=table(4, [row("a"), row("b", 3, 3), row("ä")]))])
     bench.store.commit([write(table=table(6, [row("a", 9, 2), row("c")], ["b", "never there"]))])
@@ -150,7 +152,7 @@ def test_table_rows_replace_end_and_stay(bench):
     assert (boot.members, boot.settings) == (table(6, []).members, {"window": 1024})
 
 
-def test_several_table_saves_in_one_commit(bench):
+def test_several_table_saves_in_one_commit(bench: Bench) -> None:
     saves = [table(1, [row("a"), row("b")]), table(2, [row("a", 5)], ["b"]), table(3, [row("b", 2), row("c", 1, 0)])]
     bench.store.commit([write(LogBuilder().datas(3)), *[write(table=t) for t in saves]])
     boot = bench.reopen().boot()
@@ -158,7 +160,7 @@ def test_several_table_saves_in_one_commit(bench):
     assert boot.applied_id == 3
 
 
-def test_what_was_given_may_change_afterwards(bench):
+def test_what_was_given_may_change_afterwards(bench: Bench) -> None:
     session = row("a", 3, 3)
     save = table(1, [session])
     bench.store.commit([write(LogBuilder().datas(1), table=save)])
@@ -170,7 +172,7 @@ def test_what_was_given_may_change_afterwards(bench):
     assert bench.store.boot().members == table(1, []).members
 
 
-def test_reads_stop_at_the_bound_but_give_one(bench):
+def test_reads_stop_at_the_bound_but_give_one(bench: Bench) -> None:
     entries = LogBuilder().datas(20, size=100)
     bench.store.commit([write(entries)])
     read = bench.store.read_entries
@@ -183,7 +185,7 @@ def test_reads_stop_at_the_bound_but_give_one(bench):
     assert read(5, 4, 10_000) == []
 
 
-def test_heads(bench):
+def test_heads(bench: Bench) -> None:
     log = LogBuilder()
     entries = [log.leader(), log.data(payloads=(b"a", b"b"))]
     bench.store.commit([write(entries)])
@@ -193,7 +195,7 @@ def test_heads(bench):
 
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory):
+def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Bench]]:
     """One of each for all examples: to make a store costs more than a test of it."""
     benches: list[Bench] = [MemoryBench(), SqliteBench(tmp_path_factory.mktemp("both") / "data")]
     yield benches
@@ -205,7 +207,7 @@ _shapes = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), max_size=30)
 
 
 @given(shapes=_shapes, last_id=st.integers(0, 35))
-def test_finders_against_looking_at_every_entry(shapes, last_id, both):
+def test_finders_against_looking_at_every_entry(shapes: list[tuple[int, int]], last_id: int, both: list[Bench]) -> None:
     log = LogBuilder(time_ms=1000)
     entries = [
         log.leader(step_ms=step) if count == 0 else log.data(payloads=(b"x",) * count, step_ms=step)
@@ -229,7 +231,10 @@ _steps = st.lists(
 
 def _play(steps: list[tuple[int, int, bool, bool]]) -> tuple[list[Write], list[bool], list[Entry]]:
     """Random writes: (entries to add, entries to expunge before, new term?, ends a commit?); and the log they make."""
-    writes, ends, log, term = [], [], [], 1
+    writes: list[Write] = []
+    ends: list[bool] = []
+    log: list[Entry] = []
+    term = 1
     for add, expunge, new_term, end in steps:
         term += new_term
         x = None
@@ -246,7 +251,7 @@ def _play(steps: list[tuple[int, int, bool, bool]]) -> tuple[list[Write], list[b
 
 
 @given(steps=_steps)
-def test_any_grouping_of_writes_makes_the_same_log(steps, both):
+def test_any_grouping_of_writes_makes_the_same_log(steps: list[tuple[int, int, bool, bool]], both: list[Bench]) -> None:
     writes, ends, log = _play(steps)
     for bench in both:
         bench.store.commit([write(expunge_from=1)])
@@ -264,7 +269,7 @@ def test_any_grouping_of_writes_makes_the_same_log(steps, both):
         assert boot.term == writes[-1].term
 
 
-def test_a_closed_store_says_so(bench):
+def test_a_closed_store_says_so(bench: Bench) -> None:
     bench.store.close()
     with pytest.raises(StoreError):
         bench.store.boot()
@@ -275,12 +280,12 @@ def test_a_closed_store_says_so(bench):
 
 
 @pytest.mark.parametrize("bytes_max", [1, 30, 1 << 20])
-def test_columns_say_what_entries_say(bench, bytes_max):
+def test_columns_say_what_entries_say(bench: Bench, bytes_max: int) -> None:
     log = LogBuilder()
     entries = [log.leader(), *log.datas(700), log.data(payloads=(b"a", b"")), log.leader(2), *log.datas(30, 2)]
     bench.store.commit([write(entries)])
     for first, last in [(1, len(entries)), (690, 720), (5, 5), (733, 900), (900, 1000)]:
-        found = []
+        found: list[Entry] = []
         while page := bench.store.read_columns(first + len(found), last, bytes_max).entries():
             assert len(page) == 1 or sum(len(entry.body) for entry in page) <= bytes_max
             found += page

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from store_kit import LogBuilder, SqliteBench, base_of, table, write
+from store_kit import Bench, LogBuilder, SqliteBench, base_of, table, write
 
 from alpo.core.disk import Base
+from alpo.core.entries import Entry
 from alpo.storage.interface import DamagedStore, Rest
 
 DAMAGE = {
@@ -15,7 +16,7 @@ DAMAGE = {
 }
 
 
-def held(bench, count=10):
+def held(bench: Bench, count: int = 10) -> list[Entry]:
     """Entries that the store holds on disk."""
     entries = LogBuilder().datas(count)
     bench.store.commit([write(entries, guaranteed_id=count)])
@@ -34,7 +35,7 @@ def test_what_was_damaged_is_sound_again(sqlite: SqliteBench, sql: str) -> None:
     assert list(sqlite.reopen().replay(1)) == entries
 
 
-def test_it_comes_before_all_else_in_its_commit(bench) -> None:
+def test_it_comes_before_all_else_in_its_commit(bench: Bench) -> None:
     """An expunge, a cleaning and new entries in the same transaction count as if they came later."""
     entries = held(bench)
     other = LogBuilder(9, entries[8].lsn).datas(3, term=2)
@@ -49,7 +50,7 @@ def test_it_comes_before_all_else_in_its_commit(bench) -> None:
     assert list(bench.reopen().replay(1)) == entries[3:8] + other
 
 
-def test_it_gives_way_to_a_base_in_the_same_commit(bench) -> None:
+def test_it_gives_way_to_a_base_in_the_same_commit(bench: Bench) -> None:
     entries = held(bench)
     base = Base(20, 1, entries[-1].time_ms, 30)
     installed = write(

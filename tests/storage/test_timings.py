@@ -7,11 +7,11 @@ import random
 from alpo.storage.timings import WINDOW_S, WINDOWS, Timings
 
 
-def test_nothing_measured():
+def test_nothing_measured() -> None:
     assert Timings().spread(100.0) == (0, 0.0, 0.0, 0.0)
 
 
-def test_percentiles_are_within_a_fifth_and_the_maximum_is_exact():
+def test_percentiles_are_within_a_fifth_and_the_maximum_is_exact() -> None:
     rng = random.Random(5)
     timings, given = Timings(), sorted(rng.lognormvariate(-5, 1) for _ in range(5_000))
     for at, took_s in enumerate(rng.sample(given, len(given))):
@@ -23,7 +23,7 @@ def test_percentiles_are_within_a_fifth_and_the_maximum_is_exact():
         assert true_ms <= found_ms <= true_ms * 1.2
 
 
-def test_extremes_fit():
+def test_extremes_fit() -> None:
     timings = Timings()
     for took_s in (0.0, 1e-9, 3600.0):
         timings.add(took_s, 5.0)
@@ -31,7 +31,7 @@ def test_extremes_fit():
     assert (spread.samples, spread.max_ms) == (3, 3_600_000.0) and 0 < spread.p50_ms < 1
 
 
-def test_what_is_old_is_forgotten():
+def test_what_is_old_is_forgotten() -> None:
     timings = Timings()
     timings.add(9.0, 0.0)
     for minute in range(1, WINDOWS):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import threading
+from collections import deque
 from collections.abc import Sequence
+from functools import partial
 
 import pytest
-from store_kit import SERVER, LogBuilder, write
+from store_kit import SERVER, LogBuilder, SqliteBench, unexpected, write
 
 from alpo.core.disk import Write
 from alpo.storage import writer as writer_module
@@ -69,7 +71,7 @@ def _writes(count: int, entries: int = 1, size: int | None = None) -> list[Write
     return [write(log.datas(entries, size=size), runs=[] if n else [(1, 1)]) for n in range(count)]
 
 
-def test_what_gathers_during_a_commit_is_one_commit_and_done_means_committed():
+def test_what_gathers_during_a_commit_is_one_commit_and_done_means_committed() -> None:
     store = GatedStore()
     rig = Rig(store)
     writes = _writes(50)
@@ -88,13 +90,17 @@ def test_what_gathers_during_a_commit_is_one_commit_and_done_means_committed():
     assert rig.writer.stats.last_commit_ms > 0 < rig.writer.stats.mean_commit_ms
 
 
-def test_what_comes_after_a_write_comes_after_its_commit_in_order():
+def test_what_comes_after_a_write_comes_after_its_commit_in_order() -> None:
     store = GatedStore()
     rig = Rig(store)
-    did = []
+    did: list[tuple[int, int, int]] = []
+
+    def note(number: int) -> None:
+        did.append((number, len(store.groups), len(rig.done)))
+
     writes = _writes(4)
     for number, one in enumerate(writes):
-        rig.writer.submit(one, lambda number=number: did.append((number, len(store.groups), len(rig.done))))
+        rig.writer.submit(one, partial(note, number))
     assert store.began.acquire(timeout=WAIT_S)
     assert did == []
     for _ in range(4):
@@ -107,7 +113,7 @@ def test_what_comes_after_a_write_comes_after_its_commit_in_order():
 
 
 @pytest.mark.parametrize("bound", ["COMMIT_ENTRIES_MAX", "COMMIT_BYTES_MAX"])
-def test_a_commit_is_bounded(monkeypatch, bound):
+def test_a_commit_is_bounded(monkeypatch: pytest.MonkeyPatch, bound: str) -> None:
     monkeypatch.setattr(writer_module, bound, 30 if bound == "COMMIT_ENTRIES_MAX" else 3000)
     store = GatedStore()
     rig = Rig(store)
@@ -124,7 +130,7 @@ def test_a_commit_is_bounded(monkeypatch, bound):
     assert store.boot().last_id == 250
 
 
-def test_a_failure_is_told_once_and_ends_all_writing():
+def test_a_failure_is_told_once_and_ends_all_writing() -> None:
     store = GatedStore()
     rig = Rig(store)
     writes = _writes(5)
@@ -146,7 +152,7 @@ def test_a_failure_is_told_once_and_ends_all_writing():
     assert rig.done == [] == store.groups
 
 
-def test_an_unforeseen_error_is_told_too():
+def test_an_unforeseen_error_is_told_too() -> None:
     store = GatedStore()
     rig = Rig(store)
     store.error = ZeroDivisionError()
@@ -157,7 +163,7 @@ def test_an_unforeseen_error_is_told_too():
     assert [type(f) for f in rig.failures] == [ZeroDivisionError]
 
 
-def test_a_failing_checkpoint_is_a_failure():
+def test_a_failing_checkpoint_is_a_failure() -> None:
     class Broken(MemoryStore):
         def checkpoint(self, rest: Rest) -> float | None:
             raise StoreError("no disk")
@@ -169,7 +175,7 @@ def test_a_failing_checkpoint_is_a_failure():
     assert len(rig.done) == 1
 
 
-def test_a_full_disk_is_waited_for_and_nothing_passes_what_waits(monkeypatch):
+def test_a_full_disk_is_waited_for_and_nothing_passes_what_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer_module, "FULL_MAX_S", 0.001)
     store = GatedStore()
     rig = Rig(store)
@@ -194,7 +200,7 @@ def test_a_full_disk_is_waited_for_and_nothing_passes_what_waits(monkeypatch):
     assert rig.done[-1] == (writes[-1].number, 3)
 
 
-def test_a_writer_that_waits_for_room_can_be_closed():
+def test_a_writer_that_waits_for_room_can_be_closed() -> None:
     store = GatedStore()
     rig = Rig(store)
     store.error = StoreFull("no room")
@@ -205,10 +211,10 @@ def test_a_writer_that_waits_for_room_can_be_closed():
     for _ in range(2):
         assert store.began.acquire(timeout=WAIT_S)
     rig.writer.close()
-    assert rig.done == [] == rig.failures == store.groups
+    assert rig.done == [] and rig.failures == [] and store.groups == []
 
 
-def test_a_checkpoint_on_a_full_disk_can_wait():
+def test_a_checkpoint_on_a_full_disk_can_wait() -> None:
     class Full(MemoryStore):
         def checkpoint(self, rest: Rest) -> float | None:
             raise StoreFull("no room")
@@ -220,7 +226,7 @@ def test_a_checkpoint_on_a_full_disk_can_wait():
     assert rig.done[-1][1] == 3 and rig.failures == []
 
 
-def test_idle_it_tidies_up_until_nothing_is_left(monkeypatch):
+def test_idle_it_tidies_up_until_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer_module, "IDLE_S", 0.001)
     store = GatedStore()
     store.tidy_after = 3
@@ -235,11 +241,11 @@ def test_idle_it_tidies_up_until_nothing_is_left(monkeypatch):
     assert store.checkpoints == [Rest.IDLE] * 3 + [Rest.LULL] + [Rest.IDLE] * 2
 
 
-def test_asked_to_give_back_it_wakes_the_store_and_drops_no_write(monkeypatch):
+def test_asked_to_give_back_it_wakes_the_store_and_drops_no_write(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer_module, "IDLE_S", 0.001)
     store = GatedStore()
-    asked = []
-    store.give_back = lambda: asked.append(len(store.checkpoints))
+    asked: list[int] = []
+    monkeypatch.setattr(store, "give_back", lambda: asked.append(len(store.checkpoints)))
     rig = Rig(store)
     assert store.idle.wait(WAIT_S)
     store.idle.clear()
@@ -262,13 +268,13 @@ def test_asked_to_give_back_it_wakes_the_store_and_drops_no_write(monkeypatch):
 
 
 @pytest.mark.parametrize("round", [*range(5), *(pytest.param(n, marks=pytest.mark.soak) for n in range(5, 20))])
-def test_on_disk_with_submitters_racing(sqlite, round):
+def test_on_disk_with_submitters_racing(sqlite: SqliteBench, round: int) -> None:
     """Everything submitted is there, in order, whatever the groups were."""
     entries = LogBuilder().datas(400)
     done: list[int] = []
-    writer = Writer(sqlite.store, done.append, pytest.fail)
+    writer = Writer(sqlite.store, done.append, unexpected)
     writes = [write(entries[at : at + 4], runs=[] if at else [(1, 1)]) for at in range(0, 400, 4)]
-    thread = threading.Thread(target=lambda: [writer.submit(w) for w in writes])
+    thread = threading.Thread(target=lambda: deque(map(writer.submit, writes)))
     thread.start()
     thread.join()
     writer.close()

@@ -6,10 +6,11 @@ import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
-import msgpack
+import msgpack  # type: ignore[import-untyped]
 import pytest
 
 from alpo.core import messages as m
+from alpo.core import requests as q
 from alpo.core.entries import (
     DamagedEntry,
     Entry,
@@ -21,7 +22,7 @@ from alpo.core.entries import (
     verify_headers,
 )
 from alpo.core.members import Identity
-from alpo.core.ready import Code
+from alpo.core.requests import Code
 from alpo.wire import codec
 from alpo.wire import requests as r
 from alpo.wire.shapes import unpack_list
@@ -82,11 +83,11 @@ def refused(decode: Callable[[bytes], Any], body: bytes, text: str) -> None:
         (body_of(22, -1), "Status.request: not an integer"),
         (body_of(22, 1.0), "Status.request: not an integer"),
         (body_of(22, 2**63), "Status.request: not an integer"),
-        (body_of(17, 1, "", 0, b"n" * 16), "Open.name: not a text of 1 to 128 bytes"),
-        (body_of(17, 1, "é" * 65, 0, b"n" * 16), "Open.name: not a text of 1 to 128 bytes"),
-        (body_of(17, 1, b"name", 0, b"n" * 16), "Open.name"),
-        (body_of(17, 1, "name", 0, b""), "Open.nonce: not 16 bytes"),
-        (body_of(17, 1, "name", 0, "n" * 16), "Open.nonce"),
+        (body_of(17, 1, "", 0, b"n" * 16), "OpenSession.name: not a text of 1 to 128 bytes"),
+        (body_of(17, 1, "é" * 65, 0, b"n" * 16), "OpenSession.name: not a text of 1 to 128 bytes"),
+        (body_of(17, 1, b"name", 0, b"n" * 16), "OpenSession.name"),
+        (body_of(17, 1, "name", 0, b""), "OpenSession.nonce: not 16 bytes"),
+        (body_of(17, 1, "name", 0, "n" * 16), "OpenSession.nonce"),
         (body_of(21, 1, 0, 0, 0, 0, 1, 1, 0, ""), "Read.linearizable: not true or false"),
         (body_of(*APPEND, b""), "Append.items: not a packed list"),
         (body_of(*APPEND, [b"x"]), "Append.items: not a packed list: no bytes"),
@@ -124,8 +125,8 @@ def test_requests_refused(body: bytes, text: str) -> None:
         (body_of(32, "client", 1, msgpack.packb([[1]]), False), "Appended.lsns"),
         (body_of(33, "c", 1, 1, 99, 0, 0, "", ""), "AppendRefused.code: no Code"),
         (body_of(33, "c", 1, 1, 1, 0, 0, "h" * 301, ""), "AppendRefused.leader_address"),
-        (body_of(35, 1, msgpack.packb([("c", 1, 2, 3)]), 0), "SessionTable.rows: a list with something"),
-        (body_of(35, 1, msgpack.packb([("c" * 129, 1, 2, 3, 4)]), 0), "SessionTable.rows: a list with a client id"),
+        (body_of(35, 1, msgpack.packb([("c", 1, 2, 3)]), 0), "Sessions.rows: a list with something"),
+        (body_of(35, 1, msgpack.packb([("c" * 129, 1, 2, 3, 4)]), 0), "Sessions.rows: a list with a client id"),
         (body_of(37, 1, msgpack.packb([b"12345678"]), 0, 0, 0), "Page.entries: a list with something else than arrays"),
         (body_of(157, 1, "t", msgpack.packb([[1, None]])), "BackupRows.rows: a list with something else than arrays"),
         (body_of(157, 1, "t", msgpack.packb([1])), "BackupRows.rows: a list with something else than arrays"),
@@ -133,6 +134,10 @@ def test_requests_refused(body: bytes, text: str) -> None:
         (body_of(38, 1, {"a": b"bytes"}), "StatusAnswer.fields: holds a bytes"),
         (body_of(38, 1, {b"a": 1}), "StatusAnswer.fields: a map's key is no text"),
         (body_of(38, 1, [1]), "StatusAnswer.fields: not a map"),
+        (body_of(48, 1, "[[1]"), "MembersChanged.members: not JSON"),
+        (body_of(48, 1, "[" * 20_000), "MembersChanged.members: not JSON"),
+        (body_of(48, 1, "[[1], 2]"), "MembersChanged.members: no list of lists"),
+        (body_of(48, 1, "7"), "MembersChanged.members: no list of lists"),
         (body_of(22, 1), "message type 22 is not an answer"),
     ],
 )
@@ -218,7 +223,7 @@ def test_sound_entries_pass() -> None:
 def test_verifying_a_run_finds_what_verifying_each_finds() -> None:
     for place in range(len(Entry._fields) - 2):  # neither the body, which the digest stands for, nor the checksum
         for value in (0, 1, 77, "x", b"x" * 16, None):
-            changed = Entry(*data()[:place], value, *data()[place + 1 :])
+            changed = Entry._make([*data()[:place], value, *data()[place + 1 :]])
             if changed == data():
                 continue
             for verify in (verify_header, lambda entry: verify_headers([entry])):
@@ -263,7 +268,7 @@ def test_a_problem_always_fits() -> None:
 
 
 @pytest.mark.parametrize(
-    "message", [r.Open(1, "\udcff", 0, b"n" * 16), r.Status(2**64), r.Appended("c", 1, [2**64], False)]
+    "message", [q.OpenSession(1, "\udcff", 0, b"n" * 16), r.Status(2**64), q.Appended(None, "c", 1, [2**64], False)]
 )
 def test_what_cannot_travel_is_a_wire_error_of_the_sender(message: Any) -> None:
     with pytest.raises(codec.WireError, match="cannot be sent"):

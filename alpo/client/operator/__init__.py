@@ -1,1 +1,1 @@
-"""What operators, and readers that are not in a hurry, ask a cluster."""
+"""Requests of operators, and of readers that are not in a hurry."""

@@ -1,9 +1,9 @@
-"""What happened to the servers, gathered from all that answer, in time order.
+"""Events of the servers, gathered from all that answer, in time order.
 
 Laws:
 
-* Every server keeps its own events by its own clock. Clocks are compared as they are asked; a server whose clock is off
-  by more than can be told apart has its times shifted to the others' (their median).
+* Every server keeps its own events by its own clock. The clocks are compared when the servers are asked; the times of a
+  server whose clock is surely off are shifted to the median clock.
 * A server that does not answer, or not to the end, is named, never silently left out.
 """
 
@@ -26,15 +26,19 @@ from alpo.wire.requests import EventList, ListEvents, RequestRefused
 from .status import STATUS_S, members_of
 
 PAGE = 1_000
-#: More than a server keeps.
+#: Pages asked of one server at most: more events than a server keeps.
 PAGES_MAX = 20
-#: Clocks nearer to each other than this are taken to be one.
+#: Clocks that differ by less are taken to be equal.
 SHIFT_MS_MIN = 50
 _TIME_MS_MAX = 253_402_300_799_999  # the year 9999
 
 
 class ServerEvent(NamedTuple):
-    """``time_ms``: since 1970, UTC; by the server's clock less ``shifted_ms``. ``number``: of that server's."""
+    """An event of server ``server``, the ``number``-th that it kept.
+
+    ``time_ms``: since 1970, UTC, by the server's clock less ``shifted_ms``. ``fields``: what the event is about, by
+    name.
+    """
 
     time_ms: int
     server: int
@@ -45,7 +49,8 @@ class ServerEvent(NamedTuple):
 
 
 class Silent(NamedTuple):
-    """A server whose events are missing, or not all there. ``id`` None: not known."""
+    """A server whose events are missing, or not complete; ``id`` is None where it is not known, ``why`` is for people.
+    """
 
     id: int | None
     address: str
@@ -53,7 +58,7 @@ class Silent(NamedTuple):
 
 
 class Events(NamedTuple):
-    """``events`` in time order."""
+    """Events in time order, and the servers that did not tell all of theirs."""
 
     events: list[ServerEvent]
     silent: list[Silent]
@@ -61,7 +66,8 @@ class Events(NamedTuple):
 
 @dataclass
 class _Account:
-    """What one server said. ``ahead_ms``: its clock before ours, give or take ``error_ms``."""
+    """The account of one server. ``ahead_ms``: by how much its clock is before ours, give or take ``error_ms``;
+    ``problem``: the reason why its events are not complete, or ""."""
 
     id: int = 0
     ahead_ms: float = 0.0
@@ -71,7 +77,7 @@ class _Account:
 
 
 async def gather(servers: Servers, since: datetime | None, timeout_s: float) -> Events:
-    """All that the servers have kept, or what is not older than ``since``. Raises `Closed`."""
+    """All events that the servers keep, or those from ``since`` on. Raises `Closed`."""
     servers.require_open()
     if since is not None:
         need_datetime(since=since)
@@ -94,6 +100,7 @@ async def gather(servers: Servers, since: datetime | None, timeout_s: float) -> 
 
 
 async def _ask(servers: Servers, address: str, account: _Account, since_ms: int, timeout_s: float) -> None:
+    """Fill one server's account."""
     connection: Connection | None = None
     with anyio.move_on_after(timeout_s):
         try:
@@ -106,7 +113,7 @@ async def _ask(servers: Servers, address: str, account: _Account, since_ms: int,
 
 
 async def _read(connection: Connection, account: _Account, since_ms: int) -> str:
-    """Page by page, newest first; "" when all is there, else what is the matter."""
+    """Read one server's events page by page, newest first; returns "" once all are there, else what is the matter."""
     before = 0
     for page in range(PAGES_MAX):
         asked_s, asked_ms = anyio.current_time(), time.time() * 1000
@@ -126,10 +133,10 @@ async def _read(connection: Connection, account: _Account, since_ms: int) -> str
 
 
 def _shifts(accounts: list[_Account]) -> dict[int, int]:
-    """By how much to shift each server's times back, ms, where that is certain."""
+    """Server id -> ms by which its times are to be shifted back, for the servers whose clock is surely off."""
     if not accounts:
         return {}
-    from statistics import median  # imports much, for a command that asks for no events
+    from statistics import median  # takes long to import, and most commands ask for no events
 
     middle_ms = median(account.ahead_ms for account in accounts)
     doubt_ms = max(account.error_ms for account in accounts)
@@ -143,7 +150,7 @@ def _event(server: int, row: tuple[int, int, str, str], shift_ms: int) -> Server
     number, time_ms, name, text = row
     try:
         fields = json.loads(text)
-    except ValueError:  # a damaged row: no reason to tell nothing at all
+    except ValueError:  # a damaged row must not hide the others
         fields = {}
     told = fields if isinstance(fields, dict) else {}
     return ServerEvent(min(max(time_ms - shift_ms, 0), _TIME_MS_MAX), server, number, name, told, shift_ms)

@@ -1,33 +1,42 @@
-"""Changes of the member list, and who leads (R27, R28).
+"""Founding the cluster, changes of its members, who leads, and which members have a payload on disk.
 
 Laws:
 
-* Each request is repeated until it is answered or its time is up; to ask again for what was done does no harm.
+* Each request is repeated until it is answered or its time is up; asking again for what was done does no harm.
 * A leader that has taken a change may need a while for it: it is not asked again meanwhile.
 """
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
+from typing import Any
 
 from alpo.client.arguments import need_int, need_str
 from alpo.client.connection import Connection
+from alpo.client.pages import out_of_range
 from alpo.client.servers import Servers
-from alpo.core.inputs import MemberStep
+from alpo.core import requests as q
 from alpo.core.members import MemberList
-from alpo.errors import AlpoError, ProtocolError, Unavailable
+from alpo.errors import (
+    AlpoError,
+    NotEverywhere,
+    Overloaded,
+    ProtocolError,
+    Unavailable,
+)
 from alpo.wire import requests as w
 
-from .admin import at_leader, no_answer, unwelcome
+from .asking import at_leader, no_answer, probe_read, until_answered, unwelcome
 
-#: The end of a change's time, kept for asking what it waits for.
+#: Longest wait of one `wait_everyone` request at the leader.
+_WAIT_MS = 500
+#: The last part of a change's time, kept for asking what the change waits for.
 _TOLD_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class MemberInfo:
-    """One member as the list has it. ``role``: "VOTER", "LEARNER" or "GONE"."""
+    """One member of the list. ``role``: "VOTER", "LEARNER" or "GONE"."""
 
     id: int
     address: str
@@ -37,27 +46,37 @@ class MemberInfo:
 
 @dataclass(frozen=True, slots=True)
 class Leadership:
-    """``leader`` leads in ``term``."""
+    """The leadership of a cluster: server ``leader`` leads, in ``term``."""
 
     leader: int
     term: int
 
 
-async def change(
-    servers: Servers, step: MemberStep, id: int, address: str, priority: int, timeout_s: float
-) -> list[MemberInfo]:
-    """Change one member; the list since then, guaranteed. A server that is added or replaced is a LEARNER at first and
-    becomes a VOTER by itself once it has caught up.
+async def init(servers: Servers, timeout_s: float) -> None:
+    """Found the cluster (R29), by any one of its servers. Raises `Refused` (why it cannot be), `Unavailable`."""
+    async def attempt(connection: Connection) -> None:
+        answer = await connection.ask(q.Initialise)
+        if isinstance(answer, w.RequestRefused):
+            raise unwelcome(servers, answer)
 
-    Raises `Refused` (why it cannot be), `Unavailable` when no answer came: it says what the leader waits for, if that
-    can be told (whether the change will be done is then not known).
+    await until_answered(lambda: servers.any(None), servers, attempt, timeout_s)
+
+
+async def change(
+    servers: Servers, step: q.MemberStep, id: int, address: str, priority: int, timeout_s: float
+) -> list[MemberInfo]:
+    """Change one member (R27); returns the new list, guaranteed.
+
+    A server that is added, or takes a member's place, is a LEARNER at first and becomes a VOTER by itself once it has
+    caught up. Raises `Refused` (why it cannot be), `Unavailable` when no answer came: its message says what the leader
+    waits for, if that can be told, and the change may still be made.
     """
     need_int(id=id, priority=priority)
     need_str(address=address)
 
     async def attempt(connection: Connection) -> list[MemberInfo]:
-        answer = await connection.ask(lambda number: w.ChangeMember(number, step, id, address, priority))
-        if isinstance(answer, w.MemberTable):
+        answer = await connection.ask(lambda number: q.ChangeMember(number, step, id, address, priority))
+        if isinstance(answer, q.MembersChanged):
             return _infos(answer.members)
         raise unwelcome(servers, answer)
 
@@ -73,7 +92,7 @@ async def change(
 
 
 async def _under_way(servers: Servers, timeout_s: float) -> str:
-    """The change that the leader is at, and what it waits for; "" if nobody tells."""
+    """The change that the leader is making, and what it waits for; "" if nobody tells."""
     async def attempt(connection: Connection) -> str:
         answer = await connection.ask(w.Status)
         return str(answer.fields.get("member_change") or "") if isinstance(answer, w.StatusAnswer) else ""
@@ -90,8 +109,8 @@ async def transfer(servers: Servers, target: int, timeout_s: float) -> Leadershi
     need_int(target=target)
 
     async def attempt(connection: Connection) -> Leadership:
-        answer = await connection.ask(lambda number: w.Transfer(number, target))
-        if isinstance(answer, w.HandedOver):
+        answer = await connection.ask(lambda number: q.Transfer(number, target))
+        if isinstance(answer, q.HandedOver):
             return Leadership(answer.leader, answer.term)
         raise unwelcome(servers, answer)
 
@@ -101,9 +120,58 @@ async def transfer(servers: Servers, target: int, timeout_s: float) -> Leadershi
     return found
 
 
-def _infos(text: str) -> list[MemberInfo]:
+def _infos(plain: list[list[Any]]) -> list[MemberInfo]:
     try:
-        members = MemberList.from_plain(json.loads(text)).members
+        members = MemberList.from_plain(plain).members
     except ValueError as error:
         raise ProtocolError(f"not a member list: {error}") from error
     return [MemberInfo(m.id, m.address, m.priority, m.role.name) for m in members]
+
+
+async def wait_everyone(servers: Servers, lsn: int, timeout_s: float) -> None:
+    """Wait until every member has payload ``lsn``, which is guaranteed, on its disk (R18).
+
+    Raises ValueError, `OutOfRange` for an LSN that is not in the log yet, `NotEverywhere` at the deadline.
+    """
+    need_int(lsn=lsn)
+    if lsn < 1:
+        raise ValueError(f"an LSN is 1 or more, not {lsn}")
+    behind: tuple[int, ...] | None = None  # as last heard
+    there = False
+
+    async def attempt(connection: Connection) -> None:
+        nonlocal behind, there
+        while True:
+            answer = await connection.ask(lambda number: w.AwaitReplicated(number, lsn, _WAIT_MS))
+            if not isinstance(answer, w.Replicated):
+                raise unwelcome(servers, answer)
+            if answer.done:
+                return
+            if not there:
+                await _require_there(servers, connection, lsn)
+            there, behind = True, answer.behind
+
+    try:
+        await at_leader(servers, attempt, timeout_s)
+    except (Unavailable, Overloaded) as error:
+        raise NotEverywhere(_behind(lsn, behind, error), lsn=lsn, behind=behind or ()) from error
+
+
+async def _require_there(servers: Servers, connection: Connection, lsn: int) -> None:
+    """Raises `OutOfRange` if payload ``lsn`` is not in the log yet."""
+    page = await connection.ask(probe_read)
+    if not isinstance(page, w.Page):
+        raise unwelcome(servers, page)
+    if lsn > page.end_lsn:
+        raise out_of_range(f"LSN {lsn} is", f"{page.first_lsn},{page.end_lsn}")
+
+
+def _behind(lsn: int, behind: tuple[int, ...] | None, error: AlpoError) -> str:
+    """The message of `NotEverywhere`."""
+    if behind is None:
+        why = f"nobody tells: {error}"
+    elif behind:
+        why = f"not yet on {'server' if len(behind) == 1 else 'servers'} {', '.join(map(str, behind))}"
+    else:
+        why = "a change of the members is under way"
+    return f"LSN {lsn} is guaranteed, but not known to be on every member: {why}"

@@ -1,6 +1,6 @@
 """The replicated settings as users name them: those of ``[settings]`` in a configuration, times in seconds.
 
-Laws: what can be seen to be wrong from here is a ValueError and was never sent.
+Law: a value that can be seen to be wrong without asking a server raises ValueError, and is never sent.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from typing import TypedDict, cast
 
 from alpo.client.connection import Connection
 from alpo.client.servers import Servers
+from alpo.core import requests as q
 from alpo.core import settings as setting_rules
-from alpo.core.ready import Code
+from alpo.core.requests import Code
 from alpo.core.settings import Settings as CoreSettings
 from alpo.errors import Refused
 from alpo.wire import requests as w
 
-from .admin import at_leader, unwelcome
+from .asking import at_leader, unwelcome
 
 
 class Settings(TypedDict):
@@ -31,13 +32,13 @@ class Settings(TypedDict):
     batch_bytes_max: int
 
 
-#: The one that stands under another name, in another unit.
+#: The one setting that users know by another name, in another unit, than the core.
 _TTL_S, _TTL_MS = "session_ttl_s", "session_ttl_ms"
 NAMES = tuple(_TTL_S if name == _TTL_MS else name for name in setting_rules.BOUNDS)
 
 
 def parse_setting(name: str, text: str) -> float:
-    """The value of a setting from a command line. Raises ValueError."""
+    """The value of a setting, from its text on a command line. Raises ValueError."""
     _bounds(name)
     try:
         value: float = float(text) if name == _TTL_S else int(text)
@@ -49,14 +50,16 @@ def parse_setting(name: str, text: str) -> float:
 
 
 def check_setting(name: str, value: float) -> None:
-    """Raises ValueError for an unknown name (the known ones are listed) and a value out of its bounds."""
+    """Check a setting's value. Raises ValueError for an unknown name (lists the known ones) or a value out of bounds.
+    """
     low, high = _bounds(name)
     kind = float | int if name == _TTL_S else int
-    if not isinstance(value, kind) or isinstance(value, bool) or not low <= value <= high:  # also for what is no number
+    if not isinstance(value, kind) or isinstance(value, bool) or not low <= value <= high:  # NaN too
         raise ValueError(f"{name} = {value!r} is not from {low:g} to {high:.12g}")
 
 
 def _bounds(name: str) -> tuple[float, float]:
+    """The least and the greatest value of a setting. Raises ValueError for an unknown name."""
     if name not in NAMES:
         raise ValueError(f"no setting {name!r}; there are {', '.join(NAMES)}")
     if name == _TTL_S:
@@ -66,22 +69,24 @@ def _bounds(name: str) -> tuple[float, float]:
 
 
 def _to_core(values: Mapping[str, float]) -> dict[str, int]:
+    """The core's names and units, out of users'."""
     return {_TTL_MS if name == _TTL_S else name: round(value * 1000) if name == _TTL_S else int(value)
             for name, value in values.items()}
 
 
 def _from_core(values: dict[str, int]) -> Settings:
-    # A server of another version may have more of them, or fewer.
+    # A server of another version may have more settings, or fewer.
+    """Users' names and units, out of the core's."""
     return cast(Settings, {_TTL_S if name == _TTL_MS else name: value / 1000 if name == _TTL_MS else value
                            for name, value in values.items()})
 
 
 async def settings(servers: Servers, timeout_s: float) -> Settings:
-    """All of them, as the log has them. Raises `Unavailable`."""
+    """All settings, by name. Raises `Unavailable`."""
     async def attempt(connection: Connection) -> Settings:
-        answer = await connection.ask(w.ShowSettings)
-        if isinstance(answer, w.SettingsAre):
-            return _from_core(dict(answer.values))
+        answer = await connection.ask(q.ShowSettings)
+        if isinstance(answer, q.SettingsAre):
+            return _from_core(answer.values)
         raise unwelcome(servers, answer)
 
     return await at_leader(servers, attempt, timeout_s)
@@ -91,11 +96,11 @@ async def change_settings(
     servers: Servers, wanted: Mapping[str, float] | Settings, expected: Mapping[str, float] | Settings | None,
     timeout_s: float,
 ) -> Settings:
-    """Change these, all or none; all settings as they are then. To ask again does no harm.
+    """Change settings, all of ``wanted`` or none; returns all settings as they are then. Repeating is safe.
 
-    ``expected``: the values that the caller believes they have (None: read now); if one has another by then nothing
-    is changed. Raises ValueError for what can never be, `Refused` when one was changed meanwhile or cannot be so now,
-    `Unavailable` when no answer came (whether it was done is then not known).
+    ``expected``: the values that the caller believes the changed ones have (None: read now); if one has another by
+    then, nothing is changed. Raises ValueError for what can never be, `Refused` when one was changed meanwhile or
+    cannot be changed now, `Unavailable` when no answer came (the change may have been made).
     """
     for given in (wanted, {} if expected is None else expected):
         if not isinstance(given, Mapping):
@@ -114,9 +119,9 @@ async def change_settings(
     changes = tuple((name, old[name], value) for name, value in new.items())
 
     async def attempt(connection: Connection) -> Settings:
-        answer = await connection.ask(lambda number: w.ChangeSettings(number, changes))
-        if isinstance(answer, w.SettingsAre):
-            return _from_core(dict(answer.values))
+        answer = await connection.ask(lambda number: q.ChangeSettings(number, changes))
+        if isinstance(answer, q.SettingsAre):
+            return _from_core(answer.values)
         if isinstance(answer, w.RequestRefused) and answer.code == Code.CHANGED:
             raise Refused(f"changed meanwhile, nothing was set: {answer.detail}")
         raise unwelcome(servers, answer)

@@ -1,6 +1,6 @@
-"""What every member says of itself.
+"""The status of every member, as it says itself.
 
-Law: a member that does not answer has its row too, and says so.
+Law: a member that does not answer has a row too, which says so.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from alpo.wire.requests import Status, StatusAnswer
 
 
 class PeerStatus(TypedDict):
-    """Another member, as one sees it: ``why`` it cannot be reached; None if it can."""
+    """Another server, as a member sees it; ``why`` says why it cannot be reached (None: it can)."""
 
     id: int
     reachable: bool
@@ -26,7 +26,7 @@ class PeerStatus(TypedDict):
 
 
 class _Known(TypedDict):
-    """What is there of every member."""
+    """The keys that every member's row has."""
 
     id: int | None
     address: str
@@ -43,10 +43,10 @@ class _Known(TypedDict):
 
 
 class MemberStatus(_Known, total=False):
-    """A member's own account of itself; None for all that is not known of one that does not answer.
+    """A member's own account of itself; None for what is not known of a member that does not answer.
 
-    The keys from ``version`` on are there when it answers, as far as its version has them; ``problem`` says why it does
-    not. docs/operations.md tells what each means.
+    The keys from ``version`` on are there if the member answers, as far as its version has them; ``problem`` says why
+    it does not. docs/operations.md tells what each key means.
     """
 
     problem: str
@@ -91,17 +91,18 @@ class MemberStatus(_Known, total=False):
     divergence: list[str]
 
 
-#: What an unreachable member has, its values None.
+#: The keys that an unreachable member's row has too, with None for what is not known.
 STATUS_KEYS = tuple(_Known.__annotations__)
 STATUS_S = 2.0
 
 
 async def status(servers: Servers, timeout_s: float) -> list[MemberStatus]:
-    """Every member's own account of itself, ordered by id: see `MemberStatus`; ``reachable`` False and None for all
-    that is not known of those that do not answer; ``clock_ahead_ms``: by how much its clock is before ours, give or
-    take ``clock_error_ms``. Members are those that any reachable server lists; if none is reachable, one row (id None)
-    for each address configured. A server that answers at a configured address and is no member (it was removed or
-    replaced, or waits to be added) has a row of its own, after those. Raises `Closed`.
+    """Every member's own account of itself, ordered by id. Raises `Closed`.
+
+    Members are those that any reachable server lists; if none is reachable, there is a row (id None) for each address
+    that the user gave. A member that does not answer has ``reachable`` False, and None for what is not known.
+    ``clock_ahead_ms``: by how much a member's clock is before ours, give or take ``clock_error_ms``. Servers that
+    answer at an address given and are no members (they were removed or replaced, or wait to be added) come last.
     """
     servers.require_open()
     members = await members_of(servers, min(timeout_s, STATUS_S))
@@ -119,7 +120,8 @@ async def status(servers: Servers, timeout_s: float) -> list[MemberStatus]:
 
 
 async def members_of(servers: Servers, timeout_s: float) -> list[tuple[int | None, str]]:
-    """(id, address) of every member that any reachable server lists; if none is, the addresses configured."""
+    """(id, address) of every member, as one reachable server lists them; if none is reachable, (None, address) of
+    those given."""
     with anyio.move_on_after(timeout_s):
         with suppress(Lost):
             servers.give_back(await servers.any(None))
@@ -127,6 +129,7 @@ async def members_of(servers: Servers, timeout_s: float) -> list[tuple[int | Non
 
 
 async def _status_of(servers: Servers, address: str, row: dict[str, Any], timeout_s: float) -> None:
+    """Fill one server's row."""
     connection: Connection | None = None
     with anyio.move_on_after(timeout_s):
         try:

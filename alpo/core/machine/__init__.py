@@ -1,1 +1,1 @@
-"""The replicated state machine: what all servers make of the same log (rules.md#replicated-state)."""
+"""The replicated state machine: the state that all servers derive from the same log (rules.md#replicated-state)."""

@@ -1,13 +1,13 @@
-"""What the log makes of the session table (R21, R22).
+"""The session table as a function of the log (R21, R22).
 
 Laws:
 
 * The table is a function of the log alone: equal entries 1 … n make equal tables, whatever was applied and
-  expunged on the way. `SessionState.apply_all` is total: an entry that no right leader makes changes nothing
-  more than it must, the same everywhere (`SessionState.inconsistency` says why it is wrong).
-* Whatever an entry changes is journalled: `alpo.core.machine.undo` takes it back.
-* An entry first does its own work, then ends what its time makes too old. So nobody's session ends at his own
-  entry, and a verdict taken at the head holds for the entry that follows from it.
+  expunged on the way. `SessionState.apply_all` accepts any entry: one that no correct leader makes has the same,
+  harmless effect on all servers (`SessionState.inconsistency` says what is wrong with it).
+* Every change is journalled, and `alpo.core.machine.undo` can undo it.
+* An entry first has its own effect, then ends the sessions that are too old by its time. So no session ends at an
+  entry of its own client, and a verdict taken at the head holds for the entry that it lets in.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ _DATA, _SESSION, _SETTINGS = int(Kind.DATA), int(Kind.SESSION), int(Kind.SETTING
 _ONLY_DATA = {_DATA}
 _HEAP_SLACK = 1024
 
-#: From so many entries on it pays to look for runs.
+#: Least number of entries for which it pays to look for runs of one client.
 _RUNS_FROM = 8
 
 
 class SessionState(JournalledSessions):
-    """The table at the head of the log. `alpo.core.machine.verdicts.SessionTable` adds the verdicts."""
+    """The session table at the head of the log. `alpo.core.machine.verdicts.SessionTable` adds the verdicts."""
 
     def apply(self, entry: Entry) -> None:
-        """`apply_all` of one."""
+        """Apply one entry, as `apply_all` does."""
         self.apply_all((entry,))
 
     def apply_all(self, entries: Sequence[Entry]) -> None:
@@ -78,7 +78,7 @@ class SessionState(JournalledSessions):
             at = end
 
     def _append_run(self, session: Session, added: list[Slot], time_ms: int) -> None:
-        """What `_apply_each` does with consecutive appends of one session, at a fraction of the cost an entry."""
+        """Apply consecutive appends of one session, with the effect of `_apply_each` at a fraction of its cost."""
         slots = session.slots
         slots.extend(added)
         over = max(0, len(slots) - self.settings.window)
@@ -91,6 +91,7 @@ class SessionState(JournalledSessions):
         self._touched[session.client] = None
 
     def _apply_each(self, entries: Iterable[Entry]) -> None:
+        """Apply entries one by one, whatever they are."""
         sessions, touched, journal = self._sessions, self._touched, self._journal.append
         window = self.settings.window
         for entry in entries:
@@ -119,19 +120,21 @@ class SessionState(JournalledSessions):
                 self._end_idle(id, time_ms)
 
     def would_append(self, serials: dict[str, list[int]], epochs: set[tuple[str, int]], until_ms: int) -> bool:
-        """Is there nothing inconsistent in these appends, the last of ``until_ms``? ``serials``: each client's, in
-        order; ``epochs``: (client, epoch). False also where `inconsistency` must be asked one by one."""
+        """True if these appends are surely consistent with the table; if False, ask `inconsistency` for each entry.
+        ``serials``: each client's, in order; ``epochs``: (client, epoch) of each; ``until_ms``: the last entry's time.
+        """
         for client, epoch in epochs:
             session = self._sessions.get(client)
             if session is None or epoch != session.opened[0] or serials[client][0] <= session.last[0]:
                 return False
             mine = serials[client]
             if not all(map(lt, mine, mine[1:])) or session.last[2] + self.settings.session_ttl_ms < until_ms:
-                return False  # it may have ended meanwhile
+                return False  # the session may have ended meanwhile
         return True
 
     def inconsistency(self, entry: Entry) -> str | None:
-        """Why no right leader would append ``entry`` here, or None. To be asked before it is applied; not cheap."""
+        """The reason why no correct leader would append ``entry`` next, or None if one would. Slow; to be asked before
+        the entry is applied."""
         session = self._sessions.get(entry.client)
         if entry.kind == Kind.SESSION:
             change, epoch = _session_change(entry), session.opened[0] if session is not None else None
@@ -153,7 +156,8 @@ class SessionState(JournalledSessions):
         return None
 
     def _begin(self, id: int, time_ms: int, client: str, serial: int) -> Session | None:
-        """A new random session, in the place of the longest idle if need be. None: the entry opens nothing."""
+        """Begin the session of a random client with its first entry, ending the longest idle ones beyond
+        `sessions_max`. Returns None if the entry begins no session."""
         if client[:1] != "~" or serial < 1:
             return None
         while self._idle and len(self._idle) >= self.settings.sessions_max:
@@ -166,7 +170,7 @@ class SessionState(JournalledSessions):
         return session
 
     def _count_slot(self, id: int, session: Session) -> None:
-        """One slot more: keep to `window_total`."""
+        """Count one more slot, and forget the oldest of all beyond `window_total`."""
         self._slots_total += 1
         if self._oldest is not None and len(session.slots) == 1:
             heapq.heappush(self._oldest, (session.slots[0][1], session.client))
@@ -174,6 +178,7 @@ class SessionState(JournalledSessions):
             self._forget_oldest(id)
 
     def _apply_session(self, entry: Entry) -> None:
+        """Apply a SESSION entry: open a name (again), or drop it."""
         change = _session_change(entry)
         session = self._sessions.get(entry.client)
         if change is None:
@@ -193,11 +198,12 @@ class SessionState(JournalledSessions):
         self._touched[entry.client] = None
 
     def _apply_settings(self, entry: Entry) -> None:
+        """Apply a SETTINGS entry, and forget and end what the new settings do not allow."""
         try:
             settings = Settings.from_plain(parse_body(entry))
         except (DamagedEntry, ValueError, RecursionError):
             return
-        self._settings_before.append((entry.id, self.settings))
+        self._settings.add(entry.id, settings)
         self.settings = settings
         for session in self._sessions.values():
             while len(session.slots) > settings.window:
@@ -208,10 +214,10 @@ class SessionState(JournalledSessions):
             self._end_longest_idle(entry.id)
         self._end_idle(entry.id, entry.time_ms)
 
-    # Ending and forgetting.
+    # -- ending and forgetting --------------------------------------------------------------------------
 
     def _longest_idle(self) -> Session | None:
-        """The random session of the lowest last id, its key in the heap set right."""
+        """The random session whose last entry is the oldest; None if there is none. Corrects keys in the heap."""
         idle = self._idle
         while idle:
             id, _, client = idle[0]
@@ -222,6 +228,7 @@ class SessionState(JournalledSessions):
         return None
 
     def _end_idle(self, id: int, time_ms: int) -> None:
+        """End the random sessions that are idle for longer than `session_ttl_ms` at ``time_ms``, by entry ``id``."""
         ttl_ms = self.settings.session_ttl_ms
         while (session := self._longest_idle()) is not None and time_ms - session.last[2] > ttl_ms:
             self._end_longest_idle(id)
@@ -243,13 +250,13 @@ class SessionState(JournalledSessions):
             self._oldest = None
 
     def _forget(self, id: int, session: Session) -> None:
-        """Forget the oldest slot of ``session``."""
+        """Forget the oldest slot of ``session``, by entry ``id``."""
         self._journal.append((id, FORGOT, session, None, session.slots.pop(0)))
         self._touched[session.client] = None
         self._slots_total -= 1
 
     def _forget_oldest(self, id: int) -> None:
-        """Forget slots, the oldest by entry id first, down to `window_total`."""
+        """Forget slots of whatever session, the oldest first, down to `window_total`."""
         if self._oldest is None:
             self._oldest = [(s.slots[0][1], s.client) for s in self._sessions.values() if s.slots]
             heapq.heapify(self._oldest)
@@ -266,7 +273,7 @@ class SessionState(JournalledSessions):
 
 
 def _session_change(entry: Entry) -> bytes | int | None:
-    """What a SESSION entry does: the nonce of an open, the epoch of a drop, or None if it is neither."""
+    """The change in a SESSION entry: the nonce of an open, the epoch of a drop, or None if it is neither."""
     try:
         fields = parse_body(entry)
         if fields.get("op") == "open" and valid_name(entry.client):

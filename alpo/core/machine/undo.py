@@ -1,11 +1,10 @@
-"""The sessions at the head of the log, and the way back from there: expunging, and the table as of an earlier entry.
+"""The sessions at the head of the log, expunging, and the session table as of an earlier entry.
 
 Laws:
 
-* They stand at the head of the log. Every change is journalled until `JournalledSessions.settle` says that its entry
-  can no longer be expunged.
-* A session's slots are ordered by serial and by id at once; if there are any, the last has the last serial.
-* The heaps are derived: their keys are lower bounds, set right when they come up. Nothing else may depend on them.
+* Every change is journalled until `JournalledSessions.settle` tells that its entry can no longer be expunged.
+* A session's slots (its remembered appends) ascend by serial and by entry id; the last slot has the last serial.
+* The heaps are derived from the sessions. Their keys are lower bounds, corrected when they come to the front.
 """
 
 from __future__ import annotations
@@ -30,14 +29,15 @@ from .journal import (
     Slot,
     expanded,
 )
+from .versions import Versions
 
 NEVER_MS = 1 << 63
-#: Settled journal records are dropped so many ids at a time: a list loses its front at the cost of its rest.
+#: Settled journal records are dropped once they span this many ids: cutting off a list's front moves all the rest.
 _SETTLE_IDS = 1024
 
 
 class Saved(NamedTuple):
-    """What `JournalledSessions.rows_at` gives: the parts of a `TableSave`."""
+    """The fields of a `TableSave` that `JournalledSessions.rows_at` gives."""
 
     changed: list[SessionRow]
     ended: list[str]
@@ -45,33 +45,35 @@ class Saved(NamedTuple):
 
 
 class JournalledSessions:
-    """What there is, and how it is taken back and saved. `alpo.core.machine.table.SessionState` makes it of entries."""
+    """Client sessions with an undo journal, and their saves. `alpo.core.machine.table.SessionState` applies entries.
+    ``names`` and ``randoms``: numbers of named and random sessions."""
 
     def __init__(self, settings: Settings) -> None:
         self._clear(settings)
 
     def _clear(self, settings: Settings) -> None:
         self.settings = settings
-        #: The newest creation time among the random sessions that ended, ms; 0: none did.
+        #: The horizon: newest creation time among the random sessions that ended, ms since 1970; 0 if none did.
         self.horizon_ms = 0
         self.names = 0
         self.randoms = 0
         self._sessions: dict[str, Session] = {}
         self._slots_total = 0
         self._journal: list[Record] = []
-        self._settings_before: list[tuple[int, Settings]] = []
+        self._settings = Versions(settings)
         self._settled_id = 0
         #: Clients changed since the last `rows_at`, and those of every `rows_at` not yet `saved`.
         self._touched: dict[str, None] = {}
         self._unsaved: list[tuple[int, dict[str, None]]] = []
-        #: (id, ms, client): one for each random session, a lower bound of its last entry.
+        #: A heap of (id, ms, client), one for each random session: lower bounds of its last entry's id and time.
         self._idle: list[tuple[int, int, str]] = []
         self._idle_after_ms = NEVER_MS
-        #: (id, client): of each session with slots a lower bound of its oldest; None until it is needed.
+        #: A heap of (id, client), at least one for each session with slots: a lower bound of its oldest slot's id; None
+        #: until it is needed.
         self._oldest: list[tuple[int, str]] | None = None
 
     def load(self, rows: Iterable[SessionRow], horizon_ms: int, settings: Settings, applied_id: int) -> None:
-        """Become the table as of ``applied_id``, as it was saved; entries above it are applied next."""
+        """Begin with a saved table, as of entry ``applied_id``; entries above that are applied next."""
         self._clear(settings)
         self.horizon_ms = horizon_ms
         self._settled_id = applied_id
@@ -79,7 +81,7 @@ class JournalledSessions:
             self._put(Session(row.client, row[1:4], row[4:7], list(row.slots), row.birth))
         self._derive()
 
-    # Taking back.
+    # -- undoing ----------------------------------------------------------------------------------------
 
     def expunge(self, from_id: int) -> None:
         """Undo every entry with id >= ``from_id``. Raises ValueError if one of them was settled."""
@@ -103,18 +105,18 @@ class JournalledSessions:
             if slot is not None:
                 session.slots.insert(0, slot)
                 self._slots_total += 1
-        while self._settings_before and self._settings_before[-1][0] >= from_id:
-            self.settings = self._settings_before.pop()[1]
+        self._settings.expunge(from_id)
+        self.settings = self._settings.head
         self._derive()
 
     def settle(self, guaranteed_id: int) -> None:
-        """Entries up to ``guaranteed_id`` will never be expunged, nor asked for by `rows_at` below it."""
+        """Allow the journal to be dropped up to ``guaranteed_id``: neither `expunge` nor `rows_at` may go below any
+        more."""
         self._settled_id = max(self._settled_id, guaranteed_id)
         journal = self._journal
         if journal and self._settled_id - journal[0][0] >= _SETTLE_IDS:
             del journal[: bisect_left(journal, (self._settled_id + 1,))]
-        while self._settings_before and self._settings_before[0][0] <= self._settled_id:
-            del self._settings_before[0]
+        self._settings.settle(self._settled_id)
 
     def _put(self, session: Session) -> None:
         self._sessions[session.client] = session
@@ -133,19 +135,17 @@ class JournalledSessions:
             self.names += more
 
     def _derive(self) -> None:
-        """Make the heaps anew."""
+        """Rebuild the heaps."""
         self._idle = [(s.last[1], s.last[2], s.client) for s in self._sessions.values() if s.random]
         heapq.heapify(self._idle)
         self._idle_after_ms = self._idle[0][1] + self.settings.session_ttl_ms if self._idle else NEVER_MS
         self._oldest = None
 
-    # Saving and showing.
+    # -- saving and showing -----------------------------------------------------------------------------
 
     def rows_at(self, at_id: int) -> Saved:
-        """The table as of entry ``at_id``: every session that changed since the saves that `saved` confirmed.
-
-        Nothing below the settled id can be asked for: raises ValueError.
-        """
+        """The save of the table as of entry ``at_id``: every session changed or ended since the saves that `saved`
+        confirmed. Raises ValueError if ``at_id`` is below the settled id."""
         if at_id < self._settled_id:
             raise ValueError(f"the table cannot be had as of {at_id}: everything up to {self._settled_id} is settled")
         clients = dict(self._touched)
@@ -186,20 +186,21 @@ class JournalledSessions:
 
     def settings_at(self, at_id: int) -> Settings:
         """The settings as of entry ``at_id``, which is not below the settled id."""
-        return next((before for id, before in self._settings_before if id > at_id), self.settings)
+        return self._settings.at(at_id)[1]
 
     def saved(self, at_id: int) -> None:
-        """What `rows_at` gave up to ``at_id`` is on disk, or will be before anything that is handed out later."""
+        """Note that the save as of ``at_id`` is on disk, or will be before any later save."""
         self._unsaved = [unsaved for unsaved in self._unsaved if unsaved[0] > at_id]
 
     def snapshot_rows(self) -> list[SessionRow]:
-        """Every session at the head, by client, without slots."""
+        """The rows of all sessions at the head, by client, without slots."""
         return [s.row(s.opened, s.last, []) for _, s in sorted(self._sessions.items())]
 
     def state(self) -> tuple[Settings, int, list[SessionRow]]:
-        """Everything that the log makes, to be compared: settings, horizon, sessions by client."""
+        """The whole state, for comparisons: settings, horizon, sessions by client."""
         rows = [s.row(s.opened, s.last, list(s.slots)) for _, s in sorted(self._sessions.items())]
         return self.settings, self.horizon_ms, rows
 
     def same_as(self, other: JournalledSessions) -> bool:
+        """True if both have the same `state`."""
         return self.state() == other.state()

@@ -1,14 +1,13 @@
-"""Verdicts on what clients ask, taken at the head of the log, and the sealing of what is accepted (R21, R22).
+"""Verdicts on clients' requests, taken at the head of the log, and the sealing of accepted appends (R21, R22).
 
 Laws:
 
 * A run of serials is split into `Accept`, `Duplicate` and `Refuse`, in serial order, no serial twice. At most one
-  part is an `Accept`; it is to be sealed and applied before anything else is judged.
-* Every verdict names what it rests on: the highest entry id without which it could have been another.
-  It may leave only once that id is guaranteed; the epoch that the client claims is always among it.
-  ``rests_on`` 0: no verdict, it may leave at once.
+  part is an `Accept`; it is to be sealed and applied before the next request is judged.
+* Every verdict has ``rests_on``: the highest entry id without which the verdict could have been another. The answer may
+  leave only once that entry is guaranteed. ``rests_on`` 0: no verdict, the answer may leave at once.
 * "Not in the log" is said only when it is certain: where the table has forgotten too much, the answer is TOO_OLD, and
-  DROPPED where an operator had it forget everything.
+  DROPPED where an operator had the name dropped.
 """
 
 from __future__ import annotations
@@ -21,27 +20,26 @@ from zlib import crc32
 
 from alpo.core.client_ids import created_ms, valid_name
 from alpo.core.entries import _HEADER, DIGEST_BYTES, Entry, Kind, body_digest, json_body
-from alpo.core.inputs import AppendRun, DropSession, OpenSession, Outcome
-from alpo.core.ready import Code, Fate
+from alpo.core.requests import AppendRun, Code, DropSession, Fate, OpenSession, Outcome
 
 from .journal import Session, Slot
 from .table import SessionState
 
-#: Serials stay below what SQLite and the entry's header can hold, whatever a sparse client asks for.
+#: Highest serial, whatever a sparse client asks for: what SQLite and the entry's header can hold.
 SERIAL_MAX = 1 << 62
 NONCE_BYTES = 16
 _DATA = int(Kind.DATA)
 
 
 class Accept(NamedTuple):
-    """Append these: serials ``serial``, ``serial + 1``, …, an entry each."""
+    """Verdict: append ``bodies``, (count, body) each, with serials ``serial``, ``serial + 1``, …, an entry for each."""
 
     serial: int
     bodies: list[tuple[int, bytes]]
 
 
 class Duplicate(NamedTuple):
-    """Done before: serials ``serial``, ``serial + 1``, … are at ``lsns``."""
+    """Verdict: serials ``serial``, ``serial + 1``, … are in the log already; ``lsns``: of their first payloads."""
 
     serial: int
     lsns: list[int]
@@ -49,7 +47,8 @@ class Duplicate(NamedTuple):
 
 
 class Refuse(NamedTuple):
-    """``count`` serials from ``serial`` on are refused (both 0 for an open or a drop); ``number`` as `Code` says."""
+    """Verdict: ``count`` serials from ``serial`` on are refused (both 0 for an open or a drop); ``number`` as `Code`
+    says."""
 
     serial: int
     count: int  # type: ignore[assignment]
@@ -59,13 +58,13 @@ class Refuse(NamedTuple):
 
 
 class OpenNew(NamedTuple):
-    """Append a SESSION entry of that name with this body; its id is the epoch."""
+    """Verdict: append a SESSION entry with this body; its id is the epoch."""
 
     body: bytes
 
 
 class OpenAgain(NamedTuple):
-    """This very open was taken before: the epoch, and the last serial as of its SESSION entry."""
+    """Verdict: this very open was taken before, as ``epoch``; ``last_serial``: the session's when it was opened."""
 
     epoch: int
     last_serial: int
@@ -73,14 +72,14 @@ class OpenAgain(NamedTuple):
 
 
 class DropNow(NamedTuple):
-    """Append a SESSION entry of that name with this body: it ends ``epoch``."""
+    """Verdict: append a SESSION entry with this body, which ends ``epoch``."""
 
     epoch: int
     body: bytes
 
 
 class Found(NamedTuple):
-    """What became of an append; ``lsn`` 0 unless it is APPENDED; ``birth`` as in `ready.Told`."""
+    """Verdict on an outcome: the ``fate`` of the append; ``lsn``: 0 unless APPENDED; ``birth``: see `requests.Told`."""
 
     fate: Fate
     lsn: int
@@ -104,7 +103,7 @@ def drop_body(epoch: int) -> bytes:
 def seal_run(
     part: Accept, client: str, epoch: int, first_id: int, term: int, time_ms: int, first_lsn: int
 ) -> list[Entry]:
-    """The sealed DATA entries of an accepted part: what `entries.seal` makes, for a group at a time."""
+    """The sealed DATA entries of an accepted part, as `entries.seal` would make each, but a group at a time."""
     pack, new, name = _HEADER.pack, tuple.__new__, client.encode()
     id, serial, lsn = first_id, part.serial, first_lsn
     entries: list[Entry] = []
@@ -120,10 +119,10 @@ def seal_run(
 
 
 class SessionTable(SessionState):
-    """The session table with its verdicts: what a leader asks before it appends."""
+    """The session table with its verdicts, which a leader asks for before it appends."""
 
     def judge(self, run: AppendRun, next_id: int, guaranteed_id: int) -> list[Judgement]:
-        """The parts of ``run`` (R21), with the table standing at ``next_id`` - 1."""
+        """The verdicts on ``run`` (R21), in serial order. The next entry of the log has id ``next_id`` (so below)."""
         session = self._sessions.get(run.client)
         serial, count = run.serial, len(run.bodies)
         if (
@@ -140,7 +139,8 @@ class SessionTable(SessionState):
         return self._judge_known(session, run, next_id, guaranteed_id)
 
     def _room(self, session: Session | None, wanted: int, next_id: int, guaranteed_id: int) -> int:
-        """How many of ``wanted`` new entries may be in flight at once: what is in flight must stay remembered."""
+        """The number of the ``wanted`` new entries that may be appended now: all that are not guaranteed must stay
+        remembered."""
         room = self.settings.window_total - (next_id - 1 - guaranteed_id)
         window = self.settings.window
         slots = session.slots if session is not None else []
@@ -181,7 +181,7 @@ class SessionTable(SessionState):
         return parts + self._judge_new(session, run, known, next_id, guaranteed_id)
 
     def _judge_old(self, session: Session, run: AppendRun, at: int, head_id: int) -> Judgement:
-        """The verdict on the serial of ``run.bodies[at]``, which is not above the last."""
+        """The verdict on the serial of ``run.bodies[at]``, which is not above the session's last serial."""
         serial, slots = run.serial + at, session.slots
         place = bisect_left(slots, (serial,))
         if place < len(slots) and slots[place][0] == serial:
@@ -190,7 +190,7 @@ class SessionTable(SessionState):
                 return Duplicate(serial, [lsn], id)
             return Refuse(serial, 1, Code.SERIAL_REUSED, 0, max(id, run.epoch))
         current, _, opened_last_serial = session.opened
-        # What the table has forgotten may be in the log under an older epoch, but only up to where this one began.
+        # A forgotten serial may be in the log under an older epoch, but only up to where this epoch began.
         if run.epoch != current and (place > 0 or serial > opened_last_serial or run.epoch > current):
             return Refuse(serial, 1, Code.FENCED, current, max(current, run.epoch))
         if place == 0:
@@ -200,7 +200,7 @@ class SessionTable(SessionState):
     def _judge_new(
         self, session: Session | None, run: AppendRun, done: int, next_id: int, guaranteed_id: int
     ) -> list[Judgement]:
-        """The verdict on all but the first ``done`` of a run: serials above the last, of the current epoch."""
+        """The verdicts on all but the first ``done`` appends of a run: serials above the last, of the current epoch."""
         serial, bodies = run.serial + done, run.bodies[done:]
         expected = session.last[0] + 1 if session is not None else 1
         sparse = run.sparse and not run.by_hand and len(run.bodies) == 1
@@ -213,7 +213,8 @@ class SessionTable(SessionState):
         return parts
 
     def judge_open(self, request: OpenSession, next_id: int, guaranteed_id: int) -> OpenNew | OpenAgain | Refuse:
-        """R22: opened if the epoch that it replaces is the current one, answered again if its nonce is."""
+        """The verdict on an open: taken if it replaces the current epoch, answered again if its nonce is the current
+        epoch's, else refused (R22)."""
         if not valid_name(request.name) or len(request.nonce) != NONCE_BYTES or request.replaces < 0:
             return Refuse(0, 0, Code.INVALID, 0, 0)
         session = self._sessions.get(request.name)
@@ -227,7 +228,7 @@ class SessionTable(SessionState):
         return OpenNew(open_body(request.nonce, request.replaces))
 
     def judge_drop(self, request: DropSession, next_id: int, guaranteed_id: int) -> DropNow | Refuse:
-        """R22: dropped if the epoch that the operator names is the current one (0: whichever is)."""
+        """The verdict on a drop: done if the operator names the current epoch (0: any), else refused (R22)."""
         if not valid_name(request.name) or request.epoch < 0:
             return Refuse(0, 0, Code.INVALID, 0, 0)
         session = self._sessions.get(request.name)
@@ -237,8 +238,8 @@ class SessionTable(SessionState):
         return DropNow(epoch, drop_body(epoch))
 
     def judge_outcome(self, request: Outcome, next_id: int) -> Found | Refuse:
-        """What became of an append, by the head of the log (R21). Of a name that was dropped the table knows its life
-        since then; of one that is not open, nothing."""
+        """The verdict on the outcome of an append (R21). Of a name that was dropped, only appends since then are known;
+        of a name that is not open, none are."""
         client, serial, wanted, head_id = request.client, request.serial, request.epoch, next_id - 1
         made_ms = created_ms(client)
         if not 0 < serial <= SERIAL_MAX or (made_ms < 0 and not valid_name(client)) or (wanted and made_ms >= 0):
@@ -260,7 +261,8 @@ class SessionTable(SessionState):
 
     @staticmethod
     def _other_epoch(claimed: int, epoch: int, next_id: int, guaranteed_id: int) -> Refuse:
-        """``claimed`` is not the current ``epoch`` (0: the name is not open), unless we are behind."""
+        """The refusal of an open or drop whose ``claimed`` epoch is not the current ``epoch`` (0: the name is not
+        open)."""
         if claimed > epoch and claimed > guaranteed_id:
             return Refuse(0, 0, Code.NOT_LEADER, 0, 0)
         return Refuse(0, 0, Code.EPOCH, epoch, max(epoch, claimed) if epoch else next_id - 1)
@@ -271,7 +273,7 @@ def _id_of(slot: Slot) -> int:
 
 
 def _joined(parts: Iterable[Judgement]) -> list[Judgement]:
-    """Neighbours of one kind made one."""
+    """Join neighbouring verdicts of one kind into one verdict for all their serials."""
     joined: list[Judgement] = []
     for part in parts:
         before = joined[-1] if joined else None

@@ -1,1 +1,1 @@
-"""The jobs of `alpo-pipeline`: what each task does and how results are put together; only `fan` knows Spark."""
+"""Jobs of `alpo-pipeline`: what each task does, and how results are combined; only `fan` uses Spark."""

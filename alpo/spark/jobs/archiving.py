@@ -1,13 +1,13 @@
-"""Archiving: ranges of the log to files, each checked against a second replica, then the manifest, then the trim.
+"""Archive ranges of the log to files, each checked against a second replica; then write the manifest, then trim.
 
 Laws:
 
-* A range is read from one replica and compared with another before its file appears; a file that is there already is
-  compared with a replica before it counts. So what the manifest lists at least two copies of the log agreed on, but in
+* A range is read from one replica and compared with another before its file appears; an existing file is compared with
+  a replica before it counts. So at least two copies of the log agreed on everything that the manifest lists, except in
   a cluster of one.
-* Nothing is trimmed that the manifest on disk does not list, whose file is not there, or that a cursor's reader needs.
-* Stopped anywhere, it can be run again: files are found by their names, and the manifest goes on where it ends. Any
-  number may run at once.
+* Only payloads are trimmed that the manifest on disk lists, whose files exist, and that no cursor's reader needs.
+* An interrupted run can be repeated: files are found by name, and the manifest is continued at its end. Any number of
+  archivers may run at once.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from ..reading import rows_of
 from .fan import Progress, Runner, unseen
 from .members import members_of, slowest_cursor, trim
 
-#: Ranges between two manifests: what a driver that is killed has to look at again.
+#: Ranges between two manifests: what has to be checked again after a driver was killed.
 WAVE = 64
 RANGE_ROWS = 131_072
 
 
 @dataclass(frozen=True)
 class RangeTask:
-    """``replicas``: ids of servers, in the order in which they are asked."""
+    """Task to archive one range; ``replicas``: ids of servers, in the order in which they are asked."""
 
     directory: str
     wanted: Range
@@ -43,7 +43,8 @@ class RangeTask:
 
 
 class Made(NamedTuple):
-    """A range's file. ``written``: by this task; else it was there, and right. ``checked``: with a second replica."""
+    """A range's file. ``written``: by this task; else it existed, and was right. ``checked``: against a second
+    replica."""
 
     listed: ArchivedRange
     written: bool
@@ -51,8 +52,8 @@ class Made(NamedTuple):
 
 
 class Archived(NamedTuple):
-    """What an archiver did: ``ranges`` (``rows``, ``bytes`` of payloads, ``file_bytes``), ``found`` of which had been
-    written before. The archive now holds ``first_lsn`` … ``last_lsn``, less by one: nothing."""
+    """Result of an archiver: ``ranges`` (``rows``, ``bytes`` of payloads, ``file_bytes``), of which ``found`` had been
+    written before. The archive now holds ``first_lsn`` … ``last_lsn`` (first - 1: nothing)."""
 
     cluster: str
     first_lsn: int
@@ -66,14 +67,15 @@ class Archived(NamedTuple):
 
 
 class Trimmed(NamedTuple):
-    """The log begins at ``first_lsn``. ``held_by``: the cursor for which more was kept, or ""."""
+    """The log now begins at ``first_lsn``. ``held_by``: the cursor that prevents trimming more, or ""."""
 
     first_lsn: int
     held_by: str
 
 
 def make_range(task: RangeTask) -> Made | None:
-    """Have the range's file there. None: others have archived and trimmed it meanwhile. Raises `SourceError`."""
+    """Make sure that the range's file exists. None: another archiver has archived and trimmed it. Raises
+    `SourceError`."""
     directory = Path(task.directory)
     try:
         there = found_file(directory, task.wanted)
@@ -107,7 +109,7 @@ def _write(directory: Path, task: RangeTask) -> Made:
 
 
 class Disagreement(SourceError):
-    """Two replicas say different things of a range."""
+    """Two replicas hold different payloads in a range."""
 
     def __init__(self, wanted: Range, replica: int) -> None:
         super().__init__(
@@ -117,7 +119,7 @@ class Disagreement(SourceError):
 
 
 def _first_content(task: RangeTask) -> Content:
-    """What the first replica that answers has. Raises `SourceError`, `DataLoss`."""
+    """Content of the first replica that answers. Raises `SourceError`, `DataLoss`."""
     trouble: SourceError | None = None
     for replica in task.replicas:
         content = Content()
@@ -140,7 +142,7 @@ def archive(
     origin: ServerOrigin, directory: Path, range_rows: int, upto_lsn: int | None, run: Runner,
     on_progress: Progress = unseen,
 ) -> Archived:
-    """Archive what there is as of now, or ``upto_lsn``. Progress is told in payloads. Raises `SourceError`."""
+    """Archive what exists now, or up to ``upto_lsn``. ``on_progress`` counts payloads. Raises `SourceError`."""
     members = members_of(origin.servers, origin.timeout_s)
     reachable = [member for member in members if member.reachable and member.votes and member.id is not None]
     if len(reachable) < min(len(members), 2):
@@ -195,13 +197,13 @@ def _begin(directory: Path, cluster: str) -> Manifest:
 
 
 def _turned(replicas: tuple[int, ...], turn: int) -> tuple[int, ...]:
-    """Neighbouring ranges begin with different replicas."""
+    """Replicas rotated, so that neighbouring ranges begin with different ones."""
     turn %= len(replicas)
     return (*replicas[turn:], *replicas[:turn])
 
 
 def trim_archived(servers: tuple[str, ...], directory: Path, timeout_s: float) -> Trimmed:
-    """Give up, in the log, what the archive holds and no cursor needs. Raises `SourceError`."""
+    """Trim the log up to what the archive holds and no cursor needs. Raises `SourceError`."""
     members = [member for member in members_of(servers, timeout_s) if member.reachable]
     first_lsn = max(member.first_lsn for member in members)
     manifest = read_manifest(directory)
@@ -210,7 +212,7 @@ def trim_archived(servers: tuple[str, ...], directory: Path, timeout_s: float) -
     if manifest.cluster != members[0].cluster:
         raise other_cluster(directory, manifest.cluster, members[0].cluster)
     if not manifest.first_lsn <= first_lsn <= manifest.next_lsn:
-        return Trimmed(first_lsn, "")  # the archive does not reach to where the log begins
+        return Trimmed(first_lsn, "")  # the archive does not cover the log's beginning
     before, held_by = manifest.next_lsn, ""
     cursor = slowest_cursor(servers, timeout_s)
     if cursor is not None and cursor[1] < before:

@@ -1,4 +1,4 @@
-"""The audit: every copy of the log by itself, all of them against each other, and against what clients were told."""
+"""Audit a log: each copy by itself, all copies against each other, and against what clients were told."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Task = CheckTask | CompareTask | HistoryTask
 
 @dataclass(frozen=True)
 class Wanted:
-    """What to look at: ``servers``, ``paths`` (data directories and backups), or both; of one cluster."""
+    """Scope of an audit: ``servers``, ``paths`` (data directories and backups), or both, all of one cluster."""
 
     servers: tuple[str, ...]
     paths: tuple[str, ...]
@@ -30,8 +30,8 @@ class Wanted:
 
 
 class Audit(NamedTuple):
-    """What was found. ``compared``: entries that two copies or more vouch for. Of the history ``told`` were checked,
-    ``trimmed`` were not, for no copy has them any more."""
+    """Result of an audit. ``compared``: entries that two or more copies vouch for. Of the history, ``told`` answers
+    were checked; ``trimmed`` were not, because no copy has them any more."""
 
     cluster: str
     copies: tuple[Copy, ...]
@@ -42,7 +42,7 @@ class Audit(NamedTuple):
 
 
 def audit(wanted: Wanted, run: Runner, on_progress: Progress = unseen) -> Audit:
-    """Look at everything. Raises `SourceError` for what cannot be looked at."""
+    """Check and compare everything. Raises `SourceError` for a copy that cannot be examined."""
     copies, faults = survey(wanted)
     tasks: list[Task] = [*_check_tasks(copies), *_compare_tasks(copies)]
     trimmed = 0
@@ -58,7 +58,7 @@ def audit(wanted: Wanted, run: Runner, on_progress: Progress = unseen) -> Audit:
 
 
 def do(task: Task) -> list[Fault]:
-    """One task of any kind. What cannot be read at all is a fault of its copy."""
+    """Run one task of any kind. A copy that cannot be read is a fault of that copy."""
     if isinstance(task, CompareTask):
         return compare(task)
     try:
@@ -68,7 +68,7 @@ def do(task: Task) -> list[Fault]:
 
 
 def survey(wanted: Wanted) -> tuple[tuple[Copy, ...], list[Fault]]:
-    """The copies, servers first, and which servers could not be asked. Raises `SourceError`."""
+    """The copies, servers first, and faults for servers that could not be asked. Raises `SourceError`."""
     copies: list[Copy] = []
     faults: list[Fault] = []
     if wanted.servers:
@@ -94,7 +94,7 @@ def survey(wanted: Wanted) -> tuple[tuple[Copy, ...], list[Fault]]:
 
 
 def _check_tasks(copies: Sequence[Copy]) -> list[Task]:
-    """The longest first. Servers that agree need one that is looked at; where they differ, that is told anyway."""
+    """Tasks to check copies, the longest first. One server is enough: if servers differ, the comparison reports it."""
     servers = [copy for copy in copies if isinstance(copy, ServerCopy)]
     files = [copy for copy in copies if isinstance(copy, FileCopy)]
     looked_at: list[Copy] = [*files, *servers[:1]]
@@ -102,7 +102,7 @@ def _check_tasks(copies: Sequence[Copy]) -> list[Task]:
 
 
 def _compare_tasks(copies: Sequence[Copy]) -> list[Task]:
-    """Only where two copies vouch for anything."""
+    """Tasks to compare, where at least two copies vouch for anything."""
     ends = sorted((copy.end_id for copy in copies), reverse=True)
     firsts = sorted(copy.first_id for copy in copies)
     if len(copies) < 2:

@@ -1,7 +1,7 @@
-"""Is one copy of the log sound by itself? Gaps, order, checksums, exactly once, the state saved beside it.
+"""Check one copy of the log by itself: gaps, order, checksums, exactly once, the state saved beside it.
 
-Of a file everything is checked (`alpo.storage.audit`). A server checks its own checksums, and its digests are compared
-with the others'; of what it serves the order, the gaps and the serials are checked here.
+In a file everything is checked (`alpo.storage.audit`). A server checks its own checksums, and its digests are compared
+with the others'; here its pages are checked for order, gaps and serials.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ _HEADS = (
     " WHERE id BETWEEN ? AND ? ORDER BY id"
 )
 _EARLIER = "SELECT id, lsn FROM log WHERE client = ? AND serial = ? AND kind = 1 AND id < ? ORDER BY id DESC LIMIT 1"
-#: What `alpo.storage.audit` says of an entry -> its kind here.
+#: Beginnings of `alpo.storage.audit`'s texts -> kind of fault.
 _KINDS = {"missing": GAP, "its LSN is": GAP, "its term": ORDER, "it is older": ORDER, "a run of term": ORDER}
 _REPEATS = "repeats serial"
 
 
 @dataclass(frozen=True)
 class CheckTask:
-    """Check this copy."""
+    """Task to check one copy."""
 
     copy: Copy
 
 
 def check_copy(task: CheckTask) -> list[Fault]:
-    """Everything that is wrong. Raises `SourceError`."""
+    """All faults of the copy. Raises `SourceError`."""
     if isinstance(task.copy, FileCopy):
         return _check_file(task.copy)
     assert isinstance(task.copy, ServerCopy)
@@ -80,7 +80,7 @@ def _of_file(copy: FileCopy, source: Source, fault: FileFault) -> Fault:
 
 
 def _lsn_of(source: Source, id: int) -> int:
-    """0 if that cannot be told."""
+    """The LSN of entry ``id``; 0 if it cannot be read."""
     try:
         return source.read(id, id)[0].lsn
     except StoreError:
@@ -95,7 +95,7 @@ def _lsn_after(source: Source, id: int) -> int:
 
 
 def _repeats(copy: FileCopy, source: Source) -> Iterator[Fault]:
-    """Serials that do not go up. (`verify` loses track of them behind a gap.)"""
+    """Faults of serials that do not ascend. (`verify` cannot follow them after a gap.)"""
     serials = Serials()
     told = 0
     for first_id in range(copy.first_id, copy.end_id + 1, _PAGE_IDS):
@@ -145,7 +145,7 @@ def _check_server(copy: ServerCopy) -> list[Fault]:
 
 
 class _Served:
-    """What a server serves, entry by entry."""
+    """Check of a server's entries, one after the other."""
 
     def __init__(self, copy: ServerCopy) -> None:
         self.faults: list[Fault] = []
@@ -168,7 +168,7 @@ class _Served:
             return
         earlier = _earlier(self._copy, client, serial, lsn)
         if earlier is not None and not client.startswith("~") and earlier[2] != (body if count == 1 else None):
-            # Sent again, it would be the same: so the session was dropped, and its name begins anew.
+            # A repeated append would have the same payload: so the session was dropped, and the name begins again.
             self._serials.begin_anew(client, serial)
             return
         where = None if earlier is None else earlier[:2]
@@ -179,7 +179,7 @@ class _Served:
 
 
 def _earlier(copy: ServerCopy, client: str, serial: int, below_lsn: int) -> tuple[int, int, bytes | None] | None:
-    """Id, LSN and payload (None of a batch) of the append of that serial that is nearest before ``below_lsn``."""
+    """Id, LSN and payload (None for a batch) of the last append with that serial before ``below_lsn``."""
 
     async def ask() -> tuple[int, int, bytes | None] | None:
         found: tuple[int, int, bytes | None] | None = None

@@ -1,10 +1,10 @@
-"""Do copies of a log say the same? Digests of stretches first; where they differ, halves, down to the entries.
+"""Compare copies of a log: first digests of ranges, then by bisection where they differ, down to single entries.
 
 Laws:
 
-* Every entry that two copies vouch for is compared, between all that do.
-* A difference is told of the one entry that differs. Of what is damaged or missing in one copy the others are compared
-  without it.
+* Every entry that at least two copies vouch for is compared, between all that do.
+* A difference is reported for the one entry that differs. Entries damaged or missing in one copy are compared between
+  the others.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from ..origin import SourceError
 from .copies import Copy, DamagedCopy, FileCopy, Look
 from .faults import DAMAGE, DIFFERENCE, FAULTS_MAX, Fault
 
-#: Entries of one task.
+#: Entries in one task.
 RANGE_ENTRIES = 50_000
 
 
 @dataclass(frozen=True)
 class CompareTask:
-    """Entries ``first_id`` … ``last_id`` of all copies that vouch for any of them."""
+    """Task to compare entries ``first_id`` … ``last_id`` of all copies that vouch for any of them."""
 
     copies: tuple[Copy, ...]
     first_id: int
@@ -41,7 +41,7 @@ class _Open(NamedTuple):
 
 
 def compare(task: CompareTask) -> list[Fault]:
-    """What differs, and what a copy cannot give. Raises `SourceError`."""
+    """Faults: differences, and what a copy cannot give. Raises `SourceError`."""
     with ExitStack() as stack:
         return _Comparison(
             [_Open(copy, stack.enter_context(copy.open())) for copy in task.copies]
@@ -51,14 +51,14 @@ def compare(task: CompareTask) -> list[Fault]:
 class _Comparison:
     def __init__(self, copies: Sequence[_Open]) -> None:
         self._copies = copies
-        #: From where on a copy holds anything; grows where it cleans meanwhile.
+        #: The first id that each copy holds; grows if it cleans meanwhile.
         self._first_ids = [one.copy.first_id for one in copies]
         self._faults: list[Fault] = []
-        #: (place of a copy, id) of what is damaged there.
+        #: (index of a copy, id) of damaged entries.
         self._damaged: set[tuple[int, int]] = set()
 
     def run(self, first_id: int, last_id: int) -> list[Fault]:
-        """Compare these entries."""
+        """Compare these entries; returns the faults."""
         to_do = [(first_id, last_id)]
         while to_do:
             at, last = to_do.pop()
@@ -76,7 +76,7 @@ class _Comparison:
         return self._faults
 
     def _active(self, at: int, last: int) -> tuple[list[int], int]:
-        """Places of the copies that vouch for entry ``at``, and up to where these and no others do."""
+        """Indexes of the copies that vouch for entry ``at``, and the last id up to which exactly these do."""
         active = []
         for place, (copy, _) in enumerate(self._copies):
             if self._first_ids[place] > at:
@@ -87,9 +87,9 @@ class _Comparison:
         return active, min([last, *(id - 1 for place, id in self._damaged if id > at and place in active)])
 
     def _spans(self, active: Sequence[int], at: int, upto: int) -> tuple[dict[int, Span], int]:
-        """Digests of the same stretch from ``at`` on, by place, and where it ends (``at - 1``: look again)."""
+        """Digests of one range from ``at`` on, by copy, and its last id (``at - 1``: look again)."""
         if any(id == at for _, id in self._damaged):
-            upto = at  # one of them has nothing here
+            upto = at  # one copy has nothing here
         while True:
             spans: dict[int, Span] = {}
             for place in active:
@@ -114,15 +114,15 @@ class _Comparison:
     def _damage(self, place: int, copy: Copy, damage: DamagedCopy) -> None:
         self._damaged.add((place, damage.id))
         if sum(1 for where, _ in self._damaged if where == place) > FAULTS_MAX:
-            self._first_ids[place] = copy.end_id + 1  # enough of it
+            self._first_ids[place] = copy.end_id + 1  # too much damage to go on
             self._faults.append(
                 Fault(damage.id, copy.end_id, 0, 0, DAMAGE, copy.name, "too much of it: not compared from here on")
             )
-        elif not isinstance(copy, FileCopy):  # of a file its check tells
+        elif not isinstance(copy, FileCopy):  # a file's damage is reported by its check
             self._faults.append(Fault(damage.id, damage.id, 0, 0, DAMAGE, copy.name, str(damage)))
 
     def _difference(self, spans: dict[int, Span], first_id: int, last_id: int) -> Fault:
-        """Those that the fewest agree with are named; of two, both."""
+        """Fault that names the copies in the minority; of two, both."""
         counts = Counter(span.digest for span in spans.values())
         most = max(counts.values())
         winners = [digest for digest, count in counts.items() if count == most]
@@ -137,12 +137,12 @@ class _Comparison:
         else:
             what += "; there may be more than one difference"
         first_lsn, last_lsn = min(lsns)[0], max(lsns)[1]
-        if last_lsn < first_lsn:  # an entry of no payload
+        if last_lsn < first_lsn:  # an entry without payloads
             first_lsn = last_lsn = 0
         return Fault(first_id, last_id, first_lsn, last_lsn, DIFFERENCE, ", ".join(names[place] for place in odd), what)
 
     def _fields(self, spans: dict[int, Span], id: int) -> str:
-        """In which fields, if two of the copies can show the entry."""
+        """Text naming the fields that differ, if two of the copies can show the entry."""
         entries = [entry for place in spans if (entry := self._copies[place].look.entry(id)) is not None]
         differing = [
             name for at, name in enumerate(Entry._fields[:-1])

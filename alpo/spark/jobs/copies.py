@@ -1,10 +1,10 @@
-"""Copies of one log, as an audit looks at them: servers that run, data directories, backups.
+"""Copies of one log in an audit: running servers, data directories, backups.
 
 Laws:
 
-* A copy vouches for its entries from the first that it holds to its guaranteed mark; what lies beyond may differ.
-* All give the same digest of the same entries (`alpo.storage.digest`), which stands for every field of each. Servers
-  make it themselves: no payload is sent.
+* A copy vouches for its entries from the first one it holds to its guaranteed mark; later entries may differ.
+* All copies give the same digest for the same entries (`alpo.storage.digest`); it covers every field. Servers compute
+  it themselves: no payload is sent.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from alpo.client.connection import Connection, Lost
 from alpo.client.servers import Servers
 from alpo.core.entries import Entry
-from alpo.core.ready import Code
+from alpo.core.requests import Code
 from alpo.errors import AlpoError, Unavailable
 from alpo.storage.digest import Span
 from alpo.storage.interface import DamagedStore, StoreError
@@ -34,7 +34,7 @@ from ..origin import Origin, SourceError
 from .members import Member
 
 _BACKEND = "trio"
-#: A server makes one digest at a time, each within a second.
+#: Seconds to wait for a digest: a server makes one at a time, each within a second.
 _ANSWER_S = 30.0
 _TRIES = 3
 
@@ -48,18 +48,18 @@ class DamagedCopy(SourceError):
 
 
 class Look(Protocol):
-    """A copy that is being looked at."""
+    """A copy that is open for reading."""
 
     def digest(self, first_id: int, last_id: int) -> Span:
-        """Of as many of these entries as one answer takes, one at least; the first of them may have been cleaned, and
-        then perhaps all are gone. Raises `DamagedCopy`, `SourceError`."""
+        """Digest of as many of these entries as one answer covers, at least one. If the first entries were cleaned, it
+        begins later, and may be empty. Raises `DamagedCopy`, `SourceError`."""
 
     def entry(self, id: int) -> Entry | None:
-        """The entry itself, where it can be had. Raises `SourceError`."""
+        """The entry itself, if the copy can give it. Raises `SourceError`."""
 
 
 class Copy(Protocol):
-    """One copy. Can be pickled. Vouches for entries ``first_id`` … ``end_id``."""
+    """One copy, which vouches for entries ``first_id`` … ``end_id``. Can be pickled."""
 
     @property
     def name(self) -> str: ...
@@ -89,7 +89,7 @@ class FileCopy:
 
     @staticmethod
     def of(path: str) -> FileCopy:
-        """As it is now. Raises `SourceError`."""
+        """The copy as it is now. Raises `SourceError`."""
         with _errors(), open_source(Path(path)) as source:
             summary = source.summary()
         if summary.hard is None or not summary.hard.cluster or summary.base is None:
@@ -154,11 +154,11 @@ class ServerCopy:
 
     @staticmethod
     def of(servers: tuple[str, ...], member: Member, timeout_s: float) -> ServerCopy:
-        """As it is now. Raises `SourceError`."""
+        """The copy as it is now. Raises `SourceError`."""
         assert member.id is not None
         copy = ServerCopy(servers, member.id, member.cluster, 1, member.guaranteed_id, timeout_s)
         with copy.open() as look:
-            first_id = look.digest(1, 1).first_id  # an answer begins where the log does
+            first_id = look.digest(1, 1).first_id  # the answer begins where the log does
         return ServerCopy(servers, member.id, member.cluster, first_id, member.guaranteed_id, timeout_s)
 
     @property

@@ -1,10 +1,10 @@
-"""Tasks over Spark's executors: a function and its inputs, each input a task; results in the order of the inputs.
+"""Run tasks on Spark's executors: a function and its inputs, a task each; results in the order of the inputs.
 
 Laws:
 
-* The function is one of a module, its inputs can be pickled, and to run it again does no harm: Spark runs a task again
-  when an executor is lost.
-* What a task refuses (`AlpoError`) is no failure of Spark's: it is not tried again, and the driver raises it.
+* The function belongs to a module, its inputs can be pickled, and running it twice does no harm: Spark runs a task
+  again when an executor is lost.
+* A task's `AlpoError` is not a failure for Spark: it is not retried, and the driver raises it.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from ..origin import SourceError
 T = TypeVar("T")
 R = TypeVar("R")
 
-#: What Spark says beside a job's own words: errors alone.
+#: Log configuration for Spark: errors only, beside the job's own output.
 QUIET = Path(__file__).with_name("log4j2.properties")
-#: How often progress is looked at.
+#: Seconds between two looks at progress.
 _LOOK_S = 0.2
 
-#: (tasks done, of how many)
+#: Called with (tasks done, of how many).
 Progress = Callable[[int, int], None]
 
 
 def unseen(done: int, all: int) -> None:
-    """No progress is shown."""
+    """Show no progress."""
 
 
 class Runner(Protocol):
-    """Runs tasks, here or elsewhere. Raises `SourceError` for what one refused."""
+    """Runs tasks, here or elsewhere. Raises `SourceError` if a task raised an `AlpoError`."""
 
     def __call__(self, do: Callable[[T], R], tasks: Sequence[T], on_done: Progress = unseen) -> list[R]: ...
 
 
 def run_here(do: Callable[[T], R], tasks: Sequence[T], on_done: Progress = unseen) -> list[R]:
-    """A `Runner` without Spark: one after the other, in this process."""
+    """Run tasks without Spark, one after the other, in this process: a `Runner`."""
     results = []
     for task in tasks:
         results.append(do(task))
@@ -55,17 +55,17 @@ def run_here(do: Callable[[T], R], tasks: Sequence[T], on_done: Progress = unsee
 
 @contextmanager
 def spark_context(name: str, master: str = "") -> Iterator[Any]:
-    """A SparkContext of one's own. ``master``: Spark's word for where; "": all cores of this machine. Under
-    spark-submit what that was told counts."""
+    """A new SparkContext, stopped at the end. ``master``: Spark's master URL; "": all cores of this machine. Under
+    spark-submit its configuration is used instead."""
     from pyspark import SparkConf, SparkContext
 
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         os.environ["JAVA_HOME"] = str(find_java().home)
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else executors start whatever python3 is on their PATH
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # otherwise executors start the python3 of their PATH
     conf = SparkConf().setAppName(name)
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         conf.setMaster(master or "local[*]")
-        if not master:  # a Spark of our own: stdout and stderr are the job's
+        if not master:  # a local Spark: stdout and stderr belong to the job
             conf.set("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={QUIET.as_uri()}")
     for key in ("spark.ui.enabled", "spark.ui.showConsoleProgress"):
         conf.set(key, "false")
@@ -77,7 +77,7 @@ def spark_context(name: str, master: str = "") -> Iterator[Any]:
 
 
 def on_spark(context: Any) -> Runner:
-    """A `Runner` over a SparkContext that is there."""
+    """Make a `Runner` of an existing SparkContext."""
 
     def run(do: Callable[[T], R], tasks: Sequence[T], on_done: Progress = unseen) -> list[R]:
         if not tasks:
@@ -93,7 +93,7 @@ def on_spark(context: Any) -> Runner:
 
 
 def collected(context: Any, rows: Any, tasks: int, on_done: Progress) -> list[Any]:
-    """All rows of an RDD that takes so many ``tasks``; whoever interrupts it stops Spark's work too."""
+    """Collect all rows of an RDD of ``tasks`` tasks; an interruption also stops Spark's work."""
     tracker = context.statusTracker()
     seen: dict[int, int] = {}
     with ThreadPoolExecutor(1) as pool:

@@ -1,33 +1,33 @@
-"""What an audit finds."""
+"""Kinds of faults that an audit finds."""
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-#: Two copies say different things of what both know to be guaranteed.
+#: Two copies have different content for an entry that both call guaranteed.
 DIFFERENCE: Final = "difference"
 #: Entries or payloads are missing.
 GAP: Final = "gap"
-#: A client's append is in the log a second time.
+#: A client's append is in the log twice.
 DUPLICATE: Final = "duplicate"
-#: Ids, terms, times or serials go back.
+#: Ids, terms, times or serials decrease.
 ORDER: Final = "order"
-#: Something does not match its checksum, or cannot be read.
+#: Data does not match its checksum, or cannot be read.
 DAMAGE: Final = "damage"
-#: The session table, or other state saved beside the log, is not what the log makes.
+#: The session table, or other state saved beside the log, differs from what the log makes.
 STATE: Final = "state"
 #: A server could not be asked.
 UNREACHABLE: Final = "unreachable"
-#: What a client was told of an append is not so.
+#: An answer that a client got about an append is wrong.
 HISTORY: Final = "history"
 
-#: Of one kind in one place this many are told one by one.
+#: Faults of one kind in one place that are listed one by one.
 FAULTS_MAX = 100
 
 
 class Fault(NamedTuple):
-    """What is wrong in ``copy`` (names, by commas) at entries ``first_id`` … ``last_id``, payloads ``first_lsn`` …
-    ``last_lsn``; 0 where it is not of any, or not known."""
+    """Fault in ``copy`` (names, separated by commas) at entries ``first_id`` … ``last_id``, payloads ``first_lsn`` …
+    ``last_lsn``; 0 if it concerns none, or unknown ones."""
 
     first_id: int
     last_id: int
@@ -38,7 +38,7 @@ class Fault(NamedTuple):
     what: str
 
     def told(self) -> str:
-        """In words, on one line."""
+        """The fault in words, on one line."""
         ids = _span("entry", "entries", self.first_id, self.last_id)
         place = ", ".join(part for part in (ids, _span("LSN", "LSN", self.first_lsn, self.last_lsn)) if part)
         return f"{self.kind.upper()} in {self.copy}{': ' + place if place else ''}: {self.what}"

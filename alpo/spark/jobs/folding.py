@@ -1,11 +1,10 @@
-"""What executors do of a replay: read a range and name its payloads' keys; fold one part of the keys into a file.
+"""Executors' part of a replay: read a range and determine its payloads' keys; fold one part of the keys into a file.
 
 Laws:
 
-* The records of a key are folded in the order of the log, one after the other; keys know nothing of each other.
-* A state is JSON, and what is read of it is what was written: anything else is refused when it is made, not found out
-  when it is resumed.
-* Of all that the user's functions raise, the lowest LSN is told: the same every time.
+* The records of a key are folded in log order, one after the other; keys are independent of each other.
+* A state is JSON, and reads back as it was written. Anything else is refused at once, not found when a replay resumes.
+* If the user's functions raise several errors, the one at the lowest LSN is reported: the same every time.
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ from .functions import Function
 from .grouping import Item
 from .tables import Part, check_part, new_part, part_at
 
-#: A row a key; ``lsn``: of the last record that was folded into it.
+#: Columns of a table, a row a key; ``lsn``: that of the last record folded into it.
 TABLE = pa.schema([("key", pa.string()), ("lsn", pa.int64()), ("state", pa.string())])
 GROUP_ROWS = 65_536
 _LEVEL = 1
 
 
 class Keyed(NamedTuple):
-    """What a fold gets: a record (as `alpo.Record`), and the key for which it gets it; "" if the whole log is one."""
+    """Argument of a fold: a record (as `alpo.Record`) and its key, "" if the whole log is one."""
 
     lsn: int
     id: int
@@ -53,7 +52,7 @@ class Keyed(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """Something of the payload at ``lsn`` cannot be done."""
+    """The reason why the payload at ``lsn`` cannot be folded."""
 
     lsn: int
     why: str
@@ -67,7 +66,7 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class ReadTask:
-    """``key`` None: all records have the key ""."""
+    """Task to read a range; ``key`` None: all records have the key ""."""
 
     origin: Origin
     wanted: Range
@@ -76,7 +75,8 @@ class ReadTask:
 
 @dataclass(frozen=True)
 class FoldTask:
-    """``before``: the parts of the table to go on from, in ``before_in``; () from scratch. ``to``: its directory."""
+    """Task to fold one part. ``before``: the parts of the table to continue, in directory ``before_in``; (): from
+    scratch. ``to``: directory of the new table."""
 
     fold: Function
     to: str
@@ -85,7 +85,7 @@ class FoldTask:
 
 
 class Folded(NamedTuple):
-    """A part was written, of ``folded`` records; or it was not, and why."""
+    """Result of a `FoldTask`: the part, made of ``folded`` records; or None and the reason."""
 
     part: Part | None
     folded: int
@@ -93,7 +93,7 @@ class Folded(NamedTuple):
 
 
 def read_keyed(task: ReadTask) -> Iterator[Item]:
-    """Every record of the range, once for each of its keys. The last one may be a `Refusal`."""
+    """Yield every record of the range, once for each of its keys. The last item may be a `Refusal`."""
     wanted, lsn = task.wanted, task.wanted.first
     try:
         key = task.key.load() if task.key is not None else None
@@ -136,7 +136,7 @@ def _is_text(text: str) -> bool:
 
 
 def fold_part(task: FoldTask, number: int, items: Iterator[Item]) -> Folded:
-    """Fold part ``number``: its rows of the table before, and its ``items`` by key and LSN."""
+    """Fold part ``number``: its rows of the table before, and its ``items``, sorted by key and LSN."""
     folding = _Folding(task.fold)
     try:
         before = _rows(check_part(Path(task.before_in), task.before[number])) if task.before else iter(())
@@ -151,7 +151,7 @@ def fold_part(task: FoldTask, number: int, items: Iterator[Item]) -> Folded:
 
 
 class _Folding:
-    """One part under way."""
+    """State while one part is folded."""
 
     def __init__(self, function: Function) -> None:
         self._function = function
@@ -159,7 +159,7 @@ class _Folding:
         self.refusal: Refusal | None = None
 
     def rows(self, before: Iterator[Row], items: Iterator[Item]) -> Iterator[Row]:
-        """Both are sorted by key, and so is what comes of them."""
+        """Yield the new rows. ``before``, ``items`` and the result are sorted by key."""
         fold = self._function.load()
         old = next(before, None)
         for key, group in groupby(items, lambda item: item[0][0]):
@@ -174,7 +174,7 @@ class _Folding:
         yield from chain([] if old is None else [old], before)
 
     def _row(self, fold: Any, key: str, text: str | None, group: Iterator[Item]) -> Row | None:
-        """None: there is nothing (any more) to keep of this key."""
+        """The new row of a key; None if its state is None, or an error occurred."""
         state = None if text is None else json.loads(text)
         lsn = 0
         for (_, lsn), values in group:
@@ -203,7 +203,7 @@ class _Folding:
 
 
 def _text_of(state: Any) -> str | None:
-    """None for what would come back as something else: a tuple, a number as a key, NaN."""
+    """The state as JSON; None if it would not read back the same: a tuple, a number as a key, NaN."""
     try:
         text = json.dumps(state, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         text.encode()
@@ -219,7 +219,7 @@ def _rows(path: Path) -> Iterator[Row]:
 
 
 def _write(stream: Any, rows: Iterator[Row]) -> int:
-    """Row groups of a fixed size, so that equal rows are equal bytes."""
+    """Write row groups of a fixed size, so that equal rows give equal bytes."""
     written = 0
     with pq.ParquetWriter(stream, TABLE, compression="zstd", compression_level=_LEVEL) as writer:
         held: list[Row] = []

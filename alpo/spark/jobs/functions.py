@@ -1,11 +1,11 @@
-"""Functions of the user's: found by name, sent to the executors, and blamed by name.
+"""The user's functions: found by name, sent to the executors, and named in errors.
 
 Laws:
 
-* Of ``FILE.py:NAME`` executors run the very text that the driver read: the file need not be there. It is one file; what
-  it imports must be installed where executors run, as must the module of ``MODULE:NAME``.
-* The digest is of that text, the whole file's or module's: what else it imports is not in it.
-* Whatever the function raises becomes one `SourceError` that names it and its line.
+* For ``FILE.py:NAME`` executors run the very text that the driver read; they need not have the file. It is a single
+  file: what it imports must be installed where executors run, and so must the module of ``MODULE:NAME``.
+* The digest covers that text, the whole file or module, and not what it imports.
+* An error in the function becomes a `SourceError` that names the function and the line.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class NoFunction(SourceError):
 
 @dataclass(frozen=True)
 class Function:
-    """``text``: as the user named it; ``name`` within ``source``, the text of a file, or within ``module``."""
+    """A user's function. ``text``: as the user named it; ``name``: within ``source``, a file's text, or within
+    ``module``."""
 
     text: str
     name: str
@@ -42,22 +43,22 @@ class Function:
 
     @property
     def digest(self) -> str:
-        """Of the text that it stands in, in hex."""
+        """Digest of the file or module text, in hex."""
         return hashlib.blake2b(self.source, digest_size=_DIGEST_BYTES).hexdigest()
 
     def load(self) -> Callable[..., Any]:
-        """The function itself. Raises `NoFunction`."""
+        """Import the function. Raises `NoFunction`."""
         return _loaded(self)
 
     def trouble(self, error: Exception, where: str) -> str:
-        """What to say when it raised ``error`` at ``where``."""
+        """Message for ``error``, which the function raised at ``where``."""
         frames = traceback.extract_tb(error.__traceback__)
         line = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
         return f"{self.text} raised {type(error).__name__} at {where}: {error}{line}"
 
 
 def find_function(text: str) -> Function:
-    """``FILE.py:NAME`` or ``MODULE:NAME``, looked up and tried. Raises `NoFunction`."""
+    """Find ``FILE.py:NAME`` or ``MODULE:NAME`` and import it. Raises `NoFunction`."""
     place, colon, name = text.rpartition(":")
     if not (colon and place and name.isidentifier()):
         raise NoFunction(f"{text!r} names no function: FILE.py:NAME, or MODULE:NAME")
@@ -75,7 +76,7 @@ def find_function(text: str) -> Function:
 def _source_of(text: str, module: str) -> bytes:
     try:
         return inspect.getsource(importlib.import_module(module)).encode()
-    except Exception as error:  # a module may raise anything when it is imported
+    except Exception as error:  # a module may raise anything when imported
         raise NoFunction(f"{text}: {module} cannot be imported: {error!r} (of a file: FILE.py:NAME)") from error
 
 
@@ -97,7 +98,7 @@ def _loaded(function: Function) -> Callable[..., Any]:
 
 
 def _module_of(function: Function) -> ModuleType:
-    """The file as a module; listed, for dataclasses look theirs up."""
+    """The file as a module, registered in sys.modules because dataclasses look their module up there."""
     module = ModuleType(f"alpo_function_{function.digest}")
     sys.modules[module.__name__] = module
     exec(compile(function.source, function.text.rpartition(":")[0], "exec"), module.__dict__)

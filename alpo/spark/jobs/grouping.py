@@ -1,4 +1,4 @@
-"""Items by key: every item of a key comes to one part, in order. Spark's shuffle, or a list in this process.
+"""Group items by key, all items of a key in one part and in order: by Spark's shuffle, or in this process.
 
 An item is ``((key, lsn), value)``; a part gets its items sorted by key, then by LSN.
 """
@@ -20,7 +20,8 @@ Item = tuple[Place, Any]
 
 
 class Grouper(Protocol):
-    """``read`` every task; ``fold`` each of ``parts`` parts, by its number; the parts' results in their order."""
+    """Calls ``read`` for every task and ``fold`` for each of ``parts`` parts with its number; returns the results in
+    order of parts."""
 
     def __call__(
         self, tasks: Sequence[T], read: Callable[[T], Iterator[Item]], parts: int,
@@ -29,7 +30,8 @@ class Grouper(Protocol):
 
 
 def part_of(place: Place) -> int:
-    """The same in every process, and for ever: tables rely on it. To be taken modulo the number of parts."""
+    """Hash of an item's key, to be taken modulo the number of parts. The same in every process, for ever: tables rely
+    on it."""
     return zlib.crc32(place[0].encode())
 
 
@@ -37,7 +39,7 @@ def group_here(
     tasks: Sequence[T], read: Callable[[T], Iterator[Item]], parts: int,
     fold: Callable[[int, Iterator[Item]], R], on_done: Progress = unseen,
 ) -> list[R]:
-    """A `Grouper` without Spark: all in memory, in this process."""
+    """Group without Spark, in memory, in this process: a `Grouper`."""
     piles: list[list[Item]] = [[] for _ in range(parts)]
     for number, task in enumerate(tasks, 1):
         for item in read(task):
@@ -47,7 +49,7 @@ def group_here(
 
 
 def group_on_spark(context: Any) -> Grouper:
-    """A `Grouper` over a SparkContext."""
+    """Make a `Grouper` of a SparkContext."""
 
     def group(
         tasks: Sequence[T], read: Callable[[T], Iterator[Item]], parts: int,

@@ -1,7 +1,7 @@
-"""What clients were told of their appends, held against the log.
+"""Compare what clients were told of their appends with the log.
 
 A history is JSON lines as `alpo append --json` prints them: ``client``, ``serial``, ``lsn`` of the first payload, and
-``count`` (1 without it). Other keys are passed over.
+``count`` (1 if missing). Other keys are ignored.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from ..origin import Extent, SourceError
 from .copies import Copy
 from .faults import HISTORY, Fault
 
-#: Payloads of one task.
+#: Payloads in one task.
 RANGE_LSNS = 65_536
 
 
 class Told(NamedTuple):
-    """A client was told that its append ``serial``, of so many ``payloads``, is at ``lsn``."""
+    """An answer to a client: its append ``serial``, of ``payloads`` payloads, is at ``lsn``."""
 
     lsn: int
     payloads: int
@@ -32,14 +32,14 @@ class Told(NamedTuple):
 
 @dataclass(frozen=True)
 class HistoryTask:
-    """Hold these against this copy, which has all their LSNs."""
+    """Task to compare answers with a copy that has all their LSNs."""
 
     copy: Copy
     told: tuple[Told, ...]
 
 
 def read_history(path: Path) -> list[Told]:
-    """In the order of LSNs. Raises `SourceError`."""
+    """Read a history; returns it in order of LSNs. Raises `SourceError`."""
     try:
         with path.open(encoding="utf-8") as lines:
             return sorted(_told(path, number, line) for number, line in enumerate(lines, 1) if line.strip())
@@ -61,8 +61,9 @@ def _told(path: Path, number: int, line: str) -> Told:
 def history_tasks(
     copies: Sequence[Copy], history: Iterable[Told]
 ) -> tuple[list[HistoryTask], list[Fault], int]:
-    """The tasks, each answer with the copy that reaches furthest of those that have its LSNs; what is beyond them all;
-    how many are not to be checked, for no copy has them any more. Raises `SourceError`."""
+    """Divide a history into tasks. Each answer goes to the copy with the latest end that has its LSNs. Returns the
+    tasks, the faults for answers beyond all copies, and the number of answers that no copy has any more. Raises
+    `SourceError`."""
     extents = sorted(((copy.origin().extent(), copy) for copy in copies), key=lambda one: -one[0].next_lsn)
     inside: dict[str, list[Told]] = {copy.name: [] for copy in copies}
     beyond, trimmed = [], 0
@@ -85,7 +86,7 @@ def _within(told: Told, extent: Extent) -> bool:
 
 
 def check_history(task: HistoryTask) -> list[Fault]:
-    """What is not as it was told. Raises `SourceError`."""
+    """Faults for answers that do not match the log. Raises `SourceError`."""
     entries = _entries(task)
     entry = next(entries, None)
     faults = []

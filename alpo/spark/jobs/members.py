@@ -1,4 +1,4 @@
-"""What the jobs ask of a cluster itself: who its members are, what readers still need, and to trim."""
+"""Requests of the jobs to a cluster: its members, its slowest cursor, and to trim."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Member(NamedTuple):
-    """``id`` is None for an address at which nobody says who it is; 0 and "" for what is not known."""
+    """A member's status. ``id`` is None for an address where no server answers; 0 and "" if unknown."""
 
     id: int | None
     address: str
@@ -29,7 +29,7 @@ class Member(NamedTuple):
 
 
 def members_of(servers: tuple[str, ...], timeout_s: float) -> list[Member]:
-    """Every member's account of itself. Raises `SourceError` if none answers, or they are of several clusters."""
+    """The status of every member. Raises `SourceError` if none answers, or they belong to several clusters."""
     rows = _ask(servers, timeout_s, lambda log: log.status())
     members = [_member(dict(row)) for row in rows]
     clusters = {member.cluster for member in members if member.reachable}
@@ -48,13 +48,13 @@ def _member(row: dict[str, Any]) -> Member:
 
 
 def slowest_cursor(servers: tuple[str, ...], timeout_s: float) -> tuple[str, int] | None:
-    """Name and LSN of the cursor that is furthest behind. Raises `SourceError`."""
+    """Name and LSN of the cursor furthest behind; None without cursors. Raises `SourceError`."""
     found = _ask(servers, timeout_s, lambda log: log.cursors())
     return min(((one.name, one.lsn) for one in found), key=lambda one: one[1], default=None)
 
 
 def trim(servers: tuple[str, ...], before_lsn: int, timeout_s: float) -> int:
-    """The first LSN that is served from now on. Raises `SourceError`."""
+    """Trim the log; returns the first LSN that is now served. Raises `SourceError`."""
     return _ask(servers, timeout_s, lambda log: log.trim(before_lsn))
 
 

@@ -1,10 +1,10 @@
-"""Replaying: the log folded into tables, one at every multiple of so many LSNs and one at the end.
+"""Replay: the log folded into tables, one at every multiple of a number of LSNs, and one at the end.
 
 Laws:
 
-* Each table is made of the one before it and of what the log has between the two; the first one of payload 1 on.
-* A table is finished before the next one is begun. Stopped anywhere, a replay goes on from the last that is finished.
-* Where a replay begins and ends, and how often, changes nothing in the table at an LSN.
+* Each table is made from the previous one and the log between the two; the first one from payload 1 on.
+* A table is finished before the next one is begun. An interrupted replay continues from the last finished one.
+* Where a replay begins and ends, and how often it is interrupted, does not change the table at an LSN.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from .functions import Function
 from .grouping import Grouper
 from .tables import Identity, Part, Table, alone, clear, finish, identify, place_of, tables_in
 
-#: Payloads between two tables, and of one task that reads.
+#: Payloads between two tables; payloads in one reading task.
 EVERY, RANGE_ROWS = 1_000_000, 65_536
-#: Files of a table, and what folds at a time; one where there is one key.
+#: Files of a table, folded in parallel; one file if there is one key.
 PARTS = 16
 
-#: (LSNs done, of how many)
+#: Called with (LSNs done, of how many).
 Told = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """Fold with ``fold`` for each key of ``key`` (None: all as one), up to ``upto_lsn`` (None: what there is now), into
-    tables in ``directory``, one every ``every`` LSNs."""
+    """Request for a replay: fold with ``fold`` for each key of ``key`` (None: all as one), up to ``upto_lsn`` (None:
+    what exists now), into tables in ``directory``, one for every ``every`` LSNs."""
 
     origin: Origin
     directory: Path
@@ -46,8 +46,8 @@ class Wanted:
 
 
 class Replayed(NamedTuple):
-    """``table``: the one asked for. It goes on from the table at ``from_lsn`` (0: from none); ``made`` tables were made
-    of ``payloads``, with ``folded`` calls of the fold; none if it was there."""
+    """Result of a replay. ``table``: the one asked for. It continues the table at ``from_lsn`` (0: none); ``made``
+    tables were made of ``payloads`` payloads, with ``folded`` calls of the fold; all 0 if the table existed."""
 
     table: Table
     from_lsn: int
@@ -57,7 +57,7 @@ class Replayed(NamedTuple):
 
 
 def replay(wanted: Wanted, group: Grouper, on_progress: Told = lambda done, all: None) -> Replayed:
-    """Have the table there. Raises `SourceError` for what cannot be, or what a function raises."""
+    """Make the table if it does not exist. Raises `SourceError` if it cannot be made, or a function raises."""
     extent = wanted.origin.extent()
     upto_lsn = _upto(wanted, extent)
     key = f"{wanted.key.name} {wanted.key.digest}" if wanted.key is not None else ""
@@ -103,7 +103,7 @@ def _check_begin(wanted: Wanted, extent: Extent, from_lsn: int, upto_lsn: int) -
 def _fold(
     wanted: Wanted, identity: Identity, origin: Origin, before: Table | None, wave: Range, group: Grouper, told: Told
 ) -> tuple[Table, int]:
-    """The table at the wave's end, and how often the fold was called."""
+    """Make the table at the wave's end; returns it and the number of calls of the fold."""
     place = place_of(wanted.directory, wave.last)
     task = FoldTask(wanted.fold, str(place))
     if before is not None:

@@ -1,4 +1,5 @@
-"""Exactly once: along the log each client's serials go up (R21), until its session is dropped and begins anew."""
+"""Check of exactly-once: each client's serials ascend along the log (R21), until its session is dropped and begins
+again."""
 
 from __future__ import annotations
 
@@ -13,13 +14,13 @@ _SESSION: Final = int(Kind.SESSION)
 
 
 class Serials:
-    """The last serial of every client so far."""
+    """The last serial of each client."""
 
     def __init__(self) -> None:
         self._last: dict[str, int] = {}
 
     def take(self, client: str, serial: int) -> int:
-        """The next append of ``client``. 0 if it goes up, else the last serial before it."""
+        """Take the next append of ``client``. Returns 0 if its serial ascends, else the last serial."""
         last = self._last.get(client, 0)
         if serial > last:
             self._last[client] = serial
@@ -27,7 +28,8 @@ class Serials:
         return last
 
     def take_all(self, clients: Sequence[str], serials: Sequence[int]) -> bool:
-        """Appends whose serials all go up; else nothing is done, and it must be one by one."""
+        """Take many appends if all their serials ascend; otherwise change nothing and return False: use `take` for
+        each."""
         groups = by_client(clients, serials)
         if not all(rise(of_one, self._last.get(client, 0)) for client, of_one in groups.items()):
             return False
@@ -35,12 +37,12 @@ class Serials:
         return True
 
     def begin_anew(self, client: str, serial: int = 0) -> None:
-        """The session was dropped and opened again; it stands at ``serial``."""
+        """Note that the session was dropped and opened again; its last serial is now ``serial``."""
         self._last[client] = serial
 
 
 def begins_anew(kind: int, body: bytes | None) -> bool:
-    """Is it a SESSION entry after which serials begin with 1?"""
+    """True for a SESSION entry after which serials begin at 1."""
     if kind != _SESSION or body is None:
         return False
     try:

@@ -1,11 +1,11 @@
-"""Tables on disk: what a fold made of the log up to an LSN. ``DIR/at-LSN``, each by itself, beside ``DIR/replay.json``.
+"""Tables on disk: the fold of the log up to an LSN, each in ``DIR/at-LSN``, beside ``DIR/replay.json``.
 
 Laws:
 
-* A table is there once its ``_manifest.json`` is, which appears last: whole and on disk, after all that it lists. A
+* A table exists once its ``_manifest.json`` does, which appears last: whole and synced, after all that it lists. A
   directory without one was left by a replay that died.
-* A table's bytes follow from the log, the functions and the LSN alone.
-* ``replay.json`` says of which cluster and of which functions all tables of a directory are; it is made once.
+* A table's bytes depend only on the log, the functions and the LSN.
+* ``replay.json`` names the cluster and the functions of all tables in a directory; it is written once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .. import durable
 from ..origin import SourceError
 
 FORMAT, VERSION = "alpo-table", 1
-#: Spark passes over names with a "_" or a "." in front when it reads a directory.
+#: File name that Spark ignores when it reads a directory, because it begins with "_".
 MANIFEST = "_manifest.json"
 REPLAY, LOCK = "replay.json", "replay.lock"
 _PREFIX = "at-"
@@ -34,7 +34,7 @@ _READ_BYTES = 1 << 20
 
 
 class Part(NamedTuple):
-    """One file of a table, of ``rows`` rows and ``bytes``; ``digest`` of its bytes, in hex."""
+    """One file of a table, with ``rows`` rows and ``bytes`` bytes; ``digest`` of its bytes, in hex."""
 
     file: str
     rows: int
@@ -60,7 +60,8 @@ class Table(NamedTuple):
 
 
 class Identity(NamedTuple):
-    """What all tables of a directory have in common. ``fold``, ``key``: name and digest; ``key`` "" without one."""
+    """Properties that all tables of a directory share. ``fold``, ``key``: name and digest; ``key`` is "" if there is
+    none."""
 
     cluster: str
     fold: str
@@ -69,12 +70,14 @@ class Identity(NamedTuple):
 
 
 def place_of(directory: Path, lsn: int) -> Path:
+    """Directory of the table at ``lsn``."""
     return directory / f"{_PREFIX}{lsn:019d}"
 
 
 @contextmanager
 def alone(directory: Path) -> Iterator[None]:
-    """Nobody else writes tables here; whoever dies lets go. Raises `SourceError`."""
+    """Hold the lock for writing tables in ``directory``, which the system releases if the process dies. Raises
+    `SourceError`."""
     try:
         durable.make_directory(directory)
         lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -91,7 +94,7 @@ def alone(directory: Path) -> Iterator[None]:
 
 
 def identify(directory: Path, identity: Identity) -> None:
-    """This directory is for these tables. Raises `SourceError` if it is for others."""
+    """Record that ``directory`` is for these tables. Raises `SourceError` if it is for others."""
     path = directory / REPLAY
     given = {"format": "alpo-replay", "version": VERSION, **identity._asdict()}
     try:
@@ -113,7 +116,7 @@ def identify(directory: Path, identity: Identity) -> None:
 
 
 def tables_in(directory: Path) -> Iterator[Table]:
-    """All that are there, the latest first. Raises `SourceError`."""
+    """All finished tables, the latest first. Raises `SourceError`."""
     for place in sorted(directory.glob(f"{_PREFIX}*"), reverse=True):
         path = place / MANIFEST
         try:
@@ -128,14 +131,14 @@ def tables_in(directory: Path) -> Iterator[Table]:
 
 
 def clear(directory: Path) -> None:
-    """Remove what replays that died have left. For who is `alone`."""
+    """Delete what replays that died have left. Call only while `alone`."""
     for place in directory.glob(f"{_PREFIX}*"):
         if not (place / MANIFEST).exists():
             shutil.rmtree(place, ignore_errors=True)
 
 
 def finish(table: Table) -> None:
-    """Its parts are there: so is the table from now on. Raises `SourceError`."""
+    """Write the table's manifest, once its parts are there. Raises `SourceError`."""
     fields = {
         "format": FORMAT, "version": VERSION, "cluster": table.cluster, "lsn": table.lsn, "rows": table.rows,
         "parts": [part._asdict() for part in table.parts],
@@ -149,7 +152,7 @@ def finish(table: Table) -> None:
 
 @contextmanager
 def new_part(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write, which has its name once it is whole and on disk. Raises `SourceError`."""
+    """A file to write, which gets its name once it is whole and synced. Raises `SourceError`."""
     partial = path.with_name(f".partial-{uuid4().hex}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -166,7 +169,7 @@ def new_part(path: Path) -> Iterator[IO[bytes]]:
 
 
 def part_at(path: Path, rows: int) -> Part:
-    """What a file is. Raises `SourceError`."""
+    """Describe a file: size and digest. Raises `SourceError`."""
     found = hashlib.blake2b(digest_size=_DIGEST_BYTES)
     try:
         with path.open("rb") as stream:
@@ -178,7 +181,7 @@ def part_at(path: Path, rows: int) -> Part:
 
 
 def check_part(directory: Path, part: Part) -> Path:
-    """The part's file, which holds what its table's manifest says. Raises `SourceError`."""
+    """Path of the part's file, checked against its table's manifest. Raises `SourceError`."""
     path = directory / part.file
     if part_at(path, part.rows) != part:
         raise _damaged(path, "it is not what was written")

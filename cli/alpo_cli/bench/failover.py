@@ -1,8 +1,8 @@
-"""`alpo bench failover`: stop the leader, time the appends meanwhile, bring the server back; several rounds.
+"""`alpo bench failover`: stop the leader, time the appends meanwhile, start the server again; several rounds.
 
-From the signal on appends are made one after the other, until one that was begun after the leader's process had ended
-is guaranteed. A round's figure is the longest of them: after SIGKILL that is the first, from the signal until someone
-else leads; after SIGTERM it is whatever the handover cost. Other appends may be kept in flight beside it.
+From the signal on, one append after the other is made, until one that began after the leader's process had ended is
+guaranteed. A round's figure is the longest of them: after SIGKILL that is the first, from the signal until another
+server leads; after SIGTERM it is whatever the handover cost. Other appends may be kept in flight meanwhile.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ import trio
 
 import alpo
 
-from ..leaders import caught_up_within
-from ..local_cluster import LocalCluster
+from ..local_cluster import LocalCluster, caught_up_within
 from .load import Load, Tally, Window
 from .stats import Latencies, Result
 
@@ -28,7 +27,7 @@ _SETTLE_S = 0.3
 
 @dataclass(slots=True)
 class Rounds:
-    """What the rounds measured: the longest append of each, seconds."""
+    """Measurements: the longest append of each round, in seconds."""
 
     waits_s: list[float] = field(default_factory=list)
 
@@ -48,9 +47,9 @@ async def failover(
     cluster: LocalCluster, rounds: int, signal_number: signal.Signals, load: Load,
     on_round: Callable[[int, float], None],
 ) -> tuple[Result, Rounds]:
-    """Measure, with ``load`` kept up beside the appends that are timed (``load.seconds``: the longest round).
+    """Measure, while ``load`` is kept up beside the timed appends (``load.seconds``: longest time for a round).
 
-    Raises Failed when the cluster does not come back, NotGuaranteed when a round takes too long.
+    Raises Failed if the cluster does not come back, NotGuaranteed if a round takes too long.
     """
     tally, measured = Tally(), Rounds()
     payloads = [os.urandom(load.payload_bytes) for _ in range(load.batch)]
@@ -63,7 +62,7 @@ async def failover(
             for number in range(1, rounds + 1):
                 leader = await caught_up_within(cluster, LEVEL_WITHIN_S, steady=load.outstanding == 0)
                 await log.append_batch(payloads)
-                # A server that has just come back must be heard by all before it can count for anything.
+                # A server that has just come back counts only once it is connected to all others.
                 await trio.sleep(_SETTLE_S)
                 measured.waits_s.append(await _one_round(cluster, leader, signal_number, log, payloads, tally))
                 on_round(number, measured.waits_s[-1])

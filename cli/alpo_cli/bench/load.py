@@ -1,6 +1,6 @@
-"""The append load: a window of appends kept open on each of several connections, latencies taken by callback.
+"""The append load: a number of appends kept in flight on each of several connections; callbacks measure latencies.
 
-One wake-up serves all that one receive brought: the callbacks only count, the refill happens once for them all.
+One wake-up serves all answers of one receive: the callbacks only count, and the refill happens once for all of them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .stats import Latencies, Result
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """``outstanding`` appends are kept open in all, over ``connections``; each of ``batch`` payloads."""
+    """A load of ``outstanding`` appends in flight in all, over ``connections``; each append of ``batch`` payloads."""
 
     payload_bytes: int
     outstanding: int
@@ -30,14 +30,14 @@ class Load:
     seconds: float
 
     def shares(self) -> list[int]:
-        """Appends in flight on each connection that has any."""
+        """Number of appends in flight on each connection, for those that have any."""
         each, more = divmod(self.outstanding, self.connections)
         return [share for n in range(self.connections) if (share := each + (n < more))]
 
 
 @dataclass(slots=True)
 class Tally:
-    """What all connections count together."""
+    """Totals of all connections."""
 
     latencies: Latencies = field(default_factory=Latencies)
     done: int = 0
@@ -46,7 +46,7 @@ class Tally:
 
 
 async def last_lsn(servers: str, timeout_s: float) -> int:
-    """The LSN of the last payload that was ever appended, trimmed ones included; 0 for none."""
+    """The LSN of the last payload ever appended, including trimmed ones; 0 for none. Raises `AlpoError`."""
     async with alpo.connect(servers, timeout_s=timeout_s) as log:
         try:
             async for record in log.read(last=1):
@@ -59,7 +59,7 @@ async def last_lsn(servers: str, timeout_s: float) -> int:
 
 
 class Group:
-    """Appends sent together: they share the moment, and one callback that only counts."""
+    """Appends sent together: they have one start time, and one callback that only counts."""
 
     def __init__(self, answered: Callable[[], None]) -> None:
         self.started_s = time.perf_counter()
@@ -68,6 +68,7 @@ class Group:
         self._answered = answered
 
     def count(self, handle: Handle) -> None:
+        """Count an answered append."""
         if handle.lsn is None:
             self.failed.append(handle)
         self.done += 1
@@ -76,19 +77,19 @@ class Group:
 
 
 class Window:
-    """One connection's share: as many appends in flight as it has room for, until told to stop."""
+    """One connection's share: ``room`` appends kept in flight until told to stop."""
 
     def __init__(self, log: alpo.Log, payloads: list[bytes], room: int, tally: Tally) -> None:
         self._log = log
         self._payloads = payloads
         self._room = room
         self._tally = tally
-        self._groups: list[tuple[Group, int]] = []  # with how many of it are in flight
+        self._groups: list[tuple[Group, int]] = []  # with number in flight
         self._in_flight = 0
         self._answers = trio.Event()
 
     async def run(self, over: Callable[[], bool]) -> None:
-        """Keep the window full until it is over, and see what is in flight through."""
+        """Keep the appends in flight until ``over()``, then wait for the rest."""
         while not over():
             if self._room == 1:
                 await self._one_after_another()
@@ -106,7 +107,7 @@ class Window:
         self._in_flight += room
 
     async def _one_after_another(self) -> None:
-        """One append and its answer, as a program would: there is no group to gather."""
+        """Make one append and wait for its answer, as a program would: there is no group to count."""
         tally, started_s = self._tally, time.perf_counter()
         try:
             if len(self._payloads) == 1:
@@ -134,7 +135,7 @@ class Window:
         self._count()
 
     def _count(self) -> None:
-        """Take up what has been answered since the last time."""
+        """Count what has been answered since the last time."""
         now_s, tally = time.perf_counter(), self._tally
         open_groups = []
         for group, in_flight in self._groups:
@@ -156,9 +157,9 @@ async def append_load(
 ) -> tuple[Result, str]:
     """Run the load. The clock starts once every connection has had its first append guaranteed.
 
-    Returns what was measured and the first error's text ("" without any). Raises what that first append raises.
+    Returns the measurements and the first error's text ("" if none). Raises the errors of that first append.
     """
-    # Thousands of handles are under way at any time: they are no garbage to look for after every 700.
+    # Thousands of handles are in flight at any time: no garbage to look for after every 700 objects.
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
     tally = Tally()

@@ -1,4 +1,4 @@
-"""The read load: the whole log from its first payload to its end, again and again, on several connections."""
+"""The read load: the whole log, from its first payload to its end, again and again, on several connections."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from alpo.client.handle import Handle
 from ..exits import Failed
 from .stats import Latencies, Result
 
-#: What an empty log is filled with, so that there is something to read: payloads.
+#: Payloads that an empty log is filled with before it is read.
 FILL_PAYLOADS = 20_000
 
 
 async def fill_if_empty(servers: str, payload_bytes: int, outstanding: int, batch: int, timeout_s: float) -> int:
-    """Append payloads to an empty log; how many."""
+    """Append payloads if the log is empty; returns how many. Raises `AlpoError`."""
     async with alpo.connect(servers, timeout_s=timeout_s) as log:
         async for _ in log.read(last=1):
             return 0
@@ -40,7 +40,8 @@ async def read_load(
     servers: str, connections: int, seconds: float, local: bool, timeout_s: float,
     on_progress: Callable[[float, int], None],
 ) -> Result:
-    """Read for so long. A latency is that of one page: from asking for more until it is there."""
+    """Read for ``seconds``. A latency is that of one page, from the request until it is there. Raises Failed for an
+    empty log, `AlpoError`."""
     latencies = Latencies()
     records = moved = 0
     clock = time.perf_counter

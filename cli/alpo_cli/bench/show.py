@@ -1,4 +1,4 @@
-"""How a result is shown: a summary with a histogram on the terminal, one JSON line, an SVG file."""
+"""Output of a result: a summary with a histogram, one JSON line, or an SVG file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BAR_WIDTH = 44
 
 
 def show(title: str, result: Result, as_json: bool, plot: Path | None, extra: dict[str, object] | None = None) -> None:
-    """Print a result the way that was asked for; ``extra`` keys come after the fixed ones."""
+    """Print a result in the requested form; ``extra`` keys come after the fixed ones."""
     fields = {**result.fields(), **(extra or {})}
     if plot is not None:
         write_plot(plot, title, result)
@@ -37,12 +37,12 @@ def show(title: str, result: Result, as_json: bool, plot: Path | None, extra: di
 
 
 def write_plot(file: Path, title: str, result: Result) -> None:
-    """Write the SVG. Raises OSError."""
+    """Write the SVG file. Raises OSError."""
     file.write_text(svg(title, result), "utf-8")
 
 
 def histogram(latencies: Latencies) -> list[str]:
-    """Lines of text: from, to, a bar, the share. Empty without any measurement."""
+    """Lines of text: from, to, a bar, the share. [] without measurements."""
     bars = latencies.bars(_BARS)
     most = max((count for _, _, count in bars), default=0)
     lines = []
@@ -55,7 +55,7 @@ def histogram(latencies: Latencies) -> list[str]:
 
 
 def duration(seconds: float) -> str:
-    """Three digits with the unit that suits."""
+    """Duration with three digits and a suitable unit."""
     for unit, factor in (("s", 1.0), ("ms", 1e3), ("µs", 1e6)):
         if seconds * factor >= 0.9995 or unit == "µs":
             return f"{seconds * factor:.3g} {unit}"
@@ -64,7 +64,7 @@ def duration(seconds: float) -> str:
 
 @contextmanager
 def progress(title: str, total: float, quiet: bool) -> Iterator[tuple[Progress, TaskID]]:
-    """A bar on stderr (nothing when that is no terminal, or ``quiet``); yields it and its task."""
+    """Progress bar on stderr, not shown if that is no terminal or if ``quiet``; yields the bar and its task."""
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(), TextColumn("{task.fields[note]}"))
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as shown:
@@ -75,7 +75,7 @@ _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 760, 360, 60, 48, 64
 
 
 def svg(title: str, result: Result) -> str:
-    """The histogram as a file: log scale of latency, share of operations, lines at the percentiles."""
+    """SVG of the histogram: log scale of latency, share of operations, lines at the percentiles."""
     bars = result.latencies.bars(80)
     fields = result.fields()
     if not bars:
@@ -111,6 +111,6 @@ def svg(title: str, result: Result) -> str:
 
 
 def _ticks(low_s: float, high_s: float) -> list[float]:
-    """1, 2 and 5 times the powers of ten between the ends."""
+    """Tick values between the ends: 1, 2 and 5 times powers of ten."""
     ticks = [m * 10.0**power for power in range(-7, 4) for m in (1, 2, 5)]
     return [tick for tick in ticks if low_s <= tick <= high_s]

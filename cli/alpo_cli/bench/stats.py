@@ -1,11 +1,11 @@
-"""Latencies in bounded memory: counts in buckets 1 % apart, from 1 µs to 1,000 s. The maximum is kept exactly."""
+"""Latencies in bounded memory: counts in buckets 1 % apart, from 1 µs to 1,000 s, and the exact maximum."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
 
-#: Buckets per e-fold: neighbours differ by 1 %.
+#: Buckets per factor e: neighbours differ by 1 %.
 _PER_E = 100
 _MIN_S = 1e-6
 _BUCKETS = int(math.log(1e9) * _PER_E) + 2
@@ -13,14 +13,14 @@ _BUCKETS = int(math.log(1e9) * _PER_E) + 2
 
 @dataclass(slots=True)
 class Latencies:
-    """How long operations took, in seconds."""
+    """Histogram of operations' durations in seconds."""
 
     counts: list[int] = field(default_factory=lambda: [0] * _BUCKETS)
     count: int = 0
     max_s: float = 0.0
 
     def add(self, latency_s: float, operations: int = 1) -> None:
-        """Count ``operations`` (0: none) that took so long."""
+        """Count ``operations`` (0: none) that took ``latency_s`` each."""
         if not operations:
             return
         bucket = int(math.log(latency_s / _MIN_S) * _PER_E) if latency_s > _MIN_S else 0
@@ -30,7 +30,7 @@ class Latencies:
             self.max_s = latency_s
 
     def percentile_s(self, percent: float) -> float:
-        """The latency that ``percent`` of all operations stayed within (within 1 %); 0 without any."""
+        """The latency within which ``percent`` of all operations stayed (to 1 %); 0 without any."""
         rank = math.ceil(self.count * percent / 100)
         seen = 0
         for bucket, count in enumerate(self.counts):
@@ -40,12 +40,13 @@ class Latencies:
         return 0.0
 
     def merge(self, other: Latencies) -> None:
+        """Add the counts of ``other``."""
         self.counts = [a + b for a, b in zip(self.counts, other.counts, strict=True)]
         self.count += other.count
         self.max_s = max(self.max_s, other.max_s)
 
     def bars(self, bars_max: int) -> list[tuple[float, float, int]]:
-        """(from_s, to_s, count) over the range that was seen, in at most ``bars_max`` equal steps of a log scale."""
+        """(from_s, to_s, count) over the range that occurred, in at most ``bars_max`` equal steps of a log scale."""
         seen = [bucket for bucket, count in enumerate(self.counts) if count]
         if not seen:
             return []
@@ -58,13 +59,13 @@ class Latencies:
 
 
 def bucket_start_s(bucket: float) -> float:
-    """Where a bucket begins, in seconds."""
+    """Start of a bucket, in seconds."""
     return _MIN_S * math.exp(bucket / _PER_E)
 
 
 @dataclass(slots=True)
 class Result:
-    """What a bench measured. An operation is one append (with ``--batch`` one batch) or one record read."""
+    """Result of a bench. An operation is one append (with ``--batch`` one batch) or one record read."""
 
     operations: int
     payload_bytes: int
@@ -73,7 +74,7 @@ class Result:
     errors: int
 
     def fields(self) -> dict[str, float | int]:
-        """The JSON keys that scripts rely on: rates a second, MB = 10^6 bytes of payload, latencies in ms."""
+        """The JSON keys that scripts rely on: rates per second, MB = 10^6 bytes of payload, latencies in ms."""
         def ms(seconds: float) -> float:
             return round(seconds * 1000, 3)
 

@@ -1,1 +1,1 @@
-"""The command lines of `alpo`: a module a command or group, imported when it is called."""
+"""Command lines of `alpo`: a module for each command or group, imported when it is called."""

@@ -1,4 +1,4 @@
-"""`alpo help` and `alpo version`: the same as --help and --version, for those who type words."""
+"""`alpo help` and `alpo version`: --help and --version as commands."""
 
 from __future__ import annotations
 

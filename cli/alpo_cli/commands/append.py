@@ -1,4 +1,4 @@
-"""`alpo append`: the command line; `append` beside this package does its work."""
+"""Command line of `alpo append`; module `append` of the parent package does the work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`alpo bench append / read / failover`: the command lines."""
+"""Command lines of `alpo bench append / read / failover`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _FAILOVER_SERVERS_MIN = 3
 
 
 def _check_plot(plot: Path | None) -> None:
-    """Before any load: raises UsageProblem if the picture could not be written."""
+    """Raise UsageProblem if the plot cannot be written, before any load."""
     if plot is not None:
         ending_of(plot, (".svg",), "--plot")
         a_new_file(plot, "--plot")

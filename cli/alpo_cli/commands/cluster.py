@@ -1,4 +1,4 @@
-"""`alpo cluster`: real alpod processes on loopback for development."""
+"""`alpo cluster`: real alpod processes on loopback, for development."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from ..connecting import connected
 from ..exits import Failed, UsageProblem
 from ..frame import App
 from ..inputs import a_new_directory
-from ..local_cluster import LocalCluster, LocalServer
+from ..local_cluster import LocalCluster, LocalServer, leader_within, statuses
 from ..options import Target, local, remember, with_target
 from ..output import counted, print_json, say, table
-from ..running import run
+from ..running import run, unless_interrupted
 
 SIZE_DEFAULT = 3
 BASE_PORT_DEFAULT = 7100
@@ -76,9 +76,7 @@ def start(
 
 
 async def _serve(target: Target, cluster: LocalCluster, fresh: list[LocalServer], detach: bool) -> bool:
-    """Wait for a leader, print the addresses, and unless detached stay until Ctrl-C; whether that came."""
-    from ..interrupts import unless_interrupted
-    from ..leaders import leader_within, statuses
+    """Wait for a leader, print the addresses, and unless detached stay until Ctrl-C; True if that came."""
 
     async def body() -> None:
         await leader_within(cluster, LEADER_WITHIN_S)
@@ -99,7 +97,7 @@ async def _serve(target: Target, cluster: LocalCluster, fresh: list[LocalServer]
 
 
 def outsiders(cluster: LocalCluster, rows: list[dict[str, Any]]) -> list[str]:
-    """A line for each server that runs here and is no member any more, as who knows most in ``rows`` says."""
+    """A line for each server that runs here and is no longer a member, by the most advanced status in ``rows``."""
     told: list[str] = []
     knows = max((row for row in rows if row.get("members")), key=lambda row: int(row["guaranteed_id"]), default=None)
     if knows is None:
@@ -114,7 +112,8 @@ def outsiders(cluster: LocalCluster, rows: list[dict[str, Any]]) -> list[str]:
 
 
 def lay_out(dir: Path, size: int | None, base_port: int | None) -> LocalCluster:
-    """The cluster of an existing directory, or a new one. Raises UsageProblem if the flags contradict what is there."""
+    """Load the cluster of an existing directory, or lay out a new one. Raises UsageProblem if the flags contradict
+    it."""
     if not LocalCluster.exists(dir):
         a_new_directory(dir, "--dir")
         return LocalCluster.create(
@@ -129,7 +128,7 @@ def lay_out(dir: Path, size: int | None, base_port: int | None) -> LocalCluster:
 
 
 async def _say_who_ends(servers: list[LocalServer]) -> None:
-    """Say it when a server ends by itself or is stopped from elsewhere, until the last one has."""
+    """Report servers that end by themselves or are stopped from elsewhere, until the last one has."""
     import anyio
 
     known = list(servers)

@@ -1,4 +1,4 @@
-"""`alpo compact`: have servers give the free space of their data files back to the file system, while they serve."""
+"""`alpo compact`: have servers return free space of their data files to the file system, while they serve."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from alpo.core.disk_space import size_text as size
 from alpo.errors import AlpoError
 
-from ..checks import size
 from ..exits import Failed, Unreached, UsageProblem
 from ..options import Target, with_target
 from ..output import counted, print_json, say
@@ -18,13 +18,14 @@ from ..progress import Step, slow_progress
 from ..running import run
 
 if TYPE_CHECKING:
-    from alpo.client.compacting import FileSpace
+    from alpo.client.operator.files import FileSpace
     from alpo.client.servers import Servers
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """``server`` None: every member, one after the other. ``wait``: until all is given back."""
+    """The command line's request. ``server`` None: every member, one after the other. ``wait``: until all is
+    returned."""
 
     server: int | None
     wait: bool
@@ -56,7 +57,7 @@ async def _compact(target: Target, wanted: Wanted, step: Step) -> None:
 
 
 async def _one(servers: Servers, id: int, target: Target, wait: bool, step: Step) -> None:
-    from alpo.client.compacting import watch
+    from alpo.client.operator.files import watch
 
     seen: list[FileSpace] = []
     async with aclosing(watch(servers, id, target.timeout_s)) as looks:  # type: ignore[type-var]

@@ -7,10 +7,11 @@ from typing import Annotated, Any
 import typer
 
 import alpo
-from alpo.core.cursors import valid_cursor
+from alpo.core.client_ids import CLIENT_BYTES_MAX
+from alpo.core.disk_space import size_text as size
 from alpo.core.entries import INT_MAX
+from alpo.core.machine.cursors import NAME_WANTED, valid_cursor
 
-from ..checks import size
 from ..connecting import connected
 from ..exits import UsageProblem
 from ..frame import App
@@ -24,30 +25,32 @@ app = App(
          "\n\nExamples:\n\n    alpo cursor list",
 )
 
-Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False, help="1 to 128 bytes of UTF-8.")]
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", show_default=False, help=f"1 to {CLIENT_BYTES_MAX} bytes of UTF-8.")
+]
 
 
 def _check(name: str) -> None:
     if not valid_cursor(name):
-        raise UsageProblem("NAME: a cursor's name is 1 to 128 bytes of UTF-8")
+        raise UsageProblem(f"NAME: {NAME_WANTED}")
 
 
 async def _set(target: Target, name: str, lsn: int) -> dict[str, Any]:
-    """Set it; for --json where it is since then."""
+    """Set a cursor; returns its new position as JSON keys."""
     async with connected(target) as log:
         await log.set_cursor(name, lsn)
         return {**await _fields(log, target, name), "lsn": lsn}
 
 
 async def _drop(target: Target, name: str) -> dict[str, Any]:
-    """Drop it; for --json where it was until then."""
+    """Drop a cursor; returns its last position as JSON keys."""
     async with connected(target) as log:
         before = await _fields(log, target, name)
         return {**before, "lsn": await log.drop_cursor(name) or None}
 
 
 async def _fields(log: alpo.Log, target: Target, name: str) -> dict[str, Any]:
-    """The keys of a cursor, null for what is not known. Nothing is asked unless it is to be printed."""
+    """JSON keys of a cursor, null for unknown values. Asks the cluster only if they are to be printed."""
     listed = await log.cursors() if target.json else []
     found = next((cursor for cursor in listed if cursor.name == name), None)
     return _keys(found) if found is not None else {"name": name, "lsn": None, "lag_bytes": None, "lag_s": None}

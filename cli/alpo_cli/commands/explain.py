@@ -1,4 +1,4 @@
-"""`alpo explain`: the last elections, told from the events that the servers keep."""
+"""`alpo explain`: the story of the last elections, told from the events that the servers keep."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import alpo
 
 from .. import story
 from ..exits import Unreached, UsageProblem
+from ..inputs import parse_since
 from ..options import Target, with_target
 from ..output import escape, print_json, rfc3339_ms
 from ..running import run
 from ..story import Chapter
-from ..times import parse_since
 
 if TYPE_CHECKING:
     from alpo.client.operator.events import Events, ServerEvent
 
 
 class Wanted(NamedTuple):
-    """Which elections; ``all``: every event instead."""
+    """Elections to tell; ``all``: list every event instead."""
 
     last: int
     since: datetime | None
@@ -30,13 +30,13 @@ class Wanted(NamedTuple):
 
 
 async def gather(target: Target, since: datetime | None) -> tuple[Events, list[dict[str, Any]]]:
-    """The events, and what the members say now. Raises what the library raises."""
+    """The events since ``since``, and the members' present status. Raises the library's errors."""
     async with alpo.connect(",".join(target.servers), timeout_s=target.timeout_s) as log:
         return await log.events(since), [dict(member) for member in await log.status()]
 
 
 def tell(target: Target, wanted: Wanted) -> None:
-    """Tell it. Raises Failed when no server could be asked."""
+    """Print the story. Raises Failed if no server could be asked."""
     found, members = run(gather, target, wanted.since if wanted.all else None)
     if not any(member.get("reachable") for member in members):
         raise Unreached(target.servers)
@@ -76,7 +76,7 @@ def _show_all(target: Target, found: Events) -> None:
 
 
 def as_json(event: ServerEvent) -> dict[str, Any]:
-    """The fixed keys, then the event's own."""
+    """JSON keys of an event: the fixed ones, then its own."""
     fixed = {"time": rfc3339_ms(event.time_ms), "server": event.server, "name": event.name}
     own = {key: value for key, value in event.fields.items() if key not in fixed}
     return {**fixed, **own, **({"shifted_ms": event.shifted_ms} if event.shifted_ms else {})}
@@ -87,7 +87,7 @@ def _ends_ms(chapter: Chapter) -> int:
 
 
 def lines(chapter: Chapter) -> list[str]:
-    """One election for people."""
+    """Lines of text for one election."""
     before, reign = chapter.before, chapter.reign
     if reign is None:
         told = ["There is no leader."]
@@ -143,7 +143,7 @@ def _why_safe(reign: story.Reign) -> str:
 
 
 def remarks(found: Events) -> list[str]:
-    """What is missing, and whose clock is off."""
+    """Sentences on missing events and on clocks that differ."""
     said = [
         f"Missing: the events of {f'server {silent.id}' if silent.id else silent.address}, which does not answer"
         f" ({silent.why})." for silent in found.silent

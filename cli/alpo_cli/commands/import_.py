@@ -1,4 +1,4 @@
-"""`alpo import`: the command line; `importing` beside this package does its work."""
+"""Command line of `alpo import`; module `importing` of the parent package does the work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`alpo log`: a data directory or a backup looked at from outside, whether or not a server runs on it."""
+"""`alpo log`: read a data directory or a backup from outside, whether or not a server runs on it."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ KindName = Enum("KindName", {kind.name: kind.name for kind in Kind})  # type: ig
 
 
 class Format(StrEnum):
-    """What `alpo log export` writes."""
+    """Formats that `alpo log export` writes."""
 
     JSONL = "jsonl"
     PARQUET = "parquet"
     SQLITE = "sqlite"
 
 
-#: Endings, and what they say that a file is; None: nothing that is written here.
+#: File name ending -> (what it says the file is, the format; None: not written here).
 _NAMED: dict[str, tuple[str, Format | None]] = {
     **dict.fromkeys((".jsonl", ".ndjson", ".json"), ("JSON lines", Format.JSONL)),
     **dict.fromkeys((".parquet", ".pq"), ("Parquet", Format.PARQUET)),
@@ -152,7 +152,7 @@ def export(
 
 
 def _check_ending(output: Path, format: Format, said: str) -> None:
-    """Raises UsageProblem for a name that says another format."""
+    """Raise UsageProblem if the file's name says another format."""
     named = _NAMED.get(output.suffix.lower())
     if named is not None and named[1] is not format:
         hint = f": --format {named[1]}" if named[1] is not None else f"; what is written is {format}"
@@ -160,7 +160,7 @@ def _check_ending(output: Path, format: Format, said: str) -> None:
 
 
 def _ends(given: list[str]) -> tuple[int | None, Path | None]:
-    """What `--to` said, once or twice: the last LSN, and the database to make."""
+    """Split the values of `--to`, given once or twice: (last LSN, database to make). Raises UsageProblem."""
     numbers = [word for word in given if word.isascii() and word.isdigit()]
     files = [word for word in given if word not in numbers]
     if len(numbers) > 1 or len(files) > 1:
@@ -172,7 +172,7 @@ def _ends(given: list[str]) -> tuple[int | None, Path | None]:
 
 
 class _Pairs(Command):
-    """Takes `-p NAME VALUE`, of which Typer knows no list, for `-p NAME=VALUE`."""
+    """Command that takes `-p NAME VALUE` for `-p NAME=VALUE`: Typer cannot read a list of pairs."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         joined, words = [], iter(args)

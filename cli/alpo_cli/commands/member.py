@@ -1,4 +1,4 @@
-"""`alpo member list, add, remove, replace` and `alpo transfer`: who belongs to the cluster, who leads."""
+"""Commands on membership and leadership: `alpo member list, add, remove, replace` and `alpo transfer`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def parse_member(text: str) -> tuple[int, str]:
 
 
 def _roles(found: list[dict[str, Any]]) -> dict[int, str]:
-    """Of every member that any server lists, as the one that knows most lists it; those who are gone left out."""
+    """Role by id of all listed members, from the most advanced server's list, without removed ones."""
     knows = max((row for row in found if row.get("members")), key=lambda row: row["guaranteed_id"], default=None)
     listed = knows["members"] if knows is not None else []
     return {member["id"]: member["role"].lower() for member in listed if member["role"] != "GONE"}
@@ -74,7 +74,7 @@ async def _list(target: Target) -> None:
 
 
 async def _catch_up(target: Target, id: int) -> None:
-    """Until server ``id`` votes; raises `Failed` when it makes no progress for the timeout."""
+    """Wait until server ``id`` votes. Raises `Failed` if it makes no progress for the timeout."""
     import anyio
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -125,7 +125,7 @@ async def _change(target: Target, what: str, id: int, address: str, wait: bool) 
 def _done(what: str, id: int, votes: bool) -> str:
     if what == "remove":
         return f"server {id} is no longer a member"
-    if votes:  # to ask again for what was done is answered as if it were done now
+    if votes:  # a repeated request gets the same answer as the first
         return f"server {id} is in the cluster already, and votes"
     return f"server {id} is in the cluster, as a learner: it votes once it has caught up"
 

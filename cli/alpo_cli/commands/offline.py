@@ -1,4 +1,4 @@
-"""`alpo backup`, `alpo restore`, `alpo recover`: the commands; `backup` does their work."""
+"""Command lines of `alpo backup`, `alpo restore`, `alpo recover`; module `backup` does the work."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..exits import UsageProblem
 from ..inputs import a_log, a_new_directory, a_new_file
 from ..options import Target, check_address, with_target, without_servers
 
-#: What a server's id can be (alpod's own limit is the same).
+#: Highest server id; alpod has the same limit.
 ID_MAX = 2**31 - 1
 
 

@@ -18,7 +18,7 @@ _WORDS = {"not_appended": "not appended", "too_old": "too old to tell"}
 
 
 async def ask(target: Target, client: str, serial: int, epoch: int) -> alpo.Outcome:
-    """Raises what the library raises."""
+    """Ask the cluster for an append's outcome. Raises the library's errors."""
     async with connected(target) as log:
         return await log.outcome(client, serial, epoch=epoch)
 

@@ -1,4 +1,4 @@
-"""`alpo read`: the command line; `read` beside this package does its work."""
+"""Command line of `alpo read`; module `read` of the parent package does the work."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import typer
 from alpo.core.entries import INT_MAX
 
 from ..exits import UsageProblem
+from ..inputs import parse_since
 from ..options import Target, check_client, with_target
-from ..times import parse_since
 
 
 @with_target
@@ -73,7 +73,7 @@ def read(
 
         alpo read --local --server 2
     """
-    from ..record_format import Style
+    from ..read import Style
 
     style = Style.of(target.json, raw, long, null, format, csv, json_payload)
     if last is not None and (start is not None or since is not None):

@@ -1,4 +1,4 @@
-"""`alpo session list` and `alpo session drop`: who has appended, and forgetting a name."""
+"""`alpo session list` and `alpo session drop`: the clients that the cluster remembers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from alpo.client.ids import is_random
+from alpo.core.client_ids import is_random
 
 from ..connecting import connected
 from ..exits import Failed
@@ -16,7 +16,7 @@ from ..output import escape, print_json, rfc3339, say, table
 from ..running import run
 
 if TYPE_CHECKING:
-    from alpo.client.operator.admin import SessionInfo
+    from alpo.client.operator.sessions import SessionInfo
 
 app = App(
     callback=remember,
@@ -26,7 +26,7 @@ app = App(
 
 
 async def list_them(target: Target, every: bool) -> None:
-    """Print the named sessions, or every one, as a table or a JSON line each."""
+    """Print the named sessions, or all, as a table or JSON lines. Raises the library's errors."""
     async with connected(target) as log:
         sessions = await log.sessions()
     shown = [s for s in sessions if every or not is_random(s.client)]
@@ -47,7 +47,7 @@ def _keys(session: SessionInfo) -> dict[str, Any]:
 
 
 async def drop_one(target: Target, name: str, epoch: int | None) -> None:
-    """Forget the name; raises what the library raises."""
+    """Drop the name's session. Raises the library's errors."""
     async with connected(target) as log:
         dropped = await log.drop_session(name, epoch)
     if target.json:
@@ -57,7 +57,7 @@ async def drop_one(target: Target, name: str, epoch: int | None) -> None:
 
 
 async def look_at(target: Target, name: str, epoch: int | None) -> None:
-    """Show what dropping the name would forget. Raises Failed where that would be refused."""
+    """Print what dropping the name would forget. Raises Failed if that would be refused."""
     async with connected(target) as log:
         found = next((session for session in await log.sessions() if session.client == name), None)
     if found is None or is_random(name):

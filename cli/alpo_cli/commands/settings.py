@@ -1,4 +1,4 @@
-"""`alpo settings show` and `alpo settings set`: what all servers compute alike, changed through the log."""
+"""`alpo settings show` and `alpo settings set`: limits that all servers share, changed through the log."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ app = App(
 
 
 async def ask(target: Target) -> dict[str, float]:
-    """Raises what the library raises."""
+    """The present settings. Raises the library's errors."""
     async with connected(target) as log:
         return cast(dict[str, float], await log.settings())
 
 
 async def change(target: Target, wanted: dict[str, float]) -> None:
-    """Change them, and say from what to what. Raises what the library raises; UsageProblem for what cannot be."""
+    """Change settings, and print old and new values. Raises the library's errors; UsageProblem for impossible
+    values."""
     async with connected(target) as log:
         before = cast(dict[str, float], await log.settings())
         try:
@@ -49,7 +50,7 @@ def _text(value: float) -> str:
 
 
 def parse(assignments: list[str]) -> dict[str, float]:
-    """NAME=VALUE … Raises UsageProblem."""
+    """Parse NAME=VALUE arguments. Raises UsageProblem."""
     from alpo.client.operator.settings import parse_setting
 
     wanted: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""`alpo spark`: what Spark needs on this machine."""
+"""`alpo spark`: check what Spark needs on this machine."""
 
 from __future__ import annotations
 
@@ -26,6 +26,6 @@ def doctor(target: Target) -> None:
 
         alpo spark doctor --json | jq 'select(.ok | not)'
     """
-    from ..pipeline.fitness import tell
+    from ..pipeline.spark import tell
 
     tell(target)

@@ -1,4 +1,4 @@
-"""`alpo status`: every member's own account of itself, and nulls for those that do not answer."""
+"""`alpo status`: every member's own report, with nulls for those that do not answer."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import alpo
+from alpo.core.disk_space import size_text as size
 
-from ..checks import full_in, size
 from ..exits import Unreached
 from ..options import Target, with_target
 from ..output import escape, print_json, table
@@ -22,21 +22,22 @@ _COLUMNS = [
     "lag", "status", "disk", "full in", "version",
 ]
 
-#: Keys that hold sentences for people.
+#: Keys that hold sentences for an operator.
 _REMARKS = ("waiting", "problems", "space", "damage", "divergence", "cleaning_waits")
 
 Fields = Mapping[str, Any]
 
 
 async def members(target: Target) -> list[dict[str, Any]]:
-    """What each member said, ordered by id; only ``id``, ``address`` and ``reachable`` of those that did not."""
+    """Each member's status, ordered by id; only ``id``, ``address`` and ``reachable`` if it does not answer. Raises the
+    library's errors."""
     async with alpo.connect(",".join(target.servers), timeout_s=target.timeout_s) as log:
         found = [dict(member) for member in await log.status()]
     return sorted(found, key=lambda member: (member.get("id") or 1 << 31, member.get("address") or ""))
 
 
 def as_json(found: list[dict[str, Any]]) -> dict[str, Any]:
-    """The fixed keys of every member, all there, then what else it said."""
+    """JSON of all members: the fixed keys, always present, then the member's others."""
     def whole(member: Fields) -> dict[str, Any]:
         fixed = {key: member.get(key) for key in KEYS}
         fixed["reachable"] = bool(member.get("reachable"))
@@ -46,14 +47,22 @@ def as_json(found: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def lag(member: Fields, found: list[dict[str, Any]]) -> int | None:
-    """By how many entries its guaranteed mark is behind the highest one."""
+    """Number of entries by which the member's guaranteed mark is behind the highest one; None if unknown."""
     own = member.get("guaranteed_id")
     marks = [m["guaranteed_id"] for m in found if m.get("guaranteed_id") is not None]
     return None if own is None or not marks else max(marks) - int(own)
 
 
+def full_in(member: Fields) -> str:
+    """Days until the disk is full, as text; a dash if unknown or never."""
+    days = member.get("disk_full_days")
+    if days is None:
+        return "-"
+    return f"{days:.1f} days" if days < 10 else f"{days:.0f} days" if days < 3650 else "over ten years"
+
+
 def row(member: Fields, found: list[dict[str, Any]]) -> list[str]:
-    """One line of the table; a dash for what is not known."""
+    """Cells of the member's row; a dash for unknown values."""
     def text(key: str) -> str:
         value = member.get(key)
         return "-" if value is None or value == "" else str(value)
@@ -69,7 +78,7 @@ def row(member: Fields, found: list[dict[str, Any]]) -> list[str]:
 
 
 def show(target: Target, found: list[dict[str, Any]]) -> None:
-    """Print it. Raises Failed, after printing, when no member at all could be reached."""
+    """Print the members. Raises Failed, after printing, if none could be reached."""
     if target.json:
         print_json(as_json(found))
     else:

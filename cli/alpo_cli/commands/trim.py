@@ -1,4 +1,4 @@
-"""`alpo trim`: give up the oldest payloads, on all servers and for good."""
+"""`alpo trim`: delete the oldest payloads, on all servers and for good."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from ..running import run
 
 
 async def give_up(target: Target, before: int, force: bool) -> int:
-    """The first LSN that is served from now on. Raises what the library raises."""
+    """Trim; returns the first LSN that is now served. Raises the library's errors."""
     async with connected(target) as log:
         return await log.trim(before, force=force)
 
 
 async def look(target: Target, before: int, force: bool) -> tuple[range, list[str]]:
-    """The LSNs that the trim would give up, and the cursors that it would drop. Raises as the trim would."""
+    """Simulate a trim: the LSNs that it would delete, and the cursors that it would drop. Raises what the trim
+    would raise."""
     async with connected(target) as log:
         try:
             async with aclosing(log.read_batches(before, before)) as pages:
@@ -33,7 +34,7 @@ async def look(target: Target, before: int, force: bool) -> tuple[range, list[st
         except alpo.OutOfRange as error:
             if before > error.last_lsn + 1:
                 raise
-            return range(error.first_lsn, error.first_lsn), []  # gone already
+            return range(error.first_lsn, error.first_lsn), []  # trimmed already
         first_lsn = before
         async with aclosing(log.read_batches()) as pages:
             async for page in pages:
@@ -79,7 +80,7 @@ def trim(
 
 
 def _tell(target: Target, lsns: range, cursors: list[str]) -> None:
-    """What `look` has found."""
+    """Print what `look` has found."""
     if target.json:
         print_json({"first_lsn": lsns.stop, "payloads": len(lsns), "cursors": cursors, "dry_run": True})
         return

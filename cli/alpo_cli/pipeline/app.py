@@ -1,4 +1,4 @@
-"""The root of `alpo-pipeline`, and its commands."""
+"""Root of `alpo-pipeline`, and its commands."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def root(
     json: Json = False,
     version: Annotated[bool, version_option("alpo-pipeline")] = False,
 ) -> None:
-    """What stands before the command."""
+    """Take the options before the command."""
     remember(ctx, servers, config, timeout, json)
 
 
@@ -270,6 +270,6 @@ def doctor(target: Target) -> None:
 
         alpo-pipeline doctor --json | jq 'select(.ok | not)'
     """
-    from .fitness import tell
+    from .spark import tell
 
     tell(target)

@@ -1,4 +1,4 @@
-"""What `alpo-pipeline archive` does and prints."""
+"""Work of `alpo-pipeline archive`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from . import spark
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """See the options of the command. ``to``: where to."""
+    """The command's options. ``to``: directory of the archive."""
 
     to: Path
     range_rows: int
@@ -25,7 +25,7 @@ class Wanted:
 
 
 def run(target: Target, wanted: Wanted) -> None:
-    """Archive, trim if asked, and say what was done."""
+    """Archive, trim if asked, and print the result. Raises UsageProblem, `SourceError`."""
     spark.require()
     from alpo.spark.jobs.archiving import archive, trim_archived
     from alpo.spark.live import ServerOrigin

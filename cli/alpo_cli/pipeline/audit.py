@@ -1,4 +1,4 @@
-"""What `alpo-pipeline audit` does and prints."""
+"""Work of `alpo-pipeline audit`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def run(target: Target, paths: tuple[str, ...], history: Path | None, master: str) -> None:
-    """Audit, and tell. Raises Failed if anything is wrong."""
+    """Audit, and print the result. Raises Failed if there are faults, UsageProblem, `SourceError`."""
     servers = target.servers
     if not servers and not paths:
         if not os.environ.get("ALPO_SERVERS"):

@@ -1,7 +1,7 @@
-"""`make demo-spark`: a log, Spark counting its words into a second log, killed in the middle; archive, trim, audit.
+"""`make demo-spark`: Spark counts a log's words into a second log and is killed in the middle; archive, trim, audit.
 
-Six alpod processes on loopback and Spark on two cores, all in a temporary directory. Exits 0 only if every check really
-held; whatever happens, no process and no file is left behind.
+Six alpod processes on loopback and Spark on two cores, all in a temporary directory. Exits with 0 only if every check
+held; in any case no process and no file is left behind.
 """
 
 from __future__ import annotations
@@ -31,21 +31,20 @@ from alpo.client.handle import Handle
 
 from ..demo import TEXT
 from ..exits import Failed, UsageProblem, guarded
-from ..interrupts import unless_interrupted
-from ..leaders import caught_up_within, leader_within
-from ..local_cluster import LocalCluster, free_base_port
+from ..local_cluster import LocalCluster, caught_up_within, free_base_port, leader_within
+from ..running import unless_interrupted
 from . import spark
 from .demo_proof import Proof, approved, batch_of, ends_of, prove, row_of
 
 SIZE = 3
 CLIENT = "demo"
 WITHIN_S = 30.0
-#: Spark begins in 10 to 30 s on two cores, twice.
+#: Time limit of the whole demo: Spark takes 10 to 30 s to start on two cores, twice.
 ALL_WITHIN_S = 600.0
-#: Appends a second: the stream goes on while Spark starts, dies, and starts again.
+#: Appends per second, so that the stream continues while Spark starts, dies, and starts again.
 PACE = 120.0
 IN_FLIGHT_MAX = 64
-#: Spark dies in this micro-batch, the third.
+#: Micro-batch in which Spark is killed, the third.
 KILL_BATCH = 2
 LINES_MIN = 1_500
 NEXT = """  [bold]Next[/bold]  [cyan]alpo spark doctor[/cyan]; docs/spark.md: read and write the log in your own Spark
@@ -54,7 +53,7 @@ NEXT = """  [bold]Next[/bold]  [cyan]alpo spark doctor[/cyan]; docs/spark.md: re
 
 @dataclass(frozen=True)
 class Stage:
-    """``lines`` and ``counts``: the two logs. ``home``: all files of the demo."""
+    """Places of the demo. ``lines`` and ``counts``: the two logs; ``home``: directory of all files."""
 
     console: Console
     home: Path
@@ -71,17 +70,19 @@ class Stage:
 
     @property
     def said(self) -> Path:
-        """What Spark says."""
+        """File with Spark's output."""
         return self.home / "spark.log"
 
     def good(self, text: str) -> None:
+        """Print a line for something that went well."""
         self.console.print(f"  [green]✓[/green] {text}", soft_wrap=True)
 
     def bad(self, text: str) -> None:
+        """Print a line for a failure."""
         self.console.print(f"  [red]✗[/red] {text}", soft_wrap=True)
 
     def order(self, lines: list[bytes]) -> dict[str, Any]:
-        """For the driver."""
+        """Arguments for the driver process."""
         return {
             "home": str(self.home), "lines": self.lines.addresses, "counts": self.counts.addresses,
             "checkpoint": str(self.checkpoint), "total": len(lines), "archive": str(self.home / "archive"),
@@ -91,7 +92,7 @@ class Stage:
 
 @asynccontextmanager
 async def driver(stage: Stage, order: dict[str, Any]) -> AsyncIterator[trio.Process]:
-    """A Spark driver, by the name of its process group; gone afterwards with all that is its."""
+    """Run a Spark driver in its own process group; kills the group at the end."""
     with stage.said.open("ab") as said:
         process = await trio.lowlevel.open_process(
             [sys.executable, "-m", "alpo_cli.pipeline.demo_driver", json.dumps(order)],
@@ -107,7 +108,7 @@ async def driver(stage: Stage, order: dict[str, Any]) -> AsyncIterator[trio.Proc
 
 
 async def steps(process: trio.Process) -> AsyncIterator[dict[str, Any]]:
-    """What a driver tells, until it ends."""
+    """Yield the steps that a driver reports, until it ends."""
     assert process.stdout is not None
     rest = b""
     async for chunk in process.stdout:
@@ -117,7 +118,7 @@ async def steps(process: trio.Process) -> AsyncIterator[dict[str, Any]]:
 
 
 async def append_all(stage: Stage, lines: list[bytes]) -> None:
-    """Every line an append, paced; what was answered is kept for the audit."""
+    """Append every line at a fixed pace; answers are written to the history for the audit."""
     started_s = time.perf_counter()
     with stage.history.open("w") as history:
         async with alpo.connect(stage.lines.addresses, client=CLIENT, timeout_s=WITHIN_S) as log:
@@ -140,7 +141,7 @@ async def append_all(stage: Stage, lines: list[bytes]) -> None:
 
 
 async def first_life(stage: Stage, order: dict[str, Any]) -> None:
-    """Spark counts, and is killed when the rows of a micro-batch are in the second log and Spark has not noted it."""
+    """Run Spark, and kill it when a micro-batch's rows are in the second log but Spark has not recorded that."""
     async with driver(stage, order | {"last_batch": KILL_BATCH}) as process:
         async for step in steps(process):
             if step["step"] == "begun":
@@ -158,12 +159,14 @@ async def first_life(stage: Stage, order: dict[str, Any]) -> None:
 
 
 async def read_counts(stage: Stage) -> list[alpo.Record]:
+    """All records of the second log."""
     async with alpo.connect(stage.counts.addresses, timeout_s=WITHIN_S) as log:
         return [record async for record in log.read()]
 
 
 async def second_life(stage: Stage, order: dict[str, Any], lines: list[bytes]) -> Proof:
-    """Another driver goes on from the checkpoint, and does the jobs. Raises Failed for whatever is not as claimed."""
+    """Run another driver, which continues from the checkpoint and runs the jobs. Raises Failed if a claim does not
+    hold."""
     digest = hashlib.sha256(b"".join(line + b"\n" for line in lines)).hexdigest()
     proof = None
     done = []
@@ -181,7 +184,7 @@ async def second_life(stage: Stage, order: dict[str, Any], lines: list[bytes]) -
 
 
 def show_proof(console: Console, proof: Proof) -> None:
-    """One line."""
+    """Print the proof as a table."""
     drawn = Table(box=None, padding=(0, 2), header_style="bold")
     drawn.add_column("second log")
     for column in ("batches", "rows", "lost", "doubled", "words"):
@@ -194,7 +197,7 @@ def show_proof(console: Console, proof: Proof) -> None:
 
 
 async def tell(stage: Stage, name: str, content: bytes) -> None:
-    """The whole story. Raises Failed unless everything is as it is claimed to be."""
+    """Run the demo. Raises Failed unless every claim holds."""
     lines = content.removesuffix(b"\n").split(b"\n")
     if len(lines) < LINES_MIN:
         raise UsageProblem(f"{name} has {len(lines)} lines: {LINES_MIN} or more are needed to kill Spark in the middle")
@@ -223,7 +226,7 @@ async def tell(stage: Stage, name: str, content: bytes) -> None:
 
 
 def run(text: Path) -> None:
-    """Set up, tell the story, clean up. Raises Failed, UsageProblem, KeyboardInterrupt, or what the library raises."""
+    """Set up, run the demo, clean up. Raises Failed, UsageProblem, KeyboardInterrupt, or the library's errors."""
     spark.require()
     if not text.is_file():
         raise Failed(f"{text} is missing: run the demo from a checkout, or give a text file")
@@ -248,11 +251,11 @@ def run(text: Path) -> None:
                 said = stage.said.read_text("utf-8", "replace").splitlines()
                 print("--- Spark's last words:", *said[-15:], sep="\n", file=sys.stderr)
             for cluster in (stage.lines, stage.counts):
-                cluster.stop(grace_s=0.0)  # the directory goes as well: nothing to hand over to anyone
+                cluster.stop(grace_s=0.0)  # the directory is deleted as well: no handover needed
 
 
 def main() -> None:
-    """``python -m alpo_cli.pipeline.demo [FILE]``."""
+    """Run ``python -m alpo_cli.pipeline.demo [FILE]``."""
     text = Path(sys.argv[1]) if len(sys.argv) > 1 else TEXT
     sys.exit(guarded(lambda: run(text)))
 

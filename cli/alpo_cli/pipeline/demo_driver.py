@@ -1,7 +1,7 @@
-"""The Spark driver of `make demo-spark`, a process of its own that can be killed: `python -m … '{"lines": …, …}'`.
+"""Spark driver of `make demo-spark`, in a process of its own that can be killed: `python -m … '{"lines": …, …}'`.
 
-It counts words from one log into another until all lines are counted, and then does the jobs: archive, trim, read
-across the seam, audit. Each step it tells as a JSON object on a line of stdout.
+It counts words from one log into another until all lines are counted, then runs the jobs: archive, trim, read across
+archive and log, audit. It reports each step as a JSON line on stdout.
 """
 
 from __future__ import annotations
@@ -26,22 +26,23 @@ if TYPE_CHECKING:
 
 Order = dict[str, Any]
 
-#: Lines of a trigger, of a file, of a partition.
+#: Lines in a trigger, in a file, in a partition.
 TRIGGER_LINES, FILE_LINES, PART_LINES = 400, 512, 600
 TIMEOUT_S = 30.0
-#: A driver that is to be killed waits so long for it.
+#: Seconds that a driver waits to be killed.
 KILLED_WITHIN_S = 60.0
 _LOOK_S = 0.1
-#: Quick to begin with, and quiet.
+#: Java options for a fast start and little output.
 _JAVA = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dlog4j2.configurationFile={QUIET.as_uri()}"
 
 
 def tell(step: str, **fields: Any) -> None:
+    """Report a step as a JSON line on stdout."""
     print(json.dumps({"step": step, **fields}), flush=True)
 
 
 def session(home: Path) -> SparkSession:
-    """Spark on two cores, nothing written but under ``home``."""
+    """Spark session on two cores that writes only under ``home``."""
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.master("local[2]").appName("alpo demo")
@@ -56,7 +57,7 @@ def session(home: Path) -> SparkSession:
 
 
 def word_count(spark: SparkSession, order: Order) -> StreamingQuery:
-    """Every trigger appends how often each word of its lines has come by now, in one entry of the second log."""
+    """Start the query: each trigger appends, in one entry of the second log, the present counts of its lines' words."""
     def write(counts: DataFrame, batch: int) -> None:
         append_batch(counts.selectExpr("to_json(struct(*)) as payload"), batch, servers=order["counts"])
         if batch == order.get("last_batch"):
@@ -75,7 +76,7 @@ def word_count(spark: SparkSession, order: Order) -> StreamingQuery:
 
 
 def until_all_is_counted(query: StreamingQuery, total: int) -> None:
-    """Raises what the query failed of."""
+    """Wait until the query has counted ``total`` lines. Raises SystemExit if it ended by itself."""
     told = -1
     while True:
         ended = not query.isActive
@@ -93,7 +94,7 @@ def until_all_is_counted(query: StreamingQuery, total: int) -> None:
 
 
 def jobs(spark: SparkSession, order: Order, run: Runner) -> None:
-    """Two thirds of the lines to files and out of the log; read all; look at all."""
+    """Archive two thirds of the lines and trim them, read all lines, audit both logs."""
     servers, directory = tuple(order["lines"].split(",")), Path(order["archive"])
     began_s = time.monotonic()
     made = archive(ServerOrigin(servers, timeout_s=TIMEOUT_S), directory, FILE_LINES, order["archive_upto"], run)
@@ -113,6 +114,7 @@ def jobs(spark: SparkSession, order: Order, run: Runner) -> None:
 
 
 def main(order: Order) -> None:
+    """Run the query and the jobs."""
     began_s = time.monotonic()
     spark = session(Path(order["home"]))
     query = word_count(spark, order)

@@ -1,4 +1,4 @@
-"""What `make demo-spark` holds its word count against: plain Python over the same lines."""
+"""Proof for `make demo-spark`: compare the word count with plain Python over the same lines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WORD = re.compile(rb"[A-Za-z]+")
 
 
 class Row(NamedTuple):
-    """A payload of the second log: by the end of micro-batch ``batch``, ``word`` had come ``times`` times."""
+    """A payload of the second log: by the end of micro-batch ``batch``, ``word`` had occurred ``times`` times."""
 
     batch: int
     word: str
@@ -26,8 +26,8 @@ class Row(NamedTuple):
 
 
 class Proof(NamedTuple):
-    """``rows`` are in the second log. ``lost``, ``doubled``: of what should be. ``wrong``: words whose last count is
-    not what plain Python counts."""
+    """Result of the comparison. ``rows``: in the second log. ``lost``, ``doubled``: of those expected. ``wrong``: words
+    whose last count differs from plain Python's."""
 
     batches: int
     rows: int
@@ -42,21 +42,23 @@ class Proof(NamedTuple):
 
 
 def batch_of(record: Record) -> int:
-    """The micro-batch that wrote it (docs/spark-writing.md)."""
+    """The micro-batch that wrote the record (docs/spark-writing.md)."""
     return record.serial >> BATCH_BITS
 
 
 def row_of(record: Record) -> Row:
+    """Decode a record of the second log."""
     fields = json.loads(record.payload)
     return Row(batch_of(record), fields["word"], fields["count"])
 
 
 def words_of(line: bytes) -> list[str]:
+    """Words of a line, in lower case."""
     return [word.decode().lower() for word in _WORD.findall(line)]
 
 
 def ends_of(checkpoint: Path) -> list[int]:
-    """How many lines Spark had read by the end of each micro-batch, from the first. Raises Failed."""
+    """Number of lines that Spark had read by the end of each micro-batch. Raises Failed."""
     files = sorted((int(file.name), file) for file in (checkpoint / "offsets").iterdir() if file.name.isdigit())
     if [number for number, _ in files] != list(range(len(files))):
         raise Failed(f"{checkpoint} does not know all micro-batches")
@@ -64,7 +66,7 @@ def ends_of(checkpoint: Path) -> list[int]:
 
 
 def expected(lines: Sequence[bytes], ends: Iterable[int]) -> list[Row]:
-    """The rows that should be there."""
+    """The rows that should be in the second log."""
     counts: Counter[str] = Counter()
     rows, begin = [], 0
     for batch, end in enumerate(ends):
@@ -76,7 +78,7 @@ def expected(lines: Sequence[bytes], ends: Iterable[int]) -> list[Row]:
 
 
 def prove(lines: Sequence[bytes], ends: Sequence[int], found: Sequence[Row]) -> Proof:
-    """``found``: in the order of the second log."""
+    """Compare the second log's rows, ``found``, in order, with the expected ones."""
     wanted, there = Counter(expected(lines, ends)), Counter(found)
     counted = Counter(word for line in lines for word in words_of(line))
     last = {row.word: row.times for row in found}
@@ -88,9 +90,9 @@ def prove(lines: Sequence[bytes], ends: Sequence[int], found: Sequence[Row]) -> 
 
 
 def approved(step: dict[str, Any], total: int, digest: str) -> str:
-    """What is to be said of a step that a driver tells, of ``total`` lines with this sha256; "": nothing.
+    """Check a step that a driver reports, for ``total`` lines with this sha256; returns the text to print, or "".
 
-    Raises Failed for what is not as it should be.
+    Raises Failed if the step is not as it should be.
     """
     match step["step"]:
         case "begun":

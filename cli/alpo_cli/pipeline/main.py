@@ -1,4 +1,4 @@
-"""The entry point of `alpo-pipeline`."""
+"""Entry point of `alpo-pipeline`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ..early import until_begun
 
 
 def main() -> None:
-    """Run the job that the command line names; always leaves by SystemExit."""
+    """Run the job that the command line names; always ends with SystemExit."""
     until_begun()
     from ..output import stand_in_for_closed_streams
     from .app import app

@@ -1,4 +1,4 @@
-"""What `alpo-pipeline replay` does and prints."""
+"""Work of `alpo-pipeline replay`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """See the options of the command."""
+    """The command's options."""
 
     fold: str
     key: str | None
@@ -34,7 +34,7 @@ class Asked:
 
 
 def run(target: Target, asked: Asked) -> None:
-    """Replay, and say what was made."""
+    """Replay, and print the result. Raises UsageProblem, `SourceError`."""
     spark.require()
     from alpo.spark.jobs.functions import NoFunction, find_function
     from alpo.spark.jobs.replaying import Wanted, replay
@@ -57,7 +57,7 @@ def run(target: Target, asked: Asked) -> None:
 
 
 def _origin(target: Target, asked: Asked) -> Origin:
-    """Servers or a path, an archive, or one of them with an archive. Raises UsageProblem."""
+    """Origin to read: servers or a path, an archive, or one of the former with an archive. Raises UsageProblem."""
     from alpo.spark.options import ReadOptions
     from alpo.spark.reading import origin_of
 

@@ -1,4 +1,4 @@
-"""What `alpo-pipeline report` does and prints."""
+"""Work of `alpo-pipeline report`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..output import print_json, rfc3339, say
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """See the options of the command."""
+    """The command's options."""
 
     to: Path
     sweep: tuple[Path, ...]
@@ -26,7 +26,7 @@ class Wanted:
 
 
 def run(target: Target, wanted: Wanted) -> None:
-    """Write the page, whole. Raises UsageProblem for an input that is wrong, Failed if it cannot be written."""
+    """Write the page, whole. Raises UsageProblem for wrong input, Failed if it cannot be written."""
     if not (wanted.sweep or wanted.bench or wanted.elections or wanted.log):
         raise UsageProblem("of what? --sweep DIR, --bench FILE, --elections FILE or --log DATA_OR_BACKUP")
     try:

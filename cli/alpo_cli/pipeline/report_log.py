@@ -1,9 +1,9 @@
-"""A report's sections of a log: its elections, its payloads over time, how far readers and copies are behind.
+"""Sections of a report about a log: its elections, its payloads over time, how far readers and copies are behind.
 
 Laws:
 
-* The copies are of one cluster. What is drawn of the log comes from the copy that is guaranteed furthest, up to there.
-* Nothing is verified on the way (`alpo log verify` does that), and a snapshot is held for one page only.
+* All copies are of one cluster. The log's data comes from the copy with the highest guaranteed mark, up to that mark.
+* Nothing is verified (`alpo log verify` does that), and a read transaction lasts for one page only.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ from alpo.storage.offline import Source, open_source
 from .. import story
 from ..exits import UsageProblem
 from ..output import rfc3339_ms
-from .report_page import Section
-from .report_plots import Series, bars, lines
+from .report_page import Section, Series, bars, lines
 
 _PAGE_ROWS = 5_000
 _POINTS = 200
@@ -36,7 +35,7 @@ _ELECTIONS_MAX = 100
 
 
 class Copy(NamedTuple):
-    """``end_id``: as far as it knows its entries to be guaranteed. ``events``: none in a backup."""
+    """One copy. ``end_id``: its guaranteed mark. ``events``: [] for a backup."""
 
     path: str
     server: int
@@ -60,7 +59,7 @@ class _Head(NamedTuple):
 
 @dataclass
 class _Sums:
-    """By steps of time from ``began_ms`` on. ``behind``: of each cursor (step, payloads)."""
+    """Sums by steps of time from ``began_ms`` on. ``behind``: (step, payloads) by cursor."""
 
     began_ms: int
     step_ms: int
@@ -70,16 +69,17 @@ class _Sums:
     cursors: dict[str, int] = field(default_factory=dict)
 
     def sample(self, step: int, next_lsn: int) -> None:
-        """How far each reader is behind as the step ends."""
+        """Record how far each reader is behind at the end of the step."""
         for name, lsn in self.cursors.items():
             self.behind.setdefault(name, []).append((step + 1, next_lsn - lsn))
 
     def at(self, step: int) -> datetime:
+        """Start of a step."""
         return datetime.fromtimestamp((self.began_ms + step * self.step_ms) / 1000, UTC)
 
 
 def of_logs(paths: Sequence[str]) -> list[Section]:
-    """The sections. Raises UsageProblem that names the file that is no copy, or one of another cluster."""
+    """The sections. Raises UsageProblem that names a file that is no copy, or of another cluster."""
     copies = [_copy(path) for path in paths]
     for copy in copies[1:]:
         if copy.cluster != copies[0].cluster:
@@ -176,13 +176,13 @@ def _sums(source: Source, copy: Copy) -> _Sums:
 
 
 def summed(heads: Iterable[_Head], began_ms: int, step_ms: int) -> _Sums:
-    """What the entries come to, by steps of ``step_ms``."""
+    """Sums of the entries, by steps of ``step_ms``."""
     sums = _Sums(began_ms, step_ms)
     now = next_lsn = 0
     for head in heads:
         step = (head.time_ms - began_ms) // step_ms
         if step > now:
-            for quiet in sorted({now, step - 1}):  # flat between them
+            for quiet in sorted({now, step - 1}):  # constant between them
                 sums.sample(quiet, head.lsn)
             now = step
         if head.kind == Kind.DATA:
@@ -196,7 +196,7 @@ def summed(heads: Iterable[_Head], began_ms: int, step_ms: int) -> _Sums:
 
 
 def _follow(cursors: dict[str, int], head: _Head) -> None:
-    """What an entry makes of the cursors (`alpo.core.cursors`)."""
+    """Apply an entry to the cursors, like `alpo.core.machine.cursors`."""
     fields = json.loads(head.body)
     if head.kind == Kind.TRIM:
         for name in [name for name, lsn in cursors.items() if lsn < fields["before"]]:

@@ -1,6 +1,6 @@
-"""A report's sections of what was measured: sweeps, `alpo bench --json`, `alpo-sim elections`.
+"""Sections of a report about measurements: sweeps, `alpo bench --json`, `alpo-sim elections`.
 
-Law: an input that is not what it should be ends in one `UsageProblem` that names the file.
+Law: wrong input ends in one `UsageProblem` that names the file.
 """
 
 from __future__ import annotations
@@ -13,15 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from alpo.errors import AlpoError
-from alpo_sim.elections.report import NAMES
+from alpo_elections.cases import NAMES
 
 from ..exits import UsageProblem, reason
-from .report_page import Section
-from .report_plots import Series, bars, dots
+from .report_page import Section, Series, bars, dots
 
 _ROWS_MAX = 50
 _NAN = float("nan")
-#: The cases of docs/elections.csv that are drawn: (fault, timers and network, T in ms).
+#: Cases of docs/elections.csv that are drawn: (fault, timers and network, T in ms).
 _DRAWN = (("crash", "LAN", 500.0), ("crash", "paper", 150.0))
 _ELECTION_COLUMNS = {
     "protocol", "servers", "low_ms", "high_ms", "fault", "equal_logs", "profile", "runs", "none", "p50_ms", "p99_ms",
@@ -31,7 +30,7 @@ _BENCH_KEYS = ("ops_per_s", "p50_ms", "p99_ms", "p999_ms", "max_ms")
 
 
 def swept(directory: Path) -> Section:
-    """How the worlds of a sweep went."""
+    """Section on a sweep's results. Raises UsageProblem."""
     from . import sweep_files
 
     try:
@@ -79,7 +78,7 @@ def swept(directory: Path) -> Section:
 
 
 def elections(path: Path) -> Section:
-    """Leaderless time by protocol and size."""
+    """Section on leaderless time by protocol and size. Raises UsageProblem."""
     try:
         with path.open(encoding="utf-8", newline="") as file:
             reader = csv.DictReader(file)
@@ -135,7 +134,7 @@ def _finite(value: float) -> float:
 
 
 def benched(paths: list[Path]) -> Section:
-    """Latency percentiles and rates, a line of every file a bar."""
+    """Section with latency percentiles and rates, a bar for each line of each file. Raises UsageProblem."""
     names, found = [], []
     for path in paths:
         for at, fields in enumerate(lines := _bench_lines(path), 1):
@@ -153,7 +152,8 @@ def benched(paths: list[Path]) -> Section:
         Series(label, names, [fields[key] or _NAN for fields in found])
         for label, key in zip(labels, _BENCH_KEYS[1:], strict=True)
     ], "ms"))
-    rates = {name: f["ops_per_s"] for name, f in zip(names, found, strict=True) if "rounds" not in f}  # no failovers
+    # without failovers
+    rates = {name: f["ops_per_s"] for name, f in zip(names, found, strict=True) if "rounds" not in f}
     if rates:
         section.parts.append(
             bars("Rate", list(rates), [Series("", list(rates), list(rates.values()))], "operations a second")

@@ -1,4 +1,4 @@
-"""The Spark that a job runs on."""
+"""Spark for jobs: the context, and checks of what it needs (`alpo-pipeline doctor`, `alpo spark doctor`)."""
 
 from __future__ import annotations
 
@@ -6,19 +6,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ..exits import UsageProblem
+from ..exits import Failed, UsageProblem
+from ..options import Target
+from ..output import escape, print_json
 
 if TYPE_CHECKING:
     from alpo.spark.jobs.fan import Runner
     from alpo.spark.jobs.grouping import Grouper
 
-#: Servers are waited for at least this long: Spark keeps all cores busy.
+#: Least time to wait for servers: Spark keeps all cores busy.
 TIMEOUT_S_LEAST = 30.0
 
 
 @contextmanager
 def runner(name: str, master: str) -> Iterator[Runner]:
-    """Spark for tasks, started and stopped. Raises UsageProblem where it is not installed or cannot start."""
+    """Start Spark, yield a `Runner`, and stop it. Raises UsageProblem if Spark is not installed or cannot start."""
     require()
     from alpo.spark.jobs.fan import on_spark
 
@@ -28,7 +30,7 @@ def runner(name: str, master: str) -> Iterator[Runner]:
 
 @contextmanager
 def grouper(name: str, master: str) -> Iterator[Grouper]:
-    """Spark for grouping by key, as `runner`."""
+    """Start Spark, yield a `Grouper`, and stop it. Raises like `runner`."""
     require()
     from alpo.spark.jobs.grouping import group_on_spark
 
@@ -53,9 +55,26 @@ def _context(name: str, master: str) -> Iterator[Any]:
 
 
 def require() -> None:
-    """Raises UsageProblem unless there are pyspark and pyarrow."""
+    """Raise UsageProblem unless pyspark and pyarrow are installed."""
     try:
         import pyarrow  # noqa: F401
         import pyspark  # noqa: F401
     except ImportError as error:
         raise UsageProblem("this needs Spark: pip install 'alpo[spark]'") from error
+
+
+def tell(target: Target) -> None:
+    """Print a line for each fact. Raises Failed, after printing, if Spark could not work here."""
+    from alpo.spark.fitness import examine
+
+    facts = examine()
+    for fact in facts:
+        if target.json:
+            print_json({**fact._asdict(), "do": fact.do or None})
+        else:
+            print(escape(f"{'OK' if fact.ok else 'bad':<5} {fact.check:<12} {fact.says}"))
+            if fact.do:
+                print(escape(f"{'':<19}-> {fact.do}"))
+    bad = [fact.check for fact in facts if not fact.ok]
+    if bad:
+        raise Failed(f"bad: {', '.join(bad)}")

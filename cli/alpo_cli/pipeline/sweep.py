@@ -1,4 +1,4 @@
-"""What `alpo-pipeline sweep` does and prints."""
+"""Work of `alpo-pipeline sweep`."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
     from .sweep_range import Worlds
 
-#: So many failures are told of on a terminal.
+#: Most failures shown on a terminal.
 _TOLD_MAX = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """See the options of the command. ``first``, ``last``: seeds."""
+    """The command's options. ``first``, ``last``: seeds."""
 
     first: int
     last: int
@@ -42,7 +42,7 @@ class Wanted:
 
 
 def parse_seeds(text: str) -> tuple[int, int]:
-    """``A..B``, or one number. Raises UsageProblem."""
+    """Parse ``A..B``, or one number. Raises UsageProblem."""
     first, dots, last = text.partition("..")
     if not first.isdecimal() or (dots and not last.isdecimal()):
         raise UsageProblem(f"{text!r} is no range of seeds; write 1..1000, or one number")
@@ -55,7 +55,8 @@ def parse_seeds(text: str) -> tuple[int, int]:
 
 
 def run(target: Target, wanted: Wanted) -> None:
-    """Run what is missing, shrink what failed, and tell. Raises Failed if a seed failed, or no mutation was caught."""
+    """Run missing seeds, shrink failures, and print the result. Raises Failed if a seed failed, or no mutation was
+    caught."""
     from alpo_sim.mutations import MUTATIONS
 
     if wanted.mutation and wanted.mutation not in MUTATIONS:
@@ -111,7 +112,7 @@ def _failed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _to_shrink(wanted: Wanted, failed: list[dict[str, Any]]) -> list[int]:
-    """The first so many of every invariant, but for those that were looked at."""
+    """Seeds to shrink: the first ``shrink_max`` of every invariant, except those already shrunk."""
     seen: Counter[str] = Counter()
     seeds = []
     for row in failed:

@@ -1,14 +1,14 @@
-"""A sweep's directory: what is wished for, a Parquet file for every range of seeds that is done, what was found.
+"""Directory of a sweep: its request, a Parquet file for every finished range of seeds, and failures.
 
-    sweep.json                                 the wish: seeds, options, mutation, code
+    sweep.json                                 the request: seeds, options, mutation, code
     seeds-000000000001-000000000025.parquet    a row a seed
     failures/seed-17.txt                       a seed that failed, shrunk: a scenario file
     failures/seed-23.unreplayable              a failure of which there is no schedule, and why
 
 Laws:
 
-* One wish a directory, one sweep at a time in it.
-* Every file appears whole. What is there is right, so what is missing is all that is left to do.
+* A directory has one request, and one sweep at a time.
+* Every file appears whole. Existing files are right, so only what is missing is left to do.
 """
 
 from __future__ import annotations
@@ -45,15 +45,17 @@ _RANGE = re.compile(r"seeds-(\d{12,})-(\d{12,})\.parquet")
 
 
 def range_name(first: int, last: int) -> str:
+    """Name of a range's file."""
     return f"seeds-{first:012}-{last:012}.parquet"
 
 
 def found_path(directory: Path, seed: int, *, replayable: bool) -> Path:
+    """Path of a failed seed's file."""
     return directory / FAILURES / f"seed-{seed}.{'txt' if replayable else 'unreplayable'}"
 
 
 def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """The range's file, unless it is there. Raises OSError."""
+    """Write the range's file, unless it exists. Raises OSError."""
     sink = pa.BufferOutputStream()
     pq.write_table(pa.Table.from_pylist(list(rows), SCHEMA), sink, compression="zstd")
     make(path, [sink.getvalue()])
@@ -61,7 +63,7 @@ def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
 
 @contextmanager
 def opened(directory: Path, wish: dict[str, Any]) -> Iterator[None]:
-    """Alone in the directory, which is of that wish. Raises UsageProblem where it is of another."""
+    """Hold the directory's lock, and check its request. Raises UsageProblem if it has another one."""
     try:
         make_directory(directory / FAILURES)
         lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -73,7 +75,7 @@ def opened(directory: Path, wish: dict[str, Any]) -> Iterator[None]:
         except BlockingIOError:
             raise UsageProblem(f"--to {directory}: another sweep is under way there") from None
         for left in (*directory.glob("*.tmp"), *(directory / FAILURES).glob("*.tmp")):
-            left.unlink(missing_ok=True)  # of a sweep that died
+            left.unlink(missing_ok=True)  # left by a sweep that died
         _settle(directory, {"format": FORMAT, "version": VERSION, **wish})
         yield
     finally:
@@ -101,7 +103,7 @@ def _said(value: Any) -> str:
 
 
 def read_wish(directory: Path) -> dict[str, Any]:
-    """Raises `SourceError`."""
+    """Read the request. Raises `SourceError`."""
     path = directory / WISH
     try:
         found = json.loads(path.read_text("utf-8"))
@@ -115,13 +117,13 @@ def read_wish(directory: Path) -> dict[str, Any]:
 
 
 def done_ranges(directory: Path) -> list[tuple[int, int]]:
-    """(first, last) of every range that is done, in order."""
+    """(first, last) of every finished range, in order."""
     found = (_RANGE.fullmatch(path.name) for path in directory.iterdir())
     return sorted((int(match[1]), int(match[2])) for match in found if match is not None)
 
 
 def missing_ranges(done: Sequence[tuple[int, int]], first: int, last: int, size: int) -> list[tuple[int, int]]:
-    """What is left of seeds ``first`` … ``last``, at most ``size`` a range."""
+    """The ranges missing of seeds ``first`` … ``last``, of at most ``size`` seeds each."""
     gaps, next_seed = [], first
     for begins, ends in [*done, (last + 1, last + 1)]:
         gaps += [(at, min(at + size, begins) - 1) for at in range(next_seed, begins, size)]
@@ -130,7 +132,7 @@ def missing_ranges(done: Sequence[tuple[int, int]], first: int, last: int, size:
 
 
 def read_rows(directory: Path, columns: Sequence[str] | None = None) -> pa.Table:
-    """Every row, by seed. Raises `SourceError` naming the file that is not what a sweep writes."""
+    """All rows, by seed. Raises `SourceError` naming a file that no sweep wrote."""
     tables = []
     for first, last in done_ranges(directory):
         path = directory / range_name(first, last)

@@ -1,10 +1,10 @@
-"""What executors do of a sweep: the worlds of a range of seeds, and the shrinking of one that failed.
+"""Executors' part of a sweep: run the worlds of a range of seeds, and shrink one that failed.
 
 Laws:
 
-* What a seed does follows from the seed, the options and the code alone; so an executor of other code than the
-  driver's is refused.
-* A file appears whole, under a name that follows from its seeds, and is never overwritten: to do it again does no harm.
+* The seed, the options and the code alone determine what a seed does; so an executor with other code than the driver's
+  is refused.
+* A file appears whole, under a name made of its seeds, and is never overwritten: doing it again does no harm.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from . import sweep_files
 
 @dataclass(frozen=True)
 class Worlds:
-    """Which worlds: of the options of `alpo-sim run`; None: drawn, or the mutation's own. ``mutation`` "": none.
-    ``code``: the driver's `code_digest`."""
+    """Kind of worlds: options of `alpo-sim run`, None: drawn, or the mutation's own. ``mutation`` "": none. ``code``:
+    the driver's `code_digest`."""
 
     servers: int | None
     seconds: int | None
@@ -50,7 +50,7 @@ class Worlds:
 
 @dataclass(frozen=True)
 class RangeTask:
-    """Seeds ``first`` … ``last``."""
+    """Task to run seeds ``first`` … ``last``."""
 
     directory: str
     worlds: Worlds
@@ -60,7 +60,7 @@ class RangeTask:
 
 @dataclass(frozen=True)
 class ShrinkTask:
-    """Of one seed, for ``limit_s`` at most."""
+    """Task to shrink one seed, for at most ``limit_s``."""
 
     directory: str
     worlds: Worlds
@@ -69,14 +69,14 @@ class ShrinkTask:
 
 
 class Shrunk(NamedTuple):
-    """``lines`` 0: it cannot be replayed on the core alone."""
+    """A shrunk failure; ``lines`` 0: it cannot be replayed on the core alone."""
 
     seed: int
     lines: int
 
 
 class _Events:
-    """A watcher that counts what the core tells of."""
+    """Watcher that counts the core's events."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
@@ -93,7 +93,7 @@ class _Events:
 
 
 def run_range(task: RangeTask) -> int:
-    """Run the worlds and have their file there; how many. Raises `SourceError`."""
+    """Run the worlds and write their file; returns how many. Raises `SourceError`."""
     _check_code(task.worlds)
     with mutated(task.worlds.mutation):
         rows = [row_of(task.worlds, seed) for seed in range(task.first, task.last + 1)]
@@ -106,7 +106,7 @@ def run_range(task: RangeTask) -> int:
 
 
 def row_of(worlds: Worlds, seed: int) -> dict[str, Any]:
-    """Run one world, the mutation in force; its row (`sweep_files.SCHEMA`)."""
+    """Run one world, with the mutation in force; returns its row (`sweep_files.SCHEMA`)."""
     world = world_of(seed, worlds.servers, worlds.seconds, worlds.mutation)
     events = _Events()
     world.stage.watchers.append(events)
@@ -123,7 +123,7 @@ def row_of(worlds: Worlds, seed: int) -> dict[str, Any]:
 
 
 def shrink_seed(task: ShrinkTask) -> Shrunk:
-    """Have the seed's scenario file there, or a file that says why there can be none. Raises `SourceError`."""
+    """Write the seed's scenario file, or a file that says why there is none. Raises `SourceError`."""
     worlds, seed = task.worlds, task.seed
     _check_code(worlds)
     with mutated(worlds.mutation):
@@ -141,7 +141,7 @@ def shrink_seed(task: ShrinkTask) -> Shrunk:
 
 
 def _no_schedule(verdict: Verdict, worlds: Worlds) -> str:
-    """What only the whole world complains of (no progress; an answer that cannot be) is not in a schedule."""
+    """Text for a failure that only the whole world shows (no progress; an impossible answer): no schedule has it."""
     return (
         f"{verdict.invariant}: {verdict.detail}\nrepeat: {_repeat(verdict, worlds)} --trace FILE\n"
         "no scenario: on the core alone it does not fail"

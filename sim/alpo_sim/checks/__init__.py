@@ -1,6 +1,8 @@
-"""What must hold whatever happens: `safety` of the servers, `history` towards clients, `tables` of sessions.
+"""Checks of every simulation: invariants that must hold whatever happens. A check raises `Broken` with a name of
+`INVARIANTS`.
 
-Every check raises `Broken` under one of these names.
+`safety`, `sends`, `members`, `marks`, `candidates`, `leadership` and `session_tables` watch servers; `history` and
+`operators` compare the answers that clients and operators got with the log; `all` puts the checks together.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ INVARIANTS = {
     "guaranteed on a majority": "what is called guaranteed is on the disks of a majority of the voters (R13, R14)",
     "nothing guaranteed expunged": "no disk gives up an entry that was guaranteed (R12)",
     "nothing acknowledged given up": (
-        "what a server told its leader as accepted gives way to no base that its disk holds already (R14)"
+        "what a server told its leader as accepted gives way to no snapshot that its disk holds already (R14)"
     ),
     "first start": "all that start do so with one and the same list, and nobody votes before (R29)",
     "steps down": "a leader that no majority has answered within T leads no longer (R15)",

@@ -1,59 +1,63 @@
-"""What clients were told, held against the one log.
+"""Checks of all that clients were told against the one log.
 
 Laws:
 
-* Every request is noted before it is sent, every reply as it leaves the server: what gets lost on the way counts.
-* The order of the log is the order of everything, so real time is checked by one number: an operation that begins
-  must come after all that had been answered by then.
+* Every request is noted before it is sent, every reply as it leaves the server, so that lost ones count too.
+* The log orders all operations, so one number checks real time, the *floor*: the last entry on which any answer so far
+  rested. An operation that begins now must come after it in the log.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from alpo.core.entries import Entry, Kind, body_digest, parse_body
-from alpo.core.inputs import (
+from alpo.core.inputs import Input
+from alpo.core.requests import (
+    Appended,
     AppendRun,
     ChangeMember,
     ChangeSettings,
-    Input,
-    ListCursors,
-    ListSessions,
-    OpenSession,
-    Origin,
-    Outcome,
-    ReadIndex,
-    ShowSettings,
-    Transfer,
-)
-from alpo.core.ready import (
-    Appended,
     Code,
     CursorIs,
     CursorsAre,
     Dropped,
+    ListCursors,
+    ListSessions,
     Opened,
+    OpenSession,
+    Origin,
+    Outcome,
     ReadAt,
+    ReadIndex,
     Refused,
     Reply,
     Sessions,
     SettingsAre,
+    ShowSettings,
     Told,
+    Transfer,
 )
+from alpo.core.settings import Settings
 
 from ..broken import Broken
-from .kept import Kept
-from .outcomes import Outcomes
-from .plain import PlainTable
-from .safety import Safety
+from .operators import OutcomeHistory, StateHistory
+from .session_tables import ModelTable
 
 _DATA, _SESSION = int(Kind.DATA), int(Kind.SESSION)
-#: Verdicts after which that very append never enters the log (R21).
+#: Refusals after which the refused append never enters the log (R21).
 _FOR_GOOD = (Code.FENCED, Code.SERIAL_REUSED, Code.SKIPPED)
 
 
+class OneLog(Protocol):
+    """The one log, as `Safety` keeps it: entry id at index id - 1, and the entry id of every LSN at index LSN - 1."""
+
+    guaranteed: list[Entry]
+    id_of_lsn: list[int]
+
+
 class Sent(NamedTuple):
-    """One transmission of one append is this: (client, epoch, serial, digest)."""
+    """Append as a client sends it; when sent again, it is equal."""
 
     client: str
     epoch: int
@@ -62,29 +66,35 @@ class Sent(NamedTuple):
 
 
 class History:
-    """Feed it `asked`, `replied` and, from the checks of safety, `guaranteed`."""
+    """Account of what was `asked`, `replied` and `guaranteed`; each of these methods raises `Broken`.
 
-    def __init__(self) -> None:
-        self.safety: Safety | None = None  # set by whoever makes both
-        self.table: PlainTable | None = None
+    ``log``: the one log; ``model``: its session table, None where an exhaustive search does without; ``settings``: of
+    the first start. ``acknowledged``, ``reads``: how many appends and reads were answered.
+    """
+
+    def __init__(self, log: OneLog, model: ModelTable | None = None, settings: Settings | None = None) -> None:
+        self.log = log
+        self.table = model
         self.acknowledged = 0
         self.reads = 0
-        self.outcomes = Outcomes()
-        self.kept = Kept()
-        self._floor_id = 0  # everything that was answered lies at or below
-        self._first_floor: dict[Sent, int] = {}  # floor when first sent
+        self.outcomes = OutcomeHistory()
+        self.state = StateHistory()
+        if settings is not None:
+            self.state.begin(settings)
+        self._floor_id = 0  # the last entry that any answer rested on
+        self._first_floor: dict[Sent, int] = {}  # -> the floor when first sent
         self._times_sent: dict[Sent, int] = {}
         self._runs: dict[Origin, list[Sent]] = {}
         self._reading: dict[Origin, int] = {}
-        #: Operators' questions -> the floor when they were first asked.
+        #: Origin of an operator's request -> the floor when it was first asked.
         self.floors: dict[Origin, int] = {}
         self._nonces: dict[Origin, tuple[str, bytes]] = {}
         self._refused_for_good: dict[Sent, Code] = {}
-        self._never_taken: dict[Sent, int] = {}  # -> transmissions that were refused so
-        self._owner: dict[int, object] = {}  # epoch -> the party that was told that it opened it
+        self._never_taken: dict[Sent, int] = {}  # -> transmissions refused as never taken
+        self._owner: dict[int, object] = {}  # epoch -> the actor that was told that it opened it
         self._dropped: dict[str, bool] = {}
-        self._expired: dict[str, int] = {}  # random client -> entries guaranteed when told that it had ended
-        # What the log itself says, by an account of its own.
+        self._expired: dict[str, int] = {}  # random clients told that they have ended -> the serial refused
+        # What the log itself says, found out here from its entries alone.
         self._place: dict[Sent, int] = {}  # -> entry id
         self._last_serial: dict[str, int] = {}
         self._epochs: dict[str, int] = {}
@@ -94,13 +104,13 @@ class History:
     # -- the log ----------------------------------------------------------------------------------------
 
     def guaranteed(self, entry: Entry) -> None:
-        """The next entry of the one log."""
+        """Check the next entry of the one log."""
         if entry.kind == _DATA:
             self._guaranteed_data(entry)
         elif entry.kind == _SESSION:
             self._guaranteed_session(entry)
         else:
-            self.kept.guaranteed(entry)
+            self.state.guaranteed(entry)
 
     def _guaranteed_data(self, entry: Entry) -> None:
         what = Sent(entry.client, entry.epoch, entry.serial, entry.digest)
@@ -142,7 +152,7 @@ class History:
     # -- requests ---------------------------------------------------------------------------------------
 
     def asked(self, request: Input) -> None:
-        """A transmission leaves a client; to be called for each copy of it."""
+        """Note a request that leaves a client, once for each copy of it."""
         if isinstance(request, AppendRun):
             run = [
                 Sent(request.client, request.epoch, request.serial + at, body_digest(*body))
@@ -157,9 +167,9 @@ class History:
         elif isinstance(request, Outcome):
             self.outcomes.asked(request, self._floor_id)
         elif isinstance(request, ShowSettings | ChangeSettings):
-            self.kept.asked(request, self._floor_id)
+            self.state.asked(request, self._floor_id)
         elif isinstance(request, ListCursors):
-            self.kept.asked_cursors(request, self._floor_id)
+            self.state.asked_cursors(request, self._floor_id)
         elif isinstance(request, ListSessions | ChangeMember | Transfer):
             self.floors.setdefault(request.origin, self._floor_id)
         elif isinstance(request, OpenSession):
@@ -168,15 +178,14 @@ class History:
     # -- replies ----------------------------------------------------------------------------------------
 
     def replied(self, reply: Reply) -> None:
-        """A reply leaves a server."""
+        """Check a reply that leaves a server."""
         if isinstance(reply, Appended):
             self._replied_appended(reply)
         elif isinstance(reply, ReadAt):
             if reply.id < self._reading[reply.origin]:
                 floor = self._reading[reply.origin]
                 raise Broken("linearizable", f"a read sees up to entry {reply.id}; {floor} was known before it began")
-            assert self.safety is not None
-            if reply.id > len(self.safety.guaranteed):
+            if reply.id > len(self.log.guaranteed):
                 raise Broken("acknowledged", f"a read may see entry {reply.id}, which is not guaranteed")
             self.reads += 1
             self._floor_id = max(self._floor_id, reply.id)
@@ -186,11 +195,11 @@ class History:
             told_id = self.outcomes.replied(reply, self.table, self._dropped)
             self._floor_id = max(self._floor_id, told_id)
         elif isinstance(reply, SettingsAre):
-            self._floor_id = max(self._floor_id, self.kept.replied(reply))
+            self._floor_id = max(self._floor_id, self.state.replied(reply))
         elif isinstance(reply, CursorsAre):
-            self.kept.listed(reply)
+            self.state.listed(reply)
         elif isinstance(reply, CursorIs):
-            self.kept.moved(reply)
+            self.state.moved(reply)
         elif isinstance(reply, Refused):
             self._replied_refused(reply)
         elif isinstance(reply, Dropped):
@@ -203,25 +212,23 @@ class History:
             self._check_listed(reply)
 
     def _check_listed(self, reply: Sessions) -> None:
-        """Whoever was the last to be answered before the question is in the list, as of then or later, unless he has
-        gone since."""
-        assert self.safety is not None
+        """Check that the list holds the client that was answered last before the question, with the answered entry or a
+        later one, unless its session has ended since."""
         at = self.floors.get(reply.origin, 0)
-        while at and self.safety.guaranteed[at - 1].kind not in (_DATA, _SESSION):
+        while at and self.log.guaranteed[at - 1].kind not in (_DATA, _SESSION):
             at -= 1
-        client = self.safety.guaranteed[at - 1].client if at else ""
+        client = self.log.guaranteed[at - 1].client if at else ""
         if self.table is None or client not in self.table.sessions or client in self._dropped:
             return
         if not any(row.client == client and row.last_id >= at for row in reply.rows):
             raise Broken("linearizable", f"a list of sessions lacks entry {at} of {client}, known before it was asked")
 
     def _replied_appended(self, reply: Appended) -> None:
-        assert self.safety is not None
         run = self._runs[reply.origin]
         for what, lsn in zip(run[reply.serial - run[0].serial :], reply.lsns, strict=False):
-            known = self.safety.id_of_lsn
+            known = self.log.id_of_lsn
             id = known[lsn - 1] if 0 < lsn <= len(known) else 0
-            if not id or self._place.get(what) != id or self.safety.guaranteed[id - 1].lsn != lsn:
+            if not id or self._place.get(what) != id or self.log.guaranteed[id - 1].lsn != lsn:
                 raise Broken("acknowledged", f"{what[:3]} was told LSN {lsn}; it is at entry {self._place.get(what)}")
             if id <= self._first_floor[what]:
                 raise Broken("linearizable", f"{what[:3]} is at entry {id}, before what was answered before it")
@@ -234,12 +241,12 @@ class History:
         if known != (name, nonce, reply.last_serial):
             raise Broken("acknowledged", f"{name} was told epoch {reply.epoch}, last serial {reply.last_serial}; the "
                          f"log says {known}")
-        party = _party(reply.origin)
-        if self._owner.setdefault(reply.epoch, party) != party:
+        actor = _actor(reply.origin)
+        if self._owner.setdefault(reply.epoch, actor) != actor:
             raise Broken("sessions", f"epoch {reply.epoch} of {name} was given to two processes")
 
     def _replied_refused(self, reply: Refused) -> None:
-        self.kept.refused(reply)
+        self.state.refused(reply)
         if reply.code is Code.EPOCH and reply.number and reply.number not in self._opened:
             raise Broken("acknowledged", f"an open was refused for epoch {reply.number}: not guaranteed")
         if reply.code is Code.TOO_MANY_NAMES and self.table is not None and not self._dropped:
@@ -265,13 +272,13 @@ class History:
                 if session is not None and what.epoch >= session.birth:
                     raise Broken("sessions", f"{what[:3]} was refused DROPPED; the name lives since {session.birth}")
             if reply.code in _FOR_GOOD or (reply.code is Code.DROPPED and self._times_sent[what] == 1):
-                # Of an earlier transmission DROPPED says nothing.
+                # DROPPED says nothing of earlier transmissions.
                 if what in self._place:
                     raise Broken("refused for good", f"{what[:3]} was refused {reply.code.name}, and is in the log")
                 self._refused_for_good[what] = reply.code
 
-    def _check_forgotten(self, what: Sent, code: Code, table: PlainTable) -> None:
-        """A verdict that says "I do not know any more" must be true."""
+    def _check_forgotten(self, what: Sent, code: Code, table: ModelTable) -> None:
+        """Check a refusal that says that an append, or a session, is no longer remembered."""
         if code is Code.TOO_OLD and what.client not in self._dropped and table.remembers(what.client, what.serial):
             raise Broken("sessions", f"{what[:3]} was refused TOO_OLD, and is remembered")
         if code is Code.SESSION_EXPIRED and what.client in table.sessions:
@@ -280,11 +287,11 @@ class History:
     def _check_fenced(self, what: Sent, reply: Refused) -> None:
         if self._epochs.get(what.client) == what.epoch:
             raise Broken("sessions", f"{what[:3]} was refused FENCED, and its epoch is the current one")
-        # Once an operator has dropped a name, a late copy of an open that named no epoch may open it again: to nobody.
-        if what.client not in self._dropped and reply.number and self._owner.get(reply.number) == _party(reply.origin):
+        # Once a name was dropped a late copy of an open that named no epoch may open it again, for nobody.
+        if what.client not in self._dropped and reply.number and self._owner.get(reply.number) == _actor(reply.origin):
             raise Broken("sessions", f"{what[:3]} was fenced by epoch {reply.number}, which is its own")
 
 
-def _party(origin: Origin) -> object:
-    """Who asked: origins are (party, number)."""
+def _actor(origin: Origin) -> object:
+    """The actor that asked: origins are (actor, number)."""
     return origin[0]  # type: ignore[index]

@@ -13,13 +13,13 @@ from alpo_cli.inputs import a_new_file, ending_of
 
 from ..draw.html import html_of
 from ..draw.layout import Picture
-from ..draw.pictures import of_scenario, of_world
 from ..draw.svg import svg_of
+from ..draw.telling import of_scenario, of_world
 from ..scenario_text import parse
 from ..words import ScenarioError
-from .output import writing
+from .output import MutationAndWorld, Seconds, Servers, writing
 from .replay import mutated
-from .run import Seconds, Servers, world_of
+from .run import world_of
 
 Output = Annotated[Path, typer.Option("--output", "-o", help="run.svg: a picture; run.html: a page to step through.")]
 From = Annotated[float | None, typer.Option("--from", metavar="MS", min=0, help="Begin at this virtual time.")]
@@ -33,9 +33,7 @@ def draw(
     to_ms: To = None,
     servers: Servers = None,
     seconds: Seconds = None,
-    mutation: Annotated[
-        str, typer.Option("--mutation", help="Break a rule on purpose, in the world in which that shows.")
-    ] = "",
+    mutation: MutationAndWorld = "",
 ) -> None:
     """Draw a run: servers as lanes, messages as arrows, terms as colours.
 
@@ -67,16 +65,15 @@ def draw(
         raise typer.BadParameter(f"{next(iter(options))} is for seeds; a scenario says it itself, and is drawn whole")
     else:
         picture, notes = _scenario(Path(what))
-    if not picture.rows:
+    if not picture.sections:
         raise typer.BadParameter("nothing happens in that time", param_hint="--from")
     words = [word for name, value in options.items() for word in (name, f"{value:g}" if name in _TIMES else str(value))]
     title = shlex.join(["alpo-sim", "draw", what, *words, "-o", str(output)])
     with writing(output):
         output.write_text(makers[output.suffix](picture, title, notes), "utf-8")
-    when = picture.story.when_us
-    typer.echo(
-        f"{output}: {when[picture.rows[0].first] / 1000:,.1f} to {when[picture.rows[-1].points[-1]] / 1000:,.1f} ms"
-    )
+    when, sections = picture.story.when_us, picture.sections
+    first_ms, last_ms = when[sections[0].first] / 1000, when[sections[-1].points[-1]] / 1000
+    typer.echo(f"{output}: {first_ms:,.1f} to {last_ms:,.1f} ms")
     if picture.story.failure is not None:
         typer.echo(f"BROKEN  {': '.join(picture.story.failure)}", err=True)
 

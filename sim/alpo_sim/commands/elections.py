@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from alpo_cli.inputs import a_new_directory
 
-from .output import writing
+from .output import CORES, Jobs, bar, writing
 
 
 def elections(
@@ -19,7 +17,7 @@ def elections(
         Path | None, typer.Option("-o", "--out", help="Folder for elections.md, elections.csv and img/.")
     ] = None,
     runs: Annotated[int, typer.Option("--runs", min=1, help="Of every case; the slowest get a part of it.")] = 10_000,
-    jobs: Annotated[int, typer.Option("--jobs", min=1, help="Processes; by default one a core.")] = os.cpu_count() or 1,
+    jobs: Jobs = CORES,
     corner: Annotated[
         str | None, typer.Option("--corner", metavar="TROUBLE:SEED", help="Play one bad world, and say what it is.")
     ] = None,
@@ -39,13 +37,12 @@ def elections(
     a_new_directory(out, "--out")
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)
-    from ..elections.cells import cases, measured, runs_of
-    from ..elections.corner_table import corner_rows
-    from ..elections.report import write
+    from alpo_elections.cells import cases, measured, runs_of
+    from alpo_elections.corners import corner_rows
+    from alpo_elections.report import write
 
     wanted = cases()
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, transient=True) as progress:
+    with bar() as progress:
         task = progress.add_task("runs", total=sum(runs_of(case, runs) for case in wanted))
         cells = {c.case: c for c in measured(wanted, runs, jobs, lambda count: progress.advance(task, count))}
         corners = list(corner_rows(runs, jobs))
@@ -56,15 +53,15 @@ def elections(
 
 
 def _corner(text: str) -> None:
-    from ..elections.corner_table import PROTOCOLS
-    from ..elections.corners import FAMILIES, TIMEOUT_S, draw, play
+    from alpo_elections.cases import NAMES
+    from alpo_elections.corners import FAMILIES, PROTOCOLS, TIMEOUT_S, draw, play
 
     family, _, number = text.rpartition(":")
     if family not in FAMILIES or not number.isdecimal():
         raise typer.BadParameter(f"{text!r} is none; write e.g. 'slow disk:463', of {', '.join(FAMILIES)}")
     corner = draw(family, int(number))
     typer.echo(corner.describe())
-    for protocol, name in PROTOCOLS.items():
+    for protocol in PROTOCOLS:
         heard_s = play(corner, protocol).heard_s
         found = "no leader within 60 T" if heard_s is None else f"all follow a leader after {heard_s / TIMEOUT_S:.2f} T"
-        typer.echo(f"{name}: {found}")
+        typer.echo(f"{NAMES[protocol]}: {found}")

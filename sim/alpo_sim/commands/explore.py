@@ -13,16 +13,15 @@ import typer
 from alpo_cli.inputs import a_new_file
 from alpo_cli.output import counted
 
+from ..explore import SPACES, Wanted
 from ..explore.messages import Messages
 from ..explore.reigns import Reigns
-from ..explore.schedule import NoSchedule, schedule
 from ..explore.search import Found, search
-from ..explore.spaces import SPACES, Wanted
-from ..explore.way import lines
+from ..explore.ways import NoSchedule, lines, schedule
 from ..mutations import MUTATIONS
 from ..narrate import comments, narrated
 from ..scenario_text import write
-from .output import writing
+from .output import Mutation, writing
 
 Bound = Annotated[int | None, typer.Option(min=0, help="Bound; the world's own by default.", show_default=False)]
 
@@ -34,7 +33,7 @@ def explore(
     writes: Bound = None, requests: Bound = None,
     late: Annotated[bool, typer.Option("--late", help="Messages also reach later processes of their target.")] = False,
     limit_s: Annotated[float, typer.Option("--limit-s", min=0.1, help="Processor time for each world.")] = 300.0,
-    mutation: Annotated[str | None, typer.Option("--mutation", help="Break a rule on purpose (see `mutants`).")] = None,
+    mutation: Mutation = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write what is found as a scenario file, and end there.")
     ] = None,
@@ -73,7 +72,7 @@ def explore(
 
 
 def _write(output: Path, space: Messages | Reigns, found: Found, mutation: str) -> None:
-    """The way as a schedule, if it can be had as one."""
+    """Write the way that was found as a scenario file, or say on stderr why it cannot be a schedule."""
     assert found.broken is not None
     notes = (f"Found by: alpo-sim explore, {len(found.way)} steps from the beginning: {found.broken.invariant}.",)
     try:

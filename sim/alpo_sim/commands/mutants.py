@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import TimeElapsedColumn
 from rich.table import Table
 
 from alpo_cli.output import counted
 
 from ..mutations import MUTATIONS
 from ..mutations.hunt import Caught, hunts
+from .output import CORES, Jobs, bar
 
 
 def mutants(
     only: Annotated[str, typer.Option("--only", metavar="M1,M2", help="These alone.")] = "",
-    jobs: Annotated[int, typer.Option("--jobs", min=1, help="Processes; by default one a core.")] = os.cpu_count() or 1,
+    jobs: Jobs = CORES,
     seeds_max: Annotated[
         int | None, typer.Option("--seeds-max", min=1, help="Worlds after which a mutation counts as not caught.")
     ] = None,
@@ -41,8 +41,7 @@ def mutants(
     if unknown:
         raise typer.BadParameter(f"no mutation {unknown[0]!r}; there are: {', '.join(MUTATIONS)}", param_hint="--only")
     began, found = time.monotonic(), dict[str, Caught]()
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, transient=True, console=Console(stderr=True)) as progress:
+    with bar(TimeElapsedColumn(), Console(stderr=True)) as progress:
         task = progress.add_task("mutations", total=len(names))
         for caught in hunts(names, min(jobs, len(names)), seeds_max):
             found[caught.name] = caught
@@ -64,9 +63,10 @@ def _to_json(caught: Caught) -> dict[str, Any]:
 
 def _show(results: list[Caught], wall_s: float) -> None:
     table = Table(box=None, pad_edge=False)
-    for heading, justify in (("", "left"), ("rule", "left"), ("broken so", "left"), ("caught by", "left"),
-                             ("seeds", "right"), ("core s", "right")):
-        table.add_column(heading, justify=justify, no_wrap=heading not in ("broken so",))  # type: ignore[arg-type]
+    for heading in ("", "rule", "broken so", "caught by"):
+        table.add_column(heading, no_wrap=heading != "broken so")
+    for heading in ("seeds", "core s"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for each in results:
         mutation = MUTATIONS[each.name]
         by = each.invariant if each.ok else f"NOT CAUGHT {each.invariant}".rstrip()

@@ -1,20 +1,50 @@
-"""Files that commands write: one that cannot be written is a line on stderr and exit code 2, not a traceback."""
+"""Common parts of commands: options, progress bars, files that are read and written."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 
 from alpo_cli.exits import UsageProblem
+
+CORES = os.cpu_count() or 1
+Jobs = Annotated[int, typer.Option("--jobs", min=1, help="Processes; by default one a core.")]
+Servers = Annotated[
+    int | None, typer.Option("--servers", min=1, max=9, help="How many servers; drawn from the seed if not given.")
+]
+Seconds = Annotated[
+    int | None, typer.Option("--seconds", min=1, help="Virtual time under faults, before the heal; 60, or the "
+                             "mutation's own, if not given.")
+]
+Mutation = Annotated[str | None, typer.Option("--mutation", help="Break a rule on purpose (see `mutants`).")]
+MutationAndWorld = Annotated[
+    str, typer.Option("--mutation", help="Break a rule on purpose, in the world in which that shows.")
+]
+
+
+def flags(servers: int | None, seconds: int | None, mutation: str | None) -> str:
+    """The options of a command line that name a world, each after a space; "" if none is given."""
+    given = {"servers": servers, "seconds": seconds, "mutation": mutation or None}
+    return "".join(f" --{name} {value}" for name, value in given.items() if value is not None)
+
+
+def bar(time_column: ProgressColumn | None = None, console: Console | None = None) -> Progress:
+    """A progress bar that disappears once the work is done."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    return Progress(*columns, time_column or TimeRemainingColumn(), transient=True, console=console)
 
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Raises UsageProblem if ``path`` or anything beneath it turns out not to be writable."""
+    """Context that raises `UsageProblem` if ``path``, or a file beneath it, cannot be written."""
     try:
         yield
     except OSError as error:
         raise UsageProblem(f"{path}: cannot be written: {error.strerror}") from error
-
-

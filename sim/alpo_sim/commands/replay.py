@@ -55,7 +55,8 @@ def replay(
 
 
 def mutated(name: str) -> AbstractContextManager[None]:
-    """The mutation of that name in force; "" is none. Raises `typer.BadParameter` if there is none of that name."""
+    """A context in which the mutation of that name is in force, if any. Raises `typer.BadParameter` for an unknown
+    name."""
     if not name:
         return nullcontext()
     from ..mutations import MUTATIONS
@@ -66,6 +67,7 @@ def mutated(name: str) -> AbstractContextManager[None]:
 
 
 def summary(outcome: Outcome) -> str:
+    """One line of text on the outcome of a replay."""
     lines, entries = counted(len(outcome.done), "line"), counted(outcome.guaranteed, "entry")
     done = f"{lines}, {outcome.steps} core steps, {entries} guaranteed; "
     return done + (f"{outcome.invariant} broke: {outcome.detail}" if outcome.invariant else "every check held")

@@ -19,18 +19,11 @@ from ..options import Options
 from ..trace import Tracer
 from ..verdict import Verdict, run_world
 from ..world import World
-from .output import writing
+from .output import Mutation, Seconds, Servers, flags, writing
 from .replay import mutated
 
 Seed = Annotated[
     int | None, typer.Option("--seed", min=0, help="What everything is drawn from; drawn itself if not given.")
-]
-Servers = Annotated[
-    int | None, typer.Option("--servers", min=1, max=9, help="How many servers; drawn from the seed if not given.")
-]
-Seconds = Annotated[
-    int | None, typer.Option("--seconds", min=1, help="Virtual time under faults, before the heal; 60, or the "
-                             "mutation's own, if not given.")
 ]
 SECONDS = 60
 
@@ -39,7 +32,7 @@ def run(
     seed: Seed = None,
     servers: Servers = None,
     seconds: Seconds = None,
-    mutation: Annotated[str | None, typer.Option("--mutation", help="Break a rule on purpose (see `mutants`).")] = None,
+    mutation: Mutation = None,
     trace: Annotated[Path | None, typer.Option("--trace", help="Write every step, message and fault here.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
@@ -60,7 +53,7 @@ def run(
             verdict = run_world(world)
         else:
             with writing(trace), trace.open("w", encoding="utf-8") as file:
-                world.stage.watchers.append(Tracer(world, file))
+                world.stage.watchers.append(Tracer(world.stage, file))
                 verdict = run_world(world)
     if as_json:
         typer.echo(json.dumps(to_json(verdict, mutation)))
@@ -72,9 +65,9 @@ def run(
 def world_of(
     seed: int, servers: int | None, seconds: int | None, mutation: str | None, *, record: bool = False
 ) -> World:
-    """The world of the seed; with a mutation the one in which that shows, which has its own size and length.
+    """The world of a seed. With a mutation: the world in which the mutation shows, of a size and length of its own.
 
-    ``record``: it remembers what happens.
+    ``record``: keep all actions in `Stage.record`.
     """
     if not mutation:
         return World(Options.draw(seed, servers=servers, seconds=seconds or SECONDS), record=record)
@@ -86,26 +79,24 @@ def world_of(
     if seconds is not None:
         options = replace(options, seconds=seconds)
     world = MUTATIONS[mutation].makes(options)
-    if record and world.stage.record is None:  # all that happened so far is that clocks were set
+    if record and world.stage.record is None:  # so far clocks were set, and nothing else happened
         world.stage.record = [Clock(0, h.id, h.rate, h.wall_offset_ms) for h in world.stage.hosts.values()]
     return world
 
 
 def to_json(verdict: Verdict, mutation: str | None = None) -> dict[str, object]:
+    """The object that `alpo-sim run --json` prints."""
     fields = verdict._asdict() | {"options": verdict.options.describe(), "ok": verdict.ok}
     return fields | ({"mutation": mutation} if mutation else {})
 
 
 def repeat(verdict: Verdict, mutation: str | None, servers: int | None, seconds: int | None) -> str:
-    """The command that repeats a run."""
-    parts = [f"alpo-sim run --seed {verdict.options.seed}"]
-    parts += [f"--servers {servers}"] if servers is not None else []
-    parts += [f"--seconds {seconds}"] if seconds is not None else []
-    parts += [f"--mutation {mutation}"] if mutation else []
-    return " ".join(parts)
+    """The command line that repeats a run."""
+    return f"alpo-sim run --seed {verdict.options.seed}{flags(servers, seconds, mutation)}"
 
 
 def show(verdict: Verdict, mutation: str | None, servers: int | None, seconds: int | None) -> None:
+    """Print the result of a run; the invariant that broke goes to stderr."""
     o = verdict.options
     typer.echo(
         f"seed {o.seed}: {counted(o.servers, 'server')}, election timeout {o.election_timeout_us // 1000} ms, "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import random
 import time
 from collections import deque
@@ -12,26 +11,27 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from typing import Annotated
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from alpo_cli.output import counted
 
 from ..options import Options
 from ..verdict import Verdict, run_world
 from ..world import World
-from .run import SECONDS, Seconds, Servers, repeat
+from .output import CORES, Jobs, Seconds, Servers, bar
+from .run import SECONDS, repeat
 
 SAY_EVERY_S = 30.0
 
 
 def run_seed(seed: int, servers: int | None, seconds: int | None) -> Verdict:
+    """Run the world of one seed."""
     return run_world(World(Options.draw(seed, servers=servers, seconds=seconds or SECONDS)))
 
 
 def verdicts(
     first: int, last: int, jobs: int, servers: int | None, seconds: int | None, until_s: float = math.inf
 ) -> Iterator[Verdict]:
-    """One a seed, in their order; no new one begins after ``until_s`` of the monotonic clock."""
+    """Yield a verdict for each seed, in order. No run begins after ``until_s`` of the monotonic clock."""
     if jobs == 1:
         for seed in range(first, last + 1):
             if time.monotonic() >= until_s:
@@ -55,6 +55,7 @@ def verdicts(
 
 
 def parse_range(text: str) -> tuple[int, int]:
+    """The ends of "A..B", or of "A". Raises `typer.BadParameter`."""
     first, dots, last = text.partition("..")
     try:
         ends = int(first), int(last) if dots else int(first)
@@ -69,7 +70,7 @@ def seeds(
     which: Annotated[
         str | None, typer.Argument(metavar="[A..B]", help="The seeds, both ends included; fresh ones if not given.")
     ] = None,
-    jobs: Annotated[int, typer.Option("--jobs", min=1, help="Processes; by default one a core.")] = os.cpu_count() or 1,
+    jobs: Jobs = CORES,
     servers: Servers = None,
     seconds: Seconds = None,
     limit_s: Annotated[float | None, typer.Option("--limit-s", min=1, help="Begin no new seed after so long.")] = None,
@@ -93,14 +94,13 @@ def seeds(
     until_s = math.inf if limit_s is None else time.monotonic() + limit_s
     told_s = time.monotonic()
     began, done, steps, cpu_s, acknowledged = time.monotonic(), 0, 0, 0.0, 0
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, transient=True) as progress:
+    with bar() as progress:
         task = progress.add_task("seeds", total=last - first + 1 if which is not None else None)
         for verdict in verdicts(first, last, jobs, servers, seconds, until_s):
             done += 1
-            steps, cpu_s, acknowledged = (
-                steps + verdict.steps, cpu_s + verdict.cpu_s, acknowledged + verdict.acknowledged
-            )
+            steps += verdict.steps
+            cpu_s += verdict.cpu_s
+            acknowledged += verdict.acknowledged
             progress.advance(task)
             if not progress.console.is_terminal and time.monotonic() - told_s >= SAY_EVERY_S:
                 told_s = time.monotonic()

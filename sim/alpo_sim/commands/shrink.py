@@ -18,9 +18,9 @@ from ..scenario import Scenario
 from ..scenario_text import write
 from ..shrink import CannotReplay, Progress, Shrinker
 from ..verdict import Verdict, run_world
-from .output import writing
+from .output import MutationAndWorld, Seconds, Servers, flags, writing
 from .replay import mutated
-from .run import Seconds, Servers, repeat, world_of
+from .run import repeat, world_of
 
 
 def shrink(
@@ -28,9 +28,7 @@ def shrink(
     output: Annotated[Path, typer.Option("--output", "-o", help="The scenario file to write.", show_default=False)],
     servers: Servers = None,
     seconds: Seconds = None,
-    mutation: Annotated[
-        str, typer.Option("--mutation", help="Break a rule on purpose, in the world in which that shows.")
-    ] = "",
+    mutation: MutationAndWorld = "",
     limit_s: Annotated[float, typer.Option("--limit-s", min=1, help="Time to shrink in; then the best so far.")] = 120,
 ) -> None:
     """Run a seed that fails, and leave out of its schedule what is not needed to fail. Exit 1 if it does not fail.
@@ -70,21 +68,14 @@ def shrink(
 
 
 def file_text(found: Scenario, seed: int, servers: int | None, seconds: int | None, mutation: str) -> str:
-    """The scenario's file: what it was made of, its lines, and what they bring about. The mutation is in force."""
-    found = replace(found, notes=(_origin(seed, servers, seconds, mutation),))
-    return write(found, comments(*narrated(found)))
-
-
-def _origin(seed: int, servers: int | None, seconds: int | None, mutation: str) -> str:
-    parts = [f"Made by: alpo-sim shrink {seed}"]
-    parts += [f"--servers {servers}"] if servers is not None else []
-    parts += [f"--seconds {seconds}"] if seconds is not None else []
-    parts += [f"--mutation {mutation}"] if mutation else []
-    return " ".join(parts)
+    """The text of a shrunk scenario's file, with the command it was made by and comments on what its lines bring about.
+    The mutation must be in force."""
+    origin = f"Made by: alpo-sim shrink {seed}{flags(servers, seconds, mutation)}"
+    return write(replace(found, notes=(origin,)), comments(*narrated(found)))
 
 
 def shrunk(schedule: Scenario, verdict: Verdict, limit_s: float, console: Console) -> Scenario:
-    """The schedule made small; shows how far it is. Raises `CannotReplay`."""
+    """Shrink a schedule, and show the progress. Raises `CannotReplay`."""
     with console.status("replaying …") as status:
         def show(progress: Progress) -> None:
             if progress.replays % 10 == 0:

@@ -1,3 +1,1 @@
-"""Space-time diagrams of runs: `story` hears what happens, `lanes` and `layout` say where it goes, `svg` and `html`
-draw it.
-"""
+"""Space-time diagrams: `telling` runs, `story` listens, `layout` places, `svg` draws, `html` makes a page of it all."""

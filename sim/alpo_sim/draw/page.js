@@ -33,14 +33,14 @@ function go(n) {
   cursor.replaceChildren();
   const moment = n ? data.moments[n - 1] : null;
   if (moment) {
-    const [y, end, top, bottom] = moment.y;
-    cursor.append(make("path", { d: `M${moment.x} ${top}V${bottom}`, stroke: "#0072B2", "stroke-width": 1.2 }));
+    const [x, end, right] = moment.x;
+    cursor.append(make("path", { d: `M80 ${moment.y}H${right + 8}`, stroke: "#0072B2", "stroke-width": 1.2 }));
     cursor.append(make("rect", {
-      x: moment.x - 5, y: y - 4, width: 10, height: end - y + 8, rx: 5, fill: "#0072B2", "fill-opacity": 0.25,
+      x: x - 4, y: moment.y - 5, width: end - x + 8, height: 10, rx: 5, fill: "#0072B2", "fill-opacity": 0.25,
       stroke: "#0072B2", "stroke-width": 2,
     }));
     for (const number of moment.f) for (const each of svg.querySelectorAll(".f" + number)) each.classList.add("hot");
-    scrollTo(top, bottom);
+    scrollTo(moment.y);
   }
   tell(moment);
   at("servers").replaceChildren(...ids.map((id) => card(id, moment)));
@@ -48,10 +48,10 @@ function go(n) {
   at("where").textContent = `${now} of ${data.moments.length} · ${ms}`;
 }
 
-function scrollTo(top, bottom) {
-  const box = at("picture"), scale = svg.clientWidth / svg.viewBox.baseVal.width;
-  if (top * scale < box.scrollTop || bottom * scale > box.scrollTop + box.clientHeight) {
-    box.scrollTop = top * scale - Math.max(30, (box.clientHeight - (bottom - top) * scale) / 2);
+function scrollTo(y) {
+  const box = at("picture"), view = svg.viewBox.baseVal, here = (y - view.y) * svg.clientWidth / view.width;
+  if (here < box.scrollTop + 40 || here > box.scrollTop + box.clientHeight - 40) {
+    box.scrollTop = here - box.clientHeight / 3;
   }
 }
 
@@ -122,10 +122,10 @@ svg.addEventListener("click", (event) => {
   const point = new DOMPoint(event.clientX, event.clientY).matrixTransform(svg.getScreenCTM().inverse());
   let best = -1, least = Infinity;
   data.moments.forEach((moment, n) => {
-    const [y, end, top, bottom] = moment.y;
-    if (!shown(n + 1) || point.y < top - 20 || point.y > bottom + 30) return;
-    const aside = point.y < y ? y - point.y : Math.max(0, point.y - end);
-    const far = Math.abs(moment.x - point.x) + aside / 4;
+    const [x, end] = moment.x;
+    if (!shown(n + 1)) return;
+    const aside = point.x < x ? x - point.x : Math.max(0, point.x - end);
+    const far = Math.abs(moment.y - point.y) + aside / 4;
     if (far < least) [best, least] = [n + 1, far];
   });
   if (best >= 0) go(best);

@@ -1,12 +1,12 @@
-"""What happens on a stage, kept so that it can be drawn and told: moments of servers, flights of messages, marks.
+"""Story of a stage, to be drawn and told: moments of servers, flights of messages, marks.
 
 Laws:
 
-* Works on any stage, of a world or of a replay: it only reads the stage's record of actions and what watchers see.
-* Keeps what falls between ``from_us`` and ``until_us``, and the views of all servers as they are when that begins.
-* An *instant* is what one server does or takes at one microsecond, so cause comes before effect even where a schedule
-  lets everything happen at one time. ``when_us`` gives the time of each.
-* A flight that never arrived is lost, unless whoever ran the stage says that it was still on its way (`still_on_way`).
+* A story works on any stage, of a world or of a replay: it only uses the record of actions and a watcher's calls.
+* It keeps the time from ``from_us`` to ``until_us``, and the views of all servers at the beginning of it.
+* An *instant* is a number for all that one server does or takes at one microsecond; causes have lower numbers than
+  effects, even where a schedule lets everything happen at one time. ``when_us`` holds the time of each instant.
+* A flight that never arrived counts as lost, unless `finish` is told that it was still on its way.
 """
 
 from __future__ import annotations
@@ -28,11 +28,13 @@ from .words import Said, asked, entry_words, ids, replied, said, span
 
 
 class Enough(Exception):
-    """The end of what is to be drawn is reached."""
+    """Exception that ends a run at the end of the time to be drawn."""
 
 
 class View(NamedTuple):
-    """A server at one moment. ``state``: passive, candidate, leader or down; ``disk_id``: last entry on its disk."""
+    """Server as it is at a moment. ``state``: passive, candidate, leader or down; ``disk_id``: last entry on its disk;
+    ``runs``: (term, first id) of the log.
+    """
 
     state: str
     status: str
@@ -50,8 +52,9 @@ NOWHERE = View("down", "", 0, 0, 0, 0, 0, 0, ())
 
 @dataclass(slots=True, eq=False)
 class Flight:
-    """A message. ``sent`` and ``arrived`` are instants; it arrives several times if it was copied, never if it was lost
-    or is still ``on_way``.
+    """Flight of a message. ``sent`` and ``arrived`` are instants; with copies there are several arrivals, and none if
+    the message was lost or is still ``on_way``. ``repeat``: an equal message went this way before, with the same fate,
+    and neither sender nor target has changed since.
     """
 
     number: int
@@ -60,7 +63,6 @@ class Flight:
     sent: int
     arrived: list[int] = field(default_factory=list)
     on_way: bool = False
-    #: The same was said on this way before, with the same fate, and nothing about sender or target has changed since.
     repeat: bool = False
 
     @property
@@ -73,7 +75,7 @@ class Flight:
 
     @property
     def plain(self) -> bool:
-        """Nothing but a heartbeat, or what was said before."""
+        """True for a heartbeat, and for a repeated message."""
         return self.repeat or self.said.kind == "heartbeat"
 
     @property
@@ -83,7 +85,11 @@ class Flight:
 
 @dataclass(slots=True, eq=False)
 class Moment:
-    """One thing that a server does or that befalls it; ``name``: step, disk, boot, crash, wipe, move or clock."""
+    """Event of one server. ``name``: step, disk, boot, crash, wipe, move or clock.
+
+    ``took``: (first id, last id, term) of entries taken into the log, in memory as yet; ``expunged``: (first id, last
+    id) of entries that the step expunged; ``label``: the event in few words, for the server's lane.
+    """
 
     at_us: int
     instant: int
@@ -94,29 +100,24 @@ class Moment:
     view: View = NOWHERE
     sent: list[Flight] = field(default_factory=list)
     heard: list[Flight] = field(default_factory=list)
-    #: (first id, last id, term) of entries taken into the log, in memory as yet.
     took: list[tuple[int, int, int]] = field(default_factory=list)
-    #: (first id, last id) of what the step expunged.
     expunged: tuple[int, int] | None = None
-    #: Short, for the lane: what befell the server.
     label: str = ""
     asked: bool = False
 
     @property
     def quiet(self) -> bool:
-        """Nothing that a reader would miss."""
+        """True if the moment may be left out without loss for a reader."""
         return not self.asked and not self.seen
 
     @property
     def seen(self) -> bool:
-        """Does it show in a picture?"""
-        if self.label or self.view != self.before:
-            return True
-        return not all(f.plain for f in self.sent) or not all(f.plain for f in self.heard)
+        """True if the moment is visible in a picture."""
+        return bool(self.label) or self.view != self.before or not all(f.plain for f in (*self.sent, *self.heard))
 
 
 class Mark(NamedTuple):
-    """A fault that lasts: ``name`` pause or stall of a server, or cut (then ``server`` is 0)."""
+    """Fault that lasts. ``name``: pause or stall, of a server, or cut, of links (``server`` is 0)."""
 
     name: str
     server: int
@@ -125,8 +126,29 @@ class Mark(NamedTuple):
     words: str
 
 
+class _Befalls(NamedTuple):
+    """Texts for one kind of action: the `Moment`'s name, and its label and words where they are always equal."""
+
+    name: str
+    label: str = ""
+    words: str = ""
+
+
+_BEFALLS: dict[type, _Befalls] = {
+    Boot: _Befalls("boot"),
+    Crash: _Befalls("crash", "crash", "crashes: what was not on its disk is gone"),
+    Wipe: _Befalls("wipe", "disk lost", "loses its disk and gets an empty one"),
+    PutBack: _Befalls("wipe", "old disk", "gets the disk again that it had before"),
+    Join: _Befalls("move", "to join", "will start again waiting to be added"),
+    Move: _Befalls("move", "moves", "will start again under another address"),
+    Persist: _Befalls("disk"),
+    Step: _Befalls("step"),
+    Clock: _Befalls("clock"),
+}
+
+
 class _Tape(list[Action]):
-    """The stage's record, listened to."""
+    """Record of a stage that tells the story of every action that is added."""
 
     def __init__(self, story: Story, kept: list[Action] | None) -> None:
         super().__init__(kept or ())
@@ -139,7 +161,7 @@ class _Tape(list[Action]):
 
 
 class Story:
-    """A watcher of ``stage``, which listens to its record from now on. Call `finish` when it is over."""
+    """Watcher of ``stage`` and its record, from now on. Call `finish` when the run is over."""
 
     def __init__(self, stage: Stage, from_us: int = 0, until_us: int = NEVER_US) -> None:
         self.stage, self.from_us, self.until_us = stage, from_us, until_us
@@ -150,11 +172,9 @@ class Story:
         self.entries: dict[tuple[int, int], str] = {}  # (id, term) -> in words
         self.when_us: list[int] = []
         self.views = {host.id: view_of(host) for host in stage.hosts.values()}
-        #: As ``from_us`` came.
-        self.views_before: dict[int, View] = dict(self.views)
+        self.views_before: dict[int, View] = dict(self.views)  # as ``from_us`` came
         self.end_us = 0
-        #: (invariant, detail) if the run broke one.
-        self.failure: tuple[str, str] | None = None
+        self.failure: tuple[str, str] | None = None  # (invariant, detail) if the run broke one
         self._moment: Moment | None = None
         self._acting = 0
         self._by_envelope: dict[int, Flight] = {}
@@ -164,7 +184,7 @@ class Story:
     # -- what the stage does ----------------------------------------------------------------------------
 
     def performed(self, action: Action) -> None:
-        """An action begins; the one before it is over."""
+        """Begin a moment for ``action``; end the one before."""
         self._close()
         if action.at_us > self.until_us:
             raise Enough
@@ -173,10 +193,9 @@ class Story:
             flight = self._flight_of(action.envelope)
             if flight is not None:
                 flight.arrived.append(self._now)
-        elif isinstance(action, (Boot, Crash, Wipe, PutBack, Join, Move, Persist, Step, Clock)):
-            name = _NAMES[type(action)]
+        elif type(action) in _BEFALLS:
             self._moment = moment = Moment(
-                action.at_us, self._now, action.id, name, self.views[action.id]
+                action.at_us, self._now, action.id, _BEFALLS[type(action)].name, self.views[action.id]
             )
             self._describe(moment, action)
 
@@ -194,29 +213,19 @@ class Story:
         return min(bisect_left(self.when_us, at_us), self._now)
 
     def _describe(self, moment: Moment, action: Action) -> None:
+        """Put into ``moment`` the effects of ``action`` on the server, in words."""
+        befalls = _BEFALLS[type(action)]
+        moment.label = befalls.label
+        moment.words += [befalls.words] if befalls.words else []
+        host = self.stage.hosts[moment.server]
         if isinstance(action, Boot):
-            moment.label = "restarts" if self.stage.hosts[action.id].boots else "starts"
+            moment.label = "restarts" if host.boots else "starts"
             moment.words.append(f"{moment.label}, with what its disk holds")
-        elif isinstance(action, Crash):
-            moment.label, moment.words = "crash", ["crashes: what was not on its disk is gone"]
-        elif isinstance(action, Wipe):
-            moment.label, moment.words = "disk lost", ["loses its disk and gets an empty one"]
-        elif isinstance(action, PutBack):
-            moment.label, moment.words = "old disk", ["gets the disk again that it had before"]
-        elif isinstance(action, Join):
-            moment.label, moment.words = "to join", ["will start again waiting to be added"]
-        elif isinstance(action, Move):
-            moment.label, moment.words = "moves", ["will start again under another address"]
-        elif isinstance(action, Clock):
-            self._describe_clock(moment, action)
-
-    def _describe_clock(self, moment: Moment, action: Clock) -> None:
-        if self.stage.hosts[action.id].boots:
+        elif isinstance(action, Clock) and host.boots:
             if action.jump_ms:
-                sign = "+" if action.jump_ms > 0 else "−"
-                moment.label = f"clock {sign}{span(abs(action.jump_ms) * 1000)}"
+                moment.label = f"clock {'+' if action.jump_ms > 0 else '−'}{span(abs(action.jump_ms) * 1000)}"
                 moment.words.append(f"its wall clock jumps: {moment.label[6:]}")
-            if action.rate != self.stage.hosts[action.id].rate:
+            if action.rate != host.rate:
                 moment.words.append(f"its clock runs at {action.rate:.4f} from now on")
                 moment.label = moment.label or f"clock × {action.rate:.3f}"
 
@@ -268,7 +277,7 @@ class Story:
     # -- keeping it -------------------------------------------------------------------------------------
 
     def _is_news(self, envelope: Envelope) -> bool:
-        """Does an append move the mark, or an answer accept more, than the one before it on this way?"""
+        """True unless the message is an append that moves no mark, or an answer that accepts no more than the last."""
         m = envelope.message
         if not isinstance(m, (AppendRequest, AppendAnswer)):
             return True
@@ -279,12 +288,12 @@ class Story:
         return now != (mark, match)
 
     def _flight_of(self, envelope: Envelope) -> Flight | None:
-        """None for what was sent before the story began."""
+        """The flight of an envelope; None if it was sent before the story began."""
         flight = self._by_envelope.get(id(envelope))
         return flight if flight is not None and flight.envelope is envelope else None
 
     def _close(self) -> None:
-        """The moment under way is over: how is its server now?"""
+        """Complete the current moment with what its server looks like after it, and keep it if the story has begun."""
         moment, self._moment = self._moment, None
         if moment is None:
             return
@@ -298,7 +307,7 @@ class Story:
             self.views_before[moment.server] = view
 
     def begin_anew(self) -> None:
-        """What has been so far is not part of the story."""
+        """Forget everything so far: the story begins now."""
         self._close()
         self.moments.clear()
         self.flights.clear()
@@ -308,6 +317,7 @@ class Story:
         self.views_before = dict(self.views)
 
     def finish(self, still_on_way: Sequence[Envelope] = ()) -> None:
+        """End the story. ``still_on_way``: messages that were sent, and neither arrived nor were lost."""
         self._close()
         if self.stage.now_us <= self.until_us:
             self.end_us = max(self.end_us, self.stage.now_us)
@@ -319,7 +329,7 @@ class Story:
         self._cut_pauses_short()
 
     def _cut_pauses_short(self) -> None:
-        """A process that ends is not paused any more."""
+        """End every pause where its process ends."""
         for at, mark in enumerate(self.marks):
             ends = [m.at_us for m in self.moments if m.server == mark.server and m.name == "crash"]
             until_us = min((e for e in ends if mark.from_us <= e), default=mark.until_us)
@@ -342,13 +352,8 @@ class Story:
             last[way] = flight
 
 
-_NAMES: dict[type, str] = {
-    Boot: "boot", Crash: "crash", Wipe: "wipe", PutBack: "wipe", Join: "move", Move: "move",
-    Persist: "disk", Step: "step", Clock: "clock",
-}
-
-
 def view_of(host: Host) -> View:
+    """Look at a server as it is now; at what its disk holds if it is down."""
     r = host.replica
     if r is None:
         disk = host.store.boot()
@@ -363,7 +368,7 @@ def view_of(host: Host) -> View:
 
 
 def _changes(moment: Moment) -> list[str]:
-    """What is different about the server, in words."""
+    """Put the changes of the server's view into words, one text each."""
     old, new = moment.before, moment.view
     found = [f"takes {ids(first, last)} of term {term} into its log" for first, last, term in moment.took]
     if moment.name in ("crash", "wipe", "boot"):

@@ -1,51 +1,18 @@
-"""What servers say and do, in words a reader of the picture knows: short on an arrow, whole in a tooltip or a panel."""
+"""Words for messages and requests in the picture: short on an arrow, complete in a tooltip or a panel."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
+from alpo.core import inputs, requests
+from alpo.core import messages as m
 from alpo.core.entries import Entry, Kind
-from alpo.core.inputs import (
-    AppendRun,
-    Connected,
-    Disconnected,
-    DropSession,
-    Initialise,
-    Input,
-    ListSessions,
-    OpenSession,
-    ReadIndex,
-    Stop,
-)
-from alpo.core.messages import (
-    AppendAnswer,
-    AppendRequest,
-    BaseAnswer,
-    BasePart,
-    Canvass,
-    CanvassAnswer,
-    CanvassRequest,
-    CopyAnswer,
-    CopyRequest,
-    Defer,
-    DeferAnswer,
-    DeferRequest,
-    HandOver,
-    Message,
-    Retired,
-    StartAnswer,
-    StartQuestion,
-    Vote,
-    VoteAnswer,
-    VoteRequest,
-    WentBack,
-)
-from alpo.core.ready import Appended, Dropped, Opened, ReadAt, Refused, Reply, Sessions
+from alpo.core.ranks import Rank
 
 
 class Said(NamedTuple):
-    """A message. ``kind`` is one of `KINDS`; ``good``: a yes (True), a no (False), a question (None)."""
+    """Message in words. ``kind`` is one of `KINDS`; ``good``: a yes (True), a no (False), a question (None)."""
 
     kind: str
     label: str
@@ -53,7 +20,7 @@ class Said(NamedTuple):
     good: bool | None = None
 
 
-#: What the legend says of each kind; the answer to a kind is drawn in its colour.
+#: Kind of message -> its text in the legend. Answers have the colour of their question.
 KINDS = {
     "canvass": "canvass: would you vote for me? (R2)",
     "vote": "vote (R3, R4)",
@@ -65,161 +32,180 @@ KINDS = {
     "start": "first start, identity (R29, R27)",
 }
 
-
-def ids(first: int, last: int) -> str:
-    return f"{first}" if first == last else f"{first}–{last}"
-
-
-def said(message: Message, news: bool) -> Said:
-    """``news``: an append without entries moves the guaranteed mark, or an answer to one accepts more than before."""
-    if isinstance(message, AppendRequest):
-        return _append(message, news)
-    if isinstance(message, AppendAnswer):
-        return _append_answer(message, news)
-    if isinstance(message, CanvassRequest):
-        term = f"{message.term}, again" if message.again else f"{message.term}"
-        return Said("canvass", "canvass", f"would you vote for me in term {term}? ({_rank(message.rank)})")
-    if isinstance(message, CanvassAnswer):
-        return _canvass_answer(message)
-    if isinstance(message, VoteRequest):
-        why = ", as the leader handed over" if message.handed_over else ""
-        return Said("vote", "vote", f"give me your vote in term {message.term}{why} ({_rank(message.rank)})")
-    if isinstance(message, VoteAnswer):
-        return _vote_answer(message)
-    if isinstance(message, DeferRequest):
-        return Said("defer", "defer", f"make way for me in term {message.term} ({_rank(message.rank)})")
-    if isinstance(message, DeferAnswer):
-        name = message.answer.name
-        return Said("defer", name.lower(), f"answers {name}", message.answer is Defer.DEFERRED)
-    if isinstance(message, HandOver):
-        return Said("handover", "stand!", f"stand for election at once, term {message.term} is over")
-    if isinstance(message, StartQuestion):
-        return Said("start", "started?", "how far are you with the first start?")
-    if isinstance(message, StartAnswer):
-        return Said("start", message.status.name.lower(), f"I am {message.status.name}", True)
-    if isinstance(message, BasePart):
-        part = f"part {message.part + 1} of {message.parts}"
-        return Said("start", "base", f"begin from this base: {part}; term {message.term}")
-    if isinstance(message, BaseAnswer):
-        short = f"base {message.base_id}" if message.base_id else "part"
-        return Said("start", short, f"I have {message.wanted} parts of that base", True)
-    if isinstance(message, Retired):
-        return Said("start", "retired", "your disk is no member any more", False)
-    if isinstance(message, WentBack):
-        return Said("start", "went back", f"your disk has acknowledged entry {message.held_id}, and lost it", False)
-    if isinstance(message, CopyRequest):
-        return Said("start", f"copy {message.id}?", f"my entry {message.id} is damaged: please send yours")
-    if isinstance(message, CopyAnswer):
-        there = f"my copy of entry {message.id}" if message.entries else f"I have cleaned up to {message.base_id}"
-        return Said("start", f"copy {message.id}", there, bool(message.entries))
-    return Said("start", "not me", "you mean another incarnation than mine", False)
-
-
-def _rank(rank: tuple[int, ...]) -> str:
-    return f"its last entry: {rank[1]} of term {rank[0]}" if rank[1] else "its log is empty"
-
-
-def _append(m: AppendRequest, news: bool) -> Said:
-    mark = f"guaranteed up to {m.guaranteed_id}"
-    if m.entries:
-        which = ids(m.entries[0].id, m.entries[-1].id)
-        after = f", after {m.prev_id} of term {m.prev_term}" if m.prev_id else ""
-        return Said("append", which, f"append {which}{after}; term {m.term}, {mark}")
-    if news:
-        return Said("mark", f"mark {m.guaranteed_id}", f"{mark}; term {m.term}")
-    return Said("heartbeat", "", f"heartbeat of term {m.term}, {mark}")
-
-
-def _append_answer(m: AppendAnswer, news: bool) -> Said:
-    if not m.ok:
-        words = f"does not fit: my last entry is {m.last_id}; term {m.term}"
-        return Said("append", f"no, have {m.last_id}", words, False)
-    if news:
-        return Said("append", f"ok {m.match_id}", f"all up to {m.match_id} is on my disk; term {m.term}", True)
-    return Said("heartbeat", "", f"heard, all up to {m.match_id} is on my disk; term {m.term}", True)
-
-
 _CANVASS = {
-    Canvass.YES: "I would",
-    Canvass.TERM: "no: my term is higher, or my vote in it is spent",
-    Canvass.LEADER: "no: there is a live leader",
-    Canvass.OUTRANKED: "no: my log is fresher than yours",
-    Canvass.RIVAL: "no: I canvass myself, and rank higher",
+    m.Canvass.YES: "I would",
+    m.Canvass.TERM: "no: my term is higher, or my vote in it is spent",
+    m.Canvass.LEADER: "no: there is a live leader",
+    m.Canvass.OUTRANKED: "no: my log is fresher than yours",
+    m.Canvass.RIVAL: "no: I canvass myself, and rank higher",
+}
+_VOTE = {
+    m.Vote.GRANTED: "you have my vote",
+    m.Vote.OUTRANKED: "no: my log is fresher than yours",
+    m.Vote.HELD: "no: {} has my vote",
+    m.Vote.LEADER: "no: there is a live leader",
+    m.Vote.STALE: "no: that term is over",
 }
 
 
-def _canvass_answer(m: CanvassAnswer) -> Said:
-    good = m.answer is Canvass.YES
-    return Said("canvass", "yes" if good else m.answer.name.lower(), f"{_CANVASS[m.answer]} (its term: {m.term})", good)
+def ids(first: int, last: int) -> str:
+    """Text for the ids ``first`` to ``last``, both included."""
+    return f"{first}" if first == last else f"{first}–{last}"
 
 
-def _vote_answer(m: VoteAnswer) -> Said:
-    words = {
-        Vote.GRANTED: "you have my vote",
-        Vote.OUTRANKED: "no: my log is fresher than yours",
-        Vote.HELD: f"no: {m.holder} has my vote",
-        Vote.LEADER: "no: there is a live leader",
-        Vote.STALE: "no: that term is over",
-    }[m.answer]
-    good = m.answer is Vote.GRANTED
-    label = f"held by {m.holder}" if m.answer is Vote.HELD else m.answer.name.lower()
-    return Said("vote", label, f"{words} (term {m.request_term})", good)
+def said(message: m.Message, news: bool) -> Said:
+    """Put ``message`` into words.
+
+    ``news``: an append without entries moves the guaranteed mark, or an answer to one accepts more than before.
+    """
+    if isinstance(message, m.AppendRequest):
+        return _append(message, news)
+    if isinstance(message, m.AppendAnswer):
+        return _append_answer(message, news)
+    return _SAID[type(message)](message)
+
+
+def _append(x: m.AppendRequest, news: bool) -> Said:
+    mark = f"guaranteed up to {x.guaranteed_id}"
+    if x.entries:
+        which = ids(x.entries[0].id, x.entries[-1].id)
+        after = f", after {x.prev_id} of term {x.prev_term}" if x.prev_id else ""
+        return Said("append", which, f"append {which}{after}; term {x.term}, {mark}")
+    if news:
+        return Said("mark", f"mark {x.guaranteed_id}", f"{mark}; term {x.term}")
+    return Said("heartbeat", "", f"heartbeat of term {x.term}, {mark}")
+
+
+def _append_answer(x: m.AppendAnswer, news: bool) -> Said:
+    if not x.ok:
+        words = f"does not fit: my last entry is {x.last_id}; term {x.term}"
+        return Said("append", f"no, have {x.last_id}", words, False)
+    if news:
+        return Said("append", f"ok {x.match_id}", f"all up to {x.match_id} is on my disk; term {x.term}", True)
+    return Said("heartbeat", "", f"heard, all up to {x.match_id} is on my disk; term {x.term}", True)
+
+
+def _rank(rank: Rank) -> str:
+    return f"its last entry: {rank[1]} of term {rank[0]}" if rank[1] else "its log is empty"
+
+
+def _canvass(x: m.CanvassRequest) -> Said:
+    term = f"{x.term}, again" if x.again else f"{x.term}"
+    return Said("canvass", "canvass", f"would you vote for me in term {term}? ({_rank(x.rank)})")
+
+
+def _canvass_answer(x: m.CanvassAnswer) -> Said:
+    good = x.answer is m.Canvass.YES
+    return Said("canvass", "yes" if good else x.answer.name.lower(), f"{_CANVASS[x.answer]} (its term: {x.term})", good)
+
+
+def _vote(x: m.VoteRequest) -> Said:
+    why = ", as the leader handed over" if x.handed_over else ""
+    return Said("vote", "vote", f"give me your vote in term {x.term}{why} ({_rank(x.rank)})")
+
+
+def _vote_answer(x: m.VoteAnswer) -> Said:
+    label = f"held by {x.holder}" if x.answer is m.Vote.HELD else x.answer.name.lower()
+    words = f"{_VOTE[x.answer].format(x.holder)} (term {x.request_term})"
+    return Said("vote", label, words, x.answer is m.Vote.GRANTED)
+
+
+def _base_answer(x: m.SnapshotAnswer) -> Said:
+    label = f"base {x.base_id}" if x.base_id else "part"
+    return Said("start", label, f"I have {x.wanted} parts of that base", True)
+
+
+def _copy_answer(x: m.CopyAnswer) -> Said:
+    there = f"my copy of entry {x.id}" if x.entries else f"I have cleaned up to {x.base_id}"
+    return Said("start", f"copy {x.id}", there, bool(x.entries))
+
+
+_SAID: dict[type, Callable[[Any], Said]] = {
+    m.CanvassRequest: _canvass,
+    m.CanvassAnswer: _canvass_answer,
+    m.VoteRequest: _vote,
+    m.VoteAnswer: _vote_answer,
+    m.DeferRequest: lambda x: Said("defer", "defer", f"make way for me in term {x.term} ({_rank(x.rank)})"),
+    m.DeferAnswer: lambda x: Said(
+        "defer", x.answer.name.lower(), f"answers {x.answer.name}", x.answer is m.Defer.DEFERRED
+    ),
+    m.HandOver: lambda x: Said("handover", "stand!", f"stand for election at once, term {x.term} is over"),
+    m.StartQuestion: lambda x: Said("start", "started?", "how far are you with the first start?"),
+    m.StartAnswer: lambda x: Said("start", x.status.name.lower(), f"I am {x.status.name}", True),
+    m.SnapshotPart: lambda x: Said(
+        "start", "base", f"begin from this base: part {x.part + 1} of {x.parts}; term {x.term}"
+    ),
+    m.SnapshotAnswer: _base_answer,
+    m.Retired: lambda x: Said("start", "retired", "your disk is no member any more", False),
+    m.WentBack: lambda x: Said(
+        "start", "went back", f"your disk has acknowledged entry {x.held_id}, and lost it", False
+    ),
+    m.CopyRequest: lambda x: Said("start", f"copy {x.id}?", f"my entry {x.id} is damaged: please send yours"),
+    m.CopyAnswer: _copy_answer,
+    m.WrongIncarnation: lambda x: Said("start", "not me", "you mean another incarnation than mine", False),
+}
 
 
 # -- clients and operators ------------------------------------------------------------------------------
 
 
 def who(client: str) -> str:
-    """A random client's id is long; its end tells it from others."""
+    """Text for a client: its name, or the end of a random client's long id."""
     return f"~…{client[-4:]}" if client.startswith("~") and len(client) > 9 else client
 
 
-def asked(request: Input) -> str:
-    """"" for what nobody outside asked."""
-    if isinstance(request, AppendRun):
-        serials = ids(request.serial, request.serial + len(request.bodies) - 1)
-        return f"client {who(request.client)} asks to append its serial {serials}"
-    if isinstance(request, OpenSession):
-        return f"client {who(request.name)} asks to open its session, replacing epoch {request.replaces}"
-    if isinstance(request, DropSession):
-        return f"an operator asks to drop the session of {who(request.name)}"
-    if isinstance(request, ListSessions):
-        return "an operator asks for the sessions"
-    if isinstance(request, ReadIndex):
-        return "a reader asks up to where it must see"
-    if isinstance(request, Initialise):
-        return "an operator asks to found the cluster"
-    if isinstance(request, Stop):
-        return "it is asked to stop"
-    if isinstance(request, Connected):
-        return f"its connection to {request.peer} is up"
-    if isinstance(request, Disconnected):
-        return f"its connection to {request.peer} is down"
-    return ""
+def asked(request: inputs.Input) -> str:
+    """Put a request of a client or an operator into words; "" for any other input."""
+    words = _ASKED.get(type(request))
+    return words(request) if words is not None else ""
 
 
-def replied(reply: Reply) -> str:
-    if isinstance(reply, Appended):
-        serials = ids(reply.serial, reply.serial + len(reply.lsns) - 1)
-        before = ", as it was before" if reply.duplicate else ""
-        lsns = ids(reply.lsns[0], reply.lsns[-1])
-        return f"tells client {who(reply.client)}: serial {serials} is in the log, LSN {lsns}{before}"
-    if isinstance(reply, Refused):
-        leader = f", the leader is {reply.leader}" if reply.leader else ""
-        whom = f" client {who(reply.client)}, serial {reply.serial}" if reply.client else ""
-        return f"refuses{whom}: {reply.code.name}{leader}"
-    if isinstance(reply, Opened):
-        return f"tells a client: its session is open, epoch {reply.epoch}"
-    if isinstance(reply, Dropped):
-        return "tells an operator: dropped"
-    if isinstance(reply, Sessions):
-        return f"tells an operator {len(reply.rows)} sessions"
-    if isinstance(reply, ReadAt):
-        return f"tells a reader: see up to {reply.id}"
-    return "tells an operator: founded"
+_ASKED: dict[type, Callable[[Any], str]] = {
+    requests.AppendRun: lambda x: (
+        f"client {who(x.client)} asks to append its serial {ids(x.serial, x.serial + len(x.bodies) - 1)}"
+    ),
+    requests.OpenSession: lambda x: f"client {who(x.name)} asks to open its session, replacing epoch {x.replaces}",
+    requests.DropSession: lambda x: f"an operator asks to drop the session of {who(x.name)}",
+    requests.ListSessions: lambda x: "an operator asks for the sessions",
+    requests.ReadIndex: lambda x: "a reader asks up to where it must see",
+    requests.Initialise: lambda x: "an operator asks to found the cluster",
+    inputs.Stop: lambda x: "it is asked to stop",
+    inputs.Connected: lambda x: f"its connection to {x.peer} is up",
+    inputs.Disconnected: lambda x: f"its connection to {x.peer} is down",
+}
+
+
+def replied(reply: requests.Reply) -> str:
+    """Put a reply to a client or an operator into words."""
+    words = _REPLIED.get(type(reply))
+    return words(reply) if words is not None else f"tells an operator: {type(reply).__name__}"
+
+
+def _appended(x: requests.Appended) -> str:
+    before = ", as it was before" if x.duplicate else ""
+    serials, lsns = ids(x.serial, x.serial + len(x.lsns) - 1), ids(x.lsns[0], x.lsns[-1])
+    return f"tells client {who(x.client)}: serial {serials} is in the log, LSN {lsns}{before}"
+
+
+def _refused(x: requests.Refused) -> str:
+    leader = f", the leader is {x.leader}" if x.leader else ""
+    whom = f" client {who(x.client)}, serial {x.serial}" if x.client else ""
+    return f"refuses{whom}: {x.code.name}{leader}"
+
+
+_REPLIED: dict[type, Callable[[Any], str]] = {
+    requests.Appended: _appended,
+    requests.Refused: _refused,
+    requests.Opened: lambda x: f"tells a client: its session is open, epoch {x.epoch}",
+    requests.Dropped: lambda x: "tells an operator: dropped",
+    requests.Sessions: lambda x: f"tells an operator {len(x.rows)} sessions",
+    requests.ReadAt: lambda x: f"tells a reader: see up to {x.id}",
+    requests.Initialised: lambda x: "tells an operator: founded",
+}
 
 
 def entry_words(entry: Entry) -> str:
+    """Put an entry into words: its kind, its client, and the LSNs of its payloads."""
     kind = Kind(entry.kind)
     if kind is Kind.DATA:
         return f"DATA {who(entry.client)} serial {entry.serial}, LSN {ids(entry.lsn, entry.lsn + entry.count - 1)}"
@@ -227,7 +213,7 @@ def entry_words(entry: Entry) -> str:
 
 
 def span(duration_us: float) -> str:
-    """3 digits or so."""
+    """Put a duration, in microseconds, into words, with about three digits."""
     if duration_us < 1000:
         return f"{duration_us / 1000:.2f} ms"
     if duration_us < 10_000:
@@ -236,7 +222,7 @@ def span(duration_us: float) -> str:
 
 
 def cut_words(cut: dict[tuple[int, int], bool], servers: list[int]) -> str:
-    """Which links are cut, as short as it can be said."""
+    """Put into words, as briefly as possible, which links are cut: the (sender, receiver) pairs in ``cut``."""
     pairs = [(a, b) for a in servers for b in servers if a != b]
     stands = {pair: pair not in cut for pair in pairs}
     for one in servers:
@@ -260,6 +246,7 @@ def cut_words(cut: dict[tuple[int, int], bool], servers: list[int]) -> str:
 
 
 def _islands(stands: dict[tuple[int, int], bool], servers: list[int]) -> Iterator[list[int]]:
+    """Yield the groups of servers that links join, directly or through others."""
     left = list(servers)
     while left:
         group = [left.pop(0)]

@@ -1,42 +1,44 @@
-"""A cluster in which every message and every write is on its own: the spaces of elections and of the first start.
+"""Space in which each message and each write is an action: for elections and the first start.
 
 Laws:
 
-* A state is (a server's state …, the past, what is left of the bounds, messages on their way in order of number).
-* What was sent stays on its way for ever. So every loss (never delivered), every order and every number of copies is
-  searched without a bound, and needs no action of its own.
-* More on its way never makes less possible. So a message that leaves its target as it is, is delivered at once,
-  again and again, for the answers that it brings forth: that is no choice. Which messages these are, the core is
-  asked, for each state of the target; no rule of the protocol is relied on.
+* A state is (each server's state …, the past, what is left of the bounds, messages on their way in order of number).
+* A message that was sent stays on its way for ever. So every loss (no delivery), every order and every number of copies
+  is searched without a bound, and needs no action of its own.
+* More messages on their way never make less possible. So a message that does not change its target is delivered at
+  once, again and again, for its answers: that is no choice. The real core, not a rule of the protocol, tells for each
+  state of the target which messages these are.
 * Messages to a process that has ended are lost with its connections, unless ``late_arrivals``.
-* Servers are not interchanged: rank and timers tell them apart by id. Payloads are: they are taken in one order.
+* States that differ by a permutation of servers are not merged: rank and timers depend on ids. Payloads are
+  interchangeable: they are taken in one order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from typing import NamedTuple
 
-from alpo.core.inputs import AppendRun
+from alpo.core.requests import AppendRun
 
 from ..broken import Broken
 from ..stage import Stage
 from .past import Pasts
-from .search import State, Step
+from .search import Numbered, State, Step
 from .servers import Outcome, Servers
 from .timeless import Timer
 
 _NOTHING = -1
-#: Questions to those who are missed, and bases sent, in one reign.
+#: Most questions to missing servers, and bases sent, in one reign.
 NEWCOMERS_MAX = 2
 
 
 class Bounds(NamedTuple):
-    """How much may happen in all. ``terms``: the highest. ``timers``: those that run out. ``rounds``: canvasses of one
-    process. ``wipes``: disks lost.
+    """Bounds of the space.
 
-    ``late_arrivals``: messages also reach a process that was not there when they were sent. ``writes``: so
-    many are under way on one server; 0: what it writes is on its disk at once.
+    ``terms``: highest term. ``timers``: timers that run out. ``rounds``: canvasses of one process. ``wipes``: disks
+    lost. ``writes``: most writes under way on one server; 0: all writes are on disk at once. ``late_arrivals``:
+    messages also reach a process that started after they were sent.
     """
 
     terms: int = 2
@@ -49,12 +51,12 @@ class Bounds(NamedTuple):
     late_arrivals: bool = False
 
 
-#: What a bound is spent on, by its place in `Messages._spend`.
+#: Costs of an action: the bound that it uses up, as `Messages._spend` takes it; FREE: none.
 TIMER, CRASH, WIPE, ENTRY, FREE = range(5)
 
 
 class Action(NamedTuple):
-    """``kind`` as `Messages.perform` knows it; ``what``: a message, a timer, a number of writes."""
+    """Action on one server. ``what``, by ``kind``: number of a message, timer, id of a peer, or number of writes."""
 
     kind: str
     server: int
@@ -62,7 +64,7 @@ class Action(NamedTuple):
 
 
 class Way(NamedTuple):
-    """One thing that a server may do without a message."""
+    """Action that is possible without a message, its cost and its outcome."""
 
     action: int
     cost: int
@@ -71,14 +73,14 @@ class Way(NamedTuple):
 
 
 class Arrival(NamedTuple):
-    """What a message does to a server: ways in which it moves it, or answers that it gets and leaves all as it is."""
+    """Effect of a message on its target: actions with outcomes, or, if it changes nothing, only the answers."""
 
     moves: list[tuple[int, Outcome]]
     answers: State
 
 
 class Messages:
-    """The space. ``boot`` runs the first start to its end before the search, or leaves it to the search."""
+    """Space of a cluster's messages and writes. ``started``: the first start is done before the search begins."""
 
     def __init__(
         self, bounds: Bounds, size: int = 3, *, started: bool = True, limits: dict[str, int] | None = None
@@ -88,26 +90,24 @@ class Messages:
         self.fixed = size + 2
         self.servers = Servers(Stage(size, 0, limits=limits), prompt=not bounds.writes)
         self.pasts = Pasts(self.servers.facts, size // 2 + 1)
-        self.actions: list[Action] = []
         self.prelude: list[int] = []  # what was done between the start and the first state
-        self._action_numbers: dict[Action, int] = {}
-        self._arrivals: dict[tuple[int, int], Arrival] = {}
-        self._heard: dict[tuple[int, State], Arrival] = {}  # several messages in one action, see `first_starts`
-        self._combined: list[State] = []
-        self._dead: dict[tuple[int, int], bool] = {}
-        self._ways: dict[tuple[int, int], list[Way]] = {}
-        self._spent = [bounds.timers, bounds.crashes, bounds.wipes, bounds.entries]
-        self._spend: dict[tuple[int, int], int] = {}
-        self._budgets: list[tuple[int, ...]] = []
-        self._budget_numbers: dict[tuple[int, ...], int] = {}
+        self.combined: list[State] = []  # several messages in one action: the "hear" of `starts`
+        self._actions: Numbered[Action] = Numbered()
+        self._budgets: Numbered[tuple[int, ...]] = Numbered()
+        # Worked out once for each pair of numbers.
+        self.arrival = cache(self._find_arrival)
+        self._is_dead = cache(self._find_dead)
+        self._ways = cache(self._find_ways)
+        self._after_spending = cache(self._spend)
         self._first = self._begin(started)
+
+    @property
+    def actions(self) -> list[Action]:
+        """All actions so far, by number."""
+        return self._actions.known
 
     def first(self) -> State:
         return self._first
-
-    def combined(self, number: int) -> State:
-        """The messages of a `hear`."""
-        return self._combined[number]
 
     # -- the beginning ----------------------------------------------------------------------------------
 
@@ -121,19 +121,21 @@ class Messages:
         if started:
             locals, net = self._start(locals, net), []
         net = list(self._all_sent(tuple(locals), 0, (), tuple(net)))
-        return (*locals, 0, self._budget(tuple(self._spent)), *net)
+        bounds = self.bounds
+        budget = self._budgets.number((bounds.timers, bounds.crashes, bounds.wipes, bounds.entries))
+        return (*locals, 0, budget, *net)
 
     def _start(self, locals: list[int], net: list[int]) -> list[int]:
-        """The first start, as it goes when nothing goes wrong; then a moment of quiet."""
+        """Run the first start without faults; then let all live leaders be forgotten."""
         self._settle(locals, net)
         return self._quiet(locals)
 
     def _quiet(self, locals: list[int]) -> list[int]:
-        """Nobody hears a live leader any more."""
+        """Let no server hear a live leader any more."""
         return [self.servers.forget(id, locals[at]) for at, id in enumerate(self.servers.ids)]
 
     def _settle(self, locals: list[int], net: list[int]) -> list[int]:
-        """Everything in ``net`` and all that comes of it arrives, in order: these messages."""
+        """Deliver all messages in ``net``, and those sent in consequence, in order. Returns the messages delivered."""
         arrived: list[int] = []
         while True:
             for at, id in enumerate(self.servers.ids):
@@ -153,32 +155,14 @@ class Messages:
         net.extend(outcome.sends)
         return outcome.local
 
-    # -- bounds -----------------------------------------------------------------------------------------
-
-    def _budget(self, left: tuple[int, ...]) -> int:
-        number = self._budget_numbers.setdefault(left, len(self._budgets))
-        if number == len(self._budgets):
-            self._budgets.append(left)
-        return number
-
-    def _after_spending(self, budget: int, cost: int) -> int:
-        """The budget that is left, or -1 if there is none for that."""
+    def _spend(self, budget: int, cost: int) -> int:
+        """The number of the budget that is left after ``cost``, or `_NOTHING` if it does not suffice."""
         if cost == FREE:
             return budget
-        found = self._spend.get((budget, cost))
-        if found is None:
-            left = self._budgets[budget]
-            found = _NOTHING
-            if left[cost]:
-                found = self._budget((*left[:cost], left[cost] - 1, *left[cost + 1 :]))
-            self._spend[budget, cost] = found
-        return found
-
-    def _number(self, action: Action) -> int:
-        number = self._action_numbers.setdefault(action, len(self.actions))
-        if number == len(self.actions):
-            self.actions.append(action)
-        return number
+        left = self._budgets.known[budget]
+        if not left[cost]:
+            return _NOTHING
+        return self._budgets.number((*left[:cost], left[cost] - 1, *left[cost + 1 :]))
 
     # -- the ways on ------------------------------------------------------------------------------------
 
@@ -195,12 +179,7 @@ class Messages:
                 yield self._step(action, state, at, outcome, budget, net)
 
     def _own_ways(self, state: State, at: int, budget: int, net: State) -> Iterator[Step]:
-        entries_left = self._budgets[budget][ENTRY]
-        key = (state[at], entries_left)
-        ways = self._ways.get(key)
-        if ways is None:
-            ways = self._ways[key] = self._find_ways(at + 1, state[at], entries_left)
-        for way in ways:
+        for way in self._ways(at + 1, state[at], self._budgets.known[budget][ENTRY]):
             left = self._after_spending(budget, way.cost)
             if left == _NOTHING:
                 continue
@@ -210,7 +189,7 @@ class Messages:
             yield self._step(way.action, state, at, way.outcome, left, kept)
 
     def _step(self, action: int, state: State, at: int, outcome: Outcome, budget: int, net: State) -> Step:
-        """Server ``at`` moves as it does; the others stay."""
+        """The step in which the server at index ``at`` gets to ``outcome``, checked against the other servers."""
         if outcome.broken is not None:
             return Step(action, None, outcome.broken)
         size, local = self.size, outcome.local
@@ -229,7 +208,7 @@ class Messages:
         return Step(action, (*locals, past, budget, *self._all_sent(locals, at, net, outcome.sends)))
 
     def _all_sent(self, locals: State, moved: int, net: State, sends: State) -> State:
-        """What is on its way once server ``moved`` + 1 has moved and all messages have brought forth what they can."""
+        """The messages on their way after server ``moved`` + 1 has moved and all possible answers have been sent."""
         messages = self.servers.messages
         known = dict.fromkeys(net)
         fresh = []
@@ -248,22 +227,13 @@ class Messages:
         return tuple(sorted(known))
 
     def _new(self, locals: State, known: dict[int, None], sends: State) -> list[int]:
-        """Those that are not on their way yet, and matter."""
+        """Add to ``known`` the messages of ``sends`` that are not on their way yet, and matter. Returns these."""
         found = []
         for message in sends:
             if message not in known and not self._is_dead(locals[self.servers.messages[message].target - 1], message):
                 known[message] = None
                 found.append(message)
         return found
-
-    def _is_dead(self, local: int, message: int) -> bool:
-        """Can it never matter again, see `Servers.is_dead`? Not asked where rounds may begin anew under old numbers."""
-        dead = self._dead.get((local, message))
-        if dead is None:
-            target = self.servers.messages[message].target
-            dead = not self.bounds.late_arrivals and self.servers.is_dead(target, local, message)
-            self._dead[local, message] = dead
-        return dead
 
     # -- worked out once --------------------------------------------------------------------------------
 
@@ -277,14 +247,16 @@ class Messages:
             and facts.writes <= max(1, self.bounds.writes)
         )
 
-    def arrival(self, local: int, message: int) -> Arrival:
-        """What ``message`` does to its target in state ``local``."""
-        arrival = self._arrivals.get((local, message))
-        if arrival is None:
-            arrival = self._arrivals[local, message] = self._arrival(local, message)
-        return arrival
+    def _find_dead(self, local: int, message: int) -> bool:
+        """True if ``message`` never matters again to its target in state ``local``, see `Servers.is_dead`.
 
-    def _arrival(self, local: int, message: int) -> Arrival:
+        False where rounds may begin anew under old numbers.
+        """
+        target = self.servers.messages[message].target
+        return not self.bounds.late_arrivals and self.servers.is_dead(target, local, message)
+
+    def _find_arrival(self, local: int, message: int) -> Arrival:
+        """Work out the effect of ``message`` on its target in state ``local``."""
         servers = self.servers
         id = servers.messages[message].target
         plain = servers.deliver(id, local, message)
@@ -293,25 +265,26 @@ class Messages:
         if plain.broken is None and plain.local == local:
             answers = plain.sends
         elif self._within(plain):
-            moves.append((self._number(Action("deliver", id, message)), plain))
+            moves.append((self._actions.number(Action("deliver", id, message)), plain))
         if servers.hears_leader(id, local):
             forgot = servers.deliver(id, local, message, forgets=True)
             if forgot.sends != plain.sends and self._within(forgot):
-                moves.append((self._number(Action("forget", id, message)), forgot))
+                moves.append((self._actions.number(Action("forget", id, message)), forgot))
         return Arrival(moves, answers)
 
     def _timers(self, id: int, local: int) -> list[Timer]:
-        """Those whose running out is of interest."""
+        """The timers that may run out and are worth searching."""
         return self.servers.timers(id, local)
 
     def _find_ways(self, id: int, local: int, entries_left: int) -> list[Way]:
+        """Work out what server ``id`` in state ``local`` may do without a message."""
         servers, bounds = self.servers, self.bounds
         writes = servers.writes(id, local)
         ways: list[Way] = []
 
         def add(cost: int, outcome: Outcome, kind: str, what: int = 0, restarts: bool = False) -> None:
             if self._within(outcome):
-                ways.append(Way(self._number(Action(kind, id, what)), cost, outcome, restarts))
+                ways.append(Way(self._actions.number(Action(kind, id, what)), cost, outcome, restarts))
 
         if writes:
             add(FREE, servers.persist(id, local), "persist")
@@ -332,6 +305,6 @@ class Messages:
 
 
 def request(number: int) -> AppendRun:
-    """The append with that number, each of a client of its own."""
+    """Make append number ``number``; each is of a client of its own."""
     client = f"~018bcfe5-6800-7000-8000-{number:012x}"
     return AppendRun(number, client, 0, 1, [(1, b"%d" % number)])

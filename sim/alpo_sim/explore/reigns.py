@@ -1,37 +1,39 @@
-"""A cluster in which an election, and an exchange between a leader and one follower, are one action each: the space of
-sessions, and of logs over many reigns.
+"""Space in which each election, and each exchange between a leader and one follower, is one action: for sessions, and
+for logs over many reigns.
 
 Laws:
 
-* Every state is one that the real core comes to by real messages, delivered in order between two servers while the
-  third hears nothing; whatever else was sent is lost. What a server writes is on disk at once.
-* An exchange may break off after any message: what follows is lost.
-* A server that was a leader stays one until it hears otherwise: it goes on answering clients.
+* The real core gets to every state by real messages, delivered in order between two servers while the third hears
+  nothing; all other messages are lost. Writes are on disk at once.
+* An exchange may break off after any message; the rest is lost.
+* A leader that was replaced stays a leader until it hears of that, and goes on answering clients.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from typing import NamedTuple
 
 from alpo.core.entries import Entry
 from alpo.core.inputs import Input
 from alpo.core.messages import AppendAnswer, AppendRequest
-from alpo.core.ready import Reply
+from alpo.core.requests import Reply
 from alpo.core.settings import Settings
 
 from ..broken import Broken
 from ..stage import Stage
+from .accounts import Accounts, Event
 from .past import Pasts
-from .search import State, Step
+from .search import Numbered, State, Step
 from .servers import Outcome, Servers
 from .timeless import Timer
-from .told import Accounts, Event
 
 
 class ReignBounds(NamedTuple):
-    """How much may happen in all. ``requests`` that arrive, copies counted; ``serials`` of one session.
+    """Bounds of the space.
 
+    ``requests``: those that arrive, copies counted; ``serials``: of one session; ``sessions_max``: sessions at a time;
     ``single_entries``: a leader sends entries one at a time.
     """
 
@@ -44,7 +46,7 @@ class ReignBounds(NamedTuple):
 
 
 class Talk(NamedTuple):
-    """Where two servers are after some messages between them, and what left for clients meanwhile."""
+    """States of two servers after some messages between them, and the replies that left for clients meanwhile."""
 
     one: int
     other: int
@@ -53,7 +55,7 @@ class Talk(NamedTuple):
 
 
 class Reign(NamedTuple):
-    """An action: ``kind`` is elect, talk, ask or crash; ``messages``: so many were delivered."""
+    """Action: ``kind`` is elect, talk, ask or crash; ``messages``: number of messages delivered."""
 
     kind: str
     server: int
@@ -63,20 +65,20 @@ class Reign(NamedTuple):
 
 
 class Teller:
-    """Hears what an exchange does; this one does not care."""
+    """Listener to the deeds of an exchange; this one ignores them."""
 
     def ran_out(self, id: int, timer: Timer) -> None:
-        return
+        """Hear that ``timer`` runs out on ``id``."""
 
     def forgot(self, id: int) -> None:
-        """The leader that it heard is no longer live to it."""
+        """Hear that ``id`` no longer takes the leader that it heard for live."""
 
     def delivered(self, id: int, message: int) -> None:
-        return
+        """Hear that ``message`` reaches ``id``."""
 
 
 class Reigns:
-    """The space. A state: a server's state …, the past, what is left of the bounds, the clients' account."""
+    """Space of elections and exchanges. A state: each server's …, the past, what is left of the bounds, the account."""
 
     def __init__(self, bounds: ReignBounds, size: int = 3) -> None:
         self.bounds = bounds
@@ -87,9 +89,9 @@ class Reigns:
         self.servers = Servers(stage, prompt=True, alone=True)
         self.pasts = Pasts(self.servers.facts, size // 2 + 1)
         self.accounts = Accounts()
-        self.actions: list[Reign] = []
-        self._action_numbers: dict[tuple[object, ...], int] = {}
-        self._talks: dict[tuple[str, int, int], list[Talk]] = {}
+        self._actions: Numbered[Reign] = Numbered()
+        self.actions = self._actions.known
+        self._talks = cache(self._find_talks)
         self._asks: dict[tuple[int, str], tuple[int, Outcome]] = {}
         self._told: dict[tuple[int, str], int] = {}
         self._first = self._begin()
@@ -124,7 +126,7 @@ class Reigns:
                 if other == at:
                     continue
                 kind = "talk" if leads else "elect"
-                for count, talk in enumerate(self._talk(kind, at + 1, state[at], other + 1, state[other])):
+                for count, talk in enumerate(self._talks(kind, at + 1, state[at], other + 1, state[other])):
                     if talk.broken is not None:
                         yield Step(self._number(kind, at + 1, other + 1, count + 1), None, talk.broken)
                         continue
@@ -187,24 +189,17 @@ class Reigns:
         return self._told[key]
 
     def _number(self, kind: str, server: int, other: int = 0, messages: int = 0, request: Input | None = None) -> int:
-        key = (kind, server, other, messages, repr(request))
-        number = self._action_numbers.setdefault(key, len(self.actions))
-        if number == len(self.actions):
-            self.actions.append(Reign(kind, server, other, messages, request))
-        return number
+        reign = Reign(kind, server, other, messages, request)
+        return self._actions.number(reign, key=(*reign[:-1], repr(request)))
 
     # -- two servers alone ------------------------------------------------------------------------------
 
-    def _talk(self, kind: str, id: int, local: int, other_id: int, other: int) -> list[Talk]:
-        """Where they are after one message between them, after two, … For an election only the end counts."""
-        key = (kind, local, other)
-        talks = self._talks.get(key)
-        if talks is None:
-            talks = list(self.exchange(kind, id, local, other_id, other))
-            if kind == "elect":
-                talks = [t for t in talks[-1:] if t.broken or self.servers.facts[t.one].leads]
-            talks = self._talks[key] = [t for t in talks if t.broken or self._within(t)]
-        return talks
+    def _find_talks(self, kind: str, id: int, local: int, other_id: int, other: int) -> list[Talk]:
+        """Work out the talks of two servers: after one message, after two, … Of an election only the end counts."""
+        talks = list(self.exchange(kind, id, local, other_id, other))
+        if kind == "elect":
+            talks = [t for t in talks[-1:] if t.broken or self.servers.facts[t.one].leads]
+        return [t for t in talks if t.broken or self._within(t)]
 
     def _within(self, talk: Talk) -> bool:
         return all(self.servers.facts[local].own_term <= self.bounds.terms for local in (talk.one, talk.other))
@@ -212,7 +207,7 @@ class Reigns:
     def exchange(
         self, kind: str, id: int, local: int, other_id: int, other: int, teller: Teller | None = None
     ) -> Iterator[Talk]:
-        """Where they are after each message. ``teller`` hears what is done, before it is."""
+        """Let two servers talk alone; yields a talk after each message. ``teller`` hears of each deed before it."""
         servers, teller = self.servers, teller or Teller()
         replies: list[Reply] = []
         at = {id: local, other_id: other}
@@ -253,7 +248,7 @@ class Reigns:
             yield Talk(at[id], at[other_id], (*replies, *outcome.replies), outcome.broken)
 
     def _passes(self, kind: str, message: int, at: dict[int, int]) -> bool:
-        """Between these two, and in an election nothing of the reign that begins."""
+        """True if a message is delivered: between the two servers and, in an election, not yet of the new reign."""
         envelope, source, target = self.servers.messages[message]
         of_reign = isinstance(envelope.message, (AppendRequest, AppendAnswer))
         return source in at and target in at and (kind == "talk" or not of_reign)

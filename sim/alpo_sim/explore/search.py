@@ -1,27 +1,45 @@
-"""Breadth first over all states of a space: the first thing found broken is reached by a shortest way.
+"""Breadth-first search of all states of a space: the first failure found has a shortest way.
 
 Laws:
 
-* What is done, and in which order, depends on the space alone: the same numbers in every process.
-* States are remembered by a 64-bit hash. Two of ``n`` states fall together with a chance of n² / 2^65: one in a
-  hundred thousand for twenty million.
+* Actions and their order depend on the space alone: all numbers are the same in every process.
+* States are remembered by a 64-bit hash. Among ``n`` states a collision has probability n² / 2^65: one in a hundred
+  thousand for twenty million.
 """
 
 from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Callable, Iterator
-from typing import NamedTuple, Protocol, TypeAlias
+from collections.abc import Callable, Hashable, Iterator
+from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from ..broken import Broken
 
-#: All that a space needs to know of one state, flat.
+#: State of a space as a flat tuple of numbers.
 State: TypeAlias = tuple[int, ...]
 
 
+T = TypeVar("T")
+
+
+class Numbered(Generic[T]):
+    """Objects with numbers, in the order in which they were first found: the same numbers in every process."""
+
+    def __init__(self) -> None:
+        self.known: list[T] = []
+        self._numbers: dict[Hashable, int] = {}
+
+    def number(self, thing: T, key: Hashable = None) -> int:
+        """The number of ``thing``, or of an earlier one with an equal ``key`` (None: the thing itself)."""
+        number = self._numbers.setdefault(thing if key is None else key, len(self.known))
+        if number == len(self.known):
+            self.known.append(thing)
+        return number
+
+
 class Step(NamedTuple):
-    """One way on: the number of an action, and where it leads or what it breaks."""
+    """Step from a state: the number of an action, and the next state or the check that breaks."""
 
     action: int
     state: State | None
@@ -29,7 +47,9 @@ class Step(NamedTuple):
 
 
 class Space(Protocol):
-    """The first ``fixed`` numbers of a state say how things stand; the rest are messages on their way, in order."""
+    """Space that can be searched. After the first ``fixed`` numbers of a state there follow messages on their way, in
+    order.
+    """
 
     fixed: int
 
@@ -39,8 +59,11 @@ class Space(Protocol):
 
 
 class Found(NamedTuple):
-    """``depth``: all states so many actions from the first were visited, and the ways on from each but the
-    ``frontier`` last ones. ``way``: numbers of actions that lead to what is ``broken``."""
+    """Result of a search.
+
+    ``depth``: all states up to so many actions from the first were visited, and the steps from each except the last
+    ``frontier`` ones. ``seconds``: processor time. ``way``: numbers of the actions that lead to ``broken``.
+    """
 
     states: int
     transitions: int
@@ -56,8 +79,10 @@ class Found(NamedTuple):
 
 
 class Seen:
-    """The states so far. One that differs from another only by having fewer messages on their way is covered by it:
-    whatever can come of it can come of the other, in as many steps, with the rest never delivered. It is not counted.
+    """States found so far.
+
+    A state that differs from another only by having fewer messages on their way is covered by the other: all that can
+    follow from it can follow from the other, in as many steps, if the rest is never delivered. It is not counted.
     """
 
     def __init__(self, fixed: int) -> None:
@@ -66,7 +91,7 @@ class Seen:
         self._nets: dict[int, list[int]] = {}  # hash of how things stand -> messages, a bit each
 
     def add(self, state: State) -> bool:
-        """Is it new?"""
+        """Add a state; False if it, or one that covers it, is there already."""
         net = 0
         for message in state[self._fixed :]:
             net |= 1 << message
@@ -83,9 +108,10 @@ def search(
     space: Space, limit_s: float = float("inf"), tell: Callable[[Found], None] = lambda found: None,
     every_s: float = 10.0, states_max: int = 1 << 62,
 ) -> Found:
-    """All states that ``space`` has, or those nearest to its first within ``limit_s`` of processor time.
+    """Visit all states of ``space``, or those nearest to its first, for at most ``limit_s`` of processor time.
 
-    ``tell`` hears every ``every_s`` how far it is."""
+    ``tell`` is called with the result so far every ``every_s`` of processor time.
+    """
     began = told = time.process_time()
     first = space.first()
     seen = Seen(space.fixed)

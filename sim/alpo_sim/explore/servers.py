@@ -1,45 +1,48 @@
-"""Servers one at a time: what each state of one does with each thing that may happen to it, worked out once.
+"""Transitions of single servers: the outcome of each event in each state, worked out once.
 
-A state of the whole cluster is a tuple of such states and of messages on their way, all by number; an action moves one
-server. There are far fewer states of one server than of all, so the real core runs once for each pair of a state and
-an action, and the search itself only looks up numbers.
+A state of the whole cluster is a tuple of states of servers and messages on their way, all by number; an action changes
+one server. One server has far fewer states than the cluster, so the real core runs once for each pair of a state and an
+action, and the search itself only looks up numbers.
 
 Laws:
 
-* Equal states (`canon`) have one number, in the order in which they were first met: the same in every process.
-* A message delivered, or a write that becomes durable, is a step of its own: what a server that is busy takes in one
-  step with others is not searched.
+* Equal states (`state`) have one number, in the order in which they were first found: the same in every process.
+* Each delivery of a message, and each write that becomes durable, is a step of its own. Steps with several inputs, as a
+  busy server makes them, are not searched.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 from alpo.core.disk import Write
 from alpo.core.entries import Entry
 from alpo.core.inputs import Input
-from alpo.core.invariants import InvariantBroken, check_all
+from alpo.core.invariants import check_all
 from alpo.core.messages import CanvassAnswer, DeferAnswer, Envelope, VoteAnswer
 from alpo.core.ranks import State
-from alpo.core.ready import Ready, Reply
+from alpo.core.ready import Ready
+from alpo.core.requests import Reply
+from alpo.core.shared import InvariantBroken
 
 from ..broken import Broken
-from ..checks.lists import Lists
+from ..checks.members import MemberChecks
 from ..checks.safety import Safety
 from ..host import Host
 from ..scenario import CORE_ERRORS, CRASHED
 from ..stage import Stage
-from . import copies
-from .canon import digest, host_tree, tree
-from .facts import Facts, check_alone, facts_of
+from .past import Facts, check_alone, facts_of
+from .search import Numbered
+from .state import digest, freeze, host_tree, thaw, tree
 from .timeless import MIDDLE, Timer, fall_silent, run_out, stop_clocks, timers
 
 
 class Outcome(NamedTuple):
-    """What became of one server: its state, the messages that left, in order of number, and replies to clients.
+    """Outcome of an action on a server: its state, the messages that left, in order of number, and replies to clients.
 
-    ``broken``: a check that concerns it alone failed, and the rest is void.
+    ``broken``: a check of the server alone failed, and the other fields are void.
     """
 
     local: int
@@ -55,10 +58,10 @@ class Message(NamedTuple):
 
 
 class Servers:
-    """All states of single servers that were met, each under a number; ``stage`` does what happens to them.
+    """All states of single servers found so far, by number; ``stage`` carries out actions on them.
 
-    ``prompt``: what a step writes is on disk, and what it reads is there, before anything else happens to that server.
-    ``alone``: no answer to a canvass ever arrives after the action that it belongs to, so rounds need no numbers.
+    ``prompt``: writes and reads of a step are complete before anything else happens to the server. ``alone``: no answer
+    to a canvass arrives after the canvass's own action, so rounds need no numbers.
     """
 
     def __init__(self, stage: Stage, *, prompt: bool = False, alone: bool = False) -> None:
@@ -66,15 +69,13 @@ class Servers:
         self._prompt = prompt
         self._alone = alone
         self.ids = tuple(stage.hosts)
-        self.frozen: list[bytes] = []
         self.facts: list[Facts] = []
-        self.messages: list[Message] = []
-        self.steps = 0  # of the real core
+        self._frozen: Numbered[bytes] = Numbered()
+        self._messages: Numbered[Message] = Numbered()
+        self.messages = self._messages.known
         self._outcomes: dict[tuple[Any, ...], Outcome] = {}
-        self._forgot: dict[int, int] = {}
-        self._due: dict[int, list[Timer]] = {}
-        self._numbers: dict[bytes, int] = {}
-        self._message_numbers: dict[bytes, int] = {}
+        self.forget = cache(self._forget)
+        self.timers = cache(self._find_timers)
         self._sent: list[Envelope] = []
         self._replied: list[Reply] = []
         stage.watchers = [_Alone(stage)]
@@ -88,31 +89,25 @@ class Servers:
         stop_clocks(host)
         if self._alone and host.replica is not None and host.replica.election.round is None:
             host.replica.election._round_number = 0
-        key = bytes([host.id]) + digest(host_tree(host))
-        number = self._numbers.get(key)
-        if number is None:
-            number = self._numbers[key] = len(self.frozen)
-            self.frozen.append(copies.freeze(host))
+        number = self._frozen.number(b"", key=bytes([host.id]) + digest(host_tree(host)))
+        if number == len(self.facts):
+            self._frozen.known[number] = freeze(host)
             self.facts.append(facts_of(host))
         return number
 
     def take(self, id: int, local: int) -> Host:
-        """``id``, put into that state."""
+        """Put server ``id`` into the state with that number."""
         host = self.stage.hosts[id]
-        copies.thaw(self.frozen[local], host)
+        thaw(self._frozen.known[local], host)
         return host
 
     def message(self, envelope: Envelope) -> int:
         """The number of a message."""
-        key = digest(tree(envelope))
-        number = self._message_numbers.get(key)
-        if number is None:
-            number = self._message_numbers[key] = len(self.messages)
-            self.messages.append(Message(envelope, envelope.sender.id, envelope.target.id))
-        return number
+        message = Message(envelope, envelope.sender.id, envelope.target.id)
+        return self._messages.number(message, key=digest(tree(envelope)))
 
     def _outcome(self, id: int, local: int, what: tuple[Any, ...], do: Callable[[Host], None]) -> Outcome:
-        """What comes of ``do``, which is all said by ``what``."""
+        """The outcome of ``do(host)``, worked out once for each ``what``, which must identify all that ``do`` does."""
         key = (local, *what)
         outcome = self._outcomes.get(key)
         if outcome is None:
@@ -120,7 +115,6 @@ class Servers:
         return outcome
 
     def _done(self, id: int, local: int, do: Callable[[Host], None]) -> Outcome:
-        self.steps += 1
         self._sent.clear()
         self._replied.clear()
         host = self.take(id, local)
@@ -146,7 +140,7 @@ class Servers:
     # -- what may happen --------------------------------------------------------------------------------
 
     def boot(self, id: int) -> Outcome:
-        """A process starts on what ``id``'s disk holds now; to be called before any other state is taken."""
+        """Start a process on the disk of ``id`` as it is on the stage now; to be called before any `take`."""
         self._sent.clear()
         self._replied.clear()
         host = self.stage.hosts[id]
@@ -154,15 +148,12 @@ class Servers:
         sends = sorted([self.message(envelope) for envelope in self._sent])
         return Outcome(self.keep(host), tuple(sends), ())
 
-    def forget(self, id: int, local: int) -> int:
-        """The state in which the leader that it heard is no longer live to it."""
-        known = self._forgot.get(local)
-        if known is None:
-            host = self.take(id, local)
-            assert host.replica is not None
-            host.replica.heard_s = None
-            known = self._forgot[local] = self.keep(host)
-        return known
+    def _forget(self, id: int, local: int) -> int:
+        """The state after the server no longer takes the leader that it heard for live."""
+        host = self.take(id, local)
+        assert host.replica is not None
+        host.replica.heard_s = None
+        return self.keep(host)
 
     def _boot(self, host: Host) -> None:
         self.stage.boot(host.id)
@@ -175,7 +166,7 @@ class Servers:
         self.stage.step(host.id)
 
     def deliver(self, id: int, local: int, message: int, *, forgets: bool = False) -> Outcome:
-        """``forgets``: after the leader that it heard is no longer live to it."""
+        """Deliver a message. ``forgets``: the server first ceases to take the leader that it heard for live."""
 
         def do(host: Host) -> None:
             assert host.replica is not None
@@ -194,7 +185,7 @@ class Servers:
         return self._outcome(id, local, ("ask", repr(request)), do)
 
     def time(self, id: int, local: int, timer: Timer) -> Outcome:
-        """``timer`` runs out."""
+        """Let ``timer`` run out."""
 
         def do(host: Host) -> None:
             assert host.replica is not None
@@ -204,7 +195,7 @@ class Servers:
         return self._outcome(id, local, ("time", timer), do)
 
     def miss(self, id: int, local: int, peer: int) -> Outcome:
-        """A leader has not heard ``peer`` for 2h, and asks who is there."""
+        """Let a leader miss ``peer`` for two heartbeat intervals, so that it asks who is there."""
 
         def do(host: Host) -> None:
             assert host.replica is not None
@@ -214,7 +205,7 @@ class Servers:
         return self._outcome(id, local, ("miss", peer), do)
 
     def persist(self, id: int, local: int) -> Outcome:
-        """The oldest write under way is durable, what waited for it leaves, and the server hears of it."""
+        """Make the oldest write under way durable: messages that waited for it leave, and the server learns of it."""
 
         def do(host: Host) -> None:
             self.stage.persist(id, 1)
@@ -230,7 +221,7 @@ class Servers:
         return self._outcome(id, local, ("serve",), do)
 
     def restart(self, id: int, local: int, kept: int, *, wiped: bool = False) -> Outcome:
-        """A crash that left the first ``kept`` writes under way on disk, and a new process; ``wiped``: a new disk."""
+        """Crash the process with ``kept`` writes under way on disk, and start another; ``wiped``: on a new disk."""
 
         def do(host: Host) -> None:
             self.stage.crash(id, kept)
@@ -241,11 +232,11 @@ class Servers:
         return self._outcome(id, local, ("restart", kept, wiped), do)
 
     def is_dead(self, id: int, local: int, message: int) -> bool:
-        """Can that answer never matter again to a server in that state?
+        """True if ``message`` is an answer that never matters again to a server in state ``local``.
 
-        One to a canvass, a vote or a defer request that the server has done with, from a term not above its own, and
-        that leaves it as it is now: terms and rounds only grow, so the server never comes back to what was asked.
-        Requests, and answers to appends, are never called dead, however old: what fences them is under test.
+        Such an answer is to a finished canvass, vote or defer request, from a term not above the server's, and does not
+        change the server now: terms and rounds only grow, so the server never returns to that question. Requests, and
+        answers to appends, never count as dead, however old: their fencing is under test.
         """
         what: Any = self.messages[message].envelope.message
         r: Any = self.take(id, local).replica
@@ -263,14 +254,15 @@ class Servers:
     # -- what is there to happen ------------------------------------------------------------------------
 
     def writes(self, id: int, local: int) -> int:
-        """So many are under way."""
+        """The number of writes under way."""
         return len(self.take(id, local).writes)
 
     def loads(self, id: int, local: int) -> int:
+        """The number of reads under way."""
         return len(self.take(id, local).loads)
 
     def entries(self, id: int, local: int) -> list[Entry]:
-        """The whole log, which is on disk but for what is under way."""
+        """The whole log, on disk or still under way."""
         host = self.take(id, local)
         replica = host.replica
         assert replica is not None
@@ -278,20 +270,18 @@ class Servers:
         return [replica.log.entry(id) or disk[id - 1] for id in range(1, replica.log.last_id + 1)]
 
     def hears_leader(self, id: int, local: int) -> bool:
-        """Does it know a live one, other than itself?"""
+        """True if the server knows a live leader other than itself."""
         replica = self.take(id, local).replica
         return replica is not None and replica.heard_s is not None and replica.leadership is None
 
-    def timers(self, id: int, local: int) -> list[Timer]:
-        due = self._due.get(local)
-        if due is None:
-            replica = self.take(id, local).replica
-            assert replica is not None
-            due = self._due[local] = timers(replica)
-        return due
+    def _find_timers(self, id: int, local: int) -> list[Timer]:
+        """Work out which timers may run out on ``id`` in state ``local``."""
+        replica = self.take(id, local).replica
+        assert replica is not None
+        return timers(replica)
 
     def line(self, id: int, local: int) -> str:
-        """The state, for a reader."""
+        """The state in words, for a reader."""
         host = self.take(id, local)
         r: Any = host.replica
         parts = [f"{r.state.value} term {r.term} vote {r.vote}", r.status_text] if r.first_start.started else [
@@ -304,11 +294,11 @@ class Servers:
 
 
 class _Alone:
-    """The checks that concern one server; those between servers are the search's own (`past`)."""
+    """Checks of single servers; the checks between servers are in `past`."""
 
     def __init__(self, stage: Stage) -> None:
         safety = Safety(stage)
-        self.sent, self._lists = safety.sent, Lists(stage, safety)
+        self.sent, self._lists = safety.sends.sent, MemberChecks(stage, safety)
 
     def booted(self, host: Host) -> None:
         return

@@ -1,14 +1,14 @@
-"""Time taken out of a replica: its clocks stand still, and whatever time may bring about is an action of its own.
+"""Replicas without time: clocks stand still, and every effect of time is an action of its own.
 
 Laws:
 
-* Every step happens at `NOW_S`. After it `stop_clocks` puts every deadline out of reach and makes every memory of a
-  time either fresh or gone. So two replicas that differ in nothing but when things happened are the same.
+* Every step happens at `NOW_S`. After it `stop_clocks` puts every deadline out of reach and makes every remembered time
+  either fresh or none. So two replicas that differ only in when things happened are equal.
 * Each `Timer` may run out at any moment, in any order between servers: more than real clocks allow, never less. One
-  thing is taken from real time: when its election timer runs out, a server has heard no leader for longer than it
-  would call one live (T + k·d > T - h, and whoever hears a leader starts the timer anew).
-* A server may forget that its leader is live whenever it takes a message to which that matters; doing so earlier would
-  be no different. So it is no action of its own, but a second way to take that message.
+  fact is taken from real time: when its election timer runs out, a server has heard no leader for longer than it takes
+  one for live (T + k·d > T - h, and hearing a leader restarts the timer).
+* A server may cease to take its leader for live just before any message to which that matters; doing so earlier would
+  make no difference. So that is no action of its own, but a second way to take such a message.
 * Numbers of writes are counted from the last one that is durable: only their order matters.
 """
 
@@ -30,7 +30,7 @@ LATER_S = 1e12
 
 
 class Middle(random.Random):
-    """Random numbers only spread deadlines, and there are none."""
+    """Random generator that always gives 0.5: random numbers only spread deadlines, and there are none."""
 
     def random(self) -> float:
         return 0.5
@@ -40,7 +40,7 @@ MIDDLE = Middle(0)
 
 
 class Timer(IntEnum):
-    """What time may bring about on a server."""
+    """Timer of a server that may run out."""
 
     QUESTION = 1  # R29: it asks the others again
     CANVASS = 2  # its election timer or its canvass round has run out
@@ -54,16 +54,16 @@ class Timer(IntEnum):
 
 
 def timers(r: Replica) -> list[Timer]:
-    """What may run out on this server now."""
+    """The timers that may run out on this server now."""
     if not r.first_start.started:
         return [Timer.QUESTION]
     if r.leadership is not None:
         due = [Timer.HEARTBEAT, Timer.SILENCE]
-        if r.leadership._marks_due_s != NEVER_S:
+        if r.leadership.marks_due_s != NEVER_S:
             due.append(Timer.MARKS)
         if any(peer.in_flight for peer in r.leadership.peers.values()):
             due.append(Timer.PROBE)
-        if r.changes is not None and any(not each.head for each in r.changes.newcomers._sending.values()):
+        if r.changes is not None and any(not each.head for each in r.changes.newcomers.transfers.values()):
             due.append(Timer.TRANSFER)
         return due
     if r.state is State.CANDIDATE:
@@ -72,9 +72,9 @@ def timers(r: Replica) -> list[Timer]:
 
 
 def run_out(r: Replica, timer: Timer) -> None:
-    """Make ``timer`` due; the next step finds it so."""
+    """Make ``timer`` due, for the next step."""
     if timer is Timer.QUESTION:
-        r.first_start._ask_again_s = NOW_S
+        r.first_start.ask_again_s = NOW_S
     elif timer is Timer.CANVASS:
         r.heard_s = None
         r.election.timer_s = NOW_S
@@ -92,11 +92,11 @@ def run_out(r: Replica, timer: Timer) -> None:
 def _leaders_timer(r: Replica, timer: Timer) -> None:
     assert r.leadership is not None
     if timer is Timer.MARKS:
-        r.leadership._marks_due_s = NOW_S
+        r.leadership.marks_due_s = NOW_S
         return
     if timer is Timer.TRANSFER:
         assert r.changes is not None
-        for sending in r.changes.newcomers._sending.values():
+        for sending in r.changes.newcomers.transfers.values():
             sending.sent_s = -LATER_S
         return
     for peer in r.leadership.peers.values():
@@ -110,14 +110,14 @@ def _leaders_timer(r: Replica, timer: Timer) -> None:
 
 
 def fall_silent(r: Replica, peer: int) -> None:
-    """Let ``peer`` not have been heard for 2h by this leader, until it is; who is there is asked with the next step."""
+    """Make a leader miss ``peer``, as after two heartbeat intervals; with the next step it asks who is there."""
     assert r.leadership is not None and r.changes is not None
     r.leadership.peers[peer].heard_s = -LATER_S
-    r.changes.newcomers._ask_again_s = NOW_S
+    r.changes.newcomers.ask_again_s = NOW_S
 
 
 def stop_clocks(host: Host) -> None:
-    """After a step, and after a boot."""
+    """Put all deadlines out of reach and make remembered times fresh or none; to be called after steps and boots."""
     r = host.replica
     assert r is not None
     r.out.begin()  # what the step gave has been taken
@@ -130,18 +130,18 @@ def stop_clocks(host: Host) -> None:
         election.round.ends_s = NEVER_S
     if election.cycle is not None:
         election.cycle.ends_s = election.cycle.ask_again_s = NEVER_S
-    r.first_start._ask_again_s = NEVER_S
+    r.first_start.ask_again_s = NEVER_S
     leadership = r.leadership
     if leadership is not None:
         leadership.began_s = NOW_S
-        if leadership._marks_due_s != NEVER_S:
-            leadership._marks_due_s = LATER_S
+        if leadership.marks_due_s != NEVER_S:
+            leadership.marks_due_s = LATER_S
         for peer in leadership.peers.values():
             peer.sent_s = peer.waiting_since_s = NOW_S
             if peer.heard_s > -LATER_S:
                 peer.heard_s = NOW_S
     if r.changes is not None:
-        for sending in r.changes.newcomers._sending.values():
+        for sending in r.changes.newcomers.transfers.values():
             sending.asked_s = sending.sent_s = NOW_S
     if r.out.persisted:
         _count_writes_from(host, r.out.persisted)
@@ -151,9 +151,9 @@ def _count_writes_from(host: Host, zero: int) -> None:
     r: Any = host.replica
     r.out.number -= zero
     r.out.persisted = r.watch.persisted = 0
-    r.out._hard_number = max(0, r.out._hard_number - zero)
-    if r.first_start._write_number:
-        r.first_start._write_number -= zero
+    r.out.hard_number = max(0, r.out.hard_number - zero)
+    if r.first_start.write_number:
+        r.first_start.write_number -= zero
     for write in r.log._writes:
         write[0] -= zero
     host.writes = deque(write._replace(number=write.number - zero) for write in host.writes)

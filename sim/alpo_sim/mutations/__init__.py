@@ -1,29 +1,23 @@
 """Rules broken on purpose, one at a time, to see that the checks notice. `alpo-sim mutants` runs them all.
 
 M1-M16, N1-N10, S1-S4 and S9 were listed before there was any code; P1 and on came with it. Each names its rule in
-docs/rules.md: by number, or, of a section without one, by the words of its anchor.
+docs/rules.md: by number, or by the words of the anchor of a section without a number.
 
-`mutation` says what a mutation is; `worlds`, `directed`, `changing` and `birth` are where they show; `log`,
-`elections`, `deferring`, `dropping`, `doubts`, `sessions`, `cleaning`, `keeping`, `leaving`, `members`, `bases`,
-`room` and `zombies` list them.
+`mutation` defines mutations. `worlds`, `planned` and `first_starts` make the worlds in which they show, by the plans of
+`fault_plans` and `member_plans`. The other modules list mutations, by subject.
 """
 
 from __future__ import annotations
 
-from .bases import BASES
-from .cleaning import CLEANING
-from .deferring import DEFERRING
-from .doubts import DOUBTS
-from .dropping import DROPPING
+from .disks import DISKS
 from .elections import ELECTIONS
-from .keeping import KEEPING
-from .leaving import LEAVING
 from .log import LOG
+from .marks import MARKS
 from .members import MEMBERS
 from .mutation import Mutation
-from .room import ROOM
+from .operators import OPERATORS
 from .sessions import SESSIONS
-from .zombies import ZOMBIES
+from .snapshots import SNAPSHOTS
 
 
 def _order(mutation: Mutation) -> tuple[int, int, str]:
@@ -31,11 +25,8 @@ def _order(mutation: Mutation) -> tuple[int, int, str]:
     return "MNSP".index(name[0]), int("".join(filter(str.isdigit, name))), name
 
 
-_ALL = (
-    *BASES, *LOG, *ELECTIONS, *SESSIONS, *CLEANING, *DEFERRING, *DOUBTS, *DROPPING, *KEEPING, *LEAVING, *MEMBERS, *ROOM,
-    *ZOMBIES,
-)
-#: By name, P last.
+_ALL = (*SNAPSHOTS, *DISKS, *ELECTIONS, *LOG, *MARKS, *MEMBERS, *OPERATORS, *SESSIONS)
+#: Name -> mutation, in the order M, N, S, P.
 MUTATIONS = {m.name: m for m in sorted(_ALL, key=_order)}
 
 __all__ = ["MUTATIONS", "Mutation"]

@@ -1,4 +1,4 @@
-"""Running mutations until they are caught, on all cores."""
+"""Runs the worlds of mutations until a check breaks, on all cores."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from . import MUTATIONS
 
 
 class Caught(NamedTuple):
-    """``invariant`` broke in the world of seed ``seeds``, the first that did; "" if none did up to there."""
+    """Result for a mutation: ``invariant`` broke first in the world of seed ``seeds``; "" if no invariant broke."""
 
     name: str
     invariant: str
@@ -21,7 +21,7 @@ class Caught(NamedTuple):
 
     @property
     def ok(self) -> bool:
-        """Was it caught, and by a check that is meant to see it?"""
+        """True if one of the checks that are meant to see the mutation caught it."""
         return self.invariant in MUTATIONS[self.name].caught_by
 
 
@@ -39,7 +39,7 @@ def hunt(name: str, seeds_max: int | None = None, first: int = 1) -> Caught:
 
 
 def spared(name: str, seeds: int, first: int = 1) -> Caught:
-    """Run the same worlds, ``seeds`` of them, with the core as it is: nothing is to break."""
+    """Run the first ``seeds`` worlds of mutation ``name`` with the core unchanged, in which nothing must break."""
     mutation = MUTATIONS[name]
     cpu_s = 0.0
     for seed in range(first, first + seeds):
@@ -51,7 +51,7 @@ def spared(name: str, seeds: int, first: int = 1) -> Caught:
 
 
 def hunts(names: Sequence[str], jobs: int, seeds_max: int | None = None) -> Iterator[Caught]:
-    """One each, as they are caught."""
+    """`hunt` each mutation, in ``jobs`` processes. Yields the results in the order in which the hunts end."""
     if jobs == 1:
         yield from (hunt(name, seeds_max) for name in names)
         return

@@ -1,30 +1,49 @@
-"""Mutations of the log: matching, guaranteeing, what is said of the disk (R11-R18)."""
+"""Mutations of the log: matching, guaranteeing, what servers say of their disks (R11-R18)."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from alpo.core import dispatch
 from alpo.core.acceptance import Acceptance
 from alpo.core.log import Log
-from alpo.core.replica import Replica
+from alpo.core.messages import AppendRequest
 from alpo.core.replication import Replication
 
-from ..options import SECOND
-from . import directed as plans
-from .directed import directed
+from ..options import MS, SECOND, Load, Network
+from .fault_plans import late_completion, leader_falls, lost_acceptance, lost_own_copy, old_acceptances, older_term
 from .mutation import Mutation, edit
+from .planned import Once, once, repeated
 from .worlds import BUSY, LATE, LATER, LOSSY, NARROW, ONE_BY_ONE, planned, world
 
-#: What a server that holds something else than it should comes to, whoever notices first.
+#: The invariants that may break first when a server holds other entries than it should.
 LOST = ("leader completeness", "one log", "nothing guaranteed expunged", "alarm")
+
+
+def a_tail_of_its_own(w: Once) -> Iterator[int]:
+    """A leader that was cut off holds entries that no other server has; the entries that its successor sends in their
+    place are lost."""
+    old, *others = w.cast()
+    w.parted(*others)
+    yield from w.waits(lambda: any(map(w.leads, others)), 5 * SECOND)
+    w.drops = lambda x: isinstance(x.message, AppendRequest) and x.target.id == old and bool(x.message.entries)
+    w.set_cuts([])
+    yield SECOND  # long enough for all to connect again
+    w.drops = lambda x: False
+    yield 3 * SECOND
+
+
+_CALM = planned(
+    network=Network((100, 2000), 0.0, SECOND, 0.0, 0.0, False), load=Load(3, 0, 200 * MS), limits=ONE_BY_ONE, seconds=8
+)
 
 LOG = (
     Mutation(
         "M2", "R13", "any entry is guaranteed on a majority, of whatever term",
         "an entry counted guaranteed is expunged by a later leader",
         (edit(Replication, "count", ("mark > r.guaranteed_id and mark >= self.first_id", "mark > r.guaranteed_id")),),
-        planned(load=BUSY, limits=ONE_BY_ONE), LOST, ("own term",), makes=directed(plans.older_term),
+        planned(load=BUSY, limits=ONE_BY_ONE), LOST, ("own term",), makes=repeated(older_term),
     ),
     Mutation(
         "M3", "R12", "entries are accepted when all smaller ids are there, of whatever term",
@@ -42,7 +61,7 @@ LOG = (
             "r.out.send(sender, self._acceptance(request, upto))",
         )),),
         planned(), LOST, ("durable before sent", "guaranteed on a majority", "fully replicated"),
-        makes=directed(plans.lost_acceptance),
+        makes=repeated(lost_acceptance),
     ),
     Mutation(
         "M6", "R16", "a passive server takes the carried mark as it comes",
@@ -56,7 +75,7 @@ LOG = (
         "a zombie overwrites the log",
         (edit(Acceptance, "on_request", ("request.term < r.term", "False")),),
         planned(load=BUSY, network=LATER), (*LOST, "log matching", "guaranteed on a majority"),
-        makes=directed(plans.leader_falls),
+        makes=repeated(leader_falls),
     ),
     Mutation(
         "P1", "R16", "what was matched in an earlier term counts in this one",
@@ -68,7 +87,7 @@ LOG = (
         "P2", "R16", "a mark that moved does not leave by itself",
         "readers of a passive server wait for a heartbeat",
         (edit(Replication, "flush", (
-            "self._marks_due_s = min(self._marks_due_s, r.now_s + r.cfg.mark_delay_s)", "pass",
+            "self.marks_due_s = min(self.marks_due_s, r.now_s + r.cfg.mark_delay_s)", "pass",
         )),),
         world(), ("prompt mark",),
     ),
@@ -83,21 +102,21 @@ LOG = (
         "a guaranteed entry vanishes when a majority restarts",
         (edit(Acceptance, "_take", ("min(self.matched_id, r.log.stable_id)", "self.matched_id")),),
         planned(), LOST, ("durable before sent", "guaranteed on a majority", "fully replicated"),
-        makes=directed(plans.lost_acceptance),
+        makes=repeated(lost_acceptance),
     ),
     Mutation(
         "P5", "R14", "a late completion of a write vouches for what replaced its entries (A-B-A)",
         "a server takes for durable what its log no longer holds, and stops itself",
         (edit(Log, "expunge", ("write[1] = min(write[1], self.last_id)", "pass")),),
         planned(load=replace(BUSY, retry_us=2 * SECOND)), (*LOST, "guaranteed on a majority", "durable before sent"),
-        makes=directed(plans.late_completion),
+        makes=repeated(late_completion),
     ),
     Mutation(
         "P6", "R17", "acceptances of an earlier reign count in this one",
         "the leader counts entries that have been expunged since",
         (edit(Replication, "on_answer", ("peer is None or answer.term != r.term", "peer is None")),),
         planned(servers=5, load=BUSY, network=LATE), (*LOST, "guaranteed on a majority", "fully replicated"),
-        ("steps down",), makes=directed(plans.old_acceptances),
+        ("steps down",), makes=repeated(old_acceptances),
     ),
     Mutation(
         "P7", "R17", "what was lost on the way is never sent again for want of an answer",
@@ -112,7 +131,7 @@ LOG = (
         "an entry is called guaranteed that a majority's disks do not hold",
         (edit(Replication, "mark_with", ("marks.append(stable_id)", "marks.append(self._r.log.last_id)")),),
         planned(), LOST, ("guaranteed on a majority",),
-        makes=directed(plans.lost_own_copy),
+        makes=repeated(lost_own_copy),
     ),
     Mutation(
         "P9", "R15", "a leader that hears from no majority goes on leading",
@@ -137,10 +156,16 @@ LOG = (
     Mutation(
         "P10", "entry time", "entry time is the leader's clock, whatever the entry before says",
         "time goes back along the log",
-        (edit(Replica, "entry_time_ms", (
-            "return max(self.log.last_time_ms, self.leadership.now_ms(self.wall_ms, self.clocks))",
-            "return self.leadership.now_ms(self.wall_ms, self.clocks)",
+        (edit(Replication, "entry_time_ms", (
+            "return max(self._r.log.last_time_ms, self.now_ms(self._r.wall_ms, self._r.clocks))",
+            "return self.now_ms(self._r.wall_ms, self._r.clocks)",
         )),),
         world(faults=("jump", "crash")), ("gapless", "alarm"),
+    ),
+    Mutation(
+        "P78", "R17", "a server with as long a log of its own is taken to have what was sent to it",
+        "what was lost on its way is never sent again",
+        (edit(Acceptance, "_acceptance", ("request.prev_id, self.matched_id,", "request.prev_id, r.log.last_id,")),),
+        _CALM, ("no progress",), makes=once(a_tail_of_its_own),
     ),
 )

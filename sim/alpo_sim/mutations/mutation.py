@@ -1,10 +1,10 @@
-"""What a mutation is: a change of the core's source made while it runs, the world in which it shows, who sees it.
+"""Definition of a mutation: a change of the core's source at run time, a world in which it shows, checks that see it.
 
 Laws:
 
-* The core has no switch for any of this. A change names the very text that it replaces; if the core no longer holds
-  that text exactly once, it fails loudly instead of mutating nothing.
-* What was patched is put back, the same objects, whatever happens in between.
+* The core has no switch for mutations. A change quotes the text that it replaces; if the core does not hold that text
+  exactly once, the change raises LookupError instead of changing nothing.
+* Objects that were replaced are put back, whatever happens in between.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from ..checks.claims import Claims
-from ..checks.lists import Lists
-from ..checks.reigning import Reigning
+from ..checks.leadership import ReignChecks
+from ..checks.marks import MarkChecks
+from ..checks.members import MemberChecks
 from ..checks.safety import Safety
-from ..checks.tables import Tables
+from ..checks.sends import SendChecks
+from ..checks.session_tables import TableChecks
 from ..options import Options
 from ..verdict import Verdict, run_world
 from ..world import World
@@ -30,7 +31,7 @@ from ..world import World
 
 @contextmanager
 def swapped(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """``owner.name`` is ``value`` for a while; a module's dispatch tables too hold it in the place of the original."""
+    """Set ``owner.name`` to ``value`` for a while, in its place in a module's dispatch tables too."""
     before = inspect.getattr_static(owner, name)
     tables = [t for t in vars(owner).values() if isinstance(t, dict)] if isinstance(owner, ModuleType) else []
     places = [(table, key) for table in tables for key, held in table.items() if held is before and key != name]
@@ -46,7 +47,7 @@ def swapped(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 
 def rewritten(owner: Any, name: str, changes: Sequence[tuple[str, str]]) -> Any:
-    """``owner.name`` (a function, method, property or static method) with pieces of its source replaced.
+    """Compile ``owner.name`` (a function, method, property or static method) anew, with pieces of its source replaced.
 
     Raises LookupError if a piece is not there exactly once.
     """
@@ -64,7 +65,7 @@ def rewritten(owner: Any, name: str, changes: Sequence[tuple[str, str]]) -> Any:
 
 
 def edit(owner: Any, name: str, *changes: tuple[str, str]) -> Patch:
-    """A patch that replaces pieces (old, new) of the source of ``owner.name``."""
+    """A patch that replaces pieces, each (old, new), of the source of ``owner.name``."""
     return lambda: swapped(owner, name, rewritten(owner, name, changes))
 
 
@@ -73,11 +74,11 @@ def swap(owner: Any, name: str, value: Any) -> Patch:
     return lambda: swapped(owner, name, value)
 
 
-Patch = Callable[[], Any]  # makes a context manager
+Patch = Callable[[], Any]  # makes a context manager in which the change is in force
 
 
 def _silent(*args: object) -> None:
-    """A check that sees nothing."""
+    """Do nothing, in the place of a check."""
 
 
 @contextmanager
@@ -88,15 +89,15 @@ def _both(*patches: Patch) -> Iterator[None]:
         yield
 
 
-#: How a check is left out so that the harm itself has to show.
+#: Invariant -> the patch that leaves its check out, so that a mutation's harm itself has to show.
 BLIND: dict[str, Patch] = {
-    "durable before sent": swap(Safety, "too_soon", _silent),
+    "durable before sent": swap(SendChecks, "too_soon", _silent),
     "guaranteed on a majority": swap(Safety, "_check_on_majority", _silent),
-    "fully replicated": swap(Claims, "_check_fully_replicated", _silent),
+    "fully replicated": swap(MarkChecks, "_check_fully_replicated", _silent),
     "own term": swap(Safety, "_check_own_term", _silent),
-    "equal tables": swap(Tables, "compare", _silent),
-    "steps down": swap(Reigning, "_check_heard", _silent),
-    "members": lambda: _both(swap(Lists, "check_step", _silent), swap(Claims, "_too_early", _silent)),
+    "equal tables": swap(TableChecks, "compare", _silent),
+    "steps down": swap(ReignChecks, "_check_heard", _silent),
+    "members": lambda: _both(swap(MemberChecks, "check_step", _silent), swap(MarkChecks, "_too_early", _silent)),
     "nothing acknowledged given up": lambda: _both(
         swap(Safety, "_check_accepted", _silent), swap(Safety, "_gives_up", _silent)
     ),
@@ -106,9 +107,11 @@ BLIND: dict[str, Patch] = {
 
 @dataclass(frozen=True)
 class Mutation:
-    """``caught_by``: the invariants that may see it; ``blind``: checks left out, keys of `BLIND`.
+    """Rule broken on purpose.
 
-    ``world``: the options of the world of a seed in which it shows; ``makes`` is what is made of them.
+    ``rule``, ``title``, ``harm``: the rule, the behaviour instead, and its consequence. ``world``: seed -> options of a
+    world in which the mutation shows; ``makes`` makes the world of the options. ``caught_by``: invariants that may see
+    it; ``blind``: checks left out, keys of `BLIND`. ``seeds_max``: worlds after which it counts as not caught.
     """
 
     name: str
@@ -120,22 +123,22 @@ class Mutation:
     caught_by: tuple[str, ...]
     blind: tuple[str, ...] = ()
     makes: Callable[[Options], World] = World
-    #: Worlds after which it counts as not caught.
     seeds_max: int = 100
 
     def options(self, seed: int) -> Options:
+        """The options of the world of ``seed``."""
         return self.world(seed)
 
     @contextmanager
     def applied(self, *, blind: bool = True) -> Iterator[None]:
-        """The core is mutated meanwhile. ``blind``: and the checks of ``blind`` are left out."""
+        """Context in which the core is mutated. ``blind``: the checks of ``self.blind`` are left out too."""
         with ExitStack() as stack:
             for patch in (*self.patches, *(BLIND[name] for name in self.blind if blind)):
                 stack.enter_context(patch())
             yield
 
     def verdict(self, seed: int, *, mutated: bool = True, blind: bool = True) -> Verdict:
-        """Run the world of ``seed``, mutated or (``mutated`` False) as the core is."""
+        """Run the world of ``seed``, with the core mutated or (``mutated`` False) unchanged."""
         if not mutated:
             return run_world(self.makes(self.options(seed)))
         with self.applied(blind=blind):

@@ -6,35 +6,36 @@ import hashlib
 from dataclasses import replace
 
 from alpo.core import replica, serving
-from alpo.core.inputs import OpenSession
 from alpo.core.machine.undo import JournalledSessions
 from alpo.core.machine.verdicts import SessionTable
 from alpo.core.reads import Reads
+from alpo.core.reign import Reign
 from alpo.core.replica import Replica
 from alpo.core.replication import Replication
+from alpo.core.requests import OpenSession
 from alpo.core.serving import Serving
 from alpo.core.settings import Settings
 
 from ..options import SECOND
-from ..writers import Named
-from . import directed as plans
-from .directed import directed
+from ..writers import NamedWriter
+from .fault_plans import astray, slow_zombie
 from .mutation import Mutation, edit, swap
+from .planned import repeated
 from .worlds import CROWD, LATE, LATER, NARROW, NEW_NAMES, READING, SAVING, planned, world
 
 
-def _open_with_one_nonce(self: Named, *, fresh: bool) -> None:
-    """`Named._open` of a process whose nonce is that of every process of its name."""
+def _open_with_one_nonce(self: NamedWriter, *, fresh: bool) -> None:
+    """Stand in for `NamedWriter._open`, with one nonce for all processes of a name."""
     if self.clients.closing or self.dead:
         return
     nonce = hashlib.blake2b(self.client.encode(), digest_size=16).digest()
     self._opening = self.origin()
-    self._sent_at_us = self.clients.world.now_us
+    self._sent_at_us = self.clients.cluster.now_us
     self.clients.send(self.server, OpenSession(self._opening, self.client, self._replaces, nonce))
 
 
 def _says(what: str, condition: str) -> tuple[str, str]:
-    """A change of `Serving.answer`: a reply of that kind leaves at once."""
+    """A change of `Serving.answer` by which replies leave at once if ``condition`` holds."""
     return "if rests_on <= r.guaranteed_id and", f"if {condition} or rests_on <= r.guaranteed_id and"
 
 
@@ -62,19 +63,21 @@ SESSIONS = (
     Mutation(
         "M7", "R25", "the leader answers reads at once",
         "a zombie serves stale data as current",
-        (edit(Reads, "ask", ("self._new.append(request)", "r.out.reply(ReadAt(request.origin, r.guaranteed_id))")),),
-        planned(load=READING), ("linearizable",), makes=directed(plans.slow_zombie),
+        (edit(Reads, "ask", (
+            "self._new.append(request)", "self._r.out.reply(ReadAt(request.origin, self._r.guaranteed_id))",
+        )),),
+        planned(load=READING), ("linearizable",), makes=repeated(slow_zombie),
     ),
     Mutation(
         "P17", "R25", "any answer ends a read round, to whichever request",
         "a late answer to an earlier request proves nothing: stale data is served as current",
-        (edit(Replication, "on_answer", ("max(peer.round, answer.round)", "r.reads.round")),),
-        planned(load=READING, network=LATE), ("linearizable",), makes=directed(plans.slow_zombie),
+        (edit(Replication, "on_answer", ("max(peer.round, answer.round)", "r.round")),),
+        planned(load=READING, network=LATE), ("linearizable",), makes=repeated(slow_zombie),
     ),
     Mutation(
         "P18", "R25", "a leader answers reads before an entry of its term is guaranteed",
         "it does not know yet what is guaranteed: stale data is served as current",
-        (edit(Reads, "advance", ("and r.guaranteed_id >= r.leadership.first_id", "")),),
+        (edit(Reads, "advance", ("and r.guaranteed_id >= self._replication.first_id", "")),),
         world(load=READING, faults=("crash", "crash_all", "stall")), ("linearizable",),
     ),
     Mutation(
@@ -116,7 +119,7 @@ SESSIONS = (
     Mutation(
         "S2n", "R22", "every process of a name opens with the same nonce",
         "two live processes share an epoch: neither fences the other",
-        (swap(Named, "_open", _open_with_one_nonce),),
+        (swap(NamedWriter, "_open", _open_with_one_nonce),),
         world(load=CROWD), ("sessions", "refused for good"),
     ),
     Mutation(
@@ -166,7 +169,7 @@ SESSIONS = (
     Mutation(
         "P20", "R21", "a deposed leader says NOT_LEADER of what it had appended",
         "a client is told that its append was never taken, and the append is in the log",
-        (edit(Serving, "lose", ("Code.LOST_LEADERSHIP if waiting.taken else Code.NOT_LEADER", "Code.NOT_LEADER")),),
+        (edit(Serving, "end", ("Code.LOST_LEADERSHIP if waiting.taken else Code.NOT_LEADER", "Code.NOT_LEADER")),),
         world(faults=("isolate", "pause", "cut")), ("never taken",),
     ),
     Mutation(
@@ -176,7 +179,7 @@ SESSIONS = (
             edit(SessionTable, "_judge_unknown", ("if run.epoch > guaranteed_id:", "if False:")),
             edit(SessionTable, "_judge_known", ("if run.epoch > epoch and run.epoch > guaranteed_id:", "if False:")),
         ),
-        planned(load=NEW_NAMES), ("sessions", "refused for good"), makes=directed(plans.astray),
+        planned(load=NEW_NAMES), ("sessions", "refused for good"), makes=repeated(astray),
     ),
     Mutation(
         "P22", "replicated state", "the table is saved as of the head of the log, not of the guaranteed mark",
@@ -195,7 +198,7 @@ SESSIONS = (
     Mutation(
         "P35", "R25", "a leader that is deposed keeps the reads that wait",
         "readers wait for a server that has forgotten them, though others serve",
-        (edit(Replica, "become_passive", ("self.reads.lose()", "pass")),),
+        (edit(Reign, "end", ("self.reads.end()", "pass")),),
         world(load=READING, faults=("isolate", "pause", "cut")), ("answered",),
     ),
     Mutation(

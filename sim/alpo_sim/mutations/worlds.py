@@ -1,6 +1,6 @@
-"""The worlds in which mutations show: small, short, and bad in the way that matters.
+"""Options of the worlds in which mutations show: small, short, and with faults of the kind that matters.
 
-Each is a function of a seed; what a mutation needs otherwise is said where it is listed.
+Further options of a mutation stand where the mutation is listed.
 """
 
 from __future__ import annotations
@@ -32,32 +32,36 @@ _BASE: dict[str, Any] = {
 
 
 def world(**changed: Any) -> Callable[[int], Options]:
-    """The base world but for what is given."""
+    """A function from a seed to the base world's options, with those given here in the place of the base's."""
     return lambda seed: Options(seed, **(_BASE | changed))
 
 
 def planned(**changed: Any) -> Callable[[int], Options]:
-    """`world` without faults at random: `directed` plans them."""
+    """A function as from `world`, of options without random faults: a plan makes the faults."""
     return world(fault_every_us=0, **changed)
 
 
-#: One entry a request and little in flight: logs are often cut where it hurts.
+#: Bounds by which a request has one entry and little is in flight: servers often hold only part of what was sent.
 NARROW = (("request_bytes_max", 1), ("peer_inflight_bytes_max", 40), ("tail_bytes_max", 2000))
 ONE_BY_ONE = (("request_bytes_max", 1), ("peer_inflight_bytes_max", 1), ("tail_bytes_max", 2000))
-#: The table is saved every few entries.
+#: Bounds by which the session table is saved every few entries.
 SAVING = (("table_save_entries", 5),)
 
+#: Network in which no message is lost, copied or late; but some messages are damaged.
+SOUND = Network((100, 3000), 0.0, SECOND, 0.0, 0.0, False)
+#: Network like `SOUND`, with messages in order and undamaged.
+ORDERED = Network((100, 3000), 0.0, SECOND, 0.0, 0.0, True, 0.0)
 SLOW = Network((2 * MS, 25 * MS), 0.01, SECOND, 0.01, 0.01, False)
-#: Candidates often stand at the same time, and lose each other's messages.
+#: Network in which candidates often stand at the same time, and lose each other's messages.
 COLLIDING = Network((2 * MS, 25 * MS), 0.01, SECOND, 0.2, 0.01, False)
 LOSSY = Network((100, 5000), 0.1, SECOND, 0.01, 0.05, False)
-#: A third, or half, of all messages arrive much later, after many sent since.
+#: Networks in which a third, or half, of all messages arrive much later, behind many that were sent since.
 LATE = Network((100, 3000), 0.3, 2 * SECOND, 0.0, 0.1, False)
 LATER = Network((100, 3000), 0.5, SECOND, 0.0, 0.1, False)
 
 IDLE = Load(1, 0, SECOND)
 BUSY = Load(6, 1, 10 * MS, 8, 20, False, 300 * MS)
 READING = Load(3, 8, 20 * MS, 8, 20, False, 50 * MS)
-#: Many quick writers, all under few names, who often die; much arrives twice and late.
+#: Load of many quick writers under few names, which often die; many requests arrive twice, the second time late.
 CROWD = Load(6, 1, 20 * MS, 8, 20, False, 300 * MS, copied=0.2, same_name=0.9, quits=0.02)
 NEW_NAMES = Load(6, 1, 40 * MS, 8, 20, False, 300 * MS, same_name=0.0, quits=0.1)

@@ -1,0 +1,161 @@
+"""Servers' data files: having one made smaller, and a copy of a server's log as it comes in (`alpo backup`).
+
+Laws:
+
+* A server is asked to give space back and watched over one connection; a restart of the server, which forgets the
+  request, breaks that connection.
+* A copy comes over one connection, from its first message to its last; what breaks off is of no use. What is made of a
+  copy is the caller's affair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+
+from alpo.client.arguments import need_int
+from alpo.client.connection import Connection, Lost
+from alpo.client.reasons import code_name
+from alpo.client.servers import Servers
+from alpo.core.requests import Code
+from alpo.errors import ProtocolError, Refused, Unavailable
+from alpo.wire.requests import Backup, BackupHead, BackupRows, Done, GiveBack, RequestRefused, Status, StatusAnswer
+
+from .asking import no_answer
+
+_LOOK_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class FileSpace:
+    """The space of ``server``'s data file, its WAL included: all of it, and the part that holds nothing.
+
+    ``giving_back``: that part is being given back to the file system.
+    """
+
+    server: int
+    disk_bytes: int
+    free_bytes: int
+    giving_back: bool
+
+
+async def compact(servers: Servers, server: int, timeout_s: float) -> FileSpace:
+    """Have ``server`` give its file's free space back, and wait; returns how the file is then. Raises as `watch`."""
+    async with aclosing(watch(servers, server, timeout_s)) as seen:  # type: ignore[type-var]
+        async for now in seen:
+            last = now
+    return last
+
+
+async def watch(servers: Servers, server: int, timeout_s: float) -> AsyncIterator[FileSpace]:
+    """Have ``server`` give its file's free space back. Yields the file's space before, then as it shrinks.
+
+    Ends once all is given back (``giving_back`` is False in the last item). ``timeout_s``: seconds without
+    progress before `Unavailable`. Raises `Refused`, `Unavailable`, `ProtocolError`.
+    """
+    need_int(server=server)
+    connection: Connection | None = None
+    try:
+        with anyio.fail_after(timeout_s):
+            connection = await servers.any(server)
+            before = await _look(connection)
+        yield before
+        with anyio.fail_after(timeout_s):
+            await _begin(connection)
+        least, since_s = before, anyio.current_time()
+        while True:
+            with anyio.fail_after(timeout_s):
+                now = await _look(connection)
+            yield now
+            if not now.giving_back:
+                return
+            if now.free_bytes < least.free_bytes or now.disk_bytes < least.disk_bytes:
+                least, since_s = now, anyio.current_time()
+            elif anyio.current_time() - since_s > timeout_s:
+                raise Unavailable(f"server {server} has given nothing back for {timeout_s:g} s; it goes on by itself")
+            await anyio.sleep(_LOOK_S)
+    except Lost as lost:
+        raise lost.reason from lost
+    except TimeoutError as error:
+        why = f": {servers.reason}" if connection is None and servers.reason is not None else ""
+        raise Unavailable(f"no answer from server {server} within {timeout_s:g} s{why}") from error
+    finally:
+        if connection is not None:
+            servers.drop(connection)
+
+
+async def _begin(connection: Connection) -> None:
+    answer = await connection.ask(GiveBack)
+    if not isinstance(answer, Done):
+        raise _unwelcome(answer)
+
+
+async def _look(connection: Connection) -> FileSpace:
+    answer = await connection.ask(Status)
+    if not isinstance(answer, StatusAnswer):
+        raise _unwelcome(answer)
+    disk_bytes, free_bytes = (answer.fields.get(key) for key in ("disk_bytes", "file_free_bytes"))
+    if not isinstance(disk_bytes, int) or not isinstance(free_bytes, int):
+        raise Refused(f"server {connection.hello.id} has no data file to make smaller")
+    return FileSpace(connection.hello.id, disk_bytes, free_bytes, answer.fields.get("giving_back") is True)
+
+
+def _unwelcome(answer: Any) -> Exception:
+    if isinstance(answer, RequestRefused):
+        return Refused(answer.detail or code_name(answer.code))
+    return ProtocolError(f"an answer of the wrong kind: {type(answer).__name__}")
+
+
+class Overtaken(Refused):
+    """The end of a copy of which cleaning has taken a part: a new copy may be asked for."""
+
+
+async def copy_log(
+    servers: Servers, server: int | None, timeout_s: float
+) -> AsyncIterator[BackupHead | BackupRows | Done]:
+    """The messages of a copy of server ``server``'s log (None: the leader's): `BackupHead`, `BackupRows` in order,
+    `Done`.
+
+    ``timeout_s``: seconds without a message before `Unavailable`. Raises `Overtaken`, `Refused`, `Unavailable`,
+    `ProtocolError`.
+    """
+    connection = await _connect(servers, server, timeout_s)
+    try:
+        number = connection.next_request()
+        connection.send(Backup(number))
+        await connection.drain()
+        while True:
+            with anyio.fail_after(timeout_s):
+                messages = await connection.receive()
+            for message in messages:
+                if getattr(message, "request", None) != number:
+                    continue
+                if isinstance(message, RequestRefused):
+                    kind = Overtaken if message.code == Code.OUT_OF_RANGE else Refused
+                    raise kind(message.detail or code_name(message.code))
+                if not isinstance(message, BackupHead | BackupRows | Done):
+                    raise ProtocolError(f"an answer of the wrong kind: {type(message).__name__}")
+                yield message
+                if isinstance(message, Done):
+                    return
+    except Lost as lost:
+        raise lost.reason from lost
+    except TimeoutError as error:
+        raise Unavailable(f"nothing came from {connection.address} for {timeout_s:g} s") from error
+    finally:
+        servers.drop(connection)
+
+
+async def _connect(servers: Servers, server: int | None, timeout_s: float) -> Connection:
+    try:
+        with anyio.fail_after(timeout_s):
+            return await (servers.leader() if server is None else servers.any(server))
+    except Lost as lost:
+        raise lost.reason from lost
+    except TimeoutError as error:
+        hint = " (--server ID copies any server's log, also without a leader)" if server is None else ""
+        raise no_answer(servers, timeout_s, hint) from error

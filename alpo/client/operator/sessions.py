@@ -1,0 +1,241 @@
+"""Sessions, what became of their appends, and appends retried by hand.
+
+Law: a request that changes something, and may have been taken before, is judged with that in mind, so that an outcome
+is only called known when it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+from alpo.client.arguments import need_int, need_str
+from alpo.client.connection import Connection
+from alpo.client.opening import Opening, nonces
+from alpo.client.payloads import Parcel, Payload, batch
+from alpo.client.reasons import UNSEEN, unknown, verdict
+from alpo.client.servers import Servers
+from alpo.core import requests as q
+from alpo.core.client_ids import CLIENT_BYTES_MAX, is_random
+from alpo.core.requests import Code, Fate
+from alpo.errors import (
+    NoSpace,
+    NotGuaranteed,
+    Overloaded,
+    Refused,
+    SerialExpected,
+    TooLarge,
+    Unavailable,
+)
+from alpo.wire import requests as w
+
+from .asking import Again, at_leader, probe_read, reason_of, unwelcome
+
+
+@dataclass(frozen=True, slots=True)
+class ByHand:
+    """The result of a retry by hand: ``count`` payloads from ``lsn`` on, appended now or (``duplicate``) before."""
+
+    lsn: int
+    count: int
+    client: str
+    serial: int
+    epoch: int
+    duplicate: bool
+
+
+class SessionInfo(NamedTuple):
+    """One session of the cluster. ``epoch`` is 0 for random ids; ``last_id`` and ``last_time`` (UTC) are those of its
+    last entry."""
+
+    client: str
+    epoch: int
+    last_serial: int
+    last_id: int
+    last_time: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The outcome of an append.
+
+    ``outcome``: "appended" (``lsn``: that of its first payload), "not_appended" (as of now) or "too_old" (nobody can
+    tell any more). For a named client this holds for the session's present life, since ``birth``: the epoch that it was
+    first opened with, or first after a drop. ``birth`` is None if the session is not open or the client is random, and
+    0 if the leader is of release 0.1, which does not tell.
+    """
+
+    outcome: str
+    lsn: int | None
+    birth: int | None = None
+
+
+async def sessions(servers: Servers, timeout_s: float) -> list[SessionInfo]:
+    """All sessions of the cluster, as the log has them. Raises `Unavailable`."""
+    async def attempt(connection: Connection) -> list[SessionInfo]:
+        answer = await connection.ask(q.ListSessions)
+        if isinstance(answer, q.Sessions):
+            start = datetime(1970, 1, 1, tzinfo=UTC)
+            return [
+                SessionInfo(r.client, r.epoch, r.last_serial, r.last_id, start + timedelta(milliseconds=r.last_time_ms))
+                for r in answer.rows
+            ]
+        raise unwelcome(servers, answer)
+
+    return await at_leader(servers, attempt, timeout_s)
+
+
+async def drop_session(servers: Servers, name: str, epoch: int | None, timeout_s: float) -> int:
+    """Forget the named session, if ``epoch`` is its current one (None: whatever it is); returns that epoch.
+
+    Raises `Refused` when there is no such session or its epoch is another, `Unavailable` when no answer came.
+    """
+    need_str(name=name)
+    need_int(epoch=epoch or 0)
+    tries = 0
+
+    async def attempt(connection: Connection) -> int:
+        nonlocal tries
+        tries += 1
+        answer = await connection.ask(lambda number: q.DropSession(number, name, epoch or 0))
+        if isinstance(answer, w.RequestRefused) and answer.code == Code.EPOCH:
+            if answer.number:
+                raise Refused(f"the session {name} has epoch {answer.number}")
+            if tries > 1 and epoch:
+                return epoch  # an earlier try was taken, and its answer was lost
+            raise Refused(f"there is no session {name}")
+        if isinstance(answer, w.RequestRefused) and epoch and _not_known_yet(connection, answer):
+            raise Again(_unknown_epoch(name, epoch))
+        if isinstance(answer, w.RequestRefused):
+            raise unwelcome(servers, answer)
+        return int(getattr(answer, "number", 0))
+
+    return await at_leader(servers, attempt, timeout_s)
+
+
+async def outcome(servers: Servers, client: str, serial: int, epoch: int | None, timeout_s: float) -> Outcome:
+    """Tell what became of the append (``client``, ``serial``), sent under ``epoch`` (None: under any).
+
+    Raises ValueError, `Unavailable`; `Refused` for an ``epoch`` while a server of release 0.1 leads, which cannot tell
+    by epoch.
+    """
+    check_named(client, serial, epoch)
+    asked = 0 if epoch is None or is_random(client) else epoch
+    if asked < 0:
+        raise ValueError("an epoch is 0 or more")
+
+    async def attempt(connection: Connection) -> Outcome:
+        answer = await connection.ask(lambda number: q.Outcome(number, client, serial, asked))
+        if isinstance(answer, q.Told):
+            untold = answer.birth is None and not is_random(client)
+            if untold and asked:  # version 1 did not even send the epoch
+                where = connection.address
+                raise Refused(f"{where} is of release 0.1 and cannot tell by epoch: ask again once it is upgraded")
+            return Outcome(Fate(answer.fate).name.lower(), answer.lsn or None, 0 if untold else answer.birth or None)
+        raise unwelcome(servers, answer)
+
+    return await at_leader(servers, attempt, timeout_s)
+
+
+async def append_by_hand(
+    servers: Servers, payloads: Iterable[Payload], client: str, serial: int, epoch: int | None, timeout_s: float
+) -> ByHand:
+    """Send, once more, what may have been sent as (``client``, ``serial``, ``epoch``); several payloads as one batch.
+
+    ``epoch`` None: the one on record; if none is, the name is opened first (R22). Random ids have none. Raises as
+    `Log.append`; `NotGuaranteed` names the epoch to retry with.
+    """
+    check_named(client, serial, epoch)
+    retry = _ByHand(servers, batch(payloads), client, serial, 0 if is_random(client) else epoch)
+    try:
+        return await at_leader(servers, retry.attempt, timeout_s)
+    except (Unavailable, Overloaded, NoSpace) as error:
+        if retry.maybe:
+            raise retry.unknown(str(error)) from error
+        raise
+
+
+def check_named(client: str, serial: int, epoch: int | None) -> None:
+    """Check a client id, a serial and an epoch. Raises TypeError, ValueError."""
+    need_str(client=client)
+    need_int(serial=serial, epoch=epoch or 0)
+    if serial < 1 or not 1 <= len(client.encode()) <= CLIENT_BYTES_MAX:
+        raise ValueError(f"a serial is 1 or more, a client id 1 to {CLIENT_BYTES_MAX} bytes")
+
+
+class _ByHand:
+    """One retry by hand, over as many connections as it takes. ``maybe``: an earlier try may have been appended."""
+
+    def __init__(self, servers: Servers, parcel: Parcel, client: str, serial: int, epoch: int | None) -> None:
+        self.maybe = False
+        self._servers = servers
+        self._parcel = parcel
+        self._client = client
+        self._serial = serial
+        self._epoch = epoch
+        self._opening = Opening(client, nonces(servers.rng))
+
+    def unknown(self, text: str) -> NotGuaranteed:
+        """The error for an outcome that cannot be told."""
+        return unknown(text, self._client, self._serial, self._epoch or 0)
+
+    async def attempt(self, connection: Connection) -> ByHand:
+        hello, parcel = connection.hello, self._parcel
+        if parcel.largest > hello.payload_bytes_max or parcel.size > max(hello.batch_bytes_max, parcel.largest):
+            raise TooLarge(f"{parcel.size} bytes are over the limit of the cluster")
+        if self._epoch is None:
+            self._epoch = await self._find_epoch(connection)
+        answer = await self._send(connection)
+        if isinstance(answer, w.AppendRefused) and answer.code == Code.SERIAL_EXPECTED:
+            # No verdict, and a leader that was deposed without noticing may say so: only one that leads answers a read.
+            if isinstance(await connection.ask(probe_read), w.Page):
+                answer = await self._send(connection)
+            if isinstance(answer, w.AppendRefused) and answer.code == Code.SERIAL_EXPECTED and not self.maybe:
+                text = f"serial {self._serial} is above the next, {answer.number}"
+                raise SerialExpected(text, expected=answer.number)
+        if isinstance(answer, q.Appended):
+            return ByHand(
+                answer.lsns[0], parcel.number, self._client, self._serial, self._epoch or 0, answer.duplicate
+            )
+        if self._epoch and _not_known_yet(connection, answer):
+            raise Again(_unknown_epoch(self._client, self._epoch))
+        raise self._refused(answer)
+
+    async def _find_epoch(self, connection: Connection) -> int:
+        """The session's epoch; opens the session if it is not open."""
+        answer = await connection.ask(self._opening.ask)
+        if isinstance(answer, q.Opened):
+            return answer.epoch
+        if isinstance(answer, w.RequestRefused) and answer.code == Code.EPOCH:
+            return answer.number
+        raise unwelcome(self._servers, answer)
+
+    async def _send(self, connection: Connection) -> q.Appended | w.AppendRefused:
+        request = w.Append(self._client, self._epoch or 0, self._serial, False, True, [self._parcel.item])
+        before, self.maybe = self.maybe, True
+        connection.send(request)
+        await connection.drain()
+        while True:
+            for message in await connection.receive():
+                if isinstance(message, q.Appended | w.AppendRefused) and message.client == self._client:
+                    taken = isinstance(message, w.AppendRefused) and message.code == Code.LOST_LEADERSHIP
+                    self.maybe = before or taken
+                    return message
+
+    def _refused(self, answer: w.AppendRefused) -> Exception:
+        """The error to raise for a refusal: `Again`, or the error of its verdict."""
+        if answer.code in UNSEEN or answer.code == Code.LOST_LEADERSHIP:
+            return Again(reason_of(self._servers, answer))
+        # The append was sent before, by the process whose append is retried; after a drop nobody can tell of that.
+        return verdict(answer, self._serial, self._epoch or 0, self.maybe or answer.code == Code.DROPPED)
+
+
+def _not_known_yet(connection: Connection, answer: w.RequestRefused | w.AppendRefused) -> bool:
+    """True if the leader has not heard of the epoch that was claimed: it refuses and names itself. No verdict (R22)."""
+    return answer.code == Code.NOT_LEADER and answer.leader == connection.hello.id != 0
+
+
+def _unknown_epoch(client: str, epoch: int) -> Unavailable:
+    return Unavailable(f"no server knows an epoch {epoch} of {client} yet (mistyped?)")

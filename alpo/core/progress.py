@@ -1,0 +1,79 @@
+"""A leader's knowledge of each peer (R12, R16, R17), and the order in which peers are tried as heirs."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from .entries import Entry
+from .members import Identity
+from .messages import Room
+
+NEVER_S = float("-inf")
+
+
+class Progress:
+    """The leader's knowledge of one peer. Times are monotonic seconds."""
+
+    def __init__(self, who: Identity, next_id: int, now_s: float) -> None:
+        self.who = who
+        self.match_id = 0  # the peer has durably accepted the log up to here in this reign
+        self.base_id = next_id - 1  # the last id up to which its log is believed to equal ours
+        self.next_id = next_id  # the next entry to send
+        self.probing = False  # True while heartbeats ask about base_id: no entries are sent
+        self.matched = False  # True once it has accepted base_id in this reign
+        self.last_id = 0  # its log equals ours up to here, on disk or not, by its last answer
+        self.in_flight: deque[tuple[int, int]] = deque()  # (last id, bytes) of each request
+        self.in_flight_bytes = 0
+        self.waiting_since_s = now_s  # since then requests are in flight and nothing more was accepted
+        self.heard_s = now_s
+        self.really_heard = False
+        self.sent_s = NEVER_S
+        self.sent_guaranteed_id = -1
+        self.sent_fully_id = -1
+        self.round = 0  # newest read round that it answered
+        self.accepted_round = 0  # newest read round that it answered by an acceptance
+        self.loading: int | None = None  # generation of the load under way
+        self.loaded: list[Entry] | None = None
+        self.stopping = False
+        self.room = Room.PLENTY  # space on its disk, by its last answer
+        self.doubted_round = 0  # not 0: its disk may have gone back; the answer to this round tells
+        self.doubted_id = 0  # last entry that it had acknowledged when the doubt began
+        self.parting_until_s: float | None = None  # until when a removed member is told so; None: a member
+
+    def rewind(self) -> None:
+        """Forget what is in flight and loaded, and send again from ``base_id`` on (R17)."""
+        self.next_id = self.base_id + 1
+        self.in_flight.clear()
+        self.in_flight_bytes = 0
+        self.loading = None
+        self.loaded = None
+
+    def took(self, match_id: int) -> None:
+        """Note that the peer holds everything up to ``match_id``, durably."""
+        self.matched = True
+        self.probing = False
+        if match_id > self.match_id:
+            self.match_id = match_id
+        self.base_id = self.match_id
+        if self.next_id <= self.match_id:
+            self.next_id = self.match_id + 1
+        while self.in_flight and self.in_flight[0][0] <= self.match_id:
+            self.in_flight_bytes -= self.in_flight.popleft()[1]
+
+    def forgot(self) -> None:
+        """Begin to match anew with a learner whose disk has forgotten entries: it counts for no majority (R31)."""
+        self.match_id = self.last_id = self.doubted_round = 0
+        self.matched = False
+
+
+def next_in_turn(fit: list[Progress], tried: list[int]) -> Progress | None:
+    """The first of ``fit`` whose id is not in ``tried``, which gets that id; None if ``fit`` is empty. Once all were
+    tried, ``tried`` is emptied and all have another turn."""
+    untried = [peer for peer in fit if peer.who.id not in tried]
+    if not untried:
+        tried.clear()
+        untried = fit
+    if not untried:
+        return None
+    tried.append(untried[0].who.id)
+    return untried[0]

@@ -1,0 +1,330 @@
+"""Requests of clients and operators to the core, and its replies. The wire encodes these very types.
+
+The first field is ``origin``, the asker. Between client and server it is the request's number, which the client
+chooses. In the core it is a token of the shell (for a connection and that number): the core never looks inside, and
+puts it into the reply. Requests that a server answers without its core (pages, status, events, backups) are in
+`alpo.wire.requests`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from enum import IntEnum
+from typing import Any, NamedTuple, TypeAlias
+
+from .disk import SessionRow
+
+Origin: TypeAlias = Hashable
+
+
+class Code(IntEnum):
+    """The reasons for refusing a request. Verdicts (R21) leave only once what they rest on is guaranteed."""
+
+    NOT_LEADER = 1  # this transmission was never taken
+    LOST_LEADERSHIP = 2  # it was taken, outcome unknown
+    SERIAL_EXPECTED = 3  # no verdict; ``number``: the serial expected
+    FENCED = 4  # verdict; ``number``: the current epoch
+    SERIAL_REUSED = 5  # verdict
+    SKIPPED = 6  # verdict
+    TOO_OLD = 7  # verdict: neither done nor refused
+    SESSION_EXPIRED = 8  # verdict; ``number``: the horizon, ms
+    EPOCH = 9  # verdict on an open or drop; ``number``: the current epoch (0: none)
+    TOO_MANY_NAMES = 10  # verdict on an open
+    TOO_LARGE = 11  # by the listener; payload or batch over the limit in ``number``
+    OVERLOADED = 12  # by the listener
+    INVALID = 13  # a client id or request that can never be right
+    CANNOT_INIT = 14  # Initialise: ``detail`` says why
+    OUT_OF_RANGE = 15  # reads, trims, cursors: ``detail`` is "first_lsn,last_lsn"
+    NOT_READY = 16  # reads: this server is not VOTING, or cannot serve the read now
+    NO_SPACE = 17  # no verdict; appends and opens: this transmission was not taken, ``detail`` says which disks
+    DROPPED = 18  # verdict: the name was dropped since that epoch; ``number``: the current one (0: it is not open)
+    CANNOT_CHANGE = 30  # changes of the member list, handovers: ``detail`` says why
+    CHANGED = 40  # verdict on a change: what it would change is not as the asker believes; ``detail`` says how it is
+    TOO_MANY_CURSORS = 41  # verdict on a new cursor
+    CURSOR_HOLDS = 42  # verdict on a trim: ``detail`` names the cursor that needs those payloads
+    NO_CURSOR = 43  # verdict on a cursor's drop: there is none of that name, or it is at another LSN
+
+
+class Refused(NamedTuple):
+    """A refusal of ``count`` appends of ``client`` from ``serial`` on; for other requests these are 0 and "".
+
+    ``number`` and ``detail``: see `Code`; ``leader``: with NOT_LEADER and LOST_LEADERSHIP the leader's id, else 0
+    (also: not known).
+    """
+
+    origin: Origin
+    client: str
+    serial: int
+    count: int  # type: ignore[assignment]  # tuple.count is of no use here
+    code: Code
+    number: int = 0
+    leader: int = 0
+    detail: str = ""
+
+
+# -- appends and reads (R21, R25)
+
+
+class AppendRun(NamedTuple):
+    """Appends of one client with serials ``serial``, ``serial + 1``, … (R21).
+
+    ``bodies`` are (count, body) pairs, an entry each, as `Entry` defines them. ``sparse``: the client has
+    nothing else in flight, so its single serial may leave serials out. ``by_hand``: a retry of an append that another
+    process sent. ``epoch``: the one that the client opened; 0 for random clients.
+    """
+
+    origin: Origin
+    client: str
+    epoch: int
+    serial: int
+    bodies: list[tuple[int, bytes]]
+    sparse: bool = False
+    by_hand: bool = False
+
+
+class Appended(NamedTuple):
+    """Success: serials ``serial``, ``serial + 1``, … are guaranteed, each one's first payload at its place in ``lsns``.
+    ``duplicate``: they had been appended before. The origin is not sent: client and serial name the appends."""
+
+    origin: Origin
+    client: str
+    serial: int
+    lsns: list[int]
+    duplicate: bool
+
+
+class ReadIndex(NamedTuple):
+    """A request for the id of the entry up to which a read that begins now must see the log (R25)."""
+
+    origin: Origin
+
+
+class ReadAt(NamedTuple):
+    """Success: the read is to be answered up to and including entry ``id``, from our own disk (R25)."""
+
+    origin: Origin
+    id: int
+
+
+# -- sessions and outcomes (R21, R22)
+
+
+class OpenSession(NamedTuple):
+    """A request to open session ``name`` in place of epoch ``replaces`` (0: none); ``nonce``: 16 bytes, fresh for each
+    epoch replaced (R22)."""
+
+    origin: Origin
+    name: str
+    replaces: int
+    nonce: bytes
+
+
+class Opened(NamedTuple):
+    """Success: the session is open, with its last serial as of its SESSION entry, guaranteed (R22)."""
+
+    origin: Origin
+    epoch: int
+    last_serial: int
+
+
+class DropSession(NamedTuple):
+    """An operator's request to drop session ``name``, if it stands at ``epoch`` (0: at any) (R22)."""
+
+    origin: Origin
+    name: str
+    epoch: int
+
+
+class Dropped(NamedTuple):
+    """Success: the name is dropped, guaranteed; ``epoch`` was its last."""
+
+    origin: Origin
+    epoch: int
+
+
+class ListSessions(NamedTuple):
+    """A request for the session table; judged after a read round, like `Outcome`."""
+
+    origin: Origin
+
+
+class Sessions(NamedTuple):
+    """The session table, guaranteed. The rows are without slots; only client, epoch, last serial, id and time are
+    sent."""
+
+    origin: Origin
+    rows: list[SessionRow]
+    horizon_ms: int
+
+
+class Outcome(NamedTuple):
+    """A request for the fate of append (``client``, ``serial``) of ``epoch`` (0: of any); judged once a read round has
+    confirmed this leader (R21, R25)."""
+
+    origin: Origin
+    client: str
+    serial: int
+    epoch: int = 0
+
+
+class Fate(IntEnum):
+    """The outcome of an append, as far as the session table can tell (R21)."""
+
+    APPENDED = 1
+    NOT_APPENDED = 2  # so far: a transmission on its way may still arrive
+    TOO_OLD = 3  # nobody can tell any more
+
+
+class Told(NamedTuple):
+    """The fate of an append. ``lsn``: its first payload's (0 unless APPENDED). ``birth``: for a name, the epoch with
+    which it was opened first since its last drop; nothing is known from before. 0: the name is not open, or the client
+    is random; None: received in version 1 of the protocol, which does not tell."""
+
+    origin: Origin
+    fate: Fate
+    lsn: int
+    birth: int | None = None
+
+
+# -- operators: the first start, trims, members, leadership (R20, R27 to R29)
+
+
+class Initialise(NamedTuple):
+    """An operator's command to found the cluster (R29)."""
+
+    origin: Origin
+
+
+class Initialised(NamedTuple):
+    """Success: the cluster has started, durably here."""
+
+    origin: Origin
+
+
+class Trim(NamedTuple):
+    """A request that no payload below ``before_lsn`` be served any more (R20); ``force``: even if a cursor is below,
+    which is dropped."""
+
+    origin: Origin
+    before_lsn: int
+    force: bool = False
+
+
+class Trimmed(NamedTuple):
+    """Success: no payload below ``first_lsn`` is served from now on, guaranteed (R20)."""
+
+    origin: Origin
+    first_lsn: int
+
+
+class MemberStep(IntEnum):
+    """The changes that an operator can ask for."""
+
+    ADD = 1
+    REMOVE = 2
+    REPLACE = 3
+
+
+class ChangeMember(NamedTuple):
+    """A request to change member ``id``; ``address`` and ``priority`` are a new member's (REMOVE: "" and 0) (R27)."""
+
+    origin: Origin
+    step: MemberStep
+    id: int
+    address: str
+    priority: int
+
+
+class MembersChanged(NamedTuple):
+    """Success: the change is guaranteed; ``members``: the list with it, plain (R27)."""
+
+    origin: Origin
+    members: list[list[Any]]
+
+
+class Transfer(NamedTuple):
+    """A request that server ``target`` lead (R28)."""
+
+    origin: Origin
+    target: int
+
+
+class HandedOver(NamedTuple):
+    """Success: ``leader`` leads in ``term`` (R28)."""
+
+    origin: Origin
+    leader: int
+    term: int
+
+
+# -- settings and cursors
+
+
+class ShowSettings(NamedTuple):
+    """A request for the replicated settings (rules.md#settings); judged after a read round, like `Outcome`."""
+
+    origin: Origin
+
+
+class ChangeSettings(NamedTuple):
+    """A request to change settings: all of ``changes`` or none. Each is (name, value that the asker believes is in
+    force, value wanted)."""
+
+    origin: Origin
+    changes: tuple[tuple[str, int, int], ...]
+
+
+class SettingsAre(NamedTuple):
+    """The replicated settings, guaranteed; the answer to `ChangeSettings` holds the change."""
+
+    origin: Origin
+    values: dict[str, int]
+
+
+class SetCursor(NamedTuple):
+    """A request to put cursor ``name`` at ``lsn``, the next LSN that its reader needs; judged after a read round."""
+
+    origin: Origin
+    name: str
+    lsn: int
+
+
+class DropCursor(NamedTuple):
+    """A request to drop cursor ``name``, if it is at ``lsn`` (0: wherever it is). ``why``: "operator" or "lag", for the
+    event. ``lsn`` and ``why`` are not sent by clients: the server's own retention uses them."""
+
+    origin: Origin
+    name: str
+    lsn: int = 0
+    why: str = "operator"
+
+
+class CursorIs(NamedTuple):
+    """Success: the cursor is at ``lsn``, or was dropped from there; guaranteed."""
+
+    origin: Origin
+    name: str
+    lsn: int
+
+
+class ListCursors(NamedTuple):
+    """A request for all cursors; judged after a read round, like `Outcome`."""
+
+    origin: Origin
+
+
+class CursorsAre(NamedTuple):
+    """All cursors, (name, LSN), by name; guaranteed. The shell adds how far each is behind before it sends them."""
+
+    origin: Origin
+    rows: tuple[tuple[str, int], ...]
+
+
+#: Requests that are passed to the core as they were received.
+Request: TypeAlias = (
+    OpenSession | DropSession | ListSessions | Outcome | Initialise | Trim | ChangeMember | Transfer | ShowSettings
+    | ChangeSettings | SetCursor | DropCursor | ListCursors
+)
+#: Replies that are sent as the core gives them.
+Answer: TypeAlias = Appended | Opened | Sessions | Told | Trimmed | MembersChanged | HandedOver | SettingsAre
+Reply: TypeAlias = Answer | Refused | ReadAt | Dropped | Initialised | CursorIs | CursorsAre

@@ -1,0 +1,37 @@
+"""All checks of one stage."""
+
+from __future__ import annotations
+
+from alpo.core.entries import Entry
+
+from ..stage import Stage
+from .candidates import CandidateChecks
+from .history import History
+from .leadership import DepositionChecks, ReignChecks
+from .marks import MarkChecks
+from .members import MemberChecks
+from .operators import CursorChecks
+from .safety import Safety
+from .sends import StartChecks
+from .session_tables import TableChecks
+
+
+class Checks:
+    """All checks, which watch ``stage`` from now on. The stage's director tells ``history`` of requests and replies."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.tables = TableChecks(stage.settings)
+        self.safety = Safety(stage, self._guaranteed, lambda: self.lists.latest)
+        self.history = History(self.safety, self.tables.model, stage.settings)
+        self.lists = MemberChecks(stage, self.safety, self.history.floors)
+        # Of two checks that break in one step the first to watch is reported.
+        stage.watchers += [
+            self.safety, self.safety.sends, self.lists, StartChecks(), MarkChecks(stage, self.safety),
+            CandidateChecks(), self.tables, DepositionChecks(stage), ReignChecks(stage),
+            CursorChecks(self.history.state, self.safety),
+        ]
+
+    def _guaranteed(self, entry: Entry) -> None:
+        self.lists.taken(entry)
+        self.tables.guaranteed(entry)
+        self.history.guaranteed(entry)

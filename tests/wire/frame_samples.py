@@ -1,0 +1,75 @@
+"""A message of every type, and its frame, for whoever tests what a frame holds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from alpo.core import messages as m
+from alpo.core import requests as q
+from alpo.core.disk import SessionRow
+from alpo.core.entries import Kind, join_payloads, seal
+from alpo.core.members import Identity, StartStatus
+from alpo.core.ranks import Rank
+from alpo.core.requests import Code, Fate, MemberStep
+from alpo.wire import codec
+from alpo.wire import requests as r
+from alpo.wire.column_pages import PageColumns, pack_page
+
+PAGE = PageColumns((8,), (3,), (1_001,), ("client",), (1,), (5,), (1,), (b"payload",))
+ME, OTHER = Identity(1, b"a" * 16), Identity(2, b"b" * 16)
+RUN = [
+    seal(7, 3, int(Kind.LEADER), 1_000, 5, b"{}"),
+    seal(8, 3, int(Kind.DATA), 1_001, 5, b"payload", "client", 1, 0, 1),
+    seal(9, 3, int(Kind.DATA), 1_002, 6, join_payloads([b"x", b"yy"]), "client", 2, 0, 2),
+]
+MEMBERS = [[1, "h:1", 0, "6161", 2, []], [4, "h:4", -1, "", 1, ["6262"]]]
+ROWS = [
+    SessionRow("client", 0, b"", 0, 2, 9, 1_002, []), SessionRow("name", 8, b"n" * 16, 3, 0, 8, 1_001, [], 8),
+]
+RANK = Rank(3, 9, 0, 1)
+#: A message of every type between servers.
+PEERS: list[m.Message] = [
+    m.CanvassRequest(4, 1, RANK, False), m.CanvassAnswer(4, 1, m.Canvass.YES), m.VoteRequest(4, RANK, True),
+    m.VoteAnswer(4, 4, m.Vote.HELD, 2, RANK, 1_003), m.DeferRequest(4, RANK), m.DeferAnswer(4, 4, m.Defer.DEFERRED),
+    m.AppendRequest(3, 6, 2, 6, 5, 11, RUN), m.AppendAnswer(3, True, 9, 0, 0, 0, 0, 11, 1_004, False),
+    m.HandOver(3), m.WrongIncarnation(b"c" * 16), m.StartQuestion(1, b"d" * 16),
+    m.StartAnswer(1, StartStatus.STARTED, b"d" * 16, (ME, OTHER), b"e" * 16, "[]", "{}"),
+    m.SnapshotPart(3, 1, 0, 2, "{}", (SessionRow("client", 0, b"", 0, 2, 9, 1_002, [(2, 9, 6, 0, b"d" * 16)], 7),)),
+    m.SnapshotAnswer(3, 1, 1, 0), m.Retired(), m.WentBack(3, 9),
+    m.CopyRequest(7, 2), m.CopyAnswer(7, 3, RUN[:1]),
+]
+#: Everything else: hellos, requests, answers.
+OTHERS: list[Any] = [
+    r.PeerHello(1, b"e" * 16, 1, b"a" * 16, "h:1", 2, b"b" * 16, 1_000, 0, (50, 500, 25)),
+    r.ClientHello(1, b"", "alpo-python 1"),
+    r.ServerHello(1, b"e" * 16, 1, 1_000, 0, 1 << 20, 8 << 20, 1024, 2, ((1, "h:1"), (2, "h:2"))),
+    r.Problem(Code.INVALID, "why"), r.Append("client", 0, 1, False, False, [b"one", (2, RUN[2].body)]),
+    q.OpenSession(1, "name", 0, b"n" * 16), q.DropSession(1, "name", 3), q.ListSessions(1), q.Initialise(1),
+    r.Read(1, 1, 0, 0, 0, 1 << 20, True, 0, ""), r.Status(1), q.Appended(None, "client", 1, [5, 6], False),
+    r.Backup(1), r.GiveBack(1), r.BackupHead(1, 4, 2, 9, 4096), r.BackupRows(1, "runs", [(1, 2, 3)]),
+    r.RangeDigest(1, 5, 9), r.DigestIs(1, 5, 9, 4, 7, b"d" * 16),
+    r.ReadColumns(1, 5, 9, 0, 0, 1_000, False, 0, ""), pack_page(1, PAGE, 6, 7, 1),
+    q.Trim(1, 7, False), q.Trimmed(1, 7), q.Outcome(1, "client", 3, 9), q.Told(1, Fate.APPENDED, 5, 7),
+    r.AwaitReplicated(1, 5, 100), r.Replicated(1, False, (2, 3)),
+    q.SetCursor(1, "nightly", 7), q.DropCursor(1, "nightly"), q.ListCursors(1),
+    r.CursorTable(1, [("nightly", 7, 100, 5)]),
+    q.ShowSettings(1), q.ChangeSettings(1, (("window", 1024, 2048),)),
+    q.SettingsAre(1, {"window": 2048, "names_max": 7}),
+    q.ChangeMember(1, MemberStep.ADD, 4, "h:4", -1), q.MembersChanged(1, MEMBERS), q.Transfer(1, 2),
+    q.HandedOver(1, 2, 4),
+    r.AppendRefused("client", 1, 2, Code.NOT_LEADER, 0, 2, "h:2", ""), q.Opened(1, 8, 0),
+    q.Sessions(1, ROWS, 5), q.Initialised(1),
+    q.Dropped(1, 7),
+    r.Page(1, [(8, 3, 1_001, "client", 1, 5, 1, b"payload")], 6, 7, 1),
+    r.ListEvents(1, 0, 5), r.EventList(1, 2, 1_001, [(7, 1_000, "leader", "{}")]),
+    r.StatusAnswer(1, {"id": 1, "members": [{"id": 1, "lag": None}]}),
+    r.RequestRefused(1, Code.OUT_OF_RANGE, 0, 0, "", "1,7"),
+]
+
+
+def frames(version: int = r.VERSION) -> list[bytes]:
+    """Each of them as it travels in this version."""
+    return [
+        *(codec.encode(message, version) for message in OTHERS),
+        *(codec.encode_envelope(m.Envelope(b"e" * 16, ME, OTHER, message), version=version) for message in PEERS),
+    ]
