@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,14 @@ SETTINGS = {
     "spark.sql.shuffle.partitions": "1", "spark.default.parallelism": "1", "spark.sql.session.timeZone": "UTC",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _modules_in_memory() -> None:
+    """Import what Spark's Python workers import: Spark gives a worker 10 s to start, and from a cold disk, beside other
+    tests, the first import may take longer."""
+    modules = "import pyspark.sql.streaming.python_streaming_source_runner, pyspark.worker"
+    subprocess.run([sys.executable, "-c", modules], check=True)
 
 
 @pytest.fixture(scope="session")
