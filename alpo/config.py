@@ -178,6 +178,7 @@ class Config(_Table):
         None, strict=True, pattern=r"^[0-9a-fA-F]{32}$", description="a cluster id of 32 hexadecimal digits"
     )
     auto_init: bool = _switch(True)
+    refused_means_dead: bool = _switch(True)
     insecure: bool = _switch(False)
     log_format: Literal["auto", "console", "json"] = Field("auto", description='"auto", "console" or "json"')
     log_level: Literal["debug", "info", "warning", "error"] = Field(

@@ -292,6 +292,7 @@ def replica_config(config: Config, me: Any) -> ReplicaConfig:
         configured=config.configured,
         settings=config.settings_core,
         auto_init=config.auto_init,
+        refused_means_dead=config.refused_means_dead,
         joining=config.join is not None or has_lost(config.data),
         cluster_wanted=config.cluster_id,
         priority=config.own_line.priority,

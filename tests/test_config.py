@@ -289,7 +289,7 @@ def test_the_example_shows_every_key_with_its_default() -> None:
     compare(plain.member[0], shown["member"][0], set())
     assert set(shown) == set(Config.model_fields) - {"timers", "settings", "limits", "retention", "storage", "join"}
     assert "join = " in EXAMPLE.read_text()
-    for key in ("auto_init", "insecure", "log_format", "log_level"):
+    for key in ("auto_init", "refused_means_dead", "insecure", "log_format", "log_level"):
         assert getattr(plain, key) == shown[key] == Config.model_fields[key].default
 
 

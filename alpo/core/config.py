@@ -14,8 +14,9 @@ class ReplicaConfig:
 
     ``address``: where other servers reach this one; ``configured`` and ``settings``: the members and settings of a
     first start, which needs no operator's command if ``auto_init`` (R29); ``priority``: used while the server is in no
-    member list. The timers, in seconds, are equal on all members: ``election_timeout_s`` is at least five
-    heartbeats, ``stagger_s`` a twentieth of it by default.
+    member list; ``refused_means_dead``: a refused connection tells that the leader is gone (R33). The timers, in
+    seconds, are equal on all members: ``election_timeout_s`` is at least five heartbeats, ``stagger_s`` a twentieth of
+    it by default.
     """
 
     me: Identity
@@ -23,6 +24,7 @@ class ReplicaConfig:
     configured: tuple[Configured, ...]
     settings: Settings = field(default_factory=Settings)
     auto_init: bool = True
+    refused_means_dead: bool = True
     priority: int = 0
     heartbeat_s: float = 0.1
     election_timeout_s: float = 0.5

@@ -67,27 +67,48 @@ class Cycle:
 
 class Election:
     """The election timer, canvass and candidacy of a server that does not lead, and its answers to those of others.
-    ``timer_s``: the time to canvass, monotonic seconds; ``round``: the canvass under way; ``cycle``: the candidacy."""
+    ``timer_s``: the time to canvass, monotonic seconds; ``round``: the canvass under way; ``cycle``: the candidacy;
+    ``leader_gone``: the process that led this term is gone (R33)."""
 
     def __init__(self, shared: Shared) -> None:
         self._r = shared
         self.timer_s = NEVER_S
         self.round: Round | None = None
         self.cycle: Cycle | None = None
+        self.leader_gone = False
         self._round_number = 0
         self._known_ranks: dict[int, Rank] = {}  # ranks of the candidates of the present term
 
     # -- time -------------------------------------------------------------------------------------------
 
     def restart_timer(self) -> None:
-        """Set the timer to an election timeout from now, plus a stagger for each voter with a higher (priority, id),
-        the last leader not counted (rules.md#timers)."""
+        """Set the timer to an election timeout from now, plus a stagger for each voter that goes before this one
+        (rules.md#timers)."""
+        cfg = self._r.cfg
+        self.timer_s = self._r.now_s + cfg.election_timeout_s + self._turn() * cfg.stagger_s
+
+    def _turn(self) -> int:
+        """The number of voters with a higher (priority, id) than this server's, the last leader not counted."""
         r = self._r
         me = r.members.latest.get(r.me.id)
         mine = (me.priority if me else r.cfg.priority, r.me.id)
-        last_leader = r.last_leader_id
-        k = sum(1 for m in r.members.latest.voters if (m.priority, m.id) > mine and m.id != last_leader)
-        self.timer_s = r.now_s + r.cfg.election_timeout_s + k * r.cfg.stagger_s
+        return sum(1 for m in r.members.latest.voters if (m.priority, m.id) > mine and m.id != r.last_leader_id)
+
+    def on_peer_gone(self, who: Identity) -> None:
+        """Count the leader of our term as not heard if ``who`` is that very process, and canvass soon, the best ranked
+        first (R33). By itself this deposes nobody: voters that still hear the leader answer so."""
+        r = self._r
+        if r.cfg.refused_means_dead and r.state is State.PASSIVE and r.leader == who and not self.leader_gone:
+            self.leader_gone = True
+            r.out.event("leader_gone", leader=who.id, term=r.term)
+            self.timer_s = min(self.timer_s, r.now_s + r.cfg.stagger_s * (0.5 + self._turn()))
+            if self.round is not None:
+                self.round.ends_s = min(self.round.ends_s, r.now_s + self._round_s())
+
+    def _round_s(self) -> float:
+        """The random length of a canvass round: about a heartbeat, or a stagger or two while the leader is gone."""
+        cfg, random = self._r.cfg, self._r.rng.random()
+        return cfg.stagger_s * (1 + random) if self.leader_gone else cfg.heartbeat_s * (0.5 + random)
 
     def canvass_within_h(self) -> None:
         """End the canvass, and set the timer to a random moment within a heartbeat (R2 after TERM, and R9)."""
@@ -95,11 +116,13 @@ class Election:
         self.round = None
 
     def live_leader(self) -> bool:
-        """True if this server leads, or heard its leader within an election timeout less a heartbeat."""
+        """True if this server leads, or heard its leader within an election timeout less a heartbeat, and the leader's
+        process is not known to be gone."""
         r = self._r
         if r.state is State.LEADER:
             return True
-        return r.heard_s is not None and r.now_s - r.heard_s < r.cfg.election_timeout_s - r.cfg.heartbeat_s
+        heard = r.heard_s is not None and r.now_s - r.heard_s < r.cfg.election_timeout_s - r.cfg.heartbeat_s
+        return heard and not self.leader_gone
 
     def _another_leads(self, asker: Identity) -> bool:
         """True if there is a live leader, and it is not ``asker`` (which leads no more if it asks for votes)."""
@@ -138,13 +161,11 @@ class Election:
             earlier = {**before.earlier, before.number: before.began_s}
             earlier = {n: at_s for n, at_s in earlier.items() if r.now_s - at_s < r.cfg.election_timeout_s}
         self._round_number += 1
-        ends_s = r.now_s + r.cfg.heartbeat_s * (0.5 + r.rng.random())
-        self.round = Round(self._round_number, again, r.now_s, ends_s, earlier)
+        self.round = Round(self._round_number, again, r.now_s, r.now_s + self._round_s(), earlier)
         self.timer_s = r.now_s
-        silent_ms = None if r.heard_s is None else round((r.now_s - r.heard_s) * 1000)
         r.out.event(
             "canvass", term=r.term + 1, round=self._round_number, again=again, leader=r.last_leader_id,
-            silent_ms=silent_ms,
+            silent_ms=None if r.heard_s is None else round((r.now_s - r.heard_s) * 1000),
         )
         request = CanvassRequest(r.term + 1, self._round_number, r.rank, again)
         for voter in r.members.other_voters():
@@ -185,8 +206,7 @@ class Election:
         # Only so does a canvass move the asker's term: else a server with the newest log, behind in terms, could never
         # win.
         if answer.term > r.term:
-            r.adopt_term(answer.term)
-            return
+            return r.adopt_term(answer.term)
         round = self.round
         if round is None or not r.members.latest.is_voter(sender):
             return
@@ -200,8 +220,7 @@ class Election:
         elif answer.answer is Canvass.RIVAL:
             round.rival = True
         elif answer.answer is Canvass.TERM:
-            self.canvass_within_h()
-            return
+            return self.canvass_within_h()
         self._settle_round()
 
     def _fresher_stands(self) -> None:
@@ -217,7 +236,7 @@ class Election:
         r = self._r
         r.set_term(r.term + 1, vote=r.me.id)
         r.become_candidate()
-        self.round = None
+        self.round, self.leader_gone = None, False
         spread_s = r.cfg.election_timeout_s * (0.5 + 0.5 * r.rng.random())
         self.cycle = Cycle(spread_s, handed_over)
         r.out.event("candidate", term=r.term, rank=list(r.rank), handed_over=handed_over)
@@ -283,8 +302,7 @@ class Election:
         """Count a voter's answer. A higher term ends the candidacy, unless the answer is LEADER."""
         r, cycle = self._r, self.cycle
         if answer.answer is not Vote.LEADER and answer.term > r.term:
-            r.adopt_term(answer.term)
-            return
+            return r.adopt_term(answer.term)
         if cycle is None or answer.request_term != r.term or not r.members.latest.is_voter(sender):
             return
         r.note_clock(sender.id, answer.wall_ms)
@@ -309,7 +327,7 @@ class Election:
         else:
             self._ask_to_defer(again=False)
 
-    # -- deferral (R5-R7) -------------------------------------------------------------------------------
+    # -- deferral (R5-R7), handing over (R28) -----------------------------------------------------------
 
     def _ask_to_defer(self, *, again: bool) -> None:
         """Ask other candidates that hold votes, and do not outrank this one, to defer, if it is electable (R5, R6).
@@ -348,8 +366,7 @@ class Election:
         """Stand again in the next term once enough rivals have deferred (R7); give up if one leads or outranks us."""
         r, cycle = self._r, self.cycle
         if answer.term > r.term:
-            r.adopt_term(answer.term)
-            return
+            return r.adopt_term(answer.term)
         if cycle is None or answer.request_term != r.term:
             return
         if answer.answer is Defer.DEFERRED:
@@ -359,8 +376,6 @@ class Election:
                 self.stand(handed_over=cycle.handed_over)
         elif answer.answer in (Defer.LEADER, Defer.OUTRANKED):
             r.become_passive()
-
-    # -- handed over (R28) ------------------------------------------------------------------------------
 
     def on_hand_over(self, sender: Identity, message: HandOver) -> None:
         """Stand for election at once: the leader of our term hands over to this server (R28)."""
@@ -373,13 +388,13 @@ class Election:
         self.round = None
 
     def leave(self) -> None:
-        """End the canvass and the candidacy under way."""
-        self.round = None
-        self.cycle = None
+        """End the canvass and the candidacy under way: a leader was heard, or this server leads, or is passive."""
+        self.round, self.cycle, self.leader_gone = None, None, False
 
     def new_term(self) -> None:
         """Forget what belonged to the term before: ranks of candidates, and the canvass, which begins again within a
         heartbeat."""
         self._known_ranks.clear()
+        self.leader_gone = False
         if self.round is not None:
             self.canvass_within_h()

@@ -32,6 +32,13 @@ class Disconnected(NamedTuple):
     peer: int
 
 
+class PeerGone(NamedTuple):
+    """The process ``peer`` is gone: all its connections have ended, all that came over them was posted before, and its
+    host refuses a new one (R33)."""
+
+    peer: Identity
+
+
 class PeerAddress(NamedTuple):
     """The address that a peer's hello gave. Addresses are hints (R27)."""
 
@@ -100,6 +107,6 @@ class Tick(NamedTuple):
 
 
 Input: TypeAlias = (
-    Received | Connected | Disconnected | PeerAddress | Persisted | Loaded | Clean | Space | DamageFound | CopyLoaded
-    | SnapshotLoaded | AppendRun | ReadIndex | Request | Stop | Tick
+    Received | Connected | Disconnected | PeerGone | PeerAddress | Persisted | Loaded | Clean | Space | DamageFound
+    | CopyLoaded | SnapshotLoaded | AppendRun | ReadIndex | Request | Stop | Tick
 )

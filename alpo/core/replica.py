@@ -117,7 +117,7 @@ class Replica:
     def leader_id(self) -> int:
         if self.state is State.LEADER:
             return self.me.id
-        return self.leader.id if self.leader is not None else 0
+        return self.leader.id if self.leader is not None and not self.election.leader_gone else 0
 
     @property
     def readable_id(self) -> int:

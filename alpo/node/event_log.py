@@ -68,6 +68,7 @@ EVENTS: dict[str, tuple[str, str]] = {
     "election_cycle_ended": ("info", "nobody won in time; it tries again"),
     "candidate": ("info", "it stands for election in `term`"),
     "vote": ("info", "it votes for `to` in `term`"),
+    "leader_gone": ("info", "the process of `leader` is gone: its connections have ended, its host refuses new ones"),
     "deferred": ("info", "it makes way for `to`, which has the better claim"),
     "leader": ("info", "it leads `term`"),
     "following": ("info", "it follows `leader` in `term`"),

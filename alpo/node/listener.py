@@ -254,6 +254,7 @@ class Listener:
         finally:
             if self._routes.accepted.get(who) is route:
                 self._forget(who)
+                self._peers.accepted_ended(who)
 
     def _admit(self, who: Identity, route: Route, number: int) -> None:
         """Register the route. Closes an older one of the same server or, if too many unlisted servers are connected,

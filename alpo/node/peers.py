@@ -11,6 +11,8 @@ Laws:
 * A peer that answers with another disk than the listed one is kept only for a while if it has other addresses: the
   server that was replaced may still run at its own.
 * The replaced disk speaks for nobody: its answer tells neither whether the member is up nor where.
+* A full connection that has ended is dialled again at once. The core gets `PeerGone` once that was refused, the peer's
+  own connection to this server has ended too, and everything that came over either was posted (R33).
 * The pause between attempts is at most `_RETRY_S_MAX`, and ends early when the peer itself dials.
 * One outage is one ``peer_lost``, one ``peer_unreachable`` if it lasts, one ``peer_connected`` at its end. Until the
   first start is done nothing is an outage: what that waits for is reported by itself.
@@ -24,7 +26,7 @@ import socket
 import trio
 
 from alpo.addresses import AddressError, parse_address
-from alpo.core.inputs import Connected, Disconnected, PeerAddress, Received
+from alpo.core.inputs import Connected, Disconnected, PeerAddress, PeerGone, Received
 from alpo.core.members import Identity
 from alpo.core.messages import START_ONLY
 from alpo.core.requests import Code
@@ -65,6 +67,10 @@ class Peer:
         self.trouble = "not tried yet"
         self.route: Route | None = None
         self.incarnation = b""
+        #: Identity that answered the last full connection, and the address dialled; None before.
+        self.answered: tuple[Identity, str] | None = None
+        #: True from when that address refuses connections until one opens, in either direction.
+        self.refused = False
         #: Protocol version to try next: the newest, or an older one that the peer has just named.
         self.version = VERSION
         #: Set while the other side has said that it is stopping.
@@ -161,7 +167,7 @@ class Peers:
         now open a full connection."""
         peer = self.by_id.get(who.id)
         if peer is not None and not self._was_replaced(who):
-            peer.said_address = address
+            peer.said_address, peer.refused = address, False
             if open_for_all:
                 self._reopen(peer)
             peer.kick()
@@ -188,21 +194,42 @@ class Peers:
         while peer.id in self._wanted():
             was_up = False
             addresses = self._addresses(peer)
+            began_s = trio.current_time()
             if addresses:
+                address = peer.next_address(addresses)
                 try:
-                    was_up = await self._session(peer, peer.next_address(addresses))
+                    was_up = await self._session(peer, address)
                 except OlderVersion as older:
                     peer.version = older.version
                     peer.stay()
                     continue
                 except (LinkClosed, FrameError, WireError, OSError, trio.TooSlowError, AddressError) as error:
                     self._note_trouble(peer, str(error) or "no answer in time")
+                    if peer.answered is not None and peer.answered[1] == address and _is_refused(error):
+                        peer.refused = True
+                        self._tell_if_gone(peer)
             peer.version = VERSION  # by now another release may run there
+            if was_up and trio.current_time() - began_s > heartbeat_s:
+                peer.stay()
+                continue
             pause_s = heartbeat_s / 2 if was_up else min(pause_s * 2, _RETRY_S_MAX)
             if await peer.pause(pause_s, heartbeat_s / 2):
                 pause_s = heartbeat_s / 2
         self._end_outage(peer)
         del self.by_id[peer.id]
+
+    def accepted_ended(self, who: Identity) -> None:
+        """Note that the connection that ``who`` had dialled has ended, and that all that came over it was posted."""
+        peer = self.by_id.get(who.id)
+        if peer is not None and peer.answered is not None and peer.answered[0] == who:
+            self._tell_if_gone(peer)
+
+    def _tell_if_gone(self, peer: Peer) -> None:
+        """Tell the core if the peer's process must be gone: refused, and no connection left in either direction."""
+        if peer.refused and peer.answered is not None and peer.route is None:
+            if peer.answered[0] not in self._routes.accepted:
+                self._driver.post(PeerGone(peer.answered[0]))
+                self._driver.kick(at_once=True)
 
     def _note_trouble(self, peer: Peer, trouble: str) -> None:
         if not peer.trouble:
@@ -248,6 +275,9 @@ class Peers:
                 and target.incarnation and hello.incarnation == target.incarnation
             )
             route = Route(link, full, version)
+            peer.refused = False
+            if full:
+                peer.answered = Identity(hello.id, hello.incarnation), address
             stay_s = math.inf if full or self._is_listed(peer) or len(self._addresses(peer)) == 1 else (
                 _STRANGER_TIMEOUTS * self._us.timers_ms[1] / 1000
             )
@@ -351,6 +381,13 @@ def take_messages(driver: Driver, route: Route, who: Identity, bodies: list[Body
         driver.post(Received(envelope, now_s))
     if bodies:
         driver.kick(at_once=True)
+
+
+def _is_refused(error: BaseException) -> bool:
+    """True if the host answered that nobody listens there, at every address that its name stands for."""
+    cause = error.__cause__
+    causes = cause.exceptions if isinstance(cause, BaseExceptionGroup) else (cause,)
+    return all(isinstance(each, ConnectionRefusedError) for each in causes)
 
 
 async def _connect(address: str) -> socket.socket:

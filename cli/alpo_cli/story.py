@@ -134,8 +134,9 @@ def _returns(event: ServerEvent, before: Reign | None, since_ms: int, until_ms: 
 
 
 def _disturbs(event: ServerEvent, before: Reign | None) -> bool:
-    if event.name in ("peer_lost", "peer_unreachable"):
-        return before is not None and event.fields.get("peer") == before.leader
+    if event.name in ("peer_lost", "peer_unreachable", "leader_gone"):
+        whom = event.fields.get("leader" if event.name == "leader_gone" else "peer")
+        return before is not None and whom == before.leader
     return event.name in _DISTURBANCES
 
 
@@ -228,6 +229,7 @@ _PHRASES: dict[str, Callable[[Fields], str]] = {
         ", told so by the leader" if f.get("handed_over") else ""
     ),
     "vote": lambda f: f"votes for server {f.get('to')} in term {f.get('term')}",
+    "leader_gone": lambda f: f"finds the process of server {f.get('leader')} gone: its host refuses connections",
     "deferred": lambda f: f"makes way for server {f.get('to')}, whose log or rank is higher (term {f.get('term')})",
     "election_cycle_ended": lambda f: (
         f"finds no majority in term {f.get('term')} (votes of {servers(f.get('granted'))})"

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, get_type_hints
 from alpo.core import inputs, requests
 from alpo.core.entries import DamagedEntry, join_payloads, split_payloads
 from alpo.core.inputs import Input
+from alpo.core.members import Identity
 from alpo.core.messages import Room
 from alpo.core.requests import MemberStep
 from alpo.core.settings import Settings
@@ -224,6 +225,16 @@ def _read_hello(words: Words, names: Names) -> Input:
     return inputs.PeerAddress(peer, _hex(words, "incarnation", fields.get("incarnation", "")), address)
 
 
+def _write_gone(x: inputs.PeerGone, names: Names) -> str:
+    return f"{x.peer.id} incarnation={x.peer.incarnation.hex()}"
+
+
+def _read_gone(words: Words, names: Names) -> Input:
+    peer = words.whole("the peer")
+    fields = dict(words.pairs(("incarnation",), "field of a process"))
+    return inputs.PeerGone(Identity(peer, _hex(words, "incarnation", fields.get("incarnation", ""))))
+
+
 def _write_change(x: requests.ChangeSettings, names: Names) -> str:
     return " ".join(f"{name}={old}:{wanted}" for name, old, wanted in x.changes)
 
@@ -253,6 +264,7 @@ _FORMS = {
     "change": _Form(requests.ChangeSettings, _write_change, _read_change),
     "init": _of_fields(requests.Initialise),
     "hello": _Form(inputs.PeerAddress, _write_hello, _read_hello),
+    "gone": _Form(inputs.PeerGone, _write_gone, _read_gone),
     "trim": _of_fields(requests.Trim, "a trim"),
     "clean": _of_fields(inputs.Clean, "a cleaning"),
     "space": _Form(inputs.Space, lambda x, names: f"{x.room.name.lower()} free={x.free_bytes}", _read_space),

@@ -71,8 +71,7 @@ class Cluster:
         self._may_stop = dict.fromkeys(ids, False)
         self.connections = Connections(self.stage, self.links, self.rng, self.after, self.poke)
         self.disks = Disks(self.stage, self.safety, self.lists)
-        self.initialised = o.auto_init
-        self._founded = False
+        self.initialised, self._founded = o.auto_init, False
         self._kept = False  # what is being sent may arrive again
         for host in self.stage.hosts.values():
             self.stage.set_clock(host.id, 1 + self.rng.uniform(-o.drift, o.drift), self.rng.randrange(-2000, 2000))
@@ -148,6 +147,7 @@ class Cluster:
     def crash(self, id: int) -> None:
         """End a server's process, if it is up. The group of writes under way is on disk then with probability 1/2."""
         if self.up(id):
+            self.connections.ends(id)
             self.stage.crash(id, self._committing[id] if self.rng.random() < 0.5 else 0)
             self.paused_until[id] = 0
 
@@ -302,6 +302,7 @@ class Cluster:
         """Put the writes of a process that was told to stop on disk, end the process, and schedule its next boot."""
         host = self.stage.hosts[id]
         if host.boots == boots and host.replica is not None:
+            self.connections.ends(id)
             self.stage.crash(id, len(host.writes))
             self.after(self.span_us(), self.boot, id)
 

@@ -5,6 +5,8 @@ Laws:
 * A request leaves over the connection that its sender dialled, an answer over the one that its addressee dialled.
 * A connection is full if its two ends are of one cluster and the dialler's list has the other end's incarnation; any
   other connection carries only what unstarted servers may say to each other (START_ONLY).
+* Servers mostly find out that a process has ended: they are refused a new connection (R33). If its host lost power,
+  nobody hears of it.
 * A server whose list or cluster has changed dials again where that makes a difference.
 """
 
@@ -13,7 +15,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from alpo.core.inputs import PeerAddress
+from alpo.core.inputs import PeerAddress, PeerGone
+from alpo.core.members import Identity
 from alpo.core.messages import REQUESTS, START_ONLY, Envelope
 from alpo.core.replica import Replica
 
@@ -59,6 +62,25 @@ class Connections:
         self._seen.pop(id, None)
         for pair in [pair for pair in self._full if id in pair]:
             del self._full[pair]
+
+    def ends(self, id: int) -> None:
+        """Let the servers that have a connection with a process that ends be refused a new one, or hear nothing."""
+        who = self._stage.hosts[id].running.me
+        if self._rng.random() < 0.3:
+            return
+        for host in self._stage.hosts.values():
+            known = (host.id, id) in self._full or (id, host.id) in self._full
+            if known and host.replica is not None and self._links.connected(host.id, id):
+                self._after(self._rng.randrange(200, 5 * MS), self._refused, host.id, host.boots, who)
+
+    def _refused(self, id: int, boots: int, who: Identity) -> None:
+        host = self._stage.hosts[id]
+        if host.replica is None or host.boots != boots or not self._links.connected(id, who.id):
+            return
+        if self._stage.hosts[who.id].replica is None:  # else a new process takes connections
+            self._drop(id, who.id)
+            self._stage.ask(id, PeerGone(who))
+            self._poke(host)
 
     def connect(self, a: int, b: int) -> None:
         """Let two servers dial each other, a little later."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from alpo.core.inputs import Stop
+from alpo.core.inputs import PeerGone, Stop
 from alpo.core.messages import Room
 
 from .cluster import Cluster
@@ -175,6 +175,15 @@ class Faults:
             self._c.connections.disconnect(id, other)
             self._c.connections.connect(id, other)
 
+    def refuse(self, id: int) -> None:
+        """Let servers be refused in the name of one that lives, as by a proxy in between (R33)."""
+        host = self._c.stage.hosts[id]
+        if host.replica is not None:
+            who = host.replica.me
+            for other in self._c.links.ids:
+                if other != id and self._c.up(other) and self._c.rng.random() < 0.5:
+                    self._c.ask(other, PeerGone(who))
+
 
 _FAULTS: dict[str, Callable[[Faults, int], None]] = {
     "crash": Faults.crash,
@@ -194,4 +203,5 @@ _FAULTS: dict[str, Callable[[Faults, int], None]] = {
     "stop": Faults.stop,
     "reset": Faults.reset,
     "move": Faults.move,
+    "refuse": Faults.refuse,
 }

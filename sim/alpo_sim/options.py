@@ -125,6 +125,8 @@ class Options:
         drawn["last_down"] = rng.randint(0, (size - 1) // 2) if rng.random() < 0.5 else 0
         if random.Random(f"damage {seed}").random() < 0.3:  # a generator of its own, as in `_keepers`
             drawn["faults"] += ("damage",)
+        if random.Random(f"refuse {seed}").random() < 0.3:
+            drawn["faults"] += ("refuse",)
         drawn |= _members(seed, size, drawn["wipes"])
         drawn["aimed"] = random.Random(f"aimed {seed}").random() < 0.5
         return Options(seed, **(drawn | fixed))

@@ -29,7 +29,7 @@ class Cluster(Stage, Watcher):
 
     def __init__(
         self, size: int = 3, seed: int = 0, *, loss: float = 0.0, duplication: float = 0.0, auto_init: bool = True,
-        **limits: int,
+        **limits: Any,
     ) -> None:
         super().__init__(size, seed, auto_init=auto_init, limits=limits)
         self.rng = random.Random(seed)

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alpo.core.entries import join_payloads
-from alpo.core.inputs import PeerAddress, Stop
+from alpo.core.inputs import PeerAddress, PeerGone, Stop
+from alpo.core.members import Identity
 from alpo.core.messages import Message
 from alpo.core.requests import AppendRun, DropSession, Initialise, ListSessions, OpenSession, ReadIndex
 from alpo.core.settings import Settings
@@ -42,6 +43,7 @@ requests = st.one_of(
     st.builds(ReadIndex, parties),
     st.builds(Initialise, parties),
     st.builds(PeerAddress, ids, st.binary(max_size=16), st.text(max_size=10)),
+    st.builds(PeerGone, st.builds(Identity, ids, st.binary(max_size=16))),
     st.just(Stop()),
 )
 words = st.text("abcXYZ019._-", min_size=1, max_size=8)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, get_args
 
-from alpo.core.inputs import Input, Received
+from alpo.core.inputs import Input, PeerGone, Received
 from alpo.core.members import Identity
 from alpo.core.messages import AppendAnswer, DeferRequest, HandOver, SnapshotAnswer, VoteRequest
 from alpo.core.ranks import State
@@ -52,6 +52,7 @@ class DepositionChecks(Watcher):
         self._since_us: dict[int, int] = {}  # server -> since when it follows, or is, this leader
         self._canvass_us: dict[int, int] = {}  # server -> when it last canvassed
         self._began_us: dict[int, int] = {}  # term -> when the latest canvass for it began
+        self._gone: set[int] = set()  # servers that were told that their leader is gone, and did not hear it since
         self._leader: dict[int, Identity | None] = {}  # server -> whom it followed after its last step
 
     def booted(self, host: Host) -> None:
@@ -59,13 +60,17 @@ class DepositionChecks(Watcher):
         self._seen[host.id] = replica.term, replica.state, replica.heard_s
         self._since_us[host.id] = self._stage.now_us
         self._leader[host.id] = None
+        self._gone.discard(host.id)
         self._canvass_us.pop(host.id, None)
 
     def stepped(self, host: Host, inputs: Sequence[Input], ready: Ready) -> None:
         replica = host.running
         before, leader = self._seen.get(host.id), self._leader.get(host.id)
         self._leader[host.id] = replica.leader
-        now = term, state, _ = replica.term, replica.state, replica.heard_s
+        now = term, state, heard_s = replica.term, replica.state, replica.heard_s
+        if leader is not None and any(isinstance(each, PeerGone) and each.peer == leader for each in inputs):
+            self._gone.add(host.id)
+            self._since_us[host.id] = self._stage.now_us
         for event in ready.events:
             if event.name == "canvass":
                 self._canvass_us[host.id] = self._stage.now_us
@@ -76,6 +81,8 @@ class DepositionChecks(Watcher):
         self._seen[host.id] = now
         if before is not None and term > before[0]:
             self._check_refused(host, before, leader, inputs)
+        if before is not None and heard_s not in (None, before[2]):
+            self._gone.discard(host.id)
         if before is None or before[:2] != (term, state) or _was_alone(host, before[2]):
             if before is not None and before[1] is State.LEADER and term > before[0]:
                 self._check(host, before[0], term)
@@ -112,6 +119,7 @@ class DepositionChecks(Watcher):
             return  # other messages may be the reason
         asker = next(e.envelope.sender for e in inputs if isinstance(e, Received) and e.envelope.message is higher[0])
         live = heard_s is not None and host.mono_s(self._stage.now_us) - heard_s < _patience_s(host)
+        live = live and host.id not in self._gone
         if (live or state is State.LEADER) and leader != asker and not higher[0].handed_over:
             raise Broken("disturbed", f"server {host.id} of term {term} has a live leader, and moves to term "
                          f"{higher[0].term} for server {asker.id}, which asks for votes")
@@ -145,6 +153,8 @@ class DepositionChecks(Watcher):
         if host is leader:
             return True
         if replica is None or replica.term != led or replica.leader is None or replica.leader.id != leader.id:
+            return False
+        if id in self._gone:
             return False
         heard_s, patience_s = replica.heard_s, _patience_s(host)
         return heard_s is not None and host.mono_s(self._stage.now_us) - heard_s < patience_s

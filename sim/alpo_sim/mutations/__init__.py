@@ -22,11 +22,11 @@ from .snapshots import SNAPSHOTS
 
 def _order(mutation: Mutation) -> tuple[int, int, str]:
     name = mutation.name
-    return "MNSP".index(name[0]), int("".join(filter(str.isdigit, name))), name
+    return "MNSGP".index(name[0]), int("".join(filter(str.isdigit, name))), name
 
 
 _ALL = (*SNAPSHOTS, *DISKS, *ELECTIONS, *LOG, *MARKS, *MEMBERS, *OPERATORS, *SESSIONS)
-#: Name -> mutation, in the order M, N, S, P.
+#: Name -> mutation, in the order M, N, S, G, P.
 MUTATIONS = {m.name: m for m in sorted(_ALL, key=_order)}
 
 __all__ = ["MUTATIONS", "Mutation"]

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from alpo.core import dispatch
 from alpo.core.election import Election
 from alpo.core.first_start import FirstStart
+from alpo.core.inputs import PeerGone
 from alpo.core.members import MemberList
 from alpo.core.messages import (
     CanvassAnswer,
@@ -28,7 +29,7 @@ from .fault_plans import behind_in_terms, dead_holder, long_suffix, lost_disk, l
 from .first_starts import Birth, OldAnswers
 from .log import LOST
 from .mutation import Mutation, edit
-from .planned import Once, once, repeated
+from .planned import Once, Repeated, once, repeated
 from .worlds import BUSY, COLLIDING, IDLE, LATER, SLOW, SOUND, planned, world
 
 
@@ -109,6 +110,25 @@ def refused_by_a_better_one(w: Once) -> Iterator[int]:
     yield 20 * MS
     w.drops = lambda x: False
     w.set_cuts([])
+    yield SECOND
+
+
+def one_false_hint(w: Repeated) -> Iterator[int]:
+    """One server is refused in the name of the leader, which lives."""
+    leader, hinted, *_ = w.cast()
+    w.ask(hinted, PeerGone(w.stage.hosts[leader].running.me))
+    yield SECOND
+
+
+def a_late_hint(w: Repeated) -> Iterator[int]:
+    """The leader's process ends, another leads, and only then all others notice that the first one is gone."""
+    old, *others = w.cast()
+    who, term = w.stage.hosts[old].running.me, w.term(old)
+    w.crash(old)
+    yield from w.waits(lambda: any(w.leads(id, term) for id in others))
+    yield 200 * MS
+    for id in others:
+        w.ask(id, PeerGone(who))
     yield SECOND
 
 
@@ -285,5 +305,17 @@ ELECTIONS = (
             "elif r.state is State.CANDIDATE and r.rank > request.rank:", "elif False:",
         )),),
         _CALM, ("disturbed",), makes=once(refused_by_a_better_one),
+    ),
+    Mutation(
+        "G1", "R33", "a server that is told that the leader's process is gone stands at once",
+        "a server that alone is refused in the leader's name deposes a healthy leader",
+        (edit(Election, "on_peer_gone", ("self.timer_s = min(", "self.stand(handed_over=False) or min(")),),
+        _CALM, ("disturbed",), makes=repeated(one_false_hint),
+    ),
+    Mutation(
+        "G2", "R33", "news of any process that is gone counts for the present leader",
+        "late news of the leader before deposes the present one",
+        (edit(Election, "on_peer_gone", (" and r.leader == who and ", " and ")),),
+        planned(network=SOUND, load=IDLE, seconds=6, servers=5), ("disturbed",), makes=repeated(a_late_hint),
     ),
 )
