@@ -212,7 +212,7 @@ ELECTIONS = (
     Mutation(
         "P13", "R1", "a canvasser that is told of a higher term keeps its own",
         "the freshest log, behind in terms, never wins: no leader for ever",
-        (edit(Election, "on_canvass_answer", ("r.adopt_term(answer.term)", "pass")),),
+        (edit(Election, "on_canvass_answer", ("return r.adopt_term(answer.term)", "return")),),
         planned(), ("no progress",), makes=repeated(behind_in_terms),
     ),
     Mutation(
