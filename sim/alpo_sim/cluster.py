@@ -69,7 +69,7 @@ class Cluster:
         self._committing = dict.fromkeys(ids, 0)  # writes in the group under way
         self._group = dict.fromkeys(ids, 0)  # its number: no group is finished twice
         self._may_stop = dict.fromkeys(ids, False)
-        self.connections = Connections(self.stage, self.links, self.rng, self.after, self.poke)
+        self.connections = Connections(self.stage, self.links, self.rng, self.after, self.poke, o.refusals)
         self.disks = Disks(self.stage, self.safety, self.lists)
         self.initialised, self._founded = o.auto_init, False
         self._kept = False  # what is being sent may arrive again

@@ -5,8 +5,7 @@ Laws:
 * A request leaves over the connection that its sender dialled, an answer over the one that its addressee dialled.
 * A connection is full if its two ends are of one cluster and the dialler's list has the other end's incarnation; any
   other connection carries only what unstarted servers may say to each other (START_ONLY).
-* Servers mostly find out that a process has ended: they are refused a new connection (R33). If its host lost power,
-  nobody hears of it.
+* Servers may find out that a process has ended: they are refused a new connection (R33).
 * A server whose list or cluster has changed dials again where that makes a difference.
 """
 
@@ -35,12 +34,15 @@ def is_full(dialler: Replica, other: Replica) -> bool:
 class Connections:
     """All connections between servers, by (dialler, other).
 
-    ``after(delay_us, call, *args)`` schedules a call; ``poke(host)`` lets a server take its waiting inputs.
+    ``after(delay_us, call, *args)`` schedules a call; ``poke(host)`` lets a server take its waiting inputs;
+    ``refusals``: see `Options.refusals`.
     """
 
     def __init__(
         self, stage: Stage, links: Links, rng: random.Random, after: Callable[..., None], poke: Callable[[Host], None],
+        refusals: float,
     ) -> None:
+        self._refusals = refusals
         self._stage, self._links, self._rng, self._after, self._poke = stage, links, rng, after, poke
         ids = list(stage.hosts)
         #: (source, target) -> how often that direction was cut or made anew. Each time an ordered network loses the
@@ -66,7 +68,7 @@ class Connections:
     def ends(self, id: int) -> None:
         """Let the servers that have a connection with a process that ends be refused a new one, or hear nothing."""
         who = self._stage.hosts[id].running.me
-        if self._rng.random() < 0.3:
+        if not self._refusals or self._rng.random() >= self._refusals:
             return
         for host in self._stage.hosts.values():
             known = (host.id, id) in self._full or (id, host.id) in self._full

@@ -81,6 +81,9 @@ class Options:
     #: Mean time between two faults; 0: none.
     fault_every_us: int = 2 * SECOND
     faults: tuple[str, ...] = FAULTS
+    #: Share of the processes that end of which the servers connected to them find out (R33); of the others they hear
+    #: nothing, as if the host had lost power.
+    refusals: float = 0.0
     wipes: int = 0
     drift: float = 0.01  # the part by which clocks run too fast or too slow, at most
     last_topology: str = "whole"
@@ -125,7 +128,8 @@ class Options:
         drawn["last_down"] = rng.randint(0, (size - 1) // 2) if rng.random() < 0.5 else 0
         if random.Random(f"damage {seed}").random() < 0.3:  # a generator of its own, as in `_keepers`
             drawn["faults"] += ("damage",)
-        if random.Random(f"refuse {seed}").random() < 0.3:
+        if random.Random(f"refusals {seed}").random() < 0.5:
+            drawn["refusals"] = 0.7
             drawn["faults"] += ("refuse",)
         drawn |= _members(seed, size, drawn["wipes"])
         drawn["aimed"] = random.Random(f"aimed {seed}").random() < 0.5

@@ -190,7 +190,13 @@ for n in range(1000):
 @pytest.mark.parametrize("loop", ["for record in log.follow(): print(record.lsn, flush=True)",
                                   "for page in log.follow_batches(): print(len(page), flush=True)"])
 def test_ctrl_c_in_a_follower_is_no_more_than_that(loop: str) -> None:
-    script = f"import sys, alpo\nlog = alpo.connect_sync(sys.argv[1])\n{loop}\n"
+    # A background job of a shell inherits that SIGINT is ignored, and Python leaves that as it is.
+    script = f"""
+import signal, sys, alpo
+signal.signal(signal.SIGINT, signal.default_int_handler)
+log = alpo.connect_sync(sys.argv[1])
+{loop}
+"""
     with cluster_in_a_thread() as c:
         c.append("w", 1, 0, 1, b"x")
         with subprocess.Popen(

@@ -68,7 +68,8 @@ class DepositionChecks(Watcher):
         before, leader = self._seen.get(host.id), self._leader.get(host.id)
         self._leader[host.id] = replica.leader
         now = term, state, heard_s = replica.term, replica.state, replica.heard_s
-        if leader is not None and any(isinstance(each, PeerGone) and each.peer == leader for each in inputs):
+        told = [each.peer for each in inputs if isinstance(each, PeerGone) and each.peer in (leader, replica.leader)]
+        if told:
             self._gone.add(host.id)
             self._since_us[host.id] = self._stage.now_us
         for event in ready.events:
@@ -81,7 +82,7 @@ class DepositionChecks(Watcher):
         self._seen[host.id] = now
         if before is not None and term > before[0]:
             self._check_refused(host, before, leader, inputs)
-        if before is not None and heard_s not in (None, before[2]):
+        if not told and before is not None and heard_s not in (None, before[2]):
             self._gone.discard(host.id)
         if before is None or before[:2] != (term, state) or _was_alone(host, before[2]):
             if before is not None and before[1] is State.LEADER and term > before[0]:
