@@ -74,18 +74,21 @@ class Network:
         self._nursery = nursery
         self._flows: dict[tuple[int, int], Flow] = {}
         self._connections: dict[_Connection, None] = {}
+        self._listeners: dict[int, trio.SocketListener] = {}
 
     async def open(self, target: int) -> str:
         """Begin to listen for server ``target``; the address that everyone dials."""
         (listener,) = await trio.open_tcp_listeners(0, host=HOST)
+        self._listeners[target] = listener
         self._nursery.start_soon(self._accept, target, listener)
         return f"{HOST}:{listener.socket.getsockname()[1]}"
 
     async def _accept(self, target: int, listener: trio.SocketListener) -> None:
         async with listener, trio.open_nursery() as nursery:
-            while True:
-                stream = await listener.accept()
-                nursery.start_soon(self._serve, target, stream)
+            with suppress(trio.ClosedResourceError):  # `refuse`
+                while True:
+                    stream = await listener.accept()
+                    nursery.start_soon(self._serve, target, stream)
 
     # -- faults ---------------------------------------------------------------------------------------------
 
@@ -111,6 +114,10 @@ class Network:
         """RST every connection between the two, and every new one until healed."""
         self._flow(one, other).refused = self._flow(other, one).refused = True
         self.reset(one, other)
+
+    async def refuse(self, target: int) -> None:
+        """Refuse every new connection to ``target`` in its name, as a firewall does; those that are open stay."""
+        await self._listeners[target].aclose()
 
     def isolate(self, server: int, ends: Iterable[int]) -> None:
         """Hold everything between ``server`` and ``ends``, both ways."""
