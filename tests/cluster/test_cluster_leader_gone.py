@@ -6,8 +6,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import trio
 from harness import Cluster, cluster
+from probe import until
 
 from alpo import connect
 
@@ -52,9 +52,7 @@ async def test_a_leader_that_lives_is_not_deposed_by_one_server_that_is_refused(
         term = (await running.statuses())[other]["term"]
         await running.network.refuse(old)
         running.network.cut(old, refused)  # nor does the leader reach it, until it has noticed
-        with trio.fail_after(60):
-            while refused not in told(running):
-                await trio.sleep(0.05)
+        await until(lambda: refused in told(running))
         running.network.heal_all()
         await running.until("the leader is heard again", lambda found: found[refused]["leader"] == old)
         assert [(await running.statuses())[id]["term"] for id in (refused, other)] == [term, term]
