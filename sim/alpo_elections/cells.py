@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import TypeVar
+
+from alpo_sim.spread import spread
 
 from .arena import Profile
 from .cases import LAN, PAPER, PROTOCOLS, Case, Outcome, measure
@@ -123,7 +123,7 @@ def over_runs(
         partial(_some, call, arguments, range(first, min(first + CHUNK, runs)))
         for arguments, runs in wanted for first in range(0, runs, CHUNK)
     ]
-    results = _spread(parts, jobs)
+    results = spread(parts, jobs, 8)
     for _, runs in wanted:
         found: list[T] = []
         while len(found) < runs:
@@ -135,24 +135,6 @@ def over_runs(
 
 def _some(call: Callable[..., T], arguments: tuple[object, ...], runs: range) -> list[T]:
     return [call(*arguments, run) for run in runs]
-
-
-def _spread(parts: list[Callable[[], T]], jobs: int) -> Iterator[T]:
-    if jobs == 1:
-        yield from (part() for part in parts)
-        return
-    with ProcessPoolExecutor(jobs) as pool:
-        under_way: deque[Future[T]] = deque()
-        try:
-            for part in parts:
-                under_way.append(pool.submit(part))
-                if len(under_way) >= 8 * jobs:
-                    yield under_way.popleft().result()
-            while under_way:
-                yield under_way.popleft().result()
-        finally:
-            for future in under_way:
-                future.cancel()
 
 
 def measured(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from functools import partial
+from itertools import takewhile
 from typing import Annotated
 
 import typer
@@ -15,6 +15,7 @@ import typer
 from alpo_cli.output import counted
 
 from ..options import Options
+from ..spread import spread
 from ..verdict import Verdict, run_world
 from ..world import World
 from .output import CORES, Jobs, Seconds, Servers, bar
@@ -32,26 +33,8 @@ def verdicts(
     first: int, last: int, jobs: int, servers: int | None, seconds: int | None, until_s: float = math.inf
 ) -> Iterator[Verdict]:
     """Yield a verdict for each seed, in order. No run begins after ``until_s`` of the monotonic clock."""
-    if jobs == 1:
-        for seed in range(first, last + 1):
-            if time.monotonic() >= until_s:
-                return
-            yield run_seed(seed, servers, seconds)
-        return
-    with ProcessPoolExecutor(jobs) as pool:
-        under_way: deque[Future[Verdict]] = deque()
-        try:
-            for seed in range(first, last + 1):
-                if time.monotonic() >= until_s:
-                    break
-                under_way.append(pool.submit(run_seed, seed, servers, seconds))
-                if len(under_way) >= 2 * jobs:
-                    yield under_way.popleft().result()
-            while under_way:
-                yield under_way.popleft().result()
-        finally:
-            for future in under_way:
-                future.cancel()
+    seeds = takewhile(lambda seed: time.monotonic() < until_s, range(first, last + 1))
+    yield from spread((partial(run_seed, seed, servers, seconds) for seed in seeds), jobs, 2)
 
 
 def parse_range(text: str) -> tuple[int, int]:
