@@ -82,8 +82,9 @@ class DepositionChecks(Watcher):
         self._seen[host.id] = now
         if before is not None and term > before[0]:
             self._check_refused(host, before, leader, inputs)
-        if not told and before is not None and heard_s not in (None, before[2]):
+        if not told and before is not None and heard_s not in (None, before[2]) and host.id in self._gone:
             self._gone.discard(host.id)
+            self._since_us[host.id] = self._stage.now_us
         if before is None or before[:2] != (term, state) or _was_alone(host, before[2]):
             if before is not None and before[1] is State.LEADER and term > before[0]:
                 self._check(host, before[0], term)
