@@ -174,7 +174,7 @@ def test_the_check_of_circles_can_fail() -> None:
 
 
 #: What the replicated state machine may import of the core: words, and nothing of how servers agree.
-WORDS = {"client_ids", "disk", "entries", "machine", "requests", "settings"}
+WORDS = {"client_ids", "disk", "entries", "machine", "requests", "runs", "settings"}
 
 
 def test_the_state_machine_knows_nothing_of_consensus() -> None:

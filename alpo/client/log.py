@@ -11,7 +11,7 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from types import TracebackType
@@ -23,8 +23,9 @@ from anyio.abc import TaskGroup
 from alpo.errors import AlpoError
 
 from .appender import Appender
-from .arguments import AsyncOnly
+from .arguments import AsyncOnly, need_append
 from .handle import Handle
+from .many import Many, chunks
 from .operating import Operations
 from .pages import Query, end_lsn
 from .payloads import Parcel, Payload, batch, json_payload, single, text_payload
@@ -250,6 +251,33 @@ class Log(AsyncOnly, Operations):
         deadline_s = self._appender.deadline_s(timeout_s)
         await self._appender.wait_room(parcel.size, deadline_s)
         return self._appender.append(parcel, serial, sparse, deadline_s)
+
+    async def append_many(
+        self, payloads: Iterable[Payload], *, serial: int | None = None,
+        progress: Callable[[int], object] | None = None, timeout_s: float | None = None,
+    ) -> int:
+        """Append each payload by itself, in order, with many in flight and bounded memory; returns their number once
+        all are in the log. The fast way to append much.
+
+        Not atomic: after an error the log holds some of them, at least those that ``progress`` was told of. ``serial``,
+        of a named client, is that of the first payload; each of the others has the next. Payloads up to `last_serial`
+        were appended before and are not sent: a program that starts anew with the same payloads goes on where it ended.
+        ``progress(number)`` is called now and then with how many, from the first on, are in the log. ``timeout_s`` is
+        for each append. Raises as `append`.
+        """
+        self._servers.require_open()
+        need_append(serial, timeout_s)
+        many = Many(lambda parcel, number: self.enter(parcel, number, False, timeout_s), serial)
+        try:
+            for chunk in chunks(payloads):
+                done = await many.feed(chunk)
+                if progress is not None:
+                    progress(done)
+            return await many.finish()
+        except anyio.get_cancelled_exc_class():
+            for handle in many.under_way:
+                self._appender.withdraw(handle)
+            raise
 
     @overload
     def append_nowait(

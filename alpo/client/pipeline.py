@@ -10,7 +10,7 @@ Laws:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Protocol
 
@@ -127,7 +127,7 @@ class Line:
         self.bytes -= handle.parcel.size
         return handle
 
-    def named(self, serial: int, values: list[int] | list[None]) -> list[tuple[Handle, int | None]]:
+    def named(self, serial: int, values: Sequence[int | None]) -> list[tuple[Handle, int | None]]:
         """The appends that an answer from ``serial`` on speaks of, each with its value."""
         if not self.handles:
             return []

@@ -20,8 +20,9 @@ PageEntry = tuple[int, int, int, str, int, int, int, bytes]
 class Record(NamedTuple):
     """One guaranteed payload.
 
-    ``lsn`` counts payloads, ``id`` entries; the payloads of one batch share ``id``, ``term``, ``time``,
-    ``client`` and ``serial``. ``time`` is the log's own clock, UTC, in whole milliseconds.
+    ``lsn`` counts payloads, ``id`` entries. The payloads of one batch share ``id``, ``term``, ``time``, ``client`` and
+    ``serial``; appends that came together may share all but ``serial``. ``time`` is the log's own clock, UTC, in whole
+    milliseconds.
     """
 
     lsn: int

@@ -5,13 +5,16 @@ Law: every method is that of `Log` of the same name, with the same parameters; `
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Literal
 
+from .arguments import need_append
 from .blocking import Appending, BlockingLog, Queueing, blocking, reading
 from .log import Log, connect
-from .payloads import batch, json_payload, single, text_payload
+from .many import Many, chunks
+from .payloads import Payload, batch, json_payload, single, text_payload
 from .reading import SyncStopEvent, polled
 from .record import Record
 
@@ -63,6 +66,26 @@ class SyncLog(BlockingLog):
     append_text = Appending(text_payload)(Log.append_text)
     append_json = Appending(json_payload)(Log.append_json)
     append_batch = Appending(batch)(Log.append_batch)
+
+    def append_many(
+        self, payloads: Iterable[Payload], *, serial: int | None = None,
+        progress: Callable[[int], object] | None = None, timeout_s: float | None = None,
+    ) -> int:
+        """Append each payload by itself, in order, with many in flight and bounded memory; returns their number once
+        all are in the log. The fast way to append much.
+
+        As `Log.append_many`; payloads are taken, and ``progress`` is called, in the thread of the caller. Payloads
+        that other threads append come between these.
+        """
+        self._servers.require_open()
+        need_append(serial, timeout_s)
+        many = Many(lambda parcel, number: self._log.enter(parcel, number, False, timeout_s), serial)
+        for chunk in chunks(payloads):
+            done = self._call(partial(many.feed, chunk))
+            if progress is not None:
+                progress(done)
+        return self._call(many.finish)
+
     append_nowait = Queueing(single, """Queue one payload and return at once: a future of the finished `Handle`.
 
         Its result raises the append's error, if it ends with one. Raises `Overloaded` when as many as ``queue_max``

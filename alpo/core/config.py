@@ -38,7 +38,8 @@ class ReplicaConfig:
     request_bytes_max: int = 1 << 20
     #: Most bytes of bodies loaded from disk at once for a peer that is behind: appends wait while they are loaded.
     load_bytes_max: int = 1 << 16
-    #: Guaranteed entries after which the replicated state is saved again: a start replays about as many.
+    #: Guaranteed entries, or serials in them, after which the replicated state is saved again: a start replays about as
+    #: many.
     table_save_entries: int = 50_000
     #: Most remembered serials in one part of a snapshot; each session counts as four more. A larger session is a part
     #: alone.

@@ -162,7 +162,7 @@ def _on_append_answer(r: Parts, sender: Identity, answer: m.AppendAnswer) -> Non
 
 
 def _on_connected(r: Parts, each: Connected) -> None:
-    r.connected[each.peer] = True
+    r.connected[each.peer] = each.takes_runs
     if r.reign is not None:
         r.reign.replication.connected(each.peer)
 

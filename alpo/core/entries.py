@@ -23,8 +23,9 @@ from typing import Any, NamedTuple
 DIGEST_BYTES = 16
 INT_MAX = 2**63 - 1
 _HEADER = struct.Struct("<QQQQQQQQ")
-_HEADER_AND_DIGEST = struct.Struct(f"<QQQQQQQQ{DIGEST_BYTES}s")
 _LENGTH = struct.Struct("<I")
+#: Offset of the numbers in a run's digest: behind the digest of the body and the number of serials.
+MARKS_AT = DIGEST_BYTES + _LENGTH.size
 
 
 class Kind(IntEnum):
@@ -49,8 +50,9 @@ class Entry(NamedTuple):
     ``kind`` is a `Kind` as an int, ``time_ms`` the leader's time in ms since 1970. ``client`` is "" and ``serial``,
     ``epoch`` 0 where they do not apply (``epoch`` also for random clients). ``count`` is the number of payloads (0
     unless DATA). ``body`` is the payload itself when ``count`` is 1, the joined payloads (`join_payloads`) when more,
-    JSON for every other kind. ``digest`` is `body_digest(count, body)`; ``check`` is the CRC-32 of all other fields but
-    the body, which the digest stands for.
+    JSON for every other kind. ``digest`` begins with `body_digest(count, body)`; if the entry holds several appends, a
+    run, more follows (`alpo.core.runs`), and ``serial`` is that of the first. ``check`` is the CRC-32 of all other
+    fields but the body, which the digest stands for.
     """
 
     id: int
@@ -78,6 +80,39 @@ def body_digest(count: int, body: bytes) -> bytes:
     return hashlib.blake2b(body, digest_size=DIGEST_BYTES, person=b"batch").digest()
 
 
+def serials_of(digest: bytes) -> int:
+    """The number of appends, so of serials, in an entry with this digest (R32)."""
+    return 1 if len(digest) == DIGEST_BYTES else _LENGTH.unpack_from(digest, DIGEST_BYTES)[0]
+
+
+def counts_of(digest: bytes) -> Sequence[int] | None:
+    """The number of payloads of each append in an entry with this digest; None if each has one, or it is only one."""
+    number = serials_of(digest)
+    at = MARKS_AT + 8 * number
+    return struct.unpack_from(f"<{number}I", digest, at) if len(digest) > at else None
+
+
+def is_digest(digest: bytes) -> bool:
+    """True if this may be the digest of an entry: `serials_of` and `counts_of` do not fail on it."""
+    size = len(digest)
+    if size == DIGEST_BYTES:
+        return True
+    number = serials_of(digest) if size >= MARKS_AT else 0
+    return number > 1 and size in (MARKS_AT + 8 * number, MARKS_AT + 12 * number)
+
+
+def sound_digest(kind: int, count: int, digest: bytes) -> bool:
+    """True if an entry of this kind with ``count`` payloads may have this digest."""
+    if len(digest) == DIGEST_BYTES:
+        return True
+    if kind != _DATA or not is_digest(digest):
+        return False
+    each = counts_of(digest)
+    if each is None:
+        return serials_of(digest) == count
+    return min(each) > 0 and max(each) > 1 and sum(each) == count
+
+
 def header_check(
     id: int, term: int, kind: int, time_ms: int, client: bytes, serial: int, epoch: int, lsn: int, count: int,
     digest: bytes,
@@ -90,7 +125,7 @@ def seal(
     id: int, term: int, kind: int, time_ms: int, lsn: int, body: bytes,
     client: str = "", serial: int = 0, epoch: int = 0, count: int = 0,
 ) -> Entry:
-    """Make an entry with its digest and checksum. (`machine.verdicts.seal_run` does so for the appends of clients.)"""
+    """Make an entry with its digest and checksum. (`runs.seal_appends` does so for the appends of clients.)"""
     digest = body_digest(count, body)
     check = header_check(id, term, kind, time_ms, client.encode(), serial, epoch, lsn, count, digest)
     return Entry(id, term, int(kind), time_ms, client, serial, epoch, lsn, count, digest, body, check)
@@ -117,18 +152,18 @@ def verify_headers(entries: Sequence[Entry]) -> None:
     type (a `Kind` is no int here) and within 63 bits, so that it can be stored, a known kind, and a ``count`` above 0
     for DATA alone. Every entry received goes through this loop. Raises `DamagedEntry`.
     """
-    pack, crc32 = _HEADER_AND_DIGEST.pack, zlib.crc32
+    pack, crc32 = _HEADER.pack, zlib.crc32
     expected = entries[0][0] if entries else 0
     try:
         for id, term, kind, time_ms, client, serial, epoch, lsn, count, digest, body, check in entries:
-            head = pack(id, term, kind, time_ms, serial, epoch, lsn, count, digest)
-            if crc32(head + client.encode()) != check:
+            head = pack(id, term, kind, time_ms, serial, epoch, lsn, count)
+            if crc32(head + digest + client.encode()) != check:
                 raise DamagedEntry(f"entry {id} does not match its checksum")
             if not (
                 type(id) is type(term) is type(kind) is type(time_ms) is type(serial) is type(epoch) is type(lsn)
                 is type(count) is type(check) is int
                 and type(body) is bytes
-                and len(digest) == DIGEST_BYTES
+                and type(digest) is bytes
             ):
                 raise DamagedEntry(f"entry {id} has a field of another type")
             if not (
@@ -137,6 +172,11 @@ def verify_headers(entries: Sequence[Entry]) -> None:
                 raise DamagedEntry(f"entry {id} has a number over 63 bits")
             if kind not in _KINDS or (kind == _DATA) != (count > 0):
                 raise DamagedEntry(f"entry {id} is of kind {kind} with {count} payloads")
+            if len(digest) != DIGEST_BYTES:
+                if not sound_digest(kind, count, digest):
+                    raise DamagedEntry(f"entry {id} has a digest of another form")
+                if serial + serials_of(digest) - 1 > INT_MAX:
+                    raise DamagedEntry(f"entry {id} has a number over 63 bits")
             if id != expected:
                 raise DamagedEntry(f"entry {id} where {expected} belongs")
             expected += 1
@@ -149,7 +189,7 @@ def verify_headers(entries: Sequence[Entry]) -> None:
 def verify(entry: Entry) -> None:
     """Check an entry and its body, as for entries that come off a disk. Raises `DamagedEntry`."""
     verify_header(entry)
-    if body_digest(entry.count, entry.body) != entry.digest:
+    if body_digest(entry.count, entry.body) != entry.digest[:DIGEST_BYTES]:
         raise DamagedEntry(f"the body of entry {entry.id} does not match its digest")
 
 
@@ -164,15 +204,16 @@ def split_payloads(count: int, body: bytes) -> list[bytes]:
     """The payloads of a DATA entry. Raises `DamagedEntry` if the body does not hold ``count`` payloads."""
     if count == 1:
         return [body]
-    payloads, at = [], 0
-    for _ in range(count):
-        if at + 4 > len(body):
-            raise DamagedEntry("a batch ends early")
-        (length,) = _LENGTH.unpack_from(body, at)
-        payloads.append(body[at + 4 : at + 4 + length])
-        at += 4 + length
+    payloads, at, unpack = [], 0, _LENGTH.unpack_from
+    try:
+        for _ in range(count):
+            begin = at + 4
+            at = begin + unpack(body, at)[0]
+            payloads.append(body[begin:at])
+    except struct.error as error:
+        raise DamagedEntry("a batch ends early") from error
     if at != len(body):
-        raise DamagedEntry("a batch has bytes left over")
+        raise DamagedEntry("a batch ends early" if at > len(body) else "a batch has bytes left over")
     return payloads
 
 

@@ -21,9 +21,11 @@ class Received(NamedTuple):
 
 
 class Connected(NamedTuple):
-    """A new connection to a peer is up and takes messages; those in flight on an older one are lost (R17)."""
+    """A new connection to a peer is up and takes messages; those in flight on an older one are lost (R17).
+    ``takes_runs``: the peer's version knows runs (R32)."""
 
     peer: int
+    takes_runs: bool = True
 
 
 class Disconnected(NamedTuple):

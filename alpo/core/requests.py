@@ -8,7 +8,7 @@ puts it into the reply. Requests that a server answers without its core (pages, 
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple, TypeAlias
 
@@ -68,7 +68,7 @@ class Refused(NamedTuple):
 class AppendRun(NamedTuple):
     """Appends of one client with serials ``serial``, ``serial + 1``, … (R21).
 
-    ``bodies`` are (count, body) pairs, an entry each, as `Entry` defines them. ``sparse``: the client has
+    ``bodies`` are (count, body) pairs, one for each append, as `Entry` defines them. ``sparse``: the client has
     nothing else in flight, so its single serial may leave serials out. ``by_hand``: a retry of an append that another
     process sent. ``epoch``: the one that the client opened; 0 for random clients.
     """
@@ -89,7 +89,7 @@ class Appended(NamedTuple):
     origin: Origin
     client: str
     serial: int
-    lsns: list[int]
+    lsns: Sequence[int]
     duplicate: bool
 
 

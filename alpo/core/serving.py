@@ -22,10 +22,10 @@ from .machine.verdicts import (
     OpenAgain,
     OpenNew,
     Refuse,
-    seal_run,
 )
 from .replication import Replication
 from .requests import Appended, AppendRun, Code, Dropped, DropSession, Opened, OpenSession, Origin, Refused, Reply
+from .runs import lsns_of, seal_appends
 from .shared import Shared
 
 
@@ -76,13 +76,25 @@ class Serving:
                 Refused(run.origin, run.client, part.serial, len(part.bodies), Code.NO_SPACE, detail=why_not)
             )
             return
-        entries = seal_run(
-            part, run.client, run.epoch, r.log.last_id + 1, r.term, self._replication.entry_time_ms(), r.log.next_lsn
+        together = len(part.bodies) > 1 and self._all_take_runs()
+        entries = seal_appends(
+            part.bodies, run.client, part.serial, run.epoch, r.log.last_id + 1, r.term,
+            self._replication.entry_time_ms(), r.log.next_lsn, together=together,
         )
         size_bytes = r.append_entries(entries)
         self.inflight_bytes += size_bytes
-        reply = Appended(run.origin, run.client, part.serial, [e[7] for e in entries], False)
-        self._waiting.append(Waiting(r.log.last_id, reply, True, size_bytes))
+        if not together:
+            reply = Appended(run.origin, run.client, part.serial, [e[7] for e in entries], False)
+            self._waiting.append(Waiting(r.log.last_id, reply, True, size_bytes))
+            return
+        for entry in entries:
+            reply = Appended(run.origin, run.client, entry.serial, lsns_of(entry), False)
+            self._waiting.append(Waiting(entry.id, reply, True, len(entry.body)))
+
+    def _all_take_runs(self) -> bool:
+        """True if every member's version knows runs: all are connected and say so, or there was a run before (R32)."""
+        r = self._r
+        return r.sessions.has_runs or all(r.connected.get(member.id) for member in r.members.other_replicas())
 
     # -- sessions ---------------------------------------------------------------------------------------
 

@@ -134,7 +134,8 @@ class Shared(Protocol):
 
     @property
     def connected(self) -> Mapping[int, bool]:
-        """Ids of the peers that this server has a connection to (always True). Set by `dispatch`."""
+        """Id of each peer that this server has a connection to -> True if the peer takes runs (R32). Set by
+        `dispatch`."""
 
     @property
     def seen_addresses(self) -> Mapping[Identity, str]:

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from .disk import Base, SessionRow, Snapshot, StartState, TableSave
+from .entries import serials_of
 from .members import MemberList, StartStatus
 from .settings import Settings
 from .shared import Shared
@@ -14,13 +15,13 @@ from .shared import Shared
 def table_save(r: Shared, base: Base | None) -> TableSave | None:
     """The save of the replicated state for this step's write, as of the guaranteed mark; None if none is due.
 
-    A save is due, if the step writes at all, after ``table_save_entries`` entries, or when the write cleans up to
-    ``base`` entries that no save covers; and once `Shared.save_upto_id` is guaranteed.
+    A save is due, if the step writes at all, after ``table_save_entries`` entries or serials, or when the write cleans
+    up to ``base`` entries that no save covers; and once `Shared.save_upto_id` is guaranteed.
     """
     wanted = r.applied_id < r.save_upto_id <= r.guaranteed_id
     if not wanted and not (r.out.has_write or base is not None):
         return None
-    lag = r.guaranteed_id - r.applied_id
+    lag = max(r.guaranteed_id - r.applied_id, r.sessions.unsaved_serials)
     if not wanted and lag < r.cfg.table_save_entries and (base is None or base.id <= r.applied_id):
         return None
     changed, ended, horizon_ms = r.sessions.rows_at(r.guaranteed_id)
@@ -32,14 +33,14 @@ def table_save(r: Shared, base: Base | None) -> TableSave | None:
     )
 
 
-def split_rows(rows: list[SessionRow], slots_max: int) -> list[tuple[SessionRow, ...]]:
-    """Split sessions into parts of at most ``slots_max`` remembered serials (each session counts as four more; a larger
-    session is a part alone). At least one part, empty if there are no sessions."""
+def split_rows(rows: list[SessionRow], serials_max: int) -> list[tuple[SessionRow, ...]]:
+    """Split sessions into parts of at most ``serials_max`` remembered serials (each session counts as four more; a
+    larger session is a part alone). At least one part, empty if there are no sessions."""
     parts: list[list[SessionRow]] = [[]]
     size = 0
     for row in rows:
-        cost = 4 + len(row.slots)
-        if parts[-1] and size + cost > slots_max:
+        cost = 4 + sum(serials_of(slot[4]) for slot in row.slots)
+        if parts[-1] and size + cost > serials_max:
             parts.append([])
             size = 0
         parts[-1].append(row)

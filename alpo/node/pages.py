@@ -3,11 +3,12 @@
 Laws:
 
 * A page ends at or before the entry id given: the caller vouches for that id (R25, R26).
-* Entries are whole and in order. From ``start`` on none is left out, except other clients' payloads if one client's are
+* Appends are whole and in order. From ``start`` on none is left out, except other clients' payloads if one client's are
   asked for; ``next_lsn`` says how far the page looked.
 * A page fits in a frame, however small its payloads and long its clients' names: rows are bounded as bodies are.
 * An LSN outside the log is an error that gives the log's bounds, never a silent skip (R20). No payload below
-  ``first_lsn`` is sent, not even from a batch that was trimmed in the middle.
+  ``first_lsn`` is sent, not even from a batch that was trimmed in the middle. Of a run (R32) only the appends from
+  ``start`` on are sent, so that whoever reads on never gets them twice.
 * A page ends before a damaged entry; one that would begin with it raises the store's `DamagedStore` (R31).
 * The store may be cleaned while a page is made. Missing entries then raise `Overtaken`: the caller looks again where
   the log begins, and gets another page or a true `OutOfRange`.
@@ -15,14 +16,15 @@ Laws:
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import NamedTuple
 
 from alpo.core.client_ids import CLIENT_BYTES_MAX
 from alpo.core.entries import Kind, join_payloads, split_payloads
-from alpo.storage.columns import NO_COLUMNS, Columns, joined, only
+from alpo.storage.columns import Columns, joined, only
 from alpo.storage.interface import DamagedStore, Store
 from alpo.storage.scrub import read_sound_columns
-from alpo.wire.column_pages import PageColumns, pack_page
+from alpo.wire.column_pages import NO_ENTRIES, PageColumns, pack_page
 from alpo.wire.framing import GATHERED_BYTES_MAX
 from alpo.wire.requests import ColumnPage, Page, Read, ReadColumns
 
@@ -87,15 +89,18 @@ def extent_to(front: Front, end_id: int, end_lsn: int) -> Extent:
     return Extent(front.base_id + 1, end_id, front.first_lsn, max(end_lsn, front.first_lsn - 1))
 
 
-def answer(ask: Read | ReadColumns, entries: Columns, next_lsn: int, end_lsn: int, first_lsn: int) -> Page | ColumnPage:
-    """The page in the form that was asked for: rows or columns."""
-    columns = PageColumns(
-        entries.ids, entries.terms, entries.times_ms, entries.clients, entries.serials, entries.lsns, entries.counts,
-        entries.bodies,
-    )
+def answer(
+    ask: Read | ReadColumns, columns: PageColumns, next_lsn: int, end_lsn: int, first_lsn: int
+) -> Page | ColumnPage:
+    """The page in the form that was asked for: a row for each append, or columns. Raises `DamagedEntry` if a run does
+    not hold what it tells."""
     if isinstance(ask, ReadColumns):
         return pack_page(ask.request, columns, next_lsn, end_lsn, first_lsn)
-    return Page(ask.request, list(zip(*columns, strict=True)), next_lsn, end_lsn, first_lsn)
+    rows = columns.appends()
+    if len(rows) > PAGE_ROWS_MAX:  # runs hold many small appends
+        next_lsn = rows[PAGE_ROWS_MAX][5]
+        del rows[PAGE_ROWS_MAX:]
+    return Page(ask.request, rows, next_lsn, end_lsn, first_lsn)
 
 
 def build_page(
@@ -111,7 +116,7 @@ def build_page(
     if 0 < ask.end < within.end_lsn:
         last_id = store.find_lsn(ask.end, within.end_id)
     if start > within.end_lsn or 0 < ask.end < start:
-        return answer(ask, NO_COLUMNS, start, within.end_lsn, within.first_lsn)
+        return answer(ask, NO_ENTRIES, start, within.end_lsn, within.first_lsn)
     parts: list[Columns] = []
     rows = 0
     next_id, next_lsn, scanned = store.find_lsn(start, last_id), start, 0
@@ -134,18 +139,29 @@ def build_page(
             break
     if next_lsn == start:
         raise Overtaken  # the entry with this LSN was there before
-    page = joined(parts)
-    if page.ids and page.lsns[0] < within.first_lsn:
-        page = _trimmed(page, within.first_lsn)
-    return answer(ask, page, next_lsn, within.end_lsn, within.first_lsn)
+    found = joined(parts)
+    columns = PageColumns.of(
+        found.ids, found.terms, found.times_ms, found.clients, found.serials, found.lsns, found.counts, found.bodies,
+        found.digests,
+    )
+    if columns.ids and columns.lsns[0] < max(start, within.first_lsn):
+        columns = _cut(columns, start, within.first_lsn)
+    return answer(ask, columns, next_lsn, within.end_lsn, within.first_lsn)
 
 
-def _trimmed(page: Columns, first_lsn: int) -> Columns:
-    """The page without the payloads below ``first_lsn`` in its first entry, a batch."""
-    left = split_payloads(page.counts[0], page.bodies[0])[first_lsn - page.lsns[0] :]
+def _cut(page: PageColumns, start: int, first_lsn: int) -> PageColumns:
+    """The page without what is before the append that holds LSN ``start``, and without payloads below ``first_lsn``. An
+    append that is a batch stays whole above that."""
+    at = max(0, bisect_right(page.lsns, max(start, first_lsn)) - 1)
+    page = PageColumns._make(column[at:] for column in page)
+    gone = (max(start, first_lsn) if page.steps[0] else first_lsn) - page.lsns[0]
+    if gone <= 0:
+        return page
+    left = split_payloads(page.counts[0], page.bodies[0])[gone:]
+    serial = page.serials[0] + gone * page.steps[0]
     return page._replace(
-        lsns=(first_lsn, *page.lsns[1:]), counts=(len(left), *page.counts[1:]),
-        bodies=(join_payloads(left), *page.bodies[1:]),
+        serials=(serial, *page.serials[1:]), lsns=(page.lsns[0] + gone, *page.lsns[1:]),
+        counts=(len(left), *page.counts[1:]), bodies=(join_payloads(left), *page.bodies[1:]),
     )
 
 

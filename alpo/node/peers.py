@@ -32,7 +32,7 @@ from alpo.core.messages import START_ONLY
 from alpo.core.requests import Code
 from alpo.wire.codec import ToldProblem, WireError, decode_envelope, decode_hello, encode, version_told
 from alpo.wire.framing import FrameError
-from alpo.wire.requests import OLDEST_VERSION, VERSION, PeerHello, Problem
+from alpo.wire.requests import OLDEST_VERSION, RUNS_VERSION, VERSION, PeerHello, Problem
 
 from .driver import Driver
 from .limits import FRAME_BYTES_MOST, frame_bytes
@@ -315,7 +315,7 @@ class Peers:
         if full:
             self._driver.note("peer_connected", peer=peer.id, address=link.remote)
             self._end_outage(peer)
-            self._driver.post(Connected(peer.id))
+            self._driver.post(Connected(peer.id, takes_runs=route.version >= RUNS_VERSION))
         elif not replaced:
             self._note_trouble(peer, self._why_restricted(peer, who))
         self._driver.kick()

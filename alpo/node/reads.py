@@ -16,10 +16,10 @@ import trio
 
 from alpo.core.replica import Replica
 from alpo.core.requests import Code, ReadAt, ReadIndex, Refused, Reply
-from alpo.storage.columns import NO_COLUMNS
 from alpo.storage.interface import DamagedStore, Store, StoreError
 from alpo.wire import requests as w
 from alpo.wire.codec import encode
+from alpo.wire.column_pages import NO_ENTRIES
 
 from .client_connection import ClientConnection
 from .driver import Driver
@@ -163,7 +163,7 @@ class Reads:
         """Refuse a read outside the log. But a reader that waited on a lagging server gets an empty page: the LSN may
         exist elsewhere."""
         if not ask.linearizable and ask.wait_ms > 0 and ask.start > error.last_lsn:
-            client.settle(answer(ask, NO_COLUMNS, ask.start, error.last_lsn, error.first_lsn))
+            client.settle(answer(ask, NO_ENTRIES, ask.start, error.last_lsn, error.first_lsn))
         else:
             client.refuse(ask.request, Code.OUT_OF_RANGE, detail=str(error))
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from alpo.core.members import Identity
 from alpo.core.messages import REQUESTS, START_ONLY, AppendRequest, Envelope, wants_answer
 from alpo.core.replica import Replica
-from alpo.wire.codec import encode_entries, encode_envelope
+from alpo.wire.codec import TakesNoRuns, encode_entries, encode_envelope
 from alpo.wire.requests import PeerHello, ServerHello
 
 from .driver import wall_ms
@@ -138,7 +138,11 @@ class Routes:
                 if link is not None:
                     yield link, b"".join(parts)
                 link, parts = route.link, []
-            parts.append(encode_envelope(envelope, blob, route.version))
+            try:
+                parts.append(encode_envelope(envelope, blob, route.version))
+            except TakesNoRuns as error:
+                route.link.close(str(error))
+                continue
             if route.silent_since_s is None and wants_answer(message):
                 route.silent_since_s = now_s
         if link is not None:

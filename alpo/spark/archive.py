@@ -9,7 +9,7 @@ Laws, in addition to those of `origin`:
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,8 +65,7 @@ class ArchiveOrigin:
         next_lsn = first_lsn
         for one in manifest.of(first_lsn, last_lsn):
             for batch in self._batches(one, first_lsn, last_lsn):
-                page = stretch_of(batch)
-                page = page.part(bisect_left(page.lsns, first_lsn), bisect_right(page.lsns, last_lsn))
+                page = stretch_of(batch).within(first_lsn, last_lsn)
                 if list(page.lsns) != list(range(next_lsn, next_lsn + len(page.lsns))):
                     raise SourceError(f"{self.path}: {one.file} lacks payload {next_lsn}, or has others")
                 next_lsn += len(page.lsns)

@@ -135,13 +135,13 @@ def _holds(metadata: Any, group: int, first_lsn: int, last_lsn: int) -> bool:
 
 
 def stretch_of(batch: pa.RecordBatch) -> Stretch:
-    """The rows as entries of one payload each; payloads of one batch have the same id, as in the log."""
+    """The rows as appends of one payload each; payloads of one batch or run have the same id, as in the log."""
     lsns, ids, terms, times, clients, serials, payloads = (
         column.cast(pa.int64()).to_pylist() if pa.types.is_timestamp(column.type) else column.to_pylist()
         for column in batch.columns
     )
     times_ms = [time // 1000 for time in times]
-    return Stretch(ids, terms, times_ms, clients, serials, lsns, [1] * len(lsns), payloads)
+    return Stretch(ids, terms, times_ms, clients, serials, lsns, [1] * len(lsns), payloads, bytes(len(lsns)))
 
 
 def clear_partials(directory: Path) -> None:

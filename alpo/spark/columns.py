@@ -1,14 +1,17 @@
-"""Columns of the data source, and conversion of the log's entries to Arrow batches: a row a payload."""
+"""Columns of the data source, and conversion of the log's entries to Arrow batches: a row a payload.
+
+Only the place of each payload in a batch or run takes a Python step a payload; Arrow does the rest.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from itertools import chain, repeat
-from typing import Any, Final
+import struct
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import Final
 
 import pyarrow as pa
-
-from alpo.core.entries import DamagedEntry, split_payloads
+import pyarrow.compute as pc
 
 from .origin import SourceError, Stretch
 
@@ -24,8 +27,10 @@ TYPES = dict(column.split(" ") for column in DDL.split(", "))
 
 #: Field of `Stretch` for each column.
 _FIELDS: Final = {
-    "id": "ids", "term": "terms", "time": "times_ms", "client": "clients", "serial": "serials", "payload": "bodies",
+    "lsn": "lsns", "id": "ids", "term": "terms", "time": "times_ms", "client": "clients", "serial": "serials",
+    "payload": "bodies",
 }
+_LENGTH = struct.Struct("<I")
 
 
 def arrow_schema(names: Sequence[str]) -> pa.Schema:
@@ -34,43 +39,78 @@ def arrow_schema(names: Sequence[str]) -> pa.Schema:
 
 
 def batch_of(stretch: Stretch, first_lsn: int, last_lsn: int, schema: pa.Schema) -> pa.RecordBatch:
-    """Convert payloads ``first_lsn`` … ``last_lsn`` of a stretch without gaps. Raises `SourceError` if a batch's body
-    is damaged."""
+    """Convert payloads ``first_lsn`` … ``last_lsn`` of a stretch without gaps. Raises `SourceError` if the body of a
+    batch or a run is damaged."""
     begins_lsn = stretch.lsns[0]
     begin, end = max(first_lsn - begins_lsn, 0), last_lsn + 1 - begins_lsn
-    single = set(stretch.counts) == {1}
-    return pa.RecordBatch.from_arrays(
-        [_ARRAYS[f.name](_values(stretch, f.name, single)[begin:end]) for f in schema], schema=schema
-    )
+    column = _column if set(stretch.counts) == {1} else _payload_column
+    return pa.RecordBatch.from_arrays([column(stretch, f.name)[begin:end] for f in schema], schema=schema)
 
 
-def _values(stretch: Stretch, name: str, single: bool) -> Sequence[Any]:
-    """Values of one column, one for each payload. ``single``: each entry has one payload."""
-    if name == "lsn":
-        return range(stretch.lsns[0], stretch.next_lsn)
-    if name == "payload" and not single:
+def _column(stretch: Stretch, name: str) -> pa.Array:
+    """A column with one value for each row of the stretch."""
+    values = getattr(stretch, _FIELDS[name])
+    if name == "time":
+        return pa.array(values, pa.timestamp("ms", tz="UTC")).cast(ARROW.field(name).type)
+    return pa.array(values, ARROW.field(name).type)
+
+
+def _payload_column(stretch: Stretch, name: str) -> pa.Array:
+    """A column with one value for each payload."""
+    if name == "payload":
         return _payloads(stretch)
-    column: Sequence[Any] = getattr(stretch, _FIELDS[name])
-    return column if single else tuple(chain.from_iterable(map(repeat, column, stretch.counts)))
+    if name == "lsn":
+        return _lsns(stretch)
+    if name == "serial":
+        return _serials(stretch)
+    return _repeated(_column(stretch, name), stretch.counts)
 
 
-def _payloads(stretch: Stretch) -> list[bytes]:
-    payloads: list[bytes] = []
-    for id, count, body in zip(stretch.ids, stretch.counts, stretch.bodies, strict=True):
+def _lsns(stretch: Stretch) -> pa.Array:
+    # not from a range, which takes PyArrow ten times as long
+    ones = pa.repeat(pa.scalar(1, pa.int64()), sum(stretch.counts))
+    return pc.cumulative_sum(ones, start=stretch.lsns[0] - 1)
+
+
+def _serials(stretch: Stretch) -> pa.Array:
+    """Serials rise with the LSN in a run; in a batch they stay."""
+    less_lsn = [
+        serial - lsn * step for serial, lsn, step in zip(stretch.serials, stretch.lsns, stretch.steps, strict=True)
+    ]
+    rises = pc.multiply(_lsns(stretch), _repeated(pa.array(list(stretch.steps), pa.int64()), stretch.counts))
+    return pc.add(rises, _repeated(pa.array(less_lsn, pa.int64()), stretch.counts))
+
+
+def _repeated(values: pa.Array, counts: Sequence[int]) -> pa.Array:
+    """Each value as often as its count says."""
+    ends = pa.array(accumulate(counts), pa.int32())
+    return pc.run_end_decode(pa.RunEndEncodedArray.from_arrays(ends, values))
+
+
+def _payloads(stretch: Stretch) -> pa.Array:
+    """The payloads. Joined, they are an Arrow array already, but for the length before each: Arrow cuts these off."""
+    bodies = [
+        body if count > 1 else _LENGTH.pack(len(body)) + body
+        for count, body in zip(stretch.counts, stretch.bodies, strict=True)
+    ]
+    joined = b"".join(bodies)
+    offsets = _offsets(stretch, joined, accumulate(map(len, bodies)))
+    buffers = [None, pa.array(offsets, pa.int32()).buffers()[1], pa.py_buffer(joined)]
+    # with an end, because PyArrow 26 fails without one
+    return pc.binary_slice(pa.Array.from_buffers(pa.binary(), len(offsets) - 1, buffers), _LENGTH.size, len(joined))
+
+
+def _offsets(stretch: Stretch, joined: bytes, ends: Iterable[int]) -> list[int]:
+    """Offsets in ``joined`` of each payload's length, and its end. ``ends``: of each body. Raises `SourceError`."""
+    offsets, at = [0], 0
+    unpack, size = _LENGTH.unpack_from, _LENGTH.size
+    for id, count, end in zip(stretch.ids, stretch.counts, ends, strict=True):
         try:
-            payloads += split_payloads(count, body)
-        except DamagedEntry as error:
-            raise SourceError(f"entry {id} is damaged: {error}") from error
-    return payloads
-
-
-def _times(values: Sequence[Any]) -> pa.Array:
-    """Milliseconds as Spark's timestamp type."""
-    return pa.array(values, pa.timestamp("ms", tz="UTC")).cast(ARROW.field("time").type)
-
-
-def _plain(type: pa.DataType) -> Callable[[Sequence[Any]], pa.Array]:
-    return lambda values: pa.array(values, type)
-
-
-_ARRAYS = {field.name: _plain(field.type) for field in ARROW} | {"time": _times}
+            for _ in range(count):
+                at += size + unpack(joined, at)[0]
+                offsets.append(at)
+        except struct.error:
+            at = -1
+        if at != end:
+            raise SourceError(f"entry {id} is damaged: it does not hold {count} payloads")
+    return offsets

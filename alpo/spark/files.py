@@ -16,6 +16,7 @@ from alpo.core.entries import Kind
 from alpo.storage.columns import only
 from alpo.storage.interface import StoreError
 from alpo.storage.offline import Source, open_source
+from alpo.wire.column_pages import PageColumns
 
 from .origin import DataLoss, Extent, SourceError, Stretch
 
@@ -68,10 +69,11 @@ class FileOrigin:
                 columns = source.read_columns(id, end_id)
                 id = columns.ids[-1] + 1
                 found = only(columns, _DATA)
-                yield Stretch(
+                page = PageColumns.of(
                     found.ids, found.terms, found.times_ms, found.clients, found.serials, found.lsns, found.counts,
-                    found.bodies,
+                    found.bodies, found.digests,
                 )
+                yield Stretch._make(page).within(first_lsn, last_lsn)
 
     @contextmanager
     def _open(self) -> Iterator[Source]:

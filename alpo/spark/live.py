@@ -120,7 +120,7 @@ class ServerOrigin:
             try:
                 while not pages.over:
                     portal.call(pages.__anext__)
-                    yield Stretch(*pages.columns)
+                    yield Stretch._make(pages.columns).within(first_lsn, last_lsn)
             finally:
                 portal.call(pages.aclose)
                 portal.call(_close, servers)

@@ -8,10 +8,14 @@ Laws of every origin:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
 
+from alpo.client.record import PageEntry
+from alpo.core.entries import DamagedEntry
 from alpo.errors import AlpoError
+from alpo.wire.column_pages import PageColumns
 
 
 class SourceError(AlpoError):
@@ -42,35 +46,31 @@ class Extent(NamedTuple):
     next_lsn: int
 
 
-class Stretch(NamedTuple):
-    """Whole DATA entries in order: a column for each field of a `PageEntry`, all of one length, which may be 0."""
+class Stretch(PageColumns):
+    """Whole appends in order, a row for each or for several that are one run (R32); there may be none."""
 
-    ids: Sequence[int]
-    terms: Sequence[int]
-    times_ms: Sequence[int]
-    clients: Sequence[str]
-    serials: Sequence[int]
-    lsns: Sequence[int]
-    counts: Sequence[int]
-    bodies: Sequence[bytes]
-
-    @staticmethod
-    def of(entries: Sequence[Sequence[Any]]) -> Stretch:
-        """Columns made of rows of `PageEntry`."""
-        return Stretch._make(zip(*entries, strict=True)) if entries else Stretch(*[()] * len(Stretch._fields))
-
-    def entries(self) -> Iterable[tuple[Any, ...]]:
-        """The entries as rows of `PageEntry`."""
-        return zip(*self, strict=True)
+    def entries(self) -> list[PageEntry]:
+        """The appends, one by one. Raises `SourceError` if a run is damaged."""
+        try:
+            return self.appends()
+        except DamagedEntry as error:
+            raise SourceError(f"a run from entry {self.ids[0]} on is damaged: {error}") from error
 
     @property
     def next_lsn(self) -> int:
-        """The LSN after the last entry; there must be one."""
+        """The LSN after the last row; there must be one."""
         return self.lsns[-1] + self.counts[-1]
 
     def part(self, begin: int, end: int) -> Stretch:
-        """The entries at positions ``begin`` … ``end - 1``."""
+        """The rows at positions ``begin`` … ``end - 1``."""
         return self if (begin, end) == (0, len(self.ids)) else Stretch._make(column[begin:end] for column in self)
+
+    def within(self, first_lsn: int, last_lsn: int) -> Stretch:
+        """The rows that hold any of the payloads ``first_lsn`` … ``last_lsn``."""
+        begin = bisect_right(self.lsns, first_lsn)
+        if begin and self.lsns[begin - 1] + self.counts[begin - 1] > first_lsn:
+            begin -= 1
+        return self.part(begin, bisect_right(self.lsns, last_lsn))
 
 
 class Origin(Protocol):
@@ -87,8 +87,8 @@ class Origin(Protocol):
         """The first LSN of an entry with that time or later; the next LSN if there is none. Raises `SourceError`."""
 
     def pages(self, first_lsn: int, last_lsn: int, turn: int) -> Iterator[Stretch]:
-        """Yield whole entries that hold payloads ``first_lsn`` … ``last_lsn``. ``turn``: number that spreads ranges
-        over replicas.
+        """Yield rows that hold payloads ``first_lsn`` … ``last_lsn``, and no others. ``turn``: number that spreads
+        ranges over replicas.
 
         Raises `SourceError`, `DataLoss`.
         """

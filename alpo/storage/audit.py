@@ -16,7 +16,7 @@ from operator import add
 from typing import Any, NamedTuple
 
 from alpo.core.disk import NO_BASE, Base, SessionRow
-from alpo.core.entries import DamagedEntry, Entry, Kind, parse_body
+from alpo.core.entries import DIGEST_BYTES, DamagedEntry, Entry, Kind, parse_body
 from alpo.core.machine.table import SessionState
 from alpo.core.settings import Settings
 
@@ -260,6 +260,8 @@ class _Replay:
             return False
         if not replayed:
             return self._remembered.keys().isdisjoint(page.ids)
+        if set(map(len, page.digests)) != {DIGEST_BYTES}:
+            return False  # `would_append` knows entries of one serial
         epochs = set(zip(page.clients, page.epochs, strict=True))
         if not self._table.would_append(by_client(page.clients, page.serials), epochs, page.times_ms[-1]):
             return False

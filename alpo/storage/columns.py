@@ -12,11 +12,22 @@ from operator import lt
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from alpo.core.entries import DIGEST_BYTES, DamagedEntry, Entry, Kind, body_digest, split_payloads
+from alpo.core.entries import (
+    DIGEST_BYTES,
+    MARKS_AT,
+    DamagedEntry,
+    Entry,
+    Kind,
+    body_digest,
+    counts_of,
+    sound_digest,
+    split_payloads,
+)
+from alpo.core.runs import parts
 
 from .tables import SELECT
 
-_HEADER = struct.Struct(f"<QQQQQQQQ{DIGEST_BYTES}s")
+_HEADER = struct.Struct("<QQQQQQQQ")
 _KINDS = frozenset(map(int, Kind))
 _DATA = int(Kind.DATA)
 _single = partial(blake2b, digest_size=DIGEST_BYTES)
@@ -63,28 +74,46 @@ def joined(parts: Sequence[Columns]) -> Columns:
 
 
 def verify_columns(columns: Columns, first_id: int) -> None:
-    """Check everything that `entries.verify` and `entries.verify_headers` check, batches included, and that ids are
-    ``first_id``, ``first_id + 1`` and so on. Raises `DamagedEntry`, which does not say at which entry."""
+    """Check everything that `entries.verify` and `entries.verify_headers` check, batches and runs (R32) included, and
+    that ids are ``first_id``, ``first_id + 1`` and so on. Raises `DamagedEntry`, which does not say at which entry."""
     ids, terms, kinds, times_ms, clients, serials, epochs, lsns, counts, digests, bodies, checks = columns
     try:
         if list(ids) != list(range(first_id, first_id + len(ids))):
             raise DamagedEntry(f"an entry from {first_id} on is missing")
         encoded = {client: client.encode() for client in set(clients)}
-        heads = map(_HEADER.pack, ids, terms, kinds, times_ms, serials, epochs, lsns, counts, digests)
-        if list(map(crc32, map(encoded.__getitem__, clients), map(crc32, heads))) != list(checks):
+        heads = map(crc32, map(_HEADER.pack, ids, terms, kinds, times_ms, serials, epochs, lsns, counts))
+        if list(map(crc32, map(encoded.__getitem__, clients), map(crc32, digests, heads))) != list(checks):
             raise DamagedEntry(f"an entry from {first_id} on does not match its checksum")
         if set(map(type, bodies)) != {bytes}:
             raise DamagedEntry(f"an entry from {first_id} on has a body that is none")
-        if _digests(counts, bodies) != list(digests):
+        plain = set(map(len, digests)) == {DIGEST_BYTES}
+        if _digests(counts, bodies) != (list(digests) if plain else [digest[:DIGEST_BYTES] for digest in digests]):
             raise DamagedEntry(f"the body of an entry from {first_id} on does not match its digest")
         for kind, has_payloads in set(zip(kinds, map(bool, counts), strict=True)):
             if kind not in _KINDS or (kind == _DATA) != has_payloads:
                 raise DamagedEntry(f"an entry from {first_id} on is of kind {kind}, with payloads or without")
-        for count, body in zip(counts, bodies, strict=True) if set(counts) - {0, 1} else ():
-            if count > 1:
-                split_payloads(count, body)
+        for entry in columns.entries() if set(counts) - {0, 1} or not plain else ():
+            verify_payloads(entry)
     except (struct.error, TypeError, AttributeError, ValueError) as error:
         raise error if isinstance(error, DamagedEntry) else DamagedEntry(f"not entries: {error}") from error
+
+
+def verify_payloads(entry: Entry) -> None:
+    """Check that the body of an entry that matches its checksums holds the payloads that the entry tells of, and its
+    appends if it is a run (R32). Raises `DamagedEntry`."""
+    count, digest, body = entry[8:11]
+    if len(digest) == DIGEST_BYTES:
+        if count > 1:
+            split_payloads(count, body)
+        return
+    if not sound_digest(entry.kind, count, digest):
+        raise DamagedEntry(f"entry {entry.id} has a digest of another form")
+    # a Part for each append only where there are batches: most of the time of a read of runs would go into them
+    each = split_payloads(count, body) if counts_of(digest) is None else None
+    bodies = [part.body for part in parts(entry)] if each is None else each
+    marks = struct.unpack_from(f"<{2 * len(bodies)}I", digest, MARKS_AT)
+    if marks != (*map(len, bodies), *map(crc32, bodies)):
+        raise DamagedEntry(f"the appends in entry {entry.id} do not match its digest")
 
 
 def _digests(counts: Sequence[int], bodies: Sequence[bytes]) -> list[bytes]:

@@ -125,6 +125,11 @@ class Merged(NamedTuple):
     mended: list[Entry]
 
     @property
+    def payloads(self) -> int:
+        """The number of payloads in ``entries``."""
+        return sum([entry[8] for entry in self.entries])
+
+    @property
     def only_rows(self) -> bool:
         """True if there is nothing to do but to add ``entries`` (and perhaps the hard state)."""
         return not (

@@ -3,7 +3,7 @@
 Laws:
 
 * The digest of no entries is 16 zero bytes. Each entry extends it: BLAKE2b (16 bytes) over the digest so far, the
-  entry's ``check`` (u32, little endian) and its ``digest``. These two fields cover all others and the payloads.
+  entry's ``check`` (u32, little endian) and its ``digest``, whole. These two fields cover all others and the payloads.
 * Equal digests over the same ids mean equal entries in the same order. Once two chains differ they differ from there
   on, so bisection finds the first entry that differs.
 * A range may begin anywhere: the chain needs nothing from before it, which may have been cleaned.
@@ -23,7 +23,7 @@ from .columns import Columns
 from .interface import DamagedStore, Store
 from .scrub import ROW_BYTES, read_sound
 
-_LINK = struct.Struct(f"<{DIGEST_BYTES}sI{DIGEST_BYTES}s")
+_CHECK = struct.Struct("<I")
 
 
 class DamagedAt(DamagedStore):
@@ -55,9 +55,9 @@ class Span(NamedTuple):
         if not columns.ids:
             return self
         assert columns.ids[0] == self.last_id + 1
-        digest, pack = self.digest, _LINK.pack
+        digest, pack = self.digest, _CHECK.pack
         for check, of_body in zip(columns.checks, columns.digests, strict=True):
-            digest = hashlib.blake2b(pack(digest, check, of_body), digest_size=DIGEST_BYTES).digest()
+            digest = hashlib.blake2b(digest + pack(check) + of_body, digest_size=DIGEST_BYTES).digest()
         return Span(
             self.first_id, columns.ids[-1], self.first_lsn or columns.lsns[0],
             columns.lsns[-1] + columns.counts[-1] - 1, digest,
@@ -71,7 +71,8 @@ class Span(NamedTuple):
             assert entry.id == last_id + 1
             first_lsn = first_lsn or entry.lsn
             last_id, last_lsn = entry.id, entry.lsn + entry.count - 1
-            digest = hashlib.blake2b(_LINK.pack(digest, entry.check, entry.digest), digest_size=DIGEST_BYTES).digest()
+            link = digest + _CHECK.pack(entry.check) + entry.digest
+            digest = hashlib.blake2b(link, digest_size=DIGEST_BYTES).digest()
             size += ROW_BYTES + len(entry.body)
         return Span(first_id, last_id, first_lsn, last_lsn, digest, size)
 

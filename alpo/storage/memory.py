@@ -49,6 +49,7 @@ class MemoryStore:
         self._mutex = threading.Lock()
         self._closed = False
         self._hard = Hard(server_id, incarnation, 0, 0, 0, 0, b"", start_to_json(EMPTY_START))
+        self._unmarked = 0  # payloads written since the hard row was
         self._entries: list[Entry] = []
         self._runs: list[tuple[int, int]] = []
         self._sessions: dict[str, bytes] = {}
@@ -103,8 +104,10 @@ class MemoryStore:
                 self._applied = applied_to_json(table, len(self._sessions))
             if merged.base is not None:
                 self._clean(merged.base)
-            if merged.tables or merged.base is not None or merged.install is not None or self._hard.is_due(new):
-                self._hard = new
+            self._unmarked += merged.payloads
+            saves = merged.tables or merged.base is not None or merged.install is not None
+            if saves or self._hard.is_due(new, self._unmarked):
+                self._hard, self._unmarked = new, 0
             self._keep_events()
 
     def note(self, events: Iterable[EventRow]) -> None:

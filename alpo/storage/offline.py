@@ -29,13 +29,12 @@ from alpo.core.entries import (
     Entry,
     Kind,
     body_digest,
-    split_payloads,
     verify,
     verify_headers,
 )
 
 from . import schema
-from .columns import Columns, sound_columns
+from .columns import Columns, sound_columns, verify_payloads
 from .connections import as_database, connect_reader, translate
 from .directory import LOCK_NAME
 from .interface import DamagedStore, StoreError, WrongStore
@@ -86,8 +85,7 @@ def damage_of(entry: Entry) -> str:
         verify(entry)
         if entry.kind not in _KINDS or (entry.kind == Kind.DATA) != (entry.count > 0):
             return f"it is of kind {entry.kind} with {entry.count} payloads"
-        if entry.kind == Kind.DATA:
-            split_payloads(entry.count, entry.body)
+        verify_payloads(entry)
     except DamagedEntry as error:
         return str(error)
     return ""
@@ -103,7 +101,7 @@ def _verify_all(entries: list[Entry]) -> None:
     for entry in entries:
         count, body = entry[8], entry[10]
         digest = blake2b(body, digest_size=DIGEST_BYTES).digest() if count == 1 else body_digest(count, body)
-        if digest != entry[9]:
+        if digest != entry[9][:DIGEST_BYTES]:
             raise DamagedEntry(f"the body of entry {entry[0]} does not match its digest")
 
 

@@ -17,8 +17,8 @@ import msgpack  # type: ignore[import-untyped]
 from alpo.core.disk import Base, SessionRow, StartState, TableSave, Write, birth_untold
 from alpo.core.members import Identity, StartStatus
 
-#: Marks are written with whatever else rewrites the hard row, or once one has moved this many ids. Rewriting that row
-#: in every commit would double what a commit of one entry writes, and marks may be late.
+#: Marks are written with whatever else rewrites the hard row, or once one has moved this many ids, or after this many
+#: payloads. Rewriting that row in every commit would double what a commit of one entry writes, and marks may be late.
 MARKS_LAG_MAX = 1024
 
 _HARD = struct.Struct("<QQQQQ")
@@ -61,14 +61,16 @@ class Hard(NamedTuple):
             cluster, text,
         )
 
-    def is_due(self, new: Hard) -> bool:
-        """True if ``new`` must be written; False if only marks have moved, and not far."""
+    def is_due(self, new: Hard, payloads: int) -> bool:
+        """True if ``new`` must be written; False if only marks have moved, and not far. ``payloads``: how many were
+        written since this row was."""
         return (
             self.term != new.term
             or self.vote != new.vote
             or self.start != new.start
             or new.guaranteed_id - self.guaranteed_id >= MARKS_LAG_MAX
             or new.fully_replicated_id - self.fully_replicated_id >= MARKS_LAG_MAX
+            or (payloads >= MARKS_LAG_MAX and new.guaranteed_id > self.guaranteed_id)
         )
 
 

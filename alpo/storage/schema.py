@@ -41,6 +41,7 @@ from .rows import (
     start_to_json,
 )
 from .tables import SCHEMA
+from .tables_5 import PAYLOADS_5, SESSIONS_5
 
 if TYPE_CHECKING:
     from sqlite_utils import Database
@@ -87,8 +88,8 @@ def _version_4(db: Database) -> None:
     rows = (dict(zip(names, _session_columns_4(**row), strict=True)) for row in db.table("sessions").rows)
     db.table("saved_sessions").insert_all(rows)
     db.table("sessions").drop()
-    for name in ("payloads", "sessions", "elections"):
-        db.execute(SCHEMA[name])
+    for sql in (PAYLOADS_5, SESSIONS_5, SCHEMA["elections"]):
+        db.execute(sql)
 
 
 def _session_columns_4(client: str, state: bytes) -> tuple[str, int, int, int, int, bytes]:
@@ -111,9 +112,16 @@ def _state_5(client: str, state: bytes) -> bytes:
         return state
 
 
+def _version_6(db: Database) -> None:
+    """Let the views `payloads` and `sessions` know that an entry may hold several serials (R32)."""
+    for name in ("payloads", "sessions"):
+        db.execute(f"DROP VIEW {name}")
+        db.execute(SCHEMA[name])
+
+
 #: One function for each schema version; what it creates never changes once released. Together they make `SCHEMA`.
 MIGRATIONS: tuple[Callable[[Database], None], ...] = (
-    _version_1, _version_2, _version_3, _version_4, _version_5,
+    _version_1, _version_2, _version_3, _version_4, _version_5, _version_6,
 )
 
 

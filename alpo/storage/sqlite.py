@@ -90,6 +90,7 @@ class SqliteStore:
         except sqlite3.Error as error:
             raise translate(error, path) from error
         self._last_id: int = last_id or self._base.id
+        self._unmarked = 0  # payloads written since the hard row was
         self._cursor = self._db.cursor()
         self._wal = WalKeeper(self._db, path)
         self._events = EventKeeper()
@@ -133,7 +134,9 @@ class SqliteStore:
         db, rows = self._db, merged.entries
         try:
             hard = self._hard.after(merged.last, merged.start)
-            if not (merged.tables or merged.base is not None or merged.install is not None or self._hard.is_due(hard)):
+            payloads = self._unmarked + merged.payloads
+            saves = merged.tables or merged.base is not None or merged.install is not None
+            if not (saves or self._hard.is_due(hard, payloads)):
                 hard = self._hard
             sessions = self._sessions
             plain = hard is self._hard and merged.only_rows and not self._events.waiting
@@ -150,6 +153,7 @@ class SqliteStore:
             raise self._failed(error) from error
         self._last_id = merged.last_id
         self._sessions = sessions
+        self._unmarked = payloads if hard is self._hard else 0
         self._hard = hard
         self._base = merged.base or merged.install or self._base
         self._events.written()

@@ -14,6 +14,7 @@ from alpo.client.record import PageEntry, Record, records_of
 from alpo.client.servers import Servers
 from alpo.core.entries import Kind
 from alpo.core.ranks import State
+from alpo.core.runs import parts
 from alpo.errors import Unavailable
 from alpo_sim.broken import Broken
 from alpo_sim.demands import LEADER_WITHIN_TIMEOUTS, demand_settled
@@ -192,7 +193,7 @@ class Cluster:
         """Every payload that is guaranteed by now, in order, whether any client was told yet or not."""
         found = list(self._world.safety.guaranteed)
         rows: list[PageEntry] = [
-            (e.id, e.term, e.time_ms, e.client, e.serial, e.lsn, e.count, e.body) for e in found if e.kind == Kind.DATA
+            (e.id, e.term, e.time_ms, e.client, *part) for e in found if e.kind == Kind.DATA for part in parts(e)
         ]
         return records_of(rows, 1, 1 << 62)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from alpo.client.appender import Appender
 from alpo.client.handle import Handle
@@ -18,8 +18,12 @@ from alpo.client.operator.sessions import ByHand
 from alpo.client.payloads import Item, Parcel, Payload
 from alpo.client.servers import Servers
 from alpo.core.entries import Entry, Kind
+from alpo.core.runs import parts
 from alpo.errors import NotGuaranteed
 from alpo_sim.broken import Broken
+
+#: An append in the log: client, serial, payloads.
+_Place: TypeAlias = tuple[str, int, Item]
 
 
 class WatchedLog(Log):
@@ -88,11 +92,12 @@ class Ledger:
 
     def check(self, log: list[Entry]) -> None:
         """Hold what all clients were told against the guaranteed entries. Raises `Broken`."""
-        data = [entry for entry in log if entry.kind == Kind.DATA]
         by_client: dict[str, Counter[Item]] = {}
-        for entry in data:
-            by_client.setdefault(entry.client, Counter())[_item(entry)] += 1
-        at = {entry.lsn: entry for entry in data}
+        at: dict[int, _Place] = {}
+        for entry in log:
+            for serial, lsn, count, body in parts(entry) if entry.kind == Kind.DATA else ():
+                at[lsn] = (entry.client, serial, body if count == 1 else (count, body))
+                by_client.setdefault(entry.client, Counter())[at[lsn][2]] += 1
         for name, handles in self._named.items():
             self._check(name, handles, by_client.get(name, Counter()), at, name in self.loose)
         for handles in self._random:
@@ -103,9 +108,9 @@ class Ledger:
             self._check("a client without a name", handles, counts, at, any(id in self.loose for id in ids))
 
     def _check(
-        self, who: str, handles: list[Handle], counts: Counter[Item], at: dict[int, Entry], loose: bool
+        self, who: str, handles: list[Handle], counts: Counter[Item], at: dict[int, _Place], loose: bool
     ) -> None:
-        """Hold one client's handles against ``counts`` (of its payloads in the log) and ``at`` (LSN -> entry)."""
+        """Hold one client's handles against ``counts`` (of its payloads in the log) and ``at`` (LSN -> append)."""
         told: dict[Item, _Told] = {}
         for handle in handles:
             _note(handle, told.setdefault(handle.parcel.item, _Told()))
@@ -121,12 +126,11 @@ class Ledger:
                 text = f"{_show(item)} of {who} is in the log {there} times, which was told of {least}"
                 raise Broken("exactly once", f"{text}, and left in the dark of {most - least}")
 
-    def _check_place(self, who: str, handle: Handle, entry: Entry | None) -> None:
-        """Hold one handle's LSN against the entry there."""
-        wanted = (handle.client, handle.serial, handle.parcel.item)
-        if entry is None or (entry.client, entry.serial, _item(entry)) != wanted:
+    def _check_place(self, who: str, handle: Handle, there: _Place | None) -> None:
+        """Hold one handle's LSN against the append there."""
+        if there != (handle.client, handle.serial, handle.parcel.item):
             place = f"LSN {handle.lsn}, serial {handle.serial}"
-            raise Broken("acknowledged", f"{who} was told {place} of {_show(handle.parcel.item)}; there is {entry}")
+            raise Broken("acknowledged", f"{who} was told {place} of {_show(handle.parcel.item)}; there is {there}")
 
 
 def _note(handle: Handle, told: _Told) -> None:
@@ -137,10 +141,6 @@ def _note(handle: Handle, told: _Told) -> None:
         told.sure[key] = 1
     elif isinstance(handle._error, NotGuaranteed):
         told.maybe[key] = 1
-
-
-def _item(entry: Entry) -> Item:
-    return entry.body if entry.count == 1 else (entry.count, entry.body)
 
 
 def _show(item: Item) -> str:

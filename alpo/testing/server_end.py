@@ -16,6 +16,7 @@ from alpo.core.entries import join_payloads, split_payloads
 from alpo.core.inputs import Input
 from alpo.core.replica import Replica
 from alpo.core.requests import Code, CursorsAre, ListCursors, ReadAt, ReadIndex, Refused, Reply
+from alpo.core.runs import Part, parts
 from alpo.node.await_replicated import behind
 from alpo.node.client_connection import ClientRequests
 from alpo.node.limits import Limits, frame_bytes
@@ -24,10 +25,9 @@ from alpo.node.reads import front
 from alpo.node.retention import lags
 from alpo.node.routes import Ourselves, server_hello
 from alpo.node.status import status_fields
-from alpo.storage.columns import NO_COLUMNS
 from alpo.wire import requests as w
 from alpo.wire.codec import WireError, decode_client, decode_hello, encode, encode_problem
-from alpo.wire.column_pages import unpack_page
+from alpo.wire.column_pages import NO_ENTRIES, unpack_page
 from alpo.wire.framing import HELLO_BYTES_MAX, FrameError, FrameReader
 from alpo_sim.broken import Broken
 from alpo_sim.host import Host
@@ -201,7 +201,7 @@ class ServerEnd:
             page = build_page(self._host.store, ask, self._extent(end_id), bytes_max)
         except OutOfRange as error:
             if not ask.linearizable and ask.wait_ms > 0 and ask.start > error.last_lsn:
-                client.settle(answer(ask, NO_COLUMNS, ask.start, error.last_lsn, error.first_lsn))
+                client.settle(answer(ask, NO_ENTRIES, ask.start, error.last_lsn, error.first_lsn))
             else:
                 client.refuse(ask.request, Code.OUT_OF_RANGE, detail=str(error))
             return
@@ -211,15 +211,17 @@ class ServerEnd:
     def _check(self, page: w.Page | w.ColumnPage) -> None:
         """Hold a page against the one log. Raises `Broken`."""
         log = self._world.safety.guaranteed
-        entries = page.entries if isinstance(page, w.Page) else zip(*unpack_page(page), strict=True)
-        for id, term, _, client, serial, lsn, count, body in entries:
+        rows = page.entries if isinstance(page, w.Page) else unpack_page(page).appends()
+        held_id, held = 0, dict[int, Part]()
+        for id, term, _, client, serial, lsn, count, body in rows:
             known = log[id - 1] if id <= len(log) else None
-            if known is not None and known.lsn < lsn == page.first_lsn:  # the log was trimmed inside of a batch
-                left = split_payloads(known.count, known.body)[lsn - known.lsn :]
-                known = known._replace(lsn=lsn, count=len(left), body=join_payloads(left))
-            if known is None or (term, client, serial, lsn, count, body) != (
-                known.term, known.client, known.serial, known.lsn, known.count, known.body
-            ):
+            if known is not None and id != held_id:
+                held_id, held = id, {part.serial: part for part in parts(known)}
+            part = held.get(serial)
+            if part is not None and part.lsn < lsn == page.first_lsn:  # the log was trimmed inside of a batch
+                left = split_payloads(part.count, part.body)[lsn - part.lsn :]
+                part = part._replace(lsn=lsn, count=len(left), body=join_payloads(left))
+            if known is None or (term, client) != (known.term, known.client) or part != (serial, lsn, count, body):
                 raise Broken("one log", f"server {self._host.id} serves an entry {id} that is not guaranteed: {known}")
 
     def begin_cursors(self, client: ClientRequests, request: int) -> None:

@@ -9,7 +9,7 @@ Laws:
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import repeat
 from typing import Any, NamedTuple
 
@@ -21,6 +21,7 @@ from alpo.core.requests import Code, Fate, MemberStep
 
 from . import requests as r
 from . import shapes as s
+from .column_pages import without_runs
 from .framing import frame
 from .shapes import Shape, WireError, WrongVersion
 
@@ -61,6 +62,23 @@ def _batch(item: Any) -> tuple[int, bytes]:
     return count, body
 
 
+def _lsns(value: Any) -> Sequence[int]:
+    """Check for (first, number) of consecutive LSNs, or all LSNs packed."""
+    if type(value) is not tuple:
+        return s.numbers(ITEMS_MAX)(value)  # type: ignore[no-any-return]
+    if len(value) != 2 or s.positive(value[0]) + s.positive(value[1]) - 1 > s.INT_MAX or value[1] > ITEMS_MAX:
+        s.refuse("no first LSN and number")
+    return range(value[0], value[0] + value[1])
+
+
+def _plain_lsns(lsns: Sequence[int]) -> Any:
+    return (lsns[0], len(lsns)) if isinstance(lsns, range) else s.pack(lsns)
+
+
+def _packed_lsns(lsns: Sequence[int]) -> bytes:
+    return s.pack(list(lsns))
+
+
 _rows = s.rows(ROWS_MAX, str, int, int, int, int)
 _pairs = s.each(s.fixed(_name, s.number))
 
@@ -95,6 +113,18 @@ def _members(value: Any) -> list[list[Any]]:
         s.refuse("no list of lists")
     return members
 
+
+def _steps(value: Any) -> bytes:
+    """Check for a byte 0 or 1 for each entry."""
+    if not set(s.blob(value)) <= {0, 1}:
+        s.refuse("a step other than 0 and 1")
+    return value  # type: ignore[no-any-return]
+
+
+#: The fields of a `ColumnPage` from ``request`` to ``bodies``.
+_COLUMNS = (
+    s.number, s.longs, s.longs, s.longs, s.texts(ROWS_MAX), s.longs, s.longs, s.longs, s.longs, s.longs, s.blob,
+)
 
 _HELLOS = (
     Shape(1, r.PeerHello, (
@@ -138,7 +168,7 @@ REQUESTS = (
 )
 _DONE = Shape(36, r.Done, (s.number, s.number))
 REPLIES = (
-    Shape(32, q.Appended, (s.client_id, s.positive, s.numbers(ITEMS_MAX), s.flag), forms=s.packed(2), kept=1),
+    Shape(32, q.Appended, (s.client_id, s.positive, _lsns, s.flag), forms=((2, _plain_lsns),), kept=1),
     Shape(33, r.AppendRefused, (s.client_id, s.number, s.number, _code, s.number, s.number, _address, _detail)),
     Shape(34, q.Opened, (s.number, s.number, s.number)),
     Shape(35, q.Sessions, (s.number, _sessions, s.number), forms=((1, _packed_sessions),)),
@@ -160,8 +190,7 @@ REPLIES = (
     Shape(157, r.BackupRows, (s.number, s.client_id, s.mixed_rows(ROWS_MAX, _COLUMNS_MAX)), forms=s.packed(2)),
     Shape(158, r.DigestIs, (s.number, s.positive, s.number, s.number, s.number, s.octets(s.ID_BYTES))),
     Shape(159, r.ColumnPage, (
-        s.number, s.longs, s.longs, s.longs, s.texts(ROWS_MAX), s.longs, s.longs, s.longs, s.longs, s.longs, s.blob,
-        s.number, s.number, s.number,
+        *_COLUMNS, s.number, s.number, s.number, _steps,
     ), forms=s.packed(4)),
     Shape(48, q.MembersChanged, (s.number, _members), forms=((1, _members_text),)),
     Shape(49, q.HandedOver, (s.number, s.number, s.number)),
@@ -172,23 +201,34 @@ _DONE_NUMBERS: dict[type, Callable[[Any], int]] = {
     q.Dropped: lambda reply: reply.epoch, q.CursorIs: lambda reply: reply.lsn, q.Initialised: lambda reply: 0,
 }
 
-#: Shapes of version 1 that differ: fields that it lacks have defaults.
+#: Shapes of version 2 that differ: LSNs always one by one, and pages of columns without runs.
+_REPLIES_2 = (
+    Shape(32, q.Appended, (s.client_id, s.positive, s.numbers(ITEMS_MAX), s.flag), forms=((2, _packed_lsns),), kept=1),
+    Shape(159, r.ColumnPage, (*_COLUMNS, s.number, s.number, s.number), forms=s.packed(4)),
+)
+#: Shapes of version 1 that differ from those of version 2: fields that it lacks have defaults.
 _REQUESTS_1 = (Shape(128, q.Outcome, (s.number, s.client_id, s.positive)),)
 _REPLIES_1 = (Shape(144, q.Told, (s.number, s.one_of(Fate), s.number)),)
+#: Most bytes of a page for a reader that does not know runs: each append becomes a row of its own.
+_PAGE_BYTES_2 = 256 << 10
 #: Codes that version 1 does not know, and their replacements.
 _CODES_1 = {Code.DROPPED: Code.FENCED}
 
 #: Every type that travels outside an envelope, for documentation and tests.
 SHAPES = (*_HELLOS, _PROBLEM, *REQUESTS, *REPLIES)
 
-_BY_CLASS = {shape.cls: shape for shape in SHAPES}
-_BY_CLASS_1 = _BY_CLASS | {shape.cls: shape for shape in (*_REQUESTS_1, *_REPLIES_1)}
+#: Shapes by class, for each version of the protocol.
+_BY_CLASS = {3: {shape.cls: shape for shape in SHAPES}}
+_BY_CLASS[2] = _BY_CLASS[3] | {shape.cls: shape for shape in _REPLIES_2}
+_BY_CLASS[1] = _BY_CLASS[2] | {shape.cls: shape for shape in (*_REQUESTS_1, *_REPLIES_1)}
 _BY_NUMBER_HELLO = {shape.number: shape for shape in (*_HELLOS, _PROBLEM)}
 _VERSIONED = frozenset(shape.number for shape in _HELLOS)
-_BY_NUMBER_REQUEST = {shape.number: shape for shape in REQUESTS}
-_BY_NUMBER_REQUEST_1 = _BY_NUMBER_REQUEST | {shape.number: shape for shape in _REQUESTS_1}
-_BY_NUMBER_REPLY = {shape.number: shape for shape in (*REPLIES, _PROBLEM)}
-_BY_NUMBER_REPLY_1 = _BY_NUMBER_REPLY | {shape.number: shape for shape in _REPLIES_1}
+_BY_NUMBER_REQUEST = {3: {shape.number: shape for shape in REQUESTS}}
+_BY_NUMBER_REQUEST[2] = _BY_NUMBER_REQUEST[3]
+_BY_NUMBER_REQUEST[1] = _BY_NUMBER_REQUEST[2] | {shape.number: shape for shape in _REQUESTS_1}
+_BY_NUMBER_REPLY = {3: {shape.number: shape for shape in (*REPLIES, _PROBLEM)}}
+_BY_NUMBER_REPLY[2] = _BY_NUMBER_REPLY[3] | {shape.number: shape for shape in _REPLIES_2}
+_BY_NUMBER_REPLY[1] = _BY_NUMBER_REPLY[2] | {shape.number: shape for shape in _REPLIES_1}
 
 
 def encode(
@@ -198,10 +238,12 @@ def encode(
 
     Raises `WireError` for a value that cannot be packed; fields are checked only on arrival.
     """
-    shape = (_BY_CLASS if version == r.VERSION else _BY_CLASS_1).get(type(message))
+    shape = _BY_CLASS[version].get(type(message))
     if shape is None:
         shape, message = _DONE, r.Done(message[0], _DONE_NUMBERS[type(message)](message))  # type: ignore[arg-type]
-    elif version != r.VERSION and isinstance(message, r.AppendRefused | r.RequestRefused):
+    elif version < r.RUNS_VERSION and type(message) is r.ColumnPage:
+        message = without_runs(message)
+    elif version == 1 and isinstance(message, r.AppendRefused | r.RequestRefused):
         message = message._replace(code=_CODES_1.get(Code(message.code), message.code))
     return frame(s.pack(s.plain_fields(shape, message)))
 
@@ -223,18 +265,18 @@ def decode_hello(body: bytes | memoryview) -> r.Hello | r.Problem:
 
 def decode_client(body: bytes | memoryview, version: int = r.VERSION) -> r.ClientRequest:
     """Decode a client's request; `Append.items` are always (count, body) pairs. Raises `WireError`."""
-    known = _BY_NUMBER_REQUEST if version == r.VERSION else _BY_NUMBER_REQUEST_1
-    request = _decode(s.unpack_message(body), known, "a request")
+    request = _decode(s.unpack_message(body), _BY_NUMBER_REQUEST[version], "a request")
     if type(request) is r.Append and request.serial + len(request.items) - 1 > s.INT_MAX:
         raise WireError("Append.serial: the serials run past 2**63 - 1")
+    if version < r.RUNS_VERSION and type(request) is r.ReadColumns:
+        request = request._replace(bytes_max=min(request.bytes_max, _PAGE_BYTES_2))
     return request  # type: ignore[no-any-return]
 
 
 def decode_server(body: bytes | memoryview, version: int = r.VERSION) -> r.ServerReply | r.Problem:
     """Decode a server's answer to a client, or its `Problem`. Raises `WireError`."""
-    known = _BY_NUMBER_REPLY if version == r.VERSION else _BY_NUMBER_REPLY_1
-    answer = _decode(s.unpack_message(body), known, "an answer")
-    if version != r.VERSION and type(answer) is r.AppendRefused and answer.code == Code.FENCED and not answer.number:
+    answer = _decode(s.unpack_message(body), _BY_NUMBER_REPLY[version], "an answer")
+    if version == 1 and type(answer) is r.AppendRefused and answer.code == Code.FENCED and not answer.number:
         return answer._replace(code=int(Code.DROPPED))  # no epoch is 0: the name is not open
     return answer  # type: ignore[no-any-return]
 

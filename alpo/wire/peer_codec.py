@@ -11,6 +11,7 @@ Laws:
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from functools import lru_cache
 from itertools import chain, repeat
 from operator import attrgetter
@@ -19,7 +20,7 @@ from typing import Any
 from alpo.core import messages as m
 from alpo.core.client_ids import CLIENT_BYTES_MAX
 from alpo.core.disk import SessionRow, birth_untold
-from alpo.core.entries import DamagedEntry, Entry, verify_headers
+from alpo.core.entries import DIGEST_BYTES, DamagedEntry, Entry, is_digest, verify_headers
 from alpo.core.members import Identity, StartStatus
 
 from . import requests as r
@@ -53,6 +54,10 @@ class ToldProblem(WireError):
     def __init__(self, problem: r.Problem) -> None:
         super().__init__(f"the other server says: {problem.text}")
         self.problem = problem
+
+
+class TakesNoRuns(WireError):
+    """The message holds a run, and the version of the connection does not know runs (R32)."""
 
 
 def _entries(value: Any) -> list[Entry]:
@@ -93,8 +98,11 @@ def _session_rows(items: list[Any]) -> tuple[SessionRow, ...]:
         s.check_column(column, of)
     if set(map(type, slots)) != {tuple} or max(map(len, slots)) > SLOTS_MAX:
         s.refuse("a session's serials are no list, or too many")
-    for column, of in zip(s.columns(list(chain.from_iterable(slots)), len(_SLOT_TYPES)), _SLOT_TYPES, strict=True):
+    of_all = s.columns(list(chain.from_iterable(slots)), len(_SLOT_TYPES))
+    for column, of in zip(of_all, _SLOT_TYPES, strict=True):
         s.check_column(column, of)
+    if not all(map(is_digest, of_all[-1])):
+        s.refuse("a remembered entry has a digest of another form")
     return tuple(SessionRow._make((*item[:_SLOTS], list(item[_SLOTS]), *item[_SLOTS + 1 :])) for item in items)
 
 
@@ -150,10 +158,12 @@ def encode_envelope(envelope: m.Envelope, entries_blob: bytes | None = None, ver
 
     ``entries_blob``: `encode_entries` of an AppendRequest's entries, if already made.
 
-    Raises `WireError` for a value that cannot be packed; fields are checked only on arrival.
+    Raises `WireError` for a value that cannot be packed, and `TakesNoRuns`; fields are checked only on arrival.
     """
     sender, target, message = envelope.sender, envelope.target, envelope.message
-    if version != r.VERSION:
+    if version < r.RUNS_VERSION:
+        _require_no_runs(message)
+    if version == 1:
         message = _as_version_1(message)
     shape = _BY_CLASS[type(message)]
     prefix = [shape.number, envelope.cluster, sender.id, sender.incarnation, target.id, target.incarnation]
@@ -163,6 +173,17 @@ def encode_envelope(envelope: m.Envelope, entries_blob: bytes | None = None, ver
     # Pack an empty value in the blob's place, then append the blob: it is copied only once, into the frame.
     head = s.pack([*prefix, *message[:-1], b""]).removesuffix(_EMPTY_BIN)
     return frame(head, _BIN32.pack(0xC6, len(blob)), blob)
+
+
+def _require_no_runs(message: m.Message) -> None:
+    """Raise `TakesNoRuns` if the message holds a run (R32), which older versions do not know."""
+    digests: Iterable[bytes] = ()
+    if isinstance(message, m.AppendRequest | m.CopyAnswer):
+        digests = [entry.digest for entry in message.entries]
+    elif isinstance(message, m.SnapshotPart):
+        digests = [slot[4] for row in message.rows for slot in row.slots]
+    if any(len(digest) > DIGEST_BYTES for digest in digests):
+        raise TakesNoRuns("the log holds runs, which its version does not know: it must be upgraded")
 
 
 def _as_version_1(message: m.Message) -> Any:
@@ -191,7 +212,7 @@ def decode_envelope(body: bytes | memoryview, version: int = r.VERSION) -> m.Env
     fields = s.unpack_message(body)
     if fields[0] == _PROBLEM.number:
         raise ToldProblem(s.build(_PROBLEM, fields[1:]))
-    shape = (_BY_NUMBER if version == r.VERSION else _BY_NUMBER_1).get(fields[0])
+    shape = (_BY_NUMBER_1 if version == 1 else _BY_NUMBER).get(fields[0])
     if shape is None:
         raise WireError(f"message type {fields[0]} is nothing that servers say to each other")
     if len(fields) < _PREFIX:
@@ -201,7 +222,7 @@ def decode_envelope(body: bytes | memoryview, version: int = r.VERSION) -> m.Env
     except (WireError, TypeError) as error:
         raise WireError(f"an envelope's addresses: {error}") from error
     message = s.build(shape, fields[_PREFIX:])
-    if version != r.VERSION and type(message) is m.SnapshotAnswer:
+    if version == 1 and type(message) is m.SnapshotAnswer:
         message = message._replace(wanted=message.wanted + 1)
     if type(message) is m.AppendRequest and message.entries and message.entries[0].id != message.prev_id + 1:
         raise WireError(f"entry {message.entries[0].id} does not follow entry {message.prev_id}")

@@ -12,8 +12,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 from alpo.core import requests as q
 
-#: Versions of this protocol: the newest, spoken if both sides know it, and the oldest that is still understood.
-VERSION = 2
+#: Versions of this protocol: the newest, spoken if both sides know it, the first with runs (R32), and the oldest that
+#: is still understood.
+VERSION = 3
+RUNS_VERSION = 3
 OLDEST_VERSION = 1
 
 
@@ -149,9 +151,10 @@ class Read(NamedTuple):
 
 
 class Page(NamedTuple):
-    """Answer to `Read`. ``entries``: (id, term, time_ms, client, serial, lsn, count, body) of DATA entries, in order,
-    each whole. ``next_lsn``: where the next page begins; ``end_lsn``: the last LSN that this server could serve when it
-    answered (for a linearizable read: its fixed end); ``first_lsn``: the first available."""
+    """Answer to `Read`. ``entries``: (id, term, time_ms, client, serial, lsn, count, body) of appends, in order, each
+    whole; those of a run share its id, term, time and client (R32). ``next_lsn``: where the next page begins;
+    ``end_lsn``: the last LSN that this server could serve when it answered (for a linearizable read: its fixed end);
+    ``first_lsn``: the first available."""
 
     request: int
     entries: list[tuple[int, int, int, str, int, int, int, bytes]]
@@ -176,7 +179,8 @@ class ReadColumns(NamedTuple):
 
 class ColumnPage(NamedTuple):
     """A `Page` in columns, packed by `wire.column_pages`: integers of 8 bytes; ``names``: all clients, ``clients``:
-    position of each entry's client in them; ``lengths`` of the bodies, and the bodies joined."""
+    position of each entry's client in them; ``lengths`` of the bodies, and the bodies joined; ``steps``: see
+    `column_pages.PageColumns`, a byte each."""
 
     request: int
     ids: bytes
@@ -192,6 +196,7 @@ class ColumnPage(NamedTuple):
     next_lsn: int
     end_lsn: int
     first_lsn: int
+    steps: bytes = b""
 
 
 class Status(NamedTuple):

@@ -73,11 +73,11 @@ class DatabaseWriter:
             self.give_up()
             raise Failed(f"--fts: this Python's SQLite has no full-text search: {error}") from error
 
-    def write(self, entry: Entry, lsn: int, payload: bytes) -> None:
+    def write(self, entry: Entry, serial: int, lsn: int, payload: bytes) -> None:
         """Add a payload."""
         text = _text(payload)
         self._rows.append((
-            (lsn, entry.id, entry.term, rfc3339_ms(entry.time_ms), entry.client, entry.serial,
+            (lsn, entry.id, entry.term, rfc3339_ms(entry.time_ms), entry.client, serial,
              payload if text is None else text),
             self._columns_of(text) if self._json_columns and text is not None else {},
         ))

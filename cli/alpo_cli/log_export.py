@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol
 
 from alpo.core.entries import Entry, Kind, split_payloads
+from alpo.core.runs import parts
 from alpo.storage.audit import Fault, tell
 from alpo.storage.backup import PARTIAL_SUFFIX
 from alpo.storage.offline import open_source
@@ -33,9 +34,9 @@ _GROUP_ROWS, _GROUP_BYTES = 50_000, 32 << 20
 
 
 class Writer(Protocol):
-    """Output format: takes payloads one by one, and is complete after `close`."""
+    """Output format: takes payloads one by one, each with its entry, serial and LSN, and is complete after `close`."""
 
-    def write(self, entry: Entry, lsn: int, payload: bytes) -> None: ...
+    def write(self, entry: Entry, serial: int, lsn: int, payload: bytes) -> None: ...
 
     def close(self) -> None: ...
 
@@ -46,10 +47,10 @@ class _Lines:
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
 
-    def write(self, entry: Entry, lsn: int, payload: bytes) -> None:
+    def write(self, entry: Entry, serial: int, lsn: int, payload: bytes) -> None:
         fields = {
             "lsn": lsn, "id": entry.id, "term": entry.term, "time": rfc3339_ms(entry.time_ms), "client": entry.client,
-            "serial": entry.serial, **payload_fields(payload),
+            "serial": serial, **payload_fields(payload),
         }
         self._stream.write(json_line(fields) + "\n")
 
@@ -76,8 +77,8 @@ class _Parquet:
         self._rows: list[tuple[Any, ...]] = []
         self._bytes = 0
 
-    def write(self, entry: Entry, lsn: int, payload: bytes) -> None:
-        self._rows.append((lsn, entry.id, entry.term, entry.time_ms, entry.client, entry.serial, payload))
+    def write(self, entry: Entry, serial: int, lsn: int, payload: bytes) -> None:
+        self._rows.append((lsn, entry.id, entry.term, entry.time_ms, entry.client, serial, payload))
         self._bytes += len(payload)
         if len(self._rows) >= _GROUP_ROWS or self._bytes >= _GROUP_BYTES:
             self._flush()
@@ -125,10 +126,11 @@ def export(where: Path, wanted: Wanted) -> None:
                 step("exporting", entry.id, summary.end_id)
                 if entry.kind != Kind.DATA or entry.lsn > stop or entry.lsn + entry.count <= start:
                     continue
-                for lsn, payload in enumerate(split_payloads(entry.count, entry.body), entry.lsn):
-                    if start <= lsn <= stop:
-                        writer.write(entry, lsn, payload)
-                        beyond += entry.id > summary.guaranteed_id
+                for part in parts(entry):
+                    for lsn, payload in enumerate(split_payloads(part.count, part.body), part.lsn):
+                        if start <= lsn <= stop:
+                            writer.write(entry, part.serial, lsn, payload)
+                            beyond += entry.id > summary.guaranteed_id
     if beyond:
         known = f"not known here to be guaranteed (beyond entry {summary.guaranteed_id})"
         say(f"at the end {counted(beyond, 'payload')} {known}")

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from alpo.core.entries import DamagedEntry, Kind, parse_body, split_payloads
+from alpo.core.entries import DamagedEntry, Entry, Kind, parse_body, serials_of, split_payloads
+from alpo.core.runs import parts
 from alpo.storage.audit import tell
 from alpo.storage.audit import verify as audit
 from alpo.storage.offline import Found, Source, open_source
@@ -64,11 +65,21 @@ def _fields(found: Found) -> dict[str, Any]:
     if found.damage:
         return {**fields, "damage": found.damage}
     if entry.kind == Kind.DATA:
-        return {**fields, "payloads": [payload_fields(p) for p in split_payloads(entry.count, entry.body)]}
+        return {**fields, "payloads": _payloads(entry)}
     try:
         return {**fields, "body": parse_body(entry)}
     except DamagedEntry:
         return {**fields, "body": escape_bytes(entry.body)}
+
+
+def _payloads(entry: Entry) -> list[dict[str, Any]]:
+    """JSON keys of each payload; of a run (R32) with the serial of each."""
+    if serials_of(entry.digest) == 1:
+        return [payload_fields(payload) for payload in split_payloads(entry.count, entry.body)]
+    return [
+        {"serial": part.serial, **payload_fields(payload)}
+        for part in parts(entry) for payload in split_payloads(part.count, part.body)
+    ]
 
 
 def _line(found: Found) -> str:
@@ -83,9 +94,13 @@ def _line(found: Found) -> str:
     if entry.kind != Kind.DATA:
         who = f"  {escape(entry.client)}" if entry.client else ""
         return f"{head}{who}  {escape_bytes(entry.body)}"
-    lsns = str(entry.lsn) if entry.count == 1 else f"{entry.lsn}-{entry.lsn + entry.count - 1}"
+    lsns, serials = _numbers(entry.lsn, entry.count), _numbers(entry.serial, serials_of(entry.digest))
     payloads = "  ".join(escape_bytes(payload) for payload in split_payloads(entry.count, entry.body))
-    return f"{head}  LSN {lsns}  {escape(entry.client)} {entry.serial}  {payloads}"
+    return f"{head}  LSN {lsns}  {escape(entry.client)} {serials}  {payloads}"
+
+
+def _numbers(first: int, count: int) -> str:
+    return str(first) if count == 1 else f"{first}-{first + count - 1}"
 
 
 def verify(target: Target, where: Path) -> None:

@@ -61,12 +61,14 @@ class Clients:
     def after(self, delay_us: int, call: Callable[..., Any], *args: Any) -> None:
         self.cluster.after(delay_us, call, *args)
 
-    def payload(self) -> bytes:
-        """A payload different from all others, unless `Load.alike` makes all equal."""
+    def payload(self, *, large: bool = False) -> bytes:
+        """A payload different from all others, unless `Load.alike` makes all equal. ``large``: of some 100 KiB."""
         if self.load.alike:
             return b"as ever"
         self._payloads += 1
         head = b"%d " % self._payloads
+        if large:
+            return head + b"x" * self.rng.randint(60 << 10, 140 << 10)
         return head + b"x" * int(self.rng.random() ** 4 * self.load.payload_bytes_max)
 
     # -- the network ------------------------------------------------------------------------------------

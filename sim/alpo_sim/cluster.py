@@ -239,7 +239,7 @@ class Cluster:
         entry = message.entries[at]
         damaged = self.rng.choice((
             entry._replace(term=entry.term + 1), entry._replace(lsn=entry.lsn ^ 4), entry._replace(serial=-1),
-            entry._replace(client=entry.client + "x"),
+            entry._replace(client=entry.client + "x"), entry._replace(digest=entry.digest[::-1]),
         ))
         entries = [*message.entries[:at], damaged, *message.entries[at + 1 :]]
         try:

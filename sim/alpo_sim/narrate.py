@@ -10,6 +10,7 @@ from alpo.core.messages import Envelope
 from alpo.core.ready import Event, Ready
 from alpo.core.requests import Appended, Opened, ReadAt, Refused, Reply
 
+from .draw.words import lsn_words, serial_words
 from .host import Host
 from .outcome import Outcome
 from .replay import Replay
@@ -85,9 +86,10 @@ _EVENTS: dict[str, Callable[[Event], str]] = {
 
 def _reply(reply: Reply) -> str:
     if isinstance(reply, Appended):
-        return f"acknowledges serial {reply.serial} of {reply.client} at LSN {', '.join(map(str, reply.lsns))}"
+        serials = serial_words(reply.serial, len(reply.lsns))
+        return f"acknowledges {serials} of {reply.client} at LSN {lsn_words(reply.lsns)}"
     if isinstance(reply, Refused):
-        what = f"serial {reply.serial} of {reply.client}" if reply.count else "a request"
+        what = f"{serial_words(reply.serial, reply.count)} of {reply.client}" if reply.count else "a request"
         return f"refuses {what}: {reply.code.name}"
     if isinstance(reply, Opened):
         return f"opens epoch {reply.epoch}, last serial {reply.last_serial}"

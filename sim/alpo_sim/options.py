@@ -48,6 +48,9 @@ class Load:
     #: Bytes not yet guaranteed at which a server stops reading from clients, as the node's driver does.
     inflight_bytes_max: int = 8 << 20
     copied: float = 0.02  # the part of requests that arrives a second time, up to 8 s later
+    #: Most appends that a client makes at once, to be sent in one frame; retries group them anew.
+    frame: int = 1
+    large: float = 0.0  # the part of such frames whose payloads are large: more than one run may hold
     same_name: float = 0.3  # the part of new named writers that take a name in use
     quits: float = 0.005  # the probability that a writer dies before a request
     alike: bool = False  # all payloads are equal
@@ -84,6 +87,8 @@ class Options:
     #: Share of the processes that end of which the servers connected to them find out (R33); of the others they hear
     #: nothing, as if the host had lost power.
     refusals: float = 0.0
+    #: Time by which all servers know runs; until then some are of an older version (R32). 0: all do.
+    older_us: int = 0
     wipes: int = 0
     drift: float = 0.01  # the part by which clocks run too fast or too slow, at most
     last_topology: str = "whole"
@@ -113,7 +118,7 @@ class Options:
             "priorities": tuple(rng.randrange(3) for _ in range(size)) if rng.random() < 0.3 else (),
             "auto_init": size > 1 and rng.random() < 0.9,
             "network": _overtaking(_network(rng), seed),
-            "load": replace(_load(rng, size), keepers=_keepers(seed)),
+            "load": replace(_load(rng, size), keepers=_keepers(seed), **_frames(seed)),
             "settings": _settings(rng),
             "limits": _limits(rng) + _parts(seed),
             "fault_every_us": rng.choice((500, 1000, 2000, 4000)) * MS,
@@ -133,7 +138,8 @@ class Options:
             drawn["faults"] += ("refuse",)
         drawn |= _members(seed, size, drawn["wipes"])
         drawn["aimed"] = random.Random(f"aimed {seed}").random() < 0.5
-        return Options(seed, **(drawn | fixed))
+        drawn |= fixed
+        return Options(seed, **({"older_us": _older_us(seed, drawn)} | drawn))
 
     def describe(self) -> dict[str, Any]:
         """All options as JSON values, nested as the classes are."""
@@ -172,6 +178,21 @@ def _load(rng: random.Random, size: int) -> Load:
 def _keepers(seed: int) -> int:
     """Draw the number of keepers: two in every third world. A generator of its own leaves other options as they are."""
     return random.Random(f"keepers {seed}").choice((0, 0, 2))
+
+
+def _frames(seed: int) -> dict[str, Any]:
+    """Draw the size of frames, and rarely large appends. Again a generator of its own."""
+    rng = random.Random(f"frames {seed}")
+    return {"frame": rng.choice((1, 4, 16)), "large": 0.01 if rng.random() < 0.1 else 0.0}
+
+
+def _older_us(seed: int, drawn: dict[str, Any]) -> int:
+    """Draw when all servers know runs: at once in half of all worlds, and wherever members change. (Who adds a server
+    to a log with runs upgrades it first.)"""
+    rng = random.Random(f"older {seed}")
+    if drawn.get("stewards") or drawn["servers"] == 1 or rng.random() < 0.5:
+        return 0
+    return drawn["seconds"] * SECOND // rng.choice((2, 4))  # type: ignore[no-any-return]
 
 
 def _members(seed: int, size: int, wipes: int) -> dict[str, int]:

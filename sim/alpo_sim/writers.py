@@ -71,12 +71,22 @@ class Writer(Actor):
         if self.open and len(self.queue) < (1 if self.sparse else clients.load.depth):
             if self.sparse and rng.random() < 0.2:
                 self.next_serial += rng.randint(1, 3)
-            count = 1 if rng.random() < 0.8 else rng.randint(2, 4)
-            op = Op(self.next_serial, (count, join_payloads([clients.payload() for _ in range(count)])))
-            self.next_serial += 1
-            self.queue.append(op)
-            self._send([op])
+            several = clients.load.frame > 1 and not self.sparse and rng.random() < 0.5
+            large = several and clients.load.large > 0 and rng.random() < clients.load.large
+            ops = [self._make(large) for _ in range(rng.randint(1, clients.load.frame) if several else 1)]
+            waiting = self.queue[-RUN_MAX:]
+            self.queue += ops
+            # What waits for an answer and what is new, in one frame: parts of it may be in runs already (R32).
+            again = several and rng.random() < 0.3 and _consecutive(waiting + ops)
+            self._send(waiting + ops if again else ops)
         self.after(clients.pause_us(), self._work)
+
+    def _make(self, large: bool) -> Op:
+        """The next append."""
+        clients, rng, serial = self.clients, self.clients.rng, self.next_serial
+        count = 1 if rng.random() < 0.8 else rng.randint(2, 4)
+        self.next_serial += 1
+        return Op(serial, (count, join_payloads([clients.payload(large=large) for _ in range(count)])))
 
     def _send(self, ops: list[Op]) -> None:
         self._sent_at_us = self.clients.cluster.now_us
@@ -84,10 +94,16 @@ class Writer(Actor):
         self.clients.send(self.server, run)
 
     def resend(self) -> None:
-        """Send the unresolved appends again: as one run if their serials are consecutive, else the first alone."""
+        """Send the unresolved appends again, if their serials are consecutive, else the first alone: in one frame or,
+        where clients send several at once, in frames grouped anew."""
         if not self.dead and self.open and self.queue:
             ops = self.queue[:RUN_MAX]
-            self._send(ops if ops[-1].serial - ops[0].serial == len(ops) - 1 else ops[:1])
+            ops = ops if _consecutive(ops) else ops[:1]
+            rng, regroups = self.clients.rng, self.clients.load.frame > 1
+            while ops:
+                size = rng.randint(1, len(ops)) if regroups and rng.random() < 0.5 else len(ops)
+                self._send(ops[:size])
+                ops = ops[size:]
 
     def _watch(self) -> None:
         """Ask a random server after `Load.retry_us` without an answer; a sparse client may give up instead."""
@@ -294,10 +310,21 @@ class HandRetry(Writer):
         super().__init__(clients, of.client, sparse=False)
         self.epoch, self.open = of.epoch, True
         op = of.queue[0]
-        self._other_text = clients.rng.random() < 0.2
-        self.queue = [Op(op.serial, (1, clients.payload())) if self._other_text else op]
+        other_text = clients.rng.random() < 0.2
+        self.queue = [Op(op.serial, (1, clients.payload())) if other_text else op]
+        if clients.load.frame > 1 and _consecutive(of.queue[:RUN_MAX]):
+            self._retry_more(of.queue[: clients.rng.randint(1, RUN_MAX)], other_text)
         self._tries = 0
         self.resend()
+
+    def _retry_more(self, ops: list[Op], other_text: bool) -> None:
+        """Retry ``ops`` in one frame; with another text for one of them, often just as long."""
+        rng, at = self.clients.rng, self.clients.rng.randrange(len(ops))
+        self.queue = list(ops)
+        if other_text:
+            serial, (count, body) = ops[at]
+            other = (count, body[:-1] + bytes([body[-1] ^ 1])) if rng.random() < 0.5 else (1, self.clients.payload())
+            self.queue[at] = Op(serial, other)
 
     def _work(self) -> None:
         return
@@ -317,6 +344,11 @@ class HandRetry(Writer):
             super()._refused(reply)
         else:
             self.dead = True
+
+
+def _consecutive(ops: list[Op]) -> bool:
+    """True if the serials of ``ops`` leave none out."""
+    return not ops or ops[-1].serial - ops[0].serial == len(ops) - 1
 
 
 def names(clients: Clients) -> list[str]:

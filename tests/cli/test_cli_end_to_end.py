@@ -49,7 +49,7 @@ def test_ways_to_cut_the_input(alpo: Alpo, flags: list[str], stdin: bytes, paylo
     assert said.stdout == b"" and said.stderr.startswith(f"{len(payloads)} appended".encode())
     records = alpo.lines("read", "--last", str(len(payloads)))
     assert [record["payload"] for record in records] == payloads
-    assert ("--atomic" in flags) == (len({record["id"] for record in records}) < len(records))
+    assert ("--atomic" in flags) == (len({record["serial"] for record in records}) < len(records))
 
 
 @pytest.mark.parametrize(("words", "said"), [

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import pyarrow.parquet
 import pytest
 from alpo_command import Alpo
 from log_kit import lines, run
-from sound_log import fill
+from sound_log import entries_with_runs, fill
 from store_kit import LogBuilder, SqliteBench, write
 
 READ_KEYS = ["lsn", "id", "term", "time", "client", "serial", "payload"]
@@ -42,6 +44,67 @@ def test_entries_are_shown_a_line_each(sqlite: SqliteBench) -> None:
     (batch,) = lines("show", sqlite.directory, "--from", 24, "--limit", 1)
     assert (batch["lsn"], batch["count"], batch["payloads"][1]) == (19, 2, {"payload": "b"})
     run("show", sqlite.directory, "--from", 4, "--to", 3, code=2)
+
+
+def test_runs_are_shown_with_their_serials(sqlite: SqliteBench) -> None:
+    """R32: one entry of several appends; and a batch is one append."""
+    fill(sqlite, entries_with_runs(), applied_id=14, guaranteed_id=16)
+    shown = run("show", sqlite.directory)[0].splitlines()
+    assert shown[4] == (
+        "5  2  DATA     2023-11-14T22:13:20.004Z  LSN 2-6  web 2-6  payload 2  payload 3  payload 4  payload 5"
+        "  payload 6")
+    assert "LSN 11-12  web 7  a  b" in shown[6] and "LSN 7-10  app 1-3  one  two  three  four" in shown[5]
+    (entry,) = lines("show", sqlite.directory, "--from", 6, "--limit", 1)
+    assert (entry["serial"], entry["count"]) == (1, 4)
+    assert entry["payloads"] == [
+        {"serial": 1, "payload": "one"}, {"serial": 2, "payload": "two"}, {"serial": 2, "payload": "three"},
+        {"serial": 3, "payload": "four"},
+    ]
+    (batch,) = lines("show", sqlite.directory, "--from", 7, "--limit", 1)
+    assert batch["payloads"] == [{"payload": "a"}, {"payload": "b"}]
+
+
+def test_payloads_of_runs_are_exported_with_their_serials(sqlite: SqliteBench, tmp_path: Path) -> None:
+    """R32: in every form, and as the view `payloads` tells them."""
+    entries = fill(sqlite, entries_with_runs(), applied_id=14, guaranteed_id=15)
+    out, said = run("export", sqlite.directory)
+    records = [json.loads(line) for line in out.splitlines()]
+    assert [record["lsn"] for record in records] == list(range(1, entries[-1].lsn + 2))
+    of = {client: [r["serial"] for r in records if r["client"] == client] for client in ("web", "app")}
+    assert of["app"] == [1, 2, 2, 3, 4, 5, 6, 7, 8, 9]
+    assert of["web"] == [*range(1, 7), 7, 7, *range(8, 19), 19, 19, 20, 21, 21, 21, 22, 23, 24, 25, 25]
+    assert [r["payload"] for r in records if r["id"] == 12] == ["", "x", "", "y", "", "z"]
+    assert said == "at the end 2 payloads not known here to be guaranteed (beyond entry 15)\n"
+    assert run("export", sqlite.directory, "--from", 8, "--to", 9)[0].splitlines() == out.splitlines()[7:9]
+    viewed = json.loads(run("query", sqlite.directory, "SELECT * FROM payloads")[0])
+    assert viewed == records
+    run("export", sqlite.directory, "--format", "parquet", "--output", tmp_path / "x.parquet")
+    rows = pyarrow.parquet.read_table(tmp_path / "x.parquet").to_pylist()
+    assert [(row["lsn"], row["serial"]) for row in rows] == [(r["lsn"], r["serial"]) for r in records]
+    run("export", sqlite.directory, "--to", tmp_path / "x.db")
+    with closing(sqlite3.connect(tmp_path / "x.db")) as db:
+        found = db.execute("SELECT lsn, serial, payload FROM payloads ORDER BY lsn").fetchall()
+        assert found == [(r["lsn"], r["serial"], r["payload"]) for r in records]
+        assert db.execute("SELECT client, last_serial FROM clients ORDER BY client").fetchall() == [
+            ("app", 9), ("web", 25)]
+
+
+def test_runs_are_checked_and_compared(sqlite: SqliteBench, tmp_path: Path) -> None:
+    entries = fill(sqlite, entries_with_runs(), applied_id=14, guaranteed_id=16)
+    other = SqliteBench(tmp_path / "other")
+    fill(other, entries, applied_id=0, guaranteed_id=16)
+    payloads = entries[-1].lsn + 1
+    assert run("verify", sqlite.directory)[0] == (
+        f"sound: 16 entries (1 to 16), {payloads} payloads (LSN 1 to {payloads}), guaranteed up to entry 16\n")
+    assert run("diff", sqlite.directory, other.directory)[0] == "entries 1 to 16 are equal\n"
+    old = entries[11]  # the same payloads, of other serials
+    new = LogBuilder(12, old.lsn, old.time_ms).run(
+        19, (b"", b"x", b""), (b"y", b""), (b"z",), term=4, client="web", epoch=11)
+    other.tamper('UPDATE log SET digest = ?, "check" = ? WHERE id = 12', new.digest, new.check)
+    assert "DIVERGED: entry 12 differs" in run("diff", sqlite.directory, other.directory, code=1)[0]
+    other.tamper("UPDATE log SET digest = substr(digest, 1, 40) WHERE id = 12")
+    assert run("verify", other.directory, code=1)[0] == "entry 12: entry 12 does not match its checksum\n"
+    other.store.close()
 
 
 def test_what_a_payload_holds_does_nothing_to_a_terminal(sqlite: SqliteBench) -> None:

@@ -41,6 +41,7 @@ from workload import History, Writer, follow_on, keep_place, read_on
 
 import alpo
 from alpo.core.entries import Entry, Kind, split_payloads
+from alpo.core.runs import parts
 
 CLIENTS = 8
 READERS = 2
@@ -196,8 +197,9 @@ def _payloads(entries: list[Entry]) -> list[Logged]:
     found: list[Logged] = []
     for entry in entries:
         if entry.kind == Kind.DATA:
-            for at, payload in enumerate(split_payloads(entry.count, entry.body), entry.lsn):
-                found.append(Logged(at, entry.client, entry.serial, payload))
+            for part in parts(entry):
+                for at, payload in enumerate(split_payloads(part.count, part.body), part.lsn):
+                    found.append(Logged(at, entry.client, part.serial, payload))
     return found
 
 

@@ -198,11 +198,12 @@ class Cluster(Stage, Watcher):
         return origin
 
     def append_some(self, count: int) -> None:
-        """As a client of its own; until they are guaranteed."""
-        leader = self.elect()
-        origin = self.append(random_id(self.count), 1, *[b"%d" % n for n in range(count)], to=leader.me.id)
-        self.run_until(lambda: self.reply_to(origin) is not None)
-        assert isinstance(self.reply_to(origin), Appended)
+        """As a client of its own, an entry each; until they are guaranteed."""
+        leader, client = self.elect(), random_id(self.count)
+        runs = [AppendRun(f"{client}-{n}", client, 0, n + 1, [(1, b"%d" % n)]) for n in range(count)]
+        self.give(leader.me.id, *runs)
+        self.run_until(lambda: self.reply_to(runs[-1].origin) is not None)
+        assert isinstance(self.reply_to(runs[-1].origin), Appended)
 
     # -- what a test sees -------------------------------------------------------------------------------
 

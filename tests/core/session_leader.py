@@ -12,9 +12,9 @@ from alpo.core.machine.verdicts import (
     SessionTable,
     drop_body,
     open_body,
-    seal_run,
 )
 from alpo.core.requests import AppendRun, Code, DropSession, OpenSession
+from alpo.core.runs import seal_appends
 from alpo.core.settings import Settings
 
 
@@ -34,9 +34,10 @@ A, B, C = (1, b"a"), (1, b"b"), (1, b"c")
 
 
 class Leader:
-    """A table with its log; everything is guaranteed unless a test says otherwise."""
+    """A table with its log; everything is guaranteed unless a test says otherwise. ``together``: appends are runs."""
 
-    def __init__(self, **settings: int) -> None:
+    def __init__(self, *, together: bool = False, **settings: int) -> None:
+        self.together = together
         self.table = SessionTable(Settings(**{"window": 4, "window_total": 100, **settings}))
         self.log: list[Entry] = []
         self.guaranteed: int | None = None
@@ -57,6 +58,9 @@ class Leader:
     def open(self, name: str = "alice", n: int = 1) -> int:
         return self.special(Kind.SESSION, open_body(nonce(n), 0), name)
 
+    def reopen(self, name: str, epoch: int, n: int = 2) -> int:
+        return self.special(Kind.SESSION, open_body(nonce(n), epoch), name)
+
     def drop(self, name: str, epoch: int) -> int:
         return self.special(Kind.SESSION, drop_body(epoch), name)
 
@@ -66,7 +70,7 @@ class Leader:
     def append(self, client: str, epoch: int, serial: int, *bodies: tuple[int, bytes], **flags: bool) -> None:
         assert self.ask(client, epoch, serial, *bodies, **flags) == [Accept(serial, list(bodies))]
         lsn = self.log[-1].lsn + self.log[-1].count if self.log else 1
-        sealed = seal_run(Accept(serial, list(bodies)), client, epoch, self.head + 1, 1, 0, lsn)
+        sealed = seal_appends(bodies, client, serial, epoch, self.head + 1, 1, 0, lsn, together=self.together)
         self.table.apply_all(sealed)
         self.log += sealed
 

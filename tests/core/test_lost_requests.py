@@ -16,7 +16,8 @@ def test_r17_lost_entries_are_sent_again_to_a_server_with_as_many_of_its_own() -
     others = [id for id in cluster.hosts if id != old.me.id]
     for id in others:
         cluster.cut |= {(old.me.id, id), (id, old.me.id)}
-    cluster.append(CLIENT, 1, *[b"never guaranteed"] * 8, to=old.me.id)
+    for serial in range(1, 9):  # an entry each
+        cluster.append(CLIENT, serial, b"never guaranteed", to=old.me.id)
     cluster.run(3.0)
     new = cluster.leader
     assert new is not None and new is not old and old.log.last_id > new.log.last_id

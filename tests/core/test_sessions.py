@@ -12,9 +12,9 @@ from alpo.core.machine.verdicts import (
     Duplicate,
     Refuse,
     SessionTable,
-    seal_run,
 )
 from alpo.core.requests import Code
+from alpo.core.runs import seal_appends
 
 
 @pytest.fixture
@@ -299,8 +299,8 @@ def test_more_than_the_whole_window_in_flight_is_to_be_sent_again() -> None:
 
 
 def test_what_is_sealed_is_sound_and_numbered_on(leader: Leader) -> None:
-    part = Accept(7, [A, (2, join_payloads([b"x", b"y"])), B])
-    sealed = seal_run(part, "é", 3, 10, 2, 99, 20)
+    bodies = [A, (2, join_payloads([b"x", b"y"])), B]
+    sealed = seal_appends(bodies, "é", 7, 3, 10, 2, 99, 20, together=False)
     for entry in sealed:
         verify(entry)
     assert [(e.id, e.serial, e.lsn, e.count) for e in sealed] == [(10, 7, 20, 1), (11, 8, 21, 2), (12, 9, 23, 1)]

@@ -1,7 +1,8 @@
 """The session table against a model that forgets nothing and rebuilds everything from the log each time.
 
 Besides the model there are truths that need none: what is said to be in the log is there, what is said not to be is
-not and never comes, no serial is there twice, and a verdict is the same with everything above ``rests_on`` gone.
+not and never comes, no serial is there twice, and a verdict is the same with everything above ``rests_on`` gone. All of
+them are about serials; runs (R32) group these in any way.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from session_leader import random_id
 
+from alpo.core import runs
 from alpo.core.disk import SessionRow
-from alpo.core.entries import Entry, Kind, body_digest, json_body, seal
-from alpo.core.machine import table as session_table
+from alpo.core.entries import Entry, Kind, body_digest, join_payloads, json_body, seal, serials_of, verify
 from alpo.core.machine.verdicts import (
     Accept,
     DropNow,
@@ -25,11 +26,11 @@ from alpo.core.machine.verdicts import (
     OpenNew,
     Refuse,
     SessionTable,
-    seal_run,
 )
 from alpo.core.requests import AppendRun, Code, DropSession, OpenSession
+from alpo.core.runs import Part, parts, seal_appends
 from alpo.core.settings import Settings
-from alpo_sim.checks.session_tables import ModelSession, ModelTable
+from alpo_sim.checks.session_tables import ModelSession, ModelTable, serials
 
 TINY = Settings(session_ttl_ms=100, window=3, window_total=5, sessions_max=2, names_max=2)
 NAMES = ["alice", "bob", "carol"]
@@ -37,35 +38,46 @@ RANDOM = [random_id(ms << 16) for ms in (1, 2, 3, 4, 5)]
 CREATED = {client: ms << 16 for ms, client in enumerate(RANDOM, 1)}
 #: Most of it about one name and one random id: so their windows fill.
 CLIENTS = ["alice"] * 4 + RANDOM[:1] * 4 + ["bob", "carol", *RANDOM[1:]]
-BODIES = st.lists(st.sampled_from([(1, b"a"), (1, b"b"), (2, b"ab")]), min_size=1, max_size=4)
+BATCH = (2, join_payloads([b"a", b"b"]))
+BODIES = st.lists(st.sampled_from([(1, b"a"), (1, b"b"), BATCH]), min_size=1, max_size=4)
 GOOD = [Code.FENCED, Code.DROPPED, Code.SERIAL_REUSED, Code.SKIPPED, Code.TOO_OLD, Code.SESSION_EXPIRED]
 NOT_IN_LOG = [Code.FENCED, Code.SERIAL_REUSED, Code.SKIPPED]
 
 
 class Model(ModelTable):
-    """The table that ``log`` makes, one entry after the other. ``ids``: DATA entries by client, remembered or not."""
+    """The table that ``log`` makes, one entry after the other. ``ids``: the entry of each append by client, remembered
+    or not; ``all_ids``: of all clients, dropped or not; ``appends``: by entry and serial."""
 
     def __init__(self, log: list[Entry], settings: Settings) -> None:
         super().__init__(settings)
         self.ids: dict[str, list[int]] = {}
+        self.all_ids: list[int] = []
+        self.appends: dict[tuple[int, int], Part] = {}
         for entry in log:
             self.apply(entry)
 
     def apply(self, entry: Entry) -> None:
         super().apply(entry)
         if entry.kind == Kind.DATA:
-            self.ids.setdefault(entry.client, []).append(entry.id)
+            found = parts(entry)
+            self.ids.setdefault(entry.client, []).extend([entry.id] * len(found))
+            self.all_ids += [entry.id] * len(found)
+            self.appends |= {(entry.id, part.serial): part for part in found}
         elif entry.kind == Kind.SETTINGS:  # a smaller window may forget what is in flight, nothing else may
-            self.ids = {client: [slot[1] for slot in session.slots] for client, session in self.sessions.items()}
+            self.ids = {
+                client: [slot[1] for slot in session.slots for _ in serials(slot)]
+                for client, session in self.sessions.items()
+            }
         self.ids = {client: ids for client, ids in self.ids.items() if client in self.sessions}
 
-    def verdicts(self, run: AppendRun, head: int, guaranteed: int) -> list[tuple[Any, ...]]:
+    def verdicts(self, run: AppendRun, guaranteed: int) -> list[tuple[Any, ...]]:
         """(serial, what …) of each serial of the run."""
         session, taken, out = self.sessions.get(run.client, ModelSession()), 0, list[tuple[Any, ...]]()
         last = session.last[0]
         for n, body in enumerate(run.bodies):
             flying = sum(id > guaranteed for id in self.ids.get(run.client, ())) + taken
-            full = flying >= self.settings.window or head - guaranteed + taken >= self.settings.window_total
+            total = sum(id > guaranteed for id in self.all_ids) + taken
+            full = flying >= self.settings.window or total >= self.settings.window_total
             verdict = self.verdict(run, run.serial + n, body, last, full, guaranteed)
             if verdict == ("accept",):
                 last, taken = run.serial + n, taken + 1
@@ -87,10 +99,11 @@ class Model(ModelTable):
         elif run.epoch < session.birth:
             return (Code.DROPPED, session.opened[0])
         slots = session.slots if session is not None else []
-        for old_serial, _, lsn, epoch, digest in slots:
-            if old_serial == serial:
-                same = (epoch, digest) == (run.epoch, body_digest(*body))
-                return ("done", lsn) if same else (Code.SERIAL_REUSED, 0)
+        for slot in slots:
+            if serial in serials(slot):
+                there = self.appends[slot[1], serial]
+                same = (slot[3], there.count, there.body) == (run.epoch, *body)
+                return ("done", there.lsn) if same else (Code.SERIAL_REUSED, 0)
         forgotten = serial <= last and (not slots or serial < slots[0][0])
         if session is not None and run.epoch != session.opened[0]:
             untold = forgotten and serial <= session.opened[2] and run.epoch < session.opened[0]
@@ -129,13 +142,13 @@ class Table(RuleBasedStateMachine):
         self.disk_horizon, self.disk_settings = 0, TINY
         self.refused: list[tuple[str, int, int, bytes, int]] = []
 
-    @initialize(runs_from=st.sampled_from([1, session_table._RUNS_FROM]))
-    def begin(self, runs_from: int) -> None:
-        """Half of the time even groups of one are looked at for runs."""
-        self.runs_from, session_table._RUNS_FROM = session_table._RUNS_FROM, runs_from
+    @initialize(bytes_max=st.sampled_from([3, runs.RUN_BYTES_MAX]))
+    def begin(self, bytes_max: int) -> None:
+        """Half of the time runs are so small that a frame makes several."""
+        self.bytes_max, runs.RUN_BYTES_MAX = runs.RUN_BYTES_MAX, bytes_max
 
     def teardown(self) -> None:
-        session_table._RUNS_FROM = self.runs_from
+        runs.RUN_BYTES_MAX = self.bytes_max
 
     @property
     def head(self) -> int:
@@ -167,45 +180,67 @@ class Table(RuleBasedStateMachine):
             return epochs[-1] if epochs else 0
         return [0, self.head + 3, *reversed(epochs)][pick % (len(epochs) + 2)]
 
-    @rule(client=st.sampled_from(CLIENTS), bodies=BODIES, skip=st.sampled_from([0, 0, 2, 3]), after=st.booleans())
-    def append(self, client: str, bodies: list[tuple[int, bytes]], skip: int, after: bool) -> None:
-        """As a client does that is right; ``after`` all that went before is guaranteed."""
+    @rule(
+        client=st.sampled_from(CLIENTS), bodies=BODIES, skip=st.sampled_from([0, 0, 2, 3]), after=st.booleans(),
+        together=st.booleans(),
+    )  # fmt: skip
+    def append(
+        self, client: str, bodies: list[tuple[int, bytes]], skip: int, after: bool, together: bool
+    ) -> None:
+        """As a client does that is right; ``after`` all that went before is guaranteed; ``together``: as runs."""
         if client[0] != "~" and client not in Model(self.log, TINY).sessions:
             self.open(client, 9, 1)
         self.guarantee(float(after), False)
-        self.ask(client, 9, -skip, bodies[:1] if skip else bodies, skip > 0, False)
+        self.ask(client, 9, -skip, bodies[:1] if skip else bodies, skip > 0, False, together)
 
-    @rule(client=st.sampled_from(CLIENTS), ago=st.integers(1, 5), pick=st.sampled_from([9, 9, 3, 3]), bodies=BODIES)
-    def retry(self, client: str, ago: int, pick: int, bodies: list[tuple[int, bytes]]) -> None:
+    @rule(
+        client=st.sampled_from(CLIENTS), ago=st.integers(1, 5), pick=st.sampled_from([9, 9, 3, 3]), bodies=BODIES,
+        together=st.booleans(),
+    )  # fmt: skip
+    def retry(self, client: str, ago: int, pick: int, bodies: list[tuple[int, bytes]], together: bool) -> None:
         """Serials that were used, of this epoch or an older one, mostly with what they were used for."""
         last = Model(self.log, TINY).sessions.get(client, ModelSession()).last[0]
-        used = {e.serial: (e.count, e.body) for e in self.log if e.kind == Kind.DATA and e.client == client}
+        mine = [part for e in self.log if e.kind == Kind.DATA and e.client == client for part in parts(e)]
+        used = {part.serial: (part.count, part.body) for part in mine}
         again = [used.get(last + 1 - ago + n, body) for n, body in enumerate(bodies)]
-        self.ask(client, pick, ago, again, False, True)
+        self.ask(client, pick, ago, again, False, True, together)
 
     @rule(
         client=st.sampled_from(CLIENTS), pick=st.integers(0, 9), ago=st.integers(-2, 5), bodies=BODIES,
-        sparse=st.booleans(), by_hand=st.booleans(),
+        sparse=st.booleans(), by_hand=st.booleans(), together=st.booleans(),
     )  # fmt: skip
     def ask(
-        self, client: str, pick: int, ago: int, bodies: list[tuple[int, bytes]], sparse: bool, by_hand: bool
+        self, client: str, pick: int, ago: int, bodies: list[tuple[int, bytes]], sparse: bool, by_hand: bool,
+        together: bool,
     ) -> None:
         model = Model(self.log, TINY)
         serial = max(1, model.sessions.get(client, ModelSession()).last[0] + 1 - ago)
         run = AppendRun(None, client, self.epoch_of(client, pick), serial, bodies, sparse, by_hand)
-        parts = self.table.judge(run, self.head + 1, self.guaranteed)
-        assert spread(parts) == model.verdicts(run, self.head, self.guaranteed)
-        assert sum(isinstance(part, Accept) for part in parts) <= 1
-        for part in parts:
+        judged = self.table.judge(run, self.head + 1, self.guaranteed)
+        assert spread(judged) == model.verdicts(run, self.guaranteed)
+        assert sum(isinstance(part, Accept) for part in judged) <= 1
+        for part in judged:
             self.check_part(run, part)
-        for part in parts:
+        for part in judged:
             if isinstance(part, Accept):
-                sealed = seal_run(part, client, run.epoch, self.head + 1, 1, self.time_ms, self.next_lsn)
-                assert sealed == [
-                    seal(e.id, 1, Kind.DATA, self.time_ms, e.lsn, e.body, client, e.serial, run.epoch, e.count)
-                    for e in sealed
-                ]
-                self.take(sealed)
+                self.accept(run, part, together)
+
+    def accept(self, run: AppendRun, part: Accept, together: bool) -> None:
+        """Append what was accepted."""
+        sealed = seal_appends(
+            part.bodies, run.client, part.serial, run.epoch, self.head + 1, 1, self.time_ms, self.next_lsn,
+            together=together,
+        )
+        expected, lsn = [], self.next_lsn
+        for n, (count, body) in enumerate(part.bodies):
+            expected.append(Part(part.serial + n, lsn, count, body))
+            lsn += count
+        assert [part for entry in sealed for part in parts(entry)] == expected
+        for entry in sealed:
+            verify(entry)
+            size = sum(len(part.body) for part in parts(entry))
+            assert serials_of(entry.digest) == 1 or (together and size <= runs.RUN_BYTES_MAX)
+        self.take(sealed)
 
     def check_part(self, run: AppendRun, part: Any) -> None:
         """The truths about one judgement."""
@@ -223,7 +258,10 @@ class Table(RuleBasedStateMachine):
         alone = run._replace(serial=part.serial, bodies=run.bodies[first : first + length])
         before = self.at(part.rests_on).judge(alone, part.rests_on + 1, part.rests_on)
         assert spread(before) == spread([part]), "the verdict rests on more than it says"
-        there = {(e.client, e.serial, e.epoch, e.digest): e.lsn for e in self.log if e.kind == Kind.DATA}
+        there = {
+            (e.client, each.serial, e.epoch, body_digest(each.count, each.body)): each.lsn
+            for e in self.log if e.kind == Kind.DATA for each in parts(e)
+        }
         for n, (count, body) in enumerate(alone.bodies):
             key = (run.client, part.serial + n, run.epoch, body_digest(count, body))
             if isinstance(part, Duplicate):
@@ -335,8 +373,9 @@ class Table(RuleBasedStateMachine):
             if entry.kind == Kind.SESSION and b'"drop"' in entry.body:
                 last.pop(entry.client, None)
             elif entry.kind == Kind.DATA:
-                assert entry.serial > last.get(entry.client, 0)
-                last[entry.client] = entry.serial
+                for part in parts(entry):
+                    assert part.serial > last.get(entry.client, 0)
+                    last[entry.client] = part.serial
 
 
 Table.TestCase.settings = settings(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import trio
-from node_rig import append, founded, random_id, read, rig
+from node_rig import Client, append, founded, random_id, read, rig
 from trio.testing import MockClock
 
 from alpo.node.limits import Limits
@@ -93,11 +93,18 @@ async def test_without_a_bound_and_for_other_reads_pages_are_large(
 
 
 def test_a_page_weighs_its_entries_and_their_bodies() -> None:
-    columns = PageColumns((1, 2), (1, 1), (0, 0), ("c", "c"), (1, 2), (1, 2), (1, 1), (b"abc", b"d"))
+    columns = PageColumns((1, 2), (1, 1), (0, 0), ("c", "c"), (1, 2), (1, 2), (1, 1), (b"abc", b"d"), (0, 0))
     page = pack_page(1, columns, 3, 2, 1)
     assert weight_of(COLUMNS, page) == 2 * ENTRY_BYTES + 4
     assert weight_of(COLUMNS._replace(client="c"), page) == BUSY_PAGE_ROWS * ENTRY_BYTES + 4
     assert weight_of(read(), Page(1, [], 1, 0, 1)) == 0
+
+
+async def append_entries(client: Client) -> None:
+    """`ROWS` entries: what comes together would be one, a run."""
+    id = random_id()
+    for serial in range(1, ROWS + 1):
+        await client.ask(append(id, serial, b"x"))
 
 
 @pytest.mark.trio
@@ -111,7 +118,7 @@ async def test_in_the_whole_shell(monkeypatch: pytest.MonkeyPatch) -> None:
 
             monkeypatch.setattr(Bulk, "keep", keep)
             client = await founded(r)
-            await client.ask(append(random_id(), 1, *([b"x"] * ROWS)))
+            await append_entries(client)
             page = await client.ask(ReadColumns(*read(start=1)))
             assert len(page.ids) // LONG_BYTES == rows
             assert kept == [rows * (ENTRY_BYTES + 1)]
@@ -123,6 +130,6 @@ async def test_in_the_whole_shell(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_one_client_s_payloads_are_sought_among_no_more_entries_than_a_page_holds() -> None:
     async with rig() as r:
         client = await founded(r)
-        await client.ask(append(random_id(), 1, *([b"x"] * ROWS)))
+        await append_entries(client)
         page = await client.ask(ReadColumns(*read(start=1, client="nobody")))
         assert (page.ids, page.next_lsn) == (b"", BUSY_PAGE_ROWS + 1)

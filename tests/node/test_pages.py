@@ -12,6 +12,7 @@ from node_rig import read
 from alpo.core.client_ids import CLIENT_BYTES_MAX
 from alpo.core.disk import Base, Write
 from alpo.core.entries import Entry, Kind, join_payloads, seal, split_payloads
+from alpo.core.runs import seal_appends
 from alpo.node.pages import PAGE_ROWS_MAX, ROW_BYTES_MAX, Extent, Front, OutOfRange, Overtaken, build_page, extent
 from alpo.storage.interface import Store
 from alpo.storage.memory import MemoryStore
@@ -294,4 +295,54 @@ def test_a_page_by_columns_says_the_same(shape: list[tuple[int, int]], data: st.
     rows = build_page(store, ask, within, bytes_max)
     columns = build_page(store, ReadColumns(*ask), within, bytes_max)
     assert isinstance(columns, ColumnPage)
-    assert Page(columns.request, list(zip(*unpack_page(columns), strict=True)), *columns[-3:]) == rows
+    assert Page(columns.request, unpack_page(columns).appends(), *columns[-4:-1]) == rows
+
+
+def appends_of(store: MemoryStore, ask: Read | ReadColumns, within: Extent, bytes_max: int) -> list[tuple[Any, ...]]:
+    """(LSN, term, client, serial, payload) of everything from the start on, page by page."""
+    found: list[tuple[Any, ...]] = []
+    while True:
+        page = build_page(store, ask, within, bytes_max)
+        rows = page.entries if isinstance(page, Page) else unpack_page(page).appends()
+        for _, term, _, client, serial, lsn, count, body in rows:
+            found += [(lsn + n, term, client, serial, each) for n, each in enumerate(split_payloads(count, body))]
+        if page.next_lsn > within.end_lsn:
+            return found
+        ask = ask._replace(start=page.next_lsn)
+
+
+@given(
+    groups=st.lists(st.lists(st.integers(1, 3), min_size=1, max_size=5), min_size=1, max_size=4), data=st.data(),
+    by_columns=st.booleans(),
+)
+def test_runs_are_read_as_their_appends_alone_would_be(
+    groups: list[list[int]], data: st.DataObject, by_columns: bool,
+) -> None:
+    runs: list[Entry] = []
+    bodies: list[tuple[int, bytes]] = []
+    for counts in groups:
+        serial, lsn = len(bodies) + 1, sum(count for count, _ in bodies) + 1
+        mine = [(count, join_payloads([b"%d" % n for n in range(count)])) for count in counts]
+        runs += seal_appends(mine, "c", serial, 0, len(runs) + 1, 1, 0, lsn, together=True)
+        bodies += mine
+    alone = seal_appends(bodies, "c", 1, 0, 1, 1, 0, 1, together=False)
+    end_lsn = alone[-1].lsn + alone[-1].count - 1
+    first_lsn = data.draw(st.integers(1, end_lsn))
+    start = data.draw(st.integers(first_lsn, end_lsn))
+    ask: Read | ReadColumns = ReadColumns(*read(start=start)) if by_columns else read(start=start)
+    found = []
+    for log in (runs, alone):
+        within = Extent(1, len(log), first_lsn, end_lsn)
+        found.append(appends_of(store_of(log), ask, within, data.draw(st.integers(1, 40))))
+    assert [row for row in found[0] if row[0] >= start] == [row for row in found[1] if row[0] >= start]
+    assert [row[0] for row in found[0]] == list(range(found[0][0][0], end_lsn + 1))
+    assert found[0][0][0] >= first_lsn
+
+
+def test_a_page_holds_so_many_appends_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("alpo.node.pages.PAGE_ROWS_MAX", 4)
+    log = seal_appends([(1, b"x")] * 10, "c", 1, 0, 1, 1, 0, 1, together=True)
+    store, within = store_of(log), Extent(1, 1, 1, 10)
+    assert [row[0] for row in appends_of(store, read(), within, 1 << 20)] == list(range(1, 11))
+    page = build_page(store, read(), within, 1 << 20)
+    assert isinstance(page, Page) and len(page.entries) == 4 and page.next_lsn == 5

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from alpo.core import runs
 from alpo.core.changes import Changes
 from alpo.core.election import Election
 from alpo.core.machine.table import SessionState
@@ -20,7 +21,7 @@ from alpo_sim.options import Options
 from alpo_sim.verdict import run_world
 from alpo_sim.world import World
 
-REMEMBERED = "if place < len(slots) and slots[place][0] == serial:"
+REMEMBERED = "if after and (nth := serial - slots[after - 1][0]) < serials_of(slots[after - 1][4]):"
 
 #: The first seed is one in which it showed; when worlds are drawn otherwise it shows soon after.
 WORLDS_MAX = 40
@@ -64,8 +65,13 @@ CASES: dict[str, tuple[int, str, Patch]] = {
         3, "equal tables", edit(SessionState, "_begin", (
             "while self._idle and len(self._idle) >= self.settings.sessions_max:", "while False:"))),
     "more serials remembered than there may be": (
-        7, "equal tables", edit(SessionState, "_count_slot", (
-            "if self._slots_total > self.settings.window_total:", "if False:"))),
+        7, "equal tables", edit(SessionState, "_forget_oldest", (
+            "while self._held_total > self.settings.window_total:", "while False:"))),
+    "a run larger than it may be": (1, "bounds", edit(runs, "_groups", (
+        "if size + len(body) > RUN_BYTES_MAX and at > begin:", "if False:"))),
+    "one answer for all runs of a frame": (
+        1, "acknowledged", edit(Serving, "_accept", (
+            "lsns_of(entry), False", "[lsn for each in entries for lsn in lsns_of(each)], False"))),
     "more names than there may be": (
         1, "sessions", edit(SessionTable, "judge_open", (
             "session is None and self.names >= self.settings.names_max", "False"))),

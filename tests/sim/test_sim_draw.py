@@ -14,12 +14,15 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from alpo.core.entries import join_payloads
+from alpo.core.requests import Appended, AppendRun, Code, Refused
+from alpo.core.runs import seal_appends
 from alpo_sim.actions import Boot
 from alpo_sim.draw.html import html_of
 from alpo_sim.draw.layout import Picture, width_px
 from alpo_sim.draw.svg import svg_of
 from alpo_sim.draw.telling import of_scenario, of_world
-from alpo_sim.draw.words import cut_words
+from alpo_sim.draw.words import asked, cut_words, entry_words, replied
 from alpo_sim.main import app
 from alpo_sim.mutations import MUTATIONS
 from alpo_sim.options import Options
@@ -154,6 +157,23 @@ def test_the_page_stands_alone(crash: tuple[Picture, str]) -> None:
     assert any("becomes leader of term 2" in m["w"] for m in data["moments"])
     assert data["entries"]["5.2"].startswith("DATA")
     assert all(m["f"] == [] or f'class="f{m["f"][0]}"' in page for m in data["moments"])
+
+
+def test_runs_in_words() -> None:
+    bodies = [(1, b"a"), (2, join_payloads([b"b", b"c"])), (1, b"d")]
+    asked_for = AppendRun("", "w", 0, 4, bodies)
+    assert asked(asked_for) == "client w asks to append its serials 4 to 6"
+    assert asked(asked_for._replace(bodies=bodies[:1])) == "client w asks to append its serial 4"
+    assert replied(Appended("", "w", 4, range(7, 10), False)) == (
+        "tells client w: serials 4 to 6 are in the log, LSN 7 to 9"
+    )
+    assert replied(Appended("", "w", 4, [7], True)) == (
+        "tells client w: serial 4 is in the log, LSN 7, as it was before"
+    )
+    assert replied(Appended("", "w", 4, [7, 8, 10], False)).endswith("LSN 7, 8, 10")
+    assert replied(Refused("", "w", 4, 3, Code.SKIPPED)) == "refuses client w, serials 4 to 6: SKIPPED"
+    (run,) = seal_appends(bodies, "w", 4, 0, 1, 1, 0, 7, together=True)
+    assert entry_words(run) == "DATA w serials 4 to 6, LSN 7–10"
 
 
 def test_cuts_in_words() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 import alpo
 from alpo.core.entries import Entry, Kind, seal
+from alpo.core.runs import seal_appends
 from alpo.testing import Broken
 from alpo.testing.ledger import Ledger
 from alpo.testing_plugin import _seeds
@@ -21,6 +22,11 @@ ROOT = Path(__file__).parents[2]
 
 def entry(id: int, serial: int, body: bytes) -> Entry:
     return seal(id, 1, Kind.DATA, 0, id, body, "x", serial, 0, 1)
+
+
+def run(*bodies: bytes) -> Entry:
+    """A run of appends, the whole log."""
+    return seal_appends([(1, body) for body in bodies], "x", 1, 0, 1, 1, 0, 1, together=True)[0]
 
 
 class Told:
@@ -47,6 +53,9 @@ UNKNOWN = alpo.NotGuaranteed("?", client="x", serial=1, epoch=0)
         ([Told(b"a", 1, None, UNKNOWN), Told(b"a", 1, 1)], [entry(1, 1, b"a"), entry(2, 2, b"a")], "exactly once"),
         ([Told(b"a", 0, None, alpo.Unavailable("no"))], [entry(1, 1, b"a")], "exactly once"),
         ([Told(b"a", 1, None, alpo.Fenced("no"))], [], ""),
+        ([Told(b"a", 1, 1), Told(b"b", 2, 2)], [run(b"a", b"b")], ""),
+        ([Told(b"a", 1, 1), Told(b"b", 2, 1)], [run(b"a", b"b")], "acknowledged"),
+        ([Told(b"a", 1, 1)], [run(b"a", b"a")], "exactly once"),
     ],
 )
 def test_the_ledger(told: list[Any], log: list[Entry], broken: str) -> None:

@@ -7,15 +7,22 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from alpo.core.disk import Write
+from alpo.core.entries import counts_of, serials_of
 from alpo.core.inputs import Input, Received
 from alpo.core.messages import Envelope, SnapshotPart, StartAnswer
+from alpo.core.ranks import State
 from alpo.core.ready import Ready
 from alpo.core.replica import Replica
+from alpo.core.requests import Appended
+from alpo.core.runs import RUN_BYTES_MAX
 from alpo.storage.memory import MemoryStore
 from alpo_sim.host import Host
 from alpo_sim.options import FAULTS, Load, Network, Options
@@ -115,7 +122,7 @@ def test_a_lost_disk_comes_back_by_itself(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_an_old_disk_put_back_is_retired_and_does_no_harm(seed: int) -> None:
     quiet = Network(late=0.0, loss=0.0, duplication=0.0, damage=0.0)
-    world = changed_world(seed, wipes=0, stewards=0, fault_every_us=0, network=quiet)
+    world = changed_world(seed, wipes=0, stewards=0, fault_every_us=0, older_us=0, network=quiet)
     world.wipe(1)
     world.boot(1)
     assert world.run_until(60_000_000, lambda: status(world, 1) == "VOTING")
@@ -194,6 +201,66 @@ def test_bases_of_several_parts_and_answers_that_come_again_late_are_met_often()
         parts += counted.parts > 0
         again += counted.again > 0
     assert worlds >= 5 and parts >= worlds / 3 and again >= worlds / 3, (worlds, parts, again)
+
+
+class Runs(Watcher):
+    """Counts runs, and what happens to them. ``bounded``: what one frame brought is in several, for its size;
+    ``within``: a retry was answered from the middle of one; ``undone``: one was expunged; ``early``: one was made while
+    some server did not know runs."""
+
+    def __init__(self, world: World) -> None:
+        self.runs = self.mixed = self.bounded = self.within = self.undone = self.early = 0
+        self._world = world
+        world.stage.watchers.append(self)
+
+    def committing(self, host: Host, writes: Sequence[Write]) -> None:
+        for write in writes:
+            if write.expunge_from is not None:
+                gone = host.store.read_entries(write.expunge_from, host.disk_last_id, 1 << 30)
+                self.undone += sum(serials_of(entry.digest) > 1 for entry in gone)
+
+    def stepped(self, host: Host, inputs: Sequence[Input], ready: Ready) -> None:
+        for reply in ready.replies:
+            if isinstance(reply, Appended) and reply.duplicate:
+                guaranteed, id_of_lsn = self._world.safety.guaranteed, self._world.safety.id_of_lsn
+                self.within += guaranteed[id_of_lsn[reply.lsns[0] - 1] - 1].serial < reply.serial
+        made = ready.write.entries if ready.write is not None and host.running.state is State.LEADER else []
+        for entry in made:
+            self.runs += serials_of(entry.digest) > 1
+            self.mixed += counts_of(entry.digest) is not None
+            self.early += serials_of(entry.digest) > 1 and bool(self._world.connections.older)
+        for before, after in pairwise(made):
+            follows = before.client == after.client and before.serial + serials_of(before.digest) == after.serial
+            self.bounded += follows and len(before.body) > RUN_BYTES_MAX // 2
+
+
+def test_runs_of_every_form_are_met() -> None:
+    worlds = []
+    for seed in range(8):
+        drawn = Options.draw(
+            seed, servers=3, seconds=10, election_timeout_us=150_000, faults=("cut", "pause"), fault_every_us=500_000,
+        )
+        world = World(replace(drawn, load=replace(drawn.load, frame=16, large=0.02, writers=4)))
+        worlds.append(Runs(world))
+        assert run_world(world).ok
+    for form in ("runs", "mixed", "bounded", "within", "undone"):
+        assert sum(getattr(each, form) > 0 for each in worlds) >= 2, form
+    assert {Options.draw(seed).load.frame for seed in range(20)} == {1, 4, 16}
+    assert {Options.draw(seed).load.large > 0 for seed in range(40)} == {False, True}
+
+
+def test_runs_begin_once_every_server_knows_them() -> None:
+    met = 0
+    for seed in range(4):
+        drawn = Options.draw(seed, servers=3, seconds=10, older_us=5_000_000, wipes=0, stewards=0)
+        world = World(replace(drawn, load=replace(drawn.load, frame=16)))
+        counted = Runs(world)
+        assert world.connections.older
+        assert run_world(world).ok
+        assert not counted.early
+        met += counted.runs > 0
+    assert met >= 2
+    assert {Options.draw(seed).older_us > 0 for seed in range(20)} == {False, True}
 
 
 def test_faults_are_aimed_at_what_has_just_begun() -> None:

@@ -21,6 +21,9 @@ from alpo.core.entries import Entry, seal
 from alpo.core.members import StartStatus
 from alpo.spark.columns import ARROW
 from alpo.spark.files import FileOrigin
+from alpo.spark.jobs.auditing import Audit, Wanted, audit
+from alpo.spark.jobs.fan import run_here
+from alpo.spark.jobs.history import Told
 from alpo.spark.jobs.members import Member
 from alpo.spark.options import ReadOptions
 from alpo.spark.origin import Extent, Origin, SourceError, Stretch
@@ -121,12 +124,22 @@ def rows(origin: Origin, first: int, last: int, size: int = 7, fail: bool = True
     return found
 
 
-def sound_copy(directory: Path, guaranteed_id: int = 35) -> str:
-    """A data directory as a server leaves it: entries 1 … 41, client "web", serials 1 … 36."""
+def sound_copy(directory: Path, guaranteed_id: int = 35, entries: list[Entry] | None = None) -> str:
+    """A data directory as a server leaves it, with these entries; or 1 … 41, client "web", serials 1 … 36."""
     bench = SqliteBench(directory)
-    fill(bench, guaranteed_id=guaranteed_id)
+    fill(bench, entries, guaranteed_id=guaranteed_id, applied_id=min(30, guaranteed_id))
     bench.store.close()
     return str(directory)
+
+
+def look(*paths: str, history: Sequence[Told] = ()) -> Audit:
+    """The audit of these copies."""
+    return audit(Wanted((), paths, tuple(history)), run_here)
+
+
+def told(found: Audit, *kinds: str) -> list[tuple[str, int, int, str]]:
+    """(kind, first id, first LSN, copy) of what was found."""
+    return [(f.kind, f.first_id, f.first_lsn, f.copy) for f in found.faults if not kinds or f.kind in kinds]
 
 
 def copy_of(path: str, directory: Path) -> str:

@@ -28,12 +28,26 @@ class FileLog:
         self.path = str(directory)
         self._bench = SqliteBench(directory)
         self._builder = LogBuilder()
+        self._serial = 1
         self._bench.store.commit([write(start=_STARTED, term=1)])
         self.entries: list[Entry] = []
 
     def append(self, payloads: Iterable[Sequence[bytes]], guaranteed_id: int | None = None) -> None:
         """An entry for each sequence of payloads; () is one without any."""
-        entries = [self._builder.data(payloads=tuple(p)) if p else self._builder.leader() for p in payloads]
+        self._commit(
+            [self._builder.data(payloads=tuple(p)) if p else self._builder.leader() for p in payloads], guaranteed_id
+        )
+
+    def append_runs(self, runs: Iterable[Sequence[tuple[bytes, ...]]]) -> None:
+        """An entry for each sequence of appends, of which each is the payloads of one; () is one without any. Serials
+        go up by one, from 1."""
+        entries: list[Entry] = []
+        for appends in runs:
+            entries.append(self._builder.run(self._serial, *appends) if appends else self._builder.leader())
+            self._serial += len(appends)
+        self._commit(entries)
+
+    def _commit(self, entries: list[Entry], guaranteed_id: int | None = None) -> None:
         mark = entries[-1].id if guaranteed_id is None else guaranteed_id
         runs: Any = None if not self.entries else []
         saved = table(mark, [])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,16 +12,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from jobs_kit import Replica, copy_of, edit, reseal, some, sound_copy
+from jobs_kit import Replica, copy_of, edit, look, reseal, some, sound_copy, told
 from store_kit import LogBuilder
 
 from alpo.core.entries import Entry, Kind, join_payloads, json_body
 from alpo.spark.files import FileOrigin
-from alpo.spark.jobs.auditing import Audit, Wanted, audit
 from alpo.spark.jobs.checking import _Served
 from alpo.spark.jobs.comparing import CompareTask, compare
 from alpo.spark.jobs.copies import DamagedCopy, FileCopy, ServerCopy
-from alpo.spark.jobs.fan import run_here
 from alpo.spark.jobs.history import Told, read_history
 from alpo.spark.jobs.serials import Serials, begins_anew
 from alpo.spark.origin import SourceError
@@ -41,15 +39,6 @@ def b(a: str, tmp_path: Path) -> str:
 @pytest.fixture
 def c(a: str, tmp_path: Path) -> str:
     return copy_of(a, tmp_path / "c")
-
-
-def look(*paths: str, history: Sequence[Told] = ()) -> Audit:
-    return audit(Wanted((), paths, tuple(history)), run_here)
-
-
-def told(found: Audit, *kinds: str) -> list[tuple[str, int, int, str]]:
-    """(kind, first id, first LSN, copy) of what was found."""
-    return [(f.kind, f.first_id, f.first_lsn, f.copy) for f in found.faults if not kinds or f.kind in kinds]
 
 
 def test_sound_copies(a: str, b: str, c: str) -> None:

@@ -13,7 +13,7 @@ from spark_kit import options, read_all, read_span
 
 from alpo import connect
 from alpo.client.pages import Pages
-from alpo.spark import live
+from alpo.spark import live, reading
 from alpo.spark.live import ServerOrigin
 from alpo.spark.options import ReadOptions
 from alpo.spark.origin import DataLoss, SourceError
@@ -62,6 +62,27 @@ async def test_ranges_are_spread_over_replicas_and_make_the_whole_log(
         assert await read(part) == wanted[4:120]
         assert await read(of(running, readFrom="leader")) == wanted
         assert asked == {1: 2, 2: 5, 3: 2, None: 1}
+
+
+@pytest.mark.trio
+async def test_ranges_that_begin_and_end_within_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "BATCH_ROWS", 2)
+    async with cluster(tmp_path, proxied=False) as running:
+        async with connect(running.addresses, client="web") as log:
+            for handle in [
+                log.append_nowait(b"%d" % serial) if serial % 5 else log.append_batch_nowait([b"%d" % serial, b"and"])
+                for serial in range(1, 61)
+            ]:
+                await handle
+        await running.level()
+        columns = ["lsn", "serial", "payload", "id"]
+        found = await trio.to_thread.run_sync(read_all, of(running, recordsPerPartition=5), columns)
+        wanted = [
+            (serial, payload) for serial in range(1, 61)
+            for payload in ([b"%d" % serial] if serial % 5 else [b"%d" % serial, b"and"])
+        ]
+        assert [row[:3] for row in found] == [(lsn, *row) for lsn, row in enumerate(wanted, 1)]
+        assert len({id for *_, id in found}) < 60, "there are runs"
 
 
 @pytest.mark.trio

@@ -42,6 +42,39 @@ def sound_entries() -> list[Entry]:
     return entries
 
 
+def entries_with_runs() -> list[Entry]:
+    """Two reigns and two clients, whose appends are runs (R32) of one payload each, of batches, and none; 1 … 16."""
+    log = LogBuilder()
+
+    def special(kind: Kind, term: int, client: str = "", **fields: Any) -> Entry:
+        return log._next(seal(log.id, term, kind, log.time_ms, log.lsn, json_body(**fields), client), 1)
+
+    def run(term: int, client: str, epoch: int, serial: int, *appends: tuple[bytes, ...]) -> Entry:
+        return log.run(serial, *appends, term=term, client=client, epoch=epoch)
+
+    def many(first: int, last: int) -> list[tuple[bytes, ...]]:
+        return [(b"payload %d" % serial,) for serial in range(first, last + 1)]
+
+    return [
+        special(Kind.LEADER, 2, leader=SERVER),
+        special(Kind.SESSION, 2, "web", op="open", nonce="aa" * 16, replaces=0),
+        special(Kind.SESSION, 2, "app", op="open", nonce="cc" * 16, replaces=0),
+        run(2, "web", 2, 1, *many(1, 1)),
+        run(2, "web", 2, 2, *many(2, 6)),
+        run(2, "app", 3, 1, (b"one",), (b"two", b"three"), (b"four",)),
+        run(2, "web", 2, 7, (b"a", b"b")),
+        run(2, "web", 2, 8, *many(8, 18)),  # more than the window
+        run(2, "app", 3, 4, *many(4, 5)),
+        special(Kind.LEADER, 4, leader=5),
+        special(Kind.SESSION, 4, "web", op="open", nonce="bb" * 16, replaces=2),
+        run(4, "web", 11, 19, (b"", b"x"), (b"",), (b"y", b"", b"z")),
+        run(4, "web", 11, 22, *many(22, 22)),
+        run(4, "app", 3, 6, *many(6, 9)),
+        run(4, "web", 11, 23, (b"",), (b"",)),
+        run(4, "web", 11, 25, (b"e", b"f")),
+    ]
+
+
 def table_at(entries: list[Entry], id: int) -> TableSave:
     """The saved state as of entry ``id``."""
     state = SessionState(SETTINGS)
@@ -51,9 +84,12 @@ def table_at(entries: list[Entry], id: int) -> TableSave:
     return TableSave(id, horizon_ms, changed, ended, MEMBERS.to_plain(), members_id, SETTINGS.to_plain())
 
 
-def fill(bench: SqliteBench, *, applied_id: int = 30, guaranteed_id: int = 35, base_id: int = 0) -> list[Entry]:
-    """Bring it about in a new store; all entries, those below the base too."""
-    entries = sound_entries()
+def fill(
+    bench: SqliteBench, entries: list[Entry] | None = None, /, *, applied_id: int = 30, guaranteed_id: int = 35,
+    base_id: int = 0,
+) -> list[Entry]:
+    """Bring ``entries``, or `sound_entries`, about in a new store; returns all, those below the base too."""
+    entries = sound_entries() if entries is None else entries
     marks: dict[str, Any] = {
         "guaranteed_id": guaranteed_id, "fully_replicated_id": min(28, guaranteed_id), "term": 5, "vote": 6,
     }

@@ -10,6 +10,7 @@ from typing import Any
 
 from alpo.core.disk import Base, SessionRow, TableSave, Write
 from alpo.core.entries import Entry, Kind, join_payloads, seal
+from alpo.core.runs import seal_appends
 from alpo.storage.connections import connect_writer
 from alpo.storage.interface import Store
 from alpo.storage.memory import MemoryStore
@@ -60,7 +61,7 @@ class SqliteBench(Bench):
 
 
 class LogBuilder:
-    """Makes entries that follow on, and the runs among them."""
+    """Makes entries that follow on."""
 
     def __init__(self, first_id: int = 1, lsn: int = 1, time_ms: int = 1_700_000_000_000) -> None:
         self.id, self.lsn, self.time_ms = first_id, lsn, time_ms
@@ -70,6 +71,17 @@ class LogBuilder:
         entry = seal(
             self.id, term, int(Kind.DATA), self.time_ms, self.lsn, join_payloads(payloads), "~client", self.id, 0,
             len(payloads),
+        )
+        return self._next(entry, step_ms)
+
+    def run(
+        self, serial: int, *appends: tuple[bytes, ...], term: int = 1, client: str = "~client", epoch: int = 0,
+        step_ms: int = 1,
+    ) -> Entry:
+        """An entry of several appends (R32), each the payloads of one; ``serial``: of the first."""
+        bodies = [(len(payloads), join_payloads(payloads)) for payloads in appends]
+        (entry,) = seal_appends(
+            bodies, client, serial, epoch, self.id, term, self.time_ms, self.lsn, together=True
         )
         return self._next(entry, step_ms)
 

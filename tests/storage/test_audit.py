@@ -6,8 +6,8 @@ import re
 from contextlib import closing
 
 import pytest
-from sound_log import fill, sound_entries, table_at
-from store_kit import SqliteBench
+from sound_log import entries_with_runs, fill, sound_entries, table_at
+from store_kit import LogBuilder, SqliteBench
 
 from alpo.core.disk import SessionRow
 from alpo.core.entries import Entry, seal
@@ -46,6 +46,51 @@ def test_a_sound_file_is_sound(sqlite: SqliteBench, shape: dict[str, int]) -> No
     assert (verdict.entries, verdict.payloads) == (len(kept), sum(e.count for e in kept))
     assert (verdict.last_id, verdict.last_lsn) == (41, entries[-1].lsn + 1)
     assert verdict.first_lsn == (kept[0].lsn if kept else verdict.last_lsn + 1)
+
+
+@pytest.mark.parametrize(
+    ("applied_id", "base_id"),
+    [(0, 0), (4, 0), (5, 0), (5, 5), (6, 4), (8, 0), (8, 8), (12, 8), (14, 0), (14, 13), (16, 0), (16, 16)],
+)
+def test_a_file_with_runs_is_sound(sqlite: SqliteBench, applied_id: int, base_id: int) -> None:
+    """R32: the table that the log makes is the saved one, wherever that was saved."""
+    entries = fill(sqlite, entries_with_runs(), applied_id=applied_id, guaranteed_id=16, base_id=base_id)
+    verdict = check(sqlite)
+    assert verdict.faults == []
+    assert (verdict.entries, verdict.payloads) == (16 - base_id, sum(e.count for e in entries[base_id:]))
+    assert (verdict.last_id, verdict.last_lsn) == (16, entries[-1].lsn + 1)
+
+
+def test_a_run_is_replayed_with_all_its_serials(sqlite: SqliteBench) -> None:
+    """R32: the last of one is the first of the next entry, in a page of DATA alone."""
+    entries = entries_with_runs()
+    old = entries[6]
+    entries[6] = LogBuilder(7, old.lsn, old.time_ms).run(7, (b"a",), (b"b",), term=2, client="web", epoch=2)
+    fill(sqlite, entries, applied_id=0, guaranteed_id=16)
+    assert told(sqlite) == "entry 8: entry 8 repeats serial 8 of 'web'"
+
+
+@pytest.mark.parametrize("base_id", [0, 10])
+def test_a_run_that_the_table_remembers_otherwise_is_told(sqlite: SqliteBench, base_id: int) -> None:
+    """The same payloads, divided otherwise among the serials: only the marks differ."""
+    entries = entries_with_runs()
+    fill(sqlite, entries, applied_id=14, guaranteed_id=16, base_id=base_id)
+    old = entries[11]
+    new = LogBuilder(12, old.lsn, old.time_ms).run(
+        19, (b"", b"x", b""), (b"y", b""), (b"z",), term=4, client="web", epoch=11)
+    assert (new.body, new.count, new.serial) == (old.body, old.count, old.serial)
+    sqlite.tamper('UPDATE log SET digest = ?, "check" = ? WHERE id = 12', new.digest, new.check)
+    assert told(sqlite) == (
+        "entry 12: the session table remembers another entry here" if base_id else
+        "the saved session table is not what the log makes: web")
+
+
+def test_a_run_whose_marks_are_damaged_is_told(sqlite: SqliteBench) -> None:
+    entries = fill(sqlite, entries_with_runs(), applied_id=0, guaranteed_id=16)
+    marks = bytearray(entries[4].digest)
+    marks[-1] ^= 1
+    sqlite.tamper("UPDATE log SET digest = ? WHERE id = 5", bytes(marks))
+    assert told(sqlite) == "entry 5: entry 5 does not match its checksum"
 
 
 def test_an_empty_store_is_sound(sqlite: SqliteBench) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from dying import steps_of
-from sound_log import MEMBERS, SETTINGS, START, fill, sound_entries
+from sound_log import MEMBERS, SETTINGS, START, entries_with_runs, fill, sound_entries
 from store_kit import INCARNATION, SERVER, SqliteBench
 
 from alpo.core.entries import Entry, Kind, parse_body
@@ -72,6 +72,21 @@ def test_a_backup_of_a_table_saved_beyond_what_was_asked_ends_there(sqlite: Sqli
     fill(sqlite, applied_id=33)
     back_up(sqlite.store, tmp_path / "log.alpo", 20)
     assert entries_of(tmp_path / "log.alpo")[-1].id == 33
+
+
+@pytest.mark.parametrize(("applied_id", "base_id"), [(0, 0), (8, 0), (14, 8)])
+def test_runs_are_backed_up_and_restored(sqlite: SqliteBench, tmp_path: Path, applied_id: int, base_id: int) -> None:
+    """R32: with all that the session table remembers of them, which the restore replays."""
+    entries = fill(
+        sqlite, entries_with_runs(), applied_id=applied_id, base_id=base_id, guaranteed_id=15)
+    back_up(sqlite.store, tmp_path / "log.alpo", 15)
+    assert entries_of(tmp_path / "log.alpo") == entries[base_id:15]
+    founded = restore(tmp_path / "log.alpo", tmp_path / "new", 9, "h:9", NOW_MS)
+    assert (founded.first_lsn, founded.last_lsn) == (entries[base_id].lsn, entries[14].lsn + 1)
+    store = SqliteStore.open(tmp_path / "new", 9)
+    assert list(store.replay(1))[:-1] == entries[base_id:15]
+    assert store.boot().sessions == sqlite.store.boot().sessions
+    store.close()
 
 
 def test_no_server_starts_on_a_backup(file: Path, tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ from alpo.storage.interface import Store
 def _log(count: int = 60) -> list[Entry]:
     log = LogBuilder()
     return [
-        log.leader(), log.data(payloads=(b"a", b"bb", b"")), *log.datas(count - 4), log.leader(2), log.data(2)
+        log.leader(), log.data(payloads=(b"a", b"bb", b"")), *log.datas(count - 6), log.run(90, (b"a",), (b"b", b"c")),
+        log.leader(2), log.data(2), log.run(93, (b"a", b"b"), (b"c",), term=2),
     ]
 
 
@@ -70,6 +71,16 @@ def test_every_field_of_every_entry_counts(at: int, field: str) -> None:
     for last in range(1, 31):
         same = Span.before(1).followed_by(entries[:last]).digest == Span.before(1).followed_by(other[:last]).digest
         assert same == (last <= at), "once different, for ever different"
+
+
+@given(st.integers(0, 40), st.integers(0, 7))
+def test_every_bit_of_a_digest_counts(at: int, bit: int) -> None:
+    """Also of what a run tells behind the digest of its body, and not by the checksum alone (R32)."""
+    (run,) = _log()[-1:]
+    other = bytearray(run.digest)
+    other[at] ^= 1 << bit
+    for one in ([run._replace(digest=bytes(other))], [run._replace(digest=run.digest[:16])]):
+        assert Span.before(60).followed_by(one).digest != Span.before(60).followed_by([run]).digest
 
 
 @pytest.mark.parametrize("bytes_max", [1, 1_000, 1 << 20])

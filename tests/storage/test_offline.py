@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from sound_log import fill
+from sound_log import entries_with_runs, fill
 from store_kit import LogBuilder, SqliteBench, base_of, write
 
 from alpo.storage import columns, schema
@@ -116,6 +116,22 @@ def test_pages_that_cannot_be_read_are_gone_past(sqlite: SqliteBench) -> None:
     assert [e.entry for e in found if e.entry] == [
         e for e in entries if not any(b.first_id <= e.id <= b.last_id for b in bad)
     ]
+
+
+def test_runs_are_read_and_found(sqlite: SqliteBench) -> None:
+    """R32: row by row too, which is how pages with damage are read; and by any LSN within."""
+    entries = fill(sqlite, entries_with_runs(), applied_id=0, guaranteed_id=16)
+    with open_source(sqlite.directory) as source:
+        assert source.read(1, 16) == source.read_columns(1, 16).entries() == entries
+        for entry in entries:
+            assert {source.id_of(lsn, 1, 16) for lsn in range(entry.lsn, entry.lsn + entry.count)} <= {entry.id}
+    other = "CAST(substr(digest, 1, 30) || x'ff' || substr(digest, 32) AS BLOB)"
+    sqlite.tamper(f"UPDATE log SET digest = {other} WHERE id = 14")
+    assert [each.first_id for each in walk(sqlite.directory) if each.damage] == [14]
+    with open_source(sqlite.directory) as source:
+        assert source.read_columns(1, 16).entries() == entries[:13]
+        with pytest.raises(DamagedStore, match="entry 14 does not match its checksum"):
+            source.read(14, 16)
 
 
 def test_an_end_that_is_rewritten_meanwhile_is_told(sqlite: SqliteBench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,6 +62,20 @@ def test_rows_changed_and_rows_missing(sqlite: SqliteBench, bytes_max: int) -> N
     assert _scrub_all(sqlite.store, bytes_max)[0] == [1, 7, 20, 30, 40, 41, 42, 43, 99]
 
 
+def test_runs(sqlite: SqliteBench) -> None:
+    """R32: a bit of what a run's digest tells of its serials is damage like any other."""
+    log = LogBuilder()
+    runs = [log.run(1 + 3 * nth, (b"a",), (b"b", b"c"), (b"",)) for nth in range(20)]
+    sqlite.store.commit([write(runs)])
+    assert _scrub_all(sqlite.store, 1 << 20)[0] == [] and read_sound(sqlite.store, 1, 20, 1 << 20) == runs
+    other = "CAST(substr(digest, 1, 23) || x'ff' || substr(digest, 25) AS BLOB)"
+    sqlite.tamper(f"UPDATE log SET digest = {other} WHERE id = 4")
+    sqlite.tamper("UPDATE log SET digest = substr(digest, 1, 16) WHERE id = 6")
+    sqlite.tamper("UPDATE log SET body = body || x'00' WHERE id = 9")
+    assert _scrub_all(sqlite.store, 1 << 20)[0] == [4, 6, 9]
+    assert read_sound(sqlite.store, 1, 20, 1 << 20) == runs[:3]
+
+
 def test_pages_overwritten(sqlite: SqliteBench) -> None:
     """Whatever SQLite makes of such a page: what can be read is sound, and all else is listed."""
     entries = _filled(sqlite, 2000, 300)

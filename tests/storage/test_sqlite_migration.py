@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from store_kit import INCARNATION, SERVER, LogBuilder, SqliteBench, cleaning, row, table
+from store_kit import INCARNATION, SERVER, LogBuilder, SqliteBench, cleaning, row, table, write
 
 from alpo.core.disk import NO_BASE, StartState
 from alpo.core.entries import Entry
@@ -90,6 +90,41 @@ def test_a_session_of_version_4_was_born_with_the_oldest_epoch_that_it_tells_of(
     assert _tables(directory)[0] == len(schema.MIGRATIONS)
 
 
+def test_the_views_of_version_5_learn_of_runs(tmp_path: Path) -> None:
+    """R32: what they told before they tell still, and of a run the serial of each payload."""
+    directory = _left_by(5, tmp_path)
+
+    def told() -> tuple[list[tuple[int, int]], list[tuple[str, int]]]:
+        with closing(sqlite3.connect(f"file:{directory / schema.DB_NAME}?mode=ro", uri=True)) as db:
+            return (
+                db.execute("SELECT lsn, serial FROM payloads").fetchall(),
+                db.execute("SELECT client, last_serial FROM sessions ORDER BY client").fetchall(),
+            )
+
+    before = [(1, 2), (2, 3), (3, 4), (4, 4)]
+    assert _tables(directory)[0] == 5 and told() == (before, [("named", 2), ("~client", 4)])
+    store = SqliteStore.open(directory, SERVER)
+    assert told() == (before, [("named", 2), ("~client", 4)])
+    store.commit([write([LogBuilder(5, 5).run(5, (b"a",), (b"b", b"c"), (b"d",), term=4)], runs=[], term=7)])
+    assert told() == ([*before, (5, 5), (6, 6), (7, 6), (8, 7)], [("named", 2), ("~client", 7)])
+    store.close()
+    assert _tables(directory)[0] == len(schema.MIGRATIONS)
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_released_text_is_as_it_was_released(version: int, tmp_path: Path) -> None:
+    def text(db: sqlite3.Connection) -> list[tuple[str, str]]:
+        return db.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY name").fetchall()
+
+    directory = _left_by(version, tmp_path)
+    with (
+        closing(sqlite3.connect(directory / schema.DB_NAME)) as released,
+        closing(sqlite3.connect(":memory:", isolation_level=None)) as made,
+    ):
+        schema.run_migrations(made, 0, version)
+        assert text(made) == text(released)
+
+
 @pytest.mark.parametrize(("backup", "how"), [(False, "a server of this version"), (True, "`alpo restore` of this")])
 def test_looked_at_from_outside_it_is_told_and_left_as_it_is(version_1: Path, backup: bool, how: str) -> None:
     path = version_1 / schema.DB_NAME
@@ -151,7 +186,7 @@ def test_a_crash_at_any_step_of_it_is_recovered_from(version_1: Path, tmp_path: 
         assert there == [version >= 2, version >= 3, version <= 3]
         versions.append(version)
         _check(directory)
-    assert set(versions) == {1, 2, 3, 4, 5}
+    assert set(versions) == {1, 2, 3, 4, 5, 6}
 
 
 def test_the_schema_of_a_new_file_is_what_the_migrations_come_to() -> None:

@@ -14,7 +14,7 @@ from store_kit import LogBuilder, SqliteBench, row, runs_of, table, write
 
 from alpo.core.entries import Entry, Kind, join_payloads, json_body, seal
 from alpo.storage.connections import connect_reader
-from alpo.storage.tables import _PART_BYTES
+from alpo.storage.tables import PART_BYTES
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def test_payloads_are_a_row_each(sqlite: SqliteBench, ask: Any) -> None:
     rng = Random(5)
     log = LogBuilder()
     entries, expected = [log.leader()], []
-    sizes = [0, 1, 255, 256, 65_535, 65_536, *range(_PART_BYTES - 9, _PART_BYTES + 5), *[7] * 200]
+    sizes = [0, 1, 255, 256, 65_535, 65_536, *range(PART_BYTES - 9, PART_BYTES + 5), *[7] * 200]
     for count in (1, 1, 2, 3, len(sizes), 1, 2000):
         chosen = sizes if count == len(sizes) else [rng.choice((0, 3, 40)) for _ in range(count)]
         payloads = tuple(rng.randbytes(size) for size in chosen)
@@ -46,6 +46,41 @@ def test_payloads_are_a_row_each(sqlite: SqliteBench, ask: Any) -> None:
     sqlite.store.commit([write(entries, runs=runs_of(entries))])
     assert ask("SELECT * FROM payloads") == expected
     assert ask("SELECT * FROM payloads WHERE id = 5") == [row for row in expected if row["id"] == 5]
+
+
+def test_payloads_of_runs_have_the_serial_of_their_append(sqlite: SqliteBench, ask: Any) -> None:
+    """R32: of runs of single payloads, of runs with batches among them, before and behind other entries."""
+    rng = Random(7)
+    log = LogBuilder()
+    entries, expected = [log.data(3)], [(1, 1)]
+    drawn = tuple(rng.randint(1, 9) for _ in range(300))
+    for counts in ((1, 1), (1,) * 300, (2, 1), (1, 2), (3, 3), (2,), (3, 2, 1), drawn):
+        serial = expected[-1][1] + 1
+        appends = [tuple(rng.randbytes(rng.choice((0, 3, 300))) for _ in range(count)) for count in counts]
+        entries.append(log.run(serial, *appends, term=3))
+        expected += [
+            (lsn, nth) for lsn, nth in enumerate(
+                (nth for nth, append in enumerate(appends, serial) for _ in append), expected[-1][0] + 1)
+        ]
+        payloads = [payload for append in appends for payload in append]
+        sqlite.store.commit([write(entries[-1:], runs=[])] if len(entries) > 2 else [write(entries)])
+        found = ask(f"SELECT lsn, serial, payload, client, time FROM payloads WHERE id = {entries[-1].id}")
+        assert [row["payload"] for row in found] == payloads
+        assert {(row["client"], row["time"]) for row in found} == {("~client", rfc3339(entries[-1]))}
+    assert [tuple(row.values()) for row in ask("SELECT lsn, serial FROM payloads")] == expected
+
+
+@pytest.mark.parametrize("digest", [
+    "zeroblob(16)", "zeroblob(40)", "x''", "substr(digest, 1, 18)", "CAST(digest || x'ffffffff' AS BLOB)",
+    "CAST(substr(digest, 1, 16) || x'ffffffff' || substr(digest, 21) AS BLOB)", "'text'",
+])
+def test_a_damaged_digest_costs_no_more_than_serials(sqlite: SqliteBench, ask: Any, digest: str) -> None:
+    """The views verify nothing, but they end, and the payloads are there."""
+    log = LogBuilder()
+    sqlite.store.commit([write([log.run(1, (b"a",), (b"b", b"c")), log.data()])])
+    sqlite.tamper(f"UPDATE log SET digest = {digest} WHERE id = 1")
+    assert [row["payload"] for row in ask("SELECT * FROM payloads")] == [b"a", b"b", b"c", b"payload 2"]
+    assert [row["client"] for row in ask("SELECT * FROM sessions")] == ["~client"]
 
 
 def test_a_stretch_of_ids_is_found_without_a_scan(ask: Any) -> None:
@@ -88,6 +123,14 @@ def test_sessions_before_the_table_was_ever_saved(sqlite: SqliteBench, ask: Any)
     assert ask("SELECT * FROM sessions") == [
         {"client": "~client", "epoch": 0, "last_serial": 3, "last_id": 3, "last_time": rfc3339(entries[2])}
     ]
+
+
+def test_a_run_leaves_its_last_serial(sqlite: SqliteBench, ask: Any) -> None:
+    log = LogBuilder()
+    entries = [log.run(1, (b"a",), (b"b",)), log.run(5, (b"a", b"b"), (b"",), (b"c", b"d"), client="other", epoch=9)]
+    sqlite.store.commit([write(entries)])
+    assert [(row["client"], row["last_serial"]) for row in ask("SELECT * FROM sessions ORDER BY client")] == [
+        ("other", 7), ("~client", 2)]
 
 
 def test_elections_are_the_first_entries_of_reigns(sqlite: SqliteBench, ask: Any) -> None:

@@ -41,6 +41,20 @@ def test_what_is_committed_is_there_after_a_restart(bench: Bench) -> None:
         assert boot.next_lsn == 6
 
 
+def test_runs_and_what_is_remembered_of_them_come_back(bench: Bench) -> None:
+    """R32: entries of several serials, and a table whose slots tell of them."""
+    log = LogBuilder()
+    entries = [log.run(1, (b"a",), (b"",)), log.run(3, (b"b", b"c"), (b"d",)), log.data(), log.run(6, *[(b"",)] * 3000)]
+    slots = [(e.serial, e.id, e.lsn, e.epoch, e.digest) for e in entries]
+    saved = row("a", 3005)._replace(slots=slots)
+    bench.store.commit([write(entries, table=table(4, [saved]), guaranteed_id=4)])
+    for again in (False, True):
+        store = bench.reopen() if again else bench.store
+        assert list(store.replay(1)) == store.read_columns(1, 4, 1 << 20).entries() == entries
+        assert store.boot().sessions == [saved] and store.boot().next_lsn == entries[-1].lsn + 3000
+        assert [store.find_lsn(lsn, 4) for lsn in (1, 2, 3, 5, 6, 7, 3006)] == [1, 1, 2, 2, 3, 4, 4]
+
+
 def test_entries_of_every_kind_of_text_and_size_come_back(bench: Bench) -> None:
     log = LogBuilder()
     strange = [log.data()._replace(client=c) for c in ("", "ä\0ö", "漢" * 40)]
@@ -116,6 +130,15 @@ def test_a_gap_or_an_overlap_is_refused_and_nothing_is_written(bench: Bench) -> 
     assert bench.store.boot().term == 1
     bench.store.commit([write(entries[2:], runs=[])])
     assert list(bench.store.replay(1)) == entries
+
+
+def test_marks_are_written_after_so_many_payloads_too(bench: Bench) -> None:
+    log = LogBuilder()
+    half = MARKS_LAG_MAX // 2
+    runs = [log.run(1 + n * half, *[(b"x",)] * half) for n in range(3)]
+    for entry in runs:  # the first also makes the term durable
+        bench.store.commit([write([entry], runs=[(1, 1)] if entry.id == 1 else [], guaranteed_id=entry.id - 1)])
+        assert bench.store.boot().guaranteed_id == (2 if entry.id == 3 else 0)
 
 
 def test_marks_are_lazy_but_not_for_ever(bench: Bench) -> None:

@@ -11,11 +11,12 @@ from alpo.core.entries import Kind, join_payloads, seal
 from alpo.core.members import Identity, StartStatus
 from alpo.core.ranks import Rank
 from alpo.core.requests import Code, Fate, MemberStep
+from alpo.core.runs import seal_appends
 from alpo.wire import codec
 from alpo.wire import requests as r
 from alpo.wire.column_pages import PageColumns, pack_page
 
-PAGE = PageColumns((8,), (3,), (1_001,), ("client",), (1,), (5,), (1,), (b"payload",))
+PAGE = PageColumns((8,), (3,), (1_001,), ("client",), (1,), (5,), (1,), (b"payload",), (0,))
 ME, OTHER = Identity(1, b"a" * 16), Identity(2, b"b" * 16)
 RUN = [
     seal(7, 3, int(Kind.LEADER), 1_000, 5, b"{}"),
@@ -66,10 +67,24 @@ OTHERS: list[Any] = [
     r.RequestRefused(1, Code.OUT_OF_RANGE, 0, 0, "", "1,7"),
 ]
 
+#: What only connections of version 3 carry, or carry in another form: runs.
+RUNS = seal_appends([(1, b"one"), (1, b"two"), (2, RUN[2].body)], "client", 1, 0, 7, 3, 1_001, 5, together=True)
+PEERS_3: list[m.Message] = [
+    m.AppendRequest(3, 6, 2, 6, 5, 11, RUNS), m.CopyAnswer(7, 3, RUNS),
+    m.SnapshotPart(
+        3, 1, 0, 2, "{}", (SessionRow("client", 0, b"", 0, 3, 7, 1_001, [(1, 7, 5, 0, RUNS[0].digest)], 0),)
+    ),
+]
+OTHERS_3: list[Any] = [
+    q.Appended(None, "client", 1, range(5, 7), False),
+    pack_page(1, PageColumns((7,), (3,), (1_001,), ("client",), (1,), (5,), (2,), (RUN[2].body,), (1,)), 7, 7, 1),
+]
+
 
 def frames(version: int = r.VERSION) -> list[bytes]:
     """Each of them as it travels in this version."""
+    others, peers = (OTHERS, PEERS) if version < r.RUNS_VERSION else ([*OTHERS, *OTHERS_3], [*PEERS, *PEERS_3])
     return [
-        *(codec.encode(message, version) for message in OTHERS),
-        *(codec.encode_envelope(m.Envelope(b"e" * 16, ME, OTHER, message), version=version) for message in PEERS),
+        *(codec.encode(message, version) for message in others),
+        *(codec.encode_envelope(m.Envelope(b"e" * 16, ME, OTHER, message), version=version) for message in peers),
     ]

@@ -15,7 +15,7 @@ from alpo.wire import client_codec, codec, peer_codec
 from alpo.wire.column_pages import PageColumns
 from alpo.wire.framing import FrameError, FrameReader, frame
 
-PAGE = PageColumns((8,), (3,), (1_001,), ("client",), (1,), (5,), (1,), (b"payload",))
+PAGE = PageColumns((8,), (3,), (1_001,), ("client",), (1,), (5,), (1,), (b"payload",), (0,))
 DECODERS: tuple[Callable[[bytes], Any], ...] = (
     codec.decode_hello, codec.decode_client, codec.decode_server, codec.decode_envelope,
 )

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import struct
 import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
 import pytest
+from frame_samples import PEERS_3
 
 from alpo.core import messages as m
 from alpo.core import requests as q
+from alpo.core.disk import SessionRow
 from alpo.core.entries import (
     DamagedEntry,
     Entry,
@@ -25,6 +28,7 @@ from alpo.core.members import Identity
 from alpo.core.requests import Code
 from alpo.wire import codec
 from alpo.wire import requests as r
+from alpo.wire.framing import HEADER_BYTES
 from alpo.wire.shapes import unpack_list
 
 ME, OTHER = Identity(1, b"a" * 16), Identity(2, b"b" * 16)
@@ -41,6 +45,11 @@ def resealed(id: int = 7, **changed: Any) -> Entry:
     e = data(id, **changed)
     name = e.client.encode()
     return e._replace(check=header_check(*e[:4], name, e.serial, e.epoch, e.lsn, e.count, e.digest))
+
+
+def marks(number: int, numbers: int, *counts: int) -> bytes:
+    """The digest of a run that says ``number`` serials, with so many more numbers and these counts."""
+    return bytes(16) + struct.pack(f"<{1 + numbers + len(counts)}I", number, *[0] * numbers, *counts)
 
 
 def body_of(*fields: Any) -> bytes:
@@ -172,9 +181,9 @@ def test_hellos_refused(body: bytes, text: str) -> None:
     refused(codec.decode_hello, body, text)
 
 
-@pytest.mark.parametrize("body", [body_of(2, 3, b"", "x"), body_of(1, 7), body_of(3, 0, {"other": "fields"})])
+@pytest.mark.parametrize("body", [body_of(2, 4, b"", "x"), body_of(1, 7), body_of(3, 0, {"other": "fields"})])
 def test_another_version_is_told_apart_whatever_its_fields(body: bytes) -> None:
-    with pytest.raises(codec.WrongVersion, match=r"speaks version . of the protocol, this one version 2") as caught:
+    with pytest.raises(codec.WrongVersion, match=r"speaks version . of the protocol, this one version 3") as caught:
         codec.decode_hello(body)
     assert caught.value.version == msgpack.unpackb(body, strict_map_key=False)[1]
 
@@ -195,10 +204,19 @@ def test_another_version_is_told_apart_whatever_its_fields(body: bytes) -> None:
         ([data(term=-3)], "not an entry"),
         ([data(check=float(data().check))], "field of another type"),
         ([resealed(epoch=False)], "field of another type"),
-        ([resealed(digest=bytes(16))._replace(digest=bytes(15))], "field of another type"),
-        ([resealed(digest=bytes(16))._replace(digest=bytes(17))], "field of another type"),
+        ([resealed(digest=bytes(16))._replace(digest=bytes(15))], "does not match its checksum"),
+        ([resealed(digest=bytes(15))], "digest of another form"),
+        ([resealed(digest=bytes(17))], "digest of another form"),
+        ([resealed(digest=marks(2, 4), count=1)], "digest of another form"),
+        ([resealed(digest=marks(2, 5), count=2)], "digest of another form"),
+        ([resealed(digest=marks(2, 4, 2, 1), count=4)], "digest of another form"),
+        ([resealed(digest=marks(2, 4, 0, 3), count=3)], "digest of another form"),
+        ([resealed(digest=marks(1, 2), count=1)], "digest of another form"),
+        ([resealed(digest=marks(2, 4), count=0, kind=2)], "digest of another form"),
+        ([resealed(digest=marks(2**32 - 1, 4), count=2**32)], "digest of another form"),
         ([resealed(lsn=2**63)], "over 63 bits"),
         ([resealed(serial=2**63)], "over 63 bits"),
+        ([resealed(serial=2**63 - 1, digest=marks(2, 4), count=2)], "over 63 bits"),
         ([resealed(kind=0)], "of kind 0"),
         ([resealed(kind=8)], "of kind 8"),
         ([resealed(kind=8, count=0)], "of kind 8"),
@@ -307,3 +325,25 @@ def test_largest_tells_payloads_from_batches() -> None:
     body = join_payloads([b"seven!!", b"x"])
     assert codec.largest([(1, b"four"), (2, body)]) == (7, len(body))
     assert codec.largest([(2, join_payloads([b"", b""]))]) == (0, 8)
+
+
+@pytest.mark.parametrize("message", PEERS_3, ids=lambda message: type(message).__name__)
+@pytest.mark.parametrize("version", range(r.OLDEST_VERSION, r.RUNS_VERSION))
+def test_no_run_is_sent_to_whoever_does_not_know_runs(message: m.Message, version: int) -> None:
+    with pytest.raises(codec.TakesNoRuns, match="must be upgraded"):
+        codec.encode_envelope(m.Envelope(b"e" * 16, ME, OTHER, message), version=version)
+
+
+@pytest.mark.parametrize("digest", [b"", bytes(15), bytes(17), marks(2, 3), marks(2, 4, 1), marks(1, 2), marks(0, 0)])
+def test_a_session_that_remembers_no_entry(digest: bytes) -> None:
+    slots = [(2, 9, 6, 0, digest)]
+    part = m.SnapshotPart(3, 1, 0, 2, "{}", (SessionRow("client", 0, b"", 0, 2, 9, 1_002, slots, 7),))
+    framed = codec.encode_envelope(m.Envelope(b"e" * 16, ME, OTHER, part))
+    refused(codec.decode_envelope, framed[HEADER_BYTES:], "digest of another form")
+
+
+def test_an_old_reader_of_columns_gets_small_pages() -> None:
+    asked = r.ReadColumns(1, 1, 0, 0, 0, 1 << 22, False, 0, "")
+    for version, most in [(r.RUNS_VERSION - 1, 256 << 10), (r.RUNS_VERSION, 1 << 22)]:
+        request = codec.decode_client(codec.encode(asked, version)[HEADER_BYTES:], version)
+        assert isinstance(request, r.ReadColumns) and request.bytes_max == most

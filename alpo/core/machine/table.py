@@ -13,35 +13,19 @@ Laws:
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
-from itertools import groupby
+from collections.abc import Iterable
 from operator import lt
 
 from alpo.core.client_ids import created_ms, valid_name
-from alpo.core.entries import DamagedEntry, Entry, Kind, parse_body
+from alpo.core.entries import DIGEST_BYTES, DamagedEntry, Entry, Kind, parse_body, serials_of
 from alpo.core.settings import Settings
 
-from .journal import (
-    APPENDED,
-    CREATED,
-    ENDED,
-    FORGOT,
-    OPENED,
-    RUN,
-    Opened,
-    Run,
-    Session,
-    Slot,
-)
+from .journal import APPENDED, CREATED, ENDED, FORGOT, OPENED, Opened, Session, Slot
 from .undo import NEVER_MS, JournalledSessions
 
 _RANDOM: Opened = (0, b"", 0)
 _DATA, _SESSION, _SETTINGS = int(Kind.DATA), int(Kind.SESSION), int(Kind.SETTINGS)
-_ONLY_DATA = {_DATA}
 _HEAP_SLACK = 1024
-
-#: Least number of entries for which it pays to look for runs of one client.
-_RUNS_FROM = 8
 
 
 class SessionState(JournalledSessions):
@@ -51,48 +35,9 @@ class SessionState(JournalledSessions):
         """Apply one entry, as `apply_all` does."""
         self.apply_all((entry,))
 
-    def apply_all(self, entries: Sequence[Entry]) -> None:
+    def apply_all(self, entries: Iterable[Entry]) -> None:
         """Apply entries of any kind, in id order, each exactly once. Never raises, whatever they hold."""
-        if len(entries) < _RUNS_FROM:
-            self._apply_each(entries)
-            return
-        ids, _, kinds, times, clients, serials, epochs, lsns, _, digests, _, _ = zip(*entries, strict=True)
-        at = 0
-        for client, same in groupby(clients):
-            end = at + len(list(same))
-            run = slice(at, end)
-            session = self._sessions.get(client)
-            if (
-                session is not None
-                and times[at] == times[end - 1] <= self._idle_after_ms
-                and serials[at] > session.last[0]
-                and serials[run] == tuple(range(serials[at], serials[at] + end - at))
-                and set(kinds[run]) == _ONLY_DATA
-                and self._slots_total + end - at <= self.settings.window_total
-                and (self._oldest is None or session.slots)
-            ):
-                added = list(zip(serials[run], ids[run], lsns[run], epochs[run], digests[run], strict=True))
-                self._append_run(session, added, times[at])
-            else:
-                self._apply_each(entries[run])
-            at = end
-
-    def _append_run(self, session: Session, added: list[Slot], time_ms: int) -> None:
-        """Apply consecutive appends of one session, with the effect of `_apply_each` at a fraction of its cost."""
-        slots = session.slots
-        slots.extend(added)
-        over = max(0, len(slots) - self.settings.window)
-        forgot = slots[:over]
-        del slots[:over]
-        last = added[-1]
-        self._journal.append((last[1], RUN, session, Run(session.last, time_ms, added, forgot), None))
-        session.last = (last[0], last[1], time_ms)
-        self._slots_total += len(added) - over
-        self._touched[session.client] = None
-
-    def _apply_each(self, entries: Iterable[Entry]) -> None:
-        """Apply entries one by one, whatever they are."""
-        sessions, touched, journal = self._sessions, self._touched, self._journal.append
+        sessions, touched, journal, flying = self._sessions, self._touched, self._journal.append, self._flying.append
         window = self.settings.window
         for entry in entries:
             id, _, kind, time_ms, client, serial, epoch, lsn, _, digest, _, _ = entry
@@ -101,15 +46,23 @@ class SessionState(JournalledSessions):
                 if session is None:
                     session = self._begin(id, time_ms, client, serial)
                 if session is not None and serial > session.last[0]:
-                    slots = session.slots
-                    slots.append((serial, id, lsn, epoch, digest))
-                    if len(slots) > window:
-                        journal((id, APPENDED, session, session.last, slots.pop(0)))
-                        session.last = (serial, id, time_ms)
-                    else:
-                        journal((id, APPENDED, session, session.last, None))
-                        session.last = (serial, id, time_ms)
-                        self._count_slot(id, session)
+                    number = 1
+                    if len(digest) != DIGEST_BYTES:
+                        number = serials_of(digest)
+                        self.has_runs = True
+                    session.slots.append((serial, id, lsn, epoch, digest))
+                    session.held += number
+                    self._held_total += number
+                    self._flying_total += number
+                    self.unsaved_serials += number
+                    flying((id, number))
+                    forgot = self._over(session, window) if session.held > window else ()
+                    journal((id, APPENDED, session, session.last, forgot))
+                    session.last = (serial + number - 1, id, time_ms)
+                    if self._oldest is not None and len(session.slots) == 1:
+                        heapq.heappush(self._oldest, (id, client))
+                    if self._held_total > self.settings.window_total:
+                        self._forget_oldest(id)
                     touched[client] = None
             elif kind == _SESSION:
                 self._apply_session(entry)
@@ -120,9 +73,9 @@ class SessionState(JournalledSessions):
                 self._end_idle(id, time_ms)
 
     def would_append(self, serials: dict[str, list[int]], epochs: set[tuple[str, int]], until_ms: int) -> bool:
-        """True if these appends are surely consistent with the table; if False, ask `inconsistency` for each entry.
-        ``serials``: each client's, in order; ``epochs``: (client, epoch) of each; ``until_ms``: the last entry's time.
-        """
+        """True if these entries of one serial are surely consistent with the table; if False, ask `inconsistency` for
+        each. ``serials``: each client's, in order; ``epochs``: (client, epoch) of each; ``until_ms``: the last entry's
+        time."""
         for client, epoch in epochs:
             session = self._sessions.get(client)
             if session is None or epoch != session.opened[0] or serials[client][0] <= session.last[0]:
@@ -164,18 +117,10 @@ class SessionState(JournalledSessions):
             self._end_longest_idle(id)
         session = Session(client, _RANDOM, (0, 0, 0), [])
         self._put(session)
-        self._journal.append((id, CREATED, session, None, None))
+        self._journal.append((id, CREATED, session, None, ()))
         heapq.heappush(self._idle, (id, time_ms, client))
         self._idle_after_ms = self._idle[0][1] + self.settings.session_ttl_ms
         return session
-
-    def _count_slot(self, id: int, session: Session) -> None:
-        """Count one more slot, and forget the oldest of all beyond `window_total`."""
-        self._slots_total += 1
-        if self._oldest is not None and len(session.slots) == 1:
-            heapq.heappush(self._oldest, (session.slots[0][1], session.client))
-        if self._slots_total > self.settings.window_total:
-            self._forget_oldest(id)
 
     def _apply_session(self, entry: Entry) -> None:
         """Apply a SESSION entry: open a name (again), or drop it."""
@@ -190,10 +135,10 @@ class SessionState(JournalledSessions):
         if session is None:
             session = Session(entry.client, (entry.id, change, 0), (0, entry.id, entry.time_ms), [], entry.id)
             self._put(session)
-            self._journal.append((entry.id, CREATED, session, None, None))
+            self._journal.append((entry.id, CREATED, session, None, ()))
         else:
             serial = session.last[0]
-            self._journal.append((entry.id, OPENED, session, (session.opened, session.last), None))
+            self._journal.append((entry.id, OPENED, session, (session.opened, session.last), ()))
             session.opened, session.last = (entry.id, change, serial), (serial, entry.id, entry.time_ms)
         self._touched[entry.client] = None
 
@@ -206,9 +151,9 @@ class SessionState(JournalledSessions):
         self._settings.add(entry.id, settings)
         self.settings = settings
         for session in self._sessions.values():
-            while len(session.slots) > settings.window:
-                self._forget(entry.id, session)
-        if self._slots_total > settings.window_total:
+            if forgot := self._over(session, settings.window):
+                self._note_forgotten(entry.id, session, forgot)
+        if self._held_total > settings.window_total:
             self._forget_oldest(entry.id)
         while len(self._idle) > settings.sessions_max:
             self._end_longest_idle(entry.id)
@@ -241,7 +186,7 @@ class SessionState(JournalledSessions):
             self._end(id, session)
 
     def _end(self, id: int, session: Session) -> None:
-        self._journal.append((id, ENDED, session, self.horizon_ms, None))
+        self._journal.append((id, ENDED, session, self.horizon_ms, ()))
         self._touched[session.client] = None
         self._take(session)
         if session.created_ms > self.horizon_ms:
@@ -249,23 +194,37 @@ class SessionState(JournalledSessions):
         if self._oldest is not None and len(self._oldest) > 2 * len(self._sessions) + _HEAP_SLACK:
             self._oldest = None
 
-    def _forget(self, id: int, session: Session) -> None:
-        """Forget the oldest slot of ``session``, by entry ``id``."""
-        self._journal.append((id, FORGOT, session, None, session.slots.pop(0)))
+    def _over(self, session: Session, window: int) -> list[Slot]:
+        """Take off the oldest slots without which ``session`` still remembers ``window`` serials (R32)."""
+        slots, spare, over = session.slots, session.held - window, 0
+        while over < len(slots) and (number := serials_of(slots[over][4])) <= spare:
+            spare -= number
+            over += 1
+        forgot = slots[:over]
+        del slots[:over]
+        self._hold(session, window + spare - session.held)
+        return forgot
+
+    def _note_forgotten(self, id: int, session: Session, forgot: list[Slot]) -> None:
+        """Journal that entry ``id`` made ``session`` forget slots other than by an append of its own."""
+        self._journal.append((id, FORGOT, session, None, forgot))
         self._touched[session.client] = None
-        self._slots_total -= 1
 
     def _forget_oldest(self, id: int) -> None:
-        """Forget slots of whatever session, the oldest first, down to `window_total`."""
+        """Forget slots of whatever session, the oldest first, as long as `window_total` serials are left."""
         if self._oldest is None:
             self._oldest = [(s.slots[0][1], s.client) for s in self._sessions.values() if s.slots]
             heapq.heapify(self._oldest)
         oldest = self._oldest
-        while self._slots_total > self.settings.window_total:
+        while self._held_total > self.settings.window_total:
             key, client = oldest[0]
             session = self._sessions.get(client)
             if session is not None and session.slots and session.slots[0][1] == key:
-                self._forget(id, session)
+                number = serials_of(session.slots[0][4])
+                if self._held_total - number < self.settings.window_total:
+                    break
+                self._hold(session, -number)
+                self._note_forgotten(id, session, [session.slots.pop(0)])
             if session is not None and session.slots:
                 heapq.heapreplace(oldest, (session.slots[0][1], client))
             else:

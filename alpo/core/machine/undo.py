@@ -3,7 +3,7 @@
 Laws:
 
 * Every change is journalled until `JournalledSessions.settle` tells that its entry can no longer be expunged.
-* A session's slots (its remembered appends) ascend by serial and by entry id; the last slot has the last serial.
+* A session's slots (the entries that it remembers) ascend by serial and by entry id; the last slot has the last serial.
 * The heaps are derived from the sessions. Their keys are lower bounds, corrected when they come to the front.
 """
 
@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from alpo.core.disk import SessionRow
+from alpo.core.entries import serials_of
 from alpo.core.settings import Settings
 
 from .journal import (
@@ -27,7 +29,6 @@ from .journal import (
     Record,
     Session,
     Slot,
-    expanded,
 )
 from .versions import Versions
 
@@ -58,7 +59,15 @@ class JournalledSessions:
         self.names = 0
         self.randoms = 0
         self._sessions: dict[str, Session] = {}
-        self._slots_total = 0
+        #: Number of serials that all sessions remember.
+        self._held_total = 0
+        #: (entry id, number of serials) of each DATA entry that is not settled, and the sum of those serials.
+        self._flying: deque[tuple[int, int]] = deque()
+        self._flying_total = 0
+        #: The number of serials applied since the last `rows_at`.
+        self.unsaved_serials = 0
+        #: True once a run was seen (R32): every member of the cluster takes them.
+        self.has_runs = False
         self._journal: list[Record] = []
         self._settings = Versions(settings)
         self._settled_id = 0
@@ -78,7 +87,9 @@ class JournalledSessions:
         self.horizon_ms = horizon_ms
         self._settled_id = applied_id
         for row in rows:
-            self._put(Session(row.client, row[1:4], row[4:7], list(row.slots), row.birth))
+            session = Session(row.client, row[1:4], row[4:7], list(row.slots), row.birth)
+            self.has_runs = self.has_runs or session.held > len(session.slots)
+            self._put(session)
         self._derive()
 
     # -- undoing ----------------------------------------------------------------------------------------
@@ -87,14 +98,15 @@ class JournalledSessions:
         """Undo every entry with id >= ``from_id``. Raises ValueError if one of them was settled."""
         if from_id <= self._settled_id:
             raise ValueError(f"entry {from_id} is settled: everything up to {self._settled_id} is")
-        journal = self._journal = expanded(self._journal)
+        journal, flying = self._journal, self._flying
+        while flying and flying[-1][0] >= from_id:
+            self._flying_total -= flying.pop()[1]
         while journal and journal[-1][0] >= from_id:
-            _, what, session, before, slot = journal.pop()
+            _, what, session, before, forgot = journal.pop()
             self._touched[session.client] = None
             if what == APPENDED:
-                session.slots.pop()
+                self._hold(session, -serials_of(session.slots.pop()[4]))
                 session.last = before
-                self._slots_total -= 1
             elif what == CREATED:
                 self._take(session)
             elif what == ENDED:
@@ -102,9 +114,9 @@ class JournalledSessions:
                 self.horizon_ms = before
             elif what == OPENED:
                 session.opened, session.last = before
-            if slot is not None:
-                session.slots.insert(0, slot)
-                self._slots_total += 1
+            if forgot:
+                session.slots[:0] = forgot
+                self._hold(session, sum(serials_of(slot[4]) for slot in forgot))
         self._settings.expunge(from_id)
         self.settings = self._settings.head
         self._derive()
@@ -113,20 +125,36 @@ class JournalledSessions:
         """Allow the journal to be dropped up to ``guaranteed_id``: neither `expunge` nor `rows_at` may go below any
         more."""
         self._settled_id = max(self._settled_id, guaranteed_id)
-        journal = self._journal
+        journal, flying = self._journal, self._flying
+        while flying and flying[0][0] <= self._settled_id:
+            self._flying_total -= flying.popleft()[1]
         if journal and self._settled_id - journal[0][0] >= _SETTLE_IDS:
             del journal[: bisect_left(journal, (self._settled_id + 1,))]
         self._settings.settle(self._settled_id)
 
+    def _flying_above(self, guaranteed_id: int) -> int:
+        """The number of serials in entries above ``guaranteed_id`` that are not settled."""
+        settled = 0
+        for id, number in self._flying:
+            if id > guaranteed_id:
+                break
+            settled += number
+        return self._flying_total - settled
+
     def _put(self, session: Session) -> None:
         self._sessions[session.client] = session
-        self._slots_total += len(session.slots)
+        self._held_total += session.held
         self._count_session(session, 1)
 
     def _take(self, session: Session) -> None:
         del self._sessions[session.client]
-        self._slots_total -= len(session.slots)
+        self._held_total -= session.held
         self._count_session(session, -1)
+
+    def _hold(self, session: Session, more: int) -> None:
+        """Count ``more`` serials as remembered."""
+        session.held += more
+        self._held_total += more
 
     def _count_session(self, session: Session, more: int) -> None:
         if session.random:
@@ -148,17 +176,17 @@ class JournalledSessions:
         confirmed. Raises ValueError if ``at_id`` is below the settled id."""
         if at_id < self._settled_id:
             raise ValueError(f"the table cannot be had as of {at_id}: everything up to {self._settled_id} is settled")
+        self.unsaved_serials = 0
         clients = dict(self._touched)
         for _, unsaved in self._unsaved:
             clients |= unsaved
-        above = expanded(self._journal[bisect_left(self._journal, (at_id + 1,)) :])
-        above = above[bisect_left(above, (at_id + 1,)) :]
+        above = self._journal[bisect_left(self._journal, (at_id + 1,)) :]
         there: dict[str, Session | None] = {}
         opened: dict[Session, Opened] = {}
         last: dict[Session, Last] = {}
         forgotten: dict[Session, list[Slot]] = {}
         horizon_ms = self.horizon_ms
-        for _, what, session, before, slot in reversed(above):
+        for _, what, session, before, forgot in reversed(above):
             if what == APPENDED:
                 last[session] = before
             elif what == CREATED:
@@ -167,8 +195,8 @@ class JournalledSessions:
                 there[session.client], horizon_ms = session, before
             elif what == OPENED:
                 opened[session], last[session] = before
-            if slot is not None:
-                forgotten.setdefault(session, []).append(slot)
+            if forgot:
+                forgotten.setdefault(session, []).extend(reversed(forgot))
         changed: list[SessionRow] = []
         ended: list[str] = []
         for client in sorted(clients):

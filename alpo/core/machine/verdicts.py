@@ -6,21 +6,21 @@ Laws:
   part is an `Accept`; it is to be sealed and applied before the next request is judged.
 * Every verdict has ``rests_on``: the highest entry id without which the verdict could have been another. The answer may
   leave only once that entry is guaranteed. ``rests_on`` 0: no verdict, the answer may leave at once.
+* No verdict is on a run as a whole: every serial is judged by itself, however runs and earlier requests grouped them.
 * "Not in the log" is said only when it is certain: where the table has forgotten too much, the answer is TOO_OLD, and
   DROPPED where an operator had the name dropped.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterable
-from hashlib import blake2b
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeAlias
-from zlib import crc32
 
 from alpo.core.client_ids import created_ms, valid_name
-from alpo.core.entries import _HEADER, DIGEST_BYTES, Entry, Kind, body_digest, json_body
+from alpo.core.entries import json_body, serials_of
 from alpo.core.requests import AppendRun, Code, DropSession, Fate, OpenSession, Outcome
+from alpo.core.runs import offset, same
 
 from .journal import Session, Slot
 from .table import SessionState
@@ -28,11 +28,10 @@ from .table import SessionState
 #: Highest serial, whatever a sparse client asks for: what SQLite and the entry's header can hold.
 SERIAL_MAX = 1 << 62
 NONCE_BYTES = 16
-_DATA = int(Kind.DATA)
 
 
 class Accept(NamedTuple):
-    """Verdict: append ``bodies``, (count, body) each, with serials ``serial``, ``serial + 1``, …, an entry for each."""
+    """Verdict: append ``bodies``, (count, body) each, with serials ``serial``, ``serial + 1``, …"""
 
     serial: int
     bodies: list[tuple[int, bytes]]
@@ -100,24 +99,6 @@ def drop_body(epoch: int) -> bytes:
     return json_body(op="drop", epoch=epoch)
 
 
-def seal_run(
-    part: Accept, client: str, epoch: int, first_id: int, term: int, time_ms: int, first_lsn: int
-) -> list[Entry]:
-    """The sealed DATA entries of an accepted part, as `entries.seal` would make each, but a group at a time."""
-    pack, new, name = _HEADER.pack, tuple.__new__, client.encode()
-    id, serial, lsn = first_id, part.serial, first_lsn
-    entries: list[Entry] = []
-    add = entries.append
-    for count, body in part.bodies:
-        digest = blake2b(body, digest_size=DIGEST_BYTES).digest() if count == 1 else body_digest(count, body)
-        check = crc32(pack(id, term, _DATA, time_ms, serial, epoch, lsn, count) + digest + name)
-        add(new(Entry, (id, term, _DATA, time_ms, client, serial, epoch, lsn, count, digest, body, check)))
-        id += 1
-        serial += 1
-        lsn += count
-    return entries
-
-
 class SessionTable(SessionState):
     """The session table with its verdicts, which a leader asks for before it appends."""
 
@@ -129,7 +110,7 @@ class SessionTable(SessionState):
             session is not None
             and serial == session.last[0] + 1
             and run.epoch == session.opened[0]
-            and self._room(session, count, next_id, guaranteed_id) >= count > 0
+            and self._room(session, count, guaranteed_id) >= count > 0
         ):
             return [Accept(serial, run.bodies)]
         if not 0 < serial <= SERIAL_MAX or not count or run.epoch < 0:
@@ -138,17 +119,17 @@ class SessionTable(SessionState):
             return self._judge_unknown(run, next_id, guaranteed_id)
         return self._judge_known(session, run, next_id, guaranteed_id)
 
-    def _room(self, session: Session | None, wanted: int, next_id: int, guaranteed_id: int) -> int:
-        """The number of the ``wanted`` new entries that may be appended now: all that are not guaranteed must stay
+    def _room(self, session: Session | None, wanted: int, guaranteed_id: int) -> int:
+        """The number of the ``wanted`` new serials that may be appended now: all that are not guaranteed must stay
         remembered."""
-        room = self.settings.window_total - (next_id - 1 - guaranteed_id)
+        room = self.settings.window_total - self._flying_above(guaranteed_id)
         window = self.settings.window
-        slots = session.slots if session is not None else []
-        spare = window - len(slots)
-        if wanted > spare and (wanted > window or slots[wanted - spare - 1][1] > guaranteed_id):
-            in_flight = len(slots) - bisect_left(slots, guaranteed_id + 1, key=_id_of)
-            room = min(room, window - in_flight)
-        return max(0, min(room, wanted))
+        held = session.held if session is not None else 0
+        if session is not None and held + wanted > window:
+            slots = session.slots
+            recent = slots[bisect_left(slots, guaranteed_id + 1, key=_id_of) :]
+            room = min(room, window - sum(serials_of(slot[4]) for slot in recent))
+        return max(0, min(room, wanted, window))
 
     def _judge_unknown(self, run: AppendRun, next_id: int, guaranteed_id: int) -> list[Judgement]:
         serial, count, head_id = run.serial, len(run.bodies), next_id - 1
@@ -161,7 +142,7 @@ class SessionTable(SessionState):
             return [Refuse(serial, count, Code.INVALID, 0, 0)]
         if made_ms <= self.horizon_ms:
             return [Refuse(serial, count, Code.SESSION_EXPIRED, self.horizon_ms, head_id)]
-        return self._judge_new(None, run, 0, next_id, guaranteed_id)
+        return self._judge_new(None, run, 0, guaranteed_id)
 
     def _judge_known(self, session: Session, run: AppendRun, next_id: int, guaranteed_id: int) -> list[Judgement]:
         epoch, count = session.opened[0], len(run.bodies)
@@ -172,33 +153,33 @@ class SessionTable(SessionState):
         if run.epoch < session.birth:
             return [Refuse(run.serial, count, Code.DROPPED, epoch, epoch)]
         known = min(count, max(0, session.last[0] + 1 - run.serial))
-        parts = _joined(self._judge_old(session, run, at, next_id - 1) for at in range(known))
+        parts = _joined((self._judge_old(session, run, at, next_id - 1) for at in range(known)), guaranteed_id)
         if known == count:
             return parts
         if run.epoch != epoch:
             fenced = Refuse(run.serial + known, count - known, Code.FENCED, epoch, max(epoch, run.epoch))
-            return _joined([*parts, fenced])
-        return parts + self._judge_new(session, run, known, next_id, guaranteed_id)
+            return _joined([*parts, fenced], guaranteed_id)
+        return parts + self._judge_new(session, run, known, guaranteed_id)
 
     def _judge_old(self, session: Session, run: AppendRun, at: int, head_id: int) -> Judgement:
         """The verdict on the serial of ``run.bodies[at]``, which is not above the session's last serial."""
         serial, slots = run.serial + at, session.slots
-        place = bisect_left(slots, (serial,))
-        if place < len(slots) and slots[place][0] == serial:
-            _, id, lsn, epoch, digest = slots[place]
-            if epoch == run.epoch and digest == body_digest(*run.bodies[at]):
-                return Duplicate(serial, [lsn], id)
+        after = _after(slots, serial)
+        if after and (nth := serial - slots[after - 1][0]) < serials_of(slots[after - 1][4]):
+            _, id, lsn, epoch, digest = slots[after - 1]
+            if epoch == run.epoch and same(digest, nth, *run.bodies[at]):
+                return Duplicate(serial, [lsn + offset(digest, nth)], id)
             return Refuse(serial, 1, Code.SERIAL_REUSED, 0, max(id, run.epoch))
         current, _, opened_last_serial = session.opened
         # A forgotten serial may be in the log under an older epoch, but only up to where this epoch began.
-        if run.epoch != current and (place > 0 or serial > opened_last_serial or run.epoch > current):
+        if run.epoch != current and (after > 0 or serial > opened_last_serial or run.epoch > current):
             return Refuse(serial, 1, Code.FENCED, current, max(current, run.epoch))
-        if place == 0:
+        if after == 0:
             return Refuse(serial, 1, Code.TOO_OLD, 0, head_id)
-        return Refuse(serial, 1, Code.SKIPPED, 0, max(slots[place][1], run.epoch))
+        return Refuse(serial, 1, Code.SKIPPED, 0, max(slots[after][1], run.epoch))
 
     def _judge_new(
-        self, session: Session | None, run: AppendRun, done: int, next_id: int, guaranteed_id: int
+        self, session: Session | None, run: AppendRun, done: int, guaranteed_id: int
     ) -> list[Judgement]:
         """The verdicts on all but the first ``done`` appends of a run: serials above the last, of the current epoch."""
         serial, bodies = run.serial + done, run.bodies[done:]
@@ -206,7 +187,7 @@ class SessionTable(SessionState):
         sparse = run.sparse and not run.by_hand and len(run.bodies) == 1
         if serial != expected and not sparse:
             return [Refuse(serial, len(bodies), Code.SERIAL_EXPECTED, expected, 0)]
-        room = self._room(session, len(bodies), next_id, guaranteed_id)
+        room = self._room(session, len(bodies), guaranteed_id)
         parts: list[Judgement] = [Accept(serial, bodies[:room])] if room else []
         if room < len(bodies):
             parts.append(Refuse(serial + room, len(bodies) - room, Code.SERIAL_EXPECTED, serial + room, 0))
@@ -248,15 +229,15 @@ class SessionTable(SessionState):
         if session is None:
             return Found(Fate.NOT_APPENDED if made_ms > self.horizon_ms else Fate.TOO_OLD, 0, 0, head_id)
         slots, birth = session.slots, session.birth
-        place = bisect_left(slots, (serial,))
+        after = _after(slots, serial)
         if 0 < wanted < birth:
             return Found(Fate.TOO_OLD, 0, birth, head_id)
-        if place < len(slots) and slots[place][0] == serial:
-            _, id, lsn, epoch, _ = slots[place]
+        if after and (nth := serial - slots[after - 1][0]) < serials_of(slots[after - 1][4]):
+            _, id, lsn, epoch, digest = slots[after - 1]
             if wanted in (0, epoch):
-                return Found(Fate.APPENDED, lsn, birth, id)
+                return Found(Fate.APPENDED, lsn + offset(digest, nth), birth, id)
             return Found(Fate.NOT_APPENDED, 0, birth, head_id)
-        forgotten = place == 0 and serial <= session.last[0]
+        forgotten = after == 0 and serial <= session.last[0]
         return Found(Fate.TOO_OLD if forgotten else Fate.NOT_APPENDED, 0, birth, head_id)
 
     @staticmethod
@@ -272,12 +253,25 @@ def _id_of(slot: Slot) -> int:
     return slot[1]
 
 
-def _joined(parts: Iterable[Judgement]) -> list[Judgement]:
-    """Join neighbouring verdicts of one kind into one verdict for all their serials."""
+def _first_serial(slot: Slot) -> int:
+    return slot[0]
+
+
+def _after(slots: Sequence[Slot], serial: int) -> int:
+    """The place of the first slot that begins above ``serial``."""
+    return bisect_right(slots, serial, key=_first_serial)
+
+
+def _joined(parts: Iterable[Judgement], guaranteed_id: int) -> list[Judgement]:
+    """Join neighbouring verdicts of one kind into one for all their serials. What was appended before is joined only
+    where no part would wait for the entry of another (R32)."""
     joined: list[Judgement] = []
     for part in parts:
         before = joined[-1] if joined else None
-        if isinstance(part, Duplicate) and isinstance(before, Duplicate):
+        if (
+            isinstance(part, Duplicate) and isinstance(before, Duplicate)
+            and (part.rests_on == before.rests_on or part.rests_on <= guaranteed_id)
+        ):
             lsns = before.lsns + part.lsns
             joined[-1] = Duplicate(before.serial, lsns, max(before.rests_on, part.rests_on))
         elif isinstance(part, Refuse) and isinstance(before, Refuse) and before[2:4] == part[2:4]:

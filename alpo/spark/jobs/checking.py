@@ -6,6 +6,7 @@ with the others'; here its pages are checked for order, gaps and serials.
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,8 @@ import anyio
 
 from alpo.client.log import connect
 from alpo.client.record import PageEntry
-from alpo.core.entries import Kind
+from alpo.core.entries import DIGEST_BYTES, Kind, serials_of, sound_digest
+from alpo.core.runs import offset
 from alpo.errors import AlpoError
 from alpo.storage.audit import Fault as FileFault
 from alpo.storage.audit import verify
@@ -29,11 +31,17 @@ from .serials import Serials, begins_anew
 
 _DATA: Final = int(Kind.DATA)
 _PAGE_IDS = 4096
+#: The digest of a run (R32), NULL of any other entry.
+_RUN = f"CASE WHEN length(digest) > {DIGEST_BYTES} THEN CAST(digest AS BLOB) END"
 _HEADS = (
-    "SELECT id, kind, client, serial, lsn, count, CASE kind WHEN 4 THEN body END FROM log"
+    f"SELECT id, kind, client, serial, lsn, count, {_RUN}, CASE kind WHEN 4 THEN body END FROM log"
     " WHERE id BETWEEN ? AND ? ORDER BY id"
 )
-_EARLIER = "SELECT id, lsn FROM log WHERE client = ? AND serial = ? AND kind = 1 AND id < ? ORDER BY id DESC LIMIT 1"
+#: Entries of a client before another, the latest first, that may hold any serial from one to another.
+_EARLIER = (
+    f"SELECT id, lsn, serial, count, {_RUN} FROM log WHERE client = ? AND serial + count > ? AND serial <= ?"
+    " AND kind = 1 AND id < ? ORDER BY id DESC"
+)
 #: Beginnings of `alpo.storage.audit`'s texts -> kind of fault.
 _KINDS = {"missing": GAP, "its LSN is": GAP, "its term": ORDER, "it is older": ORDER, "a run of term": ORDER}
 _REPEATS = "repeats serial"
@@ -103,20 +111,38 @@ def _repeats(copy: FileCopy, source: Source) -> Iterator[Fault]:
             rows = db.execute(_HEADS, (first_id, min(copy.end_id, first_id + _PAGE_IDS - 1))).fetchall()
         if not rows:
             continue
-        _, kinds, clients, numbers, *_ = zip(*rows, strict=True)
-        if set(kinds) == {_DATA} and serials.take_all(clients, numbers):
+        _, kinds, clients, numbers, _, _, runs, _ = zip(*rows, strict=True)
+        if set(kinds) == {_DATA} and set(runs) == {None} and serials.take_all(clients, numbers):
             continue
-        for id, kind, client, serial, lsn, count, body in rows:
+        for id, kind, client, serial, lsn, count, run, body in rows:
             if kind != _DATA:
                 if begins_anew(kind, body):
                     serials.begin_anew(client)
                 continue
-            last = serials.take(client, serial)
+            number = _number(count, run)
+            last = serials.take(client, serial, number)
             if last and told < FAULTS_MAX:
                 told += 1
                 with source.snapshot() as db:
-                    earlier = db.execute(_EARLIER, (client, serial, id)).fetchone()
-                yield _repeat(copy, id, lsn, lsn + count - 1, client, serial, last, earlier)
+                    again, earlier = _earlier_in(db, id, client, serial, serial + number - 1)
+                yield _repeat(copy, id, lsn, lsn + count - 1, client, again, last, earlier)
+
+
+def _number(count: int, run: bytes | None) -> int:
+    """The number of serials of a DATA entry; 1 if it is damaged, which is reported elsewhere."""
+    return serials_of(run) if run is not None and sound_digest(_DATA, count, run) else 1
+
+
+def _earlier_in(
+    db: sqlite3.Connection, id: int, client: str, serial: int, last: int
+) -> tuple[int, tuple[int, int] | None]:
+    """The latest entry before ``id`` that holds any of the serials ``serial`` … ``last``: the first of these that it
+    holds, and its id with that serial's LSN. (``serial``, None) if there is none."""
+    for earlier_id, lsn, begins, count, run in db.execute(_EARLIER, (client, serial, last, id)):
+        if begins + _number(count, run) > serial:
+            again = max(serial, begins)
+            return again, (earlier_id, lsn + offset(run, again - begins))
+    return serial, None
 
 
 def _repeat(
@@ -160,7 +186,8 @@ class _Served:
             next_lsn = before[5] + before[6]
             if lsn > next_lsn:
                 self._add(entry, GAP, f"LSN {next_lsn} to {lsn - 1} are missing before it")
-            if lsn < next_lsn or id <= before[0] or term < before[1] or time_ms < before[2]:
+            follows = id > before[0] or (id, serial) == (before[0], before[4] + 1)  # appends of a run share its id
+            if lsn < next_lsn or not follows or term < before[1] or time_ms < before[2]:
                 self._add(entry, ORDER, f"its LSN, term or time is below that of entry {before[0]} before it")
         self._before = entry
         last = self._serials.take(client, serial)

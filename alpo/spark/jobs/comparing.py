@@ -144,8 +144,7 @@ class _Comparison:
     def _fields(self, spans: dict[int, Span], id: int) -> str:
         """Text naming the fields that differ, if two of the copies can show the entry."""
         entries = [entry for place in spans if (entry := self._copies[place].look.entry(id)) is not None]
-        differing = [
-            name for at, name in enumerate(Entry._fields[:-1])
-            if name != "digest" and len({entry[at] for entry in entries}) > 1
-        ]
+        differing = [name for at, name in enumerate(Entry._fields[:-1]) if len({entry[at] for entry in entries}) > 1]
+        if "body" in differing:
+            differing.remove("digest")  # which then says nothing new
         return f" ({', '.join(differing)})" if differing else ""

@@ -87,24 +87,34 @@ def _within(told: Told, extent: Extent) -> bool:
 
 def check_history(task: HistoryTask) -> list[Fault]:
     """Faults for answers that do not match the log. Raises `SourceError`."""
-    entries = _entries(task)
-    entry = next(entries, None)
+    appends = _appends(task)
+    append = next(appends, None)
     faults = []
     for told in task.told:
-        while entry is not None and entry.lsn + entry.payloads <= told.lsn:
-            entry = next(entries, None)
-        if entry is None or entry != told:
-            there = "nothing" if entry is None else f"serial {entry.serial} of {entry.client!r}"
-            if entry is not None and (entry.lsn, entry.payloads) != (told.lsn, told.payloads):
-                there += f", LSN {entry.lsn} to {entry.lsn + entry.payloads - 1}"
+        while append is not None and append.lsn + append.payloads <= told.lsn:
+            append = next(appends, None)
+        if append is None or append != told:
+            there = "nothing" if append is None else f"serial {append.serial} of {append.client!r}"
+            if append is not None and (append.lsn, append.payloads) != (told.lsn, told.payloads):
+                there += f", LSN {append.lsn} to {append.lsn + append.payloads - 1}"
             faults.append(_fault(task.copy, told, f"{there} is there"))
     return faults
 
 
-def _entries(task: HistoryTask) -> Iterator[Told]:
+def _appends(task: HistoryTask) -> Iterator[Told]:
+    """The appends that the copy holds, as they are told."""
     last = task.told[-1]
     for page in task.copy.origin().pages(task.told[0].lsn, last.lsn + last.payloads - 1, 0):
-        yield from map(Told, page.lsns, page.counts, page.clients, page.serials)
+        if not any(page.steps):
+            yield from map(Told, page.lsns, page.counts, page.clients, page.serials)
+            continue
+        for lsn, count, client, serial, step in zip(
+            page.lsns, page.counts, page.clients, page.serials, page.steps, strict=True
+        ):
+            if step:  # a run (R32): each payload was an append, with an answer of its own
+                yield from (Told(lsn + at, 1, client, serial + at) for at in range(count))
+            else:
+                yield Told(lsn, count, client, serial)
 
 
 def _fault(copy: Copy, told: Told, why: str) -> Fault:

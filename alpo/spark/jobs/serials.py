@@ -19,17 +19,16 @@ class Serials:
     def __init__(self) -> None:
         self._last: dict[str, int] = {}
 
-    def take(self, client: str, serial: int) -> int:
-        """Take the next append of ``client``. Returns 0 if its serial ascends, else the last serial."""
+    def take(self, client: str, serial: int, number: int = 1) -> int:
+        """Take the next ``number`` appends of ``client``, of which ``serial`` is the first. Returns 0 if that ascends,
+        else the last serial."""
         last = self._last.get(client, 0)
-        if serial > last:
-            self._last[client] = serial
-            return 0
-        return last
+        self._last[client] = max(last, serial + number - 1)
+        return 0 if serial > last else last
 
     def take_all(self, clients: Sequence[str], serials: Sequence[int]) -> bool:
-        """Take many appends if all their serials ascend; otherwise change nothing and return False: use `take` for
-        each."""
+        """Take many single appends if all their serials ascend; otherwise change nothing and return False: use `take`
+        for each."""
         groups = by_client(clients, serials)
         if not all(rise(of_one, self._last.get(client, 0)) for client, of_one in groups.items()):
             return False

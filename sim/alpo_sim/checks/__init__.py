@@ -1,8 +1,8 @@
 """Checks of every simulation: invariants that must hold whatever happens. A check raises `Broken` with a name of
 `INVARIANTS`.
 
-`safety`, `sends`, `members`, `marks`, `candidates`, `leadership` and `session_tables` watch servers; `history` and
-`operators` compare the answers that clients and operators got with the log; `all` puts the checks together.
+`safety`, `sends`, `members`, `marks`, `candidates`, `leadership`, `session_tables` and `runs` watch servers; `history`
+and `operators` compare the answers that clients and operators got with the log; `all` puts the checks together.
 """
 
 from __future__ import annotations
@@ -35,11 +35,21 @@ INVARIANTS = {
     "fully replicated": "what is called fully replicated is on every member's disk (R18)",
     "members": "no member list before the last one, and an entry of its leader's term, are guaranteed (R27)",
     "entry time": "no single wrong clock carries entry time away",
-    "bounds": "a leader counts what is in flight from its clients, and bounds what is in flight to a peer (R17)",
-    "equal tables": "session tables and member lists are equal at equal ids (R21, R22, R27)",
-    "exactly once": "no append is in the log twice, and each client's are in the order of its serials (R21, R23)",
+    "bounds": (
+        "a leader bounds what is in flight from its clients, counted in bytes and in serials (R21), and to a peer "
+        "(R17); no run is larger than it may be (R32)"
+    ),
+    "equal tables": "session tables and member lists are equal at equal ids (R21, R22, R27, R32)",
+    "exactly once": (
+        "no append is in the log twice, however runs group them, and each client's are in the order of its serials "
+        "(R21, R23, R32)"
+    ),
+    "older versions": "no run is sent to a server whose version knows none (R32)",
     "nothing invented": "the log holds what clients sent, nothing else",
-    "acknowledged": "what was acknowledged is at the LSN that was told (R24); all verdicts rest on what is guaranteed",
+    "acknowledged": (
+        "what was acknowledged is at the LSN that was told, serial by serial (R24, R32); all verdicts rest on what is "
+        "guaranteed"
+    ),
     "refused for good": "what was refused for good never enters the log afterwards (R21)",
     "outcome": "what was told of an append's outcome is what the log says (R21, R25)",
     "settings": "settings told were in force, and a change is made on what its asker believed to be there",

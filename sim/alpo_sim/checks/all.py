@@ -11,6 +11,7 @@ from .leadership import DepositionChecks, ReignChecks
 from .marks import MarkChecks
 from .members import MemberChecks
 from .operators import CursorChecks
+from .runs import RunChecks
 from .safety import Safety
 from .sends import StartChecks
 from .session_tables import TableChecks
@@ -26,7 +27,7 @@ class Checks:
         self.lists = MemberChecks(stage, self.safety, self.history.floors)
         # Of two checks that break in one step the first to watch is reported.
         stage.watchers += [
-            self.safety, self.safety.sends, self.lists, StartChecks(), MarkChecks(stage, self.safety),
+            self.safety, self.safety.sends, self.lists, StartChecks(), RunChecks(), MarkChecks(stage, self.safety),
             CandidateChecks(), self.tables, DepositionChecks(stage), ReignChecks(stage),
             CursorChecks(self.history.state, self.safety),
         ]

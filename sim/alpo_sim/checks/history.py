@@ -5,13 +5,14 @@ Laws:
 * Every request is noted before it is sent, every reply as it leaves the server, so that lost ones count too.
 * The log orders all operations, so one number checks real time, the *floor*: the last entry on which any answer so far
   rested. An operation that begins now must come after it in the log.
+* Whatever is said of appends is checked serial by serial, however frames and runs group them (R32).
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from alpo.core.entries import Entry, Kind, body_digest, parse_body
+from alpo.core.entries import DamagedEntry, Entry, Kind, body_digest, parse_body, serials_of
 from alpo.core.inputs import Input
 from alpo.core.requests import (
     Appended,
@@ -38,6 +39,7 @@ from alpo.core.requests import (
     Told,
     Transfer,
 )
+from alpo.core.runs import Part, parts
 from alpo.core.settings import Settings
 
 from ..broken import Broken
@@ -50,10 +52,9 @@ _FOR_GOOD = (Code.FENCED, Code.SERIAL_REUSED, Code.SKIPPED)
 
 
 class OneLog(Protocol):
-    """The one log, as `Safety` keeps it: entry id at index id - 1, and the entry id of every LSN at index LSN - 1."""
+    """The one log, as `Safety` keeps it: entry id at index id - 1."""
 
     guaranteed: list[Entry]
-    id_of_lsn: list[int]
 
 
 class Sent(NamedTuple):
@@ -95,7 +96,7 @@ class History:
         self._dropped: dict[str, bool] = {}
         self._expired: dict[str, int] = {}  # random clients told that they have ended -> the serial refused
         # What the log itself says, found out here from its entries alone.
-        self._place: dict[Sent, int] = {}  # -> entry id
+        self._place: dict[Sent, tuple[int, int]] = {}  # -> (entry id, LSN)
         self._last_serial: dict[str, int] = {}
         self._epochs: dict[str, int] = {}
         self._ended: dict[int, bool] = {}  # epochs that an operator dropped
@@ -113,7 +114,20 @@ class History:
             self.state.guaranteed(entry)
 
     def _guaranteed_data(self, entry: Entry) -> None:
-        what = Sent(entry.client, entry.epoch, entry.serial, entry.digest)
+        try:
+            appends = parts(entry)
+        except DamagedEntry as error:
+            raise Broken("nothing invented", f"entry {entry.id} holds no appends: {error}") from error
+        lsn = entry.lsn
+        for each in appends:
+            self._guaranteed_append(entry, each, lsn)
+            lsn += each.count
+        if lsn != entry.lsn + entry.count:
+            raise Broken("gapless", f"entry {entry.id} has {entry.count} payloads, its appends {lsn - entry.lsn}")
+
+    def _guaranteed_append(self, entry: Entry, part: Part, lsn: int) -> None:
+        """Check the append that entry ``entry`` of the one log holds at ``lsn``."""
+        what = Sent(entry.client, entry.epoch, part.serial, body_digest(part.count, part.body))
         if what not in self._times_sent:
             raise Broken("nothing invented", f"entry {entry.id} was never sent: {what[:3]}")
         if self._never_taken.get(what, 0) >= self._times_sent[what]:
@@ -121,16 +135,16 @@ class History:
         if what in self._refused_for_good:
             code = self._refused_for_good[what]
             raise Broken("refused for good", f"entry {entry.id} was refused {code.name} before: {what[:3]}")
-        if entry.serial <= self._last_serial.get(entry.client, 0):
-            last = self._last_serial[entry.client]
-            raise Broken("exactly once", f"entry {entry.id}: {entry.client} serial {entry.serial} after {last}")
-        if entry.client in self._expired:
-            raise Broken("refused for good", f"entry {entry.id} is of {entry.client}, which was told that it has ended")
-        if entry.client[0] != "~" and entry.epoch != self._epochs.get(entry.client, 0):
-            raise Broken("sessions", f"entry {entry.id} is of epoch {entry.epoch}, which is not the current one")
-        self._last_serial[entry.client] = entry.serial
-        self.outcomes.guaranteed(entry)
-        self._place[what] = entry.id
+        if what.serial <= self._last_serial.get(what.client, 0):
+            last = self._last_serial[what.client]
+            raise Broken("exactly once", f"entry {entry.id}: {what.client} serial {what.serial} after {last}")
+        if what.client in self._expired:
+            raise Broken("refused for good", f"entry {entry.id} is of {what.client}, which was told that it has ended")
+        if what.client[0] != "~" and what.epoch != self._epochs.get(what.client, 0):
+            raise Broken("sessions", f"entry {entry.id} is of epoch {what.epoch}, which is not the current one")
+        self._last_serial[what.client] = what.serial
+        self.outcomes.guaranteed(what.client, what.serial, entry.id, lsn)
+        self._place[what] = (entry.id, lsn)
 
     def _guaranteed_session(self, entry: Entry) -> None:
         body, name = parse_body(entry), entry.client
@@ -225,15 +239,23 @@ class History:
 
     def _replied_appended(self, reply: Appended) -> None:
         run = self._runs[reply.origin]
-        for what, lsn in zip(run[reply.serial - run[0].serial :], reply.lsns, strict=False):
-            known = self.log.id_of_lsn
-            id = known[lsn - 1] if 0 < lsn <= len(known) else 0
-            if not id or self._place.get(what) != id or self.log.guaranteed[id - 1].lsn != lsn:
-                raise Broken("acknowledged", f"{what[:3]} was told LSN {lsn}; it is at entry {self._place.get(what)}")
+        first = reply.serial - run[0].serial
+        told = run[first : first + len(reply.lsns)] if first >= 0 else []
+        if len(told) < len(reply.lsns):
+            raise Broken("acknowledged", f"{run[0][:3]} and what came with it was told of serial {reply.serial} on: "
+                         f"LSN {list(reply.lsns)}")
+        for what, lsn in zip(told, reply.lsns, strict=True):
+            id, at = self._place.get(what, (0, 0))
+            if not id or at != lsn:
+                raise Broken("acknowledged", f"{what[:3]} was told LSN {lsn}; it is at LSN {at}, entry {id} (0: none)")
             if id <= self._first_floor[what]:
                 raise Broken("linearizable", f"{what[:3]} is at entry {id}, before what was answered before it")
             self._floor_id = max(self._floor_id, id)
             self.acknowledged += 1
+        ids = {self._place[what][0] for what in told}
+        runs = [id for id in ids if serials_of(self.log.guaranteed[id - 1].digest) > 1]
+        if runs and len(ids) > 1 and not reply.duplicate:
+            raise Broken("acknowledged", f"{told[0][:3]} is answered with more than its own run: entries {sorted(ids)}")
 
     def _replied_opened(self, reply: Opened) -> None:
         name, nonce = self._nonces[reply.origin]

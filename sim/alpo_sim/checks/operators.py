@@ -158,11 +158,11 @@ class OutcomeHistory:
 
     def __init__(self) -> None:
         self._asked: dict[Origin, tuple[str, int, int]] = {}  # -> (client, serial, floor)
-        self._places: dict[tuple[str, int], list[Entry]] = {}
+        self._places: dict[tuple[str, int], list[tuple[int, int]]] = {}  # -> (entry id, LSN)
 
-    def guaranteed(self, entry: Entry) -> None:
-        """Take the next append of the one log."""
-        self._places.setdefault((entry.client, entry.serial), []).append(entry)
+    def guaranteed(self, client: str, serial: int, id: int, lsn: int) -> None:
+        """Take the next append of the one log: entry ``id`` holds it."""
+        self._places.setdefault((client, serial), []).append((id, lsn))
 
     def asked(self, request: Outcome, floor_id: int) -> None:
         """Note a question. All answers so far rest on entries up to ``floor_id``."""
@@ -174,12 +174,12 @@ class OutcomeHistory:
         places = self._places.get((client, serial), [])
         what = f"{client} serial {serial} was told {reply.fate.name}"
         if reply.fate is Fate.APPENDED:
-            if reply.lsn not in [entry.lsn for entry in places]:
-                raise Broken("outcome", f"{what} at LSN {reply.lsn}; guaranteed at {[e.lsn for e in places]}")
-            return max(entry.id for entry in places if entry.lsn == reply.lsn)
+            if reply.lsn not in [lsn for _, lsn in places]:
+                raise Broken("outcome", f"{what} at LSN {reply.lsn}; guaranteed at {[lsn for _, lsn in places]}")
+            return max(id for id, lsn in places if lsn == reply.lsn)
         if reply.fate is Fate.NOT_APPENDED:
-            if client not in dropped and any(entry.id <= floor_id for entry in places):
-                raise Broken("outcome", f"{what}, and it was known to be at entry {places[0].id}")
+            if client not in dropped and any(id <= floor_id for id, _ in places):
+                raise Broken("outcome", f"{what}, and it was known to be at entry {places[0][0]}")
         elif table is not None and created_ms(client) >= 0 and table.remembers(client, serial):
             raise Broken("outcome", f"{what}, and is remembered")
         return 0

@@ -1,5 +1,5 @@
 """Checks that session tables are a function of the log: equal on all servers at equal entries, and to a model's (R21,
-R22).
+R22, R32).
 """
 
 from __future__ import annotations
@@ -29,22 +29,32 @@ EVERY_IDS = 16
 @dataclass(slots=True)
 class ModelSession:
     """Session of the model. ``opened``: epoch, nonce, last serial then; ``last``: serial, entry id, time; ``birth``:
-    the entry that first opened its name; ``slots``: the appends remembered, as in `SessionRow`."""
+    the entry that first opened its name; ``slots``: the entries remembered, as in `SessionRow`; ``held``: how many
+    serials they hold."""
 
     opened: tuple[int, bytes, int] = (0, b"", 0)
     last: tuple[int, int, int] = (0, 0, 0)
     slots: list[tuple[int, int, int, int, bytes]] = field(default_factory=list)
     birth: int = 0
+    held: int = 0
+
+    def forget_oldest(self) -> None:
+        """Forget the oldest entry remembered."""
+        self.held -= len(serials(self.slots.pop(0)))
+
+
+def serials(slot: tuple[int, int, int, int, bytes]) -> range:
+    """The serials of a remembered entry: one, or as many as a run's digest tells (R32)."""
+    return range(slot[0], slot[0] + (int.from_bytes(slot[4][16:20], "little") or 1))
 
 
 class ModelTable:
-    """Model of the session table, as simple as possible, with which the core's is compared (R21, R22)."""
+    """Model of the session table, as simple as possible, with which the core's is compared (R21, R22, R32)."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = replace(settings)
         self.horizon_ms = 0
         self.sessions: dict[str, ModelSession] = {}
-        self._slots = 0
 
     @property
     def names(self) -> int:
@@ -65,16 +75,18 @@ class ModelTable:
             self._end(client)
 
     def _forget(self) -> None:
-        while self._slots > self.settings.window_total:
-            min((s for s in self.sessions.values() if s.slots), key=lambda s: s.slots[0][1]).slots.pop(0)
-            self._slots -= 1
+        """Forget whole runs, the oldest first: of a client while it is left with its window, of all likewise (R32)."""
+        for session in self.sessions.values():
+            while session.slots and session.held - len(serials(session.slots[0])) >= self.settings.window:
+                session.forget_oldest()
+        while (held := sum(session.held for session in self.sessions.values())) > self.settings.window_total:
+            oldest = min((s for s in self.sessions.values() if s.slots), key=lambda s: s.slots[0][1])
+            if held - len(serials(oldest.slots[0])) < self.settings.window_total:
+                return
+            oldest.forget_oldest()
 
     def _change(self, entry: Entry) -> None:
         self.settings = Settings(**parse_body(entry))
-        for session in self.sessions.values():
-            while len(session.slots) > self.settings.window:
-                del session.slots[0]
-                self._slots -= 1
         self._forget()
         while len(randoms := [c for c in self.sessions if c[0] == "~"]) > self.settings.sessions_max:
             self._end(min(randoms, key=lambda client: self.sessions[client].last[1]))
@@ -87,29 +99,26 @@ class ModelTable:
                 self._end(min(randoms, key=lambda client: self.sessions[client].last[1]))
             session = self.sessions[entry.client] = ModelSession()
         session.slots.append((entry.serial, entry.id, entry.lsn, entry.epoch, entry.digest))
-        self._slots += 1
-        if len(session.slots) > self.settings.window:
-            del session.slots[0]
-            self._slots -= 1
-        session.last = (entry.serial, entry.id, entry.time_ms)
+        session.held += len(serials(session.slots[-1]))
+        session.last = (serials(session.slots[-1])[-1], entry.id, entry.time_ms)
 
     def _session(self, entry: Entry) -> None:
         body = parse_body(entry)
         if body["op"] == "drop":
-            self._slots -= len(self.sessions.pop(entry.client).slots)
+            del self.sessions[entry.client]
             return
         session = self.sessions.setdefault(entry.client, ModelSession(birth=entry.id))
         session.opened = (entry.id, bytes.fromhex(body["nonce"]), session.last[0])
         session.last = (session.last[0], entry.id, entry.time_ms)
 
     def _end(self, client: str) -> None:
-        self._slots -= len(self.sessions.pop(client).slots)
+        del self.sessions[client]
         self.horizon_ms = max(self.horizon_ms, created_ms(client))
 
     def remembers(self, client: str, serial: int) -> bool:
         """True if the client's window still holds that serial."""
         session = self.sessions.get(client)
-        return session is not None and any(slot[0] == serial for slot in session.slots)
+        return session is not None and any(serial in serials(slot) for slot in session.slots)
 
     def state(self) -> tuple[Settings, int, list[SessionRow]]:
         """Settings, horizon and rows, to be compared with `SessionTable.state`."""

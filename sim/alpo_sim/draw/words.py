@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from alpo.core import inputs, requests
 from alpo.core import messages as m
-from alpo.core.entries import Entry, Kind
+from alpo.core.entries import Entry, Kind, serials_of
 from alpo.core.ranks import Rank
 
 
@@ -154,6 +155,17 @@ def who(client: str) -> str:
     return f"~…{client[-4:]}" if client.startswith("~") and len(client) > 9 else client
 
 
+def serial_words(first: int, count: int) -> str:
+    """Text for ``count`` serials from ``first`` on."""
+    return f"serials {first} to {first + count - 1}" if count > 1 else f"serial {first}"
+
+
+def lsn_words(lsns: Sequence[int]) -> str:
+    """Text for the LSNs of appends: the first and the last if they follow on, else all."""
+    follow = all(after == before + 1 for before, after in pairwise(lsns))
+    return f"{lsns[0]} to {lsns[-1]}" if follow and len(lsns) > 1 else ", ".join(map(str, lsns))
+
+
 def asked(request: inputs.Input) -> str:
     """Put a request of a client or an operator into words; "" for any other input."""
     words = _ASKED.get(type(request))
@@ -162,7 +174,7 @@ def asked(request: inputs.Input) -> str:
 
 _ASKED: dict[type, Callable[[Any], str]] = {
     requests.AppendRun: lambda x: (
-        f"client {who(x.client)} asks to append its serial {ids(x.serial, x.serial + len(x.bodies) - 1)}"
+        f"client {who(x.client)} asks to append its {serial_words(x.serial, len(x.bodies))}"
     ),
     requests.OpenSession: lambda x: f"client {who(x.name)} asks to open its session, replacing epoch {x.replaces}",
     requests.DropSession: lambda x: f"an operator asks to drop the session of {who(x.name)}",
@@ -170,7 +182,9 @@ _ASKED: dict[type, Callable[[Any], str]] = {
     requests.ReadIndex: lambda x: "a reader asks up to where it must see",
     requests.Initialise: lambda x: "an operator asks to found the cluster",
     inputs.Stop: lambda x: "it is asked to stop",
-    inputs.Connected: lambda x: f"its connection to {x.peer} is up",
+    inputs.Connected: lambda x: (
+        f"its connection to {x.peer} is up" + ("" if x.takes_runs else ", of an older version, without runs")
+    ),
     inputs.Disconnected: lambda x: f"its connection to {x.peer} is down",
 }
 
@@ -183,13 +197,14 @@ def replied(reply: requests.Reply) -> str:
 
 def _appended(x: requests.Appended) -> str:
     before = ", as it was before" if x.duplicate else ""
-    serials, lsns = ids(x.serial, x.serial + len(x.lsns) - 1), ids(x.lsns[0], x.lsns[-1])
-    return f"tells client {who(x.client)}: serial {serials} is in the log, LSN {lsns}{before}"
+    be = "is" if len(x.lsns) == 1 else "are"
+    serials, lsns = serial_words(x.serial, len(x.lsns)), lsn_words(x.lsns)
+    return f"tells client {who(x.client)}: {serials} {be} in the log, LSN {lsns}{before}"
 
 
 def _refused(x: requests.Refused) -> str:
     leader = f", the leader is {x.leader}" if x.leader else ""
-    whom = f" client {who(x.client)}, serial {x.serial}" if x.client else ""
+    whom = f" client {who(x.client)}, {serial_words(x.serial, x.count)}" if x.client else ""
     return f"refuses{whom}: {x.code.name}{leader}"
 
 
@@ -208,7 +223,8 @@ def entry_words(entry: Entry) -> str:
     """Put an entry into words: its kind, its client, and the LSNs of its payloads."""
     kind = Kind(entry.kind)
     if kind is Kind.DATA:
-        return f"DATA {who(entry.client)} serial {entry.serial}, LSN {ids(entry.lsn, entry.lsn + entry.count - 1)}"
+        serials = serial_words(entry.serial, serials_of(entry.digest))
+        return f"DATA {who(entry.client)} {serials}, LSN {ids(entry.lsn, entry.lsn + entry.count - 1)}"
     return f"{kind.name} {who(entry.client)}".rstrip()
 
 

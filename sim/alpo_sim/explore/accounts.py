@@ -6,6 +6,7 @@ Laws:
 * Every request that a client may have sent may arrive at any time, any number of times: retries and late duplicates
   are the same request again.
 * A client uses what it was told: it names an epoch that it knows, and serials from the last one on.
+* A client may send an append again together with the next one: as a run, where neither is in the log (R32).
 * A person retries an append by hand, with another text.
 """
 
@@ -32,7 +33,6 @@ class OneLog:
 
     def __init__(self) -> None:
         self.guaranteed: list[Entry] = []
-        self.id_of_lsn: list[int] = []
 
 
 class Account:
@@ -62,6 +62,8 @@ class Account:
                     found.append(AppendRun(origin, NAME, epoch, serial, [(1, f"{process}{serial}".encode())]))
         for client in RANDOMS:
             found.append(AppendRun(("append", client), client, 0, 1, [(1, b"r")]))
+        bodies = [(1, b"r"), (1, b"s")]
+        found.append(AppendRun(("append both", RANDOMS[0]), RANDOMS[0], 0, 1, bodies))
         by_hand = AppendRun(("by hand", RANDOMS[0]), RANDOMS[0], 0, 1, [(1, b"other text")], by_hand=True)
         found.append(by_hand)
         if self.history._epochs:
@@ -73,7 +75,6 @@ class Account:
     def guaranteed(self, entry: Entry) -> None:
         """Take an entry into the one log. Raises `Broken`."""
         self.log.guaranteed.append(entry)
-        self.log.id_of_lsn.extend([entry.id] * entry.count)
         self.history.guaranteed(entry)
 
     def replied(self, reply: Reply) -> None:

@@ -58,11 +58,12 @@ LEFT_OUT = {
     "Round": ("ends_s",),
     "Cycle": ("ends_s", "ask_again_s"),
     "SessionTable": (
-        "settings", "names", "randoms", "_slots_total",  # fixed, or derived
+        "settings", "names", "randoms", "_held_total", "_flying", "_flying_total",  # fixed, or derived
+        "has_runs",  # all are connected, always
         "_idle", "_idle_after_ms", "_oldest",  # lower bounds, set right when they come up
         "_touched", "_unsaved",  # what the next save writes: see `host_tree`
     ),
-    "Session": ("created_ms",),
+    "Session": ("created_ms", "held"),
 }
 _LEFT_OUT = {name: frozenset(attributes) for name, attributes in LEFT_OUT.items()}
 #: Attributes that refer to other parts of the replica, which are in the digest once, as the replica's or its reign's.
@@ -140,6 +141,7 @@ _MAKERS: dict[type, Callable[[Any], Any]] = {
     tuple: _sequence,
     list: _sequence,
     deque: _sequence,
+    range: _sequence,
     dict: _mapping,
     Entry: lambda entry: (entry.id, entry.term, entry.check, entry.digest),
     MemberList: lambda members: tree(members.members),

@@ -1,6 +1,6 @@
 """Rules broken on purpose, one at a time, to see that the checks notice. `alpo-sim mutants` runs them all.
 
-M1-M16, N1-N10, S1-S4 and S9 were listed before there was any code; P1 and on came with it. Each names its rule in
+M1-M16, N1-N10 and S1-S10 were listed before there was any code; P1 and on came with it. Each names its rule in
 docs/rules.md: by number, or by the words of the anchor of a section without a number.
 
 `mutation` defines mutations. `worlds`, `planned` and `first_starts` make the worlds in which they show, by the plans of
@@ -16,6 +16,7 @@ from .marks import MARKS
 from .members import MEMBERS
 from .mutation import Mutation
 from .operators import OPERATORS
+from .runs import RUNS
 from .sessions import SESSIONS
 from .snapshots import SNAPSHOTS
 
@@ -25,7 +26,7 @@ def _order(mutation: Mutation) -> tuple[int, int, str]:
     return "MNSGP".index(name[0]), int("".join(filter(str.isdigit, name))), name
 
 
-_ALL = (*SNAPSHOTS, *DISKS, *ELECTIONS, *LOG, *MARKS, *MEMBERS, *OPERATORS, *SESSIONS)
+_ALL = (*SNAPSHOTS, *DISKS, *ELECTIONS, *LOG, *MARKS, *MEMBERS, *OPERATORS, *SESSIONS, *RUNS)
 #: Name -> mutation, in the order M, N, S, G, P.
 MUTATIONS = {m.name: m for m in sorted(_ALL, key=_order)}
 

@@ -23,7 +23,9 @@ _DAMAGED = world(faults=("damage", "damage", "crash", "isolate"), load=BUSY)
 
 _TAILS = world(faults=("damage", "isolate", "isolate"), load=BUSY)
 
-_CLEANED = world(faults=("damage", "damage", "crash"), load=BUSY, clean_every_us=200 * MS)
+_CLEANED = world(
+    faults=("damage", "damage", "crash"), load=BUSY, clean_every_us=50 * MS, fault_every_us=150 * MS, seconds=8,
+)
 
 DISKS = (
     Mutation(

@@ -18,7 +18,7 @@ from alpo.core.settings import Settings
 
 from ..options import SECOND
 from ..writers import NamedWriter
-from .fault_plans import astray, slow_zombie
+from .fault_plans import astray, long_suffix, slow_zombie
 from .mutation import Mutation, edit, swap
 from .planned import repeated
 from .worlds import CROWD, LATE, LATER, NARROW, NEW_NAMES, READING, SAVING, planned, world
@@ -45,10 +45,10 @@ SESSIONS = (
     Mutation(
         "P89", "R23", "the appends of one request go into the log from the last to the first",
         "a reader finds a client's second append before its first",
-        (edit(serving, "seal_run", (
-            "part.serial, first_lsn", "part.serial + len(part.bodies) - 1, first_lsn"), (
-            "in part.bodies:", "in part.bodies[::-1]:"), (
-            "serial += 1", "serial -= 1",
+        (edit(serving, "seal_appends", (
+            "id, lsn = first_id, first_lsn", "id, lsn, serial = first_id, first_lsn, serial + len(bodies) - 1"), (
+            "_groups(bodies) if together else ([each] for each in bodies)", "[[each] for each in bodies[::-1]]"), (
+            "serial += len(group)", "serial -= 1",
         )),),
         world(load=CROWD), ("sessions", "exactly once"),
     ),
@@ -137,13 +137,13 @@ SESSIONS = (
     Mutation(
         "S4", "R21", "the payloads of a remembered serial are not compared",
         "a payload is acknowledged that is not in the log",
-        (edit(SessionTable, "_judge_old", (" and digest == body_digest(*run.bodies[at])", "")),),
+        (edit(SessionTable, "_judge_old", (" and same(digest, nth, *run.bodies[at])", "")),),
         world(load=CROWD), ("acknowledged",),
     ),
     Mutation(
         "S4e", "R21", "the epoch of a remembered serial is not compared",
         "a zombie's append is acknowledged that is not in the log",
-        (edit(SessionTable, "_judge_old", ("epoch == run.epoch and digest", "digest")),),
+        (edit(SessionTable, "_judge_old", ("epoch == run.epoch and same", "same")),),
         world(load=replace(CROWD, alike=True)),
         ("acknowledged",),
     ),
@@ -161,7 +161,7 @@ SESSIONS = (
         "P19", "R21", "an older epoch's serial that the table has forgotten is refused for good",
         "an append is refused for good that is in the log",
         (edit(SessionTable, "_judge_old", (
-            "run.epoch != current and (place > 0 or serial > opened_last_serial or run.epoch > current)",
+            "run.epoch != current and (after > 0 or serial > opened_last_serial or run.epoch > current)",
             "run.epoch != current",
         )),),
         world(settings=Settings(window=2), load=CROWD), ("refused for good",),
@@ -192,8 +192,8 @@ SESSIONS = (
         "P32", "R22", "the horizon is not taken back with what moved it",
         "a server that expunged the end of a session refuses new clients as if they had ended",
         (edit(JournalledSessions, "expunge", ("self.horizon_ms = before", "pass")),),
-        world(settings=Settings(sessions_max=1), limits=NARROW, load=CROWD, faults=("isolate", "cut", "crash")),
-        ("equal tables", "sessions", "refused for good"),
+        planned(settings=Settings(sessions_max=1), limits=NARROW, load=replace(CROWD, quits=0.1)),
+        ("equal tables", "sessions", "refused for good"), makes=repeated(long_suffix),
     ),
     Mutation(
         "P35", "R25", "a leader that is deposed keeps the reads that wait",
@@ -204,8 +204,10 @@ SESSIONS = (
     Mutation(
         "P23", "R24", "success is told when the leader has appended",
         "an append is acknowledged that is lost with its leader",
-        (edit(Serving, "_accept", ("self._waiting.append(Waiting(r.log.last_id, reply, True, size_bytes))",
-                                   "r.out.reply(reply)")),),
+        (edit(Serving, "_accept", (
+            "self._waiting.append(Waiting(r.log.last_id, reply, True, size_bytes))", "r.out.reply(reply)"), (
+            "self._waiting.append(Waiting(entry.id, reply, True, len(entry.body)))", "r.out.reply(reply)",
+        )),),
         world(), ("acknowledged",),
     ),
     Mutation(
