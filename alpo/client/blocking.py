@@ -15,7 +15,7 @@ import atexit
 import inspect
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Iterable
 from concurrent.futures import CancelledError, Future
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -220,6 +220,11 @@ class BlockingLog(Unpickled):
         for request in abandoned:
             if request.future.set_running_or_notify_cancel():
                 self._fail(request.future, _unsent())
+
+    async def _withdraw(self, handles: Iterable[Handle]) -> None:
+        """Take back what was not sent yet."""
+        for handle in handles:
+            self._log._appender.withdraw(handle)
 
     async def _wait_room(self) -> None:
         """Wait for room in the log's queue, then in the queue on the way to it."""

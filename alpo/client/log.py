@@ -274,7 +274,7 @@ class Log(AsyncOnly, Operations):
                 if progress is not None:
                     progress(done)
             return await many.finish()
-        except anyio.get_cancelled_exc_class():
+        except BaseException:
             for handle in many.under_way:
                 self._appender.withdraw(handle)
             raise

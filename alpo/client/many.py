@@ -4,7 +4,8 @@ Laws:
 
 * At most `IN_FLIGHT_MAX` appends are under way, and no payload beyond `CHUNK` is taken from the source before there is
   room: memory is bounded, however long the source.
-* After an error no more is sent. What is under way is waited for, so the number told is final.
+* After an append's error no more is sent, and what is under way is waited for, so the number told is final.
+* After any other error (of the source, of the caller, a cancellation) the caller withdraws what was not sent.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from itertools import islice
+
+import anyio
 
 from alpo.errors import AlpoError, NotGuaranteed
 
@@ -48,6 +51,7 @@ class Many:
     async def feed(self, chunk: list[Payload]) -> int:
         """Append a chunk; returns ``done`` once there is room for another. Raises as `finish`, and TypeError."""
         parcels = list(map(single, chunk))
+        await anyio.lowlevel.checkpoint()  # payloads that were appended before wait for nothing
         try:
             for parcel in parcels:
                 handle = await self._enter(parcel, self._serial)

@@ -6,9 +6,12 @@ Law: every method is that of `Log` of the same name, with the same parameters; `
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from typing import Literal
+
+from alpo.errors import Closed
 
 from .arguments import need_append
 from .blocking import Appending, BlockingLog, Queueing, blocking, reading
@@ -80,11 +83,16 @@ class SyncLog(BlockingLog):
         self._servers.require_open()
         need_append(serial, timeout_s)
         many = Many(lambda parcel, number: self._log.enter(parcel, number, False, timeout_s), serial)
-        for chunk in chunks(payloads):
-            done = self._call(partial(many.feed, chunk))
-            if progress is not None:
-                progress(done)
-        return self._call(many.finish)
+        try:
+            for chunk in chunks(payloads):
+                done = self._call(partial(many.feed, chunk))
+                if progress is not None:
+                    progress(done)
+            return self._call(many.finish)
+        except BaseException:
+            with suppress(Closed):
+                self._call(partial(self._withdraw, many.under_way))
+            raise
 
     append_nowait = Queueing(single, """Queue one payload and return at once: a future of the finished `Handle`.
 

@@ -69,10 +69,10 @@ def same(digest: bytes, nth: int, count: int, body: bytes) -> bool:
     and CRC-32 of the body are compared."""
     if len(digest) == DIGEST_BYTES:
         return digest == body_digest(count, body)
-    number, each = serials_of(digest), counts_of(digest)
-    at = MARKS_AT + 4 * nth
+    number, at = serials_of(digest), MARKS_AT + 4 * nth
     (length,), (check,) = _U32.unpack_from(digest, at), _U32.unpack_from(digest, at + 4 * number)
-    return bool((1 if each is None else each[nth]) == count and length == len(body) and check == crc32(body))
+    (payloads,) = (1,) if len(digest) == MARKS_AT + 8 * number else _U32.unpack_from(digest, at + 8 * number)
+    return bool(payloads == count and length == len(body) and check == crc32(body))
 
 
 def lsns_of(entry: Entry) -> Sequence[int]:

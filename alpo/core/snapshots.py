@@ -21,7 +21,9 @@ def table_save(r: Shared, base: Base | None) -> TableSave | None:
     wanted = r.applied_id < r.save_upto_id <= r.guaranteed_id
     if not wanted and not (r.out.has_write or base is not None):
         return None
-    lag = max(r.guaranteed_id - r.applied_id, r.sessions.unsaved_serials)
+    lag = r.guaranteed_id - r.applied_id
+    if lag > 0:  # after a start the mark may be behind what was saved
+        lag = max(lag, r.sessions.unsaved_serials)
     if not wanted and lag < r.cfg.table_save_entries and (base is None or base.id <= r.applied_id):
         return None
     changed, ended, horizon_ms = r.sessions.rows_at(r.guaranteed_id)

@@ -83,7 +83,8 @@ class ClientRequests:
         self._poster = driver
         self._services = services
         self._limits = services.limits
-        self._version = version
+        #: Protocol version spoken on this connection.
+        self.version = version
         self._out: list[bytes] = []
         self.appends = 0  # appends without an answer
         self.requests = 0  # numbered requests without an answer
@@ -161,7 +162,7 @@ class ClientRequests:
     def gather(self, reply: w.ServerReply | Reply) -> None:
         """Keep a reply for the next `flush`."""
         if not self._outgoing.closed:
-            self._out.append(encode(reply, self._version))
+            self._out.append(encode(reply, self.version))
 
     def flush(self) -> None:
         """Send the replies kept, at once."""
@@ -217,7 +218,7 @@ class ClientConnection(ClientRequests):
         """Serve requests until the connection ends. Raises `LinkClosed`, `FrameError`, `WireError`."""
         while True:
             for body in bodies:
-                self.take(decode_client(body, self._version), len(body))
+                self.take(decode_client(body, self.version), len(body))
             self._driver.kick()
             self.flush()
             await self._wait_for_room()

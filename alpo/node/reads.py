@@ -37,10 +37,13 @@ def front(replica: Replica) -> Front:
     return Front(replica.log.base_id, replica.log.base_next_lsn, replica.cleaning.first_lsn)
 
 
-def _encoded_page(store: Store, ask: w.Read | w.ReadColumns, within: Extent, size: Size) -> tuple[bytes, int]:
-    """Make a page and encode it; returns the frame and its weight. All costly work is done in the reading thread."""
+def _encoded_page(
+    store: Store, ask: w.Read | w.ReadColumns, within: Extent, size: Size, version: int
+) -> tuple[bytes, int]:
+    """Make a page and encode it for a connection of this protocol ``version``; returns the frame and its weight. All
+    costly work is done in the reading thread."""
     page = build_page(store, ask, within, size.bytes, size.rows)
-    return encode(page), weight_of(ask, page)
+    return encode(page, version), weight_of(ask, page)
 
 
 class _Wait:
@@ -146,7 +149,7 @@ class Reads:
                 within = await self._extent(end_id)
                 try:
                     page, weight = await trio.to_thread.run_sync(
-                        _encoded_page, self._store, ask, within, size, limiter=self._threads
+                        _encoded_page, self._store, ask, within, size, client.version, limiter=self._threads
                     )
                 except OutOfRange as error:
                     self._refuse_range(client, ask, error)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import msgpack  # type: ignore[import-untyped]
 
 from alpo.core.disk import Base, SessionRow, StartState, TableSave, Write, birth_untold
+from alpo.core.entries import is_digest
 from alpo.core.members import Identity, StartStatus
 
 #: Marks are written with whatever else rewrites the hard row, or once one has moved this many ids, or after this many
@@ -155,6 +156,8 @@ def _session(client: str, blob: bytes, birth: Callable[[list[Any]], int]) -> Ses
     try:
         fields = msgpack.unpackb(blob[_CRC.size :], raw=False)
         slots = [(s, i, lsn, e, d) for s, i, lsn, e, d in fields[7]]
+        if not all(is_digest(slot[4]) for slot in slots):
+            raise ValueError("an entry's digest of another form")
         row = SessionRow._make([*fields[:7], slots, birth(fields)])
     except (ValueError, TypeError, IndexError) as error:
         raise DamagedRow(f"the session of {client!r} cannot be read: {error}") from error

@@ -127,3 +127,25 @@ async def test_from_a_thread() -> None:
         await anyio.to_thread.run_sync(work, c.addresses)
     assert payloads(c) == list(numbers(3_000))
     assert told == sorted(told)
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+async def test_what_was_not_sent_is_taken_back_when_the_source_fails(blocking: bool) -> None:
+    def source() -> Iterator[bytes]:
+        yield from numbers(1_000)
+        raise OSError("unplugged")
+
+    def work(addresses: str) -> None:
+        with alpo.connect_sync(addresses, timeout_s=60) as log, pytest.raises(OSError, match="unplugged"):
+            log.append_many(source())
+
+    async with fake_cluster() as c:
+        c.window = 4
+        if blocking:
+            await anyio.to_thread.run_sync(work, c.addresses)
+        else:
+            async with alpo.connect(c.addresses, timeout_s=60) as log:
+                with pytest.raises(OSError, match="unplugged"):
+                    await log.append_many(source())
+        assert payloads(c) == list(numbers(len(c.entries)))
+        assert len(c.entries) < CHUNK or blocking  # the loop of a thread may have sent them meanwhile

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 from cluster_kit import Cluster
 from hypothesis import given, settings
@@ -15,7 +18,7 @@ from alpo.core.machine.verdicts import Accept, Duplicate, Found, SessionTable
 from alpo.core.requests import Code, Fate, Outcome
 from alpo.core.runs import RUN_BYTES_MAX, lsns_of, parts, same, seal_appends
 from alpo.core.settings import Settings
-from alpo.core.snapshots import split_rows
+from alpo.core.snapshots import split_rows, table_save
 
 CLIENTS = [random_client(1_000, at) for at in range(3)]
 SMALL = Settings(window=7, window_total=16)
@@ -253,3 +256,11 @@ def test_the_table_is_saved_after_so_many_serials_too() -> None:
     cluster.append(CLIENTS[0], 11, b"x")
     cluster.run(1.0)
     assert leader.applied_id > saved_id
+
+
+def test_no_table_is_saved_as_of_a_mark_that_is_behind_the_last_save() -> None:
+    server: Any = SimpleNamespace(
+        applied_id=100, guaranteed_id=0, save_upto_id=0, out=SimpleNamespace(has_write=True),
+        sessions=SimpleNamespace(unsaved_serials=1_000), cfg=SimpleNamespace(table_save_entries=10),
+    )
+    assert table_save(server, None) is None

@@ -177,9 +177,10 @@ class Client:
         self._reader = FrameReader(FRAME_BYTES_MAX)
         self._bodies: deque[bytes | memoryview] = deque()
         self.hello: w.ServerHello | None = None
+        self.version = w.VERSION
 
     async def send(self, *messages: Any) -> None:
-        await self.stream.send_all(b"".join(encode(message) for message in messages))
+        await self.stream.send_all(b"".join(encode(message, self.version) for message in messages))
 
     async def body(self) -> bytes | memoryview | None:
         """The next frame's body; None at the end of the stream."""
@@ -194,7 +195,7 @@ class Client:
         """The next reply; None at the end of the stream."""
         with trio.fail_after(WAIT_S):
             body = await self.body()
-        return None if body is None else decode_server(body)
+        return None if body is None else decode_server(body, self.version)
 
     async def ask(self, request: Any) -> Any:
         await self.send(request)
@@ -215,10 +216,11 @@ async def connect_raw(address: str) -> Client:
     return Client(stream)
 
 
-async def connect(address: str, cluster: bytes = b"") -> Client:
+async def connect(address: str, cluster: bytes = b"", version: int = w.VERSION) -> Client:
     """A client that has said hello."""
     client = await connect_raw(address)
-    client.hello = await client.greet(w.ClientHello(w.VERSION, cluster, "test"))
+    client.version = version
+    client.hello = await client.greet(w.ClientHello(version, cluster, "test"))
     assert isinstance(client.hello, w.ServerHello), client.hello
     return client
 

@@ -8,6 +8,8 @@ from node_rig import append, connect, founded, random_id, read, rig, until, writ
 
 from alpo.core import requests as q
 from alpo.core.requests import Code
+from alpo.wire.column_pages import unpack_page
+from alpo.wire.requests import OLDEST_VERSION, VERSION, ReadColumns
 
 
 @pytest.mark.trio
@@ -106,3 +108,20 @@ async def test_every_server_of_three_serves_what_was_answered() -> None:
                 refused = await reader.ask(read(linearizable=True))
                 assert (refused.code, refused.leader) == (Code.NOT_LEADER, leader.us.me.id)
                 assert refused.leader_address == leader.us.address
+
+
+@pytest.mark.parametrize("version", range(OLDEST_VERSION, VERSION + 1))
+@pytest.mark.trio
+async def test_a_client_of_any_version_reads_runs(version: int) -> None:
+    async with rig() as r:
+        await founded(r)
+        client = await connect(r.addresses[0], version=version)
+        empty = await client.ask(ReadColumns(*read()))
+        assert unpack_page(empty).appends() == []
+        id = random_id()
+        told = await client.ask(append(id, 1, b"a", b"b", b"c"))
+        assert isinstance(told, q.Appended) and list(told.lsns) == [1, 2, 3]
+        rows = [(2, 1, "", id, lsn, lsn, 1, payload) for lsn, payload in enumerate([b"a", b"b", b"c"], 1)]
+        page, columns = await client.ask(read()), await client.ask(ReadColumns(*read()))
+        for found in (page.entries, unpack_page(columns).appends()):
+            assert [(*row[:2], "", *row[3:]) for row in found] == rows
