@@ -60,8 +60,15 @@ def offset(digest: bytes, nth: int) -> int:
     """The number of payloads before append ``nth`` (from 0) of an entry with this digest."""
     if not nth:
         return 0
+    starts = _starts(digest)
+    return nth if starts is None else starts[nth]
+
+
+@lru_cache(maxsize=8)  # a retry asks for one serial after the other
+def _starts(digest: bytes) -> list[int] | None:
+    """The number of payloads before each append; None if each has one."""
     each = counts_of(digest)
-    return nth if each is None else sum(each[:nth])
+    return None if each is None else list(accumulate(each[:-1], initial=0))
 
 
 def same(digest: bytes, nth: int, count: int, body: bytes) -> bool:

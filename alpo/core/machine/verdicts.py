@@ -272,8 +272,8 @@ def _joined(parts: Iterable[Judgement], guaranteed_id: int) -> list[Judgement]:
             isinstance(part, Duplicate) and isinstance(before, Duplicate)
             and (part.rests_on == before.rests_on or part.rests_on <= guaranteed_id)
         ):
-            lsns = before.lsns + part.lsns
-            joined[-1] = Duplicate(before.serial, lsns, max(before.rests_on, part.rests_on))
+            before.lsns.extend(part.lsns)
+            joined[-1] = before._replace(rests_on=max(before.rests_on, part.rests_on))
         elif isinstance(part, Refuse) and isinstance(before, Refuse) and before[2:4] == part[2:4]:
             count, rests_on = before.count + part.count, max(before.rests_on, part.rests_on)
             joined[-1] = Refuse(before.serial, count, before.code, before.number, rests_on)
