@@ -291,7 +291,7 @@ class Changes:
         r = self._r
         for id, who in list(self._lost.items()):
             listed, peer = r.members.latest.get(id), self._replication.peers.get(id)
-            if listed is None or peer is None or listed.identity == who or who.incarnation in listed.retired:
+            if listed is None or listed.role is Role.GONE or peer is None or who.incarnation in listed.all_incarnations:
                 self._lives(id)
             elif r.now_s - peer.heard_s < 2 * r.cfg.heartbeat_s:
                 self._lives(id)  # the other incarnation may answer again later

@@ -28,7 +28,7 @@ import alpo
 from alpo.client.handle import Handle
 from alpo.client.operating import why_waiting
 from alpo.client.tasks import News
-from alpo.errors import AlpoError, Fenced, NotEverywhere, NotGuaranteed, SerialReused, SessionExpired, TooLarge
+from alpo.errors import AlpoError, Closed, Fenced, NotEverywhere, NotGuaranteed, SerialReused, SessionExpired, TooLarge
 
 from .connecting import connected
 from .exits import Failed, UsageProblem, reason
@@ -210,9 +210,12 @@ class Run:
         return lines
 
     def failure(self) -> AlpoError | UsageProblem | OSError | None:
-        """The error to report, by the laws above. After Ctrl-C, appends sent and not answered count as unknown."""
+        """The error to report, by the laws above. After Ctrl-C, appends sent and not answered count as unknown; those
+        that were never sent, and that closing the log took back, are no error."""
         errors: list[AlpoError] = list(self._failed)
         for handle, _, _ in self._under_way:
+            if isinstance(handle.error, Closed):
+                continue
             if handle.error is not None:
                 errors.append(handle.error)
             elif not handle.done and handle.serial:

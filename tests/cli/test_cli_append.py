@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 from alpo.client.handle import Handle
-from alpo.errors import AlpoError, NotGuaranteed, TooLarge, Unavailable
+from alpo.errors import AlpoError, Closed, NotGuaranteed, TooLarge, Unavailable
 from alpo_cli import append as appending
 from alpo_cli.append import Run
 from alpo_cli.exits import UsageProblem
@@ -230,11 +230,15 @@ async def test_after_ctrl_c_what_was_sent_counts_as_unknown() -> None:
 
 
 @pytest.mark.trio
-async def test_what_was_never_sent_is_not_in_doubt() -> None:
+@pytest.mark.parametrize("taken_back", [False, True])
+async def test_what_was_never_sent_is_not_in_doubt(taken_back: bool) -> None:
     async with Stage(None) as stage:
         stage.give.send_nowait([[b"a"]])
         await stage.settle()
-        stage.log.sent[0][1].serial = 0
+        handle = stage.log.sent[0][1]
+        handle.serial = 0
+    if taken_back:
+        handle.end(error=Closed("closed before it was sent"))  # as a `Log` that is closed after Ctrl-C does
     assert stage.run.failure() is None
 
 

@@ -148,6 +148,20 @@ def test_one_lost_disk_and_one_server_down_wait() -> None:
     same_logs(cluster, 1, 2, 3)
 
 
+def test_a_removed_member_stays_removed_though_its_lost_disk_had_answered() -> None:
+    cluster = started()
+    leader = cluster.elect()
+    lost = next(id for id in (1, 2, 3) if id != leader.me.id)
+    cluster.run(1.0)
+    cluster.wipe(lost)
+    cluster.boot(lost)
+    cluster.run_until(lambda: any(name == "lost_disk" for *_, name, _ in cluster.events))
+    assert isinstance(ask(cluster, ChangeMember("remove", MemberStep.REMOVE, lost, "", 0)), MembersChanged)
+    cluster.run(10.0)
+    listed = cluster.elect().members.latest.get(lost)
+    assert listed is not None and listed.role is Role.GONE
+
+
 def test_one_grows_to_three_and_back() -> None:
     cluster = started(1)
     for id in (2, 3):
