@@ -30,7 +30,8 @@ from alpo.wire.codec import WireError, decode_hello, decode_server, encode, vers
 from alpo.wire.framing import HELLO_BYTES_MAX, FrameError, FrameReader, frame_bytes_max
 from alpo.wire.requests import OLDEST_VERSION, VERSION, ClientHello, ClientRequest, Problem, ServerHello, ServerReply
 
-RECEIVE_BYTES = 256 * 1024
+#: Bytes to receive at once: after a receive that was full, and otherwise. The allocator maps new memory for the larger.
+RECEIVE_BYTES, FIRST_BYTES = 256 * 1024, 64 * 1024
 
 
 class Lost(Exception):
@@ -183,7 +184,8 @@ class Connection:
                 else:
                     await anyio.wait_readable(self._sock)
                 try:
-                    data = self._sock.recv(RECEIVE_BYTES)
+                    room = RECEIVE_BYTES if self._more else FIRST_BYTES
+                    data = self._sock.recv(room)
                 except BlockingIOError:
                     self._more = False
                     continue
@@ -192,7 +194,7 @@ class Connection:
             raise self._lost(error) from error
         if not data:
             raise Lost(Unavailable(f"{self.address} closed the connection"))
-        self._more = len(data) == RECEIVE_BYTES
+        self._more = len(data) == room
         try:
             return self._frames.feed(data)
         except FrameError as error:

@@ -22,8 +22,8 @@ from alpo.core.client_ids import CLIENT_BYTES_MAX
 from alpo.core.requests import Code
 from alpo.errors import Closed, OutOfRange, Overloaded, ProtocolError, Refused, Unavailable
 from alpo.wire.column_pages import PageColumns, unpack_page
+from alpo.wire.packing import WireError
 from alpo.wire.requests import ColumnPage, Page, Read, ReadColumns, RequestRefused, ServerReply
-from alpo.wire.shapes import WireError
 
 from .arguments import need_datetime, need_int, need_seconds, need_str
 from .connection import Connection, Lost

@@ -4,7 +4,7 @@ Laws:
 
 * A damaged entry is not absent: the log keeps its id and term, so this server's rank and its vote stay as they were.
 * While damage binds (`Damage.binds`), entries from the first damaged one on do not count as accepted, no vote is given
-  or asked for, and nothing is cleaned. A leader with damage hands over (`disk_space`).
+  or asked for, and nothing is cleaned. A leader with damage hands over, or gives up (`disk_space`).
 * Other members are asked for a copy, one entry and one member at a time, an election timeout for each; of the answers
   for one entry the first is taken. A copy counts if it has the id and the term that our log has there, and matches its
   own checksums: by R12 there is only one such entry. It counts as mended once the shell has read it back.
@@ -35,6 +35,8 @@ class Damage:
         self._r = shared
         self._election = election
         self.ids: tuple[int, ...] = ()
+        #: The first damaged entry that another member may need; 0: none.
+        self.first_id = 0
         self.ask_s = math.inf
         self._gone_id = 0  # highest id up to which some other member has cleaned
         self._turn = 0
@@ -47,6 +49,7 @@ class Damage:
         fresh = sorted(set(found.ids) - set(self.ids))
         gone = set(self.ids) - set(found.ids)
         self.ids = found.ids
+        self._find_first()
         for id in sorted(gone & self._copied.keys()):
             r.out.event("damage_mended", id=id, copy_of=self._copied[id])
         self._copied.clear()
@@ -58,23 +61,20 @@ class Damage:
             self._election.end_canvass()
         else:
             r.out.event("damage_gone")
-        self.ask_s = r.now_s if self._first else math.inf
+        self.ask_s = r.now_s if self.first_id else math.inf
 
-    @property
-    def _first(self) -> int:
-        """The id of the first damaged entry that another member may need; 0 if there is none."""
-        if self.ids and self.ids[0] > self._gone_id:
-            return self.ids[0]
-        return next((id for id in self.ids if id > self._gone_id), 0)
+    def _find_first(self) -> None:
+        """Find the first damaged entry that another member may need. Call when the damage or what is gone changed."""
+        self.first_id = next((id for id in self.ids if id > self._gone_id), 0)
 
     @property
     def binds(self) -> bool:
         """True while damage on its disk forbids this server to vote, to stand for election and to clean."""
-        return bool(self._first and self._r.members.other_voters())
+        return self.first_id != 0 and bool(self._r.members.other_voters())
 
     def sound(self, id: int) -> int:
         """``id``, or the id before the first damaged entry if that binds: entries up to it may count as accepted."""
-        return min(id, self._first - 1) if self.binds else id
+        return min(id, self.first_id - 1) if self.first_id and self.binds else id
 
     # -- mending ----------------------------------------------------------------------------------------
 
@@ -84,7 +84,7 @@ class Damage:
         if r.now_s < self.ask_s:
             return
         others = r.members.other_replicas()
-        id = self._first
+        id = self.first_id
         term = r.log.term_at(id) if r.log.base_id < id <= r.log.stable_id else None
         if not id or not others:
             self.ask_s = math.inf
@@ -116,8 +116,9 @@ class Damage:
             if answer.base_id < answer.id:
                 return  # the sender is no member: ignored
             self._gone_id = max(self._gone_id, answer.base_id)
+            self._find_first()
             r.out.event("damage_cleaned_elsewhere", member=sender.id, upto_id=answer.base_id)
-            self.ask_s = r.now_s if self._first else math.inf
+            self.ask_s = r.now_s if self.first_id else math.inf
             return
         entry = answer.entries[0]
         try:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from .damage import Damage
 from .inputs import Space
 from .messages import HandOver, Room
-from .progress import next_in_turn
+from .progress import Progress, next_in_turn
 from .replication import Replication
 from .shared import Shared
 
@@ -65,13 +65,19 @@ class Disks:
 
     def advance(self, replication: Replication) -> None:
         """Hand over to another voter if this leader's disk is low or damaged and as many others as a majority have
-        space: to one at a time, an election timeout for each."""
+        space: to one at a time, an election timeout for each. If nobody can be brought up to date, because an entry is
+        lost, become passive: the others elect a leader without this server (R31)."""
         r = self._r
         why = "low on disk space" if self.room is not Room.PLENTY else "damaged" if self._damage.ids else ""
         if not why or not r.serves:
             return
         fit = [p for p in replication.heirs() if p.room is Room.PLENTY]
-        if r.now_s < self._try_next_s or len(fit) < r.members.latest.majority:
+        if len(fit) < r.members.latest.majority:
+            return
+        if self._is_lost(self._damage.first_id, fit):
+            r.out.event("leader_gives_up", term=r.term, id=self._damage.first_id)
+            return r.become_passive()
+        if r.now_s < self._try_next_s:
             return
         ready = [p for p in fit if p.match_id == r.log.last_id == r.guaranteed_id]
         best = next_in_turn(ready, self._tried)
@@ -79,3 +85,9 @@ class Disks:
             self._try_next_s = r.now_s + r.cfg.election_timeout_s
             r.out.send(best.who, HandOver(r.term))
             r.out.event("handing_over", term=r.term, to=best.who.id, why=why)
+
+    def _is_lost(self, id: int, others: list[Progress]) -> bool:
+        """True if entry ``id``, damaged on this disk, is in nobody's log but ours: it was never guaranteed, and can be
+        sent to nobody."""
+        r = self._r
+        return id > r.guaranteed_id and r.log.entry(id) is None and all(p.matched and p.match_id < id for p in others)

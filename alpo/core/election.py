@@ -11,7 +11,7 @@ Laws:
 
 from __future__ import annotations
 
-from .members import Identity
+from .members import Identity, MemberList
 from .messages import (
     Canvass,
     CanvassAnswer,
@@ -78,21 +78,23 @@ class Election:
         self.leader_gone = False
         self._round_number = 0
         self._known_ranks: dict[int, Rank] = {}  # ranks of the candidates of the present term
+        self._counted: tuple[MemberList | None, int, int] = (None, 0, 0)  # (list, last leader, the turn)
 
     # -- time -------------------------------------------------------------------------------------------
 
     def restart_timer(self) -> None:
-        """Set the timer to an election timeout from now, plus a stagger for each voter that goes before this one
-        (rules.md#timers)."""
+        """Set the timer: an election timeout, and a stagger for each voter that goes before us (rules.md#timers)."""
         cfg = self._r.cfg
         self.timer_s = self._r.now_s + cfg.election_timeout_s + self._turn() * cfg.stagger_s
 
     def _turn(self) -> int:
         """The number of voters with a higher (priority, id) than this server's, the last leader not counted."""
-        r = self._r
-        me = r.members.latest.get(r.me.id)
-        mine = (me.priority if me else r.cfg.priority, r.me.id)
-        return sum(1 for m in r.members.latest.voters if (m.priority, m.id) > mine and m.id != r.last_leader_id)
+        latest, last_id = self._r.members.latest, self._r.last_leader_id
+        if self._counted[0] is not latest or self._counted[1] != last_id:  # else every heartbeat would count
+            mine = (self._r.rank.priority, self._r.me.id)
+            turn = sum(1 for m in latest.voters if (m.priority, m.id) > mine and m.id != last_id)
+            self._counted = latest, last_id, turn
+        return self._counted[2]
 
     def on_peer_gone(self, who: Identity) -> None:
         """Count the leader of our term as not heard if ``who`` is that very process, and canvass soon, the best ranked
@@ -337,8 +339,7 @@ class Election:
         if len(cycle.granted) + len(cycle.held) < r.members.latest.majority:
             return
         for holder, rank in sorted(cycle.held.values(), key=lambda held: held[0]):
-            asked = cycle.deferred.get(holder)
-            if asked is True or (asked is False and not again):
+            if (asked := cycle.deferred.get(holder)) is True or (asked is False and not again):
                 continue
             member = r.members.latest.get(holder)
             if member is not None and (rank is None or r.rank > rank):
@@ -392,8 +393,7 @@ class Election:
         self.round, self.cycle, self.leader_gone = None, None, False
 
     def new_term(self) -> None:
-        """Forget what belonged to the term before: ranks of candidates, and the canvass, which begins again within a
-        heartbeat."""
+        """Forget the candidates' ranks of the term before, and begin a canvass anew within a heartbeat."""
         self._known_ranks.clear()
         self.leader_gone = False
         if self.round is not None:

@@ -38,6 +38,7 @@ class FirstStart:
     def __init__(self, shared: Shared, state: StartState) -> None:
         self._r = shared
         self.state = state
+        self.started = state.status is StartStatus.STARTED
         self.digest = configured_digest(shared.cfg.configured, shared.cfg.settings)
         self.commanded = shared.cfg.auto_init and len(shared.cfg.configured) > 1 and not shared.cfg.joining
         # Number of the last question. The first one is random, so that no answer to an earlier process's question
@@ -51,10 +52,6 @@ class FirstStart:
         self._waiting: list[Origin] = []
         #: Reasons for waiting: server id -> what the first start lacks from it, in words for the log and `alpo status`.
         self.waits_for: dict[int, str] = {}
-
-    @property
-    def started(self) -> bool:
-        return self.state.status is StartStatus.STARTED
 
     @property
     def others(self) -> list[int]:
@@ -191,7 +188,7 @@ class FirstStart:
 
     def _move(self, state: StartState) -> None:
         """Move to another state, with this step's write; earlier answers count no more."""
-        self.state = state
+        self.state, self.started = state, state.status is StartStatus.STARTED
         self._r.out.start_changed(state)
         self._answers.clear()
         self._counts_from = float("inf")

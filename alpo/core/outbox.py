@@ -38,6 +38,8 @@ class Outbox:
         self.persisted = 0
         self.hard_number = 0  # number of the last write with a new term, vote or start state
         self._hard_dirty = False
+        #: True if the present term, vote and start state are on disk.
+        self.hard_durable = True
         self._durable_replies: list[Reply] = []  # they leave once the hard state is on disk
         self.begin()
 
@@ -54,11 +56,6 @@ class Outbox:
         self._mended: tuple[Entry, ...] = ()
 
     @property
-    def hard_durable(self) -> bool:
-        """True if the present term, vote and start state are on disk."""
-        return not self._hard_dirty and self.hard_number <= self.persisted
-
-    @property
     def has_write(self) -> bool:
         """True if this step needs a write for more than marks and saves."""
         return self._needed or self._hard_dirty
@@ -66,16 +63,17 @@ class Outbox:
     def reported(self, number: int) -> None:
         """Note that every write up to ``number`` is on disk."""
         self.persisted = max(self.persisted, number)
+        self.hard_durable = not self._hard_dirty and self.hard_number <= self.persisted
 
     def hard_changed(self) -> None:
         """Have the next write carry a changed term or vote."""
-        self._hard_dirty = True
+        self._hard_dirty, self.hard_durable = True, False
 
     def start_changed(self, start: StartState) -> None:
         """Have the next write carry a changed start state (R29)."""
         self._start = start
         self.cluster = start.cluster
-        self._hard_dirty = True
+        self._hard_dirty, self.hard_durable = True, False
 
     def expunge(self, from_id: int) -> None:
         """Have the write delete every entry from ``from_id`` on, before it adds what is appended in this step."""
@@ -94,7 +92,7 @@ class Outbox:
         """
         self._install = (base, table)
         self._expunge_from, self._entries, self._runs, self._bodies_bytes = None, [], [], 0
-        self._hard_dirty = True
+        self._hard_dirty, self.hard_durable = True, False
 
     def mend(self, entry: Entry) -> None:
         """Have the write put ``entry`` in place of the damaged entry with its id (R31)."""

@@ -9,6 +9,7 @@ from .disk_space import Disks
 from .first_start import FirstStart
 from .messages import HandOver
 from .operator_requests import OperatorRequests
+from .ranks import State
 from .reads import Asking, Reads
 from .replication import Replication
 from .serving import Serving
@@ -45,8 +46,9 @@ class Reign:
         self.changes.advance()
         self.reads.advance()
         self._disks.advance(self.replication)
-        self.replication.flush()
-        self._leave_if_removed()
+        if self._r.state is State.LEADER:
+            self.replication.flush()
+            self._leave_if_removed()
 
     def deadline_s(self) -> float:
         return min(self.replication.deadline_s(), self.changes.deadline_s())

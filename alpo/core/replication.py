@@ -11,6 +11,7 @@ Laws:
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import attrgetter
 
 from .damage import Damage
 from .disk import Load
@@ -23,6 +24,7 @@ from .shared import Shared
 
 REQUESTS_MAX = 32  # append requests in flight to one peer
 FAR_ENTRIES = 8_192  # a peer this far behind gets small requests, so that other peers do not wait
+_MATCH_ID = attrgetter("match_id")
 PARTING_TIMEOUTS = 10  # a removed member gets requests, which tell it so, for this many election timeouts
 
 
@@ -38,6 +40,7 @@ class Replication:
         self._voters: list[Progress] = []  # those of the voters
         self._replicas: list[Progress] = []  # those of voters and learners
         self.marks_due_s = float("inf")  # when a raised mark is sent alone, monotonic seconds
+        self._quiet_until_s = 0.0  # `tick` has nothing to do before, monotonic seconds
         self.sync_members()
 
     def sync_members(self) -> None:
@@ -52,6 +55,7 @@ class Replication:
                 peer.parting_until_s = peer.parting_until_s or r.now_s + PARTING_TIMEOUTS * r.cfg.election_timeout_s
             else:
                 del self.peers[id]
+        self._quiet_until_s = r.now_s
         for id, member in wanted.items():
             if id not in self.peers:
                 self.peers[id] = Progress(member.identity, r.log.last_id + 1, r.now_s)
@@ -79,7 +83,8 @@ class Replication:
         behind = []
         for peer in self.peers.values():
             if peer.who.id in r.connected:
-                self._flush_peer(peer)
+                if peer.next_id <= r.log.last_id:
+                    self._flush_peer(peer)
                 if peer.matched and peer.sent_guaranteed_id < r.guaranteed_id:
                     behind.append(peer)
         if not behind:
@@ -168,6 +173,8 @@ class Replication:
     def tick(self) -> None:
         """Send heartbeats that are due, resend what stays unanswered, step down if a majority is silent (R15)."""
         r, cfg = self._r, self._r.cfg
+        if r.now_s < self._quiet_until_s:
+            return
         for peer in self.peers.values():
             if peer.in_flight and r.now_s - peer.waiting_since_s >= cfg.election_timeout_s:
                 # A peer that answers, and has in its log all that was sent, has a slow disk: sending again would not
@@ -180,6 +187,17 @@ class Replication:
         if not self.heard_majority():
             r.out.event("leader_lost_majority", term=r.term)
             r.become_passive()
+        self._quiet_until_s = self._next_tick_s()
+
+    def _next_tick_s(self) -> float:
+        """The time before which `tick` has nothing to do, monotonic seconds: what is sent and heard until then only
+        makes it later."""
+        r, cfg = self._r, self._r.cfg
+        due_s = [peer.sent_s + cfg.heartbeat_s for peer in self.peers.values()]
+        due_s += [peer.parting_until_s for peer in self.peers.values() if peer.parting_until_s is not None]
+        since_s = [peer.heard_s for peer in self._voters if peer.heard_s > r.now_s - cfg.election_timeout_s]
+        since_s += [peer.waiting_since_s for peer in self.peers.values() if peer.in_flight]
+        return min([*due_s, *(each_s + cfg.election_timeout_s for each_s in since_s)], default=r.now_s)
 
     def _part(self) -> None:
         """Drop removed members once they have been told so for long enough."""
@@ -305,12 +323,12 @@ class Replication:
         if mark > r.guaranteed_id and mark >= self.first_id:
             r.set_guaranteed(mark)
         if r.members.latest_id <= r.guaranteed_id:
-            low = min([self._damage.sound(r.log.stable_id), *[p.match_id for p in self._replicas]])
+            low = min([self._damage.sound(r.log.stable_id), *map(_MATCH_ID, self._replicas)])
             r.set_fully_replicated(low)
 
     def mark_with(self, stable_id: int) -> int:
         """The last id that a majority has accepted, if our own copy is on disk up to ``stable_id``."""
-        marks = [p.match_id for p in self._voters]
+        marks = list(map(_MATCH_ID, self._voters))
         if self._r.members.i_vote:
             stable_id = self._damage.sound(stable_id)
             marks.append(stable_id)

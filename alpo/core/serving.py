@@ -49,6 +49,11 @@ class Serving:
         #: Bytes of bodies of appends that are not yet guaranteed.
         self.inflight_bytes = 0
 
+    @property
+    def unanswered(self) -> int:
+        """The number of replies that wait."""
+        return len(self._waiting)
+
     # -- appends ----------------------------------------------------------------------------------------
 
     def append_run(self, run: AppendRun) -> None:

@@ -2,8 +2,8 @@
 
 Laws:
 
-* Everything that one receive brought is posted before the driver is kicked; everything that one group answers leaves in
-  one send.
+* Everything that one pass of the event loop brought, over all connections, is posted before the driver is kicked;
+  everything that one group answers leaves in one send.
 * Data of a client that is not read from waits in the kernel's buffers, not in ours: a connection is read again only
   while it has few appends unanswered, the server few bytes in flight, and the client has read most of its answers.
 * An append too large is refused whole, before the core sees any of it.
@@ -26,6 +26,7 @@ from alpo.wire.codec import decode_client, encode, largest
 from .driver import Driver
 from .limits import Limits
 from .link import Body, Link
+from .poller import Poller
 
 #: The kind of connection that services answer to.
 C_contra = TypeVar("C_contra", contravariant=True)
@@ -194,11 +195,12 @@ class ClientConnection(ClientRequests):
     """A client's requests over a `Link`: when that is read from, and what may run for it. See the module's laws."""
 
     def __init__(
-        self, link: Link, driver: Driver, services: Services[ClientConnection], nursery: trio.Nursery,
-        version: int = w.VERSION,
+        self, link: Link, poller: Poller, driver: Driver, services: Services[ClientConnection],
+        nursery: trio.Nursery, version: int = w.VERSION,
     ) -> None:
         super().__init__(link, driver, services, version)
         self.link = link
+        self._poller = poller
         #: Ends with the connection, and whatever runs in it.
         self.nursery = nursery
         self._driver = driver
@@ -215,16 +217,26 @@ class ClientConnection(ClientRequests):
                 await self.link.wait_below(0)
 
     async def serve(self, bodies: list[Body]) -> None:
-        """Serve requests until the connection ends. Raises `LinkClosed`, `FrameError`, `WireError`."""
-        while True:
-            for body in bodies:
-                self.take(decode_client(body, self.version), len(body))
-            self._driver.kick()
-            self.flush()
-            await self._wait_for_room()
-            bodies = await self.link.receive()
+        """Serve ``bodies`` and what follows until the connection ends. Raises `LinkClosed`, `FrameError`,
+        `WireError`."""
+        self._take_all(bodies)
+        self._driver.kick()
+        await self._wait_for_room()
+        await self.link.deliver(self._poller, self._take_all, self._wait_for_room)
+
+    def _take_all(self, bodies: list[Body]) -> bool:
+        """Post all requests. Returns False if no more may be read for now. Raises `WireError`."""
+        for body in bodies:
+            self.take(decode_client(body, self.version), len(body))
+        self.flush()
+        limits = self._limits
+        return (
+            self.appends < limits.connection_inflight_max and not self._driver.full
+            and self.link.queued_bytes <= limits.client_outbox_bytes_high
+        )
 
     async def _wait_for_room(self) -> None:
+        """Wait until `_take_all` may go on, or the connection is closed."""
         limits = self._limits
         while not self.link.closed:
             if self.appends >= limits.connection_inflight_max:

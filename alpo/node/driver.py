@@ -5,13 +5,17 @@ Laws:
 * Only `pump` calls `Replica.step`. A step takes everything that was posted, so work is done per group.
 * `Ready.send` leaves before the write is handed to the writer. `Ready.send_after_write` is encoded and goes to the
   writer with the write: the writer's thread sends it once the commit is done (R14), without waiting for the event loop.
+* A lone small write, behind which nothing waits, is committed in the event loop's own thread, if the writer can.
 * Writes are handed over at the end of the event loop's pass, when it is about to release the GIL: a thread woken
   earlier would only wait for the GIL, and take a processor meanwhile.
 * The writer reports by a number that every step reads first; it wakes the driver only if something waits for it.
 * `alpo.core.ready.carry_out` puts what a Ready asks in order; the driver is its `Shell`. At an alarm the driver fails,
   and the server with it.
+* Clients' requests to append collect while others are not answered yet, until as many wait as are under way, something
+  else has to be stepped (the acceptance that answers those, mostly), or `_GRAIN_S` is over: so groups form, and grow
+  with the number of clients. The request of a client that is alone never waits.
 * While no write is under way, `pump` runs where inputs arrive, without a task switch. While one is, clients' requests
-  collect until the scheduler's next pass, so that a group forms. (Peers' messages are groups already.)
+  wait for the scheduler's next pass at least. (Peers' messages are groups already.)
 """
 
 from __future__ import annotations
@@ -31,16 +35,23 @@ from alpo.core.inputs import Input, Persisted, Tick
 from alpo.core.messages import Envelope
 from alpo.core.ready import Event, Ready, carry_out
 from alpo.core.replica import Replica
-from alpo.core.requests import Reply
+from alpo.core.requests import AppendRun, Reply
 from alpo.storage.writer import After
 
 from .event_log import level_of
 
 log = structlog.get_logger()
 
+#: The timer is moved to a later time only if it would go off within this time.
 _SOON_S = 0.01
+#: Deadlines that are closer than the next multiple of this wait for it: a lone append sets and drops one each time.
+_GRAIN_S = 0.005
 #: Number of inputs that could wait at which a step is made all the same.
 _WAITING_MAX = 64
+#: Lone writes in a row after which the event loop's thread commits them, and the most bytes of their bodies. While
+#: several clients append, a commit there would hold up the others' requests.
+_LONE_WRITES = 8
+_LONE_BYTES_MAX = 64 << 10
 
 
 class Asker(Protocol):
@@ -75,6 +86,7 @@ class Driver:
         replica: Replica,
         *,
         submit: Callable[[Write, After], None],
+        commit_here: Callable[[Write, After], bool],
         send: Callable[[Sequence[Envelope]], None],
         prepare: Callable[[Sequence[Envelope]], After],
         load: Callable[[Load | LoadSnapshot | LoadCopy], None],
@@ -82,15 +94,21 @@ class Driver:
     ) -> None:
         self.replica = replica
         self._submit = submit
+        self._commit_here = commit_here
         self.send = send
         self._prepare = prepare
         self.load = load
         #: Bound of `full`; may be changed at any time.
         self.inflight_bytes_max = inflight_bytes_max
-        self._now_s = 0.0
+        #: The event loop's clock, as `trio.current_time`, which looks it up at every call.
+        self.clock_s = trio.lowlevel.current_clock().current_time
+        #: Time of the present step, or of the last, by `clock_s`.
+        self.now_s = 0.0
         self._inbox: list[Input] = []
         self._inbox_bytes = 0
+        self._appends = 0  # clients' requests to append in the inbox
         self._urgent = False
+        self._lone_writes = 0  # in a row; see `_is_lone`
         self._stepping = False
         self._token = trio.lowlevel.current_trio_token()
         self._submitted = 0  # number of the last write handed to the writer
@@ -102,6 +120,7 @@ class Driver:
         self._running = False
         self._deadline_s = math.inf
         self._timer = trio.CancelScope()
+        self._armed_s = math.inf  # when the timer goes off
         self._wake = trio.Event()
         #: The error that stopped the driver; `on_failure` is called when it is set.
         self.failure: BaseException | None = None
@@ -130,13 +149,21 @@ class Driver:
         """Queue an input for the next step; call `kick` after posting all that arrived together."""
         self._inbox.append(item)
         self._inbox_bytes += size_bytes
-        if not self._urgent:
+        if self._urgent:
+            return
+        if type(item) is AppendRun:
+            self._appends += 1
+            reign = self.replica.reign
+            self._urgent = reign is None or self._appends >= min(reign.serving.unanswered, _WAITING_MAX)
+        else:
             self._urgent = len(self._inbox) >= _WAITING_MAX or not self.replica.can_wait(item)
 
     def kick(self, *, at_once: bool = False) -> None:
         """Have posted inputs stepped: now if the disk is idle or ``at_once``, else in the next pass. Inputs that can
         wait stay queued until others come."""
         if not self._urgent:
+            if self._appends:
+                self._wake_by(self.clock_s())
             return
         if at_once or self._durable == self._submitted:
             self.pump()
@@ -151,11 +178,12 @@ class Driver:
         try:
             self._hear_writer()
             while self._inbox:
-                inputs, self._inbox, self._inbox_bytes, self._urgent = self._inbox, [], 0, False
+                inputs, self._inbox, self._inbox_bytes = self._inbox, [], 0
+                self._appends, self._urgent = 0, False
                 self.steps += 1
                 self.inputs += len(inputs)
-                self._now_s = trio.current_time()
-                self._act(self.replica.step(inputs, self._now_s, wall_ms()))
+                self.now_s = self.clock_s()
+                self._act(self.replica.step(inputs, self.now_s, wall_ms()))
                 self._want_report()
         # the node raises it; raised here it would end the caller's task, which did nothing wrong
         except Exception as error:
@@ -167,14 +195,14 @@ class Driver:
 
     def start(self) -> None:
         """Make the replica's first step. Call before anything is posted."""
-        self._now_s = trio.current_time()
-        self._act(self.replica.start(self._now_s, wall_ms()))
+        self.now_s = self.clock_s()
+        self._act(self.replica.start(self.now_s, wall_ms()))
         self._want_report()
         self.pump()
 
     def _act(self, ready: Ready) -> None:
         carry_out(ready, self)
-        self._set_deadline(ready.deadline_s)
+        self._set_deadline(ready.deadline_s, ready.write is not None)
         if ready.may_stop:
             self.may_stop.set()
         if self.room and not self.full:
@@ -190,12 +218,26 @@ class Driver:
     def write(self, write: Write, then_send: list[Envelope]) -> None:
         """Part of `Shell`: the writer gets ``write`` at the end of the pass."""
         after = self._prepare(then_send) if then_send else None
+        idle = self._durable == self._submitted
         self._submitted = write.number
+        if write.entries:
+            self._lone_writes = self._lone_writes + 1 if self._is_lone(write) else 0
+        if idle and self._lone_writes > _LONE_WRITES and write.entries and self._commit_here(write, after):
+            return
         self._writes.append((write, after))
         if not self._running:
             self._hand_over()
         if write.mended:
             self.on_mended([entry.id for entry in write.mended])
+
+    def _is_lone(self, write: Write) -> bool:
+        """True if the write is a single small entry, and everything before it is guaranteed: nothing else is under way
+        at the leader."""
+        entry = write.entries[0]
+        return (
+            len(write.entries) == 1 and entry.id - 1 <= self.replica.guaranteed_id and not write.mended
+            and self.replica.inflight_bytes <= write.bodies_bytes <= _LONE_BYTES_MAX
+        )
 
     def event(self, event: Event) -> None:
         """Part of `Shell`."""
@@ -268,15 +310,21 @@ class Driver:
 
     # -- time -------------------------------------------------------------------------------------------
 
-    def _set_deadline(self, deadline_s: float) -> None:
-        """Set the timer. Deadlines move with every step, mostly a little later, so the timer is changed only to an
-        earlier time, or when it would soon go off much too early."""
-        self._deadline_s = deadline_s
-        armed_s = self._timer.deadline
-        if deadline_s < armed_s or (
-            deadline_s > armed_s and armed_s - self._now_s < max(_SOON_S, (deadline_s - armed_s) / 2)
-        ):
-            self._timer.deadline = deadline_s
+    def _set_deadline(self, deadline_s: float, wrote: bool) -> None:
+        """Set the timer. Deadlines move with every step, mostly a little later, so the timer is moved only to an
+        earlier time, or when it would soon go off much too early; later never by a step that ``wrote``, since appends
+        come often, and a timer that goes off too early is set anew."""
+        self._deadline_s, armed_s = deadline_s, self._armed_s
+        if deadline_s < armed_s:
+            self._wake_by(deadline_s)
+        elif not wrote and deadline_s > armed_s and armed_s - self.now_s < max(_SOON_S, (deadline_s - armed_s) / 2):
+            self._timer.deadline = self._armed_s = deadline_s
+
+    def _wake_by(self, deadline_s: float) -> None:
+        """Have the timer go off at the deadline; at the next multiple of `_GRAIN_S` if that is later."""
+        at_s = max(deadline_s, math.ceil(self.now_s / _GRAIN_S) * _GRAIN_S)
+        if at_s < self._armed_s:
+            self._timer.deadline = self._armed_s = at_s
 
     async def run(self) -> None:
         """Step what was collected while a write was under way. Run in a task of its own, with `keep_time` in
@@ -297,8 +345,9 @@ class Driver:
     async def keep_time(self) -> None:
         """Post a `Tick` at each of the replica's deadlines."""
         while True:
-            with trio.CancelScope(deadline=self._deadline_s) as self._timer:
+            self._armed_s = self._deadline_s
+            with trio.CancelScope(deadline=self._armed_s) as self._timer:
                 await trio.sleep_forever()
             if trio.current_time() >= self._deadline_s:
                 self.post(Tick())
-                self.pump()
+            self.pump()

@@ -9,7 +9,8 @@ Laws:
   `push_from_thread`, so that an acceptance leaves without waiting for the event loop. Nothing is awaited under the
   lock.
 * Until `allow_frames` a frame may be no longer than a hello.
-* One task receives. After a close by any of them, receiver and drainer both end with `LinkClosed`.
+* One task receives: by `receive`, or by `deliver`, which costs no task switch for each group of frames. After a close
+  by any of them, receiver and drainer both end with `LinkClosed`.
 """
 
 from __future__ import annotations
@@ -19,11 +20,15 @@ import socket
 import sys
 import threading
 from collections import deque
-from typing import TypeAlias
+from collections.abc import Awaitable, Callable
+from typing import NoReturn, TypeAlias
 
 import trio
 
-from alpo.wire.framing import HELLO_BYTES_MAX, FrameReader
+from alpo.wire.codec import WireError
+from alpo.wire.framing import HELLO_BYTES_MAX, FrameError, FrameReader
+
+from .poller import Poller
 
 #: Body of one frame, as returned by `Link.receive`.
 Body: TypeAlias = bytes | memoryview
@@ -75,6 +80,10 @@ class Link:
         #: Reason for closing; "" while open.
         self.closed = ""
         self._trouble = ""
+        self._take: Callable[[list[Body]], bool] | None = None  # gets what `deliver` receives
+        self._poller: Poller | None = None  # the one that watches the socket for `deliver`
+        self._paused = trio.Event()  # set when it does so no longer
+        self._undeliverable: FrameError | WireError | None = None
 
     @property
     def remote(self) -> str:
@@ -125,6 +134,52 @@ class Link:
                 self.close("closed by the other side")
                 raise LinkClosed(self.closed)
             return data
+
+    async def deliver(
+        self, poller: Poller, take: Callable[[list[Body]], bool], room: Callable[[], Awaitable[None]]
+    ) -> NoReturn:
+        """Call ``take`` with whatever arrives, a group of bodies at a time, until the connection ends. After ``take``
+        has returned False, nothing is read until ``room()`` is done. Raises `LinkClosed`, `FrameError`, and the
+        `WireError` that ``take`` raised."""
+        self._take = take
+        while not self.closed:
+            self._paused, self._poller = trio.Event(), poller
+            poller.add(self._sock, self._deliver_some)
+            try:
+                await self._paused.wait()
+            finally:
+                self._pause()
+            if self._undeliverable is not None:
+                raise self._undeliverable
+            if not self.closed:
+                await room()
+        await trio.lowlevel.checkpoint_if_cancelled()
+        raise LinkClosed(self.closed)
+
+    def _deliver_some(self) -> None:
+        """Receive once, and give whole frames on. Called by the poller."""
+        if self._poller is None:  # closed, or paused, by another socket's function in the same pass
+            return
+        assert self._take is not None
+        try:
+            data = self._sock.recv(_RECEIVE_BYTES)
+            if not data:
+                self.close("closed by the other side")
+            elif (bodies := self._reader.feed(data)) and not self._take(bodies):
+                self._pause()
+        except (BlockingIOError, InterruptedError):
+            pass
+        except OSError as error:
+            self.close(str(error))
+        except (FrameError, WireError) as error:
+            self._undeliverable = error
+            self._pause()
+
+    def _pause(self) -> None:
+        if self._poller is not None:
+            self._poller.remove(self._sock)
+            self._poller = None
+            self._paused.set()
 
     def push(self, data: bytes | bytearray) -> None:
         """Send ``data``, which the caller must not change any more. Never blocks; a closed link drops it."""
@@ -206,6 +261,7 @@ class Link:
         if self.closed:
             return
         trio.lowlevel.notify_closing(self._sock)
+        self._pause()
         with self._lock:
             self.closed = why or "closed"
             self._sock.close()

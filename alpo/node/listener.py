@@ -30,11 +30,13 @@ from .client_connection import ClientConnection, Services
 from .driver import Driver, wall_ms
 from .limits import FRAME_BYTES_MOST, OUTBOX_BYTES_MOST, Limits, frame_bytes
 from .link import Body, Link, LinkClosed
-from .peers import Peers, note_timers, take_messages
+from .peers import Peers, note_timers
+from .poller import Poller
 from .routes import (
     Ourselves,
     Route,
     Routes,
+    converse,
     is_full,
     listed_incarnation,
     objection,
@@ -94,11 +96,12 @@ class Listener:
     """Accepts connections, judges their hellos, and serves them."""
 
     def __init__(
-        self, us: Ourselves, driver: Driver, routes: Routes, peers: Peers, services: Services[ClientConnection],
-        limits: Limits,
+        self, us: Ourselves, driver: Driver, poller: Poller, routes: Routes, peers: Peers,
+        services: Services[ClientConnection], limits: Limits,
     ) -> None:
         self._us = us
         self._driver = driver
+        self._poller = poller
         self._replica = driver.replica
         self._routes = routes
         self._peers = peers
@@ -111,6 +114,7 @@ class Listener:
         #: Reason for turning a host away, by host; the newest few, for status.
         self.strangers: dict[str, str] = {}
         self._told_limits = _told_limits(self._settings)
+        self._settled: Settings | None = None  # the settings, once looked at, if the last ones are guaranteed
 
     @property
     def _settings(self) -> Settings:
@@ -119,7 +123,12 @@ class Listener:
 
     def _follow_settings(self) -> None:
         """Have all clients connect again if limits in the hello changed; answers under way are sent first."""
-        told = _told_limits(self._settings)
+        latest = self._replica.settings
+        if latest is self._settled:
+            return
+        guaranteed = self._settings
+        self._settled = latest if guaranteed == latest else None
+        told = _told_limits(guaranteed)
         if told != self._told_limits:
             self._told_limits = told
             for client in self.clients:
@@ -217,7 +226,7 @@ class Listener:
                 await link.part(encode_problem(Code.INVALID, why), why)
             return
         link.push(encode(server_hello(self._replica, hello.version, wall_ms())))
-        client = ClientConnection(link, self._driver, self._services, nursery, hello.version)
+        client = ClientConnection(link, self._poller, self._driver, self._services, nursery, hello.version)
         self.clients[client] = None
         try:
             await client.serve(bodies)
@@ -248,9 +257,7 @@ class Listener:
         self._driver.post(PeerAddress(who.id, who.incarnation, hello.address))
         self._driver.kick()
         try:
-            while True:
-                take_messages(self._driver, route, who, bodies)
-                bodies = await link.receive()
+            await converse(self._driver, self._poller, route, who, bodies)
         finally:
             if self._routes.accepted.get(who) is route:
                 self._forget(who)

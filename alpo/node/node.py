@@ -45,6 +45,7 @@ from .limits import NO_CARE, DiskCare, Limits
 from .listener import Listener
 from .loader import Loader
 from .peers import GRACE_TIMEOUTS, Peers
+from .poller import Poller
 from .reads import Reads
 from .retention import KEEP_ALL, Cleaner, Retention, serve_list
 from .routes import Ourselves, Routes
@@ -65,6 +66,8 @@ class WriterLike(Protocol):
     stats: WriterStats
 
     def submit(self, write: Write, after: After = None) -> None: ...
+
+    def commit_here(self, write: Write, after: After = None) -> bool: ...
 
     def note(self, event: EventRow) -> None: ...
 
@@ -151,8 +154,8 @@ class Node:
         self.routes = Routes()
         self.loader = loader = Loader(self._store, self.limits.catch_up_bytes_per_s)
         self.driver = Driver(
-            self.replica, submit=writer.submit, send=self._send, prepare=self._prepare, load=loader.load,
-            inflight_bytes_max=self.limits.inflight_bytes_max,
+            self.replica, submit=writer.submit, commit_here=writer.commit_here, send=self._send,
+            prepare=self._prepare, load=loader.load, inflight_bytes_max=self.limits.inflight_bytes_max,
         )
         self.driver.on_failure = self._ended.set
         self.driver.keep = self._keep_event
@@ -174,12 +177,14 @@ class Node:
         self.driver.on_mended = self.scrubber.mended
         self.comparer = Comparer(self.driver, self._store, care)
         configured = {c.id: c.address for c in self._cfg.configured}
-        self.peers = Peers(self.us, self.driver, self.routes, configured)
-        self.listener = Listener(self.us, self.driver, self.routes, self.peers, self, self.limits)
+        self.poller = Poller(after=functools.partial(self.driver.kick, at_once=True))
+        self.peers = Peers(self.us, self.driver, self.poller, self.routes, configured)
+        self.listener = Listener(self.us, self.driver, self.poller, self.routes, self.peers, self, self.limits)
         try:
             await self._serve(listening, heed_signals, reload, task_status)
         finally:
             listening.close()
+            self.poller.close()
             with trio.CancelScope(shield=True):
                 await trio.to_thread.run_sync(writer.close)
         if self.driver.failure is not None:
@@ -225,6 +230,7 @@ class Node:
             await self.scrubber.recall()
             nursery.start_soon(self.driver.run)
             nursery.start_soon(self.driver.keep_time)
+            nursery.start_soon(self.poller.run)
             self.reads.start(nursery)
             self.peers.start(nursery)
             nursery.start_soon(self.cleaner.run)
@@ -300,13 +306,13 @@ class Node:
     # -- what the driver asks ---------------------------------------------------------------------------
 
     def _send(self, envelopes: Sequence[Envelope]) -> None:
-        self.routes.send(envelopes, trio.current_time())
+        self.routes.send(envelopes, self.driver.now_s)
 
     def _durable(self, number: int) -> None:
         self.driver.durable(number)
 
     def _prepare(self, envelopes: Sequence[Envelope]) -> Callable[[], None]:
-        return self.routes.prepare(envelopes, trio.current_time())
+        return self.routes.prepare(envelopes, self.driver.now_s)
 
     # -- what clients ask -------------------------------------------------------------------------------
 

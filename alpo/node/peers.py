@@ -26,18 +26,18 @@ import socket
 import trio
 
 from alpo.addresses import AddressError, parse_address
-from alpo.core.inputs import Connected, Disconnected, PeerAddress, PeerGone, Received
+from alpo.core.inputs import Connected, Disconnected, PeerAddress, PeerGone
 from alpo.core.members import Identity
-from alpo.core.messages import START_ONLY
 from alpo.core.requests import Code
-from alpo.wire.codec import ToldProblem, WireError, decode_envelope, decode_hello, encode, version_told
+from alpo.wire.codec import ToldProblem, WireError, decode_hello, encode, version_told
 from alpo.wire.framing import FrameError
 from alpo.wire.requests import OLDEST_VERSION, RUNS_VERSION, VERSION, PeerHello, Problem
 
 from .driver import Driver
 from .limits import FRAME_BYTES_MOST, frame_bytes
 from .link import Body, Link, LinkClosed
-from .routes import Ourselves, Route, Routes, listed_incarnation, objection, our_hello, timers_differ
+from .poller import Poller
+from .routes import Ourselves, Route, Routes, converse, listed_incarnation, objection, our_hello, timers_differ
 
 _RETRY_S_MAX = 1.0
 _CONNECT_S_MAX = 1.0
@@ -107,9 +107,12 @@ class Peer:
 class Peers:
     """All peers, with a task for each in the nursery given to `start`."""
 
-    def __init__(self, us: Ourselves, driver: Driver, routes: Routes, configured: dict[int, str]) -> None:
+    def __init__(
+        self, us: Ourselves, driver: Driver, poller: Poller, routes: Routes, configured: dict[int, str]
+    ) -> None:
         self._us = us
         self._driver = driver
+        self._poller = poller
         self._replica = driver.replica
         self._routes = routes
         self._configured = configured
@@ -126,7 +129,7 @@ class Peers:
 
     def follow_members(self) -> None:
         """Dial new members; redial restricted connections if the member list has changed."""
-        latest, cluster, asked = self._replica.members.latest, self._replica.cluster, self._replica.asked_id
+        latest, cluster, asked = self._replica.members.latest, self._replica.out.cluster, self._replica.asked_id
         if self._nursery is None or (latest is self._seen[0] and cluster is self._seen[1] and asked == self._seen[2]):
             return
         to_ask = {asked, self._seen[2]} - {0}  # servers that were or are sought may now be at other addresses
@@ -324,9 +327,7 @@ class Peers:
                 nursery.start_soon(link.drain)
                 nursery.start_soon(self._watch_silence, route)
                 try:
-                    while True:
-                        take_messages(self._driver, route, who, bodies)
-                        bodies = await link.receive()
+                    await converse(self._driver, self._poller, route, who, bodies)
                 except (LinkClosed, FrameError, WireError) as error:
                     if not replaced:
                         peer.stopping = isinstance(error, ToldProblem) and error.problem.code == Code.NOT_READY
@@ -365,22 +366,6 @@ class Peers:
 def note_timers(driver: Driver, peer: int, hello: PeerHello, us: Ourselves) -> None:
     """Log that a peer has other timers than this server."""
     driver.note("timers_differ", peer=peer, theirs_ms=hello.timers_ms, ours_ms=us.timers_ms)
-
-
-def take_messages(driver: Driver, route: Route, who: Identity, bodies: list[Body]) -> None:
-    """Post the messages in ``bodies``. Raises `WireError` if one is not from ``who``, or not allowed on this
-    connection."""
-    route.silent_since_s = None
-    now_s = trio.current_time()
-    for body in bodies:
-        envelope = decode_envelope(body, route.version)
-        if envelope.sender != who:
-            raise WireError(f"a message of {envelope.sender.id} on the connection of {who.id}")
-        if not route.full and not isinstance(envelope.message, START_ONLY):
-            raise WireError("this connection is open for first-start messages only")
-        driver.post(Received(envelope, now_s))
-    if bodies:
-        driver.kick(at_once=True)
 
 
 def _is_refused(error: BaseException) -> bool:

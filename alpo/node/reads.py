@@ -75,7 +75,7 @@ class Reads:
         self._replica = driver.replica
         self._store = store
         self._limits = limits
-        self._bulk = Bulk(limits.bulk_read_bytes_per_s, lambda: self._replica.log.last_id)
+        self._bulk = Bulk(limits.bulk_read_bytes_per_s, self._replica.log.last_id)
         self._threads = trio.CapacityLimiter(limits.read_threads)
         self._nursery: trio.Nursery | None = None
         self._pollers: dict[trio.Event, int] = {}  # event -> LSN that it waits for
@@ -205,7 +205,7 @@ class Reads:
 
     def _notice(self) -> None:
         """Wake pollers if the readable end has moved; called after every step."""
-        self._bulk.notice()
+        self._bulk.notice(self._replica.log.last_id, self._driver.now_s)
         if self._pollers and self._replica.readable_id != self._looked_at and not self._looking:
             assert self._nursery is not None
             entry = self._replica.log.entry(self._replica.readable_id)

@@ -14,15 +14,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
+import trio
+
+from alpo.core.inputs import Received
 from alpo.core.members import Identity
 from alpo.core.messages import REQUESTS, START_ONLY, AppendRequest, Envelope, wants_answer
 from alpo.core.replica import Replica
-from alpo.wire.codec import TakesNoRuns, encode_entries, encode_envelope
+from alpo.wire.codec import TakesNoRuns, WireError, decode_envelope, encode_entries, encode_envelope
 from alpo.wire.requests import PeerHello, ServerHello
 
-from .driver import wall_ms
-from .link import Link
+from .driver import Driver, wall_ms
+from .link import Body, Link
+from .poller import Poller
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,3 +162,28 @@ class Routes:
         if route is None or not (route.full or isinstance(message, START_ONLY)):
             return None
         return route
+
+
+async def converse(driver: Driver, poller: Poller, route: Route, who: Identity, bodies: list[Body]) -> NoReturn:
+    """Post the messages in ``bodies`` and all that follow, until the connection ends. Raises `LinkClosed`,
+    `FrameError`, and `WireError` for a message that is not from ``who``, or not allowed on this connection."""
+
+    def take(bodies: list[Body]) -> bool:
+        _take_messages(driver, route, who, bodies)
+        return True
+
+    take(bodies)
+    driver.kick(at_once=True)
+    await route.link.deliver(poller, take, trio.lowlevel.checkpoint)
+
+
+def _take_messages(driver: Driver, route: Route, who: Identity, bodies: list[Body]) -> None:
+    route.silent_since_s = None
+    now_s = driver.clock_s()
+    for body in bodies:
+        envelope = decode_envelope(body, route.version)
+        if envelope.sender != who:
+            raise WireError(f"a message of {envelope.sender.id} on the connection of {who.id}")
+        if not route.full and not isinstance(envelope.message, START_ONLY):
+            raise WireError("this connection is open for first-start messages only")
+        driver.post(Received(envelope, now_s))

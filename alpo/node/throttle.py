@@ -6,7 +6,6 @@ Beside appends, bulk reads get small pages at a bounded rate; while no appends c
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 import trio
@@ -85,23 +84,21 @@ def weight_of(ask: Read | ReadColumns, page: Page | ColumnPage) -> int:
 
 
 class Bulk:
-    """Rate limit of a server's bulk reads. ``bytes_per_s`` 0: none. ``last_id`` returns the last entry written here."""
+    """Rate limit of a server's bulk reads. ``bytes_per_s`` 0: none. ``last_id``: the last entry written here."""
 
-    def __init__(self, bytes_per_s: int, last_id: Callable[[], int]) -> None:
+    def __init__(self, bytes_per_s: int, last_id: int) -> None:
         self._pace = Pace(bytes_per_s, HOLD_S_MAX)
-        self._last_id = last_id
-        self._seen_id = last_id()
+        self._seen_id = last_id
         self._moved_s = float("-inf")
 
     def bound(self, bytes_per_s: int) -> None:
         """Change the rate; 0: no limit."""
         self._pace.bytes_per_s = bytes_per_s
 
-    def notice(self) -> None:
-        """Note whether an entry was written; called after every step."""
-        last_id = self._last_id()
+    def notice(self, last_id: int, now_s: float) -> None:
+        """Note whether an entry was written; called after every step, at ``now_s`` of Trio's clock."""
         if last_id != self._seen_id:
-            self._seen_id, self._moved_s = last_id, trio.current_time()
+            self._seen_id, self._moved_s = last_id, now_s
 
     def _busy(self) -> bool:
         return self._pace.bytes_per_s > 0 and trio.current_time() - self._moved_s < BUSY_S

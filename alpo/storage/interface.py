@@ -6,7 +6,7 @@ Laws of every store, tested for each in `tests/storage`:
 * After a crash at any moment the store holds the writes of every `commit` that returned, and all or nothing of the one
   that was under way.
 * Reads never wait for a commit and never see a part of one. `read_entries` and the finders may be called from any
-  thread; everything else from the writer thread only.
+  thread; everything else by whoever has the writer's turn (`alpo.storage.writer`).
 * Data that cannot be read back exactly as written raises `DamagedStore`; it never reads as absent (R31).
 """
 

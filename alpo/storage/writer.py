@@ -1,6 +1,11 @@
-"""The writer thread: takes all queued writes, commits them at once, reports it, and tidies up when idle.
+"""The writer: a thread that takes all queued writes, commits them at once, reports it, and tidies up when idle. A small
+write that nothing else waits for may be committed in the thread that submits it, which saves two thread switches.
 
 Laws:
+
+* One thread uses the store at a time: the one that has the *turn*, a lock.
+* `Writer.commit_here` commits only if every write before is on disk and the disk has been quick: a thread that must not
+  wait is held up by one slow commit, and not by the next.
 
 * Writes reach the store in the order they were submitted. After the commit that covers them ``after`` of each is
   called, in that order, then `done` once; never before.
@@ -19,6 +24,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import Enum
 from queue import Empty, SimpleQueue
 from typing import TypeAlias
 
@@ -28,7 +34,7 @@ from .events import PENDING_MAX, EventRow
 from .interface import Rest, Store, StoreFull
 from .timings import Timings
 
-#: Called in the writer's thread once a write is on disk; None for nothing.
+#: Called once a write is on disk, by the thread that committed it; None for nothing.
 After: TypeAlias = Callable[[], None] | None
 
 #: Called after a slow commit or checkpoint with (which, seconds, entries).
@@ -39,6 +45,10 @@ COMMIT_ENTRIES_MAX = 20_000
 #: A commit of more entries is one of a series, even if the queue is empty at its end.
 LULL_ENTRIES_MAX = 16
 IDLE_S = 1.0
+#: Moving average of recent commits up to which `Writer.commit_here` commits.
+QUICK_MS = 2.0
+#: Commits by `Writer.commit_here` after which the thread sees whether a checkpoint is due.
+TIDY_COMMITS = 64
 #: Seconds between two attempts while the disk is full.
 FULL_FIRST_S, FULL_MAX_S = 0.02, 0.5
 _EWMA_WEIGHT = 0.1
@@ -46,7 +56,7 @@ _EWMA_WEIGHT = 0.1
 
 @dataclass(slots=True)
 class WriterStats:
-    """Counters since the start, set by the writer thread; any thread may read. ``bytes``: body sizes."""
+    """Counters since the start, set by whoever has the writer's turn; any thread may read. ``bytes``: body sizes."""
 
     commits: int = 0
     entries: int = 0
@@ -73,14 +83,16 @@ def _nothing() -> None:
     pass
 
 
-class _Wake:
-    """Queue item that wakes the thread for housekeeping."""
+class _Wake(Enum):
+    """Queue items that wake the thread for housekeeping: once there is nothing to write for `IDLE_S`, or at once."""
+
+    WHEN_IDLE = 1
+    NOW = 2
 
 
 class Writer:
-    """Writer thread, started at once. It calls ``done(number)`` and ``failed(error)``, which must not raise.
-
-    It uses ``store`` and does not close it.
+    """Writer with its thread, started at once. It calls ``done(number)``, in the thread that committed, and
+    ``failed(error)``, in its own; they must not raise. It uses ``store`` and does not close it.
     """
 
     def __init__(
@@ -96,6 +108,10 @@ class Writer:
         self._slow: Slow = _tell_nobody
         self._full: Callable[[], None] = _nothing
         self._stopped = False
+        self._turn = threading.Lock()
+        self._submitted = self._committed = 0  # numbers of the last writes
+        self._here = 0  # commits by `commit_here` since the thread last tidied up
+        self._resting = False  # True while the thread has nothing to do until it is woken
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="alpo-writer", daemon=True)
         self._thread.start()
@@ -103,13 +119,47 @@ class Writer:
     def submit(self, write: Write, after: After = None) -> None:
         """Queue a write; never blocks. Dropped after a failure. ``after``: see `After`; it must not raise."""
         if not self._stopped:
+            self._submitted = write.number
             self._queue.put((write, after))
+
+    def commit_here(self, write: Write, after: After = None) -> bool:
+        """Commit a write in the calling thread, the one that submits; False if nothing was done, and it must be
+        submitted: other writes are not on disk yet, the disk is slow or full, or the thread has the turn. Raises
+        `StoreError`, after which nothing more is written."""
+        if self._submitted != self._committed or self._stopped or self.stats.mean_commit_ms > QUICK_MS:
+            return False
+        if not self._turn.acquire(blocking=False):
+            return False
+        try:
+            self._pass_notes_on()
+            start_s = time.perf_counter()
+            self._store.commit([write])
+            done_s = time.perf_counter()
+            self._submitted = self._committed = write.number
+            self._count(len(write.entries), write.bodies_bytes, done_s - start_s, done_s)
+        except StoreFull:
+            return False
+        except Exception:
+            self._stopped = True
+            raise
+        finally:
+            self._turn.release()
+        if after is not None:
+            after()
+        self._done(write.number)
+        self._here += 1
+        if self._here >= TIDY_COMMITS:
+            self._here = 0
+            self._queue.put(_Wake.NOW)
+        elif self._resting:
+            self._queue.put(_Wake.WHEN_IDLE)
+        return True
 
     def note(self, event: EventRow) -> None:
         """Queue an event; never blocks. Lost in a crash and after a failure."""
         self._notes.append(event)
         if not self._stopped:
-            self._queue.put(_Wake())
+            self._queue.put(_Wake.WHEN_IDLE)
 
     def watch(self, slow_s: float, slow: Slow, full: Callable[[], None]) -> None:
         """Set callbacks, called in the writer's thread: ``slow`` after a commit or checkpoint that took longer than
@@ -121,7 +171,7 @@ class Writer:
         """Have the store return all its free space to the file system, while writes go on; never blocks."""
         self._store.give_back()
         if not self._stopped:
-            self._queue.put(_Wake())
+            self._queue.put(_Wake.WHEN_IDLE)
 
     def close(self) -> None:
         """Write all that was submitted, unless the disk is full, then end the thread. Blocks. May be called twice, but
@@ -133,7 +183,9 @@ class Writer:
     def _run(self) -> None:
         try:
             while (first := self._next()) is not None:
-                if not self._commit(first):
+                with self._turn:
+                    goes_on = self._commit(first)
+                if not goes_on:
                     break
             self._pass_notes_on()  # the store writes them when it is closed
         except Exception as error:  # any error must reach the owner: a writer that ends unheard hangs the server
@@ -145,15 +197,20 @@ class Writer:
         """The next write; None to end. Does housekeeping while there is none."""
         timeout_s: float | None = IDLE_S
         while True:
+            self._resting = timeout_s is None
             try:
                 queued = self._queue.get(timeout=timeout_s)
             except Empty:
-                self._pass_notes_on()
-                timeout_s = self._tidy(Rest.IDLE)
-            else:
-                if not isinstance(queued, _Wake):
-                    return queued
-                timeout_s = IDLE_S
+                with self._turn:
+                    self._pass_notes_on()
+                    timeout_s = self._tidy(Rest.IDLE)
+                continue
+            if not isinstance(queued, _Wake):
+                return queued
+            if queued is _Wake.NOW:
+                with self._turn:
+                    self._tidy(Rest.LULL)
+            timeout_s = IDLE_S
 
     def _commit(self, first: tuple[Write, After]) -> bool:
         """Commit ``first`` and what is queued behind it; False if the thread is to end."""
@@ -178,6 +235,7 @@ class Writer:
         if start_s is None:
             return False
         done_s = time.perf_counter()
+        self._committed = writes[-1].number
         self._count(entries, size, done_s - start_s, done_s)
         for after in afters:
             if after is not None:

@@ -23,7 +23,8 @@ from . import requests as r
 from . import shapes as s
 from .column_pages import without_runs
 from .framing import frame
-from .shapes import Shape, WireError, WrongVersion
+from .packing import WireError, pack, unpack_list, unpack_message
+from .shapes import Shape, WrongVersion
 
 #: Most items of one `Append`, so also LSNs of one `Appended`; a client with more in flight sends several.
 ITEMS_MAX = 65_536
@@ -43,7 +44,7 @@ _code = s.one_of(Code)
 
 def _items(value: Any) -> list[tuple[int, bytes]]:
     """Check for (count, body) pairs, at least one; each batch is split to see that it is one."""
-    items = s.unpack_list(value, ITEMS_MAX, 2)
+    items = unpack_list(value, ITEMS_MAX, 2)
     if not items:
         s.refuse("no items")
     if set(map(type, items)) == {bytes}:
@@ -72,11 +73,11 @@ def _lsns(value: Any) -> Sequence[int]:
 
 
 def _plain_lsns(lsns: Sequence[int]) -> Any:
-    return (lsns[0], len(lsns)) if isinstance(lsns, range) else s.pack(lsns)
+    return (lsns[0], len(lsns)) if isinstance(lsns, range) else pack(lsns)
 
 
 def _packed_lsns(lsns: Sequence[int]) -> bytes:
-    return s.pack(list(lsns))
+    return pack(list(lsns))
 
 
 _rows = s.rows(ROWS_MAX, str, int, int, int, int)
@@ -91,7 +92,7 @@ def _sessions(value: Any) -> list[SessionRow]:
 
 
 def _packed_sessions(rows: list[SessionRow]) -> bytes:
-    return s.pack([(row.client, row.epoch, row.last_serial, row.last_id, row.last_time_ms) for row in rows])
+    return pack([(row.client, row.epoch, row.last_serial, row.last_id, row.last_time_ms) for row in rows])
 
 
 def _values(value: Any) -> dict[str, int]:
@@ -245,7 +246,7 @@ def encode(
         message = without_runs(message)
     elif version == 1 and isinstance(message, r.AppendRefused | r.RequestRefused):
         message = message._replace(code=_CODES_1.get(Code(message.code), message.code))
-    return frame(s.pack(s.plain_fields(shape, message)))
+    return frame(pack(s.plain_fields(shape, message)))
 
 
 def encode_problem(code: Code, text: str) -> bytes:
@@ -256,7 +257,7 @@ def encode_problem(code: Code, text: str) -> bytes:
 
 def decode_hello(body: bytes | memoryview) -> r.Hello | r.Problem:
     """Decode a connection's first message, from either side. Raises `WireError`, or its subclass `WrongVersion`."""
-    fields = s.unpack_message(body)
+    fields = unpack_message(body)
     # Checked first: another version may have other fields.
     if fields[0] in _VERSIONED and len(fields) > 1 and not r.OLDEST_VERSION <= s.number(fields[1]) <= r.VERSION:
         raise WrongVersion(fields[1], r.VERSION)
@@ -265,7 +266,7 @@ def decode_hello(body: bytes | memoryview) -> r.Hello | r.Problem:
 
 def decode_client(body: bytes | memoryview, version: int = r.VERSION) -> r.ClientRequest:
     """Decode a client's request; `Append.items` are always (count, body) pairs. Raises `WireError`."""
-    request = _decode(s.unpack_message(body), _BY_NUMBER_REQUEST[version], "a request")
+    request = _decode(unpack_message(body), _BY_NUMBER_REQUEST[version], "a request")
     if type(request) is r.Append and request.serial + len(request.items) - 1 > s.INT_MAX:
         raise WireError("Append.serial: the serials run past 2**63 - 1")
     if version < r.RUNS_VERSION and type(request) is r.ReadColumns:
@@ -275,7 +276,7 @@ def decode_client(body: bytes | memoryview, version: int = r.VERSION) -> r.Clien
 
 def decode_server(body: bytes | memoryview, version: int = r.VERSION) -> r.ServerReply | r.Problem:
     """Decode a server's answer to a client, or its `Problem`. Raises `WireError`."""
-    answer = _decode(s.unpack_message(body), _BY_NUMBER_REPLY[version], "an answer")
+    answer = _decode(unpack_message(body), _BY_NUMBER_REPLY[version], "an answer")
     if version == 1 and type(answer) is r.AppendRefused and answer.code == Code.FENCED and not answer.number:
         return answer._replace(code=int(Code.DROPPED))  # no epoch is 0: the name is not open
     return answer  # type: ignore[no-any-return]

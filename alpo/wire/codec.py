@@ -17,8 +17,9 @@ from .client_codec import (
     encode_problem,
     largest,
 )
+from .packing import WireError
 from .peer_codec import ENTRIES_MAX, TakesNoRuns, ToldProblem, decode_envelope, encode_entries, encode_envelope
-from .shapes import ADDRESS_BYTES_MAX, WireError, WrongVersion, version_told
+from .shapes import ADDRESS_BYTES_MAX, WrongVersion, version_told
 
 __all__ = [
     "ADDRESS_BYTES_MAX", "ENTRIES_MAX", "ITEMS_MAX", "ROWS_MAX", "Largest", "TakesNoRuns", "ToldProblem",

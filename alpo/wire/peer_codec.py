@@ -27,7 +27,8 @@ from . import requests as r
 from . import shapes as s
 from .client_codec import SHAPES as CLIENT_SHAPES
 from .framing import frame
-from .shapes import Shape, WireError
+from .packing import WireError, pack, unpack_list, unpack_message
+from .shapes import Shape
 
 #: Most entries of one `AppendRequest`.
 ENTRIES_MAX = 1 << 20
@@ -61,7 +62,7 @@ class TakesNoRuns(WireError):
 
 
 def _entries(value: Any) -> list[Entry]:
-    items = s.unpack_list(value, ENTRIES_MAX, len(Entry._fields))
+    items = unpack_list(value, ENTRIES_MAX, len(Entry._fields))
     if not items:
         return []
     if set(map(type, items)) != {tuple}:
@@ -77,12 +78,12 @@ def _entries(value: Any) -> list[Entry]:
 
 
 def _sessions(value: Any) -> tuple[SessionRow, ...]:
-    return _session_rows(s.unpack_list(value, SESSIONS_MAX, SLOTS_MAX))
+    return _session_rows(unpack_list(value, SESSIONS_MAX, SLOTS_MAX))
 
 
 def _sessions_1(value: Any) -> tuple[SessionRow, ...]:
     """Check the sessions of protocol version 1, which have no births."""
-    items = s.unpack_list(value, SESSIONS_MAX, SLOTS_MAX)
+    items = unpack_list(value, SESSIONS_MAX, SLOTS_MAX)
     if any(type(item) is not tuple for item in items):
         s.refuse("a list with something else than sessions")
     rows = _session_rows([(*item, 0) for item in items])
@@ -150,7 +151,7 @@ _BY_NUMBER_1 = _BY_NUMBER | {_SNAPSHOT_PART_1.number: _SNAPSHOT_PART_1}
 
 def encode_entries(entries: list[Entry]) -> bytes:
     """Pack entries; the result may be given to `encode_envelope` for each peer. Raises `WireError`."""
-    return s.pack(entries)
+    return pack(entries)
 
 
 def encode_envelope(envelope: m.Envelope, entries_blob: bytes | None = None, version: int = r.VERSION) -> bytes:
@@ -168,10 +169,10 @@ def encode_envelope(envelope: m.Envelope, entries_blob: bytes | None = None, ver
     shape = _BY_CLASS[type(message)]
     prefix = [shape.number, envelope.cluster, sender.id, sender.incarnation, target.id, target.incarnation]
     if type(message) is not m.AppendRequest:
-        return frame(s.pack(prefix + s.plain_fields(shape, message)[1:]))
+        return frame(pack(prefix + s.plain_fields(shape, message)[1:]))
     blob = encode_entries(message.entries) if entries_blob is None else entries_blob
     # Pack an empty value in the blob's place, then append the blob: it is copied only once, into the frame.
-    head = s.pack([*prefix, *message[:-1], b""]).removesuffix(_EMPTY_BIN)
+    head = pack([*prefix, *message[:-1], b""]).removesuffix(_EMPTY_BIN)
     return frame(head, _BIN32.pack(0xC6, len(blob)), blob)
 
 
@@ -209,7 +210,7 @@ def _addresses(of: Any, sender: Any, sender_is: Any, target: Any, target_is: Any
 def decode_envelope(body: bytes | memoryview, version: int = r.VERSION) -> m.Envelope:
     """Decode a frame's body. Raises `WireError`, or its subclass `ToldProblem` if the other server reports a
     problem."""
-    fields = s.unpack_message(body)
+    fields = unpack_message(body)
     if fields[0] == _PROBLEM.number:
         raise ToldProblem(s.build(_PROBLEM, fields[1:]))
     shape = (_BY_NUMBER_1 if version == 1 else _BY_NUMBER).get(fields[0])

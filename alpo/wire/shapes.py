@@ -1,31 +1,27 @@
-"""The shapes of messages: tables of fields, checks of received values, and packed lists.
+"""The shapes of messages: tables of fields, and checks of received values.
 
 Laws:
 
 * A value that does not have exactly its type's shape raises `WireError`; nothing else is ever raised.
-* Memory follows the bytes received, never the lengths that they claim. For a msgpack array header the unpacker
-  allocates all that it announces, a thousand levels deep. So plain arrays are limited (`ARRAY_MAX`), and a list that
-  may be long travels *packed*: as bytes that hold the msgpack array, unpacked item by item.
 * bool is not int; integers are 0 … 2**63 - 1, as a column of the store can hold; a priority may be negative.
 """
 
 from __future__ import annotations
 
 import re
-import struct
 from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
+from functools import cache
+from itertools import takewhile
 from typing import Any, NamedTuple, NoReturn
-
-import msgpack  # type: ignore[import-untyped]
 
 from alpo.core.client_ids import CLIENT_BYTES_MAX
 from alpo.core.members import Identity
 from alpo.core.ranks import Rank
 
+from .packing import WireError, pack, unpack_list
+
 INT_MAX = 2**63 - 1
-#: Items of an array, or pairs of a map, that is not packed: members, fields.
-ARRAY_MAX = 1024
 #: Nesting of arrays and maps in a value of no fixed shape.
 DEPTH_MAX = 16
 ADDRESS_BYTES_MAX = 300
@@ -33,17 +29,7 @@ TEXT_BYTES_MAX = 48 * 1024
 ID_BYTES = 16
 LONG_BYTES = 8
 
-#: Items of a short packed list, and fields of such an item.
-_FEW = 15
-
-_U16 = struct.Struct(">H")
-_U32 = struct.Struct(">I")
-
 Check = Callable[[Any], Any]
-
-
-class WireError(ValueError):
-    """A whole, undamaged frame holds no valid message: the connection must be closed."""
 
 
 class WrongVersion(WireError):
@@ -84,83 +70,9 @@ def refuse(text: str) -> NoReturn:
     raise WireError(text)
 
 
-# --- bytes to values and back
-
-
-def pack(value: Any) -> bytes:
-    """Pack ``value`` with msgpack. Raises `WireError` if that is impossible (a lone surrogate, an integer over 64
-    bits)."""
-    try:
-        return msgpack.packb(value)  # type: ignore[no-any-return]
-    except (ValueError, TypeError, OverflowError) as error:
-        raise WireError(f"cannot be sent: {error}") from error
-
-
 def packed(index: int) -> tuple[tuple[int, Callable[[Any], Any]], ...]:
     """The forms of a shape whose field ``index`` is a packed list."""
     return ((index, pack),)
-
-
-def unpack_message(body: bytes | memoryview) -> tuple[Any, ...]:
-    """Unpack a body: a non-empty array (type number, field, field, …). Raises `WireError` if it is anything else."""
-    try:
-        fields = msgpack.unpackb(
-            body, use_list=False, raw=False, strict_map_key=True,
-            max_array_len=ARRAY_MAX, max_map_len=ARRAY_MAX, max_ext_len=0,
-        )
-    except (ValueError, msgpack.UnpackException) as error:
-        raise WireError(f"not a message: {error}") from error
-    if type(fields) is not tuple or not fields or type(fields[0]) is not int:
-        raise WireError("not a message: no array that begins with a type")
-    return fields
-
-
-def unpack_list(blob: Any, items_max: int, width: int) -> list[Any]:
-    """The items of a packed list; an item may be an array of at most ``width``. Raises `WireError`."""
-    if type(blob) is not bytes:
-        raise WireError("not a packed list: no bytes")
-    count, at = _array_header(blob)
-    if count > min(items_max, len(blob) - at):
-        raise WireError(f"a list of {count} items, where {min(items_max, len(blob) - at)} is the most")
-    if not count and at == len(blob):
-        return []
-    if count <= _FEW and width <= _FEW:
-        return _unpack_few(blob, count, width)
-    unpacker = msgpack.Unpacker(
-        use_list=False, raw=False, strict_map_key=True, read_size=len(blob), max_buffer_size=len(blob),
-        max_array_len=width, max_map_len=0, max_ext_len=0,
-    )
-    unpacker.feed(memoryview(blob)[at:])
-    try:
-        items = list(unpacker)
-    except (ValueError, msgpack.UnpackException) as error:
-        raise WireError(f"not a packed list: {error}") from error
-    if len(items) != count or unpacker.tell() != len(blob) - at:
-        raise WireError(f"a list that says {count} items holds another number, or ends early")
-    return items
-
-
-def _unpack_few(blob: bytes, count: int, width: int) -> list[Any]:
-    """Unpack a short list of short items in one call, without an unpacker's buffers."""
-    try:
-        return list(msgpack.unpackb(
-            blob, use_list=False, raw=False, strict_map_key=True,
-            max_array_len=max(count, width), max_map_len=0, max_ext_len=0,
-        ))
-    except (ValueError, msgpack.UnpackException) as error:
-        raise WireError(f"a list that says {count} items holds another number, or no items: {error}") from error
-
-
-def _array_header(blob: bytes) -> tuple[int, int]:
-    """Read a msgpack array header: (items announced, offset of the first). Raises `WireError`."""
-    first = blob[0] if blob else 0
-    if first & 0xF0 == 0x90:
-        return first & 0x0F, 1
-    if first == 0xDC and len(blob) >= 3:
-        return _U16.unpack_from(blob, 1)[0], 3
-    if first == 0xDD and len(blob) >= 5:
-        return _U32.unpack_from(blob, 1)[0], 5
-    raise WireError("not a packed list: no array")
 
 
 def build(shape: Shape, values: Sequence[Any]) -> Any:
@@ -169,14 +81,25 @@ def build(shape: Shape, values: Sequence[Any]) -> Any:
     if len(values) != len(checks):
         raise WireError(f"{cls.__name__} has {len(checks)} fields, not {len(values)}")
     fields: list[Any] = [None] if kept else []
+    lead = _lead(checks)
+    first = values[: len(lead)]
+    if lead and tuple(map(type, first)) == lead and min(first) >= 0 and max(first) <= INT_MAX:
+        fields += first
     try:
-        for check, value in zip(checks, values, strict=True):
+        for check, value in zip(checks[len(fields) - kept :], values[len(fields) - kept :], strict=True):
             fields.append(check(value))
     except WireError as error:
         raise WireError(f"{cls.__name__}.{cls._fields[len(fields)]}: {error}") from error
     if len(fields) < len(cls._fields):  # an older version's shape, or fields that do not travel
         fields += [cls._field_defaults[name] for name in cls._fields[len(fields) :]]
     return tuple.__new__(cls, fields)
+
+
+@cache
+def _lead(checks: tuple[Check, ...]) -> tuple[type, ...]:
+    """The types of the numbers and flags at the front of a shape, which `build` checks at once."""
+    plain: dict[Check, type] = {number: int, flag: bool}
+    return tuple(map(plain.__getitem__, takewhile(plain.__contains__, checks)))
 
 
 def plain_fields(shape: Shape, message: Any) -> list[Any]:

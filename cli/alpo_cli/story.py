@@ -105,7 +105,7 @@ def _chapter(
 
 _OF_TERM = ("canvass", "candidate", "vote", "deferred", "election_cycle_ended")
 _COMINGS = ("serving", "stopping", "stopped", "stopping_itself")
-_OF_SERVER = (*_COMINGS, "handing_over", "leader_lost_majority", "passive")
+_OF_SERVER = (*_COMINGS, "handing_over", "leader_gives_up", "leader_lost_majority", "passive")
 _DISTURBANCES = ("slow_fsync", "second_leader", "timers_differ", "wrong_incarnation", "read_failed")
 
 
@@ -161,7 +161,8 @@ def gap(chapter: Chapter) -> tuple[int, str] | None:
     if chapter.heard is not None:
         return chapter.heard[0], f"server {before.leader} was last heard, by server {chapter.heard[1]}"
     for event in chapter.events:
-        if event.name in ("leader_lost_majority", "passive", "stopping") and event.server == before.leader:
+        ended = event.name in ("leader_gives_up", "leader_lost_majority", "passive", "stopping")
+        if ended and event.server == before.leader:
             return event.time_ms, f"server {before.leader} led no more"
     return None
 
@@ -237,6 +238,7 @@ _PHRASES: dict[str, Callable[[Fields], str]] = {
     "leader": _leader,
     "following": lambda f: f"follows server {f.get('leader')} in term {f.get('term')}",
     "passive": lambda f: f"leads no more (it knows of term {f.get('term')})",
+    "leader_gives_up": lambda f: f"stops leading term {f.get('term')}: damaged entry {f.get('id')} is in no other log",
     "leader_lost_majority": lambda f: f"hears no majority any more and stops leading term {f.get('term')}",
     "handing_over": lambda f: f"hands over to server {f.get('to')}",
     "expunge": _expunge,

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from cluster_kit import Cluster
-from damage_kit import append, cluster_of
+from damage_kit import append, cluster_of, is_copy
+from session_leader import CLIENT
 
 from alpo.core.inputs import Clean, DamageFound
+from alpo.core.messages import AppendRequest
 from alpo.core.ranks import State
 from alpo.core.replica import Replica
+from alpo.core.requests import Code, Refused
 
 
 def damage(cluster: Cluster, replica: Replica, *ids: int) -> None:
@@ -56,6 +59,28 @@ def test_a_leader_has_a_sound_one_lead() -> None:
     assert append(cluster, 11)
     named = [fields for _, id, name, fields in cluster.events if name == "damage_found" and id == leader.me.id]
     assert named == [{"ids": [3, 5], "count": 2}]
+
+
+def test_a_leader_whose_damaged_entry_nobody_else_has_lets_the_others_elect_one() -> None:
+    cluster = Cluster(3, tail_bytes_max=1)
+    cluster.elect()
+    assert append(cluster, 1)
+    leader = cluster.elect()
+    cluster.catches = lambda envelope: isinstance(envelope.message, AppendRequest) and bool(envelope.message.entries)
+    lost = cluster.append(CLIENT, 2, b"2")
+    lost_id = leader.log.last_id
+    for serial in (3, 4):
+        cluster.run(0.1)
+        cluster.append(CLIENT, serial, b"%d" % serial)
+    assert leader.state is State.LEADER and leader.log.entry(lost_id) is None, "its only copy is on disk"
+    cluster.catches = is_copy
+    damage(cluster, leader, lost_id)
+    reply = cluster.reply_to(lost)
+    assert isinstance(reply, Refused) and reply.code is Code.LOST_LEADERSHIP
+    cluster.run(3.0)
+    assert cluster.leader is not None and cluster.leader is not leader
+    assert append(cluster, 2)
+    assert leader.log.last_id == cluster.leader.log.last_id, "what it alone had is expunged"
 
 
 def test_it_cleans_nothing() -> None:

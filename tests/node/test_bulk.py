@@ -35,11 +35,11 @@ class Log:
     def __init__(self) -> None:
         self.last_id = 7
 
-        self.bulk = Bulk(10_000, lambda: self.last_id)
+        self.bulk = Bulk(10_000, self.last_id)
 
     def grow(self, bulk: Bulk | None = None) -> None:
         self.last_id += 1
-        (bulk or self.bulk).notice()
+        (bulk or self.bulk).notice(self.last_id, trio.current_time())
 
 
 async def held_s(bulk: Bulk, weight: int = 500) -> float:
@@ -53,7 +53,7 @@ async def held_s(bulk: Bulk, weight: int = 500) -> float:
 async def test_pages_are_small_and_held_up_while_appends_come_and_for_a_while_after(autojump_clock: MockClock) -> None:
     log = Log()
     bulk = log.bulk
-    bulk.notice()
+    bulk.notice(log.last_id, trio.current_time())
     assert [await held_s(bulk) for _ in range(3)] == [0, 0, 0]
     assert bulk.size(COLUMNS, 1 << 20) == LARGE
     log.grow()
@@ -61,7 +61,7 @@ async def test_pages_are_small_and_held_up_while_appends_come_and_for_a_while_af
     assert bulk.size(COLUMNS, 10) == Size(10, BUSY_PAGE_ROWS)
     assert [await held_s(bulk) for _ in range(3)] == pytest.approx([0, 0.05, 0.05])
     await trio.sleep(BUSY_S)
-    bulk.notice()
+    bulk.notice(log.last_id, trio.current_time())
     assert [await held_s(bulk) for _ in range(3)] == [0, 0, 0]
     assert bulk.size(COLUMNS, 1 << 20) == LARGE
 
@@ -85,7 +85,7 @@ async def test_without_a_bound_and_for_other_reads_pages_are_large(
     ask: Read | ReadColumns, autojump_clock: MockClock,
 ) -> None:
     log = Log()
-    bulk = Bulk(0, lambda: log.last_id) if ask is COLUMNS else log.bulk
+    bulk = Bulk(0, log.last_id) if ask is COLUMNS else log.bulk
     log.grow(bulk)
     assert bulk.size(ask, 1 << 20) == LARGE
     if ask is COLUMNS:

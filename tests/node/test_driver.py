@@ -3,91 +3,18 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import trio
+from driver_kit import Recorder, Told, envelope, write
 from node_rig import until
 
 from alpo.core.disk import Load, Write
 from alpo.core.inputs import Persisted, Stop, Tick
-from alpo.core.members import Identity
-from alpo.core.messages import Envelope, HandOver
 from alpo.core.ready import Alarm, OutOfOrder, Ready
-from alpo.core.replica import Replica
 from alpo.core.requests import Initialised
-from alpo.node.driver import Driver
 from alpo.storage.writer import After
-
-FAR_S = 1e9
-
-
-def envelope(term: int) -> Envelope:
-    return Envelope(b"", Identity(1, b"a" * 16), Identity(2, b"b" * 16), HandOver(term))
-
-
-def write(number: int) -> Write:
-    return Write(number, 1, 0, None, [], [], 0, 0)
-
-
-class Told:
-    """A replica that answers every step with the next of ``script``, and records what it was given."""
-
-    def __init__(self, *script: Ready) -> None:
-        self.script = list(script)
-        self.steps: list[list[Any]] = []
-        self.inflight_bytes = 0
-        self.waits: tuple[type, ...] = ()
-
-    @property
-    def ticks(self) -> int:
-        """So many inputs were ticks. (Inputs without fields are all equal.)"""
-        return [type(item) for step in self.steps for item in step].count(Tick)
-
-    def can_wait(self, item: object) -> bool:
-        return isinstance(item, self.waits)
-
-    def start(self, _now_s: float, _wall_ms: int) -> Ready:
-        return Ready(deadline_s=FAR_S)
-
-    def step(self, inputs: Any, _now_s: float, _wall_ms: int) -> Ready:
-        self.steps.append(list(inputs))
-        ready = self.script.pop(0) if self.script else Ready(deadline_s=FAR_S)
-        ready.deadline_s = ready.deadline_s or FAR_S
-        return ready
-
-
-class Recorder:
-    """Everything that a driver does, in order."""
-
-    def __init__(self, replica: Told) -> None:
-        self.did: list[tuple[str, Any]] = []
-        self.submitted: list[tuple[int, After]] = []
-        self.driver = Driver(
-            cast(Replica, replica),
-            submit=self._submit,
-            send=self._send,
-            prepare=lambda envelopes: lambda: self._send(envelopes),
-            load=lambda load: self.did.append(("load", load)),
-            inflight_bytes_max=100,
-        )
-        self.driver.start()
-
-    def _send(self, envelopes: Sequence[Envelope]) -> None:
-        self.did.append(("send", [getattr(e.message, "term", None) for e in envelopes]))
-
-    def _submit(self, write: Write, after: After) -> None:
-        self.did.append(("write", write.number))
-        self.submitted.append((write.number, after))
-
-    def commit(self, number: int) -> None:
-        """What the writer's thread does once every write up to ``number`` is on disk."""
-        while self.submitted and self.submitted[0][0] <= number:
-            _, after = self.submitted.pop(0)
-            if after is not None:
-                after()
-        self.driver.durable(number)
 
 
 @pytest.mark.trio

@@ -9,7 +9,9 @@ import pytest
 import trio
 from node_rig import until
 
-from alpo.node.link import Link, LinkClosed
+from alpo.node.link import Body, Link, LinkClosed
+from alpo.node.poller import Poller
+from alpo.wire.codec import WireError
 from alpo.wire.framing import HELLO_BYTES_MAX, FrameError, FrameReader, frame
 
 
@@ -171,3 +173,72 @@ async def test_a_closed_link_takes_nothing_from_a_thread() -> None:
         await trio.to_thread.run_sync(link.push_from_thread, frame(b"late"))
         await trio.lowlevel.wait_readable(other)
         assert other.recv(1) == b""
+
+
+@pytest.mark.trio
+async def test_frames_are_delivered_in_groups_while_there_is_room_until_the_end() -> None:
+    link, other = pair()
+    groups: list[list[bytes]] = []
+    passes: list[int] = []
+    poller = Poller(lambda: passes.append(len(groups)))
+    room = trio.Event()
+
+    def take(bodies: list[Body]) -> bool:
+        groups.append([bytes(body) for body in bodies])
+        return len(groups) != 2
+
+    async def receive() -> None:
+        with pytest.raises(LinkClosed, match="closed by the other side"):
+            await link.deliver(poller, take, room.wait)
+        ended.set()
+
+    ended = trio.Event()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(poller.run)
+        nursery.start_soon(receive)
+        with other:
+            other.send(frame(b"a") + frame(b"b") + frame(b"c")[:5])
+            await until(lambda: len(groups) == 1)
+            other.send(frame(b"c")[5:])
+            await until(lambda: len(groups) == 2)
+            other.send(frame(b"d"))
+            await trio.testing.wait_all_tasks_blocked()
+            assert groups == [[b"a", b"b"], [b"c"]], "there is no room"
+            count = len(passes)
+            await trio.testing.wait_all_tasks_blocked()
+            assert len(passes) == count, "what is not read wakes nobody"
+            room.set()
+            await until(lambda: groups[2:] == [[b"d"]])
+        await ended.wait()
+        assert not poller._selector.get_map(), "a closed socket is watched no more"
+        nursery.cancel_scope.cancel()
+    assert set(passes) >= {1, 2, 3}, "after every pass"
+    poller.close()
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("how", ["damaged", "refused", "closed here"])
+async def test_delivery_ends_with_the_error_that_ends_the_connection(how: str) -> None:
+    link, other = pair()
+    poller = Poller(lambda: None)
+
+    def take(bodies: list[Body]) -> bool:
+        raise WireError("no message")
+
+    with other:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(poller.run)
+            other.send(frame(b"a") if how == "refused" else b"\xff" * 40)
+            if how == "closed here":
+                nursery.start_soon(_close, link)
+            error = {"damaged": FrameError, "refused": WireError, "closed here": LinkClosed}[how]
+            with pytest.raises(error):
+                await link.deliver(poller, take, trio.lowlevel.checkpoint)
+            assert not poller._selector.get_map()
+            nursery.cancel_scope.cancel()
+    link.close("done")
+    poller.close()
+
+
+async def _close(link: Link) -> None:
+    link.close("closed here")

@@ -13,6 +13,7 @@ from alpo.core.members import Identity, Member, MemberList, Role
 from alpo.node.driver import Driver
 from alpo.node.link import LinkClosed
 from alpo.node.peers import Peer, Peers
+from alpo.node.poller import Poller
 from alpo.node.routes import Ourselves, Route, Routes
 
 OLD, NEW, OTHER = b"o" * 16, b"n" * 16, b"x" * 16
@@ -31,7 +32,7 @@ class Line:
     async def drain(self) -> None:
         await trio.sleep_forever()
 
-    async def receive(self) -> list[bytes]:
+    async def deliver(self, *_: object) -> None:
         await trio.sleep(1)
         self._found.append(self._peer.trouble)
         raise LinkClosed("the other side closed the connection")
@@ -42,10 +43,14 @@ def peers_of(member: Member) -> Peers:
     replica = SimpleNamespace(
         members=SimpleNamespace(latest=latest, identity=latest.identity_of),
         leadership=None, asked_id=0, asked_address=lambda id: "", address_of=lambda id: LISTED, status_text="VOTING",
-        first_start=SimpleNamespace(started=True), cluster=b"c" * 16,
+        first_start=SimpleNamespace(started=True), cluster=b"c" * 16, out=SimpleNamespace(cluster=b"c" * 16),
     )
-    driver = SimpleNamespace(replica=replica, post=lambda item: None, kick=lambda: None, note=lambda *_, **__: None)
-    return Peers(Ourselves(ME, "10.0.0.1:7100", (100, 500, 25)), cast(Driver, driver), Routes(), {3: CONFIGURED})
+    driver = SimpleNamespace(
+        replica=replica, clock_s=trio.current_time, post=lambda item: None, kick=lambda **_: None,
+        note=lambda *_, **__: None,
+    )
+    us, poller = Ourselves(ME, "10.0.0.1:7100", (100, 500, 25)), Poller(lambda: None)
+    return Peers(us, cast(Driver, driver), poller, Routes(), {3: CONFIGURED})
 
 
 async def troubles(peers: Peers, monkeypatch: pytest.MonkeyPatch, answers: bytes) -> list[str]:

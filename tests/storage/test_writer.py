@@ -5,76 +5,22 @@ from __future__ import annotations
 import math
 import threading
 from collections import deque
-from collections.abc import Sequence
 from functools import partial
 
 import pytest
 from store_kit import SERVER, LogBuilder, SqliteBench, unexpected, write
+from writer_kit import WAIT_S, GatedStore, Rig, some_writes
 
-from alpo.core.disk import Write
 from alpo.storage import writer as writer_module
 from alpo.storage.interface import Rest, StoreError, StoreFull
 from alpo.storage.memory import MemoryStore
 from alpo.storage.writer import Writer
 
-WAIT_S = 30
-
-
-class GatedStore(MemoryStore):
-    """Each commit waits to be let through; notes its groups and checkpoints."""
-
-    def __init__(self) -> None:
-        super().__init__(SERVER)
-        self.began = threading.Semaphore(0)
-        self.gate = threading.Semaphore(0)
-        self.groups: list[list[int]] = []
-        self.idle = threading.Event()
-        self.checkpoints: list[Rest] = []
-        self.tidy_after = 1
-        self.again_s = 0.001
-        self.error: Exception | None = None
-
-    def commit(self, writes: Sequence[Write]) -> None:
-        self.began.release()
-        assert self.gate.acquire(timeout=WAIT_S)
-        if self.error is not None:
-            raise self.error
-        super().commit(writes)
-        self.groups.append([w.number for w in writes])
-
-    def checkpoint(self, rest: Rest) -> float | None:
-        self.checkpoints.append(rest)
-        if self.checkpoints.count(Rest.IDLE) >= self.tidy_after:
-            self.idle.set()
-            return None
-        return self.again_s
-
-
-class Rig:
-    def __init__(self, store: MemoryStore) -> None:
-        self.done: list[tuple[int, int]] = []
-        self.failures: list[BaseException] = []
-        self.failed = threading.Event()
-        self.store = store
-        self.writer = Writer(store, self._note, self._fail)
-
-    def _note(self, number: int) -> None:
-        self.done.append((number, self.store.boot().last_id))
-
-    def _fail(self, error: BaseException) -> None:
-        self.failures.append(error)
-        self.failed.set()
-
-
-def _writes(count: int, entries: int = 1, size: int | None = None) -> list[Write]:
-    log = LogBuilder()
-    return [write(log.datas(entries, size=size), runs=[] if n else [(1, 1)]) for n in range(count)]
-
 
 def test_what_gathers_during_a_commit_is_one_commit_and_done_means_committed() -> None:
     store = GatedStore()
     rig = Rig(store)
-    writes = _writes(50)
+    writes = some_writes(50)
     rig.writer.submit(writes[0])
     assert store.began.acquire(timeout=WAIT_S)
     for one in writes[1:]:
@@ -98,7 +44,7 @@ def test_what_comes_after_a_write_comes_after_its_commit_in_order() -> None:
     def note(number: int) -> None:
         did.append((number, len(store.groups), len(rig.done)))
 
-    writes = _writes(4)
+    writes = some_writes(4)
     for number, one in enumerate(writes):
         rig.writer.submit(one, partial(note, number))
     assert store.began.acquire(timeout=WAIT_S)
@@ -117,7 +63,7 @@ def test_a_commit_is_bounded(monkeypatch: pytest.MonkeyPatch, bound: str) -> Non
     monkeypatch.setattr(writer_module, bound, 30 if bound == "COMMIT_ENTRIES_MAX" else 3000)
     store = GatedStore()
     rig = Rig(store)
-    writes = _writes(25, entries=10, size=100)
+    writes = some_writes(25, entries=10, size=100)
     rig.writer.submit(writes[0])
     assert store.began.acquire(timeout=WAIT_S)
     for one in writes[1:]:
@@ -133,7 +79,7 @@ def test_a_commit_is_bounded(monkeypatch: pytest.MonkeyPatch, bound: str) -> Non
 def test_a_failure_is_told_once_and_ends_all_writing() -> None:
     store = GatedStore()
     rig = Rig(store)
-    writes = _writes(5)
+    writes = some_writes(5)
     store.error = StoreError("no disk")
     rig.writer.submit(writes[0])
     store.gate.release()
@@ -156,7 +102,7 @@ def test_an_unforeseen_error_is_told_too() -> None:
     store = GatedStore()
     rig = Rig(store)
     store.error = ZeroDivisionError()
-    rig.writer.submit(_writes(1)[0])
+    rig.writer.submit(some_writes(1)[0])
     store.gate.release()
     assert rig.failed.wait(WAIT_S)
     rig.writer.close()
@@ -169,7 +115,7 @@ def test_a_failing_checkpoint_is_a_failure() -> None:
             raise StoreError("no disk")
 
     rig = Rig(Broken(SERVER))
-    rig.writer.submit(_writes(1)[0])
+    rig.writer.submit(some_writes(1)[0])
     assert rig.failed.wait(WAIT_S)
     rig.writer.close()
     assert len(rig.done) == 1
@@ -179,7 +125,7 @@ def test_a_full_disk_is_waited_for_and_nothing_passes_what_waits(monkeypatch: py
     monkeypatch.setattr(writer_module, "FULL_MAX_S", 0.001)
     store = GatedStore()
     rig = Rig(store)
-    writes = _writes(3)
+    writes = some_writes(3)
     store.error = StoreFull("no room")
     told: list[str] = []
     rig.writer.watch(math.inf, lambda *slow: None, lambda: told.append(rig.writer.stats.full))
@@ -204,7 +150,7 @@ def test_a_writer_that_waits_for_room_can_be_closed() -> None:
     store = GatedStore()
     rig = Rig(store)
     store.error = StoreFull("no room")
-    for one in _writes(3):
+    for one in some_writes(3):
         rig.writer.submit(one)
     for _ in range(100):
         store.gate.release()
@@ -220,7 +166,7 @@ def test_a_checkpoint_on_a_full_disk_can_wait() -> None:
             raise StoreFull("no room")
 
     rig = Rig(Full(SERVER))
-    for one in _writes(3):
+    for one in some_writes(3):
         rig.writer.submit(one)
     rig.writer.close()
     assert rig.done[-1][1] == 3 and rig.failures == []
@@ -235,7 +181,7 @@ def test_idle_it_tidies_up_until_nothing_is_left(monkeypatch: pytest.MonkeyPatch
     store.idle.clear()
     store.tidy_after = 5
     store.gate.release()
-    rig.writer.submit(_writes(1)[0])
+    rig.writer.submit(some_writes(1)[0])
     assert store.idle.wait(WAIT_S)
     rig.writer.close()
     assert store.checkpoints == [Rest.IDLE] * 3 + [Rest.LULL] + [Rest.IDLE] * 2
@@ -251,7 +197,7 @@ def test_asked_to_give_back_it_wakes_the_store_and_drops_no_write(monkeypatch: p
     store.idle.clear()
     rig.writer.give_back()
     assert store.idle.wait(WAIT_S), "it slept, with nothing left to do"
-    writes = _writes(3)
+    writes = some_writes(3)
     rig.writer.submit(writes[0])
     assert store.began.acquire(timeout=WAIT_S)
     for one in writes[1:]:

@@ -23,7 +23,7 @@ from alpo.storage.events import FIELDS_CHARS_MAX
 from alpo.wire import client_codec, codec, peer_codec
 from alpo.wire import requests as r
 from alpo.wire.framing import FrameReader
-from alpo.wire.shapes import WireError
+from alpo.wire.packing import WireError
 
 ints = st.integers(0, 2**63 - 1)
 texts = st.text(st.characters(codec="utf-8"), max_size=30)  # at most 120 bytes

@@ -14,8 +14,8 @@ from alpo.core.runs import parts, seal_appends
 from alpo.wire.codec import decode_server, encode
 from alpo.wire.column_pages import PageColumns, pack_page, unpack_page
 from alpo.wire.framing import HEADER_BYTES
+from alpo.wire.packing import WireError
 from alpo.wire.requests import RUNS_VERSION, ColumnPage
-from alpo.wire.shapes import WireError
 
 ints = st.integers(0, 2**63 - 1)
 rows = st.lists(

@@ -122,10 +122,11 @@ class SessionTable(SessionState):
     def _room(self, session: Session | None, wanted: int, guaranteed_id: int) -> int:
         """The number of the ``wanted`` new serials that may be appended now: all that are not guaranteed must stay
         remembered."""
-        room = self.settings.window_total - self._flying_above(guaranteed_id)
+        flying = self._flying_above(guaranteed_id)
+        room = self.settings.window_total - flying
         window = self.settings.window
-        held = session.held if session is not None else 0
-        if session is not None and held + wanted > window:
+        # only the session's own count, and they are at most all that fly
+        if session is not None and session.held + wanted > window < flying + wanted:
             slots = session.slots
             recent = slots[bisect_left(slots, guaranteed_id + 1, key=_id_of) :]
             room = min(room, window - sum(serials_of(slot[4]) for slot in recent))

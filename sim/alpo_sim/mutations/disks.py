@@ -87,7 +87,8 @@ DISKS = (
     Mutation(
         "P56", "R31", "a server whose disk is damaged accepts on",
         "an entry is called guaranteed that too few disks hold",
-        (edit(Damage, "sound", ("min(id, self._first - 1) if self.binds else id", "id")),), _DAMAGED, ("damage",),
+        (edit(Damage, "sound", ("min(id, self.first_id - 1) if self.first_id and self.binds else id", "id")),),
+        _DAMAGED, ("damage",),
     ),
     Mutation(
         "P57", "R31", "a server whose disk was damaged is never sound again",
