@@ -54,7 +54,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Figures:
-    """Results: payloads a second, latencies in ms, and bytes for each byte of payload that the leader wrote and keeps."""
+    """Results: payloads a second, latencies in ms, bytes written and kept for each byte of payload by the leader."""
 
     point: Point
     per_s: float
