@@ -117,7 +117,7 @@ class Appender(Living):
         else:
             need_append(serial, None)
             handle = self._session.append(parcel, serial, sparse, deadline_s)
-        if self._writer.parked and not (awaited and not self._session.line):
+        if self._writer.parked and not (awaited and not self._session.line.handles):
             self._writer.ring()
         if self._watch.parked:
             self._watch.ring()
@@ -323,7 +323,7 @@ class Appender(Living):
 
     def _begin_wait(self) -> Event:
         """Give a handle's first waiter its event; send at once if nothing is under way, else let a group gather."""
-        if not self._session.line:
+        if not self._session.line.handles:
             self._pump()
         return self._new_event()
 
@@ -332,10 +332,10 @@ class Appender(Living):
         connection, session = self._connection, self._session
         if connection is None or connection.backlog or connection.closed:
             return
-        if not session.line:
+        if not session.line.handles:
             self._heard_s = self._clock()
         try:
-            while (append := session.next_append()) is not None:
+            while session.has_more and (append := session.next_append()) is not None:
                 connection.send_now(encode(append, connection.version))
                 if connection.backlog:
                     self._writer.ring()

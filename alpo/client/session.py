@@ -93,7 +93,12 @@ class Session:
     @property
     def idle(self) -> bool:
         """True if nothing is queued and nothing unresolved."""
-        return not self.queue and not self.line
+        return not self.queue.handles and not self.line.handles
+
+    @property
+    def has_more(self) -> bool:
+        """True if something was not sent on this connection."""
+        return bool(self.queue.handles) or self.line.sent < len(self.line.handles)
 
     @property
     def told(self) -> bool:
@@ -154,8 +159,7 @@ class Session:
         """Begin to give serials, after ``last_serial``: the session is open (R22), or a random id was made."""
         self.client, self.epoch, self.opened_last = client, epoch, last_serial
         self.next_serial = last_serial + 1
-        self._touched = False
-        self.ready = True
+        self._touched, self.ready = False, True
 
     def refuse_all(self, error: AlpoError) -> None:
         """Fail all queued appends: the session could not be opened. Later appends try again."""
@@ -168,14 +172,14 @@ class Session:
         """The next frame's worth to send on this connection; None if there is nothing, or no room in the window."""
         if self.stalled is not None:
             return None
-        if self.line.sent < len(self.line):
+        if self.line.sent < len(self.line.handles):
             again = self.line.send_again(RUN_BYTES_MAX)
             if again:
                 sparse = self.named and self._alone_before is not None and again[0].sparse
                 return self._frame(again[0].serial, sparse, [h.parcel.item for h in again])
         if not self.ready or self._alone_before is not None:
             return None
-        while self.queue:
+        while self.queue.handles:
             wanted = self.queue.handles[0].wanted
             if wanted == 0 or wanted == self.next_serial:
                 return self._next_run()
@@ -390,7 +394,7 @@ class Session:
         self._after_pop()
 
     def _after_pop(self) -> None:
-        if not self.line:
+        if not self.line.handles:
             self._alone_before = None
-        elif self.line[0].state & RESOLVED:
+        elif self.line.handles[0].state & RESOLVED:
             self._pop_resolved()

@@ -89,7 +89,8 @@ class Serving:
         size_bytes = r.append_entries(entries)
         self.inflight_bytes += size_bytes
         if not together:
-            reply = Appended(run.origin, run.client, part.serial, [e[7] for e in entries], False)
+            lsns = [e[7] for e in entries] if len(entries) > 1 else range(entries[0][7], entries[0][7] + 1)
+            reply = Appended(run.origin, run.client, part.serial, lsns, False)
             self._waiting.append(Waiting(r.log.last_id, reply, True, size_bytes))
             return
         for entry in entries:

@@ -62,23 +62,12 @@ class Asker(Protocol):
     def flush(self) -> None: ...
 
 
-class _PassEnd(trio.abc.Instrument):
-    """Trio instrument that calls ``notice`` whenever nothing is left to run in the event loop's present pass.
-    ``notice`` must not raise."""
-
-    def __init__(self, notice: Callable[[], None]) -> None:
-        self._notice = notice
-
-    def before_io_wait(self, timeout: float) -> None:
-        self._notice()
-
-
 def wall_ms() -> int:
     """The wall clock in ms since the epoch."""
     return time.time_ns() // 1_000_000
 
 
-class Driver:
+class Driver(trio.abc.Instrument):
     """Driver of one replica. All methods are for the Trio thread, except `durable` and those that say so."""
 
     def __init__(
@@ -106,6 +95,7 @@ class Driver:
         self.now_s = 0.0
         self._inbox: list[Input] = []
         self._inbox_bytes = 0
+        self._was_full = False  # somebody was told so, and may wait for room
         self._appends = 0  # clients' requests to append in the inbox
         self._urgent = False
         self._lone_writes = 0  # in a row; see `_is_lone`
@@ -143,7 +133,10 @@ class Driver:
     @property
     def full(self) -> bool:
         """True if so many bytes are not yet guaranteed that no client may be read from."""
-        return self._inbox_bytes + self.replica.inflight_bytes > self.inflight_bytes_max
+        if self._inbox_bytes + self.replica.inflight_bytes <= self.inflight_bytes_max:
+            return False
+        self._was_full = True
+        return True
 
     def post(self, item: Input, size_bytes: int = 0) -> None:
         """Queue an input for the next step; call `kick` after posting all that arrived together."""
@@ -205,7 +198,8 @@ class Driver:
         self._set_deadline(ready.deadline_s, ready.write is not None)
         if ready.may_stop:
             self.may_stop.set()
-        if self.room and not self.full:
+        if self._was_full and not self.full:
+            self._was_full = False
             self.room.unpark_all()
         for notice in self.after_step:
             notice()
@@ -259,11 +253,13 @@ class Driver:
             for write, after in writes:
                 self._submit(write, after)
 
-    def _end_pass(self) -> None:
-        try:
-            self._hand_over()
-        except Exception as error:  # Trio would log it and remove the instrument
-            self._token.run_sync_soon(self.failed, error)
+    def before_io_wait(self, timeout: float) -> None:
+        """Hand the writes over: nothing is left to run in the event loop's present pass. Called by Trio."""
+        if self._writes:
+            try:
+                self._hand_over()
+            except Exception as error:  # Trio would log it and remove the instrument
+                self._token.run_sync_soon(self.failed, error)
 
     # -- the writer's reports ---------------------------------------------------------------------------
 
@@ -329,8 +325,7 @@ class Driver:
     async def run(self) -> None:
         """Step what was collected while a write was under way. Run in a task of its own, with `keep_time` in
         another."""
-        pass_end = _PassEnd(self._end_pass)
-        trio.lowlevel.add_instrument(pass_end)
+        trio.lowlevel.add_instrument(self)
         self._running = True
         try:
             while True:
@@ -339,7 +334,7 @@ class Driver:
                 self.pump()
         finally:
             self._running = False
-            trio.lowlevel.remove_instrument(pass_end)
+            trio.lowlevel.remove_instrument(self)
             self._hand_over()
 
     async def keep_time(self) -> None:

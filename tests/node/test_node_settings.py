@@ -47,7 +47,7 @@ async def test_a_batch_over_the_limit_of_before_and_of_after_reaches_members_and
     async with rig(2) as r:
         await ask_leader(r, q.ChangeSettings(1, (("batch_bytes_max", 8 * MIB, 20 * MIB),)), q.SettingsAre)
         appended = await ask_leader(r, append(random_id(), 1, (19, BATCH)), q.Appended)
-        assert appended.lsns == [1]
+        assert list(appended.lsns) == [1]
         await ask_leader(r, q.ChangeSettings(1, (("batch_bytes_max", 20 * MIB, MIB),)), q.SettingsAre)
         await until(lambda: all(node.listener._told_limits[1] == MIB for node in r.nodes))
         for address in r.addresses:
