@@ -6,6 +6,7 @@ import random
 import threading
 from collections.abc import Sequence
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 from store_kit import SERVER
@@ -43,6 +44,10 @@ class Watched(MemoryStore):
         self.rests.append(rest)
         self.used.release()
         return None
+
+
+def _is_done(rig: Rig, one: Write) -> bool:
+    return bool(rig.done) and rig.done[-1][0] == one.number
 
 
 def test_a_write_behind_which_nothing_waits_is_committed_where_it_is_submitted() -> None:
@@ -113,17 +118,52 @@ def test_the_store_has_one_user_at_a_time_and_the_thread_tidies_up() -> None:
     writes = some_writes(400)
     here = 0
 
-    def done(one: Write) -> bool:
-        return bool(rig.done) and rig.done[-1][0] == one.number
-
     for one in writes:
         if rng.random() < 0.7 and rig.writer.commit_here(one):
             here += 1
         else:
             rig.writer.submit(one)
             if rng.random() < 0.7:
-                wait_for(partial(done, one))
-    wait_for(partial(done, writes[-1]))
+                wait_for(partial(_is_done, rig, one))
+    wait_for(partial(_is_done, rig, writes[-1]))
     rig.writer.close()
     assert store.numbers == [one.number for one in writes]
     assert here > writer_module.TIDY_COMMITS and Rest.LULL in store.rests and not rig.failures
+
+
+class Stalling(Watched):
+    """Its commits take 0.2 ms, and now and then 20, 400 or 1,500: on a clock of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_s = 0.0
+        self.rng = random.Random(2)
+        self.took: list[tuple[int, float]] = []  # thread, seconds
+        self.stalls = True
+
+    def commit(self, writes: Sequence[Write]) -> None:
+        super().commit(writes)
+        stalls = self.stalls and self.rng.random() < 0.1
+        took_s = self.rng.choice((0.02, 0.4, 1.5)) if stalls else 0.0002
+        self.now_s += took_s
+        self.took.append((threading.get_ident(), took_s))
+
+
+def test_a_stalling_disk_holds_up_the_thread_that_submits_for_one_commit_and_not_for_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = Stalling()
+    monkeypatch.setattr(writer_module, "time", SimpleNamespace(perf_counter=lambda: store.now_s))
+    rig = Rig(store)
+    writes = some_writes(500)
+    for number, one in enumerate(writes):
+        store.stalls = number < 400
+        if not rig.writer.commit_here(one):
+            rig.writer.submit(one)
+        wait_for(partial(_is_done, rig, one))
+    rig.writer.close()
+    me = threading.get_ident()
+    here = [(n, took_s) for n, (thread, took_s) in enumerate(store.took) if thread == me]
+    slow = [n for n, took_s in here if took_s > 0.01]
+    assert len(slow) > 3 and all(store.took[n + 1][0] != me for n in slow)
+    assert store.took[-1][0] == me, "the disk is quick again"
