@@ -40,7 +40,8 @@ class Replication:
         self._voters: list[Progress] = []  # those of the voters
         self._replicas: list[Progress] = []  # those of voters and learners
         self.marks_due_s = float("inf")  # when a raised mark is sent alone, monotonic seconds
-        self._quiet_until_s = 0.0  # `tick` has nothing to do before, monotonic seconds
+        #: The time before which `tick` has nothing to do, monotonic seconds.
+        self.quiet_until_s = 0.0
         self.sync_members()
 
     def sync_members(self) -> None:
@@ -55,7 +56,7 @@ class Replication:
                 peer.parting_until_s = peer.parting_until_s or r.now_s + PARTING_TIMEOUTS * r.cfg.election_timeout_s
             else:
                 del self.peers[id]
-        self._quiet_until_s = r.now_s
+        self.quiet_until_s = r.now_s
         for id, member in wanted.items():
             if id not in self.peers:
                 self.peers[id] = Progress(member.identity, r.log.last_id + 1, r.now_s)
@@ -173,7 +174,7 @@ class Replication:
     def tick(self) -> None:
         """Send heartbeats that are due, resend what stays unanswered, step down if a majority is silent (R15)."""
         r, cfg = self._r, self._r.cfg
-        if r.now_s < self._quiet_until_s:
+        if r.now_s < self.quiet_until_s:
             return
         for peer in self.peers.values():
             if peer.in_flight and r.now_s - peer.waiting_since_s >= cfg.election_timeout_s:
@@ -187,7 +188,7 @@ class Replication:
         if not self.heard_majority():
             r.out.event("leader_lost_majority", term=r.term)
             r.become_passive()
-        self._quiet_until_s = self._next_tick_s()
+        self.quiet_until_s = self._next_tick_s()
 
     def _next_tick_s(self) -> float:
         """The time before which `tick` has nothing to do, monotonic seconds: what is sent and heard until then only

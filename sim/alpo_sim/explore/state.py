@@ -43,18 +43,22 @@ LEFT_OUT = {
         "settings",  # fixed
         "watch",  # as of the last step: what the replica itself says
     ),
-    "Outbox": ("me", "ready", "_needed", "_expunge_from", "_entries", "_runs", "_bodies_bytes", "_start"),  # one step's
+    "Outbox": (
+        "me", "ready", "_needed", "_expunge_from", "_entries", "_runs", "_bodies_bytes", "_start",  # one step's
+        "hard_durable",  # derived
+    ),
+    "Damage": ("first_id",),  # derived
     "Log": (
         "tail_bytes_max", "_run_ids", "_tail_bytes", "_groups", "_slices", "writing_bytes",  # derived, or caches
         "last_time_ms",  # no time passes
     ),
     "Members": ("me", "latest", "i_vote", "may_stand", "_other_voters", "_other_replicas"),  # derived
-    "Replication": ("began_s", "_voters", "_replicas"),
+    "Replication": ("began_s", "_voters", "_replicas", "quiet_until_s"),
     "Changes": ("addresses_changed",),  # nobody moves
     "Newcomers": ("ask_again_s",),
     "Progress": ("sent_s", "waiting_since_s", "sent_fully_id", "in_flight_bytes"),
-    "FirstStart": ("digest", "waits_for", "ask_again_s"),
-    "Election": ("timer_s",),
+    "FirstStart": ("digest", "waits_for", "ask_again_s", "started"),
+    "Election": ("timer_s", "_counted"),
     "Round": ("ends_s",),
     "Cycle": ("ends_s", "ask_again_s"),
     "SessionTable": (

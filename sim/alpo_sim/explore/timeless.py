@@ -133,7 +133,7 @@ def stop_clocks(host: Host) -> None:
     r.first_start.ask_again_s = NEVER_S
     leadership = r.leadership
     if leadership is not None:
-        leadership.began_s = NOW_S
+        leadership.began_s = leadership.quiet_until_s = NOW_S
         if leadership.marks_due_s != NEVER_S:
             leadership.marks_due_s = LATER_S
         for peer in leadership.peers.values():
