@@ -65,8 +65,8 @@ class Disks:
 
     def advance(self, replication: Replication) -> None:
         """Hand over to another voter if this leader's disk is low or damaged and as many others as a majority have
-        space: to one at a time, an election timeout for each. If nobody can be brought up to date, because an entry is
-        lost, become passive: the others elect a leader without this server (R31)."""
+        space: to one at a time, an election timeout for each. If they cannot be brought up to date, because an entry
+        cannot be read, become passive: they elect a leader without this server (R31)."""
         r = self._r
         why = "low on disk space" if self.room is not Room.PLENTY else "damaged" if self._damage.ids else ""
         if not why or not r.serves:
@@ -87,7 +87,7 @@ class Disks:
             r.out.event("handing_over", term=r.term, to=best.who.id, why=why)
 
     def _is_lost(self, id: int, others: list[Progress]) -> bool:
-        """True if entry ``id``, damaged on this disk, is in nobody's log but ours: it was never guaranteed, and can be
-        sent to nobody."""
+        """True if entry ``id``, damaged on this disk, can be sent to nobody and ``others`` are not known to have it. It
+        was never guaranteed, so they may elect a leader without it."""
         r = self._r
         return id > r.guaranteed_id and r.log.entry(id) is None and all(p.matched and p.match_id < id for p in others)

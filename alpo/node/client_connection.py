@@ -3,7 +3,7 @@
 Laws:
 
 * Everything that one pass of the event loop brought, over all connections, is posted before the driver is kicked;
-  everything that one group answers leaves in one send.
+  everything that one group answers leaves in one send. (Refusals made here leave at once.)
 * Data of a client that is not read from waits in the kernel's buffers, not in ours: a connection is read again only
   while it has few appends unanswered, the server few bytes in flight, and the client has read most of its answers.
 * An append too large is refused whole, before the core sees any of it.

@@ -4,7 +4,7 @@ Laws:
 
 * Only `pump` calls `Replica.step`. A step takes everything that was posted, so work is done per group.
 * `Ready.send` leaves before the write is handed to the writer. `Ready.send_after_write` is encoded and goes to the
-  writer with the write: the writer's thread sends it once the commit is done (R14), without waiting for the event loop.
+  writer with the write: the thread that commits sends it once the commit is done (R14), without waiting for the loop.
 * A lone small write, behind which nothing waits, is committed in the event loop's own thread, if the writer can.
 * Writes are handed over at the end of the event loop's pass, when it is about to release the GIL: a thread woken
   earlier would only wait for the GIL, and take a processor meanwhile.
@@ -14,8 +14,8 @@ Laws:
 * Clients' requests to append collect while others are not answered yet, until as many wait as are under way, something
   else has to be stepped (the acceptance that answers those, mostly), or `_GRAIN_S` is over: so groups form, and grow
   with the number of clients. The request of a client that is alone never waits.
-* While no write is under way, `pump` runs where inputs arrive, without a task switch. While one is, clients' requests
-  wait for the scheduler's next pass at least. (Peers' messages are groups already.)
+* `pump` runs where inputs arrive, without a task switch; what the poller brings is a group already. Other inputs wait
+  for the scheduler's next pass while a write is under way.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Driver(trio.abc.Instrument):
         self._stepping = False
         self._token = trio.lowlevel.current_trio_token()
         self._submitted = 0  # number of the last write handed to the writer
-        self._durable = 0  # number of the last write on disk; set by the writer's thread
+        self._durable = 0  # number of the last write on disk; set by the thread that committed it
         self._persisted = 0  # number of the last write reported to the replica
         self._report_wanted = False  # set first, then `_durable` is read; `durable` does it in reverse order
         self._awaited: list[tuple[int, trio.Event]] = []  # (write number, event to set when it is on disk)
@@ -225,11 +225,12 @@ class Driver(trio.abc.Instrument):
             self.on_mended([entry.id for entry in write.mended])
 
     def _is_lone(self, write: Write) -> bool:
-        """True if the write is a single small entry, and everything before it is guaranteed: nothing else is under way
-        at the leader."""
+        """True if the write is a single small entry and little else, and everything before it is guaranteed: nothing
+        else is under way at the leader."""
         entry = write.entries[0]
+        alone = write.table is None and write.base is None and write.install is None and write.expunge_from is None
         return (
-            len(write.entries) == 1 and entry.id - 1 <= self.replica.guaranteed_id and not write.mended
+            alone and len(write.entries) == 1 and entry.id - 1 <= self.replica.guaranteed_id and not write.mended
             and self.replica.inflight_bytes <= write.bodies_bytes <= _LONE_BYTES_MAX
         )
 
@@ -264,7 +265,7 @@ class Driver(trio.abc.Instrument):
     # -- the writer's reports ---------------------------------------------------------------------------
 
     def durable(self, number: int) -> None:
-        """Report that every write up to ``number`` is on disk. For the writer's thread."""
+        """Report that every write up to ``number`` is on disk. For the thread that committed it."""
         self._durable = number
         if self._report_wanted:
             with contextlib.suppress(trio.RunFinishedError):  # the server has stopped

@@ -74,7 +74,7 @@ EVENTS: dict[str, tuple[str, str]] = {
     "following": ("info", "it follows `leader` in `term`"),
     "passive": ("info", "it leads no more"),
     "handing_over": ("info", "it hands leadership to `to`"),
-    "leader_gives_up": ("warning", "it led, and an entry that nobody else has is damaged on its disk"),
+    "leader_gives_up": ("warning", "it led, and an entry that others need is damaged on its disk"),
     "leader_lost_majority": ("warning", "it led, and no majority answers it any more"),
     "second_leader": ("critical", "two servers claim to lead the same `term`: never to be seen; report it"),
     "expunge": ("info", "entries that were never guaranteed give way to the leader's"),

@@ -143,8 +143,12 @@ class Link:
         `WireError` that ``take`` raised."""
         self._take = take
         while not self.closed:
+            try:
+                poller.add(self._sock, self._deliver_some)
+            except OSError as error:  # the system watches no more sockets
+                self.close(str(error))
+                break
             self._paused, self._poller = trio.Event(), poller
-            poller.add(self._sock, self._deliver_some)
             try:
                 await self._paused.wait()
             finally:

@@ -78,7 +78,7 @@ class WriterLike(Protocol):
     def close(self) -> None: ...
 
 
-#: Makes the writer. Arguments: (done, failed), which the writer calls from its own thread.
+#: Makes the writer. Arguments: (done, failed); the writer calls ``failed`` from a thread of its own.
 MakeWriter = Callable[[Callable[[int], None], Callable[[BaseException], None]], WriterLike]
 
 
@@ -210,7 +210,7 @@ class Node:
             notify(f"STATUS={standing}")
 
     def _slow(self, token: trio.lowlevel.TrioToken, what: str, took_s: float, entries: int) -> None:
-        """Report a slow commit or checkpoint; called in the writer's thread."""
+        """Report a slow commit or checkpoint; called by whoever has the writer's turn."""
         limit_ms = round(SLOW_SHARE * self._cfg.election_timeout_s * 1000)
         _soon(token, functools.partial(
             self.driver.note, "slow_fsync", what=what, took_ms=round(took_s * 1000, 1),

@@ -52,7 +52,7 @@ def _plain(value: object) -> str:
 
 
 class EventKeeper:
-    """Queue of events to be written; used by the writer's thread only."""
+    """Queue of events to be written; used by whoever has the writer's turn."""
 
     def __init__(self) -> None:
         self._waiting: deque[EventRow] = deque(maxlen=PENDING_MAX)

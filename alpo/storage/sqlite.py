@@ -67,8 +67,8 @@ def _new_incarnation() -> bytes:
 
 
 class SqliteStore:
-    """Implementation of `interface.Store` in a directory. `commit`, `checkpoint` and `close` belong to the writer
-    thread."""
+    """Implementation of `interface.Store` in a directory. `commit`, `checkpoint` and `close` belong to whoever
+    has the writer's turn."""
 
     def __init__(self, path: Path, lock: DirectoryLock) -> None:
         """Open the file, for `open` only: the lock is held and the file was checked."""

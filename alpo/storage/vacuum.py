@@ -6,7 +6,7 @@ Laws:
 * Once more than half of the file is free, pages are given back until `KEEP_SHARE` of it is; on request, all are.
 * A step is one transaction of at most `STEP_PAGES_MAX` pages, fewer if a step takes longer than `STEP_S`. While writes
   come, `PACE` times as long as a step took passes before the next.
-* Only the writer's thread uses this, except for `ask`.
+* Only whoever has the writer's turn uses this, except for `ask`.
 """
 
 from __future__ import annotations

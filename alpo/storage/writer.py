@@ -110,7 +110,7 @@ class Writer:
         self._stopped = False
         self._turn = threading.Lock()
         self._submitted = self._committed = 0  # numbers of the last writes
-        self._here = 0  # commits by `commit_here` since the thread last tidied up
+        self._here, self._here_s = 0, -math.inf  # commits by `commit_here` since it woke the thread; time of the last
         self._resting = False  # True while the thread has nothing to do until it is woken
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="alpo-writer", daemon=True)
@@ -136,6 +136,8 @@ class Writer:
             self._store.commit([write])
             done_s = time.perf_counter()
             self._submitted = self._committed = write.number
+            self._here, self._here_s = self._here + 1, done_s
+            resting = self._resting
             self._count(len(write.entries), write.bodies_bytes, done_s - start_s, done_s)
         except StoreFull:
             return False
@@ -147,11 +149,10 @@ class Writer:
         if after is not None:
             after()
         self._done(write.number)
-        self._here += 1
         if self._here >= TIDY_COMMITS:
             self._here = 0
             self._queue.put(_Wake.NOW)
-        elif self._resting:
+        elif resting:
             self._queue.put(_Wake.WHEN_IDLE)
         return True
 
@@ -162,7 +163,7 @@ class Writer:
             self._queue.put(_Wake.WHEN_IDLE)
 
     def watch(self, slow_s: float, slow: Slow, full: Callable[[], None]) -> None:
-        """Set callbacks, called in the writer's thread: ``slow`` after a commit or checkpoint that took longer than
+        """Set callbacks, called by whoever has the turn: ``slow`` after a commit or checkpoint that took longer than
         ``slow_s``, ``full`` when a commit begins to wait for disk space."""
         self._slow, self._full = slow, full
         self._slow_s = slow_s
@@ -197,20 +198,28 @@ class Writer:
         """The next write; None to end. Does housekeeping while there is none."""
         timeout_s: float | None = IDLE_S
         while True:
-            self._resting = timeout_s is None
             try:
                 queued = self._queue.get(timeout=timeout_s)
             except Empty:
                 with self._turn:
-                    self._pass_notes_on()
-                    timeout_s = self._tidy(Rest.IDLE)
+                    timeout_s = self._rest()
+                    self._resting = timeout_s is None
                 continue
+            self._resting = False
             if not isinstance(queued, _Wake):
                 return queued
             if queued is _Wake.NOW:
                 with self._turn:
-                    self._tidy(Rest.LULL)
+                    self._judged_tidy(Rest.LULL)
             timeout_s = IDLE_S
+
+    def _rest(self) -> float | None:
+        """Tidy up after a while without anything queued; returns the seconds until the next look, None for never."""
+        self._pass_notes_on()
+        if time.perf_counter() - self._here_s < IDLE_S:  # `commit_here` is at work
+            self._judged_tidy(Rest.LULL)
+            return IDLE_S
+        return self._tidy(Rest.IDLE)
 
     def _commit(self, first: tuple[Write, After]) -> bool:
         """Commit ``first`` and what is queued behind it; False if the thread is to end."""
@@ -242,10 +251,14 @@ class Writer:
                 after()
         self._done(writes[-1].number)
         lull = entries <= LULL_ENTRIES_MAX and self._queue.empty()
-        start_s = time.perf_counter()
-        self._tidy(Rest.LULL if lull else Rest.BUSY)
-        self._judge("checkpoint", time.perf_counter() - start_s, 0)
+        self._judged_tidy(Rest.LULL if lull else Rest.BUSY)
         return more
+
+    def _judged_tidy(self, rest: Rest) -> None:
+        """Tidy up between commits, and report it if that was slow."""
+        start_s = time.perf_counter()
+        self._tidy(rest)
+        self._judge("checkpoint", time.perf_counter() - start_s, 0)
 
     def _store_all(self, writes: list[Write]) -> float | None:
         """Commit, retrying while the disk is full. Returns the `perf_counter` time when the successful attempt began;

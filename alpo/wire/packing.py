@@ -46,6 +46,7 @@ def pack(value: Any) -> bytes:
     try:
         data: bytes = _packers.packer.pack(value)
     except (ValueError, TypeError, OverflowError) as error:
+        _packers.packer = msgpack.Packer()
         raise WireError(f"cannot be sent: {error}") from error
     if len(data) > _KEPT_BYTES_MAX:
         _packers.packer = msgpack.Packer()

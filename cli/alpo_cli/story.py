@@ -238,7 +238,7 @@ _PHRASES: dict[str, Callable[[Fields], str]] = {
     "leader": _leader,
     "following": lambda f: f"follows server {f.get('leader')} in term {f.get('term')}",
     "passive": lambda f: f"leads no more (it knows of term {f.get('term')})",
-    "leader_gives_up": lambda f: f"stops leading term {f.get('term')}: damaged entry {f.get('id')} is in no other log",
+    "leader_gives_up": lambda f: f"stops leading term {f.get('term')}: it cannot send damaged entry {f.get('id')}",
     "leader_lost_majority": lambda f: f"hears no majority any more and stops leading term {f.get('term')}",
     "handing_over": lambda f: f"hands over to server {f.get('to')}",
     "expunge": _expunge,

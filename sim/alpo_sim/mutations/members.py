@@ -152,7 +152,7 @@ MEMBERS = (
     Mutation(
         "P67", "R14", "what rests on a snapshot leaves before the snapshot is on disk",
         "an acceptance vanishes when the learner restarts",
-        (edit(Outbox, "install", ("self._hard_dirty = True", "self._needed = True")),),
+        (edit(Outbox, "install", ("self._hard_dirty, self.hard_durable = True, False", "self._needed = True")),),
         _CLEANING, ("durable before sent",), makes=once(cleaned_meanwhile),
     ),
     Mutation(
