@@ -19,6 +19,7 @@ async def test_lone_writes_in_a_row_are_committed_here_and_others_by_the_writer(
     replica = Told()
     rec = Recorder(replica)
     rec.commits_here = True
+    replica.reign = SimpleNamespace(serving=SimpleNamespace(unanswered=0))
 
     def append(id: int, *more: int) -> str:
         """Step a write of these entries; everything before it is guaranteed. Returns who commits it."""
@@ -38,6 +39,8 @@ async def test_lone_writes_in_a_row_are_committed_here_and_others_by_the_writer(
     assert [append(id) for id in range(20, 20 + lone + 1)] == ["writer"] * lone + ["here"]
     replica.inflight_bytes = 100
     assert append(40) == "writer", "others are under way"
+    replica.inflight_bytes, replica.reign = 0, None
+    assert [append(id) for id in range(50, 50 + 2 * lone)] == ["writer"] * 2 * lone, "no leader"
 
 
 @pytest.mark.trio
