@@ -36,6 +36,8 @@ CONNECTIONS = 10
 TICK_S = 0.005
 #: Payload bytes under way on a connection beyond which nothing more is offered: the servers are saturated.
 UNDER_WAY_BYTES_MAX, UNDER_WAY_MAX = 4 << 20, 2_000
+#: Payloads under way on a connection where no rate is given.
+AS_MANY_AS_GO = 100
 #: Seconds for the servers to copy their WAL back, before bytes written are read.
 SETTLE_S = 3.0
 SIZES = (128, 1_024, 4_096)
@@ -93,7 +95,8 @@ class Offered:
         self._log = log
         self._payloads = [os.urandom(point.payload)] * point.batch
         self._every_s = point.batch * CONNECTIONS / point.rate if point.rate else 0.0
-        self._most = max(1, min(UNDER_WAY_MAX, UNDER_WAY_BYTES_MAX // point.payload) // point.batch)
+        most = UNDER_WAY_MAX if point.rate else AS_MANY_AS_GO
+        self._most = max(1, min(most, UNDER_WAY_BYTES_MAX // point.payload) // point.batch)
         self._latencies = latencies
         self._under_way = 0
         self.appended = 0
@@ -171,6 +174,8 @@ def measure(point: Point, seconds: float) -> Figures:
         cluster.spawn(cluster.servers)
         try:
             with alpo.connect_sync(cluster.addresses, timeout_s=60) as log:
+                if point.replicas == 1:
+                    log.init()  # a server that is alone starts by command only
                 log.append(b"ready")
                 leader = next(row["id"] for row in log.status() if row["reachable"] and row["state"] == "leader")
             server = next(server for server in cluster.servers if server.id == leader)
