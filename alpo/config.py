@@ -133,7 +133,7 @@ class LimitsTable(_Table):
 
     client_connections_max: int = _whole(1000, 1, 100_000)
     hello_timeout_s: float = _seconds(5.0, 0.05, 300)
-    inflight_bytes_max: int = _whole(64 * _MIB, 1 * _MIB, 4096 * _MIB)
+    inflight_bytes_max: int = _whole(12 * _MIB, 1 * _MIB, 4096 * _MIB)
     connection_inflight_max: int = _whole(4096, 1, 1_000_000)
     tail_bytes_max: int = _whole(16 * _MIB, 64 * 1024, 4096 * _MIB)
     peer_inflight_bytes_max: int = _whole(8 * _MIB, 64 * 1024, 1024 * _MIB)

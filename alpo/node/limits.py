@@ -18,7 +18,7 @@ class Limits:
     #: Seconds after which a connection that has not said hello is closed.
     hello_timeout_s: float = 5.0
     #: Bytes of appends taken and not yet guaranteed, of all clients; above it no client is read from.
-    inflight_bytes_max: int = 64 << 20
+    inflight_bytes_max: int = 12 << 20
     #: Unanswered appends of one connection; above it that connection is not read from.
     connection_inflight_max: int = 4096
     #: Rate of reading the log for servers that are behind, all together; 0: no bound.
