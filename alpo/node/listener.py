@@ -48,6 +48,7 @@ from .routes import (
 log = structlog.get_logger()
 
 _ACCEPTS_A_TURN = 64
+_SAY_AGAIN_S = 10.0
 _PAUSE_WHEN_FULL_S = 0.1
 #: Unlisted servers: connections for one configured or listed id; for all other ids together.
 _UNLISTED_AN_ID_MAX = 4
@@ -137,6 +138,7 @@ class Listener:
     async def run(self, listening: socket.socket) -> None:
         """Accept and serve until cancelled."""
         self._driver.after_step.append(self._follow_settings)
+        say_again_s = 0.0
         async with trio.open_nursery() as nursery:
             while True:
                 await trio.lowlevel.wait_readable(listening)
@@ -147,7 +149,9 @@ class Listener:
                         break
                     except OSError as error:
                         if error.errno in _OUT_OF_RESOURCES:
-                            log.error("cannot_accept", why=error.strerror)
+                            if trio.current_time() >= say_again_s:
+                                log.error("cannot_accept", why=error.strerror)
+                                say_again_s = trio.current_time() + _SAY_AGAIN_S
                             await trio.sleep(_PAUSE_WHEN_FULL_S)
                         break
                     self._accepts += 1

@@ -17,13 +17,13 @@ import random
 import resource
 import shutil
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import trio
-from disks import Held, empty, fill, flip_in_file, flip_in_wal, held, is_sound, make_room
+from disks import Held, OwnDisk, empty, fill, flip_in_file, flip_in_wal, held, is_sound, make_room
 from harness import Cluster, Server
 from probe import until
 
@@ -45,14 +45,19 @@ Statuses = dict[int, dict[str, Any]]
 
 
 class DiskFaults:
-    """``by_kind`` counts the faults, ``became`` what came of them; ``problems``: what must not happen."""
+    """``by_kind`` counts the faults, ``became`` what came of them; ``problems``: what must not happen. ``small``: disks
+    that may fill up; ``own``: all that are no part of this machine's own."""
 
-    def __init__(self, cluster: Cluster, seed: int, by_kind: Counter[str], problems: list[str]) -> None:
+    def __init__(
+        self, cluster: Cluster, seed: int, by_kind: Counter[str], problems: list[str], small: Mapping[Path, OwnDisk],
+        own: Mapping[Path, OwnDisk],
+    ) -> None:
         self.became: Counter[str] = Counter()
         self._cluster = cluster
         self._rng = random.Random(f"{seed}/disks")
         self._by_kind = by_kind
         self._problems = problems
+        self._small, self._own = small, own
         #: To be held while one is.
         self.one_harmed = trio.Lock()
         self._kinds: dict[str, Callable[[int, float], Any]] = {
@@ -167,13 +172,40 @@ class DiskFaults:
     async def fill_up(self, id: int, length_s: float) -> None:
         """Where the disk is a small one."""
         data = self._cluster.servers[id].data
-        if data.is_mount():
+        if data in self._small:
             self._by_kind["fill disk"] += 1
             fill(data, self._rng.choice(LEFT_BYTES))
             try:
                 await trio.sleep(length_s)
             finally:
                 make_room(data)
+
+    def can_cut_power(self, id: int) -> bool:
+        disk = self._own.get(self._cluster.servers[id].data)
+        return disk is not None and disk.is_real
+
+    async def cut_power(self, ids: list[int], length_s: float) -> None:
+        """Of the hosts of these servers, all at the same moment. What they had synced is there afterwards."""
+        self._by_kind["power cut"] += 1
+        servers = [self._cluster.servers[id] for id in ids]
+        before = {server.id: set(_set_aside(server)) for server in servers}
+        for server in servers:
+            server.wanted = False
+            server.pause()
+        for server in servers:
+            self._own[server.data].cut_power(self._rng)
+            server.kill()
+        with trio.CancelScope(shield=True):
+            for server in servers:
+                await trio.to_thread.run_sync(self._own[server.data].restore_power)
+            await trio.sleep(length_s)
+            self._cluster.start(*ids)
+            if await self._until(lambda found: found.keys() >= set(ids), AFTER_S) is None:
+                self._problems.append(f"servers {ids} do not answer {AFTER_S:g} s after a power cut")
+        for server in servers:
+            if set(_set_aside(server)) - before[server.id]:
+                self._problems.append(f"server {server.id} set its store aside after a power cut\n{server.tail(3)}")
+        self.became[f"power cut: {'one host' if len(ids) == 1 else 'all hosts'}"] += 1
 
     async def fail_writes(self, id: int, length_s: float) -> None:
         """A limit on the size of files: the server stops over the write that fails. One that needs none is killed."""

@@ -1,4 +1,4 @@
-"""What may befall the files of a server that is stopped: bytes that flip, and disks that fill up.
+"""What may befall the files of a server: bytes that flip, disks that fill up, power that is cut.
 
 Laws:
 
@@ -6,11 +6,16 @@ Laws:
   version: with other numbers there it is somebody else's file, which a server leaves alone on purpose.
 * What is damaged in ``alpo.db-wal`` lies before its last two commits: damage to those looks like a commit torn by a
   crash (docs/data-file.md, limits).
+* A power cut is real: an ext4 file system is shut down under the server, and mounted again. What was not synced is gone
+  but for pieces of files that the kernel happened to write.
 """
 
 from __future__ import annotations
 
+import ctypes
 import errno
+import fcntl
+import os
 import random
 import shutil
 import sqlite3
@@ -29,6 +34,9 @@ _FRAME_BYTES = _FRAME_HEADER_BYTES + _PAGE_BYTES
 #: Commits at the end of a WAL that are left alone.
 _LAST_COMMITS = 2
 _MIB = 1 << 20
+#: `ioctl` and flag of linux/ext4.h; flags of sync_file_range(2).
+_EXT4_SHUTDOWN, _WITHOUT_THE_JOURNAL = 0x8004587D, 2
+_WRITE_AND_WAIT = 7
 
 
 class Held(NamedTuple):
@@ -99,29 +107,80 @@ def _commit_ends(wal: bytes) -> list[int]:
     return ends
 
 
+class OwnDisk:
+    """A small file system of a directory's own: ext4 in a file, or in memory where none can be mounted from a file."""
+
+    def __init__(self, directory: Path, size_mib: int) -> None:
+        self.directory = directory
+        self._image = directory.with_name(f"{directory.name}.ext4")
+        directory.mkdir(parents=True)
+        with self._image.open("wb") as image:
+            image.truncate(size_mib * _MIB)
+        #: Power can be cut.
+        self.is_real = _ran("mkfs.ext4", "-q", "-m", "0", "-b", str(_PAGE_BYTES), str(self._image)) and self._mount()
+        in_memory = ("-t", "tmpfs", "-o", f"size={size_mib}m", "tmpfs", str(directory))
+        self.is_mounted = self.is_real or _ran("mount", *in_memory)
+        if self.is_real:
+            (directory / "lost+found").rmdir()
+
+    def _mount(self) -> bool:
+        return _ran("mount", "-t", "ext4", "-o", "loop", str(self._image), str(self.directory))
+
+    def cut_power(self, rng: random.Random) -> None:
+        """From now on nothing is written: what was not synced is lost, but for some pieces of files, written before.
+        Nobody may run who has files there open."""
+        libc = ctypes.CDLL(None, use_errno=True)
+        for path in self.directory.glob("alpo.db*"):
+            with path.open("rb") as file:
+                for _ in range(rng.choice((0, 2, 20))):
+                    at = rng.randrange(max(1, path.stat().st_size)) // _PAGE_BYTES * _PAGE_BYTES
+                    length = rng.randint(1, 8) * _PAGE_BYTES
+                    libc.sync_file_range(file.fileno(), ctypes.c_int64(at), ctypes.c_int64(length), _WRITE_AND_WAIT)
+        descriptor = os.open(self.directory, os.O_RDONLY)
+        try:
+            fcntl.ioctl(descriptor, _EXT4_SHUTDOWN, struct.pack("I", _WITHOUT_THE_JOURNAL))
+        finally:
+            os.close(descriptor)
+
+    def restore_power(self) -> None:
+        """Mount what is left. Nobody may have files there open."""
+        _must("umount", str(self.directory))
+        assert self._mount()
+
+    def keep(self) -> None:
+        """Unmount it; the directory holds what was on it."""
+        if self.is_mounted:
+            kept = self.directory.with_name(f"{self.directory.name}-kept")
+            shutil.copytree(self.directory, kept)
+            _must("umount", "-l", str(self.directory))
+            self.directory.rmdir()
+            kept.rename(self.directory)
+        self._image.unlink()
+
+
+def _ran(*command: str) -> bool:
+    if shutil.which(command[0]) is None:
+        return False
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+def _must(*command: str) -> None:
+    subprocess.run(command, check=True)
+
+
 @contextmanager
-def mounted(directories: Iterable[Path], size_mib: int) -> Iterator[bool]:
-    """A small file system in memory in each of these directories; False if none can be mounted here. What is on it in
-    the end is in the directory afterwards."""
-    done: list[Path] = []
+def own_disks(directories: Iterable[Path], size_mib: int) -> Iterator[dict[Path, OwnDisk]]:
+    """A disk for each of these directories, by directory; none, if none can be mounted here."""
+    made: dict[Path, OwnDisk] = {}
     try:
         for directory in directories:
-            directory.mkdir(parents=True)
-            command = ["mount", "-t", "tmpfs", "-o", f"size={size_mib}m", "tmpfs", str(directory)]
-            if shutil.which("mount") is None or subprocess.run(command, capture_output=True, check=False).returncode:
+            made[directory] = OwnDisk(directory, size_mib)
+            if not made[directory].is_mounted:
                 break
-            done.append(directory)
-        else:
-            yield True
-            return
-        yield False
+        yield made if all(disk.is_mounted for disk in made.values()) else {}
     finally:
-        for directory in done:
-            kept = directory.with_name(f"{directory.name}-kept")
-            shutil.copytree(directory, kept)
-            subprocess.run(["umount", "-l", str(directory)], check=True)
-            directory.rmdir()
-            kept.rename(directory)
+        for disk in made.values():
+            disk.keep()
 
 
 def fill(disk: Path, left_bytes: int) -> None:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 
 import trio
 from disk_faults import DiskFaults
+from disks import OwnDisk
 from harness import Cluster
 from proxy import CLIENT
 from workload import History
@@ -34,10 +36,11 @@ KINDS = {
     "kill -9": 5, "stop": 4, "cut": 2, "reset": 2, "delay": 2, "one way": 2, "half open": 3, "isolate": 3,
     "isolate from servers": 2, "transfer": 2, "trim": 3,
     "lose disk": 2, "flip file": 4, "flip WAL": 3, "roll back": 2, "replace": 2, "fill disk": 3, "fail writes": 2,
+    "power cut": 4,
 }
 _HARM = ("lose disk", "flip file", "flip WAL", "roll back", "replace")
 #: Of a server's own life; one of them at a time.
-_LIFE = ("kill -9", "stop", "fill disk", "fail writes", *_HARM)
+_LIFE = ("kill -9", "stop", "fill disk", "fail writes", "power cut", *_HARM)
 #: Payloads that a trim leaves at least, of those that the follower has.
 TRIM_LEAVES = 200
 
@@ -78,11 +81,13 @@ def kinds_within(seed: int, size: int, seconds: float) -> set[str]:
 @dataclass(slots=True)
 class Injector:
     """Inflicts faults on a cluster. ``by_kind`` counts them; ``died``: servers that ended by themselves;
-    ``unmended``: what should have followed from a fault, and did not."""
+    ``unmended``: what should have followed from a fault, and did not; ``small`` and ``own``: see `DiskFaults`."""
 
     cluster: Cluster
     seed: int
     history: History
+    small: Mapping[Path, OwnDisk]
+    own: Mapping[Path, OwnDisk]
     by_kind: Counter[str] = field(default_factory=Counter)
     died: list[str] = field(default_factory=list)
     unmended: list[str] = field(default_factory=list)
@@ -90,7 +95,7 @@ class Injector:
     _busy: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.disks = DiskFaults(self.cluster, self.seed, self.by_kind, self.unmended)
+        self.disks = DiskFaults(self.cluster, self.seed, self.by_kind, self.unmended, self.small, self.own)
 
     async def run(self) -> None:
         """Until cancelled; every fault under way is then ended, and all servers run."""
@@ -125,6 +130,8 @@ class Injector:
         if fault.kind in _HARM:
             async with self.disks.one_harmed:
                 await self._live(fault.kind, id, fault.length_s)
+        elif fault.kind == "power cut":
+            await self._cut_power(id, all_hosts=fault.other % 2 == 0, length_s=fault.length_s)
         elif fault.kind in _LIFE:
             await self._live(fault.kind, id, fault.length_s)
         elif fault.kind == "transfer":
@@ -146,6 +153,16 @@ class Injector:
                 await self._live_through(kind, id, length_s)
             finally:
                 self._busy.remove(id)
+
+    async def _cut_power(self, id: int, all_hosts: bool, length_s: float) -> None:
+        """Of one host or all, unless something else is under way there."""
+        ids = list(self.cluster.servers) if all_hosts else [id]
+        if self._busy.isdisjoint(ids) and all(map(self.disks.can_cut_power, ids)):
+            self._busy.update(ids)
+            try:
+                await self.disks.cut_power(ids, length_s)
+            finally:
+                self._busy.difference_update(ids)
 
     async def _live_through(self, kind: str, id: int, length_s: float) -> None:
         match kind:
