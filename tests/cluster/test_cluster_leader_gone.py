@@ -1,5 +1,5 @@
 """A leader that is killed is missed at once, by the connections that its host refuses (R33); one that is only stopped,
-behind a network that drops everything, or out of file descriptors, is not taken for dead before the election timeout."""
+behind a network that drops everything or out of file descriptors, is not taken for dead before the timeout."""
 
 from __future__ import annotations
 
