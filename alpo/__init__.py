@@ -41,24 +41,28 @@ if TYPE_CHECKING:
     from .client.reading import Batches, Records, StopEvent, SyncStopEvent
     from .client.record import Record
     from .client.sync import SyncLog, connect_sync
+    from .tls import Tls
 
 __all__ = [
     "AlpoError", "Batches", "ByHand", "Closed", "CursorInfo", "Events", "Fenced", "FileSpace", "Handle", "Leadership",
     "Log", "MemberInfo", "MemberStatus", "NoSpace", "NotEverywhere", "NotGuaranteed", "OutOfRange", "Outcome",
     "Overloaded", "PeerStatus", "ProtocolError", "Record", "Records", "Refused", "SerialExpected", "SerialReused",
     "ServerEvent", "SessionExpired", "SessionInfo", "Settings", "Silent", "Skipped", "StopEvent", "SyncLog",
-    "SyncStopEvent", "TooLarge", "Unavailable", "__version__", "connect", "connect_sync",
+    "SyncStopEvent", "Tls", "TooLarge", "Unavailable", "__version__", "connect", "connect_sync",
 ]
 
-#: Name -> module of `alpo.client`, imported when first asked for: a server, above all its core, does without the
+#: Name -> module, imported when first asked for: a server, above all its core, does without the
 #: client's dependencies.
 _LATER = {
-    "Batches": "reading", "ByHand": "operator.sessions", "CursorInfo": "operator.cursors", "Events": "operator.events",
-    "FileSpace": "operator.files", "Handle": "handle", "Leadership": "operator.members", "Log": "log",
-    "MemberInfo": "operator.members", "MemberStatus": "operator.status", "Outcome": "operator.sessions",
-    "PeerStatus": "operator.status", "Record": "record", "Records": "reading", "ServerEvent": "operator.events",
-    "SessionInfo": "operator.sessions", "Settings": "operator.settings", "Silent": "operator.events",
-    "StopEvent": "reading", "SyncLog": "sync", "SyncStopEvent": "reading", "connect": "log", "connect_sync": "sync",
+    "Batches": ".client.reading", "ByHand": ".client.operator.sessions", "CursorInfo": ".client.operator.cursors",
+    "Events": ".client.operator.events", "FileSpace": ".client.operator.files", "Handle": ".client.handle",
+    "Leadership": ".client.operator.members", "Log": ".client.log", "MemberInfo": ".client.operator.members",
+    "MemberStatus": ".client.operator.status", "Outcome": ".client.operator.sessions",
+    "PeerStatus": ".client.operator.status", "Record": ".client.record", "Records": ".client.reading",
+    "ServerEvent": ".client.operator.events", "SessionInfo": ".client.operator.sessions",
+    "Settings": ".client.operator.settings", "Silent": ".client.operator.events", "StopEvent": ".client.reading",
+    "SyncLog": ".client.sync", "SyncStopEvent": ".client.reading", "Tls": ".tls", "connect": ".client.log",
+    "connect_sync": ".client.sync",
 }
 
 if not TYPE_CHECKING:  # type checkers must not see this function: they would accept every misspelt name
@@ -67,7 +71,7 @@ if not TYPE_CHECKING:  # type checkers must not see this function: they would ac
         module = _LATER.get(name)
         if module is None:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = getattr(import_module(f".client.{module}", __name__), name)
+        value = getattr(import_module(module, __name__), name)
         globals()[name] = value
         return value
 

@@ -23,6 +23,7 @@ from pydantic_core import PydanticCustomError
 from alpo.addresses import ACCEPTED, join_address, parse_address
 from alpo.core.members import Configured
 from alpo.core.settings import BOUNDS, Settings
+from alpo.tls import NAME_DEFAULT, NAME_PATTERN, is_role
 
 ID_MAX = 2**31 - 1
 MEMBERS_MAX = 31
@@ -65,6 +66,12 @@ def _wrong(loc: tuple[int | str, ...], value: object, accepted: str) -> Pydantic
     """Error for what a type and a range cannot express; ``loc`` is relative to what is checked, in pydantic's terms
     (from 0)."""
     return PydanticCustomError("wrong", "{accepted}", {"loc": loc, "value": value, "accepted": accepted})
+
+
+def _need_path(value: object) -> object:
+    if not isinstance(value, str | Path) or not str(value) or "\0" in str(value):
+        raise ValueError("not a path")
+    return value
 
 
 class _Table(BaseModel):
@@ -160,6 +167,42 @@ class StorageTable(_Table):
     scrub_pass_s: float = _seconds(24 * 3600, 1, 366 * 24 * 3600)
 
 
+#: Keys of ``[tls]`` that name a file, relative to the configuration's.
+TLS_FILES = ("ca", "cert", "key")
+
+
+class TlsTable(_Table):
+    """The ``[tls]`` table: this server's certificate, whose it trusts, and the step of a switch to TLS."""
+
+    mode: Literal["off", "accept", "dial", "require"] = Field(
+        "require", description='"off", "accept", "dial" or "require"'
+    )
+    ca: Path = Field(description="a PEM file: the CA's certificate, or several")
+    cert: Path = Field(description="a PEM file: this server's certificate")
+    key: Path = Field(description="a PEM file: the key of that certificate, which nobody else may read")
+    name: str = Field(
+        NAME_DEFAULT, strict=True, pattern=NAME_PATTERN,
+        description="the cluster's name in certificates: letters, digits, - and .",
+    )
+    verify_hostname: bool = _switch(False)
+    roles: dict[str, str] = Field(
+        default={}, description='roles by subject or host name of a certificate: "append", "read", "admin" or "peer/ID"'
+    )
+
+    @field_validator(*TLS_FILES, mode="before")
+    @classmethod
+    def _named(cls, value: object) -> object:
+        return _need_path(value)
+
+    @field_validator("roles")
+    @classmethod
+    def _known(cls, roles: dict[str, str]) -> dict[str, str]:
+        for who, role in roles.items():
+            if not is_role(role):
+                raise _wrong((who,), role, 'must be "append", "read", "admin" or "peer/ID"')
+        return roles
+
+
 _WILDCARDS = ("0.0.0.0", "::")
 
 
@@ -189,13 +232,12 @@ class Config(_Table):
     limits: LimitsTable = Field(default=LimitsTable(), description="a table: [limits]")
     retention: RetentionTable = Field(default=RetentionTable(), description="a table: [retention]")
     storage: StorageTable = Field(default=StorageTable(), description="a table: [storage]")
+    tls: TlsTable | None = Field(None, description="a table: [tls]")
 
     @field_validator("data", mode="before")
     @classmethod
     def _named(cls, value: object) -> object:
-        if not isinstance(value, str | Path) or not str(value) or "\0" in str(value):
-            raise ValueError("not a path")
-        return value
+        return _need_path(value)
 
     @field_validator("listen", "advertise")
     @classmethod
@@ -241,10 +283,11 @@ class Config(_Table):
 
     @model_validator(mode="after")
     def _safe_to_listen(self) -> Self:
-        if not self.insecure and not _is_loopback(self.listen_address[0]):
+        secure = self.tls is not None and self.tls.mode == "require"
+        if not secure and not self.insecure and not _is_loopback(self.listen_address[0]):
             accepted = (
-                "must be a loopback address (127.0.0.1, [::1], localhost), because without TLS anyone who reaches it "
-                "can read and append; insecure = true (--insecure) allows it all the same"
+                "must be a loopback address (127.0.0.1, [::1], localhost), because without TLS (mode \"require\" in "
+                "[tls]) anyone who reaches it can read and append; insecure = true (--insecure) allows it all the same"
             )
             raise _wrong(("listen",), self.listen, accepted)
         return self
@@ -314,5 +357,5 @@ class Config(_Table):
 #: Model of each table by name; "" is the top of the file.
 TABLES: dict[str, type[_Table]] = {
     "": Config, "member": MemberLine, "timers": Timers, "settings": ReplicatedSettings, "limits": LimitsTable,
-    "retention": RetentionTable, "storage": StorageTable,
+    "retention": RetentionTable, "storage": StorageTable, "tls": TlsTable,
 }

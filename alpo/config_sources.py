@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from .config import TABLES, Config, ConfigError
+from .config import TABLES, TLS_FILES, Config, ConfigError
 
 _PREFIX = "ALPOD_"
 _SHOWN_CHARS_MAX = 80
@@ -45,7 +45,7 @@ def load_config(path: Path | None, overrides: Mapping[str, Any], environ: Mappin
     Keys of ``overrides`` are the file's top-level keys; None and [] mean "flag not given". ``member`` is a list of
     "ID=HOST:PORT" and replaces the whole list. Raises `ConfigError`.
     """
-    given: dict[str, Any] = read_file(path)
+    given: dict[str, Any] = _with_paths_beside(read_file(path), path)
     sources = {key: str(path) for key in _keys(given)}
     for key, (variable, value) in _from_environment(environ or {}).items():
         *table, name = key
@@ -65,6 +65,15 @@ def load_config(path: Path | None, overrides: Mapping[str, Any], environ: Mappin
         raise ConfigError(_explain(first, path, sources)) from None
 
 
+def _with_paths_beside(given: dict[str, Any], path: Path | None) -> dict[str, Any]:
+    """``given`` with the files of certificates as the file ``path`` means them: beside itself."""
+    table = given.get("tls")
+    if path is None or not isinstance(table, dict):
+        return given
+    beside = {key: str(path.parent / table[key]) for key in TLS_FILES if isinstance(table.get(key), str) and table[key]}
+    return {**given, "tls": {**table, **beside}}
+
+
 def _keys(given: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     for key, value in given.items():
         if isinstance(value, dict) and key in TABLES:
@@ -80,6 +89,8 @@ def variables() -> dict[str, tuple[str, ...]]:
     found: dict[str, tuple[str, ...]] = {}
     for table, model in TABLES.items():
         for name in model.model_fields:
+            if (table, name) == ("tls", "roles"):  # text by text, for which the environment has no form
+                continue
             if table != "member" and (table or name not in TABLES or name == "member"):
                 key = (table, name) if table else (name,)
                 found[_PREFIX + "_".join(key).upper()] = key
@@ -198,7 +209,7 @@ def as_toml(loaded: Loaded) -> str:
     lines = [_line(config, sources, (), name) for name in Config.model_fields if name not in TABLES]
     for member in config.member:
         lines += ["", "[[member]]", *(f"{key} = {_toml(value)}" for key, value in member.model_dump().items())]
-    for table in ("timers", "settings", "limits", "retention", "storage"):
+    for table in ("timers", "settings", "limits", "retention", "storage", *(["tls"] if config.tls else [])):
         own = getattr(config, table)
         lines += ["", f"[{table}]", *(_line(own, sources, (table,), name) for name in type(own).model_fields)]
     return "\n".join(lines) + "\n"
@@ -209,7 +220,7 @@ def differences(old: Config, new: Config) -> list[str]:
     found = []
     for name in Config.model_fields:
         before, after = getattr(old, name), getattr(new, name)
-        if isinstance(before, BaseModel):
+        if isinstance(before, BaseModel) and isinstance(after, BaseModel):
             own = type(before).model_fields
             found += [f"{name}.{key}" for key in own if getattr(before, key) != getattr(after, key)]
         elif before != after:
@@ -226,4 +237,6 @@ def _line(table: BaseModel, sources: Mapping[tuple[str, ...], str], place: tuple
 def _toml(value: object) -> str:
     if isinstance(value, bool | int | float):
         return str(value).lower()
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_toml(key)} = {_toml(each)}" for key, each in value.items()) + "}"
     return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007F")

@@ -29,12 +29,14 @@ from alpo.node.limits import LIVE_LIMITS, DiskCare, Limits
 from alpo.node.listener import ListenError, open_listener
 from alpo.node.node import CannotReload, Fresh, Node
 from alpo.node.retention import Retention
+from alpo.node.security import Security, TlsConfig
 from alpo.storage import schema
 from alpo.storage.directory import has_lost, set_aside
 from alpo.storage.interface import DamagedStore, StoreError
 from alpo.storage.scrub import ScrubMark
 from alpo.storage.sqlite import SqliteStore
 from alpo.storage.writer import Writer
+from alpo.tls import Tls, TlsError
 
 log = structlog.get_logger()
 
@@ -134,14 +136,18 @@ def main(argv: Sequence[str] | None = None) -> None:
     except ConfigError as error:
         checking = "--check-config" in words
         _end("console" if checking else _format_wanted(words), "cannot_run", error, 2)
+    config = loaded.config
+    try:
+        security = security_of(config)
+    except TlsError as error:
+        _end("console" if check else config.log_format, "cannot_run", error, 2)
     if check:
         _show(loaded)
-    config = loaded.config
     set_up_logs(config.log_format, config.log_level, config.id)
     if unknown := unknown_variables(os.environ):
         log.warning("unknown_environment", variables=unknown)
     try:
-        _run_through_losses(config, Reloader(path, flags, config))
+        _run_through_losses(config, Reloader(path, flags, config), security)
     except Alarm as error:
         _end(config.log_format, "invariant_broken", error, 1)
     except (StoreError, ListenError, OSError, BaseExceptionGroup) as raised:
@@ -209,21 +215,22 @@ class Reloader:
         """Load the configuration and compare it with the one in force. Raises `CannotReload`."""
         try:
             config = load_config(self._path, self._flags, os.environ).config
-        except ConfigError as error:
+            security = security_of(config)
+        except (ConfigError, TlsError) as error:
             raise CannotReload(str(error)) from error
         changed = [key for key in differences(self._in_force, config) if _is_live(key)]
         needs_restart = [key for key in differences(self._started_with, config) if not _is_live(key)]
         self._in_force = config
-        return Fresh(limits_of(config), retention_of(config), config.log_level, changed, needs_restart)
+        return Fresh(limits_of(config), retention_of(config), config.log_level, security, changed, needs_restart)
 
 
 def _is_live(key: str) -> bool:
     """True if a reload puts this key into force."""
     table, _, name = key.partition(".")
-    return key == "log_level" or table == "retention" or (table == "limits" and name in LIVE_LIMITS)
+    return key == "log_level" or table in ("retention", "tls") or (table == "limits" and name in LIVE_LIMITS)
 
 
-def _run_through_losses(config: Config, reload: Reloader) -> None:
+def _run_through_losses(config: Config, reload: Reloader, security: Security) -> None:
     """Run the server. A lost store is set aside, once a process, and the server runs again as another member (R30,
     R31).
 
@@ -231,21 +238,22 @@ def _run_through_losses(config: Config, reload: Reloader) -> None:
     """
     raise_file_limit()
     try:
-        _run(config, reload)
+        _run(config, reload, security)
     except (DamagedStore, StoreLost) as error:
         if len(config.configured) == 1 and config.join is None:
             raise
         aside = set_aside(config.data, datetime.now(UTC))
         log.critical("store_set_aside", why=str(error), where=str(aside))
-        _run(config, reload)
+        _run(config, reload, security)
 
 
-def _run(config: Config, reload: Reloader) -> None:
+def _run(config: Config, reload: Reloader, security: Security) -> None:
     with _claimed(config) as (store, listening):
         me = store.boot().me
         node = Node(
             replica_config(config, me), limits_of(config), store,
             lambda done, failed: Writer(store, done, failed), retention_of(config), disk_care(config),
+            security,
         )
         gc.set_threshold(*_GC_THRESHOLDS)
         gc.freeze()
@@ -313,6 +321,15 @@ def disk_care(config: Config) -> DiskCare:
 def limits_of(config: Config) -> Limits:
     """The node's bounds."""
     return Limits(**{name: getattr(config.limits, name) for name in LIVE_LIMITS})
+
+
+def security_of(config: Config) -> Security:
+    """The server's TLS. Raises `TlsError` if its files are wrong."""
+    table = config.tls
+    if table is None:
+        return Security()
+    tls = Tls(table.ca, table.cert, table.key, table.name, table.verify_hostname)
+    return Security(TlsConfig(table.mode, tls, table.roles))
 
 
 def retention_of(config: Config) -> Retention:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from alpo.config import Config, ConfigError
+from alpo.config import Config, ConfigError, TlsTable
 from alpo.config_sources import as_toml, differences, load_config, unknown_variables, variables
 from alpo.core.members import Configured
 from alpo.core.settings import Settings
@@ -76,8 +76,9 @@ WRONG_FILES = {
     "bare IPv6": (TOP.replace("127.0.0.1", "::1") + MEMBERS, f'listen = "::1:7100": {ADDRESS}'),
     "not loopback": (
         TOP.replace("127.0.0.1", "0.0.0.0") + MEMBERS,
-        'listen = "0.0.0.0:7100": must be a loopback address (127.0.0.1, [::1], localhost), because without TLS anyone '
-        "who reaches it can read and append; insecure = true (--insecure) allows it all the same",
+        'listen = "0.0.0.0:7100": must be a loopback address (127.0.0.1, [::1], localhost), because without TLS (mode '
+        '"require" in [tls]) anyone who reaches it can read and append; insecure = true (--insecure) allows it all the '
+        "same",
     ),
     "same id twice": (
         TOP + MEMBERS.replace("id = 2", "id = 1"),
@@ -271,10 +272,15 @@ def test_anything_else_does(host: str) -> None:
     assert load(None, FLAGS | {"listen": f"{host}:7101", "insecure": True}).insecure
 
 
+def spelt_out() -> str:
+    """The example with every key in force, and the table that is left out by default."""
+    return re.sub(r"(?m)^#(?=[a-z_]+ = |\[tls\])", "", EXAMPLE.read_text())
+
+
 def test_the_example_shows_every_key_with_its_default() -> None:
     """In the example a line "#name = value" is a default: without the # it must change nothing."""
     plain = load(EXAMPLE, {})
-    shown = tomllib.loads(re.sub(r"(?m)^#(?=[a-z_]+ = )", "", EXAMPLE.read_text()))
+    shown = tomllib.loads(spelt_out())
 
     def compare(table: Any, keys: dict[str, Any], given: set[str]) -> None:
         assert set(keys) == set(type(table).model_fields)
@@ -287,17 +293,22 @@ def test_the_example_shows_every_key_with_its_default() -> None:
     compare(plain.retention, shown.pop("retention"), {"max_age_s", "max_bytes", "max_entries"})
     compare(plain.storage, shown.pop("storage"), set())
     compare(plain.member[0], shown["member"][0], set())
-    assert set(shown) == set(Config.model_fields) - {"timers", "settings", "limits", "retention", "storage", "join"}
+    tls = shown.pop("tls")
+    assert plain.tls is None and set(tls) == set(TlsTable.model_fields)
+    for key in set(tls) - {"ca", "cert", "key", "roles"}:
+        assert tls[key] == TlsTable.model_fields[key].default, key
+    tables = {"timers", "settings", "limits", "retention", "storage", "tls"}
+    assert set(shown) == set(Config.model_fields) - tables - {"join"}
     assert "join = " in EXAMPLE.read_text()
     for key in ("auto_init", "refused_means_dead", "insecure", "log_format", "log_level"):
         assert getattr(plain, key) == shown[key] == Config.model_fields[key].default
 
 
 def test_the_example_is_valid_with_every_default_spelt_out(write: Any) -> None:
-    spelt_out = load(write(re.sub(r"(?m)^#(?=[a-z_]+ = )", "", EXAMPLE.read_text())), {})
-    assert spelt_out.stagger_s == load(EXAMPLE, {}).stagger_s
-    assert spelt_out.settings_core == Settings()
-    assert spelt_out.retention.max_age_s == 30 * 24 * 3600
+    loaded = load(write(spelt_out()), {})
+    assert loaded.stagger_s == load(EXAMPLE, {}).stagger_s
+    assert loaded.settings_core == Settings()
+    assert loaded.retention.max_age_s == 30 * 24 * 3600
 
 
 def test_every_key_has_a_variable_that_wins_over_the_file_and_gives_way_to_a_flag(write: Any) -> None:
@@ -321,9 +332,9 @@ def test_every_key_has_a_variable_that_wins_over_the_file_and_gives_way_to_a_fla
 def test_a_variable_for_each_key() -> None:
     keys = {"id", "data", "listen", "advertise", "member", "join", "cluster", "auto_init", "insecure", "log_format"}
     assert {f"ALPOD_{key.upper()}" for key in keys} <= set(variables())
-    shown = tomllib.loads(re.sub(r"(?m)^#(?=[a-z_]+ = )", "", EXAMPLE.read_text()))
+    shown = tomllib.loads(spelt_out())
     tables = {f"ALPOD_{t.upper()}_{k.upper()}" for t, keys in shown.items() if isinstance(keys, dict) for k in keys}
-    assert len(tables) > 20 and tables <= set(variables())
+    assert len(tables) > 20 and tables - {"ALPOD_TLS_ROLES"} <= set(variables())
 
 
 @pytest.mark.parametrize(("variable", "text", "accepted"), [

@@ -300,7 +300,7 @@ class Appender(Living):
             self._servers.hint = message.leader_address or None
         elif message.code == Code.NO_SPACE:
             self._servers.reasons.answered(connection.address, NoSpace(message.detail))
-        elif message.code in (Code.TOO_MANY_NAMES, Code.INVALID):
+        elif message.code in (Code.TOO_MANY_NAMES, Code.INVALID, Code.NO_RIGHT):
             self._open_refused = Refused(message.detail or "the cluster does not open this session")
             session.refuse_all(self._open_refused)
         return False

@@ -17,6 +17,7 @@ import errno
 import ipaddress
 import os
 import socket
+import ssl
 from collections.abc import Callable
 
 import anyio
@@ -25,7 +26,9 @@ from alpo._version import __version__
 from alpo.addresses import parse_address
 from alpo.core.requests import Code
 from alpo.core.settings import BATCH_BYTES_MOST
-from alpo.errors import AlpoError, Overloaded, ProtocolError, Unavailable
+from alpo.errors import AlpoError, Overloaded, ProtocolError, Refused, Unavailable
+from alpo.secure import SecureSocket, Trust
+from alpo.tls import Rights
 from alpo.wire.codec import WireError, decode_hello, decode_server, encode, version_told
 from alpo.wire.framing import HELLO_BYTES_MAX, FrameError, FrameReader, frame_bytes_max
 from alpo.wire.requests import OLDEST_VERSION, VERSION, ClientHello, ClientRequest, Problem, ServerHello, ServerReply
@@ -45,8 +48,12 @@ class Lost(Exception):
 class Connection:
     """An open connection on which the hellos have been exchanged. Made by `Connection.open`."""
 
-    def __init__(self, sock: socket.socket, address: str, version: int = VERSION) -> None:
+    def __init__(
+        self, sock: socket.socket, address: str, version: int = VERSION, rights: Rights | None = None
+    ) -> None:
+        """``rights``: of the server's certificate; None: no TLS."""
         self.address = address
+        self._rights = rights
         #: The version of the protocol that is spoken on this connection.
         self.version = version
         self.hello = ServerHello(VERSION, b"", 0, 0, 0, 0, 0, 0, 0, ())
@@ -59,16 +66,19 @@ class Connection:
         self._request = 0
 
     @staticmethod
-    async def open(address: str, cluster: bytes = b"", timeout_s: float = 1.0) -> Connection:
-        """Dial and exchange hellos. ``cluster``: the only cluster id accepted (b"": any). Raises `Lost`."""
+    async def open(
+        address: str, cluster: bytes = b"", timeout_s: float = 1.0, trust: Trust | None = None
+    ) -> Connection:
+        """Dial and exchange hellos. ``cluster``: the only cluster id accepted (b"": any); ``trust``: for TLS. Raises
+        `Lost`."""
         connection: Connection | None = None
         try:
             with anyio.fail_after(timeout_s):
-                connection = Connection(await _dial(address), address)
+                connection = await _connection(address, VERSION, trust)
                 older = await connection._greet(cluster)
                 if older:
                     connection.close()
-                    connection = Connection(await _dial(address), address, older)
+                    connection = await _connection(address, older, trust)
                     await connection._greet(cluster)
         except BaseException as error:
             if connection is not None:
@@ -98,6 +108,8 @@ class Connection:
             raise Lost(ProtocolError(f"{self.address} answered a client as a server answers another"))
         if cluster and hello.cluster and hello.cluster != cluster:
             raise Lost(ProtocolError(f"{self.address} belongs to another cluster, {hello.cluster.hex()}"))
+        if self._rights is not None and hello.id not in self._rights.peers:
+            raise Lost(ProtocolError(f"{self.address}: {self._rights} is not the certificate of server {hello.id}"))
         self.hello = hello
         # Today's limits do not bound the frames: entries that are in the log already may be larger.
         self._frames.bytes_max = frame_bytes_max(BATCH_BYTES_MOST)
@@ -194,7 +206,7 @@ class Connection:
             raise self._lost(error) from error
         if not data:
             raise Lost(Unavailable(f"{self.address} closed the connection"))
-        self._more = len(data) == room
+        self._more = len(data) >= room
         try:
             return self._frames.feed(data)
         except FrameError as error:
@@ -219,7 +231,38 @@ class Connection:
 
 def _problem(address: str, problem: Problem) -> Lost:
     text = f"{address}: {problem.text}"
+    if problem.code == Code.NO_RIGHT:
+        return Lost(Refused(text))
     return Lost(Overloaded(text) if problem.code == Code.OVERLOADED else ProtocolError(text))
+
+
+async def _connection(address: str, version: int, trust: Trust | None) -> Connection:
+    """A connection without hellos, over TLS if ``trust`` is given. Nothing was sent to a server that is none of the
+    cluster's, by its certificate. Raises `Lost`, OSError."""
+    sock = await _dial(address)
+    if trust is None:
+        return Connection(sock, address, version)
+    try:
+        contexts = trust.contexts()
+        sock = secure = contexts.wrap(sock, server_side=False, host=parse_address(address)[0])
+        await _shake_hands(secure)
+        rights = contexts.rights(secure)
+        if not rights.peers:
+            raise Lost(ProtocolError(f"{address}: {rights} is not the certificate of a server of {contexts.tls.name}"))
+    except BaseException:
+        sock.close()
+        raise
+    return Connection(sock, address, version, rights)
+
+
+async def _shake_hands(sock: SecureSocket) -> None:
+    while True:
+        try:
+            return sock.handshake()
+        except ssl.SSLWantReadError:
+            await anyio.wait_readable(sock)
+        except ssl.SSLWantWriteError:
+            await anyio.wait_writable(sock)
 
 
 async def _dial(address: str) -> socket.socket:

@@ -21,6 +21,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from alpo.errors import AlpoError
+from alpo.tls import Tls
 
 from .appender import Appender
 from .arguments import AsyncOnly, need_append
@@ -31,7 +32,7 @@ from .pages import Query, end_lsn
 from .payloads import Parcel, Payload, batch, json_payload, single, text_payload
 from .reading import Batches, Records, StopEvent
 from .record import Record
-from .servers import Servers, given_servers
+from .servers import Servers, given_servers, given_tls
 
 #: Longest wait of ``async with`` for a named session to open, so that `Log.epoch` is there when it can be.
 OPEN_WAIT_S = 1.0
@@ -44,6 +45,7 @@ def connect(
     *,
     queue_max: int = 10_000,
     queue_bytes_max: int = 32 << 20,
+    tls: Tls | None = None,
 ) -> Log:
     """A client of the cluster that ``servers`` ("HOST[:PORT],HOST[:PORT]" or a list) belong to: for ``async with``, or
     `close` it at the end.
@@ -53,10 +55,12 @@ def connect(
     ``client`` names a session: its serials go on where they ended, and an older process of that name is fenced. Without
     a name a random id is made with the first append. ``timeout_s``: seconds until the deadline of an append, and of a
     read's next page. ``queue_max`` (appends) and ``queue_bytes_max`` bound the local queue behind the window of 1,024
-    appends in flight. Works under trio and asyncio. Raises TypeError or ValueError for arguments that can never be
+    appends in flight. ``tls``: what to show and trust; without it what ALPO_CA, ALPO_CERT, ALPO_KEY and ALPO_TLS_NAME
+    name, if anything. Works under trio and asyncio. Raises TypeError or ValueError for arguments that can never be
     right; nothing for a cluster that cannot be reached.
     """
-    return Log(Servers(given_servers(servers)), client, timeout_s, queue_max, queue_bytes_max)
+    known = Servers(given_servers(servers), tls=given_tls(tls))
+    return Log(known, client, timeout_s, queue_max, queue_bytes_max)
 
 
 class Log(AsyncOnly, Operations):

@@ -286,7 +286,7 @@ class Pages(Closing):
             raise out_of_range(f"LSN {where} is" if where else "what was asked for is", reply.detail)
         if reply.code in AWAY:
             self._servers.hint = reply.leader_address or None
-        elif reply.code == Code.INVALID:
+        elif reply.code in (Code.INVALID, Code.NO_RIGHT):
             raise Refused(reply.detail or "the server takes no such read")
 
     def _let_go(self) -> None:

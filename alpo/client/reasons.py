@@ -43,7 +43,7 @@ AWAY = frozenset({Code.NOT_LEADER, Code.LOST_LEADERSHIP})
 
 def kind_of(reason: AlpoError | None) -> type[AlpoError]:
     """The error class for what was not done by its deadline, by the last reason known."""
-    return next((kind for kind in (NoSpace, Overloaded) if isinstance(reason, kind)), Unavailable)
+    return next((kind for kind in (NoSpace, Overloaded, Refused) if isinstance(reason, kind)), Unavailable)
 
 
 def unknown(text: str, client: str, serial: int, epoch: int, too_old: bool = False) -> NotGuaranteed:
@@ -138,7 +138,7 @@ class Reasons:
     def lost(self, address: str, error: AlpoError) -> None:
         """Note that there is no connection to ``address`` (any more)."""
         rank = _Rank.SILENT
-        if isinstance(error, NoSpace | Overloaded):
+        if isinstance(error, NoSpace | Overloaded | Refused):
             rank = _Rank.ANSWER
         elif isinstance(error, ProtocolError):
             rank = _Rank.SAYS

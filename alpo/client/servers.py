@@ -10,6 +10,7 @@ Laws:
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -19,6 +20,8 @@ import anyio
 
 from alpo.addresses import SERVER_DEFAULT, parse_address, parse_servers
 from alpo.errors import AlpoError, Closed, Unavailable
+from alpo.secure import Trust
+from alpo.tls import Tls, tls_given
 from alpo.wire.requests import ServerHello, Status, StatusAnswer
 
 from .arguments import need_servers
@@ -48,6 +51,13 @@ def given_servers(servers: str | Sequence[str] | None) -> tuple[str, ...]:
     return parse_servers(servers)
 
 
+def given_tls(tls: Tls | None) -> Tls | None:
+    """Certificates to show and trust; None: those of the environment, if it names any. Raises TypeError, ValueError."""
+    if tls is not None and not isinstance(tls, Tls):
+        raise TypeError(f"tls is an alpo.Tls, not {type(tls).__name__}")
+    return tls or tls_given(os.environ)
+
+
 class NoSuchServer(Lost):
     """The error for a server that is no member, as all servers that answer say: trying again is of no use."""
 
@@ -60,9 +70,12 @@ class Servers:
 
     def __init__(
         self, addresses: Sequence[str], open_connection: Open = Connection.open, rng: random.Random | None = None,
-        cluster: bytes = b"",
+        cluster: bytes = b"", tls: Tls | None = None,
     ) -> None:
-        """``cluster``: the only one whose servers will do; b"": that of the first server that names one."""
+        """``cluster``: the only one whose servers will do; b"": that of the first server that names one. Raises
+        `alpo.tls.TlsError` if the files of ``tls`` are wrong."""
+        if tls is not None:
+            open_connection = functools.partial(Connection.open, trust=Trust(tls))
         self._open_connection = open_connection
         #: The source of every random pause, id and nonce of this client.
         self.rng = rng or random.SystemRandom()

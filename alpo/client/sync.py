@@ -12,6 +12,7 @@ from functools import partial
 from typing import Literal
 
 from alpo.errors import Closed
+from alpo.tls import Tls
 
 from .arguments import need_append
 from .blocking import Appending, BlockingLog, Queueing, blocking, reading
@@ -24,11 +25,12 @@ from .record import Record
 
 def connect_sync(
     servers: str | Sequence[str] | None = None, client: str | None = None, timeout_s: float = 10.0, *,
-    queue_max: int = 10_000, queue_bytes_max: int = 32 << 20,
+    queue_max: int = 10_000, queue_bytes_max: int = 32 << 20, tls: Tls | None = None,
 ) -> SyncLog:
     """Connect like `alpo.connect`, for programs without an event loop: enter the result by ``with``, or `close` it at
     the end. Same arguments, same errors."""
-    return SyncLog(connect(servers, client, timeout_s, queue_max=queue_max, queue_bytes_max=queue_bytes_max), queue_max)
+    log = connect(servers, client, timeout_s, queue_max=queue_max, queue_bytes_max=queue_bytes_max, tls=tls)
+    return SyncLog(log, queue_max)
 
 
 class SyncLog(BlockingLog):

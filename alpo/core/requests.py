@@ -43,6 +43,7 @@ class Code(IntEnum):
     TOO_MANY_CURSORS = 41  # verdict on a new cursor
     CURSOR_HOLDS = 42  # verdict on a trim: ``detail`` names the cursor that needs those payloads
     NO_CURSOR = 43  # verdict on a cursor's drop: there is none of that name, or it is at another LSN
+    NO_RIGHT = 50  # by the listener: the certificate allows no such request; ``detail`` says which role it takes
 
 
 class Refused(NamedTuple):

@@ -20,6 +20,7 @@ from alpo.core.disk_space import size_text
 from alpo.core.inputs import Input
 from alpo.core.replica import Replica
 from alpo.core.requests import Code, Reply
+from alpo.tls import Rights
 from alpo.wire import requests as w
 from alpo.wire.codec import decode_client, encode, largest
 
@@ -27,6 +28,7 @@ from .driver import Driver
 from .limits import Limits
 from .link import Body, Link
 from .poller import Poller
+from .security import missing_role, refusal
 
 #: The kind of connection that services answer to.
 C_contra = TypeVar("C_contra", contravariant=True)
@@ -40,6 +42,8 @@ class Services(Protocol[C_contra]):
     def address_of(self, id: int) -> str: ...
 
     def trouble_with(self, id: int) -> str: ...
+
+    def no_right(self, why: str) -> None: ...
 
     def begin_read(self, client: C_contra, ask: w.Read | w.ReadColumns) -> None: ...
 
@@ -79,7 +83,12 @@ class Poster(Protocol):
 class ClientRequests:
     """Requests of one client and their answers. The ``origin`` of its appends is this object: it takes the replies."""
 
-    def __init__(self, link: Outgoing, driver: Poster, services: Services[Any], version: int) -> None:
+    def __init__(
+        self, link: Outgoing, driver: Poster, services: Services[Any], version: int, rights: Rights | None = None
+    ) -> None:
+        """``rights``: those of the client's certificate; None: without TLS, all."""
+        self._rights = rights
+        self._allowed: set[type] = set()  # of the kinds of requests that came
         self._outgoing = link
         self._poster = driver
         self._services = services
@@ -93,6 +102,8 @@ class ClientRequests:
     # -- requests ---------------------------------------------------------------------------------------
 
     def take(self, request: w.ClientRequest, size_bytes: int) -> None:
+        if self._rights is not None and type(request) not in self._allowed and not self._may(self._rights, request):
+            return
         if isinstance(request, w.Append):
             self._append(request, size_bytes)
             return
@@ -121,6 +132,22 @@ class ClientRequests:
         else:
             about = request.id if isinstance(request, q.ChangeMember) else 0
             self._poster.post(request._replace(origin=Asked(self, number, about)))
+
+    def _may(self, rights: Rights, request: w.ClientRequest) -> bool:
+        """True if the certificate allows the request; otherwise it is refused, and was never taken."""
+        needed = missing_role(rights, type(request))
+        if not needed:
+            self._allowed.add(type(request))
+            return True
+        text = refusal(rights, needed)
+        self._services.no_right(text)
+        if isinstance(request, w.Append):
+            self.gather(w.AppendRefused(
+                request.client, request.serial, len(request.items), Code.NO_RIGHT, 0, 0, "", text,
+            ))
+        else:
+            self.gather(w.RequestRefused(cast(int, request[0]), Code.NO_RIGHT, 0, 0, "", text))
+        return False
 
     def _append(self, request: w.Append, size_bytes: int) -> None:
         settings = self._poster.replica.settings
@@ -196,9 +223,9 @@ class ClientConnection(ClientRequests):
 
     def __init__(
         self, link: Link, poller: Poller, driver: Driver, services: Services[ClientConnection],
-        nursery: trio.Nursery, version: int = w.VERSION,
+        nursery: trio.Nursery, version: int = w.VERSION, rights: Rights | None = None,
     ) -> None:
-        super().__init__(link, driver, services, version)
+        super().__init__(link, driver, services, version, rights)
         self.link = link
         self._poller = poller
         #: Ends with the connection, and whatever runs in it.

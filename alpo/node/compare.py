@@ -30,6 +30,7 @@ from alpo.storage.interface import Store, StoreError
 from .digests import IDS_MAX, PIECE_BYTES, DamagedThere, Inquiry, Unusable, held_id
 from .driver import Driver
 from .limits import DiskCare
+from .security import Security
 from .throttle import SMALL_PART, pass_bytes_per_s
 
 log = structlog.get_logger()
@@ -66,8 +67,9 @@ class Copies(NamedTuple):
 class Comparer:
     """Task that compares. Does nothing if there is no scrub."""
 
-    def __init__(self, driver: Driver, store: Store, care: DiskCare) -> None:
+    def __init__(self, driver: Driver, store: Store, care: DiskCare, security: Security | None = None) -> None:
         self._driver = driver
+        self._security = security or Security()
         self._replica = driver.replica
         self._store = store
         self._bytes_per_s = care.scrub_bytes_per_s
@@ -119,7 +121,7 @@ class Comparer:
 
     async def _open(self, id: int) -> Inquiry:
         """Connect to server ``id``. Raises `Unusable`."""
-        return await Inquiry.open(id, self._replica.address_of(id), self._replica.cluster)
+        return await Inquiry.open(id, self._replica.address_of(id), self._replica.cluster, self._security)
 
     async def _pass(self, peer: Identity) -> bool:
         """Compare range by range. True at the end of the log; False if ``peer`` is no longer a member. Raises

@@ -18,7 +18,7 @@ from collections import deque
 import trio
 
 from alpo._version import __version__
-from alpo.addresses import AddressError, parse_address
+from alpo.addresses import AddressError
 from alpo.core.replica import Replica
 from alpo.core.requests import Code
 from alpo.storage.digest import DamagedAt, Span, read_on
@@ -29,6 +29,7 @@ from alpo.wire.framing import HELLO_BYTES_MAX, FrameError, FrameReader
 
 from .client_connection import ClientConnection
 from .link import Body
+from .security import Security
 
 #: Bounds of one request.
 IDS_MAX, BYTES_MAX, SECONDS_MAX = 4096, 1 << 20, 1.0
@@ -107,25 +108,24 @@ class DamagedThere(Exception):
 class Inquiry:
     """Connection made by `open`, to be closed with `aclose`."""
 
-    def __init__(self, stream: trio.SocketStream) -> None:
+    def __init__(self, stream: trio.abc.Stream) -> None:
         self._stream = stream
         self._frames = FrameReader(HELLO_BYTES_MAX)  # no digest is longer
         self._bodies: deque[Body] = deque()
         self._request = 0
 
     @staticmethod
-    async def open(id: int, address: str, cluster: bytes) -> Inquiry:
+    async def open(id: int, address: str, cluster: bytes, security: Security) -> Inquiry:
         """Connect to server ``id`` of this cluster. Raises `Unusable`."""
-        stream: trio.SocketStream | None = None
+        stream: trio.abc.Stream | None = None
         try:
             with trio.fail_after(ANSWER_S_MAX):
-                host, port = parse_address(address)
-                stream = await trio.open_tcp_stream(host, port)
+                stream = await security.dial(id, address)
                 made = Inquiry(stream)
                 older = await made._greet(id, cluster, w.VERSION)
                 if older:
                     await trio.aclose_forcefully(stream)
-                    stream = await trio.open_tcp_stream(host, port)
+                    stream = await security.dial(id, address)
                     made = Inquiry(stream)
                     await made._greet(id, cluster, older)
                 return made

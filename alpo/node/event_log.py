@@ -61,6 +61,9 @@ EVENTS: dict[str, tuple[str, str]] = {
         " `why`; once an outage, `peer_connected` ends it",
     ),
     "turned_away": ("warning", "`remote` said a wrong hello: another cluster or version, the same server id twice"),
+    "no_right": ("warning", "a client's certificate does not allow what it asked for: `why`"),
+    "tls_reloaded": ("info", "the certificates were read anew; `mode` is in force for new connections"),
+    "tls_reload_failed": ("error", "the certificates are wrong (`why`), and those before stay in force"),
     "timers_differ": ("warning", "`peer` has other timers: make them equal"),
     "cannot_accept": ("error", "the system is out of files or memory: connections wait"),
     # -- elections
@@ -178,7 +181,10 @@ def _keep(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> Mutabl
 _KEY = ("term", "member", "peer", "remote", "what", "cursor", "ids")
 #: (number of equal events, ms): the default, and those for events that come with every bit of work.
 _BUDGET = (3, 60_000)
-_BUDGETS = {"clean": (1, 3_600_000), "slow_fsync": (3, 600_000), "address_change": (3, 600_000)}
+_BUDGETS = {
+    "clean": (1, 3_600_000), "slow_fsync": (3, 600_000), "address_change": (3, 600_000), "reloaded": (20, 60_000),
+    "tls_reloaded": (20, 60_000),
+}
 _NAME_MAX = 30
 _KNOWN_MAX = 256
 

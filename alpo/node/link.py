@@ -9,6 +9,7 @@ Laws:
   `push_from_thread`, so that an acceptance leaves without waiting for the event loop. Nothing is awaited under the
   lock.
 * Until `allow_frames` a frame may be no longer than a hello.
+* TLS, if there is any, begins before the first frame. Its handshakes take turns in threads: each costs milliseconds.
 * One task receives: by `receive`, or by `deliver`, which costs no task switch for each group of frames. After a close
   by any of them, receiver and drainer both end with `LinkClosed`.
 """
@@ -17,14 +18,17 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 import sys
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import NoReturn, TypeAlias
 
 import trio
 
+from alpo.secure import Contexts
+from alpo.tls import FIRST_BYTES, Rights
 from alpo.wire.codec import WireError
 from alpo.wire.framing import HELLO_BYTES_MAX, FrameError, FrameReader
 
@@ -104,6 +108,57 @@ class Link:
         except OSError:
             return None
         return int.from_bytes(info[_RTT_END - 4 : _RTT_END], sys.byteorder) / 1000 if len(info) == _RTT_END else None
+
+    async def first_bytes(self) -> bytes:
+        """The first `alpo.tls.FIRST_BYTES` bytes, which `receive` or `secure` gets again; fewer if the connection ends.
+        Raises `LinkClosed`."""
+        try:
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, FIRST_BYTES)
+            await trio.lowlevel.wait_readable(self._sock)
+            first = self._sock.recv(FIRST_BYTES, socket.MSG_PEEK)
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+        except (OSError, trio.ClosedResourceError) as error:
+            self.close(self.closed or str(error))
+            raise LinkClosed(self.closed) from error
+        return first
+
+    async def secure(
+        self, contexts: Contexts, turns: trio.CapacityLimiter, host: str = "", roles: Mapping[str, str] | None = None
+    ) -> Rights:
+        """Begin TLS; returns what the other side's certificate gives a right to. ``host``: that was dialled; "": it was
+        accepted. ``turns``: of handshakes that may compute at a time. ``roles``: see `alpo.tls.rights_of`. Raises
+        `alpo.secure.TlsBroken`, after which nothing can be sent, `LinkClosed`."""
+        self._sock = sock = contexts.wrap(self._sock, not host, host)
+        while not self.closed:
+            try:
+                await trio.to_thread.run_sync(sock.handshake, limiter=turns)
+                if not self.closed:
+                    return contexts.rights(sock, roles)
+            except ssl.SSLWantReadError:
+                await self._until_ready(trio.lowlevel.wait_readable)
+            except ssl.SSLWantWriteError:
+                await self._until_ready(trio.lowlevel.wait_writable)
+        raise LinkClosed(self.closed)
+
+    async def _until_ready(self, wait: Callable[[socket.socket], Awaitable[None]]) -> None:
+        with contextlib.suppress(trio.ClosedResourceError):
+            if not self.closed:
+                await wait(self._sock)
+
+    async def linger(self, why: str) -> None:
+        """Close after a handshake that failed; for a moment what still comes in is dropped, so that the other side
+        reads why."""
+        dropped = 0
+        with trio.move_on_after(_LINGER_S):
+            with contextlib.suppress(OSError, trio.ClosedResourceError):
+                self._sock.shutdown(socket.SHUT_WR)
+                while not self.closed and dropped < _LINGER_BYTES:
+                    await trio.lowlevel.wait_readable(self._sock)
+                    data = socket.socket.recv(self._sock, _RECEIVE_BYTES)
+                    dropped += len(data)
+                    if not data:
+                        break
+        self.close(why)
 
     def allow_frames(self, bytes_max: int) -> None:
         """Accept frames of up to ``bytes_max``, once the hello was accepted."""

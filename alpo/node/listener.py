@@ -3,6 +3,7 @@
 Laws:
 
 * A connection that breaks a rule is told so if possible, and closed; nothing else is affected.
+* With TLS, the hello's time includes the handshake. A server's hello is heard only if its certificate is that server's.
 * The number of clients is bounded; of connections without a hello, the oldest is closed for a new one.
 * A listed member is always accepted. Unlisted servers, whose hellos anybody could invent, are few for each id, and few
   in all for unknown ids: the oldest is closed for a new one. So they displace only each other.
@@ -22,6 +23,8 @@ from alpo.core.inputs import PeerAddress
 from alpo.core.members import Identity
 from alpo.core.requests import Code
 from alpo.core.settings import Settings
+from alpo.secure import TlsBroken
+from alpo.tls import Rights, TlsError, looks_like_tls
 from alpo.wire import requests as w
 from alpo.wire.codec import WireError, decode_hello, encode, encode_problem
 from alpo.wire.framing import FrameError
@@ -44,6 +47,7 @@ from .routes import (
     server_hello,
     timers_differ,
 )
+from .security import Security, refusal
 
 log = structlog.get_logger()
 
@@ -56,6 +60,12 @@ _UNLISTED_MAX = 16
 _STRANGERS_MAX = 16
 #: Seconds that answers under way may take before a client has to connect again.
 _GREET_ANEW_S = 0.5
+#: Between two looks at the files of certificates.
+CERTIFICATES_LOOK_S = 60.0
+#: Between two servers' connections that are closed to be opened anew: no majority is lost for long.
+_BETWEEN_PEERS_S = 0.2
+#: Answer to a plain connection where TLS is required.
+TLS_ONLY = "this server speaks TLS only: give --ca, --cert and --key, or tls= in Python"
 _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -90,7 +100,7 @@ def _told_limits(settings: Settings) -> tuple[int, int, int]:
 async def _greet_anew(client: ClientConnection) -> None:
     with trio.move_on_after(_GREET_ANEW_S):
         await client.link.wait_below(0)
-    client.link.close("the limits have changed")
+    client.link.close("to be opened anew: what it rests on has changed")
 
 
 class Listener:
@@ -98,9 +108,10 @@ class Listener:
 
     def __init__(
         self, us: Ourselves, driver: Driver, poller: Poller, routes: Routes, peers: Peers,
-        services: Services[ClientConnection], limits: Limits,
+        services: Services[ClientConnection], limits: Limits, security: Security,
     ) -> None:
         self._us = us
+        self._security = security
         self._driver = driver
         self._poller = poller
         self._replica = driver.replica
@@ -185,7 +196,14 @@ class Listener:
             del self._silent[oldest]
             oldest.close("no hello, and others wait")
         bodies: list[Body] = []
+        rights: Rights | None = None
         with trio.move_on_after(self._limits.hello_timeout_s):
+            try:
+                rights = await self._secure(link)
+            except TlsBroken as error:
+                self._note(link, str(error))
+                await link.linger(str(error))
+                return
             bodies = await link.receive()
         if not bodies:
             await link.part(encode_problem(Code.INVALID, "no hello in time"), "no hello in time")
@@ -193,12 +211,53 @@ class Listener:
         self._silent.pop(link, None)
         hello = decode_hello(bodies[0])
         link.allow_frames(frame_bytes(self._replica.settings))
-        if isinstance(hello, w.PeerHello):
-            await self._serve_peer(link, number, hello, bodies[1:])
+        if rights is None and not self._security.takes_plain:
+            await self._turn_away(link, Code.NO_RIGHT, TLS_ONLY)
+        elif isinstance(hello, w.PeerHello):
+            if rights is not None and hello.id not in rights.peers:
+                needed = f"peer/{hello.id}"
+                await self._turn_away(link, Code.NO_RIGHT, refusal(rights, needed))
+            else:
+                await self._serve_peer(link, number, hello, bodies[1:])
         elif isinstance(hello, w.ClientHello):
-            await self._serve_client(link, hello, bodies[1:], nursery)
+            if rights is not None and not (rights.roles or rights.peers):
+                await self._turn_away(link, Code.NO_RIGHT, refusal(rights, "append, read or admin"))
+            else:
+                await self._serve_client(link, hello, bodies[1:], nursery, rights)
         else:
             raise WireError("a connection begins with the hello of a server or a client")
+
+    async def _secure(self, link: Link) -> Rights | None:
+        """Begin TLS if the other side does; returns the rights of its certificate, None for a plain connection. Raises
+        `TlsBroken`, `LinkClosed`."""
+        security = self._security
+        if security.contexts is None or not looks_like_tls(await link.first_bytes()):
+            return None
+        return await link.secure(security.contexts, security.accepted_turns, roles=security.roles)
+
+    async def follow_certificates(self) -> None:
+        """Read certificates anew when their files change, until cancelled."""
+        while True:
+            await trio.sleep(CERTIFICATES_LOOK_S)
+            try:
+                fresh = await trio.to_thread.run_sync(self._security.fresh)
+            except TlsError as error:
+                self._driver.note("tls_reload_failed", why=str(error))
+            else:
+                if fresh is not None:
+                    await self.secure_with(fresh)
+
+    async def secure_with(self, fresh: Security) -> None:
+        """Put other certificates, or another mode, into force. Connections that rest on something else now (another CA,
+        or plain where TLS is required) are closed one by one, after what is under way, and come back."""
+        anew = self._security.replace(fresh)
+        self._driver.note("tls_reloaded", mode=self._security.mode)
+        if anew:
+            for client in list(self.clients):
+                await _greet_anew(client)
+            for route in [*self._routes.accepted.values(), *self._routes.dialled.values()]:
+                route.link.close("the certificates have changed")
+                await trio.sleep(_BETWEEN_PEERS_S)
 
     def _note(self, link: Link, why: str) -> None:
         """Log why a connection was turned away, and remember it for status; bounded."""
@@ -216,7 +275,7 @@ class Listener:
     # -- clients ----------------------------------------------------------------------------------------
 
     async def _serve_client(
-        self, link: Link, hello: w.ClientHello, bodies: list[Body], nursery: trio.Nursery
+        self, link: Link, hello: w.ClientHello, bodies: list[Body], nursery: trio.Nursery, rights: Rights | None
     ) -> None:
         cluster = self._replica.cluster
         if len(self.clients) >= self._limits.client_connections_max:
@@ -230,7 +289,7 @@ class Listener:
                 await link.part(encode_problem(Code.INVALID, why), why)
             return
         link.push(encode(server_hello(self._replica, hello.version, wall_ms())))
-        client = ClientConnection(link, self._poller, self._driver, self._services, nursery, hello.version)
+        client = ClientConnection(link, self._poller, self._driver, self._services, nursery, hello.version, rights)
         self.clients[client] = None
         try:
             await client.serve(bodies)

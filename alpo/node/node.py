@@ -50,6 +50,7 @@ from .reads import Reads
 from .retention import KEEP_ALL, Cleaner, Retention, serve_list
 from .routes import Ourselves, Routes
 from .scrub import Scrubber
+from .security import Security
 from .space import DiskWatch
 from .status import Growth, status_fields, storage_fields, tell_waiting
 
@@ -92,6 +93,7 @@ class Fresh(NamedTuple):
     limits: Limits | None = None
     retention: Retention | None = None
     log_level: str | None = None
+    security: Security | None = None
     changed: Sequence[str] = ()
     needs_restart: Sequence[str] = ()
 
@@ -115,7 +117,7 @@ class Node:
 
     def __init__(
         self, cfg: ReplicaConfig, limits: Limits, store: Store, make_writer: MakeWriter,
-        retention: Retention = KEEP_ALL, care: DiskCare = NO_CARE,
+        retention: Retention = KEEP_ALL, care: DiskCare = NO_CARE, security: Security | None = None,
     ) -> None:
         timers_ms = (
             round(cfg.heartbeat_s * 1000), round(cfg.election_timeout_s * 1000), round(cfg.stagger_s * 1000)
@@ -128,6 +130,7 @@ class Node:
         self._retention = retention
         self._recorder = Recorder()
         self._care = care
+        self._security = security or Security()
         self._told_systemd = ""
         self._reload_asked = trio.Event()
         self._ended = trio.Event()
@@ -175,11 +178,13 @@ class Node:
         )
         self.scrubber = Scrubber(self.driver, self._store, care)
         self.driver.on_mended = self.scrubber.mended
-        self.comparer = Comparer(self.driver, self._store, care)
+        self.comparer = Comparer(self.driver, self._store, care, self._security)
         configured = {c.id: c.address for c in self._cfg.configured}
         self.poller = Poller(after=functools.partial(self.driver.kick, at_once=True))
-        self.peers = Peers(self.us, self.driver, self.poller, self.routes, configured)
-        self.listener = Listener(self.us, self.driver, self.poller, self.routes, self.peers, self, self.limits)
+        self.peers = Peers(self.us, self.driver, self.poller, self.routes, configured, self._security)
+        self.listener = Listener(
+            self.us, self.driver, self.poller, self.routes, self.peers, self, self.limits, self._security
+        )
         try:
             await self._serve(listening, heed_signals, reload, task_status)
         finally:
@@ -239,6 +244,7 @@ class Node:
             nursery.start_soon(self.scrubber.run)
             nursery.start_soon(self.comparer.run)
             nursery.start_soon(self.listener.run, listening)
+            nursery.start_soon(self.listener.follow_certificates)
             self.driver.note(
                 "serving", id=self.us.me.id, address=self.us.address, status=self.replica.status_text,
                 last_id=self.replica.last_id, term=self.replica.term, version=__version__,
@@ -274,6 +280,8 @@ class Node:
                 self.driver.note("reload_failed", why=str(error))
             else:
                 self._take(fresh)
+                if fresh.security is not None:
+                    await self.listener.secure_with(fresh.security)
                 self.driver.note("reloaded", changed=fresh.changed, needs_restart=fresh.needs_restart)
             notify("READY=1")
 
@@ -324,6 +332,10 @@ class Node:
         """Reason why there is no full connection to server ``id``; "" if there is one, or none is wanted."""
         peer = self.peers.by_id.get(id)
         return peer.trouble if peer is not None else ""
+
+    def no_right(self, why: str) -> None:
+        """Note that a client asked for what its certificate does not allow."""
+        self.driver.note("no_right", why=why)
 
     def begin_read(self, client: ClientConnection, ask: w.Read | w.ReadColumns) -> None:
         self.reads.begin(client, ask)

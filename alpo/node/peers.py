@@ -38,6 +38,7 @@ from .limits import FRAME_BYTES_MOST, frame_bytes
 from .link import Body, Link, LinkClosed
 from .poller import Poller
 from .routes import Ourselves, Route, Routes, converse, listed_incarnation, objection, our_hello, timers_differ
+from .security import Security, wrong_server
 
 _RETRY_S_MAX = 1.0
 _CONNECT_S_MAX = 1.0
@@ -108,7 +109,8 @@ class Peers:
     """All peers, with a task for each in the nursery given to `start`."""
 
     def __init__(
-        self, us: Ourselves, driver: Driver, poller: Poller, routes: Routes, configured: dict[int, str]
+        self, us: Ourselves, driver: Driver, poller: Poller, routes: Routes, configured: dict[int, str],
+        security: Security,
     ) -> None:
         self._us = us
         self._driver = driver
@@ -116,6 +118,7 @@ class Peers:
         self._replica = driver.replica
         self._routes = routes
         self._configured = configured
+        self._security = security
         self._nursery: trio.Nursery | None = None
         self._seen: tuple[object, object, int] = (None, None, 0)
         self._gone = False
@@ -266,6 +269,7 @@ class Peers:
             sock = await _connect(address)
         link = Link(sock, 2 * self._replica.cfg.peer_inflight_bytes_max + FRAME_BYTES_MOST, _KEEPALIVE_S)
         try:
+            await self._secure(peer, link, address)
             target = Identity(peer.id, listed_incarnation(self._replica, peer.id))
             version = peer.version
             link.push(encode(our_hello(self._us, self._replica, target, version)))
@@ -289,6 +293,18 @@ class Peers:
             return full
         finally:
             link.close("done with")
+
+    async def _secure(self, peer: Peer, link: Link, address: str) -> None:
+        """Begin TLS, if this server dials it, and see that the other side is the peer before anything is sent. Raises
+        `TlsBroken`, `LinkClosed`, trio.TooSlowError."""
+        security = self._security
+        if not security.dials_tls or security.contexts is None:
+            return
+        with trio.fail_after(_CONNECT_S_MAX):
+            host = parse_address(address)[0]
+            rights = await link.secure(security.contexts, security.dialled_turns, host, security.roles)
+        if peer.id not in rights.peers:
+            raise LinkClosed(wrong_server(address, rights, peer.id))
 
     def _judge_answer(self, peer: Peer, body: Body, address: str) -> PeerHello:
         hello = decode_hello(body)

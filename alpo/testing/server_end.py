@@ -269,6 +269,9 @@ class ServerEnd:
         id = self._host.store.find_lsn(lsn, r.readable_id)
         return id if id <= r.readable_id else r.last_id + 1
 
+    def no_right(self, why: str) -> None:
+        raise AssertionError("simulated clients have all rights")
+
     def begin_events(self, client: ClientRequests, ask: w.ListEvents) -> None:
         """Answer with no events: simulated servers keep none."""
         client.settle(w.EventList(ask.request, self._host.id, self._host.wall_ms(self._world.now_us), []))

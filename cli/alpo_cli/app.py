@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from .frame import App, Entry, lazy
-from .options import ConfigFile, Json, Servers, Timeout, remember, version_option
+from .options import Ca, Cert, ConfigFile, Json, Key, Servers, Timeout, TlsName, remember, version_option
 
 _DAILY, _LOOK, _KEEP = "Append and read", "Look at a cluster", "Look after the log"
 _RUN, _FILES, _OTHER = "Run a cluster", "Files, benches, Spark", "Help"
@@ -30,6 +30,8 @@ TABLE = (
                              " expunged"),
     _entry("cluster", _RUN, "A cluster of real alpod processes on this machine, for development; and the first start"
                             " of any cluster", "cluster:app"),
+    _entry("certs", _RUN, "Certificates for TLS: a CA of your own, for development and small installations",
+           "certs:app"),
     _entry("member", _RUN, "Members: the servers that keep the log", "member:app"),
     _entry("transfer", _RUN, "Hand leadership over to a server of your choice", "member:transfer"),
     _entry("settings", _RUN, "Settings: limits that all servers share", "settings:app"),
@@ -65,8 +67,8 @@ Examples:
 """)
 def root(
     ctx: typer.Context, servers: Servers = None, config: ConfigFile = None, timeout: Timeout = None,
-    json: Json = False,
+    json: Json = False, ca: Ca = None, cert: Cert = None, key: Key = None, tls_name: TlsName = None,
     version: Annotated[bool, version_option("alpo")] = False,
 ) -> None:
     """Take the options before the command."""
-    remember(ctx, servers, config, timeout, json)
+    remember(ctx, servers, config, timeout, json, ca, cert, key, tls_name)

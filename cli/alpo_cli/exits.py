@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from shlex import quote
 
 from alpo.errors import AlpoError, NotGuaranteed, SessionExpired, TooLarge
+from alpo.tls import TlsError
 
 from .early import begin
 from .output import say
@@ -49,7 +50,7 @@ def code_of(error: BaseException) -> int:
     """Exit code for a planned error that is no group."""
     if isinstance(error, NotGuaranteed | SessionExpired | Unknown):
         return UNKNOWN
-    if isinstance(error, UsageProblem | TooLarge):
+    if isinstance(error, UsageProblem | TooLarge | TlsError):
         return USAGE
     return FAILED
 
@@ -90,7 +91,7 @@ def leaves(error: BaseException) -> list[BaseException]:
 
 def worst(error: BaseException) -> BaseException:
     """The error of a group that decides the exit code: a bug first, then an unknown outcome, then the rest."""
-    planned = (AlpoError, UsageProblem, Failed, OSError, KeyboardInterrupt)
+    planned = (AlpoError, UsageProblem, Failed, TlsError, OSError, KeyboardInterrupt)
     found = leaves(error)
     unplanned = [e for e in found if not isinstance(e, planned)]
     return unplanned[0] if unplanned else max(found, key=code_of)
@@ -113,12 +114,12 @@ def guarded(
         body()
         sys.stdout.flush()
         return DONE
-    except (AlpoError, UsageProblem, Failed, OSError, KeyboardInterrupt, BaseExceptionGroup) as raised:
+    except (AlpoError, UsageProblem, Failed, TlsError, OSError, KeyboardInterrupt, BaseExceptionGroup) as raised:
         error = worst(raised)
         if isinstance(error, BrokenPipeError):
             _close_stdout()
             return DONE
-        if not isinstance(error, AlpoError | UsageProblem | Failed | OSError | KeyboardInterrupt):
+        if not isinstance(error, AlpoError | UsageProblem | Failed | TlsError | OSError | KeyboardInterrupt):
             raise
         try:
             sys.stdout.flush()

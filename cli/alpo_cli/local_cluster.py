@@ -26,7 +26,9 @@ from typing import Any
 
 import alpo
 from alpo.errors import AlpoError
+from alpo.tls import NAME_DEFAULT, Tls
 
+from .certificates import Leaf, make
 from .exits import Failed, UsageProblem, reason
 
 HOST = "127.0.0.1"
@@ -34,6 +36,9 @@ SIZE_MAX = 9
 STOP_GRACE_S = 10.0
 KILLED_WITHIN_S = 5.0
 _POLL_S = 0.02
+#: Certificates of a local cluster: that of its clients, and how long all are good for.
+_CLIENT = "client"
+_CERTIFICATE_DAYS = 3_652
 
 
 @dataclass(slots=True)
@@ -90,8 +95,9 @@ class LocalCluster:
     servers: list[LocalServer] = field(default_factory=list)
 
     @staticmethod
-    def create(directory: Path, size: int, base_port: int) -> LocalCluster:
-        """Lay out a new cluster of ``size`` servers on ports base_port, base_port + 1, …; nothing is started.
+    def create(directory: Path, size: int, base_port: int, tls: bool = False) -> LocalCluster:
+        """Lay out a new cluster of ``size`` servers on ports base_port, base_port + 1, …; nothing is started. ``tls``:
+        with certificates of its own.
 
         Raises UsageProblem, and Failed if a port is in use; the directory is unchanged then.
         """
@@ -106,7 +112,11 @@ class LocalCluster:
             cluster.servers.append(LocalServer(id, address, root / f"server-{id}", root / f"server-{id}.log"))
         _check_ports(cluster.servers, "begin elsewhere with --base-port PORT")
         root.mkdir(parents=True, exist_ok=True)
+        if tls:
+            leaves = [Leaf(f"server-{server.id}", (f"peer/{server.id}",), (HOST,)) for server in cluster.servers]
+            make(cluster.certificates, NAME_DEFAULT, [*leaves, Leaf(_CLIENT, ("admin",), ())], _CERTIFICATE_DAYS)
         cluster.save()
+        cluster.use_certificates()
         return cluster
 
     @staticmethod
@@ -134,7 +144,35 @@ class LocalCluster:
             raise Failed(f"{file} cannot be read: {error}") from error
         if not cluster.servers:
             raise Failed(f"{file} cannot be read: it names no servers")
+        cluster.use_certificates()
         return cluster
+
+    @property
+    def certificates(self) -> Path:
+        """The directory of its certificates, if it has any."""
+        return self.directory / "certs"
+
+    @property
+    def tls(self) -> Tls | None:
+        """Certificates of its clients; None: it speaks plain."""
+        at = self.certificates
+        return Tls(at / "ca.pem", at / f"{_CLIENT}.pem", at / f"{_CLIENT}.key") if at.exists() else None
+
+    def use_certificates(self) -> None:
+        """Have every connection of this process, and of those that it starts, show and trust its certificates."""
+        if self.tls is not None:
+            os.environ |= self.client_environment
+            os.environ.pop("ALPO_TLS_NAME", None)
+
+    @property
+    def client_environment(self) -> dict[str, str]:
+        """The variables by which clients speak to it over TLS."""
+        return dict(zip(("ALPO_CA", "ALPO_CERT", "ALPO_KEY"), self.tls.files, strict=True)) if self.tls else {}
+
+    def _server_environment(self, server: LocalServer) -> dict[str, str]:
+        own = self.certificates / f"server-{server.id}"
+        files = {"CA": self.certificates / "ca.pem", "CERT": f"{own}.pem", "KEY": f"{own}.key"}
+        return {f"ALPOD_TLS_{name}": str(path) for name, path in files.items()} if self.tls else {}
 
     def save(self) -> None:
         """Write the state file."""
@@ -164,7 +202,8 @@ class LocalCluster:
             with server.log.open("ab") as log:
                 # in a session of its own: Ctrl-C reaches only this process, which stops the servers in order
                 server.process = subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                    command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+                    env=os.environ | self._server_environment(server),
                 )
             server.pid = server.process.pid
         self.save()

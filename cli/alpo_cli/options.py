@@ -1,7 +1,8 @@
 """Options that all commands of the cluster take, before or after the command.
 
-`--servers`, `--config`, `--timeout`, `--json` are parameters of the root, of each group and of each command; the
-innermost value counts. A flag overrides the file, the file overrides ALPO_SERVERS, and that overrides 127.0.0.1:7100.
+`--servers`, `--config`, `--timeout`, `--json` and those of TLS are parameters of the root, of each group and of each
+command; the innermost value counts. A flag overrides the file, the file overrides ALPO_SERVERS, and that overrides
+127.0.0.1:7100.
 """
 
 from __future__ import annotations
@@ -20,12 +21,15 @@ from alpo import __version__
 from alpo.addresses import SERVER_DEFAULT, AddressError, parse_address, parse_servers
 from alpo.core.client_ids import CLIENT_BYTES_MAX, created_ms
 from alpo.errors import Unavailable
+from alpo.tls import NAME_DEFAULT, TlsError, tls_given
 
 from .exits import Unreached, UsageProblem, guarded, reason
 
 TIMEOUT_S_DEFAULT = 10.0
 _LOOK_S = 0.5
 PANEL = "Cluster and output"
+#: Options of TLS, in the order of `alpo.tls.tls_given`.
+TLS_OPTIONS = ("ca", "cert", "key", "tls_name")
 
 Servers = Annotated[
     str | None,
@@ -37,6 +41,27 @@ ConfigFile = Annotated[
     Path | None,
     typer.Option("--config", metavar="FILE", rich_help_panel=PANEL, show_default=False,
                  help="Take the servers from the member list of an alpod configuration file."),
+]
+TLS_PANEL = "TLS"
+Ca = Annotated[
+    Path | None,
+    typer.Option("--ca", metavar="FILE", rich_help_panel=TLS_PANEL, show_default=False,
+                 help="The CA of the servers' certificates. Default: the environment's ALPO_CA."),
+]
+Cert = Annotated[
+    Path | None,
+    typer.Option("--cert", metavar="FILE", rich_help_panel=TLS_PANEL, show_default=False,
+                 help="The certificate to show. Default: ALPO_CERT."),
+]
+Key = Annotated[
+    Path | None,
+    typer.Option("--key", metavar="FILE", rich_help_panel=TLS_PANEL, show_default=False,
+                 help="The key of that certificate. Default: ALPO_KEY."),
+]
+TlsName = Annotated[
+    str | None,
+    typer.Option("--tls-name", metavar="NAME", rich_help_panel=TLS_PANEL, show_default=NAME_DEFAULT,
+                 help="The cluster's name in certificates. Default: ALPO_TLS_NAME."),
 ]
 Timeout = Annotated[
     float | None,
@@ -70,19 +95,19 @@ class Target:
 
 
 def remember(
-    ctx: typer.Context, servers: Servers = None, config: ConfigFile = None, timeout: Timeout = None, json: Json = False
+    ctx: typer.Context, servers: Servers = None, config: ConfigFile = None, timeout: Timeout = None, json: Json = False,
+    ca: Ca = None, cert: Cert = None, key: Key = None, tls_name: TlsName = None,
 ) -> None:
     """Keep the options before the command, as defaults for `with_target`."""
     given = ctx.ensure_object(dict)
-    given.update(_given(servers, config, timeout, json))
+    given.update(_given(
+        servers=servers, config=config, timeout=timeout, json=json, ca=ca, cert=cert, key=key, tls_name=tls_name
+    ))
 
 
-def _given(
-    servers: str | None = None, config: Path | None = None, timeout: float | None = None, json: bool = False
-) -> dict[str, Any]:
+def _given(**values: Any) -> dict[str, Any]:
     """The options that were really given, so that outer values stay in force otherwise."""
-    given: dict[str, Any] = {"servers": servers, "config": config, "timeout": timeout, "json": json or None}
-    return {key: value for key, value in given.items() if value is not None}
+    return {name: value for name, value in values.items() if value is not None and value is not False}
 
 
 def resolve(given: dict[str, Any], needs_servers: bool = True) -> Target:
@@ -90,7 +115,32 @@ def resolve(given: dict[str, Any], needs_servers: bool = True) -> Target:
     timeout_s = float(given.get("timeout", TIMEOUT_S_DEFAULT))
     if not 0 < timeout_s <= 86_400:
         raise UsageProblem(f"--timeout {timeout_s:g}: seconds, more than 0 and at most 86400")
+    _use_tls(given)
     return Target(_servers(given) if needs_servers else (), timeout_s, bool(given.get("json", False)))
+
+
+def _use_tls(given: dict[str, Any]) -> None:
+    """Put what is to be shown and trusted into the environment, for every connection of this process and of those that
+    it starts. Raises UsageProblem if it is incomplete."""
+    named = {name: str(given[name]) for name in TLS_OPTIONS if name in given}
+    if "config" in given:
+        named = _tls_of_file(given["config"]) | named
+    try:
+        tls = tls_given(os.environ, *(named.get(name) for name in TLS_OPTIONS))
+    except TlsError as error:
+        raise UsageProblem(str(error)) from error
+    if tls is not None:
+        os.environ |= dict(zip(("ALPO_CA", "ALPO_CERT", "ALPO_KEY"), tls.files, strict=True))
+        os.environ["ALPO_TLS_NAME"] = tls.name
+
+
+def _tls_of_file(path: Path) -> dict[str, str]:
+    """The files and the name in the ``[tls]`` table of an alpod's configuration."""
+    table = _parsed(path).get("tls")
+    if not isinstance(table, dict) or table.get("mode") == "off":
+        return {}
+    found = {name: str(path.parent / str(table[name])) for name in ("ca", "cert", "key") if name in table}
+    return found | ({"tls_name": str(table["name"])} if "name" in table else {})
 
 
 def _servers(given: dict[str, Any]) -> tuple[str, ...]:
@@ -157,16 +207,19 @@ def check_new_client(name: str, where: str) -> None:
         raise UsageProblem(f"{where}: a name has no control characters, no line ends among them")
 
 
-def _servers_of_file(path: Path) -> tuple[str, ...]:
+def _parsed(path: Path) -> dict[str, Any]:
     import tomllib
 
     try:
-        parsed = tomllib.loads(path.read_text("utf-8"))
+        return tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
         raise UsageProblem(f"--config {path}: {reason(error)}") from error
     except ValueError as error:
         raise UsageProblem(f"--config {path}: {error}") from error
-    members = parsed.get("member")
+
+
+def _servers_of_file(path: Path) -> tuple[str, ...]:
+    members = _parsed(path).get("member")
     tables = [table for table in members if isinstance(table, dict)] if isinstance(members, list) else []
     addresses = [str(table["address"]) for table in tables if "address" in table]
     if not addresses:
@@ -196,9 +249,10 @@ def local(command: Callable[..., None]) -> Callable[..., None]:
     """Decorator for commands on a local cluster. Of the shared options only `--json` is accepted: the others would mean
     nothing. The command ends with an exit code."""
     def first(given: dict[str, Any]) -> list[Target]:
-        for name in ("servers", "config", "timeout"):
+        for name in ("servers", "config", "timeout", *TLS_OPTIONS):
             if name in given:
-                raise UsageProblem(f"--{name} means nothing to this command: it works on what is in --dir")
+                flag = "--" + name.replace("_", "-")
+                raise UsageProblem(f"{flag} means nothing to this command: it works on what is in --dir")
         return [resolve(given, needs_servers=False)]
 
     return _with_shared_options(command, first)
@@ -212,9 +266,10 @@ def only_json(command: Callable[..., None]) -> Callable[..., None]:
 
 def _with_shared_options(
     command: Callable[..., None], first: Callable[[dict[str, Any]], list[Target]],
-    names: tuple[str, ...] = ("servers", "config", "timeout", "json"),
+    names: tuple[str, ...] = ("servers", "config", "timeout", "json", *TLS_OPTIONS),
 ) -> Callable[..., None]:
     own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.annotation is not Target]
+    names = tuple(name for name in names if name not in {p.name for p in own})  # a command's own option wins
 
     def run(ctx: typer.Context, **values: Any) -> None:
         given = {**ctx.ensure_object(dict), **_given(**{name: values.pop(name) for name in names})}

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from alpo_cli.app import app
 
 DOCS = (Path(__file__).parents[2] / "docs" / "cli.md").read_text("utf-8")
-SHARED = {"--servers", "--config", "--timeout", "--json"}
+SHARED = {"--servers", "--config", "--timeout", "--json", "--ca", "--cert", "--key", "--tls-name"}
 #: Of alpod, which some chapters name.
 ALPODS = {"--no-auto-init", "--member", "--id", "--data", "--listen", "--join"}
 #: Typer's own, of the root.
@@ -58,7 +58,7 @@ def test_the_commands_are_those_of_the_contract() -> None:
         "alpo log diff", "alpo cursor set", "alpo cursor list", "alpo cursor drop", "alpo settings show",
         "alpo settings set",
         "alpo member list", "alpo member add", "alpo member remove", "alpo member replace", "alpo transfer",
-        "alpo compact", "alpo spark doctor", "alpo help", "alpo version",
+        "alpo certs make", "alpo compact", "alpo spark doctor", "alpo help", "alpo version",
     ])
 
 
@@ -70,7 +70,7 @@ def test_every_command_is_documented_with_its_options(path: str) -> None:
     assert not missing
 
 
-@pytest.mark.parametrize("path", sorted(ALL.keys() - {"alpo help", "alpo version"}))
+@pytest.mark.parametrize("path", sorted(ALL.keys() - {"alpo help", "alpo version", "alpo certs make"}))
 def test_every_command_takes_the_shared_options(path: str) -> None:
     assert flags(ALL[path]) >= SHARED
 
@@ -86,7 +86,7 @@ def test_every_help_has_an_example_of_that_very_command(path: str) -> None:
     assert path in text.partition("Examples:")[2]
 
 
-GROUPS = ("session", "settings", "cursor", "cluster", "bench", "log", "member", "spark")
+GROUPS = ("session", "certs", "settings", "cursor", "cluster", "bench", "log", "member", "spark")
 
 
 @pytest.mark.parametrize("path", ["alpo", *(f"alpo {group}" for group in GROUPS), *ALL])

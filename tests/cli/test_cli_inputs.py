@@ -59,6 +59,7 @@ WRITTEN = {
     "alpo log export --output": ("log", "export", "{log}", "--output", "{bad}"),
     "alpo log export --to": ("log", "export", "{log}", "--to", "{bad}"),
     "alpo cluster start --dir": ("cluster", "start", "--dir", "{below}"),
+    "alpo certs make --dir": ("certs", "make", "--dir", "{below}", "--client", "read:x"),
     "alpo bench append --plot": ("bench", "append", "--plot", "{bad}.svg"),
     "alpo bench read --plot": ("bench", "read", "--plot", "{bad}.svg"),
     "alpo bench failover --plot": ("bench", "failover", "--dir", "{log}", "--plot", "{bad}.svg"),
@@ -75,7 +76,7 @@ WRITTEN = {
 #: Of Linux: the number of capset(2)'s layout, and of the two rights by which root reads every file.
 _LAYOUT, _CAP_DAC_OVERRIDE, _CAP_DAC_READ_SEARCH = 0x20080522, 1, 2
 #: Of every command, told of in the chapter on the shared options.
-SHARED = {"--config"}
+SHARED = {"--config", "--ca", "--cert", "--key"}
 APPS = {"alpo": app, "alpo-pipeline": pipeline, "alpo-sim": simulator}
 
 

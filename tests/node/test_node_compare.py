@@ -21,6 +21,7 @@ from alpo.node.digests import Inquiry, Unusable
 from alpo.node.limits import DiskCare
 from alpo.node.node import Node
 from alpo.node.retention import Retention
+from alpo.node.security import Security
 from alpo.storage.interface import DamagedStore, StoreError
 from alpo.wire import requests as w
 from alpo.wire.codec import encode
@@ -310,7 +311,7 @@ async def test_nonsense_makes_a_member_unusable(monkeypatch: pytest.MonkeyPatch,
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_say, trio.SocketListener(sock), NONSENSE[what])
         with pytest.raises(Unusable):
-            inquiry = await Inquiry.open(2, "{}:{}".format(*sock.getsockname()), b"c" * 16)
+            inquiry = await Inquiry.open(2, "{}:{}".format(*sock.getsockname()), b"c" * 16, Security())
             try:
                 await inquiry.digest(5, 9)
             finally:

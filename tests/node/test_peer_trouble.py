@@ -15,6 +15,7 @@ from alpo.node.link import LinkClosed
 from alpo.node.peers import Peer, Peers
 from alpo.node.poller import Poller
 from alpo.node.routes import Ourselves, Route, Routes
+from alpo.node.security import Security
 
 OLD, NEW, OTHER = b"o" * 16, b"n" * 16, b"x" * 16
 ME = Identity(1, b"m" * 16)
@@ -50,7 +51,7 @@ def peers_of(member: Member) -> Peers:
         note=lambda *_, **__: None,
     )
     us, poller = Ourselves(ME, "10.0.0.1:7100", (100, 500, 25)), Poller(lambda: None)
-    return Peers(us, cast(Driver, driver), poller, Routes(), {3: CONFIGURED})
+    return Peers(us, cast(Driver, driver), poller, Routes(), {3: CONFIGURED}, Security())
 
 
 async def troubles(peers: Peers, monkeypatch: pytest.MonkeyPatch, answers: bytes) -> list[str]:

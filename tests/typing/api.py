@@ -47,6 +47,9 @@ Settled = dict[int, int | None | alpo.AlpoError]
 def connecting() -> None:
     assert_type(alpo.connect(), Log)
     assert_type(alpo.connect("a:1,b", "me", 3, queue_max=10, queue_bytes_max=1 << 20), Log)
+    tls = alpo.Tls("ca.pem", cert="me.pem", key="me.key", name="prod", verify_hostname=True)
+    assert_type(alpo.connect("a:1", tls=tls), Log)
+    assert_type(alpo.connect_sync("a:1", tls=tls), SyncLog)
     assert_type(alpo.connect_sync(), SyncLog)
     assert_type(alpo.connect_sync(["a:1", "b"], client="me", timeout_s=0.5), SyncLog)
     assert_type(alpo.__version__, str)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -46,10 +47,13 @@ def start(
                                                   help="The first server's port; the others take the next.")] = None,
     detach: Annotated[bool, typer.Option("--detach", show_default=False,
                                          help="Return when a leader exists; the servers go on.")] = False,
+    tls: Annotated[bool, typer.Option("--tls", show_default=False,
+                                      help="Make certificates, and speak TLS alone.")] = False,
 ) -> None:
     """Start a cluster, or start the servers of one again; prints the --servers string on stdout.
 
-    Without --detach it stays in the foreground and stops the servers on Ctrl-C.
+    Without --detach it stays in the foreground and stops the servers on Ctrl-C. With --tls it says which variables let
+    clients in.
 
     Examples:
 
@@ -57,7 +61,7 @@ def start(
 
         export ALPO_SERVERS=$(alpo cluster start --dir /tmp/demo --detach)
     """
-    cluster = lay_out(dir, size, base_port)
+    cluster = lay_out(dir, size, base_port, tls)
     fresh = [server for server in cluster.servers if not server.running()]
     if not fresh and not detach:
         raise Failed(f"the cluster in {dir} is running already (stop it: alpo cluster stop --dir {dir})")
@@ -84,9 +88,11 @@ async def _serve(target: Target, cluster: LocalCluster, fresh: list[LocalServer]
             for line in outsiders(cluster, await statuses(log)):
                 say(line)
         if target.json:
-            print_json({"servers": cluster.addresses})
+            print_json({"servers": cluster.addresses} | cluster.client_environment)
         else:
             print(cluster.addresses, flush=True)
+            if cluster.tls is not None:
+                say(f"clients: export {shlex.join(f'{k}={v}' for k, v in cluster.client_environment.items())}")
         if not detach:
             say(f"running: {counted(len(cluster.servers), 'server')}; Ctrl-C stops all."
                 f" Logs: {cluster.directory}/server-N.log")
@@ -111,15 +117,18 @@ def outsiders(cluster: LocalCluster, rows: list[dict[str, Any]]) -> list[str]:
     return told
 
 
-def lay_out(dir: Path, size: int | None, base_port: int | None) -> LocalCluster:
+def lay_out(dir: Path, size: int | None, base_port: int | None, tls: bool = False) -> LocalCluster:
     """Load the cluster of an existing directory, or lay out a new one. Raises UsageProblem if the flags contradict
     it."""
     if not LocalCluster.exists(dir):
         a_new_directory(dir, "--dir")
         return LocalCluster.create(
-            dir, SIZE_DEFAULT if size is None else size, BASE_PORT_DEFAULT if base_port is None else base_port
+            dir, SIZE_DEFAULT if size is None else size, BASE_PORT_DEFAULT if base_port is None else base_port,
+            tls,
         )
     cluster = LocalCluster.load(dir)
+    if tls and cluster.tls is None:
+        raise UsageProblem(f"--tls: the cluster in {dir} was made without certificates")
     if size not in (None, len(cluster.servers)):
         raise UsageProblem(f"--size {size}: the cluster in {dir} has {counted(len(cluster.servers), 'server')}")
     if base_port not in (None, cluster.servers[0].port):

@@ -1,0 +1,124 @@
+"""This server's TLS: whom it speaks to, with which certificates, and which requests a certificate allows.
+
+A mode is one step of a switch without downtime: ``accept`` takes TLS and plain connections and dials plain ones,
+``dial`` takes both and dials TLS, ``require`` takes and dials TLS alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, NamedTuple, TypeAlias
+
+import trio
+
+from alpo.addresses import parse_address
+from alpo.core import requests as q
+from alpo.secure import Contexts, TlsBroken, why
+from alpo.tls import Rights, Tls, rights_of
+from alpo.wire import requests as w
+
+Mode: TypeAlias = Literal["off", "accept", "dial", "require"]
+
+#: Handshakes that may compute at a time: of connections taken, and of those to other servers, which must not wait for
+#: strangers.
+_ACCEPTED_AT_ONCE, _DIALLED_AT_ONCE = 2, 2
+
+_EVERYBODY = {q.ShowSettings, w.Status, w.AwaitReplicated}
+#: Requests that each role may make. ``admin`` may make all; a type that is not named here is for ``admin`` alone.
+ALLOWED: dict[str, set[type]] = {
+    "append": {*_EVERYBODY, q.OpenSession, w.Append, q.Outcome},
+    "read": {
+        *_EVERYBODY, w.Read, w.ReadColumns, w.RangeDigest, q.SetCursor, q.ListCursors, w.ListEvents,
+    },
+    "peer": {w.Status, w.ListEvents, w.RangeDigest, q.ListCursors, q.ListSessions},
+}
+
+
+class TlsConfig(NamedTuple):
+    """The ``[tls]`` table. ``roles``: see `alpo.tls.rights_of`."""
+
+    mode: Mode
+    tls: Tls
+    roles: Mapping[str, str]
+
+
+def missing_role(rights: Rights, request: type) -> str:
+    """The roles of which one is needed for ``request``, "append or admin"; "" if the certificate has one."""
+    held = {*rights.roles, *(["peer"] if rights.peers else [])}
+    needed = [role for role, requests in ALLOWED.items() if request in requests and role != "peer"]
+    if "admin" in held or any(request in ALLOWED[role] for role in held):
+        return ""
+    return " or ".join([*needed, "admin"])
+
+
+class Security:
+    """The mode and certificates in force; `replace` changes them. ``config`` None: no TLS. Raises `alpo.tls.TlsError`
+    if the files are wrong."""
+
+    def __init__(self, config: TlsConfig | None = None) -> None:
+        self._config = config
+        self.contexts = Contexts.load(config.tls) if config is not None and config.mode != "off" else None
+        self.accepted_turns = trio.CapacityLimiter(_ACCEPTED_AT_ONCE)
+        self.dialled_turns = trio.CapacityLimiter(_DIALLED_AT_ONCE)
+
+    @property
+    def mode(self) -> Mode:
+        return self._config.mode if self._config is not None else "off"
+
+    @property
+    def roles(self) -> Mapping[str, str]:
+        return self._config.roles if self._config is not None else {}
+
+    @property
+    def takes_plain(self) -> bool:
+        return self.mode != "require"
+
+    @property
+    def dials_tls(self) -> bool:
+        return self.mode in ("dial", "require")
+
+    async def dial(self, id: int, address: str) -> trio.abc.Stream:
+        """A stream to server ``id``, over TLS if this server dials it. Raises OSError, `alpo.addresses.AddressError`,
+        trio.BrokenResourceError."""
+        host, port = parse_address(address)
+        plain = await trio.open_tcp_stream(host, port)
+        contexts = self.contexts
+        if contexts is None or not self.dials_tls:
+            return plain
+        try:
+            stream = trio.SSLStream(plain, contexts.client, server_hostname=host, https_compatible=True)
+            await stream.do_handshake()
+            rights = rights_of(stream.getpeercert() or {}, contexts.tls.name, self.roles)
+            if id not in rights.peers:
+                raise TlsBroken(wrong_server(address, rights, id))
+        except BaseException as error:
+            await trio.aclose_forcefully(plain)
+            if isinstance(error, trio.BrokenResourceError) and error.__cause__ is not None:
+                raise TlsBroken(why(error.__cause__)) from error
+            raise
+        return stream
+
+    def replace(self, other: Security) -> bool:
+        """Put ``other``'s files and mode into force for new connections; True if connections that are open rest on
+        something else now: another CA, or plain where TLS is required."""
+        before, was_plain = self.contexts, self.takes_plain
+        self._config, self.contexts = other._config, other.contexts
+        return (was_plain and not self.takes_plain) or (
+            before is not None and (self.contexts is None or before.trusted != self.contexts.trusted)
+        )
+
+    def fresh(self) -> Security | None:
+        """The files read again, if one has changed; else None. Raises `alpo.tls.TlsError`."""
+        if self.contexts is None or self.contexts.tls.state() == self.contexts.state:
+            return None
+        return Security(self._config)
+
+
+def wrong_server(address: str, rights: Rights, id: int) -> str:
+    """The words for a dialled server whose certificate is another's."""
+    return f"{address}: {rights} is not the certificate of server {id}"
+
+
+def refusal(rights: Rights, needed: str) -> str:
+    """The words for a request that the certificate does not allow."""
+    return f"{rights} may not do this: it takes the role {needed}"

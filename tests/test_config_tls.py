@@ -1,0 +1,63 @@
+"""The ``[tls]`` table of alpod's configuration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from alpo.config import Config, ConfigError
+from alpo.config_sources import as_toml, load_config
+
+TOP = 'id = 1\ndata = "d"\nlisten = "127.0.0.1:7100"\n'
+MEMBERS = '[[member]]\nid = 1\naddress = "127.0.0.1:7100"\n[[member]]\nid = 2\naddress = "127.0.0.1:7101"\n'
+TLS = '[tls]\nca = "ca.pem"\ncert = "/etc/alpo/own.pem"\nkey = "sub/own.key"\n'
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Any:
+    def write(text: str) -> Path:
+        path = tmp_path / "a.toml"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def load(path: Path, environ: dict[str, str] | None = None) -> Config:
+    return load_config(path, {}, environ).config
+
+
+def complaint(path: Path) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load(path)
+    return str(caught.value).removeprefix(f"{path}: ")
+
+
+def test_files_of_certificates_are_meant_beside_the_configuration(write: Any) -> None:
+    path = write(TOP.replace("127.0.0.1", "0.0.0.0") + MEMBERS + TLS)
+    tls = load(path).tls
+    assert tls is not None and tls.mode == "require"
+    beside = path.parent
+    assert (tls.ca, tls.cert, tls.key) == (beside / "ca.pem", Path("/etc/alpo/own.pem"), beside / "sub/own.key")
+    environ = {"ALPOD_TLS_CA": "elsewhere.pem", "ALPOD_TLS_MODE": "accept", "ALPOD_INSECURE": "true"}
+    tls = load(path, environ).tls
+    assert tls is not None and (tls.ca, tls.mode) == (Path("elsewhere.pem"), "accept")
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    ('mode = "on"', 'tls.mode = "on": must be "off", "accept", "dial" or "require"'),
+    ('name = "a b"', "tls.name = \"a b\": must be the cluster's name in certificates: letters, digits, - and ."),
+    ('roles = {"CN=x" = "root"}', 'tls.roles."CN=x" = "root": must be "append", "read", "admin" or "peer/ID"'),
+    ("certs = 1", "tls.certs = 1 is not a known key: did you mean cert?"),
+])
+def test_wrong_tables_of_tls_are_named(write: Any, change: str, message: str) -> None:
+    assert complaint(write(TOP + MEMBERS + TLS + change + "\n")) == message
+
+
+def test_only_tls_that_is_required_makes_an_address_safe(write: Any) -> None:
+    text = TOP.replace("127.0.0.1", "0.0.0.0") + MEMBERS + TLS
+    assert load(write(text)).listen == "0.0.0.0:7100"
+    assert "must be a loopback address" in complaint(write(text + 'mode = "dial"\n'))
+    assert 'roles = {"CN=x" = "append"}' in as_toml(load_config(write(text + 'roles = {"CN=x" = "append"}\n'), {}))
