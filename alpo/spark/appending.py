@@ -118,7 +118,7 @@ def opener(options: WriteOptions) -> OpenWriter:
 
     @asynccontextmanager
     async def open_writer(client: str | None, cluster: str) -> AsyncIterator[Writer]:
-        servers = Servers(parse_servers(options.servers), cluster=bytes.fromhex(cluster))
+        servers = Servers(parse_servers(options.servers), cluster=bytes.fromhex(cluster), tls=options.tls)
         try:
             async with Log(servers, client, options.timeout_s, 2 * UNDER_WAY_MAX, 32 << 20) as log:
                 settings = await log.settings()

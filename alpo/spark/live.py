@@ -18,6 +18,7 @@ from alpo.client.log import connect
 from alpo.client.pages import ColumnPages, Query
 from alpo.client.servers import Servers
 from alpo.errors import AlpoError, OutOfRange, Unavailable
+from alpo.tls import Tls
 
 from .origin import DataLoss, Extent, SourceError, Stretch
 
@@ -38,6 +39,7 @@ class ServerOrigin:
     read_from: str = "any"
     timeout_s: float = 30.0
     cluster: str = ""
+    tls: Tls | None = None
 
     @property
     def where(self) -> str:
@@ -51,7 +53,7 @@ class ServerOrigin:
 
     def _reachable(self) -> list[dict[str, Any]]:
         async def ask() -> list[dict[str, Any]]:
-            async with connect(self.servers, timeout_s=self.timeout_s) as log:
+            async with connect(self.servers, timeout_s=self.timeout_s, tls=self.tls) as log:
                 return [dict(row) for row in await log.status()]
 
         rows = [row for row in self._run(ask) if row["reachable"] and row["status"] == "VOTING"]
@@ -64,7 +66,7 @@ class ServerOrigin:
 
     def lsn_since(self, time_ms: int) -> int:
         async def ask() -> int | None:
-            async with connect(self.servers, timeout_s=self.timeout_s) as log:
+            async with connect(self.servers, timeout_s=self.timeout_s, tls=self.tls) as log:
                 async with log.read(since=_EPOCH + timedelta(milliseconds=time_ms)) as records:
                     async for record in records:
                         return record.lsn
@@ -114,7 +116,7 @@ class ServerOrigin:
     def _pages_of(self, replica: int | None, first_lsn: int, last_lsn: int) -> Iterator[Stretch]:
         local = replica is not None
         query = Query(first_lsn, last_lsn, local, replica, 0, 0, "", False)
-        servers = Servers(self.servers, cluster=bytes.fromhex(self.cluster))
+        servers = Servers(self.servers, cluster=bytes.fromhex(self.cluster), tls=self.tls)
         with start_blocking_portal(_BACKEND) as portal:
             pages = ColumnPages(servers, query, min(_REPLICA_S, self.timeout_s) if local else self.timeout_s)
             try:

@@ -6,6 +6,7 @@ Spark passes options as text, with names in any case.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,6 +15,7 @@ from typing import TypeVar
 
 from alpo.addresses import parse_servers
 from alpo.core.client_ids import CLIENT_BYTES_MAX, valid_name
+from alpo.tls import Tls, TlsError, tls_given
 
 from .origin import SourceError
 
@@ -51,6 +53,7 @@ class ReadOptions:
     fail_on_data_loss: bool = True
     read_from: str = "any"
     timeout_s: float = 30.0
+    tls: Tls | None = None
 
     @staticmethod
     def of(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
@@ -94,6 +97,7 @@ class ReadOptions:
             fail_on_data_loss=options.take("failOnDataLoss", _flag, True),
             read_from=options.take("readFrom", _read_from, "any"),
             timeout_s=options.take("timeout", _seconds, 30.0),
+            tls=options.tls(),
         )
 
 
@@ -108,6 +112,7 @@ class WriteOptions:
     version: int = -1
     direct: bool = False
     timeout_s: float = 60.0
+    tls: Tls | None = None
 
     @staticmethod
     def of(given: Mapping[str, str], *, streaming: bool) -> WriteOptions:
@@ -123,6 +128,7 @@ class WriteOptions:
             options.take("txnVersion", _version, -1),
             options.take("mode", _one_of(EXACTLY_ONCE, DIRECT), EXACTLY_ONCE) == DIRECT,
             options.take("timeout", _seconds, 60.0),
+            options.tls(),
         )
         if bool(made.app) != (made.version >= 0):
             raise SourceError("txnAppId and txnVersion go together: who writes, and the number of this write")
@@ -153,6 +159,15 @@ class _Given:
             return read(text.strip())
         except ValueError as error:
             raise SourceError(f"option {name} is {text!r}: {error}") from error
+
+    def tls(self) -> Tls | None:
+        """Certificates to show and trust: files that the driver and the executors see. Without options, those that the
+        driver's environment names."""
+        names = [self._given.get(f"tls.{part}", "").strip() for part in ("ca", "cert", "key", "name")]
+        try:
+            return tls_given(os.environ, *names)
+        except TlsError as error:
+            raise SourceError(f"options tls.ca, tls.cert and tls.key: {error}") from error
 
     def only_streaming(self, *names: str) -> None:
         for name in names:

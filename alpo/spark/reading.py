@@ -41,7 +41,7 @@ def origin_of(options: ReadOptions) -> Origin:
     archive = ArchiveOrigin(options.archive, options.verify_archive)
     if not (options.path or options.servers):
         return archive
-    servers = ServerOrigin(options.servers, options.read_from, options.timeout_s)
+    servers = ServerOrigin(options.servers, options.read_from, options.timeout_s, tls=options.tls)
     log: Origin = FileOrigin(options.path) if options.path else servers
     return JoinedOrigin(archive, log) if options.archive else log
 

@@ -210,7 +210,7 @@ def _earlier(copy: ServerCopy, client: str, serial: int, below_lsn: int) -> tupl
 
     async def ask() -> tuple[int, int, bytes | None] | None:
         found: tuple[int, int, bytes | None] | None = None
-        async with connect(copy.servers, timeout_s=copy.timeout_s) as log:
+        async with connect(copy.servers, timeout_s=copy.timeout_s, tls=copy.tls) as log:
             async with log.read(None, below_lsn - 1, local=True, server=copy.id, client=client) as records:
                 async for record in records:
                     if record.serial != serial:

@@ -9,9 +9,10 @@ Laws:
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,6 +27,7 @@ from alpo.errors import AlpoError, Unavailable
 from alpo.storage.digest import Span
 from alpo.storage.interface import DamagedStore, StoreError
 from alpo.storage.offline import Source, open_source
+from alpo.tls import Tls, tls_given
 from alpo.wire import requests as w
 
 from ..files import FileOrigin
@@ -151,22 +153,24 @@ class ServerCopy:
     first_id: int
     end_id: int
     timeout_s: float
+    tls: Tls | None = None
 
     @staticmethod
     def of(servers: tuple[str, ...], member: Member, timeout_s: float) -> ServerCopy:
         """The copy as it is now. Raises `SourceError`."""
         assert member.id is not None
-        copy = ServerCopy(servers, member.id, member.cluster, 1, member.guaranteed_id, timeout_s)
+        tls = tls_given(os.environ)  # of the driver: executors show and trust the same files
+        copy = ServerCopy(servers, member.id, member.cluster, 1, member.guaranteed_id, timeout_s, tls)
         with copy.open() as look:
             first_id = look.digest(1, 1).first_id  # the answer begins where the log does
-        return ServerCopy(servers, member.id, member.cluster, first_id, member.guaranteed_id, timeout_s)
+        return replace(copy, first_id=first_id)
 
     @property
     def name(self) -> str:
         return f"server {self.id}"
 
     def origin(self) -> Origin:
-        return ServerOrigin(self.servers, str(self.id), self.timeout_s, self.cluster)
+        return ServerOrigin(self.servers, str(self.id), self.timeout_s, self.cluster, self.tls)
 
     @contextmanager
     def open(self) -> Iterator[ServerLook]:
@@ -184,7 +188,7 @@ class ServerLook:
     def __init__(self, copy: ServerCopy, portal: BlockingPortal) -> None:
         self._copy = copy
         self._portal = portal
-        self._servers = Servers(copy.servers, cluster=bytes.fromhex(copy.cluster))
+        self._servers = Servers(copy.servers, cluster=bytes.fromhex(copy.cluster), tls=copy.tls)
         self._connection: Connection | None = None
 
     def digest(self, first_id: int, last_id: int) -> Span:

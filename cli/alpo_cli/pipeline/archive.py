@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from alpo.tls import tls_given
 
 from ..options import Target
 from ..output import print_json, table
@@ -31,7 +34,9 @@ def run(target: Target, wanted: Wanted) -> None:
     from alpo.spark.live import ServerOrigin
 
     began_s = time.monotonic()
-    origin = ServerOrigin(target.servers, timeout_s=max(target.timeout_s, spark.TIMEOUT_S_LEAST))
+    origin = ServerOrigin(
+        target.servers, timeout_s=max(target.timeout_s, spark.TIMEOUT_S_LEAST), tls=tls_given(os.environ)
+    )
     with slow_progress() as step, spark.runner("archive", wanted.master) as runner:
         done = archive(
             origin, wanted.to, wanted.range_rows, wanted.upto, runner,

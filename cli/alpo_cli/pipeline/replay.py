@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from alpo.tls import tls_given
+
 from ..exits import UsageProblem
 from ..options import Target, split_servers
 from ..output import print_json, table
@@ -69,7 +71,8 @@ def _origin(target: Target, asked: Asked) -> Origin:
     if servers and asked.path:
         raise UsageProblem("--servers or --path, not both: with --archive or without")
     return origin_of(ReadOptions(
-        servers, asked.path or "", asked.archive or "", timeout_s=max(target.timeout_s, spark.TIMEOUT_S_LEAST)
+        servers, asked.path or "", asked.archive or "", timeout_s=max(target.timeout_s, spark.TIMEOUT_S_LEAST),
+        tls=tls_given(os.environ),
     ))
 
 
