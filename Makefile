@@ -78,6 +78,7 @@ soak: $(SOAK_STAMP) ## the slow tests, real processes under faults SOAK_SECONDS=
 	$(BIN)/python -m pytest -m soak $(IN_PARALLEL)
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest $(IN_PARALLEL) tests/node/test_node_frames.py tests/wire
 	$(BIN)/python tests/cluster/soak.py --seconds $(SOAK_SECONDS)
+	$(BIN)/python tests/cluster/soak.py --seconds $(SOAK_SECONDS) --tls
 	$(BIN)/python tests/spark/sink_kills.py
 	$(BIN)/python tests/spark/shipped.py
 	$(BIN)/alpo-sim mutants

@@ -34,6 +34,15 @@ from .security import missing_role, refusal
 C_contra = TypeVar("C_contra", contravariant=True)
 
 
+#: Requests that are written down with who made them: operators', which change more than the log's end.
+AUDITED = (q.Initialise, q.Trim, q.ChangeMember, q.Transfer, q.ChangeSettings, q.DropSession, q.DropCursor)
+
+
+def _told(request: Any) -> str:
+    """The fields of a request, for an event."""
+    return " ".join(f"{name}={value}" for name, value in request._asdict().items() if name != "origin")
+
+
 class Services(Protocol[C_contra]):
     """Parts of the node that a client's connection uses beside the driver."""
 
@@ -44,6 +53,8 @@ class Services(Protocol[C_contra]):
     def trouble_with(self, id: int) -> str: ...
 
     def no_right(self, why: str) -> None: ...
+
+    def asked(self, who: str, what: str, how: str) -> None: ...
 
     def begin_read(self, client: C_contra, ask: w.Read | w.ReadColumns) -> None: ...
 
@@ -88,6 +99,8 @@ class ClientRequests:
     ) -> None:
         """``rights``: those of the client's certificate; None: without TLS, all."""
         self._rights = rights
+        #: The client, for events: its certificate's subject, or its address.
+        self.who = rights.subject if rights is not None else "?"
         self._allowed: set[type] = set()  # of the kinds of requests that came
         self._outgoing = link
         self._poster = driver
@@ -116,6 +129,7 @@ class ClientRequests:
         if isinstance(request, w.Read | w.ReadColumns):
             self._services.begin_read(self, request)
         elif isinstance(request, w.Backup):
+            self._services.asked(self.who, "Backup", "")
             self._services.begin_backup(self, request)
         elif isinstance(request, w.GiveBack):
             self._services.begin_give_back(self, request)
@@ -130,6 +144,8 @@ class ClientRequests:
         elif isinstance(request, w.ListEvents):
             self._services.begin_events(self, request)
         else:
+            if isinstance(request, AUDITED):
+                self._services.asked(self.who, type(request).__name__, _told(request))
             about = request.id if isinstance(request, q.ChangeMember) else 0
             self._poster.post(request._replace(origin=Asked(self, number, about)))
 
@@ -227,6 +243,8 @@ class ClientConnection(ClientRequests):
     ) -> None:
         super().__init__(link, driver, services, version, rights)
         self.link = link
+        if rights is None:
+            self.who = link.remote
         self._poller = poller
         #: Ends with the connection, and whatever runs in it.
         self.nursery = nursery

@@ -61,6 +61,7 @@ EVENTS: dict[str, tuple[str, str]] = {
         " `why`; once an outage, `peer_connected` ends it",
     ),
     "turned_away": ("warning", "`remote` said a wrong hello: another cluster or version, the same server id twice"),
+    "operator": ("info", "`who` (a certificate's subject, or an address) asked for `what`, with `how`"),
     "no_right": ("warning", "a client's certificate does not allow what it asked for: `why`"),
     "tls_reloaded": ("info", "the certificates were read anew; `mode` is in force for new connections"),
     "tls_reload_failed": ("error", "the certificates are wrong (`why`), and those before stay in force"),
@@ -183,7 +184,7 @@ _KEY = ("term", "member", "peer", "remote", "what", "cursor", "ids")
 _BUDGET = (3, 60_000)
 _BUDGETS = {
     "clean": (1, 3_600_000), "slow_fsync": (3, 600_000), "address_change": (3, 600_000), "reloaded": (20, 60_000),
-    "tls_reloaded": (20, 60_000),
+    "tls_reloaded": (20, 60_000), "operator": (30, 60_000),
 }
 _NAME_MAX = 30
 _KNOWN_MAX = 256

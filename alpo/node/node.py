@@ -337,6 +337,10 @@ class Node:
         """Note that a client asked for what its certificate does not allow."""
         self.driver.note("no_right", why=why)
 
+    def asked(self, who: str, what: str, how: str) -> None:
+        """Write down that an operator has asked for something."""
+        self.driver.note("operator", who=who, what=what, how=how)
+
     def begin_read(self, client: ClientConnection, ask: w.Read | w.ReadColumns) -> None:
         self.reads.begin(client, ask)
 

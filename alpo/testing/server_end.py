@@ -269,6 +269,9 @@ class ServerEnd:
         id = self._host.store.find_lsn(lsn, r.readable_id)
         return id if id <= r.readable_id else r.last_id + 1
 
+    def asked(self, who: str, what: str, how: str) -> None:
+        pass
+
     def no_right(self, why: str) -> None:
         raise AssertionError("simulated clients have all rights")
 

@@ -184,14 +184,14 @@ def pasted() -> str:
     return f"export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH\n{PASTED}"
 
 
-def run(text: Path) -> None:
+def run(text: Path, tls: bool = False) -> None:
     """Set up, run the demo, clean up. Raises Failed, KeyboardInterrupt, or the library's errors."""
     if not text.is_file():
         raise Failed(f"{text} is missing: run the demo from a checkout, or give a text file")
     content = text.read_bytes()
     console = Console()
     with tempfile.TemporaryDirectory(prefix="alpo-demo-") as directory:
-        cluster = LocalCluster.create(Path(directory), SIZE, free_base_port(SIZE))
+        cluster = LocalCluster.create(Path(directory), SIZE, free_base_port(SIZE), tls)
         done = False
 
         async def body() -> None:
@@ -210,9 +210,10 @@ def run(text: Path) -> None:
 
 
 def main() -> None:
-    """Run ``python -m alpo_cli.demo [FILE]``."""
-    text = Path(sys.argv[1]) if len(sys.argv) > 1 else TEXT
-    sys.exit(guarded(lambda: run(text)))
+    """Run ``python -m alpo_cli.demo [--tls] [FILE]``."""
+    words = [word for word in sys.argv[1:] if word != "--tls"]
+    text = Path(words[0]) if words else TEXT
+    sys.exit(guarded(lambda: run(text, "--tls" in sys.argv)))
 
 
 if __name__ == "__main__":

@@ -93,7 +93,7 @@ class Server:
             lines += ["[[member]]", f"id = {id}", f'address = "{address}"']
         for name, table in tables.items():
             lines += [f"[{name}]", *(f"{key} = {_literal(value)}" for key, value in table.items())]
-        return "\n".join(lines) + "\n"
+        return "\n".join(lines).replace("{id}", str(self.id)) + "\n"
 
     def kill(self) -> None:
         """kill -9, and gone."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from inspect import isawaitable
@@ -9,6 +10,8 @@ from typing import Any, TypeVar, overload
 
 import trio
 
+from alpo.secure import Contexts
+from alpo.tls import tls_given
 from alpo.wire import requests as w
 from alpo.wire.codec import decode_hello, decode_server, encode
 from alpo.wire.framing import FrameReader, frame_bytes_max
@@ -41,7 +44,7 @@ async def until(condition: Callable[[], Any], within_s: float = WITHIN_S) -> Any
 class Probe:
     """One connection, hello done. Raises `trio.BrokenResourceError` once the server has closed it."""
 
-    def __init__(self, stream: trio.SocketStream) -> None:
+    def __init__(self, stream: trio.abc.Stream) -> None:
         self.stream = stream
         self.hello: w.Hello | w.Problem | None = None
         self._frames = FrameReader(frame_bytes_max(8 << 20))
@@ -69,9 +72,13 @@ class Probe:
 
 @asynccontextmanager
 async def probe(address: str, hello: w.Hello | None = None) -> AsyncIterator[Probe]:
-    """Connect and exchange hellos; ``hello`` (a client's by default) is sent as given."""
+    """Connect, over TLS if the environment names certificates, and exchange hellos; ``hello`` (a client's by default)
+    is sent as given."""
     host, _, port = address.rpartition(":")
-    async with await trio.open_tcp_stream(host, int(port)) as stream:
+    plain = await trio.open_tcp_stream(host, int(port))
+    tls = tls_given(os.environ)
+    stream = plain if tls is None else trio.SSLStream(plain, Contexts.load(tls).client, server_hostname=host)
+    async with stream:
         connection = Probe(stream)
         await stream.send_all(encode(hello or w.ClientHello(w.VERSION, b"", "probe")))
         connection.hello = decode_hello(await connection.body())

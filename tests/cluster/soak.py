@@ -1,6 +1,6 @@
 """Real servers under random faults, then every promise checked against what is on their disks.
 
-    python tests/cluster/soak.py --seconds 300 [--seed N] [--servers 3,5]
+    python tests/cluster/soak.py --seconds 300 [--seed N] [--servers 3,5] [--tls]
 
 Eight named clients append numbered payloads, readers read, one follower reads all of the log and moves its cursor on,
 every server keeps 2,000 entries and what the cursor keeps. Every 1 to 3 s something is killed, stopped, cut off, slowed
@@ -17,6 +17,7 @@ not made to survive is not done: `disk_faults` and `disks` say what that is.
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import shutil
 import sys
@@ -38,11 +39,14 @@ from disks import own_disks
 from faults import TRIM_LEAVES, Injector
 from harness import Cluster, cluster
 from probe import until
+from proxy import HOST
 from workload import History, Writer, follow_on, keep_place, read_on
 
 import alpo
 from alpo.core.entries import Entry, Kind, split_payloads
 from alpo.core.runs import parts
+from alpo.tls import NAME_DEFAULT
+from alpo_cli.certificates import client_leaf, make, server_leaf
 
 CLIENTS = 8
 READERS = 2
@@ -101,18 +105,19 @@ class Result:
         return lines
 
 
-async def soak(home: Path, servers: int, seconds: float, seed: int) -> Result:
+async def soak(home: Path, servers: int, seconds: float, seed: int, tls: bool = False) -> Result:
     """Run one and check it. Raises AssertionError if the cluster does not come back after the faults."""
     result = Result(servers, seed)
     def homes(ids: range) -> list[Path]:
         return [home / where / f"server-{id}" for where in ("", "newcomers") for id in ids]
 
     minority = servers // 2
+    options = OPTIONS | ({"tls": _certificates(home, servers)} if tls else {})
     with (
         own_disks(homes(range(1, minority + 1)), DISK_MIB) as small,
         own_disks(homes(range(minority + 1, servers + 1)), LARGE_DISK_MIB) as large,
     ):
-        async with cluster(home, servers, **OPTIONS) as running:
+        async with cluster(home, servers, **options) as running:
             await running.leader()
             injector = Injector(running, seed, result.history, small, small | large)
             await _run(running, injector, result.history, seconds, seed)
@@ -120,6 +125,15 @@ async def soak(home: Path, servers: int, seconds: float, seed: int) -> Result:
             result.faults, result.disks = dict(injector.by_kind), dict(injector.disks.became)
             await _check(running, result, injector)
     return result
+
+
+def _certificates(home: Path, servers: int) -> dict[str, str]:
+    """Make them; every client of this process shows an admin's. Returns the servers' table, each with its own id."""
+    at = home / "certs"
+    leaves = [server_leaf(f"{id}={HOST}") for id in range(1, servers + 1)]
+    make(at, NAME_DEFAULT, [*leaves, client_leaf("admin:all")], 1)
+    os.environ |= {"ALPO_CA": f"{at}/ca.pem", "ALPO_CERT": f"{at}/all.pem", "ALPO_KEY": f"{at}/all.key"}
+    return {"ca": f"{at}/ca.pem", "cert": f"{at}/server-{{id}}.pem", "key": f"{at}/server-{{id}}.key"}
 
 
 async def _run(running: Cluster, injector: Injector, history: History, seconds: float, seed: int) -> None:
@@ -215,11 +229,11 @@ def _payloads(entries: list[Entry]) -> list[Logged]:
     return found
 
 
-def run(servers: int, seconds: float, seed: int, say: Callable[[str], None]) -> Result:
+def run(servers: int, seconds: float, seed: int, say: Callable[[str], None], tls: bool = False) -> Result:
     """A soak in a directory of its own, which is kept if anything is wrong."""
     home = Path(tempfile.mkdtemp(prefix="alpo-soak-"))
     say(f"soak: {servers} servers for {seconds:g} s, seed {seed}, in {home}")
-    result = trio.run(partial(soak, home, servers, seconds, seed))
+    result = trio.run(partial(soak, home, servers, seconds, seed, tls))
     for line in result.lines():
         say(line)
     if result.violations:
@@ -234,10 +248,12 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=300.0, help="of faults, all cluster sizes together")
     parser.add_argument("--seed", type=int, default=None, help="all choices are drawn from it")
     parser.add_argument("--servers", default="3,5", help="cluster sizes, one after another")
+    parser.add_argument("--tls", action="store_true", help="servers and clients speak TLS alone")
     arguments = parser.parse_args()
     sizes = [int(size) for size in arguments.servers.split(",")]
     seed = random.SystemRandom().randrange(1 << 32) if arguments.seed is None else arguments.seed
-    results = [run(size, arguments.seconds / len(sizes), seed, partial(print, flush=True)) for size in sizes]
+    say = partial(print, flush=True)
+    results = [run(size, arguments.seconds / len(sizes), seed, say, arguments.tls) for size in sizes]
     sys.exit(1 if any(result.violations for result in results) else 0)
 
 

@@ -67,6 +67,7 @@ async def test_a_role_that_is_lacking_is_named_and_the_connection_lives_on(tmp_p
             assert await log.append(b"three") == 3
             await log.trim(2)
         leader = await running.leader()
+        assert '"who": "CN=ops", "what": "Trim", "how": "before_lsn=2 force=False"' in running.log(leader)
         assert '"event": "no_right"' in running.log(leader)
 
 
