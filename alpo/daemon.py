@@ -24,6 +24,7 @@ from alpo.config import Config, ConfigError
 from alpo.config_sources import Loaded, as_toml, differences, load_config, read_file, unknown_variables
 from alpo.core.config import ReplicaConfig
 from alpo.core.ready import Alarm, StoreLost
+from alpo.errors import TlsError
 from alpo.node.event_log import LEVELS, is_console, set_up_logs
 from alpo.node.limits import LIVE_LIMITS, DiskCare, Limits
 from alpo.node.listener import ListenError, open_listener
@@ -36,7 +37,7 @@ from alpo.storage.interface import DamagedStore, StoreError
 from alpo.storage.scrub import ScrubMark
 from alpo.storage.sqlite import SqliteStore
 from alpo.storage.writer import Writer
-from alpo.tls import Tls, TlsError
+from alpo.tls import Tls
 
 log = structlog.get_logger()
 

@@ -113,3 +113,8 @@ class TooLarge(AlpoError):
 
 class ProtocolError(AlpoError):
     """The other side is not an ALPO server, speaks another version, or belongs to another cluster."""
+
+
+class TlsError(ValueError):
+    """Files or names given for TLS are wrong: an argument that can never be right. The message is one line for whoever
+    gave them."""

@@ -21,7 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .tls import NAME_PATTERN, Rights, Tls, TlsError, rights_of
+from .errors import TlsError
+from .tls import NAME_PATTERN, Rights, Tls, rights_of
 
 _RECORD_BYTES = 16_384
 

@@ -20,15 +20,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .errors import TlsError
+
 NAME_DEFAULT = "alpo"
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9.-]{0,62}$"
 #: The first bytes of a TLS connection. As the length of a first frame they would be more than any hello's.
 FIRST_BYTES = 3
 _ROLE = re.compile(r"^alpo://([^/]+)/(?:peer/([1-9][0-9]{0,9})|(append|read|admin))$")
-
-
-class TlsError(ValueError):
-    """The files or names are wrong; the message is one line for whoever gave them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from alpo.errors import TlsError
 from alpo.secure import Contexts, SecureSocket, TlsBroken, Trust
-from alpo.tls import Rights, Tls, TlsError, is_role, rights_of, tls_given
+from alpo.tls import Rights, Tls, is_role, rights_of, tls_given
 from alpo_cli.certificates import Leaf, client_leaf, make, server_leaf
 
 MIB = 1 << 20

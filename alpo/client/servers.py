@@ -73,7 +73,7 @@ class Servers:
         cluster: bytes = b"", tls: Tls | None = None,
     ) -> None:
         """``cluster``: the only one whose servers will do; b"": that of the first server that names one. Raises
-        `alpo.tls.TlsError` if the files of ``tls`` are wrong."""
+        `alpo.errors.TlsError` if the files of ``tls`` are wrong."""
         if tls is not None:
             open_connection = functools.partial(Connection.open, trust=Trust(tls))
         self._open_connection = open_connection

@@ -23,8 +23,9 @@ from alpo.core.inputs import PeerAddress
 from alpo.core.members import Identity
 from alpo.core.requests import Code
 from alpo.core.settings import Settings
+from alpo.errors import TlsError
 from alpo.secure import TlsBroken
-from alpo.tls import Rights, TlsError, looks_like_tls
+from alpo.tls import Rights, looks_like_tls
 from alpo.wire import requests as w
 from alpo.wire.codec import WireError, decode_hello, encode, encode_problem
 from alpo.wire.framing import FrameError

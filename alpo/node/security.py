@@ -52,7 +52,7 @@ def missing_role(rights: Rights, request: type) -> str:
 
 
 class Security:
-    """The mode and certificates in force; `replace` changes them. ``config`` None: no TLS. Raises `alpo.tls.TlsError`
+    """The mode and certificates in force; `replace` changes them. ``config`` None: no TLS. Raises `alpo.errors.TlsError`
     if the files are wrong."""
 
     def __init__(self, config: TlsConfig | None = None) -> None:
@@ -108,7 +108,7 @@ class Security:
         )
 
     def fresh(self) -> Security | None:
-        """The files read again, if one has changed; else None. Raises `alpo.tls.TlsError`."""
+        """The files read again, if one has changed; else None. Raises `alpo.errors.TlsError`."""
         if self.contexts is None or self.contexts.tls.state() == self.contexts.state:
             return None
         return Security(self._config)

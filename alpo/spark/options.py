@@ -15,7 +15,8 @@ from typing import TypeVar
 
 from alpo.addresses import parse_servers
 from alpo.core.client_ids import CLIENT_BYTES_MAX, valid_name
-from alpo.tls import Tls, TlsError, tls_given
+from alpo.errors import TlsError
+from alpo.tls import Tls, tls_given
 
 from .origin import SourceError
 

@@ -15,8 +15,7 @@ import sys
 from collections.abc import Callable, Iterable
 from shlex import quote
 
-from alpo.errors import AlpoError, NotGuaranteed, SessionExpired, TooLarge
-from alpo.tls import TlsError
+from alpo.errors import AlpoError, NotGuaranteed, SessionExpired, TlsError, TooLarge
 
 from .early import begin
 from .output import say
