@@ -39,6 +39,8 @@ Body: TypeAlias = bytes | memoryview
 
 _RECEIVE_BYTES = 1 << 16  # from 128 KiB on the allocator maps new memory for each buffer: 9 µs
 _LINGER_S = 1.0
+#: Pause after a send that was refused though the socket could be written to.
+_REFUSED_S = 0.001
 _LINGER_BYTES = 1 << 22
 #: Length of Linux' `struct tcp_info` up to `tcpi_rtt`, the round trip time in microseconds.
 _RTT_END = 72
@@ -88,6 +90,7 @@ class Link:
         self._poller: Poller | None = None  # the one that watches the socket for `deliver`
         self._paused = trio.Event()  # set when it does so no longer
         self._undeliverable: FrameError | WireError | None = None
+        self._is_ready = True  # not during a handshake
 
     @property
     def remote(self) -> str:
@@ -129,9 +132,11 @@ class Link:
         accepted. ``turns``: of handshakes that may compute at a time. ``roles``: see `alpo.tls.rights_of`. Raises
         `alpo.secure.TlsBroken`, after which nothing can be sent, `LinkClosed`."""
         self._sock = sock = contexts.wrap(self._sock, not host, host)
+        self._is_ready = False
         while not self.closed:
             try:
                 await trio.to_thread.run_sync(sock.handshake, limiter=turns)
+                self._is_ready = True
                 if not self.closed:
                     return contexts.rights(sock, roles)
             except ssl.SSLWantReadError:
@@ -304,6 +309,7 @@ class Link:
                 else:
                     self._queue[0] = self._queue[0][sent:]
         except (BlockingIOError, InterruptedError):
+            await trio.sleep(_REFUSED_S)  # TLS may want to read first
             return
         except (OSError, trio.ClosedResourceError) as error:
             self.close(self.closed or str(error))
@@ -332,6 +338,8 @@ class Link:
     async def part(self, last_words: bytes, why: str) -> None:
         """Close after ``last_words`` have arrived. Incoming data is read and dropped for a moment: closing a socket
         with unread bytes resets the connection, and the words could be lost."""
+        if not self._is_ready:  # what would be sent would wait for the other side's handshake
+            return self.close(why)
         self.push(last_words)
         dropped = 0
         with trio.move_on_after(_LINGER_S):

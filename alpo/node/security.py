@@ -52,8 +52,8 @@ def missing_role(rights: Rights, request: type) -> str:
 
 
 class Security:
-    """The mode and certificates in force; `replace` changes them. ``config`` None: no TLS. Raises `alpo.errors.TlsError`
-    if the files are wrong."""
+    """The mode and certificates in force; `replace` changes them. ``config`` None: no TLS. Raises
+    `alpo.errors.TlsError` if the files are wrong."""
 
     def __init__(self, config: TlsConfig | None = None) -> None:
         self._config = config

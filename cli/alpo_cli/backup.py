@@ -12,7 +12,7 @@ from pathlib import Path
 from shlex import quote
 
 from alpo.client.operator.files import Overtaken, copy_log
-from alpo.client.servers import Servers
+from alpo.client.servers import Servers, given_tls
 from alpo.core.disk_space import size_text as size
 from alpo.storage.backup import BackupWriter, Finished
 from alpo.storage.founding import Founded, Remains, recovery, restore
@@ -54,7 +54,7 @@ def _stretch(first_lsn: int, last_lsn: int) -> str:
 
 
 async def _copy(target: Target, file: Path, server: int | None, step: Step) -> Finished:
-    servers = Servers(target.servers)
+    servers = Servers(target.servers, tls=given_tls(None))
     try:
         async with telling(lambda: servers.reason):
             for _ in range(_TRIES - 1):

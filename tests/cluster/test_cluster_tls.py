@@ -9,10 +9,15 @@ from pathlib import Path
 import anyio
 import pytest
 import trio
+from harness import alpo as alpo_command
 from probe import until
 from tls_rig import IDS, make_certificates, tls_cluster
 
 import alpo
+from alpo.node.security import Security, TlsConfig
+from alpo.secure import TlsBroken
+from alpo.wire import requests as w
+from alpo.wire.codec import encode
 from alpo_cli.certificates import client_leaf, make, server_leaf
 
 
@@ -89,6 +94,40 @@ async def test_a_server_in_another_s_place_is_never_talked_to(tmp_path: Path) ->
         running.configure(3)
         running.start(3)
         await running.logged(3, "peer_connected", 2)
+
+
+@pytest.mark.trio
+async def test_servers_ask_each_other_over_tls_too(tmp_path: Path) -> None:
+    """As for the comparison of copies, over streams of their own."""
+    async with tls_cluster(tmp_path) as running:
+        security = Security(TlsConfig("require", running.tls("server-1"), {}))
+        async with await security.dial(2, running.addresses[2]) as stream:
+            await stream.send_all(encode(w.ClientHello(w.VERSION, b"", "test")))
+            assert len(await stream.receive_some(1 << 16)) > 10
+        with pytest.raises(TlsBroken, match=r"CN=server-2 \(peer/2\) is not the certificate of server 3"):
+            await security.dial(3, running.addresses[2])
+        strangers = make_certificates(tmp_path / "strangers")
+        with pytest.raises(TlsBroken, match="not trusted here"):
+            await Security(TlsConfig("dial", running.tls("server-1", strangers), {})).dial(2, running.addresses[2])
+
+
+@pytest.mark.trio
+async def test_every_command_speaks_it(tmp_path: Path) -> None:
+    async with tls_cluster(tmp_path) as running:
+        ca, cert, key = running.tls("ops").files
+        shared = ["--servers", running.servers, "--ca", ca, "--cert", cert, "--key", key, "--tls-name", "prod"]
+        backup = str(tmp_path / "monday.alpo")
+        for command in (
+            ["append", "x"], ["read"], ["status"], ["doctor"], ["explain"], ["member", "list"], ["settings", "show"],
+            ["session", "list"], ["cursor", "set", "me", "2"], ["cursor", "list"], ["compact", "--all"], ["backup", backup],
+            ["import", str(tmp_path / "server-1.toml"), "--client", "importer"], ["trim", "--before", "2"],
+            ["bench", "append", "--seconds", "0.2", "--yes"], ["transfer", "2"],
+        ):
+            code, out, err = await alpo_command(*command, *shared)
+            assert code == 0, (command, out, err)
+        config = ["--config", str(tmp_path / "server-1.toml")]
+        code, out, err = await alpo_command("status", *config)
+        assert code == 0 and "127.0.0.1" in out, err
 
 
 @pytest.mark.trio

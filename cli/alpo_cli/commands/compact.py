@@ -33,9 +33,9 @@ class Wanted:
 
 async def _compact(target: Target, wanted: Wanted, step: Step) -> None:
     from alpo.client.operator.status import members_of
-    from alpo.client.servers import Servers
+    from alpo.client.servers import Servers, given_tls
 
-    servers = Servers(target.servers)
+    servers = Servers(target.servers, tls=given_tls(None))
     try:
         if wanted.server is not None:
             await _one(servers, wanted.server, target, wanted.wait, step)
