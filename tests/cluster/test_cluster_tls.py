@@ -119,7 +119,8 @@ async def test_every_command_speaks_it(tmp_path: Path) -> None:
         backup = str(tmp_path / "monday.alpo")
         for command in (
             ["append", "x"], ["read"], ["status"], ["doctor"], ["explain"], ["member", "list"], ["settings", "show"],
-            ["session", "list"], ["cursor", "set", "me", "2"], ["cursor", "list"], ["compact", "--all"], ["backup", backup],
+            ["session", "list"], ["cursor", "set", "me", "2"], ["cursor", "list"], ["compact", "--all"],
+            ["backup", backup],
             ["import", str(tmp_path / "server-1.toml"), "--client", "importer"], ["trim", "--before", "2"],
             ["bench", "append", "--seconds", "0.2", "--yes"], ["transfer", "2"],
         ):
