@@ -57,11 +57,12 @@ class SecureSocket(ssl.SSLSocket):
 
     def send(self, data: Any, flags: int = 0) -> int:
         """Send as much as goes now; returns how many bytes."""
-        view, sent = memoryview(data), 0
+        sent, size = 0, len(data)
         with self._use():
             try:
-                while sent < len(view):
-                    sent += super().send(view[sent:])
+                sent = super().send(data)
+                while sent < size:
+                    sent += super().send(memoryview(data)[sent:])
             except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
                 if not sent:
                     raise BlockingIOError from error
@@ -85,10 +86,12 @@ class SecureSocket(ssl.SSLSocket):
         size = 0
         with self._use():
             try:
-                # At least a record at once: what OpenSSL keeps of one, nobody who waits for the socket would hear of.
+                # A whole record at a time: what OpenSSL keeps of one, nobody who waits for the socket would hear of.
                 while size < bytes_max and (data := super().recv(_RECORD_BYTES)):
                     parts.append(data)
                     size += len(data)
+                    if len(data) < _RECORD_BYTES:  # the end of what was sent at once; more would wake the caller again
+                        break
             except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
                 if not parts:
                     raise BlockingIOError from error

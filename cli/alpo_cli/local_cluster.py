@@ -159,10 +159,11 @@ class LocalCluster:
         return Tls(at / "ca.pem", at / f"{_CLIENT}.pem", at / f"{_CLIENT}.key") if at.exists() else None
 
     def use_certificates(self) -> None:
-        """Have every connection of this process, and of those that it starts, show and trust its certificates."""
-        if self.tls is not None:
-            os.environ |= self.client_environment
-            os.environ.pop("ALPO_TLS_NAME", None)
+        """Have every connection of this process, and of those that it starts, show and trust its certificates; or none,
+        if it has none, whatever the environment names."""
+        for name in ("ALPO_CA", "ALPO_CERT", "ALPO_KEY", "ALPO_TLS_NAME"):
+            os.environ.pop(name, None)
+        os.environ |= self.client_environment
 
     @property
     def client_environment(self) -> dict[str, str]:

@@ -19,6 +19,7 @@ from alpo.secure import TlsBroken
 from alpo.wire import requests as w
 from alpo.wire.codec import encode
 from alpo_cli.certificates import client_leaf, make, server_leaf
+from alpo_cli.local_cluster import free_base_port
 
 
 @pytest.mark.trio
@@ -269,3 +270,21 @@ async def test_half_a_handshake_holds_nobody_up(tmp_path: Path) -> None:
         for sock in socks:
             sock.close()
         assert '"event": "passive"' not in running.log(leader)
+
+
+@pytest.mark.trio
+async def test_a_local_cluster_has_its_own_certificates_or_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("CA", "CERT", "KEY"):  # of another cluster
+        monkeypatch.setenv(f"ALPO_{name}", str(tmp_path / "nowhere"))
+    for flags in ((), ("--tls",)):
+        where = ("--dir", str(tmp_path / f"cluster{len(flags)}"))
+        start = ("cluster", "start", *where, "--size", "1", "--base-port", str(free_base_port(1)), "--detach", *flags)
+        try:
+            code, out, err = await alpo_command(*start)
+            assert code == 0 and out.startswith("127.0.0.1:"), err
+            assert ("clients: export ALPO_CA=" in err) == bool(flags)
+        finally:
+            code, _, err = await alpo_command("cluster", "stop", *where)
+            assert code == 0, err
