@@ -23,7 +23,7 @@ from pydantic_core import PydanticCustomError
 from alpo.addresses import ACCEPTED, join_address, parse_address
 from alpo.core.members import Configured
 from alpo.core.settings import BOUNDS, Settings
-from alpo.tls import NAME_DEFAULT, NAME_PATTERN, is_role
+from alpo.tls import NAME_DEFAULT, NAME_PATTERN, is_client_role
 
 ID_MAX = 2**31 - 1
 MEMBERS_MAX = 31
@@ -186,7 +186,7 @@ class TlsTable(_Table):
     )
     verify_hostname: bool = _switch(False)
     roles: dict[str, str] = Field(
-        default={}, description='roles by subject or host name of a certificate: "append", "read", "admin" or "peer/ID"'
+        default={}, description='roles by subject or host name of a certificate: "append", "read" or "admin"'
     )
 
     @field_validator(*TLS_FILES, mode="before")
@@ -194,12 +194,17 @@ class TlsTable(_Table):
     def _named(cls, value: object) -> object:
         return _need_path(value)
 
+    @field_validator(*TLS_FILES)
+    @classmethod
+    def _whole(cls, path: Path) -> Path:
+        return path.absolute()
+
     @field_validator("roles")
     @classmethod
     def _known(cls, roles: dict[str, str]) -> dict[str, str]:
         for who, role in roles.items():
-            if not is_role(role):
-                raise _wrong((who,), role, 'must be "append", "read", "admin" or "peer/ID"')
+            if not is_client_role(role):
+                raise _wrong((who,), role, 'must be "append", "read" or "admin": servers need a URI name')
         return roles
 
 

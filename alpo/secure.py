@@ -25,6 +25,8 @@ from .errors import TlsError
 from .tls import NAME_PATTERN, Rights, Tls, rights_of
 
 _RECORD_BYTES = 16_384
+#: Connections of a parent process, kept for ever in its child.
+_FORGOTTEN: list[socket.socket] = []
 
 
 class TlsBroken(ConnectionError):
@@ -108,6 +110,11 @@ class SecureSocket(ssl.SSLSocket):
         with self._use():
             super().close()
 
+    def forget(self) -> None:
+        """Close the descriptor in a forked child, where the lock's holder and what OpenSSL was about do not exist."""
+        _FORGOTTEN.append(self)  # nor may OpenSSL free it
+        os.close(self.detach())
+
 
 def why(error: BaseException) -> str:
     """The reason why a handshake or a connection ended, in words."""
@@ -159,6 +166,10 @@ class Contexts:
         state = tls.state()
         ca, cert, key = tls.files
         _require_private(key)
+        try:
+            trusted = Path(ca).read_bytes()
+        except OSError as error:
+            raise TlsError(f"{ca}: {error.strerror}") from error
         made: list[ssl.SSLContext] = []
         for protocol in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT):
             context = ssl.SSLContext(protocol)
@@ -168,12 +179,9 @@ class Contexts:
             context.verify_mode = ssl.CERT_REQUIRED
             if protocol == ssl.PROTOCOL_TLS_SERVER:
                 context.num_tickets = 0  # nobody resumes, and nobody would read them
-            _load(context, ca, cert, key)
+            _load(context, ca, trusted, cert, key)
             made.append(context)
-        try:
-            return Contexts(tls, made[0], made[1], state, Path(ca).read_bytes())
-        except OSError as error:
-            raise TlsError(f"{ca}: {error.strerror}") from error
+        return Contexts(tls, made[0], made[1], state, trusted)
 
     def wrap(self, sock: socket.socket, server_side: bool, host: str = "") -> SecureSocket:
         """A TLS connection over a connected, non-blocking socket, which is used up; the handshake is still to be made.
@@ -189,9 +197,13 @@ class Contexts:
         assert isinstance(made, SecureSocket)
         return made
 
-    def rights(self, sock: SecureSocket, roles: Mapping[str, str] | None = None) -> Rights:
-        """The other side's, after the handshake. ``roles``: see `rights_of`."""
-        return rights_of(sock.getpeercert() or {}, self.tls.name, roles)
+    def rights(self, connection: Any, roles: Mapping[str, str] | None = None) -> Rights:
+        """Rights of the other side's certificate, after the handshake. ``roles``: see `alpo.tls.rights_of`. Raises
+        `TlsBroken` if it cannot be read."""
+        try:
+            return rights_of(connection.getpeercert() or {}, self.tls.name, roles)
+        except (OSError, ValueError) as error:  # names that are not UTF-8
+            raise TlsBroken("the other side's certificate cannot be read") from error
 
 
 class Trust:
@@ -223,9 +235,9 @@ def _require_private(key: str) -> None:
         raise TlsError(f"{key}: others may read this key; chmod 600 it")
 
 
-def _load(context: ssl.SSLContext, ca: str, cert: str, key: str) -> None:
+def _load(context: ssl.SSLContext, ca: str, trusted: bytes, cert: str, key: str) -> None:
     try:
-        context.load_verify_locations(cafile=ca)
+        context.load_verify_locations(cadata=trusted.decode("ascii", "replace"))
     except (OSError, ValueError) as error:
         raise TlsError(f"{ca}: {_file_trouble(error, 'certificate of a CA')}") from error
     try:

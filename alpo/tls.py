@@ -26,6 +26,8 @@ NAME_DEFAULT = "alpo"
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9.-]{0,62}$"
 #: The first bytes of a TLS connection. As the length of a first frame they would be more than any hello's.
 FIRST_BYTES = 3
+#: Characters of a subject's values that are shown behind a backslash, so that no value looks like several.
+_SPECIAL, _ESCAPED = re.compile(r'([\\,+="])'), r"\\\1"
 _ROLE = re.compile(r"^alpo://([^/]+)/(?:peer/([1-9][0-9]{0,9})|(append|read|admin))$")
 
 
@@ -72,7 +74,8 @@ def tls_given(
         return None
     if missing:
         flags = " and ".join(f"{variable} (--{variable[5:].lower()})" for variable in missing)
-        raise TlsError(f"TLS takes a CA, a certificate and its key: {flags} is missing")
+        verb = "is" if len(missing) == 1 else "are"
+        raise TlsError(f"TLS takes a CA, a certificate and its key: {flags} {verb} missing")
     name = str(name or environ.get("ALPO_TLS_NAME") or NAME_DEFAULT)
     return Tls(found["ALPO_CA"], found["ALPO_CERT"], found["ALPO_KEY"], name)
 
@@ -95,9 +98,10 @@ def rights_of(certificate: Mapping[str, Any], name: str, roles: Mapping[str, str
     subject ("CN=billing,O=Example") or by host name in the certificate."""
     parts = [pair for rdn in certificate.get("subject", ()) for pair in rdn]
     short = {"commonName": "CN", "organizationName": "O", "organizationalUnitName": "OU"}
-    subject = ",".join(f"{short.get(key, key)}={value}" for key, value in parts) or "a certificate without a subject"
+    told = (f"{short.get(key, key)}={_SPECIAL.sub(_ESCAPED, value)}" for key, value in parts)
+    subject = ",".join(told) or "a certificate without a subject"
     names = certificate.get("subjectAltName", ())
-    known = [subject, *(value for kind, value in names if kind == "DNS")]
+    known = [subject, *(value for kind, value in names if kind == "DNS" and "=" not in value)]
     given = [f"alpo://{name}/{roles[one]}" for one in known if one in roles] if roles else []
     held: set[str] = set()
     peers: set[int] = set()
@@ -107,6 +111,11 @@ def rights_of(certificate: Mapping[str, Any], name: str, roles: Mapping[str, str
             peers.update([int(match[2])] if match[2] else [])
             held.update([match[3]] if match[3] else [])
     return Rights(subject, frozenset(held), frozenset(peers))
+
+
+def is_client_role(text: str) -> bool:
+    """True for ``append``, ``read`` and ``admin``."""
+    return is_role(text) and "/" not in text
 
 
 def is_role(text: str) -> bool:

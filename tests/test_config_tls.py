@@ -43,13 +43,16 @@ def test_files_of_certificates_are_meant_beside_the_configuration(write: Any) ->
     assert (tls.ca, tls.cert, tls.key) == (beside / "ca.pem", Path("/etc/alpo/own.pem"), beside / "sub/own.key")
     environ = {"ALPOD_TLS_CA": "elsewhere.pem", "ALPOD_TLS_MODE": "accept", "ALPOD_INSECURE": "true"}
     tls = load(path, environ).tls
-    assert tls is not None and (tls.ca, tls.mode) == (Path("elsewhere.pem"), "accept")
+    assert tls is not None and (tls.ca, tls.mode) == (Path("elsewhere.pem").absolute(), "accept")
 
 
 @pytest.mark.parametrize(("change", "message"), [
     ('mode = "on"', 'tls.mode = "on": must be "off", "accept", "dial" or "require"'),
     ('name = "a b"', "tls.name = \"a b\": must be the cluster's name in certificates: letters, digits, - and ."),
-    ('roles = {"CN=x" = "root"}', 'tls.roles."CN=x" = "root": must be "append", "read", "admin" or "peer/ID"'),
+    (
+        'roles = {"CN=x" = "peer/1"}',
+        'tls.roles."CN=x" = "peer/1": must be "append", "read" or "admin": servers need a URI name',
+    ),
     ("certs = 1", "tls.certs = 1 is not a known key: did you mean cert?"),
 ])
 def test_wrong_tables_of_tls_are_named(write: Any, change: str, message: str) -> None:

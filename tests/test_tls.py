@@ -273,7 +273,7 @@ def test_what_is_given_counts_before_the_environment_and_all_three_are_needed() 
     assert tls_given({}) is None and tls_given({"ALPO_TLS_NAME": "n"}) is None
     assert tls_given(names) == Tls("a", "b", "c", "n")
     assert tls_given(names, ca="x", name="m") == Tls("x", "b", "c", "m")
-    with pytest.raises(TlsError, match=r"ALPO_CERT \(--cert\) and ALPO_KEY \(--key\) is missing"):
+    with pytest.raises(TlsError, match=r"ALPO_CERT \(--cert\) and ALPO_KEY \(--key\) are missing"):
         tls_given({}, ca="x")
 
 
@@ -294,3 +294,50 @@ def test_no_file_is_overwritten_and_a_second_call_adds_to_the_first(tmp_path: Pa
     for wrong in ("append", "append:", "peer/1:x", "root:x", "append:../x"):
         with pytest.raises(UsageProblem, match="--client"):
             client_leaf(wrong)
+
+
+def test_a_host_name_counts_only_if_it_is_asked_for(certs: Path) -> None:
+    files = of(certs, "billing").files
+    for host, is_good in (("localhost", True), ("127.0.0.1", True), ("elsewhere", False)):
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        theirs.setblocking(False)
+        pair = Pair.__new__(Pair)
+        pair.server = Contexts.load(of(certs, "server-1")).wrap(ours, True)
+        pair.client = Contexts.load(Tls(*files, "prod", verify_hostname=True)).wrap(theirs, False, host)
+        try:
+            if is_good:
+                pair.shake_hands()
+            else:
+                with pytest.raises(TlsBroken, match="not trusted here: Hostname mismatch"):
+                    pair.shake_hands()
+        finally:
+            pair.close()
+
+
+def test_a_forked_child_forgets_a_connection_that_is_in_use(pair: Pair) -> None:
+    """Its lock may be held by a thread that the child does not have."""
+    with pair.client._use():
+        child = os.fork()
+        if child == 0:
+            pair.client.forget()
+            os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    pair.client.send(b"goes on")
+    assert take(pair.server, 7) == b"goes on"
+
+
+def test_no_value_of_a_subject_looks_like_several() -> None:
+    text = "billing,O=Example"
+    forged = {"subject": ((("commonName", text),),), "subjectAltName": (("DNS", f"CN={text}"),)}
+    assert not rights_of(forged, "prod", {"CN=billing,O=Example": "admin"}).roles
+    assert rights_of(forged, "prod").subject == r"CN=billing\,O\=Example"
+
+
+def test_a_certificate_that_cannot_be_read_gives_no_right(certs: Path) -> None:
+    class Odd:
+        def getpeercert(self) -> None:
+            raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "no")
+
+    with pytest.raises(TlsBroken, match="cannot be read"):
+        Contexts.load(of(certs, "billing")).rights(Odd())

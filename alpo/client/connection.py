@@ -222,7 +222,10 @@ class Connection:
     def abandon(self) -> None:
         """Forget the socket in a forked child: it stays open in the parent, and the server is told nothing."""
         self.closed = True
-        self._sock.close()
+        if isinstance(self._sock, SecureSocket):
+            self._sock.forget()
+        else:
+            self._sock.close()
 
     def _lost(self, error: Exception) -> Lost:
         text = (error.strerror or error) if isinstance(error, OSError) else "the connection was closed"

@@ -21,6 +21,7 @@ from alpo._version import __version__
 from alpo.addresses import AddressError
 from alpo.core.replica import Replica
 from alpo.core.requests import Code
+from alpo.secure import why
 from alpo.storage.digest import DamagedAt, Span, read_on
 from alpo.storage.interface import Store, StoreError
 from alpo.wire import requests as w
@@ -93,6 +94,13 @@ _ERRORS = (
 )
 
 
+def _words(error: BaseException) -> str:
+    """The reason of one of `_ERRORS`; TLS's is in its cause."""
+    if isinstance(error, trio.BrokenResourceError) and error.__cause__ is not None:
+        return why(error.__cause__)
+    return str(error) or "no answer in time"
+
+
 class Unusable(Exception):
     """The server cannot be asked, or its answer makes no sense; the message says why."""
 
@@ -133,7 +141,7 @@ class Inquiry:
             if stream is not None:
                 await trio.aclose_forcefully(stream)
             if isinstance(error, _ERRORS):
-                raise Unusable(str(error) or "no answer in time") from error
+                raise Unusable(_words(error)) from error
             raise
 
     async def _greet(self, id: int, cluster: bytes, version: int) -> int:
@@ -157,7 +165,7 @@ class Inquiry:
                 await self._stream.send_all(encode(w.RangeDigest(self._request, first_id, last_id)))
                 answer = decode_server(await self._body())
         except _ERRORS as error:
-            raise Unusable(str(error) or "no answer in time") from error
+            raise Unusable(_words(error)) from error
         if isinstance(answer, w.RequestRefused) and answer.request == self._request:
             if answer.code == Code.NOT_READY and first_id <= answer.number <= last_id:
                 raise DamagedThere(answer.number)

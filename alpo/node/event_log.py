@@ -184,9 +184,11 @@ _KEY = ("term", "member", "peer", "remote", "what", "cursor", "ids")
 _BUDGET = (3, 60_000)
 _BUDGETS = {
     "clean": (1, 3_600_000), "slow_fsync": (3, 600_000), "address_change": (3, 600_000), "reloaded": (20, 60_000),
-    "tls_reloaded": (20, 60_000), "operator": (30, 60_000),
+    "tls_reloaded": (20, 60_000),
 }
 _NAME_MAX = 30
+#: Events that no others, however many, may keep out: the trail of who did what.
+_ALWAYS = frozenset({"operator"})
 _KNOWN_MAX = 256
 
 
@@ -205,6 +207,8 @@ class Recorder:
 
     def judge(self, name: str, fields: Mapping[str, Any], now_ms: int) -> Mapping[str, Any] | None:
         """The fields to keep; None to leave this event out."""
+        if name in _ALWAYS:
+            return fields
         most, span_ms = _BUDGETS.get(name, _BUDGET)
         same_name = self._kind((name,), now_ms, _BUDGET[1])
         if same_name.kept >= _NAME_MAX:

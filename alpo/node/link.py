@@ -27,7 +27,7 @@ from typing import NoReturn, TypeAlias
 
 import trio
 
-from alpo.secure import Contexts
+from alpo.secure import Contexts, TlsBroken
 from alpo.tls import FIRST_BYTES, Rights
 from alpo.wire.codec import WireError
 from alpo.wire.framing import HELLO_BYTES_MAX, FrameError, FrameReader
@@ -117,8 +117,11 @@ class Link:
         Raises `LinkClosed`."""
         try:
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, FIRST_BYTES)
-            await trio.lowlevel.wait_readable(self._sock)
-            first = self._sock.recv(FIRST_BYTES, socket.MSG_PEEK)
+            first = None
+            while first is None:
+                await trio.lowlevel.wait_readable(self._sock)
+                with contextlib.suppress(BlockingIOError, InterruptedError):
+                    first = self._sock.recv(FIRST_BYTES, socket.MSG_PEEK)
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
         except (OSError, trio.ClosedResourceError) as error:
             self.close(self.closed or str(error))
@@ -139,6 +142,9 @@ class Link:
                 self._is_ready = True
                 if not self.closed:
                     return contexts.rights(sock, roles)
+            except TlsBroken:
+                if not self.closed:
+                    raise
             except ssl.SSLWantReadError:
                 await self._until_ready(trio.lowlevel.wait_readable)
             except ssl.SSLWantWriteError:

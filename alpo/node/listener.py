@@ -198,6 +198,7 @@ class Listener:
             oldest.close("no hello, and others wait")
         bodies: list[Body] = []
         rights: Rights | None = None
+        generation = self._security.generation
         with trio.move_on_after(self._limits.hello_timeout_s):
             try:
                 rights = await self._secure(link)
@@ -212,7 +213,9 @@ class Listener:
         self._silent.pop(link, None)
         hello = decode_hello(bodies[0])
         link.allow_frames(frame_bytes(self._replica.settings))
-        if rights is None and not self._security.takes_plain:
+        if rights is not None and generation != self._security.generation:
+            link.close("the certificates have changed")
+        elif rights is None and not self._security.takes_plain:
             await self._turn_away(link, Code.NO_RIGHT, TLS_ONLY)
         elif isinstance(hello, w.PeerHello):
             if rights is not None and hello.id not in rights.peers:
@@ -232,20 +235,22 @@ class Listener:
         """Begin TLS if the other side does; returns the rights of its certificate, None for a plain connection. Raises
         `TlsBroken`, `LinkClosed`."""
         security = self._security
-        if security.contexts is None or not looks_like_tls(await link.first_bytes()):
+        contexts, roles = security.contexts, security.roles  # as they are now: a reload may change them meanwhile
+        if contexts is None or not looks_like_tls(await link.first_bytes()):
             return None
-        return await link.secure(security.contexts, security.accepted_turns, roles=security.roles)
+        return await link.secure(contexts, security.accepted_turns, roles=roles)
 
     async def follow_certificates(self) -> None:
         """Read certificates anew when their files change, until cancelled."""
         while True:
             await trio.sleep(CERTIFICATES_LOOK_S)
+            before = self._security.contexts
             try:
                 fresh = await trio.to_thread.run_sync(self._security.fresh)
             except TlsError as error:
                 self._driver.note("tls_reload_failed", why=str(error))
             else:
-                if fresh is not None:
+                if fresh is not None and self._security.contexts is before:  # else a reload has read newer ones
                     await self.secure_with(fresh)
 
     async def secure_with(self, fresh: Security) -> None:
@@ -254,8 +259,8 @@ class Listener:
         anew = self._security.replace(fresh)
         self._driver.note("tls_reloaded", mode=self._security.mode)
         if anew:
-            for client in list(self.clients):
-                await _greet_anew(client)
+            for client in self.clients:
+                client.nursery.start_soon(_greet_anew, client)
             for route in [*self._routes.accepted.values(), *self._routes.dialled.values()]:
                 route.link.close("the certificates have changed")
                 await trio.sleep(_BETWEEN_PEERS_S)

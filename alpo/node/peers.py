@@ -269,14 +269,16 @@ class Peers:
             sock = await _connect(address)
         link = Link(sock, 2 * self._replica.cfg.peer_inflight_bytes_max + FRAME_BYTES_MOST, _KEEPALIVE_S)
         try:
+            generation = self._security.generation
             await self._secure(peer, link, address)
-            target = Identity(peer.id, listed_incarnation(self._replica, peer.id))
-            version = peer.version
+            target, version = Identity(peer.id, listed_incarnation(self._replica, peer.id)), peer.version
             link.push(encode(our_hello(self._us, self._replica, target, version)))
             with trio.fail_after(max(_CONNECT_S_MAX, self._us.timers_ms[1] / 1000)):
                 first, *rest = await link.receive()
             link.allow_frames(frame_bytes(self._replica.settings))
             hello = self._judge_answer(peer, first, address)
+            if generation != self._security.generation:
+                raise LinkClosed("the certificates have changed")
             full = bool(
                 self._replica.cluster and hello.cluster == self._replica.cluster
                 and target.incarnation and hello.incarnation == target.incarnation

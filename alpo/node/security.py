@@ -14,7 +14,7 @@ import trio
 from alpo.addresses import parse_address
 from alpo.core import requests as q
 from alpo.secure import Contexts, TlsBroken, why
-from alpo.tls import Rights, Tls, rights_of
+from alpo.tls import Rights, Tls
 from alpo.wire import requests as w
 
 Mode: TypeAlias = Literal["off", "accept", "dial", "require"]
@@ -58,6 +58,8 @@ class Security:
     def __init__(self, config: TlsConfig | None = None) -> None:
         self._config = config
         self.contexts = Contexts.load(config.tls) if config is not None and config.mode != "off" else None
+        #: Raised when connections that are open, or being opened, rest on something else from then on.
+        self.generation = 0
         self.accepted_turns = trio.CapacityLimiter(_ACCEPTED_AT_ONCE)
         self.dialled_turns = trio.CapacityLimiter(_DIALLED_AT_ONCE)
 
@@ -86,9 +88,10 @@ class Security:
         if contexts is None or not self.dials_tls:
             return plain
         try:
-            stream = trio.SSLStream(plain, contexts.client, server_hostname=host, https_compatible=True)
+            name = host if contexts.tls.verify_hostname else None
+            stream = trio.SSLStream(plain, contexts.client, server_hostname=name, https_compatible=True)
             await stream.do_handshake()
-            rights = rights_of(stream.getpeercert() or {}, contexts.tls.name, self.roles)
+            rights = contexts.rights(stream, self.roles)
             if id not in rights.peers:
                 raise TlsBroken(wrong_server(address, rights, id))
         except BaseException as error:
@@ -103,9 +106,11 @@ class Security:
         something else now: another CA, or plain where TLS is required."""
         before, was_plain = self.contexts, self.takes_plain
         self._config, self.contexts = other._config, other.contexts
-        return (was_plain and not self.takes_plain) or (
+        anew = (was_plain and not self.takes_plain) or (
             before is not None and (self.contexts is None or before.trusted != self.contexts.trusted)
         )
+        self.generation += anew
+        return anew
 
     def fresh(self) -> Security | None:
         """The files read again, if one has changed; else None. Raises `alpo.errors.TlsError`."""

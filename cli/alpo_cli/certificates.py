@@ -71,6 +71,11 @@ def make(directory: Path, name: str, leaves: Sequence[Leaf], days: int) -> list[
                 raise UsageProblem(f"{path} is there already, and is not overwritten")
     if len({leaf.stem for leaf in leaves}) < len(leaves) or any(leaf.stem == "ca" for leaf in leaves):
         raise UsageProblem("every certificate needs a name of its own, other than ca")
+    for host in (host for leaf in leaves for host in leaf.hosts):
+        try:
+            _host(host)
+        except ValueError as error:
+            raise UsageProblem(f"{host}: {error}") from error
     made: list[Path] = []
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -132,7 +137,7 @@ def _make_ca(directory: Path, name: str) -> list[Path]:
     from cryptography.hazmat.primitives.asymmetric import ec
 
     key = ec.generate_private_key(ec.SECP256R1())
-    subject = _named(f"ALPO {name} CA")
+    subject = _named(f"ALPO {name[:50]} CA")
     certificate = (
         _begun(subject, subject, key, _CA_DAYS)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)

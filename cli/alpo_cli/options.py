@@ -115,7 +115,8 @@ def resolve(given: dict[str, Any], needs_servers: bool = True) -> Target:
     timeout_s = float(given.get("timeout", TIMEOUT_S_DEFAULT))
     if not 0 < timeout_s <= 86_400:
         raise UsageProblem(f"--timeout {timeout_s:g}: seconds, more than 0 and at most 86400")
-    _use_tls(given)
+    if needs_servers or any(name in given for name in TLS_OPTIONS):
+        _use_tls(given)
     return Target(_servers(given) if needs_servers else (), timeout_s, bool(given.get("json", False)))
 
 
