@@ -40,7 +40,7 @@ from .client_connection import ClientConnection
 from .compare import Comparer
 from .digests import Digests
 from .driver import Driver, wall_ms
-from .event_log import Recorder, notify, set_level
+from .event_log import Recorder, feed_watchdog, notify, set_level
 from .limits import NO_CARE, DiskCare, Limits
 from .listener import Listener
 from .loader import Loader
@@ -245,6 +245,7 @@ class Node:
             nursery.start_soon(self.comparer.run)
             nursery.start_soon(self.listener.run, listening)
             nursery.start_soon(self.listener.follow_certificates)
+            nursery.start_soon(feed_watchdog)
             self.driver.note(
                 "serving", id=self.us.me.id, address=self.us.address, status=self.replica.status_text,
                 last_id=self.replica.last_id, term=self.replica.term, version=__version__,

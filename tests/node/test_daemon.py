@@ -265,6 +265,28 @@ def test_systemd_is_told(tmp_path: Path, abstract: bool) -> None:
             until("STOPPING=1")
 
 
+def test_the_watchdog_is_fed_while_the_loop_turns(tmp_path: Path) -> None:
+    path = str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        sock.bind(path)
+        sock.settimeout(WAIT_S)
+        told: list[str] = []
+        with Serving(*flags(tmp_path / "data", free_port()), NOTIFY_SOCKET=path, WATCHDOG_USEC="60000"):
+            while told.count("WATCHDOG=1") < 5:
+                told += sock.recv(1 << 12).decode().split("\n")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        (tmp_path / "notify").unlink()
+        sock.bind(path)
+        sock.settimeout(WAIT_S)
+        asked = {"WATCHDOG_USEC": "1000", "WATCHDOG_PID": "1"}  # of another process
+        with Serving(*flags(tmp_path / "data", free_port()), NOTIFY_SOCKET=path, **asked) as server:
+            told = sock.recv(1 << 12).decode().split("\n")
+            server.process.terminate()
+            while "STOPPING=1" not in told:
+                told += sock.recv(1 << 12).decode().split("\n")
+        assert "WATCHDOG=1" not in told and "READY=1" in told
+
+
 def test_killed_and_started_again_it_is_the_same_server(tmp_path: Path) -> None:
     port = free_port()
     with Serving(*flags(tmp_path, port)) as server:
