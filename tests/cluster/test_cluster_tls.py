@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 import socket
+import threading
+from contextlib import ExitStack
 from pathlib import Path
 
 import anyio
@@ -15,7 +17,7 @@ from tls_rig import IDS, make_certificates, tls_cluster
 
 import alpo
 from alpo.node.security import Security, TlsConfig
-from alpo.secure import TlsBroken
+from alpo.secure import Contexts, TlsBroken
 from alpo.wire import requests as w
 from alpo.wire.codec import encode
 from alpo_cli.certificates import client_leaf, make, server_leaf
@@ -297,3 +299,39 @@ async def test_a_local_cluster_has_its_own_certificates_or_none(
         finally:
             code, _, err = await alpo_command("cluster", "stop", *where)
             assert code == 0, err
+
+
+@pytest.mark.trio
+async def test_a_flood_of_handshakes_and_silence_deposes_nobody(tmp_path: Path) -> None:
+    """Handshakes one after another, 300 that say nothing, 300 that stop in the middle; a server comes back."""
+    async with tls_cluster(tmp_path) as running, running.connect("billing") as log:
+        leader = await running.leader()
+        host, port = running.addresses[leader].split(":")
+        other = next(id for id in IDS if id != leader)
+        contexts = Contexts.load(running.tls("reader"))
+        over = threading.Event()
+        made = [0]
+
+        def shake_hands() -> None:
+            while not over.is_set():
+                with socket.create_connection((host, int(port))) as sock, contexts.client.wrap_socket(sock):
+                    made[0] += 1
+
+        with ExitStack() as stack:
+            for number in range(600):
+                sock = stack.enter_context(socket.create_connection((host, int(port))))
+                sock.sendall((bytes.fromhex("16030100c8010000c40303") + bytes(100))[: number % 2 * 60])
+            async with trio.open_nursery() as nursery:
+                for _ in range(4):
+                    nursery.start_soon(trio.to_thread.run_sync, shake_hands)
+                try:
+                    running.kill(other)
+                    running.start(other)
+                    for number in range(1, 201):
+                        assert await log.append(b"on") == number
+                    await running.logged(other, '"event": "following"', 2)
+                    await until(lambda: made[0] >= 100)
+                finally:
+                    over.set()
+        assert '"event": "passive"' not in running.log(leader)
+        assert await running.leader() == leader
