@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import signal
 import socket
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -106,6 +109,20 @@ def test_the_sample_and_the_unit_come_with_it(tmp_path: Path) -> None:
     assert ask("--config", str(tmp_path / "a.toml"), "--check-config")[0] == 0
     code, out, _ = ask("--print-unit")
     assert code == 0 and "\nType=notify\n" in out and "\n[Install]\n" in out
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="this machine has no systemd-analyze")
+def test_systemd_finds_nothing_wrong_with_the_unit_and_little_exposed(tmp_path: Path) -> None:
+    unit = tmp_path / "alpod.service"
+    text = ask("--print-unit")[1]
+    unit.write_text(text)
+    asked = ["systemd-analyze", "security", "--offline=true", "--no-pager", str(unit)]
+    told = subprocess.run(asked, capture_output=True, text=True, check=False).stdout
+    found = re.search(r"Overall exposure level for alpod.service: ([\d.]+)", told)
+    assert found is not None and float(found[1]) <= 1.5
+    unit.write_text(text.replace("/opt/alpo/bin/alpod", "/bin/true"))
+    checked = subprocess.run(["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, check=False)
+    assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
 
 
 @pytest.fixture
