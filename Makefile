@@ -19,7 +19,7 @@ EXPLORE_SECONDS ?= 300
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help venv lint check test demo demo-spark bench soak sim-coverage release-notes clean
+.PHONY: help venv lint check test demo demo-spark bench soak sim-coverage screenshots release-notes clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -87,6 +87,9 @@ soak: $(SOAK_STAMP) ## the slow tests, real processes under faults SOAK_SECONDS=
 
 sim-coverage: $(TEST_STAMP) ## how much of alpo/core the simulator alone runs
 	$(BIN)/python benchmarks/simulated_coverage.py
+
+screenshots: $(TEST_STAMP) ## pictures of the page for the docs; needs Chromium
+	$(BIN)/python tests/docs/screenshots.py
 
 release-notes: $(CHECK_STAMP) ## what the next release will add to CHANGELOG.md, from the files in changes/
 	$(BIN)/towncrier build --draft

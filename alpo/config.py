@@ -123,6 +123,8 @@ class ReplicatedSettings(_Table):
     names_max: int = _whole(10_000, *BOUNDS["names_max"])
     payload_bytes_max: int = _whole(1 * _MIB, *BOUNDS["payload_bytes_max"])
     batch_bytes_max: int = _whole(8 * _MIB, *BOUNDS["batch_bytes_max"])
+    quota_appends_per_s: int = _whole(0, *BOUNDS["quota_appends_per_s"])
+    quota_bytes_per_s: int = _whole(0, *BOUNDS["quota_bytes_per_s"])
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -228,6 +230,8 @@ class Config(_Table):
     auto_init: bool = _switch(True)
     refused_means_dead: bool = _switch(True)
     insecure: bool = _switch(False)
+    http: str | None = Field(None, strict=True, description=ACCEPTED)
+    http_auth: Literal["cert", "none"] | None = Field(None, description='"cert" or "none"')
     log_format: Literal["auto", "console", "json"] = Field("auto", description='"auto", "console" or "json"')
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description='"debug", "info", "warning" or "error"'
@@ -244,7 +248,7 @@ class Config(_Table):
     def _named(cls, value: object) -> object:
         return _need_path(value)
 
-    @field_validator("listen", "advertise")
+    @field_validator("listen", "advertise", "http")
     @classmethod
     def _address(cls, text: str | None) -> str | None:
         if text is not None:
@@ -289,12 +293,18 @@ class Config(_Table):
     @model_validator(mode="after")
     def _safe_to_listen(self) -> Self:
         secure = self.tls is not None and self.tls.mode == "require"
-        if not secure and not self.insecure and not _is_loopback(self.listen_address[0]):
-            accepted = (
-                "must be a loopback address (127.0.0.1, [::1], localhost), because without TLS (mode \"require\" in "
-                "[tls]) anyone who reaches it can read and append; insecure = true (--insecure) allows it all the same"
-            )
-            raise _wrong(("listen",), self.listen, accepted)
+        for name, host, risk in (
+            ("listen", self.listen_address[0], "read and append"),
+            ("http", parse_address(self.http or self.listen)[0], "see the state of the cluster"),
+        ):
+            if not secure and not self.insecure and not _is_loopback(host):
+                accepted = (
+                    "must be a loopback address (127.0.0.1, [::1], localhost), because without TLS (mode \"require\" "
+                    f"in [tls]) anyone who reaches it can {risk}; insecure = true (--insecure) allows it all the same"
+                )
+                raise _wrong((name,), getattr(self, name), accepted)
+        if self.http_auth == "cert" and (self.tls is None or self.tls.mode == "off"):
+            raise _wrong(("http_auth",), "cert", 'must be "none" without TLS: nobody can show a certificate')
         return self
 
     @model_validator(mode="after")
@@ -338,6 +348,11 @@ class Config(_Table):
     def cluster_id(self) -> bytes:
         """The cluster id, 16 bytes; b"" if any cluster will do."""
         return bytes.fromhex(self.cluster or "")
+
+    @property
+    def http_needs(self) -> str:
+        """Need of visitors over HTTP, but for probes: "cert" (the default with TLS) or "none"."""
+        return self.http_auth or ("cert" if self.tls is not None and self.tls.mode != "off" else "none")
 
     @property
     def stagger_s(self) -> float:

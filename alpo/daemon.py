@@ -20,6 +20,7 @@ import structlog
 import trio
 
 from alpo._version import __version__
+from alpo.addresses import parse_address
 from alpo.config import Config, ConfigError
 from alpo.config_sources import Loaded, as_toml, differences, load_config, read_file, unknown_variables
 from alpo.core.config import ReplicaConfig
@@ -112,6 +113,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--insecure", action="store_const", const=True, help="listen on a non-loopback address without TLS"
+    )
+    parser.add_argument(
+        "--http", metavar="HOST:PORT", help="for people, probes and Prometheus: /, /status, /metrics, /healthz, /readyz"
     )
     parser.add_argument("--log-format", choices=("auto", "console", "json"), help="auto: console on a terminal")
     parser.add_argument("--log-level", choices=tuple(LEVELS), help="log nothing below this (default: info)")
@@ -249,7 +253,9 @@ def _run_through_losses(config: Config, reload: Reloader, security: Security) ->
 
 
 def _run(config: Config, reload: Reloader, security: Security) -> None:
-    with _claimed(config) as (store, listening):
+    with ExitStack() as stack:
+        store, listening = stack.enter_context(_claimed(config))
+        visitors = stack.enter_context(open_listener(*parse_address(config.http))) if config.http else None
         me = store.boot().me
         node = Node(
             replica_config(config, me), limits_of(config), store,
@@ -259,7 +265,9 @@ def _run(config: Config, reload: Reloader, security: Security) -> None:
         gc.set_threshold(*_GC_THRESHOLDS)
         gc.freeze()
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
-        trio.run(functools.partial(node.run, listening, heed_signals=True, reload=reload))
+        trio.run(functools.partial(
+            node.run, listening, heed_signals=True, reload=reload, visitors=visitors, visitors_need=config.http_needs,
+        ))
 
 
 @contextmanager

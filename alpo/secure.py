@@ -9,6 +9,7 @@ Laws:
 
 from __future__ import annotations
 
+import binascii
 import contextlib
 import os
 import re
@@ -17,7 +18,8 @@ import ssl
 import stat
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +159,11 @@ class Contexts:
     state: tuple[tuple[int, int, int], ...]
     #: The text of the CA's file.
     trusted: bytes = field(repr=False)
+    #: OpenSSL's settings for HTTP: a certificate is asked for, and not required.
+    visitors: ssl.SSLContext = field(repr=False)
+    #: End of the certificate, and of the first CA's, in seconds since the epoch.
+    cert_ends_s: float
+    ca_ends_s: float
 
     @staticmethod
     def load(tls: Tls) -> Contexts:
@@ -171,7 +178,7 @@ class Contexts:
         except OSError as error:
             raise TlsError(f"{ca}: {error.strerror}") from error
         made: list[ssl.SSLContext] = []
-        for protocol in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT):
+        for protocol in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT, ssl.PROTOCOL_TLS_SERVER):
             context = ssl.SSLContext(protocol)
             context.sslsocket_class = SecureSocket
             context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -181,13 +188,25 @@ class Contexts:
                 context.num_tickets = 0  # nobody resumes, and nobody would read them
             _load(context, ca, trusted, cert, key)
             made.append(context)
-        return Contexts(tls, made[0], made[1], state, trusted)
+        server, client, visitors = made
+        visitors.verify_mode = ssl.CERT_OPTIONAL
+        visitors.set_alpn_protocols(["http/1.1"])
+        try:
+            cert_ends_s, ca_ends_s = first_end_s(Path(cert).read_bytes()), first_end_s(trusted)
+        except (OSError, ValueError, IndexError) as error:
+            raise TlsError(f"{cert} or {ca}: no certificate in PEM form") from error
+        return Contexts(tls, server, client, state, trusted, visitors, cert_ends_s, ca_ends_s)
+
+    def for_visitors(self) -> Contexts:
+        """Contexts for connections that may come without a certificate."""
+        return replace(self, server=self.visitors)
 
     def wrap(self, sock: socket.socket, server_side: bool, host: str = "") -> SecureSocket:
         """A TLS connection over a connected, non-blocking socket, which is used up; the handshake is still to be made.
-        ``host``: that was dialled. Raises `TlsBroken`."""
+        ``host``: that was dialled. Raises `TlsBroken`; then the socket is still to be closed."""
         context = self.server if server_side else self.client
         try:
+            sock.getpeername()  # while it still owns its descriptor, which is lost if wrapping ends with this error
             made = context.wrap_socket(
                 sock, server_side=server_side, do_handshake_on_connect=False,
                 server_hostname=host if context.check_hostname else None,
@@ -248,6 +267,37 @@ def _load(context: ssl.SSLContext, ca: str, trusted: bytes, cert: str, key: str)
         raise TlsError(f"{cert} or {key}: {_file_trouble(error, 'certificate with its key, unencrypted')}") from error
     except (OSError, ValueError) as error:
         raise TlsError(f"{cert} or {key}: {_file_trouble(error, 'certificate with its key')}") from error
+
+
+def first_end_s(pem: bytes) -> float:
+    """End of the first certificate in a PEM file to end, in seconds since the epoch. Raises ValueError, IndexError."""
+    found = re.findall(rb"-----BEGIN (?:TRUSTED )?CERTIFICATE-----.*?-----END", pem, re.DOTALL)
+    return min(_end_s(binascii.a2b_base64(one.split(b"-----")[2])) for one in found)
+
+
+def _end_s(der: bytes) -> float:
+    """End of a certificate's validity (RFC 5280): Certificate, TBSCertificate, then the field after the issuer's
+    name."""
+    _, at, _ = _element(der, 0)
+    _, at, _ = _element(der, at)
+    tag = der[at]
+    for _ in range(4 if tag == 0xA0 else 3):  # version (which may be left out), serial number, algorithm, issuer
+        at = _element(der, at)[2]
+    _, at, _ = _element(der, at)
+    _, _, at = _element(der, at)  # the beginning of validity
+    tag, at, end = _element(der, at)
+    text = der[at:end].decode("ascii")
+    year_first = text if tag == 0x18 else ("19" if text[:2] >= "50" else "20") + text
+    return datetime.strptime(year_first, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC).timestamp()
+
+
+def _element(der: bytes, at: int) -> tuple[int, int, int]:
+    """Tag of the DER element at ``at``, begin of its contents, and its end."""
+    length, begin = der[at + 1], at + 2
+    if length >= 0x80:
+        begin += length - 0x80
+        length = int.from_bytes(der[at + 2 : begin], "big")
+    return der[at], begin, begin + length
 
 
 def _file_trouble(error: Exception, wanted: str) -> str:

@@ -99,7 +99,7 @@ def rights_of(certificate: Mapping[str, Any], name: str, roles: Mapping[str, str
     parts = [pair for rdn in certificate.get("subject", ()) for pair in rdn]
     short = {"commonName": "CN", "organizationName": "O", "organizationalUnitName": "OU"}
     told = (f"{short.get(key, key)}={_SPECIAL.sub(_ESCAPED, value)}" for key, value in parts)
-    subject = ",".join(told) or "a certificate without a subject"
+    subject = ",".join(told) or ("a certificate without a subject" if certificate else "no certificate")
     names = certificate.get("subjectAltName", ())
     known = [subject, *(value for kind, value in names if kind == "DNS" and "=" not in value)]
     given = [f"alpo://{name}/{roles[one]}" for one in known if one in roles] if roles else []

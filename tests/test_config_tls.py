@@ -64,3 +64,24 @@ def test_only_tls_that_is_required_makes_an_address_safe(write: Any) -> None:
     assert load(write(text)).listen == "0.0.0.0:7100"
     assert "must be a loopback address" in complaint(write(text + 'mode = "dial"\n'))
     assert 'roles = {"CN=x" = "append"}' in as_toml(load_config(write(text + 'roles = {"CN=x" = "append"}\n'), {}))
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ('http = "0.0.0.0:7180"\n', "http = \"0.0.0.0:7180\": must be a loopback address"),
+    ('http = "7180"\n', 'http = "7180": must be HOST:PORT'),
+    ('http_auth = "cert"\n', 'http_auth = "cert": must be "none" without TLS: nobody can show a certificate'),
+    ('http_auth = "basic"\n', 'http_auth = "basic": must be "cert" or "none"'),
+])
+def test_a_page_for_strangers_is_refused(write: Any, text: str, message: str) -> None:
+    assert complaint(write(TOP + text + MEMBERS)).startswith(message)
+
+
+def test_visitors_need_a_certificate_where_there_are_any(write: Any) -> None:
+    plain = load(write(TOP + 'http = "127.0.0.1:7180"\n' + MEMBERS))
+    assert (plain.http, plain.http_needs) == ("127.0.0.1:7180", "none")
+    public = TOP + 'http = "0.0.0.0:7180"\n'
+    assert load(write(public + MEMBERS + TLS)).http_needs == "cert"
+    assert load(write(public + 'http_auth = "none"\n' + MEMBERS + TLS)).http_needs == "none"
+    assert load(write(TOP + MEMBERS + TLS + 'mode = "off"\n')).http_needs == "none"
+    assert "must be a loopback address" in complaint(write(public + MEMBERS + TLS + 'mode = "accept"\n'))
+    assert load(write(public + "insecure = true\n" + MEMBERS)).http == "0.0.0.0:7180"

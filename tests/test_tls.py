@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import select
 import shutil
 import socket
 import ssl
+import struct
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -169,6 +171,20 @@ def test_an_end_is_an_end_with_or_without_its_announcement(pair: Pair) -> None:
     pair.client.shutdown(socket.SHUT_WR)
     assert take(pair.server, 10) == b"last words"
     assert pair.server.recv(10) == b""
+
+
+def test_a_connection_that_has_ended_before_tls_is_still_to_be_closed(certs: Path) -> None:
+    contexts = Contexts.load(of(certs, "server-1"))
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        there = socket.create_connection(listening.getsockname())
+        with listening.accept()[0] as here:
+            here.setblocking(False)
+            there.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            there.close()  # resets it
+            select.select([here], [], [], 10)
+            with pytest.raises(TlsBroken):
+                contexts.wrap(here, server_side=True)
+            assert here.fileno() != -1
 
 
 Change = Callable[[Path], None]

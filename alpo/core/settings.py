@@ -10,7 +10,7 @@ from typing import Any
 class Settings:
     """Settings that are equal on every server (rules.md#settings): at first the configured ones, later changed by
     SETTINGS entries. Sizes are bytes; ``window`` and ``window_total``: serials remembered for one client, and for
-    all."""
+    all; ``quota_…``: rates of appends and bytes that one client may have (0: any)."""
 
     session_ttl_ms: int = 7 * 24 * 3600 * 1000
     window: int = 1024
@@ -19,9 +19,20 @@ class Settings:
     names_max: int = 10_000
     payload_bytes_max: int = 1 << 20
     batch_bytes_max: int = 8 << 20
+    quota_appends_per_s: int = 0
+    quota_bytes_per_s: int = 0
+
+    @property
+    def has_quotas(self) -> bool:
+        return self.quota_appends_per_s > 0 or self.quota_bytes_per_s > 0
+
+    def values(self) -> dict[str, int]:
+        """All settings by name."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
 
     def to_plain(self) -> dict[str, int]:
-        return {f.name: getattr(self, f.name) for f in fields(self)}
+        """The form for the log and for other servers; without the quotas that are 0, which 0.1 does not know."""
+        return {name: value for name, value in self.values().items() if value or name not in QUOTAS}
 
     @staticmethod
     def from_plain(plain: Any) -> Settings:
@@ -30,11 +41,13 @@ class Settings:
         names = {f.name for f in fields(Settings)}
         if not isinstance(plain, dict) or set(plain) - names:
             raise ValueError("not settings")
-        if any(type(v) is not int or v <= 0 for v in plain.values()):
+        if any(type(v) is not int or v < (name not in QUOTAS) for name, v in plain.items()):
             raise ValueError("settings are positive integers")
         return Settings(**plain)
 
 
+#: Settings that may be 0, and that 0.1 does not know.
+QUOTAS = ("quota_appends_per_s", "quota_bytes_per_s")
 _MIB = 1 << 20
 
 #: The lowest and highest value of each setting.
@@ -46,6 +59,8 @@ BOUNDS: dict[str, tuple[int, int]] = {
     "names_max": (1, 1_000_000),
     "payload_bytes_max": (1, 256 * _MIB),
     "batch_bytes_max": (1, 256 * _MIB),
+    "quota_appends_per_s": (0, 100_000_000),
+    "quota_bytes_per_s": (0, 1 << 40),
 }
 
 #: Pairs of settings, of which the first may not be above the second.
@@ -57,7 +72,7 @@ BATCH_BYTES_MOST = BOUNDS["batch_bytes_max"][1]
 
 def problem(settings: Settings) -> str:
     """The reason why ``settings`` are not allowed, in words for an operator; "" if they are."""
-    plain = settings.to_plain()
+    plain = settings.values()
     for name, value in plain.items():
         low, high = BOUNDS[name]
         if not low <= value <= high:

@@ -7,15 +7,18 @@ Laws:
 * Data of a client that is not read from waits in the kernel's buffers, not in ours: a connection is read again only
   while it has few appends unanswered, the server few bytes in flight, and the client has read most of its answers.
 * An append too large is refused whole, before the core sees any of it.
+* Appends beyond a client's quota wait here, in order, and the connection is not read from meanwhile.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol, TypeVar, cast
 
 import trio
 
 from alpo.core import requests as q
+from alpo.core.client_ids import is_random
 from alpo.core.disk_space import size_text
 from alpo.core.inputs import Input
 from alpo.core.replica import Replica
@@ -24,16 +27,20 @@ from alpo.tls import Rights
 from alpo.wire import requests as w
 from alpo.wire.codec import decode_client, encode, largest
 
+from .counters import REFUSALS, Counters
 from .driver import Driver
 from .limits import Limits
 from .link import Body, Link
 from .poller import Poller
+from .quotas import Allowance, Appends
 from .security import missing_role, refusal
 
 #: The kind of connection that services answer to.
 C_contra = TypeVar("C_contra", contravariant=True)
 
 
+#: Requests that append. (A union, made anew for each request, would take longer than the question.)
+APPENDS = (w.Append, w.AppendAfter)
 #: Requests that are written down with who made them: operators', which change more than the log's end.
 AUDITED = (q.Initialise, q.Trim, q.ChangeMember, q.Transfer, q.ChangeSettings, q.DropSession, q.DropCursor)
 
@@ -86,7 +93,13 @@ class Poster(Protocol):
     """Taker of the inputs: a `Driver`, or a stand-in in tests."""
 
     @property
+    def clock_s(self) -> Callable[[], float]: ...
+
+    @property
     def replica(self) -> Replica: ...
+
+    @property
+    def counters(self) -> Counters: ...
 
     def post(self, item: Input, size_bytes: int = 0, /) -> None: ...
 
@@ -110,6 +123,7 @@ class ClientRequests:
         self.version = version
         self._out: list[bytes] = []
         self.appends = 0  # appends without an answer
+        self._taken: dict[tuple[str, int], tuple[float, int]] = {}  # (client, serial) -> when it came, bytes
         self.requests = 0  # numbered requests without an answer
 
     # -- requests ---------------------------------------------------------------------------------------
@@ -117,7 +131,7 @@ class ClientRequests:
     def take(self, request: w.ClientRequest, size_bytes: int) -> None:
         if self._rights is not None and type(request) not in self._allowed and not self._may(self._rights, request):
             return
-        if isinstance(request, w.Append):
+        if isinstance(request, APPENDS):
             self._append(request, size_bytes)
             return
         number = cast(int, request[0])
@@ -157,7 +171,8 @@ class ClientRequests:
             return True
         text = refusal(rights, needed)
         self._services.no_right(text)
-        if isinstance(request, w.Append):
+        if isinstance(request, APPENDS):
+            self._poster.counters.appends["no_right"] += len(request.items)
             self.gather(w.AppendRefused(
                 request.client, request.serial, len(request.items), Code.NO_RIGHT, 0, 0, "", text,
             ))
@@ -165,7 +180,7 @@ class ClientRequests:
             self.gather(w.RequestRefused(cast(int, request[0]), Code.NO_RIGHT, 0, 0, "", text))
         return False
 
-    def _append(self, request: w.Append, size_bytes: int) -> None:
+    def _append(self, request: Appends, size_bytes: int) -> None:
         settings = self._poster.replica.settings
         if size_bytes > min(settings.payload_bytes_max, settings.batch_bytes_max):
             sizes = largest(request.items)
@@ -175,15 +190,23 @@ class ClientRequests:
             elif sizes.batch_bytes > settings.batch_bytes_max:
                 limit = settings.batch_bytes_max
             if limit:
+                self._poster.counters.appends["too_large"] += len(request.items)
                 self.gather(w.AppendRefused(
                     request.client, request.serial, len(request.items), Code.TOO_LARGE, limit, 0, "",
                     f"a payload or batch is larger than {limit} bytes ({size_text(limit)})",
                 ))
                 return
+        self._post(request, size_bytes)
+
+    def _post(self, request: Appends, size_bytes: int) -> None:
+        """Hand appends to the core."""
         self.appends += len(request.items)
+        self._taken[request.client, request.serial] = self._poster.clock_s(), size_bytes
+        expect_last = request.expect_last if isinstance(request, w.AppendAfter) else None
         self._poster.post(
             q.AppendRun(
-                self, request.client, request.epoch, request.serial, request.items, request.sparse, request.by_hand
+                self, request.client, request.epoch, request.serial, request.items, request.sparse, request.by_hand,
+                expect_last,
             ),
             size_bytes,
         )
@@ -192,12 +215,22 @@ class ClientRequests:
 
     def answer(self, reply: Reply) -> None:
         """Take the reply to an append; it leaves with `flush`."""
+        counters = self._poster.counters
+        assert isinstance(reply, q.Appended | q.Refused)
+        came_s, size_bytes = self._taken.pop((reply.client, reply.serial), (None, 0))
         if isinstance(reply, q.Appended):
-            self.appends -= len(reply.lsns)
+            count = len(reply.lsns)
+            self.appends -= count
+            counters.appends["duplicate" if reply.duplicate else "appended"] += count
+            counters.appended_bytes += 0 if reply.duplicate else size_bytes
+            if came_s is not None:
+                counters.append_s.add(self._poster.clock_s() - came_s, count)
             self.gather(reply)
         else:
-            assert isinstance(reply, q.Refused)
             self.appends -= reply.count
+            counters.appends[REFUSALS.get(reply.code, "refused")] += reply.count
+            if not self.appends:
+                self._taken.clear()
             self.gather(w.AppendRefused(
                 reply.client, reply.serial, reply.count, reply.code, reply.number, reply.leader,
                 self._services.address_of(reply.leader), reply.detail,
@@ -243,6 +276,7 @@ class ClientConnection(ClientRequests):
     ) -> None:
         super().__init__(link, driver, services, version, rights)
         self.link = link
+        self._host = link.remote.rpartition(":")[0]  # a closed link knows it no more
         if rights is None:
             self.who = link.remote
         self._poller = poller
@@ -252,6 +286,7 @@ class ClientConnection(ClientRequests):
         self._answered = trio.lowlevel.ParkingLot()
         #: One page at a time, so that a slow reader holds one page in memory.
         self.paging = trio.Lock()
+        self._allowance = Allowance(driver, self._payer, super()._post)
 
     async def wait_idle(self) -> None:
         """Wait until every append is answered and every answer has left, or the connection is closed."""
@@ -275,7 +310,7 @@ class ClientConnection(ClientRequests):
             self.take(decode_client(body, self.version), len(body))
         self.flush()
         limits = self._limits
-        return (
+        return not self._allowance.held and (
             self.appends < limits.connection_inflight_max and not self._driver.full
             and self.link.queued_bytes <= limits.client_outbox_bytes_high
         )
@@ -284,7 +319,9 @@ class ClientConnection(ClientRequests):
         """Wait until `_take_all` may go on, or the connection is closed."""
         limits = self._limits
         while not self.link.closed:
-            if self.appends >= limits.connection_inflight_max:
+            if self._allowance.held:
+                await self._allowance.wait()
+            elif self.appends >= limits.connection_inflight_max:
                 await self._answered.park()
             elif self._driver.full:
                 await self._driver.room.park()
@@ -292,6 +329,15 @@ class ClientConnection(ClientRequests):
                 await self.link.wait_below(limits.client_outbox_bytes_high)
             else:
                 return
+
+    def _post(self, request: Appends, size_bytes: int) -> None:
+        self._allowance.post(request, size_bytes)
+
+    def _payer(self, client: str) -> str:
+        """The name under which an append of ``client`` counts against a quota."""
+        if self._rights is not None:
+            return self._rights.subject
+        return self._host if is_random(client) else client
 
     def flush(self) -> None:
         super().flush()

@@ -14,6 +14,7 @@ Laws of asking: every failure (network, missing or impossible answer) is raised 
 from __future__ import annotations
 
 from collections import deque
+from typing import Any
 
 import trio
 
@@ -26,7 +27,7 @@ from alpo.storage.digest import DamagedAt, Span, read_on
 from alpo.storage.interface import Store, StoreError
 from alpo.wire import requests as w
 from alpo.wire.codec import WireError, decode_hello, decode_server, encode, version_told
-from alpo.wire.framing import HELLO_BYTES_MAX, FrameError, FrameReader
+from alpo.wire.framing import FrameError, FrameReader
 
 from .client_connection import ClientConnection
 from .link import Body
@@ -89,13 +90,17 @@ class Digests:
 #: Longest wait for an answer: a digest takes at most a second, and a server makes one at a time.
 ANSWER_S_MAX = 10.0
 _RECEIVE_BYTES = 1 << 16
+#: Beginning of the name by which a server that asks another one calls itself.
+INQUIRER = "alpod "
+#: Longest answer: a status that lists much damage.
+_ANSWER_BYTES_MAX = 1 << 20
 _ERRORS = (
     OSError, AddressError, FrameError, WireError, trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError,
 )
 
 
 def _words(error: BaseException) -> str:
-    """The reason of one of `_ERRORS`; TLS's is in its cause."""
+    """The reason of one of `_ERRORS`; that of a broken plain stream is in its cause."""
     if isinstance(error, trio.BrokenResourceError) and error.__cause__ is not None:
         return why(error.__cause__)
     return str(error) or "no answer in time"
@@ -118,19 +123,21 @@ class Inquiry:
 
     def __init__(self, stream: trio.abc.Stream) -> None:
         self._stream = stream
-        self._frames = FrameReader(HELLO_BYTES_MAX)  # no digest is longer
+        self._frames = FrameReader(_ANSWER_BYTES_MAX)
         self._bodies: deque[Body] = deque()
         self._request = 0
 
     @staticmethod
-    async def open(id: int, address: str, cluster: bytes, security: Security) -> Inquiry:
-        """Connect to server ``id`` of this cluster. Raises `Unusable`."""
+    async def open(
+        id: int, address: str, cluster: bytes, security: Security, version: int = w.VERSION
+    ) -> Inquiry:
+        """Connect to server ``id`` of this cluster. ``version``: of the protocol, to try first. Raises `Unusable`."""
         stream: trio.abc.Stream | None = None
         try:
             with trio.fail_after(ANSWER_S_MAX):
                 stream = await security.dial(id, address)
                 made = Inquiry(stream)
-                older = await made._greet(id, cluster, w.VERSION)
+                older = await made._greet(id, cluster, version)
                 if older:
                     await trio.aclose_forcefully(stream)
                     stream = await security.dial(id, address)
@@ -147,7 +154,7 @@ class Inquiry:
     async def _greet(self, id: int, cluster: bytes, version: int) -> int:
         """Exchange hellos. Returns 0, or the older protocol version that the server wants: digests are the same in all.
         Raises `Unusable`."""
-        await self._stream.send_all(encode(w.ClientHello(version, cluster, f"alpod {__version__}")))
+        await self._stream.send_all(encode(w.ClientHello(version, cluster, f"{INQUIRER}{__version__}")))
         hello = decode_hello(await self._body())
         if isinstance(hello, w.Problem):
             if w.OLDEST_VERSION <= version_told(hello.text) < version:
@@ -177,6 +184,19 @@ class Inquiry:
         if answer.last_id >= answer.first_id and not first_id <= answer.first_id <= answer.last_id <= last_id:
             raise Unusable("its answer is about other entries")
         return answer
+
+    async def status(self) -> dict[str, Any]:
+        """Ask for the server's status. Raises `Unusable`."""
+        self._request += 1
+        try:
+            with trio.fail_after(ANSWER_S_MAX):
+                await self._stream.send_all(encode(w.Status(self._request)))
+                answer = decode_server(await self._body())
+        except _ERRORS as error:
+            raise Unusable(_words(error)) from error
+        if isinstance(answer, w.StatusAnswer) and answer.request == self._request:
+            return dict(answer.fields)
+        raise Unusable(answer.detail if isinstance(answer, w.RequestRefused) else "its answer makes no sense")
 
     async def _body(self) -> Body:
         while not self._bodies:

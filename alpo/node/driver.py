@@ -39,7 +39,9 @@ from alpo.core.replica import Replica
 from alpo.core.requests import AppendRun, Reply
 from alpo.storage.writer import After
 
+from .counters import Counters, Elections
 from .event_log import level_of
+from .quotas import Quotas
 
 log = structlog.get_logger()
 
@@ -81,8 +83,12 @@ class Driver(trio.abc.Instrument):
         prepare: Callable[[Sequence[Envelope]], After],
         load: Callable[[Load | LoadSnapshot | LoadCopy], None],
         inflight_bytes_max: int,
+        counters: Counters | None = None,
     ) -> None:
         self.replica = replica
+        #: Counts for `/metrics`, of all parts of the node.
+        self.counters = counters or Counters(Elections(0))
+        self.quotas = Quotas()
         self._submit = submit
         self._commit_here = commit_here
         self.send = send
@@ -126,15 +132,19 @@ class Driver(trio.abc.Instrument):
         self.after_step: list[Callable[[], None]] = []
         #: Set once the replica may leave (R28).
         self.may_stop = trio.Event()
-        self.steps = 0
-        self.inputs = 0
+        self.steps = self.inputs = 0
 
     # -- taking inputs ----------------------------------------------------------------------------------
 
     @property
+    def unguaranteed_bytes(self) -> int:
+        """Bytes of appends taken and not yet guaranteed."""
+        return self._inbox_bytes + self.replica.inflight_bytes
+
+    @property
     def full(self) -> bool:
         """True if so many bytes are not yet guaranteed that no client may be read from."""
-        if self._inbox_bytes + self.replica.inflight_bytes <= self.inflight_bytes_max:
+        if self.unguaranteed_bytes <= self.inflight_bytes_max:
             return False
         self._was_full = True
         return True
@@ -208,11 +218,13 @@ class Driver(trio.abc.Instrument):
     def note(self, name: str, /, **fields: Any) -> None:
         """Record an event for the operator: it is kept (`alpo explain`) and logged at the level of
         `event_log.EVENTS`. Events that are not kept, because they are frequent, are logged at debug."""
+        self.counters.hear(name, fields, wall_ms())
         log.log(level_of(name) if self.keep(name, fields) else logging.DEBUG, name, **fields)
 
     def write(self, write: Write, then_send: list[Envelope]) -> None:
         """Part of `Shell`: the writer gets ``write`` at the end of the pass."""
         after = self._prepare(then_send) if then_send else None
+        self.counters.wrote(write)
         idle = self._durable == self._submitted
         self._submitted = write.number
         if write.entries:

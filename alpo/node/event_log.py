@@ -68,6 +68,7 @@ EVENTS: dict[str, tuple[str, str]] = {
     "tls_reload_failed": ("error", "the certificates are wrong (`why`), and those before stay in force"),
     "timers_differ": ("warning", "`peer` has other timers: make them equal"),
     "cannot_accept": ("error", "the system is out of files or memory: connections wait"),
+    "page_failed": ("error", "a page over HTTP (`path`) cannot be made: `why`; nothing else is affected"),
     # -- elections
     "canvass": ("info", "it asks who would vote for it, having heard no leader for `silent_ms`"),
     "election_cycle_ended": ("info", "nobody won in time; it tries again"),

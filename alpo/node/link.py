@@ -32,6 +32,7 @@ from alpo.tls import FIRST_BYTES, Rights
 from alpo.wire.codec import WireError
 from alpo.wire.framing import HELLO_BYTES_MAX, FrameError, FrameReader
 
+from .counters import Traffic
 from .poller import Poller
 
 #: Body of one frame, as returned by `Link.receive`.
@@ -75,6 +76,8 @@ class Link:
         prepare(sock, keepalive_s)
         self._sock = sock
         self._reader = FrameReader(HELLO_BYTES_MAX)
+        #: Bytes of payload over this connection, or, once replaced, over all to the same server.
+        self.traffic = Traffic()
         self._queue: deque[memoryview] = deque()
         self._queue_bytes_max = queue_bytes_max
         self._lock = threading.Lock()
@@ -129,16 +132,20 @@ class Link:
         return first
 
     async def secure(
-        self, contexts: Contexts, turns: trio.CapacityLimiter, host: str = "", roles: Mapping[str, str] | None = None
+        self, contexts: Contexts, turns: trio.CapacityLimiter, host: str = "", roles: Mapping[str, str] | None = None,
+        first: trio.CapacityLimiter | None = None,
     ) -> Rights:
         """Begin TLS; returns what the other side's certificate gives a right to. ``host``: that was dialled; "": it was
-        accepted. ``turns``: of handshakes that may compute at a time. ``roles``: see `alpo.tls.rights_of`. Raises
-        `alpo.secure.TlsBroken`, after which nothing can be sent, `LinkClosed`."""
+        accepted. ``turns``: of handshakes that may compute at a time. ``roles``: see `alpo.tls.rights_of`.
+        ``first``: those of which a turn is to be had before one of ``turns``. Raises `alpo.secure.TlsBroken`, after
+        which nothing can be sent, `LinkClosed`."""
         self._sock = sock = contexts.wrap(self._sock, not host, host)
         self._is_ready = False
         while not self.closed:
             try:
-                await trio.to_thread.run_sync(sock.handshake, limiter=turns)
+                async with first or contextlib.nullcontext():
+                    if not self.closed:  # while it waited for its turn
+                        await trio.to_thread.run_sync(sock.handshake, limiter=turns)
                 self._is_ready = True
                 if not self.closed:
                     return contexts.rights(sock, roles)
@@ -178,12 +185,13 @@ class Link:
     async def receive(self) -> list[Body]:
         """Receive at least one whole frame; returns all bodies that arrived. Raises `LinkClosed`, `FrameError`."""
         while True:
-            data = await self._receive_some()
+            data = await self.receive_some()
             bodies = self._reader.feed(data)
             if bodies:
                 return bodies
 
-    async def _receive_some(self) -> bytes:
+    async def receive_some(self) -> bytes:
+        """Receive bytes as they come, for what is not frames. Raises `LinkClosed`."""
         while True:
             if self.closed:
                 await trio.lowlevel.checkpoint_if_cancelled()
@@ -199,6 +207,7 @@ class Link:
             if not data:
                 self.close("closed by the other side")
                 raise LinkClosed(self.closed)
+            self.traffic.received_bytes += len(data)
             return data
 
     async def deliver(
@@ -233,6 +242,7 @@ class Link:
         assert self._take is not None
         try:
             data = self._sock.recv(_RECEIVE_BYTES)
+            self.traffic.received_bytes += len(data)
             if not data:
                 self.close("closed by the other side")
             elif (bodies := self._reader.feed(data)) and not self._take(bodies):
@@ -265,12 +275,13 @@ class Link:
     def _try(self, data: bytes | bytearray) -> bool:
         """Send what the kernel takes, and queue the rest. True if there is a rest or an error: call `_see_to_rest`."""
         with self._lock:
-            if self.closed:
+            if self.closed or self._trouble:  # then whoever met the trouble has seen to it that it is closed
                 return False
             sent = 0
             if not self._queue:
                 try:
                     sent = self._sock.send(data)
+                    self.traffic.sent_bytes += sent
                 except (BlockingIOError, InterruptedError):
                     pass
                 except OSError as error:
@@ -309,6 +320,7 @@ class Link:
                 if self.closed:
                     return
                 sent = self._sock.send(self._queue[0])
+                self.traffic.sent_bytes += sent
                 self.queued_bytes -= sent
                 if sent == len(self._queue[0]):
                     self._queue.popleft()
@@ -354,7 +366,7 @@ class Link:
                 if not self.closed:
                     self._sock.shutdown(socket.SHUT_WR)
                 while dropped < _LINGER_BYTES:
-                    dropped += len(await self._receive_some())
+                    dropped += len(await self.receive_some())
             except (LinkClosed, OSError):
                 pass
         self.close(why)

@@ -4,7 +4,8 @@ Laws:
 
 * A connection that breaks a rule is told so if possible, and closed; nothing else is affected.
 * With TLS, the hello's time includes the handshake. A server's hello is heard only if its certificate is that server's.
-* The number of clients is bounded; of connections without a hello, the oldest is closed for a new one.
+* The number of clients is bounded; of connections without a hello, the oldest of the host with the most is closed for a
+  new one.
 * A listed member is always accepted. Unlisted servers, whose hellos anybody could invent, are few for each id, and few
   in all for unknown ids: the oldest is closed for a new one. So they displace only each other.
 * A peer speaks only for the identity of its hello. Of two connections of one identity the later one stands, even if its
@@ -31,6 +32,7 @@ from alpo.wire.codec import WireError, decode_hello, encode, encode_problem
 from alpo.wire.framing import FrameError
 
 from .client_connection import ClientConnection, Services
+from .digests import INQUIRER
 from .driver import Driver, wall_ms
 from .limits import FRAME_BYTES_MOST, OUTBOX_BYTES_MOST, Limits, frame_bytes
 from .link import Body, Link, LinkClosed
@@ -49,6 +51,7 @@ from .routes import (
     timers_differ,
 )
 from .security import Security, refusal
+from .silent import Silent
 
 log = structlog.get_logger()
 
@@ -67,6 +70,8 @@ CERTIFICATES_LOOK_S = 60.0
 _BETWEEN_PEERS_S = 0.2
 #: Answer to a plain connection where TLS is required.
 TLS_ONLY = "this server speaks TLS only: give --ca, --cert and --key, or tls= in Python"
+#: Labels of the metric of connections refused.
+_REASONS = {Code.NO_RIGHT: "no_right", Code.OVERLOADED: "overloaded"}
 _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -120,14 +125,25 @@ class Listener:
         self._peers = peers
         self._services = services
         self._limits = limits
-        self._silent: dict[Link, None] = {}
+        self._silent = Silent()
         self._accepts = 0
         self._numbers: dict[Identity, int] = {}  # for each of `Routes.accepted`: number of its accept
         self.clients: dict[ClientConnection, None] = {}
+        self._inquiries = 0  # of those, other servers'
         #: Reason for turning a host away, by host; the newest few, for status.
         self.strangers: dict[str, str] = {}
         self._told_limits = _told_limits(self._settings)
         self._settled: Settings | None = None  # the settings, once looked at, if the last ones are guaranteed
+
+    @property
+    def count(self) -> int:
+        """The number of clients, without other servers that ask for something."""
+        return len(self.clients) - self._inquiries
+
+    @property
+    def silent(self) -> int:
+        """The number of connections that have not said hello yet."""
+        return len(self._silent)
 
     @property
     def _settings(self) -> Settings:
@@ -182,35 +198,38 @@ class Listener:
             except LinkClosed:
                 pass
             except (FrameError, WireError) as error:
+                self._driver.counters.connections_refused["invalid"] += 1
                 self._note(link, str(error))
                 await link.part(encode_problem(Code.INVALID, str(error)), str(error))
             finally:
-                self._silent.pop(link, None)
+                self._silent.discard(link)
                 link.close("served")
                 nursery.cancel_scope.cancel()
 
     async def _greet(self, link: Link, number: int, nursery: trio.Nursery) -> None:
         """Wait for the hello, then serve a peer or a client."""
-        self._silent[link] = None
-        if len(self._silent) > self._limits.silent_connections_max:
-            oldest = next(iter(self._silent))
-            del self._silent[oldest]
-            oldest.close("no hello, and others wait")
+        turns = self._silent.add(link, self._limits.silent_connections_max)
         bodies: list[Body] = []
         rights: Rights | None = None
         generation = self._security.generation
+        counters = self._driver.counters
         with trio.move_on_after(self._limits.hello_timeout_s):
             try:
-                rights = await self._secure(link)
+                rights = await self._secure(link, turns)
             except TlsBroken as error:
+                counters.handshakes["failed"] += 1
+                counters.connections_refused["tls"] += 1
                 self._note(link, str(error))
                 await link.linger(str(error))
                 return
             bodies = await link.receive()
+        if rights is not None:
+            counters.handshakes["ok"] += 1
         if not bodies:
+            counters.connections_refused["timeout"] += 1
             await link.part(encode_problem(Code.INVALID, "no hello in time"), "no hello in time")
             return
-        self._silent.pop(link, None)
+        self._silent.discard(link)
         hello = decode_hello(bodies[0])
         link.allow_frames(frame_bytes(self._replica.settings))
         if rights is not None and generation != self._security.generation:
@@ -231,14 +250,14 @@ class Listener:
         else:
             raise WireError("a connection begins with the hello of a server or a client")
 
-    async def _secure(self, link: Link) -> Rights | None:
-        """Begin TLS if the other side does; returns the rights of its certificate, None for a plain connection. Raises
-        `TlsBroken`, `LinkClosed`."""
+    async def _secure(self, link: Link, of_host: trio.CapacityLimiter) -> Rights | None:
+        """Begin TLS if the other side does; returns the rights of its certificate, None for a plain connection.
+        ``of_host``: its host's turns. Raises `TlsBroken`, `LinkClosed`."""
         security = self._security
         contexts, roles = security.contexts, security.roles  # as they are now: a reload may change them meanwhile
         if contexts is None or not looks_like_tls(await link.first_bytes()):
             return None
-        return await link.secure(contexts, security.accepted_turns, roles=roles)
+        return await link.secure(contexts, security.accepted_turns, roles=roles, first=of_host)
 
     async def follow_certificates(self) -> None:
         """Read certificates anew when their files change, until cancelled."""
@@ -275,6 +294,8 @@ class Listener:
             del self.strangers[next(iter(self.strangers))]
 
     async def _turn_away(self, link: Link, code: Code, why: str) -> None:
+        reason = "cluster" if why.startswith("cluster ") else _REASONS.get(code, "invalid")
+        self._driver.counters.connections_refused[reason] += 1
         self._note(link, why)
         await link.part(encode_problem(code, why), why)
 
@@ -297,10 +318,13 @@ class Listener:
         link.push(encode(server_hello(self._replica, hello.version, wall_ms())))
         client = ClientConnection(link, self._poller, self._driver, self._services, nursery, hello.version, rights)
         self.clients[client] = None
+        asks = hello.library.startswith(INQUIRER)
+        self._inquiries += asks
         try:
             await client.serve(bodies)
         finally:
             del self.clients[client]
+            self._inquiries -= asks
 
     # -- peers ------------------------------------------------------------------------------------------
 
@@ -347,6 +371,8 @@ class Listener:
             for other in crowd[: max(0, len(crowd) + 1 - most)]:
                 self._forget(other).link.close("not a member, and others wait")
         accepted[who] = route
+        if who.id in known:
+            route.link.traffic = self._driver.counters.traffic_with(who.id)[1]
         self._numbers[who] = number
 
     def _forget(self, who: Identity) -> Route:

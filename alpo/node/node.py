@@ -16,7 +16,7 @@ import secrets
 import signal
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import trio
@@ -29,7 +29,7 @@ from alpo.core.messages import Envelope
 from alpo.core.replica import Replica
 from alpo.core.requests import Code
 from alpo.storage.events import EventRow, event_row
-from alpo.storage.interface import Store, StoreError
+from alpo.storage.interface import Store
 from alpo.storage.writer import After, Slow, WriterStats
 from alpo.wire import requests as w
 from alpo.wire.codec import encode_problem
@@ -38,6 +38,7 @@ from .await_replicated import Everyone
 from .backups import Backups
 from .client_connection import ClientConnection
 from .compare import Comparer
+from .counters import Counters, Elections
 from .digests import Digests
 from .driver import Driver, wall_ms
 from .event_log import Recorder, feed_watchdog, notify, set_level
@@ -47,18 +48,17 @@ from .loader import Loader
 from .peers import GRACE_TIMEOUTS, Peers
 from .poller import Poller
 from .reads import Reads
+from .report import Guaranteed, Pulse, Report
 from .retention import KEEP_ALL, Cleaner, Retention, serve_list
 from .routes import Ourselves, Routes
 from .scrub import Scrubber
 from .security import Security
 from .space import DiskWatch
-from .status import Growth, status_fields, storage_fields, tell_waiting
+from .status import Growth, tell_waiting
 
 STOP_S_MAX = 5.0
 #: Share of the election timeout beyond which a commit or checkpoint is a `slow_fsync` event.
 SLOW_SHARE = 0.25
-#: Events of one page.
-EVENTS_MAX = 1_000
 
 
 class WriterLike(Protocol):
@@ -108,6 +108,21 @@ def _soon(token: trio.lowlevel.TrioToken, call: Callable[[], None]) -> None:
         token.run_sync_soon(call)
 
 
+#: Serves visitors over HTTP until cancelled.
+Visited: TypeAlias = Callable[[], Awaitable[None]]
+
+
+def _site_for(listening: socket.socket | None, need: str, report: Report) -> Visited:
+    """The HTTP server; nothing, and no library of it is loaded, if nobody listens for visitors."""
+    if listening is None:
+        return trio.sleep_forever
+    from .http.server import HttpServer
+    from .http.site import Site
+
+    server = HttpServer(Site(report, auth=need), report.security, report.driver.counters)
+    return functools.partial(server.run, listening)
+
+
 def _nothing_new() -> Fresh:
     return Fresh()
 
@@ -141,16 +156,31 @@ class Node:
 
     async def run(
         self, listening: socket.socket, *, heed_signals: bool = False, reload: Reload = _nothing_new,
+        visitors: socket.socket | None = None, visitors_need: str = "none",
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Serve on ``listening`` until `stop`, or SIGTERM and SIGINT if ``heed_signals``. ``reload`` is called, in a
-        thread, at SIGHUP. Raises `alpo.core.ready.Alarm`, `StoreError`."""
+        thread, at SIGHUP. ``visitors``: listens for HTTP (`alpo.node.http.site`), ``visitors_need``: "cert" or "none".
+        Raises `alpo.core.ready.Alarm`, `StoreError`."""
         token = trio.lowlevel.current_trio_token()
+        self._make_parts(token)
+        try:
+            site = _site_for(visitors, visitors_need, self.report)
+            await self._serve(listening, site, heed_signals, reload, task_status)
+        finally:
+            listening.close()
+            self.poller.close()
+            with trio.CancelScope(shield=True):
+                await trio.to_thread.run_sync(self.writer.close)
+        if self.driver.failure is not None:
+            raise self.driver.failure
+
+    def _make_parts(self, token: trio.lowlevel.TrioToken) -> None:
         boot = self._store.boot()
         self.replica = Replica(self._cfg, boot, random.Random(secrets.randbits(64)))
         self.replica.replay(self._store.replay(boot.applied_id + 1))
         writer = self._make_writer(
-            self._durable,
+            lambda number: self.driver.durable(number),  # noqa: PLW0108 (the driver is made after the writer)
             lambda error: token.run_sync_soon(self.driver.failed, error),
         )
         self.writer = writer
@@ -159,6 +189,7 @@ class Node:
         self.driver = Driver(
             self.replica, submit=writer.submit, commit_here=writer.commit_here, send=self._send,
             prepare=self._prepare, load=loader.load, inflight_bytes_max=self.limits.inflight_bytes_max,
+            counters=Counters(Elections(self.us.me.id)),
         )
         self.driver.on_failure = self._ended.set
         self.driver.keep = self._keep_event
@@ -185,15 +216,12 @@ class Node:
         self.listener = Listener(
             self.us, self.driver, self.poller, self.routes, self.peers, self, self.limits, self._security
         )
-        try:
-            await self._serve(listening, heed_signals, reload, task_status)
-        finally:
-            listening.close()
-            self.poller.close()
-            with trio.CancelScope(shield=True):
-                await trio.to_thread.run_sync(writer.close)
-        if self.driver.failure is not None:
-            raise self.driver.failure
+        self.driver.after_step.append(Guaranteed(self.replica, self.driver.counters).notice)
+        self.pulse = Pulse(self.driver)
+        self.report = Report(
+            self.us, self.driver, self._store, writer.stats, self.limits, self._security, self.peers, self.listener,
+            self.reads, self.growth, self.cleaner, self.disk, self.scrubber, self.comparer, self.pulse,
+        )
 
     # -- events -----------------------------------------------------------------------------------------
 
@@ -224,7 +252,8 @@ class Node:
         _soon(token, self.disk.look_soon)
 
     async def _serve(
-        self, listening: socket.socket, heed_signals: bool, reload: Reload, task_status: trio.TaskStatus[None]
+        self, listening: socket.socket, visited: Visited, heed_signals: bool, reload: Reload,
+        task_status: trio.TaskStatus[None],
     ) -> None:
         async with trio.open_nursery() as nursery:
             if heed_signals:
@@ -246,6 +275,8 @@ class Node:
             nursery.start_soon(self.listener.run, listening)
             nursery.start_soon(self.listener.follow_certificates)
             nursery.start_soon(feed_watchdog)
+            nursery.start_soon(self.pulse.run)
+            nursery.start_soon(visited)
             self.driver.note(
                 "serving", id=self.us.me.id, address=self.us.address, status=self.replica.status_text,
                 last_id=self.replica.last_id, term=self.replica.term, version=__version__,
@@ -254,6 +285,7 @@ class Node:
             notify("READY=1")
             task_status.started()
             await self._ended.wait()
+            self.report.leaving = True
             notify("STOPPING=1")
             if self.driver.failure is None:
                 await self._leave()
@@ -317,9 +349,6 @@ class Node:
     def _send(self, envelopes: Sequence[Envelope]) -> None:
         self.routes.send(envelopes, self.driver.now_s)
 
-    def _durable(self, number: int) -> None:
-        self.driver.durable(number)
-
     def _prepare(self, envelopes: Sequence[Envelope]) -> Callable[[], None]:
         return self.routes.prepare(envelopes, self.driver.now_s)
 
@@ -363,37 +392,7 @@ class Node:
         self.digests.begin(client, ask)
 
     def begin_status(self, client: ClientConnection, ask: w.Status) -> None:
-        client.nursery.start_soon(self._answer_status, client, ask, wall_ms())
+        self.report.begin_status(client, ask)
 
     def begin_events(self, client: ClientConnection, ask: w.ListEvents) -> None:
-        client.nursery.start_soon(self._answer_events, client, ask, wall_ms())
-
-    async def _answer_events(self, client: ClientConnection, ask: w.ListEvents, now_ms: int) -> None:
-        count = min(ask.count, EVENTS_MAX)
-        try:
-            found = await trio.to_thread.run_sync(self._store.read_events, ask.before, count)
-        except StoreError as error:
-            client.refuse(ask.request, Code.NOT_READY, detail=str(error))
-        else:
-            rows = [(event.number, event.time_ms, event.name, event.fields) for event in found]
-            client.settle(w.EventList(ask.request, self.us.me.id, now_ms, rows))
-
-    async def _answer_status(self, client: ClientConnection, ask: w.Status, now_ms: int) -> None:
-        try:
-            within = await self.reads.extent()
-            storage = await trio.to_thread.run_sync(
-                storage_fields, self._store, self.growth, self.writer.stats, len(self.listener.clients)
-            )
-        except StoreError as error:
-            client.refuse(ask.request, Code.NOT_READY, detail=str(error))
-            return
-        storage["cleaning_waits"] = self.cleaner.waits
-        storage["time_ms"] = now_ms
-        storage |= {**self.disk.fields(), "space": self.disk.remarks()}
-        unread = storage.pop("unread", [])
-        if unread:
-            self.disk.look_soon()
-        storage |= {**self.scrubber.fields(), "damage": [*self.scrubber.remarks(), *unread]}
-        storage |= {**self.comparer.fields(), "divergence": self.comparer.remarks()}
-        fields = status_fields(self.us, self.replica, self.peers.by_id, self.listener.strangers, within, storage)
-        client.settle(w.StatusAnswer(ask.request, fields))
+        self.report.begin_events(client, ask)

@@ -1,4 +1,4 @@
-"""Pages of a read, made from a store alone, without tasks or the replica. Runs in a reader's thread.
+"""Pages of a read, made from a store in a reader's thread, or of the log's tail in memory; without tasks.
 
 Laws:
 
@@ -20,7 +20,8 @@ from bisect import bisect_right
 from typing import NamedTuple
 
 from alpo.core.client_ids import CLIENT_BYTES_MAX
-from alpo.core.entries import Kind, join_payloads, split_payloads
+from alpo.core.entries import Entry, Kind, join_payloads, split_payloads
+from alpo.core.log import Log
 from alpo.storage.columns import Columns, joined, only
 from alpo.storage.interface import DamagedStore, Store
 from alpo.storage.scrub import read_sound_columns
@@ -34,6 +35,8 @@ SCAN_BYTES_MAX = 8 << 20
 ROW_BYTES_MAX = 6 * 9 + CLIENT_BYTES_MAX + 1 + 2 + 5
 #: Rows of one page: they share half of a frame's bound with everything that is not bodies (`framing.frame_bytes_max`).
 PAGE_ROWS_MAX = GATHERED_BYTES_MAX // 2 // ROW_BYTES_MAX
+#: Most entries, and bytes of their bodies, of a page that is made of the log's tail in memory.
+TAIL_ENTRIES_MAX, TAIL_BYTES_MAX = 64, 32 << 10
 #: Ids read at a time when one client's last payloads are searched for.
 _BACK_IDS = 4096
 
@@ -139,7 +142,38 @@ def build_page(
             break
     if next_lsn == start:
         raise Overtaken  # the entry with this LSN was there before
-    found = joined(parts)
+    return _finish(ask, joined(parts), start, next_lsn, within)
+
+
+def build_tail_page(log: Log, ask: Read | ReadColumns, within: Extent, bytes_max: int) -> Page | ColumnPage | None:
+    """The page for a reader that follows, of a few entries at the end of the log, all of them in memory: quick enough
+    for the event loop. None if it takes more than that. Raises `OutOfRange`."""
+    start = ask.start
+    if not (ask.wait_ms and start) or ask.end or ask.last or ask.since_ms or ask.client:
+        return None
+    if within.end_lsn < within.first_lsn:
+        return None  # all of it was trimmed
+    if not within.first_lsn <= start <= within.end_lsn + 1:
+        raise OutOfRange(within.first_lsn, within.end_lsn)
+    entries: list[Entry] = []
+    size, id = 0, within.end_id
+    while start <= within.end_lsn and (not entries or entries[-1].lsn > start):
+        entry = log.entry(id)
+        if entry is None or len(entries) == TAIL_ENTRIES_MAX:
+            return None
+        entries.append(entry)
+        size += len(entry.body)
+        id -= 1
+        if size > min(TAIL_BYTES_MAX, bytes_max):
+            return None
+    if not entries:
+        return answer(ask, NO_ENTRIES, start, within.end_lsn, within.first_lsn)
+    entries.reverse()
+    return _finish(ask, only(Columns.of(entries), int(Kind.DATA), ""), start, within.end_lsn + 1, within)
+
+
+def _finish(ask: Read | ReadColumns, found: Columns, start: int, next_lsn: int, within: Extent) -> Page | ColumnPage:
+    """The page of these DATA entries, without what is before ``start``, or trimmed."""
     columns = PageColumns.of(
         found.ids, found.terms, found.times_ms, found.clients, found.serials, found.lsns, found.counts, found.bodies,
         found.digests,

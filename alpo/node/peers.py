@@ -331,6 +331,7 @@ class Peers:
     async def _converse(self, peer: Peer, route: Route, who: Identity, bodies: list[Body]) -> None:
         peer.route = self._routes.dialled[peer.id] = route
         link, full, replaced = route.link, route.full, self._was_replaced(who)
+        link.traffic = self._driver.counters.traffic_with(peer.id)[0]
         if not replaced:
             self._driver.post(PeerAddress(who.id, who.incarnation, peer.said_address))
         if full:
@@ -395,6 +396,5 @@ def _is_refused(error: BaseException) -> bool:
 
 async def _connect(address: str) -> socket.socket:
     """Connect a socket. Raises OSError, `AddressError`."""
-    host, port = parse_address(address)
-    stream = await trio.open_tcp_stream(host, port)
+    stream = await trio.open_tcp_stream(*parse_address(address))
     return socket.socket(fileno=stream.socket.detach())

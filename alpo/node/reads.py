@@ -24,7 +24,7 @@ from alpo.wire.column_pages import NO_ENTRIES
 from .client_connection import ClientConnection
 from .driver import Driver
 from .limits import Limits
-from .pages import Extent, Front, OutOfRange, Overtaken, answer, build_page, extent_to
+from .pages import Extent, Front, OutOfRange, Overtaken, answer, build_page, build_tail_page, extent_to
 from .status import waiting
 from .throttle import Bulk, Size, weight_of
 
@@ -96,6 +96,11 @@ class Reads:
         """Change the rate of bulk reads, bytes/s."""
         self._bulk.bound(bulk_read_bytes_per_s)
 
+    @property
+    def followers(self) -> int:
+        """The number of reads that wait for payloads still to come."""
+        return len(self._pollers)
+
     async def extent(self) -> Extent:
         """The range that a local reader may see right now. Raises `StoreError`."""
         return await self._extent(self._replica.readable_id)
@@ -143,14 +148,19 @@ class Reads:
             await client.link.wait_below(self._limits.client_outbox_bytes_high)
             if client.link.closed:
                 return
+            began_s = trio.current_time()
             bytes_max = min(max(1, ask.bytes_max), self._limits.page_bytes_max)
             size = self._bulk.size(ask, bytes_max)
             for _ in range(_OVERTAKEN_MAX):
                 within = await self._extent(end_id)
                 try:
-                    page, weight = await trio.to_thread.run_sync(
-                        _encoded_page, self._store, ask, within, size, client.version, limiter=self._threads
-                    )
+                    tail = build_tail_page(self._replica.log, ask, within, size.bytes)
+                    if tail is not None:
+                        page, weight = encode(tail, client.version), weight_of(ask, tail)
+                    else:
+                        page, weight = await trio.to_thread.run_sync(
+                            _encoded_page, self._store, ask, within, size, client.version, limiter=self._threads
+                        )
                 except OutOfRange as error:
                     self._refuse_range(client, ask, error)
                     return
@@ -158,6 +168,10 @@ class Reads:
                     continue
                 if weight:
                     await self._bulk.keep(weight)
+                counters = self._driver.counters
+                counters.reads["columns" if isinstance(ask, w.ReadColumns) else "entries"] += 1
+                counters.read_bytes += len(page)
+                counters.read_s.add(trio.current_time() - began_s)
                 client.settle_encoded(page)
                 return
             self._refuse_range(client, ask, OutOfRange(front(self._replica).first_lsn, within.end_lsn))

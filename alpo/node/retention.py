@@ -155,6 +155,8 @@ class Cleaner:
         #: Reasons why less is cleaned than could be, a sentence each.
         self.waits: list[str] = []
         self._holder: Lag | None = None  # the cursor that holds cleaning back
+        #: The kind that holds cleaning back, "member" or "cursor" ("" nobody does), and since when, by Trio's clock.
+        self.held = ("", 0.0)
 
     async def run(self) -> None:
         """Clean when due, until cancelled."""
@@ -250,6 +252,9 @@ class Cleaner:
             waits = [f"cleaning waits at LSN {holder.lsn}: the reader of cursor {holder.name} has not come further"]
         else:
             waits = reasons(self._replica, cleanable_id, upto_id) if held else []
+        by = "" if not waits else "cursor" if "the reader of cursor" in waits[0] else "member"
+        if by != self.held[0]:
+            self.held = by, trio.current_time()
         if bool(waits) != bool(self.waits):
             self._driver.note("cleaning_waits" if waits else "cleaning_goes_on", cleanable_id=cleanable_id, why=waits)
         self.waits = waits

@@ -18,11 +18,12 @@ from typing import NoReturn
 
 import trio
 
+from alpo.addresses import AddressError, parse_address
 from alpo.core.inputs import Received
 from alpo.core.members import Identity
 from alpo.core.messages import REQUESTS, START_ONLY, AppendRequest, Envelope, wants_answer
 from alpo.core.replica import Replica
-from alpo.wire.codec import TakesNoRuns, WireError, decode_envelope, encode_entries, encode_envelope
+from alpo.wire.codec import TooNewForPeer, WireError, decode_envelope, encode_entries, encode_envelope
 from alpo.wire.requests import PeerHello, ServerHello
 
 from .driver import Driver, wall_ms
@@ -74,6 +75,10 @@ def objection(us: Ourselves, replica: Replica, hello: PeerHello) -> str:
         return f"server id {hello.id} is this server's own: two servers were given the same id"
     if hello.target_id != us.me.id:
         return f"looking for server {hello.target_id}: this is server {us.me.id}"
+    try:
+        parse_address(hello.address)
+    except AddressError as error:
+        return f"its address is none: {error}"
     return ""
 
 
@@ -145,7 +150,7 @@ class Routes:
                 link, parts = route.link, []
             try:
                 parts.append(encode_envelope(envelope, blob, route.version))
-            except TakesNoRuns as error:
+            except TooNewForPeer as error:
                 route.link.close(str(error))
                 continue
             if route.silent_since_s is None and wants_answer(message):

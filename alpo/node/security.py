@@ -6,6 +6,7 @@ A mode is one step of a switch without downtime: ``accept`` takes TLS and plain 
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -13,9 +14,11 @@ import trio
 
 from alpo.addresses import parse_address
 from alpo.core import requests as q
-from alpo.secure import Contexts, TlsBroken, why
+from alpo.secure import Contexts, TlsBroken
 from alpo.tls import Rights, Tls
 from alpo.wire import requests as w
+
+from .secure_stream import SecureStream
 
 Mode: TypeAlias = Literal["off", "accept", "dial", "require"]
 
@@ -26,7 +29,7 @@ _ACCEPTED_AT_ONCE, _DIALLED_AT_ONCE = 2, 2
 _EVERYBODY = {q.ShowSettings, w.Status, w.AwaitReplicated}
 #: Requests that each role may make. ``admin`` may make all; a type that is not named here is for ``admin`` alone.
 ALLOWED: dict[str, set[type]] = {
-    "append": {*_EVERYBODY, q.OpenSession, w.Append, q.Outcome},
+    "append": {*_EVERYBODY, q.OpenSession, w.Append, w.AppendAfter, q.Outcome},
     "read": {
         *_EVERYBODY, w.Read, w.ReadColumns, w.RangeDigest, q.SetCursor, q.ListCursors, w.ListEvents,
     },
@@ -80,24 +83,24 @@ class Security:
         return self.mode in ("dial", "require")
 
     async def dial(self, id: int, address: str) -> trio.abc.Stream:
-        """A stream to server ``id``, over TLS if this server dials it. Raises OSError, `alpo.addresses.AddressError`,
-        trio.BrokenResourceError."""
+        """A stream to server ``id``, over TLS if this server dials it. Raises OSError,
+        `alpo.addresses.AddressError`."""
         host, port = parse_address(address)
         plain = await trio.open_tcp_stream(host, port)
         contexts = self.contexts
         if contexts is None or not self.dials_tls:
             return plain
+        sock = socket.socket(fileno=plain.socket.detach())
         try:
-            name = host if contexts.tls.verify_hostname else None
-            stream = trio.SSLStream(plain, contexts.client, server_hostname=name, https_compatible=True)
-            await stream.do_handshake()
-            rights = contexts.rights(stream, self.roles)
+            sock.setblocking(False)
+            sock = secure = contexts.wrap(sock, server_side=False, host=host)
+            stream = SecureStream(secure)
+            await stream.shake_hands(self.dialled_turns)
+            rights = contexts.rights(secure, self.roles)
             if id not in rights.peers:
                 raise TlsBroken(wrong_server(address, rights, id))
-        except BaseException as error:
-            await trio.aclose_forcefully(plain)
-            if isinstance(error, trio.BrokenResourceError) and error.__cause__ is not None:
-                raise TlsBroken(why(error.__cause__)) from error
+        except BaseException:
+            sock.close()
             raise
         return stream
 

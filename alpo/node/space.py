@@ -61,6 +61,11 @@ class DiskWatch:
         self._told = Room.PLENTY
         self._wanted = trio.Event()
 
+    @property
+    def room(self) -> Room:
+        """The disk's state, as the core was last told."""
+        return self._told
+
     def look_soon(self) -> None:
         """Request a check before the next one is due."""
         self._wanted.set()

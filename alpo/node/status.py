@@ -49,6 +49,9 @@ def _told(replica: Replica) -> list[str]:
         ]
     if replica.cfg.joining:  # with others on its list: it has lost a store
         return ["waits for those who knew it before its store was lost (lost-… in its directory): it founds no cluster"]
+    if replica.first_start.bound:
+        wanted = replica.cfg.cluster_wanted.hex()
+        return [f"waits for cluster {wanted}, which its configuration names: it founds no other"]
     return [] if replica.first_start.commanded else [INIT_WANTED]
 
 
@@ -231,7 +234,7 @@ def _sizes(store: Store, growth: Growth) -> dict[str, Any]:
     """Status keys of file sizes. If they cannot be read, only ``unread``, which says why."""
     try:
         return {
-            "disk_bytes": store.size_bytes(), "file_free_bytes": store.free_bytes(),
+            "disk_bytes": store.size_bytes(), "file_free_bytes": store.free_bytes(), "wal_bytes": store.wal_bytes(),
             "giving_back": store.giving_back(), **growth.fields(),
         }
     except StoreError as error:

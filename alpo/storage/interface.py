@@ -161,6 +161,9 @@ class Store(Protocol):
     def size_bytes(self) -> int:
         """Size on disk in bytes, the WAL included. Any thread. Raises `StoreError`."""
 
+    def wal_bytes(self) -> int:
+        """Size of the file of writes that are not yet in the data file; 0 without one."""
+
     def free_bytes(self) -> int:
         """Bytes of the file that hold nothing and are reused first. Any thread. Raises `StoreError`."""
 

@@ -215,6 +215,9 @@ class MemoryStore:
         with self._mutex:
             return sum(len(entry.body) for entry in self._entries)
 
+    def wal_bytes(self) -> int:
+        return 0
+
     def live_bytes(self) -> int:
         return self.size_bytes()
 

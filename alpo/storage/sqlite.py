@@ -361,7 +361,10 @@ class SqliteStore:
         return Volume(usage.total, usage.free)
 
     def size_bytes(self) -> int:
-        return self._file_bytes() + schema.wal_bytes(self._path)
+        return self._file_bytes() + self.wal_bytes()
+
+    def wal_bytes(self) -> int:
+        return schema.wal_bytes(self._path)
 
     def _file_bytes(self) -> int:
         try:

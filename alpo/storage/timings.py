@@ -10,7 +10,9 @@ Laws:
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import deque
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -19,6 +21,30 @@ WINDOWS = 5
 _LEAST_S = 0.00005
 _A_DOUBLING = 4  # buckets
 _BUCKETS = 80  # up to 48 s; the last bucket takes all longer ones
+
+
+#: Upper ends of the buckets of a `Histogram` of seconds, and of one of numbers; beyond the last one there is one more.
+SECONDS = (
+    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0,
+)
+POWERS_OF_TWO = tuple(float(1 << power) for power in range(13))
+
+
+class Histogram:
+    """Counts since the start, by fixed buckets. One thread adds; any thread may read."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float] = SECONDS) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        #: Sum of all values.
+        self.total = 0.0
+
+    def add(self, value: float, times: int = 1) -> None:
+        """Count ``value`` so many times."""
+        self.counts[bisect_left(self.bounds, value)] += times
+        self.total += value * times
 
 
 class Spread(NamedTuple):

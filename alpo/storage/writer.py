@@ -32,7 +32,7 @@ from alpo.core.disk import Write
 
 from .events import PENDING_MAX, EventRow
 from .interface import Rest, Store, StoreFull
-from .timings import Timings
+from .timings import POWERS_OF_TWO, Histogram, Timings
 
 #: Called once a write is on disk, by the thread that committed it; None for nothing.
 After: TypeAlias = Callable[[], None] | None
@@ -68,6 +68,11 @@ class WriterStats:
     full: str = ""
     #: Durations of recent commits, each one fsync. Times are seconds of `time.perf_counter`.
     timings: Timings = field(default_factory=Timings)
+    #: Counts since the start: of those durations; of the times from handing a write over until it was on disk (the
+    #: first write of each commit); of the entries of each commit.
+    fsync_s: Histogram = field(default_factory=Histogram)
+    commit_s: Histogram = field(default_factory=Histogram)
+    batch_entries: Histogram = field(default_factory=lambda: Histogram(POWERS_OF_TWO))
 
     @property
     def fsyncs(self) -> int:
@@ -102,7 +107,7 @@ class Writer:
         self._store = store
         self._done = done
         self._failed = failed
-        self._queue: SimpleQueue[tuple[Write, After] | _Wake | None] = SimpleQueue()
+        self._queue: SimpleQueue[tuple[Write, After, float] | _Wake | None] = SimpleQueue()
         self._notes: deque[EventRow] = deque(maxlen=PENDING_MAX)
         self._slow_s = math.inf
         self._slow: Slow = _tell_nobody
@@ -120,7 +125,7 @@ class Writer:
         """Queue a write; never blocks. Dropped after a failure. ``after``: see `After`; it must not raise."""
         if not self._stopped:
             self._submitted = write.number
-            self._queue.put((write, after))
+            self._queue.put((write, after, time.perf_counter()))
 
     def commit_here(self, write: Write, after: After = None) -> bool:
         """Commit a write in the calling thread, the one that submits; False if nothing was done, and it must be
@@ -139,6 +144,7 @@ class Writer:
             self._here, self._here_s = self._here + 1, done_s
             resting = self._resting
             self._count(len(write.entries), write.bodies_bytes, done_s - start_s, done_s)
+            self.stats.commit_s.add(done_s - start_s)
         except StoreFull:
             return False
         except Exception:
@@ -194,7 +200,7 @@ class Writer:
         finally:
             self._stopped = True
 
-    def _next(self) -> tuple[Write, After] | None:
+    def _next(self) -> tuple[Write, After, float] | None:
         """The next write; None to end. Does housekeeping while there is none."""
         timeout_s: float | None = IDLE_S
         while True:
@@ -221,9 +227,9 @@ class Writer:
             return IDLE_S
         return self._tidy(Rest.IDLE)
 
-    def _commit(self, first: tuple[Write, After]) -> bool:
+    def _commit(self, first: tuple[Write, After, float]) -> bool:
         """Commit ``first`` and what is queued behind it; False if the thread is to end."""
-        write, after = first
+        write, after, submitted_s = first
         writes, afters = [write], [after]
         more = True
         entries, size = len(write.entries), write.bodies_bytes
@@ -234,7 +240,7 @@ class Writer:
                 break
             if isinstance(queued, _Wake):
                 continue
-            write, after = queued
+            write, after, _ = queued
             writes.append(write)
             afters.append(after)
             entries += len(write.entries)
@@ -246,6 +252,7 @@ class Writer:
         done_s = time.perf_counter()
         self._committed = writes[-1].number
         self._count(entries, size, done_s - start_s, done_s)
+        self.stats.commit_s.add(done_s - submitted_s)
         for after in afters:
             if after is not None:
                 after()
@@ -298,6 +305,8 @@ class Writer:
     def _count(self, entries: int, size: int, took_s: float, now_s: float) -> None:
         stats, commit_ms = self.stats, took_s * 1000
         stats.timings.add(took_s, now_s)
+        stats.fsync_s.add(took_s)
+        stats.batch_entries.add(entries)
         self._judge("commit", took_s, entries)
         stats.mean_commit_ms += (commit_ms - stats.mean_commit_ms) * (_EWMA_WEIGHT if stats.commits else 1)
         stats.last_commit_ms = commit_ms

@@ -34,6 +34,8 @@ from .exits import Failed, UsageProblem, reason
 HOST = "127.0.0.1"
 SIZE_MAX = 9
 STOP_GRACE_S = 10.0
+#: Distance of a server's port for HTTP from its own.
+HTTP_ABOVE = 80
 KILLED_WITHIN_S = 5.0
 _POLL_S = 0.02
 #: Certificates of a local cluster: that of its clients, and how long all are good for.
@@ -93,6 +95,8 @@ class LocalCluster:
 
     directory: Path
     servers: list[LocalServer] = field(default_factory=list)
+    #: True if each server has a page, `HTTP_ABOVE` ports above its own.
+    http: bool = False
 
     @staticmethod
     def create(directory: Path, size: int, base_port: int, tls: bool = False) -> LocalCluster:
@@ -135,6 +139,7 @@ class LocalCluster:
                 id = int(s["id"])
                 data, log = file.parent / f"server-{id}", file.parent / f"server-{id}.log"
                 cluster.servers.append(LocalServer(id, str(s["address"]), data, log, int(s["pid"])))
+            cluster.http = bool(state.get("http"))
         except FileNotFoundError as error:
             start = f"alpo cluster start --dir {directory}"
             raise UsageProblem(f"no cluster in {directory} (start one: {start})") from error
@@ -173,11 +178,20 @@ class LocalCluster:
     def _server_environment(self, server: LocalServer) -> dict[str, str]:
         own = self.certificates / f"server-{server.id}"
         files = {"CA": self.certificates / "ca.pem", "CERT": f"{own}.pem", "KEY": f"{own}.key"}
-        return {f"ALPOD_TLS_{name}": str(path) for name, path in files.items()} if self.tls else {}
+        found = {f"ALPOD_TLS_{name}": str(path) for name, path in files.items()} if self.tls else {}
+        if self.http:  # on the loopback: a browser has no certificate
+            found |= {"ALPOD_HTTP": f"{HOST}:{server.port + HTTP_ABOVE}", "ALPOD_HTTP_AUTH": "none"}
+        return found
+
+    @property
+    def page(self) -> str:
+        """The address of the first server's page, for a browser."""
+        return f"{'https' if self.tls else 'http'}://{HOST}:{self.servers[0].port + HTTP_ABOVE}/"
 
     def save(self) -> None:
         """Write the state file."""
-        state = {"servers": [{"id": s.id, "address": s.address, "pid": s.pid} for s in self.servers]}
+        servers = [{"id": s.id, "address": s.address, "pid": s.pid} for s in self.servers]
+        state = {"http": self.http, "servers": servers}
         file = _state_file(self.directory)
         fresh = file.with_suffix(".json.new")
         fresh.write_text(json.dumps(state, indent=2) + "\n", "utf-8")

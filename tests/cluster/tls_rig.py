@@ -34,8 +34,10 @@ class TlsCluster:
     def __init__(self, home: Path, certs: Path) -> None:
         self.home = home
         self.certs = certs
-        base = free_base_port(len(IDS))
+        base = free_base_port(2 * len(IDS))
         self.addresses = {id: f"127.0.0.1:{base + id - 1}" for id in IDS}
+        #: Addresses of HTTP.
+        self.visited = {id: f"127.0.0.1:{base + len(IDS) + id - 1}" for id in IDS}
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
 
     @property
@@ -47,6 +49,7 @@ class TlsCluster:
         at, own = certs or self.certs, stem or f"server-{id}"
         lines = [f"id = {id}", f'data = "server-{id}"', f'listen = "{self.addresses[id]}"', 'log_format = "json"']
         lines[1] = f'data = "{self.home / f"server-{id}"}"'
+        lines.append(f'http = "{self.visited[id]}"')
         for member, address in self.addresses.items():
             lines += ["[[member]]", f"id = {member}", f'address = "{address}"']
         if mode != "none":

@@ -1,4 +1,5 @@
-"""Lets the tests of this folder import `node_rig`, keeps logs out of the output, sees that connections are closed."""
+"""Lets the tests of this folder import `node_rig`, keeps logs out of the output, sees that connections are closed, and
+makes certificates."""
 
 from __future__ import annotations
 
@@ -13,6 +14,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 
 import node_rig
+import tls_kit
+
+
+@pytest.fixture(scope="session")
+def certs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where certificates are: a CA's, those of servers 1 to 3 and of `tls_kit.CLIENTS`. Nobody changes them."""
+    return tls_kit.certificates(tmp_path_factory.mktemp("certs"))
 
 
 @pytest.fixture(autouse=True)

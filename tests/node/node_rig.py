@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import trio
@@ -21,6 +22,7 @@ from alpo.core.settings import Settings
 from alpo.node.limits import NO_CARE, DiskCare, Limits
 from alpo.node.node import MakeWriter, Node
 from alpo.node.retention import KEEP_ALL, Retention
+from alpo.node.security import Security
 from alpo.storage.events import EventRow
 from alpo.storage.interface import Rest
 from alpo.storage.memory import MemoryStore
@@ -115,9 +117,11 @@ def address_of(sock: socket.socket) -> str:
 class Rig:
     """Servers 1 … n. ``nodes[i]`` is server i + 1."""
 
-    def __init__(self, nodes: list[Node], addresses: list[str]) -> None:
+    def __init__(self, nodes: list[Node], addresses: list[str], visited: list[str]) -> None:
         self.nodes = nodes
         self.addresses = addresses
+        #: Addresses of HTTP.
+        self.visited = visited
 
     async def leader(self) -> Node:
         """The server that leads, once all follow it and it has guaranteed something."""
@@ -141,15 +145,16 @@ async def until(condition: Callable[[], bool]) -> None:
 @asynccontextmanager
 async def rig(
     size: int = 1, limits: Limits | None = None, settings: Settings | None = None, retention: Retention = KEEP_ALL,
-    care: DiskCare = NO_CARE, **config: Any,
+    care: DiskCare = NO_CARE, security: Callable[[int], Security] | None = None, **config: Any,
 ) -> AsyncIterator[Rig]:
     """So many servers, running, for `3 * WAIT_S` at the most. A list of one is started by command, so send `Init` first
-    (`Client.init`)."""
+    (`Client.init`). ``security``: that of each id; None: no TLS."""
     timers = {"heartbeat_s": 0.01, "election_timeout_s": 0.05, "stagger_s": 0.005}
     if size > 1:  # a stalled machine must not depose anybody
         timers = {"heartbeat_s": 0.05, "election_timeout_s": 0.4, "stagger_s": 0.02}
     config = timers | config
     socks = [listening_socket() for _ in range(size)]
+    visits = [listening_socket() for _ in range(size)]
     configured = tuple(Configured(i + 1, address_of(sock)) for i, sock in enumerate(socks))
     nodes = []
     for i in range(size):
@@ -158,19 +163,22 @@ async def rig(
             me=store.boot().me, address=configured[i].address, configured=configured, settings=settings or Settings(),
             **config,
         )
-        nodes.append(Node(cfg, limits or Limits(), store, held_writer(store), retention, care))
+        secure = security(i + 1) if security is not None else None
+        nodes.append(Node(cfg, limits or Limits(), store, held_writer(store), retention, care, secure))
     with trio.fail_after(3 * WAIT_S):
         try:
             async with trio.open_nursery() as nursery:
-                for node, sock in zip(nodes, socks, strict=True):
-                    await nursery.start(node.run, sock)
+                for node, sock, visitors in zip(nodes, socks, visits, strict=True):
+                    await nursery.start(partial(node.run, sock, visitors=visitors))
                 try:
-                    yield Rig(nodes, [c.address for c in configured])
+                    yield Rig(nodes, [c.address for c in configured], [address_of(sock) for sock in visits])
                 finally:
                     nursery.cancel_scope.cancel()
         finally:
             while _open:
                 _open.pop().socket.close()  # whether or not time is up
+            for sock in visits:
+                sock.close()
 
 
 class Client:

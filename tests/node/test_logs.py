@@ -20,7 +20,7 @@ from alpo.node.event_log import (
 )
 
 ROOT = Path(__file__).parents[2]
-SOURCES = [ROOT / "alpo/daemon.py", *sorted(ROOT.glob("alpo/core/**/*.py")), *sorted(ROOT.glob("alpo/node/*.py"))]
+SOURCES = [ROOT / "alpo/daemon.py", *sorted(ROOT.glob("alpo/core/**/*.py")), *sorted(ROOT.glob("alpo/node/**/*.py"))]
 METHODS = {"debug", "info", "warning", "error", "critical"}
 
 

@@ -175,8 +175,22 @@ async def test_those_turned_away_are_in_the_status() -> None:
 
 @pytest.mark.trio
 @pytest.mark.parametrize("address", ["a..b:7100", "x" * 64 + ":7100", "nowhere", "-:99999", ""])
-async def test_an_address_that_nobody_can_have_harms_nobody(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_address_that_nobody_can_have_is_refused(address: str) -> None:
+    """A stranger says that he is server 2, at that address: he is told why not, and nobody dials there."""
+    async with rig(2) as r:
+        await r.leader()
+        before = r.nodes[0].peers.by_id[2].said_address
+        stranger = await connect_raw(r.addresses[0])
+        answer = await stranger.greet(peer_hello(address=address))
+        assert isinstance(answer, w.Problem) and answer.text.startswith("its address is none: ")
+        assert r.nodes[0].peers.by_id[2].said_address == before
+        await r.leader()
+
+
+@pytest.mark.trio
+async def test_an_address_where_nobody_answers_harms_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stranger says that he is server 2, at that address: it is tried in its turn, and that is all."""
+    address = "127.0.0.1:1"
     async with rig(2) as r:
         await r.leader()
         stranger = await connect_raw(r.addresses[0])
@@ -197,7 +211,7 @@ async def test_an_address_that_nobody_can_have_harms_nobody(address: str, monkey
             peer.said_address = address  # said again: a dial that succeeds puts the right one in its place
             if peer.route is not None:
                 peer.route.link.close("to be dialled anew")
-            return len(tried) >= 4 and (address in tried) == bool(address)
+            return len(tried) >= 4 and address in tried
 
         await until(dialled_everywhere)
         await r.leader()

@@ -54,3 +54,16 @@ async def test_a_batch_over_the_limit_of_before_and_of_after_reaches_members_and
             reader = await connect(address)
             (row,) = (await reader.ask(read(start=1, wait_ms=10_000))).entries
             assert row[-1] == BATCH
+
+
+@pytest.mark.trio
+async def test_servers_that_are_bound_to_a_cluster_found_no_other() -> None:
+    async with rig(3, cluster_wanted=b"c" * 16) as found:
+        firsts = [node.replica.first_start for node in found.nodes]
+        await until(lambda: all(not first.waits_for for first in firsts))  # all have answered, and agree
+        client = await connect(found.addresses[0])
+        refused = await client.ask(q.Initialise(1))
+        assert refused.code == q.Code.CANNOT_INIT and "founds no other" in refused.detail
+        status = await client.ask(w.Status(2))
+        assert status.fields["waiting"][0].startswith(f"waits for cluster {'63' * 16}")
+        assert not any(first.started for first in firsts)

@@ -10,6 +10,7 @@ import trio
 import trio.testing
 
 from alpo.core.members import Identity, Member, MemberList, Role
+from alpo.node.counters import Counters, Elections
 from alpo.node.driver import Driver
 from alpo.node.link import LinkClosed
 from alpo.node.peers import Peer, Peers
@@ -48,7 +49,7 @@ def peers_of(member: Member) -> Peers:
     )
     driver = SimpleNamespace(
         replica=replica, clock_s=trio.current_time, post=lambda item: None, kick=lambda **_: None,
-        note=lambda *_, **__: None,
+        note=lambda *_, **__: None, counters=Counters(Elections(1)),
     )
     us, poller = Ourselves(ME, "10.0.0.1:7100", (100, 500, 25)), Poller(lambda: None)
     return Peers(us, cast(Driver, driver), poller, Routes(), {3: CONFIGURED}, Security())

@@ -49,11 +49,13 @@ def start(
                                          help="Return when a leader exists; the servers go on.")] = False,
     tls: Annotated[bool, typer.Option("--tls", show_default=False,
                                       help="Make certificates, and speak TLS alone.")] = False,
+    http: Annotated[bool, typer.Option("--http", show_default=False,
+                                       help="Serve a page of the cluster, 80 ports above each server's own.")] = False,
 ) -> None:
     """Start a cluster, or start the servers of one again; prints the --servers string on stdout.
 
     Without --detach it stays in the foreground and stops the servers on Ctrl-C. With --tls it says which variables let
-    clients in.
+    clients in, with --http the address of a page to look at.
 
     Examples:
 
@@ -62,6 +64,7 @@ def start(
         export ALPO_SERVERS=$(alpo cluster start --dir /tmp/demo --detach)
     """
     cluster = lay_out(dir, size, base_port, tls)
+    cluster.http = cluster.http or http
     fresh = [server for server in cluster.servers if not server.running()]
     if not fresh and not detach:
         raise Failed(f"the cluster in {dir} is running already (stop it: alpo cluster stop --dir {dir})")
@@ -93,6 +96,8 @@ async def _serve(target: Target, cluster: LocalCluster, fresh: list[LocalServer]
             print(cluster.addresses, flush=True)
             if cluster.tls is not None:
                 say(f"clients: export {shlex.join(f'{k}={v}' for k, v in cluster.client_environment.items())}")
+        if cluster.http:
+            say(f"page: {cluster.page}")
         if not detach:
             say(f"running: {counted(len(cluster.servers), 'server')}; Ctrl-C stops all."
                 f" Logs: {cluster.directory}/server-N.log")

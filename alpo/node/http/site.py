@@ -1,0 +1,224 @@
+"""The pages of a server: which paths there are, who may see them, and their contents, made at most once a second.
+
+`/healthz`: the server lives. `/readyz`: requests may be sent to it. `/metrics`: for Prometheus. `/status`: the whole
+cluster, as JSON. `/`: the same for people. Nothing can be changed here.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import math
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+import trio
+
+from alpo.node.driver import wall_ms
+from alpo.node.report import Report
+from alpo.storage.interface import StoreError
+from alpo.tls import Rights
+
+from .metrics import PATHS, Metrics
+from .others import Others
+from .page import render
+
+#: Seconds for which an answer is kept, whoever asks.
+KEPT_S = 1.0
+HTML, JSON, PLAIN = "text/html; charset=utf-8", "application/json", "text/plain; charset=utf-8"
+
+
+class Answer(NamedTuple):
+    """An answer; ``headers`` are those that not every answer has."""
+
+    status: int
+    content_type: str
+    body: bytes
+    headers: tuple[tuple[str, str], ...] = ()
+
+    @staticmethod
+    def text(status: int, text: str, *headers: tuple[str, str]) -> Answer:
+        return Answer(status, PLAIN, text.encode("utf-8", "replace") + b"\n", headers)
+
+
+class Visit:
+    """One request. ``host``: see `site.Site`; ``secure``: it came over TLS; ``rights``: of its certificate."""
+
+    def __init__(
+        self, method: bytes, target: bytes, host: str | None, rights: Rights | None = None, secure: bool = False
+    ) -> None:
+        path, _, query = target.decode("latin-1").partition("?")
+        self.method, self.path, self.query = method, path, query
+        self.host, self.rights, self.secure = host, rights, secure
+
+    @property
+    def label(self) -> str:
+        """The path for metrics: only known ones, as visitors could invent any number."""
+        return self.path if self.path in PATHS else "other"
+
+
+class Kept:
+    """An answer that is made anew at most once in `KEPT_S`; whoever asks meanwhile waits for the same one."""
+
+    def __init__(self, make: Callable[[], Awaitable[Answer]]) -> None:
+        self._make = make
+        self._made: Answer | Exception | None = None
+        self._made_s = -math.inf
+        self._turn = trio.Lock()
+
+    async def get(self) -> Answer:
+        """The answer. Raises what making it raised, which is kept as long."""
+        async with self._turn:
+            if self._made is None or trio.current_time() - self._made_s >= KEPT_S:
+                try:
+                    self._made = await self._make()
+                except Exception as error:  # so that a store that fails is not asked by each visitor in turn
+                    self._made = error
+                self._made_s = trio.current_time()
+            if isinstance(self._made, Exception):
+                raise self._made.with_traceback(None)
+            return self._made
+
+
+class Site:
+    """Pages for visitors. ``auth``: "cert" if all but probes need a certificate with a role, else "none". ``names``:
+    further host names of this server."""
+
+    def __init__(self, report: Report, *, auth: str, names: frozenset[str] = frozenset()) -> None:
+        self._report = report
+        #: Need of visitors; may be changed at any time.
+        self.auth = auth
+        self._names = names | {"localhost", socket.gethostname().lower()}
+        self._others = Others(report)
+        self._metrics = Metrics(report)
+        self._pages: dict[tuple[str, str], Kept] = {
+            ("/metrics", ""): Kept(self._scrape),
+            ("/status", ""): Kept(self._status),
+            ("/", ""): Kept(self._whole_page),
+            ("/", "part"): Kept(self._part),
+        }
+
+    async def run(self) -> None:
+        """Ask the other members as long as somebody looks, until cancelled."""
+        await self._others.run()
+
+    async def answer(self, visit: Visit) -> Answer:
+        """The answer to a request; never raises."""
+        if visit.method not in (b"GET", b"HEAD"):
+            return Answer.text(405, "only GET and HEAD: nothing can be changed here", ("Allow", "GET, HEAD"))
+        if visit.path == "/healthz":
+            return Answer.text(200, "ok")
+        if visit.path == "/readyz":
+            return self._readiness(visit.query.split("&"))
+        if not visit.secure and visit.host is not None and not self._is_ours(visit.host):
+            return Answer.text(421, "this is no name of this server: use its address, or a name in the member list")
+        if visit.path not in PATHS:
+            return Answer.text(404, "there is nothing here: see /, /status, /metrics, /healthz and /readyz")
+        if problem := self._objection(visit):
+            return problem
+        if visit.path in _ASSETS:
+            return _asset(visit.path)
+        kept = self._pages.get((visit.path, "part" if visit.query == "part" else ""))
+        if kept is None:
+            return Answer.text(404, "there is nothing here")
+        try:
+            return await kept.get()
+        except StoreError as error:
+            return Answer.text(503, f"this server's store cannot be read: {error}")
+        except Exception as error:  # a page that cannot be made is no reason to end a server that keeps a log
+            self._report.driver.note("page_failed", path=visit.path, why=f"{type(error).__name__}: {error}")
+            return Answer.text(500, "this page cannot be made: see the server's log")
+
+    def _objection(self, visit: Visit) -> Answer | None:
+        """The refusal of a visit that may not see the page; None if it may."""
+        mode, rights = self._report.security.mode, visit.rights
+        if mode == "require" and not visit.secure:
+            return Answer.text(403, "this server speaks TLS only here: use https")
+        if self.auth != "cert" or (rights is not None and ({"read", "admin"} & rights.roles or rights.peers)):
+            return None
+        held = str(rights) if visit.secure and rights is not None else "no certificate"
+        return Answer.text(403, f"{held}: this takes a certificate with the role read or admin")
+
+    def _is_ours(self, host: str) -> bool:
+        """True if ``host`` is an address or a name of this cluster's: a page elsewhere cannot have its own name point
+        here and read what a browser within may see."""
+        try:
+            ipaddress.ip_address(host)
+            return True
+        except ValueError:
+            pass
+        replica = self._report.replica
+        addresses = [member.address for member in replica.members.latest.members] + [replica.cfg.address]
+        ours = self._names | {one.rpartition(":")[0].strip("[]").lower() for one in addresses}  # whatever members say
+        return host.lower() in ours
+
+    def _readiness(self, queries: list[str]) -> Answer:
+        checks = self._report.checks(must_lead="leader" in queries)
+        ready = all(check.holds for check in checks)
+        if "verbose" in queries:
+            lines = [f"[+]{one.name} ok" if one.holds else f"[-]{one.name} failed: {one.why}" for one in checks]
+            lines.append("ready" if ready else "not ready")
+        else:
+            lines = [f"{one.name}: {one.why}" for one in checks if not one.holds] or ["ready"]
+        return Answer.text(200 if ready else 503, "\n".join(lines))
+
+    # -- contents ---------------------------------------------------------------------------------------
+
+    async def _scrape(self) -> Answer:
+        return Answer(200, self._metrics.content_type, await self._metrics.text())
+
+    async def _view(self) -> dict[str, Any]:
+        """The whole cluster: each member's status, and what only this server tells. Raises `StoreError`."""
+        report, now_ms = self._report, wall_ms()
+        own = await report.status(now_ms)
+        lookups = await report.lookups()
+        r, counters = report.replica, report.driver.counters
+        contexts = report.security.contexts
+        return {
+            "members": await self._others.rows(own),
+            "seen_by": report.us.me.id,
+            "time_ms": now_ms,
+            "rates": [list(rate) for rate in report.pulse.rates],
+            "elections": [election._asdict() for election in reversed(counters.elections.recent)],
+            "cursors_all": len(r.cursors.now),
+            "cursors": [
+                {"name": one.name, "lsn": one.lsn, "lag_bytes": one.lag_bytes, "lag_s": one.lag_s}
+                for one in lookups.cursors
+            ],
+            "sessions": {
+                "named": r.sessions.names, "unnamed": r.sessions.randoms, "unnamed_max": r.settings.sessions_max,
+                "ended": counters.sessions_ended, "refused": counters.connections_refused["no_right"],
+            },
+            "lag_s": {str(id): lag_s for id, lag_s in lookups.lag_s.items()},
+            "clients_max": report.limits.client_connections_max,
+            "tls": {
+                "mode": report.security.mode,
+                "certificate_ends_s": contexts.cert_ends_s if contexts is not None else None,
+                "ca_ends_s": contexts.ca_ends_s if contexts is not None else None,
+            },
+        }
+
+    async def _status(self) -> Answer:
+        text = json.dumps(await self._view(), default=_plain)
+        return Answer(200, JSON, text.encode() + b"\n")
+
+    async def _whole_page(self) -> Answer:
+        return Answer(200, HTML, render(await self._view(), whole=True).encode("utf-8", "replace"))
+
+    async def _part(self) -> Answer:
+        return Answer(200, HTML, render(await self._view(), whole=False).encode("utf-8", "replace"))
+
+
+_ASSETS: Mapping[str, str] = {
+    "/page.css": "text/css; charset=utf-8", "/page.js": "text/javascript; charset=utf-8",
+}
+
+
+def _asset(path: str) -> Answer:
+    return Answer(200, _ASSETS[path], files("alpo.node.http").joinpath(path[1:]).read_bytes())
+
+
+def _plain(value: object) -> object:
+    return value.hex() if isinstance(value, bytes) else str(value)

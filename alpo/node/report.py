@@ -1,0 +1,286 @@
+"""Account that a server gives of itself: its status, its events, its readiness, and how fast it goes.
+
+Clients ask for it over the wire, and people, load balancers and Prometheus over HTTP (`alpo.node.http`).
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import trio
+
+from alpo.core.messages import Room
+from alpo.core.progress import Progress
+from alpo.core.replica import Replica
+from alpo.core.requests import Code
+from alpo.storage.interface import Store, StoreError
+from alpo.storage.timings import Histogram
+from alpo.storage.writer import WriterStats
+from alpo.wire import requests as w
+
+from .client_connection import ClientConnection
+from .compare import Comparer
+from .counters import Counters
+from .driver import Driver, wall_ms
+from .limits import Limits
+from .listener import Listener
+from .peers import Peers
+from .reads import Reads
+from .retention import Cleaner, Lag, lags
+from .routes import Ourselves
+from .scrub import Scrubber
+from .security import Security
+from .space import DiskWatch
+from .status import Growth, status_fields, storage_fields
+
+#: Events of one page.
+EVENTS_MAX = 1_000
+#: Seconds for which rates of appends are kept, and over which the latest one is taken.
+RATE_SECONDS, LATELY_SECONDS = 300, 5
+#: Entries that a server may be behind and still count as caught up.
+CAUGHT_UP_ENTRIES = 10_000
+_SNAPSHOT_SECONDS = 10
+#: Cursors that are looked up: each takes two queries.
+CURSORS_SHOWN = 100
+#: Clients slowed down by their quota that a status names.
+SLOWED_MAX = 20
+
+
+class Guaranteed:
+    """Count of what becomes guaranteed while this server leads.
+
+    Payloads are counted in strides: the log's end is remembered, and counted once all up to it is guaranteed."""
+
+    def __init__(self, replica: Replica, counters: Counters) -> None:
+        self._replica = replica
+        self._counters = counters
+        self._led = False
+        self._id = self._lsn = 0  # counted up to here
+        self._end = (0, 0)  # (id, next LSN) of the stride
+
+    def notice(self) -> None:
+        """Look at the replica; called after every step."""
+        replica = self._replica
+        leads, log, guaranteed_id = replica.reign is not None, replica.log, replica.guaranteed_id
+        if not leads or not self._led:
+            self._led = leads
+            self._id, self._lsn = log.last_id, log.next_lsn
+            self._end = log.last_id, log.next_lsn
+            return
+        if guaranteed_id > self._id:
+            self._counters.appended_entries += guaranteed_id - self._id
+            self._id = guaranteed_id
+        if guaranteed_id >= self._end[0]:
+            self._counters.appended_payloads += self._end[1] - self._lsn
+            self._lsn, self._end = self._end[1], (log.last_id, log.next_lsn)
+
+
+class Pulse:
+    """Task with one look a second: how late the event loop's timers are, and how many payloads came."""
+
+    def __init__(self, driver: Driver, now_ms: Callable[[], int] = wall_ms) -> None:
+        self._driver = driver
+        self._now_ms = now_ms
+        #: (wall clock in ms, payloads a second that came into this log), the newest last.
+        self.rates: deque[tuple[int, int]] = deque(maxlen=RATE_SECONDS)
+        self._appends: deque[list[int]] = deque(maxlen=RATE_SECONDS // _SNAPSHOT_SECONDS)
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        counters, log = self._driver.counters, self._driver.replica.log
+        before, seen_s = log.next_lsn, trio.current_time()
+        while True:
+            due_s = seen_s // 1 + 1  # full seconds: tasks that wait for them wake together
+            await trio.sleep_until(due_s)
+            now_s, next_lsn = trio.current_time(), log.next_lsn
+            counters.loop_lag_s.add(now_s - due_s)
+            if now_s // 1 % _SNAPSHOT_SECONDS == 0:
+                self._appends.append(list(counters.append_s.counts))
+            self.rates.append((self._now_ms(), round(max(0, next_lsn - before) / (now_s - seen_s))))
+            before, seen_s = next_lsn, now_s
+
+    def fields(self) -> dict[str, Any]:
+        """Status keys of speed; None for what no sample tells."""
+        lately = [rate for _, rate in list(self.rates)[-LATELY_SECONDS:]]
+        histogram = self._driver.counters.append_s
+        before = self._appends[0] if self._appends else [0] * len(histogram.counts)
+        counts = [now - then for now, then in zip(histogram.counts, before, strict=True)]
+        return {
+            "payloads_per_s": round(sum(lately) / len(lately)) if lately else None,
+            "append_p50_ms": _percentile_ms(histogram, counts, 0.5),
+            "append_p99_ms": _percentile_ms(histogram, counts, 0.99),
+        }
+
+
+def _percentile_ms(histogram: Histogram, counts: Sequence[int], share: float) -> float | None:
+    """A percentile, within its bucket by proportion; None without a count. Beyond the last bound, that bound."""
+    wanted = sum(counts) * share
+    if not wanted:
+        return None
+    bounds, reached = [0.0, *histogram.bounds], list(accumulate(counts))
+    bucket = bisect_left(reached, wanted)
+    if bucket == len(histogram.bounds):
+        return bounds[-1] * 1000
+    part = 1 - (reached[bucket] - wanted) / counts[bucket]
+    return round((bounds[bucket] + part * (bounds[bucket + 1] - bounds[bucket])) * 1000, 3)
+
+
+class Check(NamedTuple):
+    """One condition of readiness. ``why``: in words, if it does not hold."""
+
+    name: str
+    holds: bool
+    why: str
+
+
+class Lookups(NamedTuple):
+    """Facts for which the store is asked. ``cursors``: those furthest behind; ``lag_s``: seconds by which each server
+    is behind, by id (only a leader knows)."""
+
+    cursors: list[Lag]
+    lag_s: dict[int, float]
+    fully_replicated_lsn: int | None
+
+
+@dataclass
+class Report:
+    """A server's account of itself, made of its parts."""
+
+    us: Ourselves
+    driver: Driver
+    store: Store
+    stats: WriterStats
+    limits: Limits
+    security: Security
+    peers: Peers
+    listener: Listener
+    reads: Reads
+    growth: Growth
+    cleaner: Cleaner
+    disk: DiskWatch
+    scrubber: Scrubber
+    comparer: Comparer
+    pulse: Pulse
+    #: True from the signal to stop on.
+    leaving: bool = False
+    started_s: float = field(default_factory=time.monotonic)
+
+    @property
+    def replica(self) -> Replica:
+        return self.driver.replica
+
+    # -- for clients ------------------------------------------------------------------------------------
+
+    def begin_status(self, client: ClientConnection, ask: w.Status) -> None:
+        client.nursery.start_soon(self._answer_status, client, ask, wall_ms())
+
+    def begin_events(self, client: ClientConnection, ask: w.ListEvents) -> None:
+        client.nursery.start_soon(self._answer_events, client, ask, wall_ms())
+
+    async def _answer_status(self, client: ClientConnection, ask: w.Status, now_ms: int) -> None:
+        try:
+            fields = await self.status(now_ms)
+        except StoreError as error:
+            client.refuse(ask.request, Code.NOT_READY, detail=str(error))
+        else:
+            client.settle(w.StatusAnswer(ask.request, fields))
+
+    async def _answer_events(self, client: ClientConnection, ask: w.ListEvents, now_ms: int) -> None:
+        count = min(ask.count, EVENTS_MAX)
+        try:
+            found = await trio.to_thread.run_sync(self.store.read_events, ask.before, count)
+        except StoreError as error:
+            client.refuse(ask.request, Code.NOT_READY, detail=str(error))
+        else:
+            rows = [(event.number, event.time_ms, event.name, event.fields) for event in found]
+            client.settle(w.EventList(ask.request, self.us.me.id, now_ms, rows))
+
+    async def status(self, now_ms: int) -> dict[str, Any]:
+        """All status keys. Raises `StoreError`."""
+        within = await self.reads.extent()
+        storage = await trio.to_thread.run_sync(
+            storage_fields, self.store, self.growth, self.stats, self.listener.count
+        )
+        storage["cleaning_waits"] = self.cleaner.waits
+        storage["time_ms"] = now_ms
+        storage |= {"up_s": round(time.monotonic() - self.started_s), **self.pulse.fields()}
+        storage["slowed"] = self.driver.quotas.slowed(trio.current_time())[:SLOWED_MAX]
+        storage["failures_tolerable"] = self.failures_tolerable()
+        storage |= {**self.disk.fields(), "space": self.disk.remarks()}
+        unread = storage.pop("unread", [])
+        if unread:
+            self.disk.look_soon()
+        storage |= {**self.scrubber.fields(), "damage": [*self.scrubber.remarks(), *unread]}
+        storage |= {**self.comparer.fields(), "divergence": self.comparer.remarks()}
+        return status_fields(self.us, self.replica, self.peers.by_id, self.listener.strangers, within, storage)
+
+    # -- for probes -------------------------------------------------------------------------------------
+
+    def checks(self, *, must_lead: bool = False) -> list[Check]:
+        """Conditions under which requests may be sent here; all must hold."""
+        r = self.replica
+        leads = r.leader_id == self.us.me.id
+        heard = leads or r.election.live_leader()
+        full = self.stats.full or ("low on disk space" if self.disk.room is not Room.PLENTY else "")
+        failure = self.driver.failure
+        found = [
+            Check("running", not self.leaving, "it is stopping"),
+            Check("started", r.first_start.started, "it belongs to no cluster yet"),
+            Check("voting", r.status_text == "VOTING", f"it is {r.status_text}"),
+            Check("leader", heard, "no leader was heard within an election timeout"),
+            Check("store", failure is None and not full, str(failure or full)),
+        ]
+        if must_lead:
+            who = f"server {r.leader_id} leads" if r.leader_id else "there is no leader"
+            found.append(Check("leads", leads, who))
+        return found
+
+    # -- for metrics and the page -----------------------------------------------------------------------
+
+    def caught_up(self) -> dict[int, Progress] | None:
+        """Voters that answer this leader and hold nearly all, by id; None if it does not lead."""
+        leadership, r = self.replica.leadership, self.replica
+        if leadership is None:
+            return None
+        silent_s = r.now_s - r.cfg.election_timeout_s
+        voters = {member.id for member in r.members.latest.voters}
+        return {
+            id: peer for id, peer in leadership.peers.items()
+            if id in voters and id in r.connected and peer.matched and peer.heard_s >= silent_s
+            and peer.match_id + CAUGHT_UP_ENTRIES >= r.guaranteed_id
+        }
+
+    def failures_tolerable(self) -> int | None:
+        """Voters that may fail now before appends stop; None if this server does not lead."""
+        fit, members = self.caught_up(), self.replica.members
+        return None if fit is None else len(fit) + members.i_vote - members.latest.majority
+
+    async def lookups(self) -> Lookups:
+        """Look up what only the store knows. Raises `StoreError`."""
+        r = self.replica
+        peers = r.leadership.peers if r.leadership is not None else {}
+        marks = {id: peer.match_id for id, peer in peers.items() if peer.matched}
+        cursors = sorted(r.cursors.now.items(), key=lambda cursor: cursor[1])[:CURSORS_SHOWN]
+        return await trio.to_thread.run_sync(
+            self._look_up, cursors, marks, r.log.base_id, r.guaranteed_id, r.fully_replicated_id
+        )
+
+    def _look_up(
+        self, cursors: list[tuple[str, int]], marks: dict[int, int], base_id: int, end_id: int, fully_id: int
+    ) -> Lookups:
+        now_ms = wall_ms()
+        lag_s: dict[int, float] = {}
+        for id, match_id in marks.items():
+            head = self.store.entry_head(max(match_id, base_id) + 1) if match_id < end_id else None
+            lag_s[id] = max(0, now_ms - head[0]) / 1000 if head is not None else 0.0
+        fully = self.store.entry_head(fully_id)
+        return Lookups(
+            lags(self.store, cursors, base_id, end_id) if cursors else [], lag_s,
+            fully[1] + fully[2] - 1 if fully is not None else None,
+        )

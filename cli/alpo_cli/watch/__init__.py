@@ -1,0 +1,1 @@
+"""Live view of a cluster: `alpo watch`."""

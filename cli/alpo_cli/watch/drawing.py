@@ -1,0 +1,172 @@
+"""Drawing of the live view with rich: the whole screen, as lines that fit it.
+
+Laws:
+
+* All text is escaped before it is styled, and none of it is read as markup.
+* Nothing is said by colour alone.
+* A narrow screen has fewer columns, a low one fewer lines; the last line says which keys there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.segment import Segment
+from rich.text import Text
+
+from ..commands.doctor import Verdict
+from ..output import escape
+from .rows import COLUMNS, Row, Tone, details, events, fitting, numbers, rows
+from .sight import Sight, rate, rates, says, sentence
+from .view import KEYS, Page, View
+
+GAP = 2
+#: Seconds in the small curve of the rate.
+CURVE_S = 60
+_CURVE = "▁▂▃▄▅▆▇█"
+_STATE = {Verdict.OK: ("All is well.", "bold green"), Verdict.WARN: ("⚠ Attention.", "bold yellow"),
+          Verdict.BAD: ("⚠ Trouble.", "bold red")}
+_TONES = {Tone.GOOD: "", Tone.WARN: "yellow", Tone.BAD: "red", Tone.GONE: "dim"}
+_HINT = "q quit  p pause  1-9 server  e events  ? help"
+_HELP = (
+    ("log", "the LSNs that the server serves; extent: the part of the whole log that these are"),
+    ("lag", "entries by which its guaranteed mark is behind the highest one, and since when"),
+    ("round trip", "to the leader and back, as the leader's system measures it"),
+    ("commit", "the mean of about the last ten commits"),
+    ("fsync p99", "99 % of the commits of the last five minutes were faster"),
+    ("disk free", "on the file system of its data directory"),
+)
+
+
+class Frame:
+    """The screen for one sight and one view; renderable."""
+
+    def __init__(self, sight: Sight, view: View) -> None:
+        self._sight = sight
+        self._view = view
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        width, height = console.size
+        options = options.update(width=width)
+        room = max(1, height - 1) if height > 2 else height
+        lines: list[list[Segment]] = []
+        for text in self._body(width, height):
+            lines += console.render_lines(text, options, pad=False)
+            if len(lines) >= room:
+                break
+        lines = lines[:room]
+        if height > 2:
+            lines += [[]] * (room - len(lines))
+            lines += console.render_lines(self._foot(width), options, pad=False)[:1]
+        for number, line in enumerate(lines):
+            if number:
+                yield Segment.line()
+            yield from line
+
+    def _body(self, width: int, height: int) -> Iterator[Text]:
+        yield self._head(width)
+        yield from self._state()
+        yield Text("")
+        if self._view.page is Page.HELP:
+            yield from _pairs([*KEYS, ("", ""), *_HELP])
+        elif self._view.page is Page.EVENTS:
+            yield from self._events(height)
+        elif self._view.page is Page.SERVER:
+            yield from self._server()
+        else:
+            yield from self._members(width)
+
+    def _head(self, width: int) -> Text:
+        name = f"ALPO cluster {escape(self._sight.cluster or '')[:8]}".rstrip()
+        at = f"{self._sight.at:%H:%M:%S} UTC"
+        told = f"paused at {at}" if self._view.paused else at
+        head = Text(no_wrap=True, overflow="ellipsis")
+        head.append(name, "bold")
+        head.append(" " * max(2, width - cell_len(name) - cell_len(told)))
+        head.append(told, "bold yellow" if self._view.paused else "dim")
+        return head
+
+    def _state(self) -> Iterator[Text]:
+        verdict = self._sight.verdict
+        told = sentence(self._sight)
+        word, style = _STATE[verdict]
+        if verdict is Verdict.OK and not self._sight.there:
+            word = ""
+        yield Text(f"{word} ", style, end="").append(escape(told), "not bold default") if word else Text(escape(told))
+        if self._sight.findings:
+            yield Text(escape(says(self._sight.findings[0])))
+
+    def _members(self, width: int) -> Iterator[Text]:
+        yield self._rate(width)
+        yield Text("   ").join(
+            Text(f"{label} ", "dim").append(told, "not dim") for label, told in numbers(self._sight)
+        )
+        yield Text("")
+        yield from _table(rows(self._sight), width)
+        if more := self._sight.findings[1:]:
+            yield Text("")
+            for finding in more:
+                yield Text(escape(says(finding)))
+
+    def _rate(self, width: int) -> Text:
+        now = rate(self._sight.marks)
+        told = Text("appends a second ", "dim", no_wrap=True)
+        told.append("-" if now is None else f"{now:,.0f}", "not dim bold")
+        seconds = min(CURVE_S, width - cell_len(told.plain) - GAP)
+        if seconds > 0:
+            told.append(" " * GAP + curve(rates(self._sight.marks, self._sight.now_s, seconds)), "not dim")
+        return told
+
+    def _server(self) -> Iterator[Text]:
+        known = details(self._sight, self._view.server)
+        yield Text(f"Server {self._view.server}", "bold")
+        yield from _pairs(known or [("", "There is no server of this id.")])
+
+    def _events(self, height: int) -> Iterator[Text]:
+        yield Text("Newest events", "bold")
+        for name, why in self._sight.no_events:
+            yield Text(escape(f"Missing: the events of {name} ({why})."))
+        if self._sight.events is None:
+            yield Text("Not asked for yet: p goes on." if self._view.paused else "Asking for them.")
+        for at, told in events(self._sight, max(1, height - 7 - len(self._sight.no_events))):
+            yield Text(f"{at}  ", "dim", no_wrap=True, overflow="ellipsis").append(told, "not dim")
+
+    def _foot(self, width: int) -> Text:
+        back = self._view.page is not Page.MEMBERS
+        text = f"Esc back  {_HINT}" if back else _HINT
+        return Text(set_cell_size(text, width), "reverse", no_wrap=True, overflow="crop")
+
+
+def curve(values: Sequence[float | None]) -> str:
+    """The values as a curve of one line; blanks where nothing is known."""
+    known = [value for value in values if value is not None]
+    top = max(known, default=0.0)
+    return "".join(
+        " " if value is None else _CURVE[min(len(_CURVE) - 1, int(value / top * len(_CURVE)))] if top else _CURVE[0]
+        for value in values
+    )
+
+
+def _pairs(pairs: Sequence[tuple[str, str]]) -> Iterator[Text]:
+    aside = max((cell_len(label) for label, _ in pairs), default=0) + GAP
+    for label, told in pairs:
+        yield Text(set_cell_size(label, aside) if told else "", "dim").append(told, "not dim")
+
+
+def _table(found: Sequence[Row], width: int) -> Iterator[Text]:
+    cells = [[column.head for column in COLUMNS], *(row.cells for row in found)]
+    widths = [max(cell_len(cell) for cell in column) for column in zip(*cells, strict=True)]
+    chosen = fitting(widths, width, GAP)
+    styles = ["dim", *(_TONES[row.tone] for row in found)]
+    for number, (line, style) in enumerate(zip(cells, styles, strict=True)):
+        text = Text(style=style, no_wrap=True, overflow="ellipsis")
+        for at in chosen:
+            cell = line[at]
+            space = " " * (widths[at] - cell_len(cell))
+            text.append(space + cell if COLUMNS[at].right else cell + space,
+                        "bold" if number and at < 2 and found[number - 1].leads else None)
+            text.append(" " * GAP)
+        text.rstrip()
+        yield text

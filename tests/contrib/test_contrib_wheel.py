@@ -1,0 +1,40 @@
+"""The wheel, built and used without the source: alpod prints the samples that came with it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SAMPLES = ROOT / "alpo" / "samples"
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("dist")
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    (made,) = folder.glob("*.whl")
+    return made
+
+
+@pytest.mark.soak
+def test_the_wheel_prints_its_samples(wheel: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(wheel) as held:
+        assert {path.name for path in SAMPLES.iterdir()} <= {
+            name.rpartition("/")[2] for name in held.namelist() if name.startswith("alpo/samples/")
+        }
+        held.extractall(tmp_path)
+    libraries = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
+    environment = os.environ | {"PYTHONPATH": ":".join([str(tmp_path), *libraries])}
+    for flag, sample in (("--print-config", "alpod.toml"), ("--print-unit", "alpod.service")):
+        done = subprocess.run(  # -S: no .pth file, so no installed checkout
+            [sys.executable, "-S", "-P", "-c", "from alpo.daemon import main; main()", flag], cwd=tmp_path,
+            env=environment, capture_output=True, text=True, check=True,
+        )
+        assert done.stdout == (SAMPLES / sample).read_text("utf-8")

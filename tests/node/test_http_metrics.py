@@ -1,0 +1,205 @@
+"""Metrics: every family is exported, counts are right, and Prometheus' own checks find nothing wrong."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+import trio
+from node_rig import Rig, append, connect, connect_raw, random_id, rig, until
+from prometheus_client.parser import text_string_to_metric_families
+from visits import visit
+
+from alpo.core import requests as q
+from alpo.node.http import site
+from alpo.node.http.metrics import FAMILIES, samples
+from alpo.node.node import Node
+from alpo.wire import requests as w
+
+#: Families with values only where there is a reason for them: TLS, a whole pass of the scrub, a disk with a size.
+_ELSEWHERE = {
+    "certificate_expiry_timestamp_seconds", "certificate_reload_success", "scrub_last_pass_timestamp_seconds",
+    "disk_size_bytes", "disk_free_bytes",
+}
+_LEADERS = {"failures_tolerable", "peer_lag_entries", "peer_lag_seconds", "peer_inflight_bytes"}
+
+Scraped = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+async def scrape(address: str) -> Scraped:
+    """All samples, by name and labels."""
+    answer = await visit(address, "/metrics")
+    assert answer.status == 200, answer.text
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(answer.text) for sample in family.samples
+    }
+
+
+def names(found: Scraped) -> set[str]:
+    return {name for name, _ in found}
+
+
+async def settled(found: Rig) -> tuple[str, str]:
+    """The HTTP addresses of the leader and of another server."""
+    leader = (await found.leader()).us.me.id
+    return found.visited[leader - 1], found.visited[leader % len(found.visited)]
+
+
+@pytest.mark.trio
+async def test_every_family_is_exported_where_it_is_known() -> None:
+    async with rig(3) as found:
+        leads, follows = await settled(found)
+        for at, absent in ((leads, set[str]()), (follows, _LEADERS)):
+            exported = names(await scrape(at))
+            for family in FAMILIES:
+                ending = "_bucket" if family.kind == "histogram" else ""
+                wanted = family.name not in _ELSEWHERE | absent
+                assert (f"alpo_{family.name}{ending}" in exported) == wanted, family.name
+            assert {"process_resident_memory_bytes", "python_info"} <= exported
+
+
+@pytest.mark.trio
+async def test_prometheus_finds_nothing_wrong_with_the_output() -> None:
+    if shutil.which("promtool") is None:
+        pytest.skip("promtool (of Prometheus) is not there: what it checks was not checked")
+    async with rig() as found:
+        answer = await visit(found.visited[0], "/metrics")
+    done = await trio.run_process(
+        ["promtool", "check", "metrics"], stdin=answer.text.encode(), capture_stdout=True, capture_stderr=True
+    )
+    assert (done.stdout, done.stderr) == (b"", b"")
+
+
+@pytest.mark.trio
+async def test_appends_are_counted_as_they_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(site, "KEPT_S", 0.0)
+    async with rig(3) as found:
+        leader = await found.leader()
+        at = found.visited[leader.us.me.id - 1]
+        before = await scrape(at)
+        client = await connect(found.addresses[leader.us.me.id - 1])
+        name = random_id()
+        for serial in range(1, 10, 2):
+            await client.ask(append(name, serial, b"x" * 100, b"y"))
+        assert (await client.ask(append(name, 9, b"x" * 100, b"y"))).duplicate
+        refused = await client.ask(append(random_id(ms=1), 9, b"x"))
+        assert isinstance(refused, w.AppendRefused)
+        big = await client.ask(append(name, 11, b"x" * (2 << 20)))
+        assert isinstance(big, w.AppendRefused)
+        await until(lambda: leader.replica.guaranteed_id == leader.replica.last_id)
+        after = await scrape(at)
+
+        def grown(name: str, **labels: str) -> float:
+            key = (f"alpo_{name}", tuple(sorted(labels.items())))
+            return after[key] - before.get(key, 0)
+
+        results = {result: grown("append_requests_total", result=result) for result in ("appended", "duplicate")}
+        assert results == {"appended": 10, "duplicate": 2}
+        assert grown("append_requests_total", result="too_large") == 1
+        assert sum(grown("append_requests_total", result=result) for result in ("refused", "fenced")) == 1
+        assert grown("append_duration_seconds_count") == 12
+        assert grown("append_duration_seconds_bucket", le="+Inf") == 12
+        assert grown("appended_entries_total") >= 5 and grown("last_lsn") == 10
+        assert grown("guaranteed_lsn") == 10 and grown("appended_bytes_total") > 500
+        assert grown("appended_payloads_total") in (8, 10)  # the last stride may not be over
+
+
+@pytest.mark.trio
+async def test_what_only_a_leader_knows_goes_with_its_leadership(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(site, "KEPT_S", 0.0)
+    async with rig(3) as found:
+        leader = await found.leader()
+        at = found.visited[leader.us.me.id - 1]
+        before = await scrape(at)
+        assert before["alpo_is_leader", ()] == 1 and before["alpo_failures_tolerable", ()] == 1
+        assert before["alpo_elections_won_total", ()] == 1
+        client = await connect(found.addresses[leader.us.me.id - 1])
+        await client.ask(q.Transfer(1, leader.us.me.id % 3 + 1))
+        await until(lambda: leader.replica.reign is None and leader.replica.leader_id not in (0, leader.us.me.id))
+        after = await scrape(at)
+        assert after["alpo_is_leader", ()] == 0 and after["alpo_has_leader", ()] == 1
+        assert not {f"alpo_{name}" for name in _LEADERS} & names(after)
+        assert after["alpo_elections_won_total", ()] == 1  # counts never go back
+        assert after["alpo_leader_changes_total", ()] == 1 and after["alpo_unplanned_elections_total", ()] == 0
+
+
+@pytest.mark.trio
+async def test_an_answer_serves_all_who_ask_within_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with rig() as found:
+        made = 0
+        status = found.nodes[0].report.status
+
+        async def counted(now_ms: int) -> dict[str, object]:
+            nonlocal made
+            made += 1
+            return await status(now_ms)
+
+        monkeypatch.setattr(site, "KEPT_S", 60.0)
+        monkeypatch.setattr(found.nodes[0].report, "status", counted)
+        texts = set[str]()
+
+        async def look() -> None:
+            texts.add((await visit(found.visited[0], "/metrics")).text)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(20):
+                nursery.start_soon(look)
+        assert (made, len(texts)) == (1, 1)
+
+
+@pytest.mark.trio
+async def test_no_label_is_a_visitors_or_a_clients_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(site, "KEPT_S", 0.0)
+    async with rig(3) as found:
+        leader = await found.leader()
+        at = found.visited[leader.us.me.id - 1]
+        client = await connect(found.addresses[leader.us.me.id - 1])
+        await client.ask(q.SetCursor(1, "evil<script>", 1))
+        for path in range(30):
+            await visit(at, f"/evil{path}")
+        found_samples = await scrape(at)
+        labels = {value for _, pairs in found_samples for _, value in pairs}
+        assert not [value for value in labels if "evil" in value]
+        assert found_samples["alpo_http_requests_total", (("code", "404"), ("path", "other"))] == 30
+        assert found_samples["alpo_cursors", ()] == 1
+
+
+@pytest.mark.trio
+async def test_counts_are_of_clients_and_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(site, "KEPT_S", 0.0)
+    async with rig(3) as found:
+        leader = await found.leader()
+        follower = next(node for node in found.nodes if node is not leader)
+        assert (await visit(found.visited[leader.us.me.id - 1], "/status")).status == 200
+        await until(lambda: len(follower.listener.clients) == 1)  # the leader asks it
+        assert (await scrape(found.visited[follower.us.me.id - 1]))["alpo_clients", ()] == 0
+        assert leader.driver.counters.appended_entries == 0  # what was there as its reign began is not its own
+        report, leadership = leader.report, leader.replica.leadership
+        assert leadership is not None
+        status, lookups = await report.status(0), await report.lookups()
+        silent, other = leadership.peers.values()
+        silent.matched, other.matched = False, True  # one was not heard since the election: its lag is not known
+        lags = samples(report, status, lookups)["peer_lag_entries"]
+        assert [labels for labels, _ in lags] == [(str(other.who.id),)]
+
+
+@pytest.mark.trio
+async def test_a_crowd_of_invented_servers_leaves_nothing() -> None:
+    async with rig(3) as found:
+        node = await found.leader()
+        for id in range(1000, 1040):
+            client = await connect_raw(node.us.address)
+            await client.greet(_hello(node, id, "127.0.0.1:9"))
+            client.stream.socket.close()
+        assert set(node.driver.counters.traffic) <= {1, 2, 3}
+        client = await connect_raw(node.us.address)
+        answer = await client.greet(_hello(node, 7, "no address"))
+        assert isinstance(answer, w.Problem) and answer.text.startswith("its address is none: ")
+
+
+def _hello(node: Node, id: int, address: str) -> w.PeerHello:
+    us = node.us
+    return w.PeerHello(
+        w.VERSION, node.replica.cluster, id, b"z" * 16, address, us.me.id, us.me.incarnation, 0, 0, us.timers_ms
+    )

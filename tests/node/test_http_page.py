@@ -1,0 +1,210 @@
+"""The page: whole without scripts, safe against what clients name, and right in its words."""
+
+from __future__ import annotations
+
+import json
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+import trio
+from node_rig import connect, rig, until
+from visits import visit
+
+from alpo.core import requests as q
+from alpo.node.digests import Inquiry
+from alpo.node.http import others, site
+from alpo.node.http.page import render, state_of
+
+_VOID = {"meta", "link", "rect", "polyline"}
+
+
+class Checked(HTMLParser):
+    """Parser that fails on tags that do not match, and on an id used twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: set[str] = set()
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in _VOID:
+            self.open.append(tag)
+        id = dict(attrs).get("id")
+        assert id is None or id not in self.ids, id
+        self.ids |= {id} if id else set()
+        assert not {"onclick", "style", "onload"} & {name for name, _ in attrs}
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert tag in _VOID, tag
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag, tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def checked(html: str) -> Checked:
+    parser = Checked()
+    parser.feed(html)
+    parser.close()
+    assert parser.open == []
+    return parser
+
+
+def member(id: int, **changed: Any) -> dict[str, Any]:
+    row = {
+        "id": id, "address": f"10.0.0.{id}:7100", "state": "passive", "status": "VOTING", "term": 7, "leader": 1,
+        "last_id": 1000, "guaranteed_id": 1000, "fully_replicated_id": 990, "first_lsn": 1, "last_lsn": 2000,
+        "reachable": True, "cluster": "7f3a91c2" * 4, "peers": [], "clients": 3, "fsync_p50_ms": 1.5,
+        "fsync_p99_ms": 9.0, "disk_free_bytes": 1 << 38, "disk_bytes": 1 << 30, "file_free_bytes": 0, "up_s": 4000,
+        "age_s": 0.1, "problem": None, "payloads_per_s": 10, "failures_tolerable": None,
+    }
+    return row | changed
+
+
+def view(members: int = 3, **changed: Any) -> dict[str, Any]:
+    rows = [member(id) for id in range(1, members + 1)]
+    rows[0] |= {"state": "leader", "failures_tolerable": (members - 1) // 2}
+    return {
+        "members": rows, "seen_by": 1, "time_ms": 1_800_000_000_000, "rates": [[1_800_000_000_000, 5]] * 300,
+        "elections": [], "cursors": [], "cursors_all": 0, "lag_s": {}, "clients_max": 1000,
+        "sessions": {"named": 1, "unnamed": 2, "unnamed_max": 100_000, "ended": 0, "refused": 0},
+        "tls": {"mode": "off", "certificate_ends_s": None, "ca_ends_s": None},
+    } | changed
+
+
+@pytest.mark.parametrize("members", [1, 3, 9])
+def test_the_page_is_whole_and_small(members: int) -> None:
+    many = view(
+        members,
+        elections=[
+            {"time_ms": 1, "term": term, "leader": 1, "planned": False, "why": "x" * 60, "leaderless_ms": 510}
+            for term in range(20)
+        ],
+        cursors=[{"name": f"cursor-{n}", "lsn": n, "lag_bytes": 1, "lag_s": 2.0} for n in range(20)], cursors_all=20,
+    )
+    html = render(many, whole=True)
+    assert len(html.encode()) <= 25_000
+    found = checked(html)
+    assert all(f"server {id}" in found.text for id in range(1, members + 1))
+    assert {"state", "members", "rates", "elections", "cursors", "sessions", "storage"} <= found.ids
+    assert render(many, whole=False) in html
+
+
+def test_names_and_words_of_strangers_are_only_text() -> None:
+    evil = "<script>alert(1)</script>\n\x1b[31m\"'&"
+    rows = view()["members"]
+    rows[1] |= {"address": evil, "status": evil, "problems": [evil], "state": evil}
+    rows[2] |= {"reachable": False, "problem": evil, "age_s": None}
+    one = {"time_ms": 1, "term": 1, "leader": 1, "planned": False, "why": evil, "leaderless_ms": None}
+    html = render(
+        view(members=3) | {
+            "members": rows, "elections": [one],
+            "cursors": [{"name": evil * 100, "lsn": 1, "lag_bytes": 0, "lag_s": 0.0}], "cursors_all": 1,
+        },
+        whole=True,
+    )
+    checked(html)
+    assert "<script>alert" not in html and "\x1b" not in checked(html).text.replace(evil, "")
+    assert "&lt;script&gt;" in html
+
+
+@pytest.mark.parametrize(("change", "level", "said"), [
+    ({}, "ok", "Appends work. Server 1 leads in term 7. All 3 members answer. One more may fail."),
+    ({2: {"reachable": False, "problem": "refused"}}, "warn", "No answer from server 2."),
+    ({1: {"state": "passive"}}, "bad", "No server leads: nothing can be appended."),
+    ({1: {"failures_tolerable": 0}}, "warn", "One more failure stops appends."),
+    ({3: {"guaranteed_id": -20_000}}, "warn", "Appends work."),
+    ({3: {"damage": ["its disk holds damaged entries"]}}, "bad", "Appends work."),
+    ({3: {"disk_full_days": 0.5}}, "warn", "Appends work."),
+])
+def test_the_first_sentence_says_how_things_are(change: dict[int, Any], level: str, said: str) -> None:
+    given = view()
+    for id, fields in change.items():
+        given["members"][id - 1] |= fields
+    state = state_of(given)
+    assert state.level == level and said in state.sentence
+    assert bool(state.items) == (level != "ok" and change != {1: {"failures_tolerable": 0}})
+
+
+def test_a_page_is_made_when_nothing_is_known() -> None:
+    bare = {"id": 1, "address": "a:1", "reachable": True, "state": "passive", "age_s": 0.0, "problem": None}
+    rows = [bare, {"id": 2, "address": "b:2", "reachable": False, "age_s": None, "problem": "not asked yet"}]
+    html = render(view() | {"members": rows, "rates": []}, whole=True)
+    assert "No server leads" in checked(html).text and "not founded" in html
+
+
+@pytest.mark.trio
+async def test_the_page_shows_every_member_and_those_that_went(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(site, "KEPT_S", 0.0)
+    monkeypatch.setattr(others, "ROUND_S", 0.05)
+    async with rig(3) as found:
+        leader = await found.leader()
+        at = found.visited[leader.us.me.id - 1]
+        client = await connect(found.addresses[leader.us.me.id - 1])
+        await client.ask(q.SetCursor(1, "<b>bold</b>", 1))
+        answer = await visit(at, "/")
+        page = checked(answer.text)
+        assert "All 3 members answer" in page.text and "<b>bold</b>" in page.text  # as text
+        status = json.loads((await visit(at, "/status")).text)
+        assert [row["reachable"] for row in status["members"]] == [True] * 3
+        assert {row["leader"] for row in status["members"]} == {leader.us.me.id}
+        gone = next(node for node in found.nodes if node is not leader)
+        gone.stop()
+        with trio.fail_after(20):
+            while f"No answer from server {gone.us.me.id}." not in (await visit(at, "/?part")).text:
+                await trio.sleep(0.01)
+        status = json.loads((await visit(at, "/status")).text)
+        row = status["members"][gone.us.me.id - 1]
+        assert row["reachable"] is False and row["problem"] and row["age_s"] >= 0 and row["last_id"] is not None
+
+
+@pytest.mark.trio
+async def test_nobody_is_asked_once_nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(others, "ROUND_S", 0.02)
+    monkeypatch.setattr(others, "LOOKED_S", 0.3)
+    monkeypatch.setattr(others, "ANSWER_S", 0.2)
+    monkeypatch.setattr(site, "KEPT_S", 0.0)
+    async with rig(3) as found:
+        leader = await found.leader()
+        other = next(node for node in found.nodes if node is not leader)
+        assert (await visit(found.visited[leader.us.me.id - 1], "/status")).status == 200
+        assert len(other.listener.clients) == 1
+        await until(lambda: not other.listener.clients)
+        assert (await visit(found.visited[leader.us.me.id - 1], "/status")).status == 200
+        assert len(other.listener.clients) == 1
+
+
+@pytest.mark.trio
+async def test_a_member_that_answers_nonsense_is_shown_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def nonsense(_: Inquiry) -> dict[str, Any]:
+        raise KeyError("state")
+
+    monkeypatch.setattr(Inquiry, "status", nonsense)
+    async with rig(3) as found:
+        leader = await found.leader()
+        at = found.visited[leader.us.me.id - 1]
+        rows = json.loads((await visit(at, "/status")).text)["members"]
+        assert [row["problem"] for row in rows if row["id"] != leader.us.me.id] == [
+            "its answer makes no sense: KeyError"
+        ] * 2
+        assert (await visit(at, "/")).status == 200
+
+
+@pytest.mark.trio
+async def test_a_member_that_says_it_leads_and_nothing_else_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def little(_: Inquiry) -> dict[str, Any]:
+        return {"id": "<img src=x>", "state": "leader"}
+
+    monkeypatch.setattr(Inquiry, "status", little)
+    monkeypatch.setattr(site, "KEPT_S", 0.0)
+    async with rig(3) as found:
+        leader = await found.leader()
+        at = found.visited[leader.us.me.id - 1]
+        assert (await visit(at, "/")).status == 500
+        assert (await visit(at, "/readyz")).status == 200
+        rows = json.loads((await visit(at, "/status")).text)["members"]
+        assert [row["id"] for row in rows] == [1, 2, 3]
