@@ -71,6 +71,15 @@ class SerialExpected(AlpoError):
         self.expected = expected
 
 
+class Conflict(AlpoError):
+    """The log's last LSN was not the one that a conditional append expected; ``last_lsn`` is. The append is not in the
+    log."""
+
+    def __init__(self, message: str, *, last_lsn: int) -> None:
+        super().__init__(message)
+        self.last_lsn = last_lsn
+
+
 class SessionExpired(AlpoError):
     """The random client id has ended (R22): whether an earlier transmission was appended can no longer be told."""
 

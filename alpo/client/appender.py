@@ -18,7 +18,7 @@ from alpo.errors import AlpoError, Closed, NoSpace, Refused, Unavailable
 from alpo.wire.codec import encode
 from alpo.wire.requests import AppendRefused, RequestRefused, ServerReply
 
-from .arguments import check_name, need_append, need_seconds
+from .arguments import Place, check_name, need_append, need_seconds
 from .connection import Connection, Lost
 from .handle import Handle
 from .opening import Opening, nonces, random_id
@@ -64,7 +64,7 @@ class Appender(Living):
         #: The pause before the next try; 0 after any progress.
         self._pause_s = 0.0
         self._manager, self._writer, self._watch = Bell(), Bell(), Bell()
-        self._news, self._room = News(), News()
+        self.news, self._room = News(), News()
         watch_forks(self)
 
     # -- the caller's side ------------------------------------------------------------------------------------
@@ -108,15 +108,15 @@ class Appender(Living):
         return self._clock() + timeout_s
 
     def append(
-        self, parcel: Parcel, serial: int | None, sparse: bool, deadline_s: float, awaited: bool = False
+        self, parcel: Parcel, place: Place, sparse: bool, deadline_s: float, awaited: bool = False
     ) -> Handle:
         """Queue an append and return its handle; ``awaited``: the caller awaits it at once. Raises as `Session.append`,
         and TypeError or ValueError for a wrong serial."""
-        if serial is None:
+        if place is None:
             handle = self._session.append(parcel, 0, False, deadline_s)
         else:
-            need_append(serial, None)
-            handle = self._session.append(parcel, serial, sparse, deadline_s)
+            need_append(place, None)
+            handle = self._session.append(parcel, place, sparse, deadline_s)
         if self._writer.parked and not (awaited and not self._session.line.handles):
             self._writer.ring()
         if self._watch.parked:
@@ -153,19 +153,19 @@ class Appender(Living):
                 raise self._open_refused.with_traceback(None)
             if self._session.ended is not None:
                 raise self._session.ended.with_traceback(None)
-            await self._news.wait()
+            await self.news.wait()
 
     async def settle(self) -> dict[int, int | None | AlpoError]:
         """Wait until every append told as unknown has an outcome; returns the outcomes, by serial."""
         while self._session.outcomes.unknown:
-            await self._news.wait()
+            await self.news.wait()
             self._require_usable()
         return self._session.outcomes.take_settled()
 
     async def drain(self) -> None:
         """Wait until every append has been told an outcome; the deadlines bound the wait."""
         while not self._session.told:
-            await self._news.wait()
+            await self.news.wait()
 
     def close(self) -> Exception | None:
         """End the session and all its appends; returns the first error that nobody was told, or None."""
@@ -396,4 +396,4 @@ class Appender(Living):
         session = self._session
         if self._room.awaited and (session.ended is not None or session.queue.half_empty):
             self._room.tell()
-        self._news.tell()
+        self.news.tell()

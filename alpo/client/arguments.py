@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from datetime import datetime
 from numbers import Real
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 from alpo.core.client_ids import CLIENT_BYTES_MAX, RANDOM_MARK, is_random
+from alpo.core.entries import INT_MAX
 
 
 def _wrong(name: str, wanted: str, value: object) -> NoReturn:
@@ -52,9 +53,32 @@ def need_servers(servers: object) -> None:
             _wrong("a server", "is HOST:PORT", server)
 
 
+class After(NamedTuple):
+    """A conditional append's place in the log: right behind LSN ``expect_last``. ``serial``: the one asked for (0: the
+    next)."""
+
+    expect_last: int
+    serial: int
+
+
+#: An append's place as its caller asks for it: the next serial, that serial, or a condition.
+Place: TypeAlias = int | After | None
+
+
+def place_of(serial: int | None, expect_last: int | None) -> Place:
+    """The place that an append asks for by these two arguments. Raises TypeError, ValueError."""
+    if expect_last is None:
+        return serial
+    need_int(expect_last=expect_last)
+    if not 0 <= expect_last <= INT_MAX:
+        raise ValueError(f"expect_last is an LSN, or 0 for a log that never held a payload, not {expect_last}")
+    need_append(serial, None)
+    return After(expect_last, serial or 0)
+
+
 def need_append(serial: object, timeout_s: object) -> None:
-    """Check an append's serial and timeout, None where not given. Raises TypeError, ValueError."""
-    if serial is not None:
+    """Check an append's place and timeout, None where not given. Raises TypeError, ValueError."""
+    if serial is not None and not isinstance(serial, After):
         need_int(serial=serial)
         if serial < 1:  # type: ignore[operator]
             raise ValueError(f"serials begin at 1, not {serial}")

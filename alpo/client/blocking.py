@@ -26,7 +26,7 @@ import anyio
 
 from alpo.errors import AlpoError, Closed, Overloaded
 
-from .arguments import Unpickled, need_append
+from .arguments import Place, Unpickled, need_append, place_of
 from .handle import Handle
 from .log import Log
 from .payloads import Parcel, batch
@@ -141,9 +141,9 @@ class BlockingLog(Unpickled):
 
     # -- appending: from a thread's queue into the loop -------------------------------------------------------
 
-    def _append(self, parcel: Parcel, serial: int | None, sparse: bool, timeout_s: float | None) -> Handle[Any]:
+    def _append(self, parcel: Parcel, place: Place, sparse: bool, timeout_s: float | None) -> Handle[Any]:
         """Submit an append and wait until it is done."""
-        future = self._submit(parcel, serial, sparse, timeout_s)
+        future = self._submit(parcel, place, sparse, timeout_s)
         future.told = True
         try:
             return future.result()
@@ -151,19 +151,19 @@ class BlockingLog(Unpickled):
             raise interrupt.with_traceback(None) from None  # without the frames of the waiting
 
     def _submit_nowait(
-        self, parcel: Parcel, serial: int | None, sparse: bool, timeout_s: float | None
+        self, parcel: Parcel, place: Place, sparse: bool, timeout_s: float | None
     ) -> Future[Handle[Any]]:
         """Submit an append like `_submit`, unless the queue is full: then raises `Overloaded`."""
         if len(self._queue) >= self._queue_max:
             raise Overloaded("the local queue is full: wait_room() waits for room")
-        return self._submit(parcel, serial, sparse, timeout_s)
+        return self._submit(parcel, place, sparse, timeout_s)
 
-    def _submit(self, parcel: Parcel, serial: int | None, sparse: bool, timeout_s: float | None) -> SeenFuture:
+    def _submit(self, parcel: Parcel, place: Place, sparse: bool, timeout_s: float | None) -> SeenFuture:
         """Queue an append and see to it that a task in the loop takes the queue. Raises TypeError, ValueError,
         `Closed`."""
-        need_append(serial, timeout_s)
+        need_append(place, timeout_s)
         portal = self._require_portal()
-        request = Request(parcel, serial, sparse, timeout_s, self._new_future())
+        request = Request(parcel, place, sparse, timeout_s, self._new_future())
         with self._lock:
             self._queue.append(request)
             start = not self._running
@@ -189,7 +189,7 @@ class BlockingLog(Unpickled):
             if not request.future.set_running_or_notify_cancel():
                 continue  # cancelled by its caller: not sent
             try:
-                handle = await self._log.enter(request.parcel, request.serial, request.sparse, request.timeout_s)
+                handle = await self._log.enter(request.parcel, request.place, request.sparse, request.timeout_s)
             except (AlpoError, ValueError) as error:
                 self._fail(request.future, error)
             except BaseException:
@@ -323,9 +323,11 @@ class Appending:
 
         @_twin_of(call)
         def append(
-            self: BlockingLog, /, *given: Any, serial: int | None = None, timeout_s: float | None = None, **named: Any
+            self: BlockingLog, /, *given: Any, serial: int | None = None, expect_last: int | None = None,
+            timeout_s: float | None = None, **named: Any,
         ) -> Any:
-            handle = self._append(make_parcel(*given, **named), serial, is_batch, timeout_s)
+            place, sparse = place_of(serial, expect_last), is_batch and expect_last is None
+            handle = self._append(make_parcel(*given, **named), place, sparse, timeout_s)
             return handle.lsns if is_batch and handle.lsn is not None else handle.lsn
 
         return append

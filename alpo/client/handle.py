@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic, cast
 
 from alpo.errors import AlpoError
 
+from .arguments import After
 from .payloads import Parcel
 from .tasks import Event
 
@@ -61,6 +62,8 @@ class Handle(Generic[L_co]):
     #: before this session was opened, where the LSN cannot be told (`Log.append`).
     lsn: int | None = None
     duplicate = False
+    #: Outcome of an append that was told as `NotGuaranteed`, in a tuple; None until it is known. For the library.
+    last_word: tuple[int | None | AlpoError] | None = None
     _error: AlpoError | None = None
     _told = False
     _event: Event | None = None
@@ -68,10 +71,10 @@ class Handle(Generic[L_co]):
     _more_callbacks: list[Callable[[Handle[Any]], object]] | None = None
 
     def __init__(
-        self, parcel: Parcel, wanted: int, sparse: bool, deadline_s: float, begin_wait: Callable[[], Event]
+        self, parcel: Parcel, wanted: int | After, sparse: bool, deadline_s: float, begin_wait: Callable[[], Event]
     ) -> None:
         self.parcel = parcel
-        #: The serial asked for by the caller (0: the next), and whether it may skip some (R21).
+        #: The serial asked for by the caller (0: the next), or its condition, and whether it may skip some (R21).
         self.wanted = wanted
         self.sparse = sparse
         self.deadline_s = deadline_s

@@ -13,25 +13,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from datetime import datetime
 from types import TracebackType
-from typing import Any, Literal, Self, overload
+from typing import Any, Self, overload
 
 import anyio
 from anyio.abc import TaskGroup
 
-from alpo.errors import AlpoError
+from alpo.errors import AlpoError, NotGuaranteed
 from alpo.tls import Tls
 
 from .appender import Appender
-from .arguments import AsyncOnly, need_append
+from .arguments import AsyncOnly, Place, need_append, place_of
 from .handle import Handle
 from .many import Many, chunks
-from .operating import Operations
-from .pages import Query, end_lsn
 from .payloads import Parcel, Payload, batch, json_payload, single, text_payload
-from .reading import Batches, Records, StopEvent
-from .record import Record
+from .reading import Reading
 from .servers import Servers, given_servers, given_tls
 
 #: Longest wait of ``async with`` for a named session to open, so that `Log.epoch` is there when it can be.
@@ -63,7 +59,13 @@ def connect(
     return Log(known, client, timeout_s, queue_max, queue_bytes_max)
 
 
-class Log(AsyncOnly, Operations):
+def append_after(log: Log, payloads: Iterable[Payload], expect_last: int) -> Handle:
+    """Queue a conditional append of payloads, as one batch, and return its handle. For commands."""
+    appender = log._appender
+    return appender.append(batch(payloads), place_of(None, expect_last), False, appender.deadline_s(None))
+
+
+class Log(AsyncOnly, Reading):
     """One client of a cluster, made by `connect`, for one event loop.
 
     Use it in ``async with``; or as it is, and await `close` at the end: then its tasks begin with the first append, and
@@ -172,12 +174,17 @@ class Log(AsyncOnly, Operations):
     # -- appending ------------------------------------------------------------------------------------------
 
     @overload
-    async def append(self, payload: Payload, *, serial: None = None, timeout_s: float | None = None) -> int: ...
+    async def append(
+        self, payload: Payload, *, serial: None = None, expect_last: int | None = None, timeout_s: float | None = None
+    ) -> int: ...
     @overload
-    async def append(self, payload: Payload, *, serial: int, timeout_s: float | None = None) -> int | None: ...
+    async def append(
+        self, payload: Payload, *, serial: int, expect_last: int | None = None, timeout_s: float | None = None
+    ) -> int | None: ...
 
     async def append(
-        self, payload: Payload, *, serial: int | None = None, timeout_s: float | None = None
+        self, payload: Payload, *, serial: int | None = None, expect_last: int | None = None,
+        timeout_s: float | None = None,
     ) -> int | None:
         """Append one payload; returns its LSN once it is guaranteed.
 
@@ -185,76 +192,94 @@ class Log(AsyncOnly, Operations):
         already (returns its LSN). A serial at or below `last_serial` was appended before this session was opened:
         returns None.
 
+        ``expect_last``: append only right behind that LSN, which must be the log's last (0: the log has never held a
+        payload); else raises `Conflict`, which tells the last LSN, and the serial stays free. Such an append is sent
+        alone: it waits for all that is in flight, and later appends wait for it.
+
         Raises `NotGuaranteed` (outcome unknown at the deadline; still first in line, see `settle`), `Unavailable` (not
-        in the log, repeating is safe), `Fenced`, `SerialReused`, `Skipped`, `SerialExpected`, `SessionExpired`,
-        `Refused`, `NoSpace`, `Overloaded`, `TooLarge`, `Closed`.
+        in the log, repeating is safe), `Conflict`, `Fenced`, `SerialReused`, `Skipped`, `SerialExpected`,
+        `SessionExpired`, `Refused`, `NoSpace`, `Overloaded`, `TooLarge`, `Closed`.
         """
-        return await self._append(single(payload), serial, False, timeout_s)
+        return await self._append(single(payload), place_of(serial, expect_last), False, timeout_s)
 
     @overload
-    async def append_text(self, text: str, *, serial: None = None, timeout_s: float | None = None) -> int: ...
+    async def append_text(
+        self, text: str, *, serial: None = None, expect_last: int | None = None, timeout_s: float | None = None
+    ) -> int: ...
     @overload
-    async def append_text(self, text: str, *, serial: int, timeout_s: float | None = None) -> int | None: ...
+    async def append_text(
+        self, text: str, *, serial: int, expect_last: int | None = None, timeout_s: float | None = None
+    ) -> int | None: ...
 
     async def append_text(
-        self, text: str, *, serial: int | None = None, timeout_s: float | None = None
+        self, text: str, *, serial: int | None = None, expect_last: int | None = None,
+        timeout_s: float | None = None,
     ) -> int | None:
         """Append a string as UTF-8, as `append` does; `Record.text` reads it."""
-        return await self._append(text_payload(text), serial, False, timeout_s)
+        return await self._append(text_payload(text), place_of(serial, expect_last), False, timeout_s)
 
     @overload
-    async def append_json(self, value: object, *, serial: None = None, timeout_s: float | None = None) -> int: ...
+    async def append_json(
+        self, value: object, *, serial: None = None, expect_last: int | None = None, timeout_s: float | None = None
+    ) -> int: ...
     @overload
-    async def append_json(self, value: object, *, serial: int, timeout_s: float | None = None) -> int | None: ...
+    async def append_json(
+        self, value: object, *, serial: int, expect_last: int | None = None, timeout_s: float | None = None
+    ) -> int | None: ...
 
     async def append_json(
-        self, value: object, *, serial: int | None = None, timeout_s: float | None = None
+        self, value: object, *, serial: int | None = None, expect_last: int | None = None,
+        timeout_s: float | None = None,
     ) -> int | None:
         """Append a value as JSON, in UTF-8 and without spaces, as `append` does; `Record.json` reads it.
 
         Raises TypeError, or ValueError (NaN, say), for a value that JSON cannot hold.
         """
-        return await self._append(json_payload(value), serial, False, timeout_s)
+        return await self._append(json_payload(value), place_of(serial, expect_last), False, timeout_s)
 
     @overload
     async def append_batch(
-        self, payloads: Iterable[Payload], *, serial: None = None, timeout_s: float | None = None
+        self, payloads: Iterable[Payload], *, serial: None = None, expect_last: int | None = None,
+        timeout_s: float | None = None,
     ) -> range: ...
     @overload
     async def append_batch(
-        self, payloads: Iterable[Payload], *, serial: int, timeout_s: float | None = None
+        self, payloads: Iterable[Payload], *, serial: int, expect_last: int | None = None,
+        timeout_s: float | None = None,
     ) -> range | None: ...
 
     async def append_batch(
-        self, payloads: Iterable[Payload], *, serial: int | None = None, timeout_s: float | None = None
+        self, payloads: Iterable[Payload], *, serial: int | None = None, expect_last: int | None = None,
+        timeout_s: float | None = None,
     ) -> range | None:
         """Append several payloads as one entry, all or nothing; returns their LSNs. Raises as `append`, and ValueError
         for no payloads.
 
         ``serial``, of a named client, may skip some serials, which are then refused for good. Such an append goes
         alone: it waits for all that is in flight. For a serial at or below `last_serial` the cluster is asked: None if
-        it was appended before this session was opened, else `Skipped` is raised.
+        it was appended before this session was opened, else `Skipped` is raised. With ``expect_last``, which is of the
+        first payload, it skips none.
         """
         parcel = batch(payloads)
-        lsn = await self._append(parcel, serial, True, timeout_s)
+        lsn = await self._append(parcel, place_of(serial, expect_last), expect_last is None, timeout_s)
         return None if lsn is None else range(lsn, lsn + parcel.number)
 
-    async def _append(self, parcel: Parcel, serial: int | None, sparse: bool, timeout_s: float | None) -> int | None:
+    async def _append(self, parcel: Parcel, place: Place, sparse: bool, timeout_s: float | None) -> int | None:
         """Queue an append and wait for its outcome."""
         deadline_s = self._appender.deadline_s(timeout_s)
         await self._appender.wait_room(parcel.size, deadline_s)
-        handle = self._appender.append(parcel, serial, sparse, deadline_s, awaited=True)
+        handle = self._appender.append(parcel, place, sparse, deadline_s, awaited=True)
         try:
             return await handle
         except anyio.get_cancelled_exc_class():
             self._appender.withdraw(handle)
             raise
 
-    async def enter(self, parcel: Parcel, serial: int | None, sparse: bool, timeout_s: float | None) -> Handle:
+    async def enter(self, parcel: Parcel, place: Place, sparse: bool, timeout_s: float | None) -> Handle:
         """Queue an append as soon as there is room. For the library."""
         deadline_s = self._appender.deadline_s(timeout_s)
         await self._appender.wait_room(parcel.size, deadline_s)
-        return self._appender.append(parcel, serial, sparse, deadline_s)
+        return self._appender.append(parcel, place, sparse, deadline_s)
 
     async def append_many(
         self, payloads: Iterable[Payload], *, serial: int | None = None,
@@ -321,6 +346,14 @@ class Log(AsyncOnly, Operations):
         self._servers.require_open()
         await self._appender.wait_room(1, None)
 
+    async def _outcome_of(self, handle: Handle) -> int | None | AlpoError:
+        """The cluster's last word on one append, waited for as long as it takes; None as of `settle`. For the library.
+        """
+        while not handle.done or (isinstance(handle.error, NotGuaranteed) and handle.last_word is None):
+            await self._appender.news.wait()
+            self._servers.require_open()
+        return handle.last_word[0] if handle.last_word is not None else handle.error or handle.lsn
+
     async def settle(self, timeout_s: float | None = None) -> dict[int, int | None | AlpoError]:
         """Wait until every append that was told as `NotGuaranteed` has an outcome.
 
@@ -333,65 +366,3 @@ class Log(AsyncOnly, Operations):
                 return await self._appender.settle()
         except TimeoutError as error:
             raise self._appender.unavailable("there are appends whose outcome is still unknown") from error
-
-    # -- reading --------------------------------------------------------------------------------------------
-
-    def read(
-        self, start: int | None = None, stop: int | None = None, *, local: bool = False, server: int | None = None,
-        last: int | None = None, since: datetime | None = None, client: str | None = None,
-        timeout_s: float | None = None,
-    ) -> Records:
-        """Iterate over the guaranteed payloads ``start`` … ``stop``, ends included: ``async for``, or ``for`` with a
-        `SyncLog`.
-
-        By default from the first available payload to the guaranteed end as of the call, linearizable. ``last``: only
-        so many payloads before the end; ``since``: only from that time on; ``client``: only that client's.
-        ``local=True``: what one server has, as far as it knows, without asking the leader: server ``server`` if given,
-        else any. ``timeout_s`` is for each page, not the whole. Raises `OutOfRange`; `Unavailable` when no answer came
-        in time, midway too.
-        """
-        return Records(self.read_batches(
-            start, stop, local=local, server=server, last=last, since=since, client=client, timeout_s=timeout_s,
-        ))
-
-    def read_batches(
-        self, start: int | None = None, stop: int | None = None, *, local: bool = False, server: int | None = None,
-        last: int | None = None, since: datetime | None = None, client: str | None = None,
-        timeout_s: float | None = None,
-    ) -> Batches:
-        """Iterate as `read` does, over lists of records as they come over the wire: the fast way to read much."""
-        query = Query.of(start, stop, local, server, last, since, client, follow=False)
-        return Batches(self._servers, query, self._seconds(timeout_s))
-
-    def follow(
-        self, start: int | Literal["end"] | None = None, *, stop: StopEvent | None = None, local: bool = False,
-        server: int | None = None, last: int | None = None, since: datetime | None = None, client: str | None = None,
-        timeout_s: float | None = None,
-    ) -> Records:
-        """Iterate as `read` does, but wait for more at the end; survives failovers, without a gap or a repeat.
-
-        ``start="end"``: from the LSN that is next when the first record is asked for. ``stop``: an event of trio,
-        asyncio or anyio; the loop ends once it is set, and when the log is closed. Raises `OutOfRange` when the log is
-        trimmed beyond the position, `Unavailable` when no server answers for ``timeout_s``.
-        """
-        return Records(self.follow_batches(
-            start, stop=stop, local=local, server=server, last=last, since=since, client=client, timeout_s=timeout_s,
-        ))
-
-    def follow_batches(
-        self, start: int | Literal["end"] | None = None, *, stop: StopEvent | None = None, local: bool = False,
-        server: int | None = None, last: int | None = None, since: datetime | None = None, client: str | None = None,
-        timeout_s: float | None = None,
-    ) -> Batches:
-        """Iterate as `follow` does, over lists of records as they come over the wire."""
-        query = Query.of(start, None, local, server, last, since, client, follow=True)
-        return Batches(self._servers, query, self._seconds(timeout_s), stop)
-
-    async def last(self, timeout_s: float | None = None) -> Record | None:
-        """The last record that can be read, linearizable; None if there is none. Raises as `read`."""
-        async with self.read(last=1, timeout_s=timeout_s) as records:
-            return await anext(records, None)
-
-    async def end(self, timeout_s: float | None = None) -> int:
-        """The LSN that the next payload gets: linearizable. Raises `Unavailable`."""
-        return await end_lsn(self._servers, self._seconds(timeout_s)) + 1

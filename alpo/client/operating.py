@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 
+import anyio
+
 from alpo.core.requests import MemberStep
 from alpo.errors import AlpoError
 
@@ -49,16 +51,27 @@ class Operations:
         need_seconds(timeout_s, zero=True)
         return timeout_s
 
+    async def _sleep(self, seconds: float) -> None:
+        """Wait on the log's clock: virtual in a simulated cluster. For the library."""
+        await anyio.sleep(seconds)
+
+    def _now_s(self) -> float:
+        """The time on the clock of `_sleep`, in seconds. For the library."""
+        return anyio.current_time()
+
     async def append_by_hand(
         self, payloads: Iterable[Payload], *, client: str, serial: int, epoch: int | None = None,
-        timeout_s: float | None = None,
+        expect_last: int | None = None, timeout_s: float | None = None,
     ) -> ByHand:
         """Send, once more, what another process may have sent as (``client``, ``serial``, ``epoch``).
 
         Several payloads are one batch. ``epoch`` None: the one on record; if none is, the name is opened first. Random
-        client ids have no epoch. Raises as `Log.append`; `NotGuaranteed` names the epoch to retry with.
+        client ids have no epoch. ``expect_last``: as it was sent with. Raises as `Log.append`; `NotGuaranteed` names
+        the epoch to retry with.
         """
-        return await sessions.append_by_hand(self._servers, payloads, client, serial, epoch, self._seconds(timeout_s))
+        return await sessions.append_by_hand(
+            self._servers, payloads, client, serial, epoch, expect_last, self._seconds(timeout_s)
+        )
 
     async def status(self, timeout_s: float | None = None) -> list[MemberStatus]:
         """Every member's own account of itself, ordered by id.

@@ -1,4 +1,5 @@
-"""Appends on their way: the queue of those never sent, the line of those with a serial, and their outcomes.
+"""Appends on their way: the queue of those never sent, the line of those with a serial, their outcomes, and what a
+caller does with them.
 
 Laws:
 
@@ -9,16 +10,21 @@ Laws:
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from itertools import islice
 from typing import Protocol
 
-from alpo.errors import AlpoError, Overloaded
+from alpo.errors import AlpoError, Closed, Overloaded, TooLarge, Unavailable
+from alpo.wire.requests import VERSION, ServerHello
 
-from .arguments import need_int
+from .arguments import After, need_int
 from .handle import REFUSED, REPORTED, RESOLVED, Handle
-from .reasons import unknown
+from .payloads import BATCH_BYTES_MAX, PAYLOAD_BYTES_MAX, WINDOW, Parcel, Sizes
+from .reasons import kind_of, unknown
+from .tasks import Event
 
 
 class Queue:
@@ -245,6 +251,7 @@ class Outcomes:
         handle.state |= RESOLVED
         if handle.state & REPORTED:
             self.unknown -= 1
+            handle.last_word = (outcome,)
             self._settled[handle.serial] = outcome
             if len(self._settled) > KEPT_MAX:
                 del self._settled[next(iter(self._settled))]
@@ -257,3 +264,98 @@ class Outcomes:
         """The outcomes, by serial, of appends that were told as unknown and were settled since the last call."""
         settled, self._settled = self._settled, {}
         return settled
+
+
+class Pipeline:
+    """The appends of one client as the caller sees them: queued, withdrawn, closed, and what ended them all.
+    ``begin_wait``: what every handle calls when it is first waited for."""
+
+    def __init__(self, queue_max: int, queue_bytes_max: int, begin_wait: Callable[[], Event]) -> None:
+        self.queue = Queue(queue_max, queue_bytes_max)
+        self.line = Line()
+        #: Error that ended the session for good: `Fenced`, `Refused` or `Closed`; None while it takes appends.
+        self.ended: AlpoError | None = None
+        #: The error to tell an append that expires in the queue: why it was never sent.
+        self.reason: AlpoError | None = None
+        #: The time before which no append expires, seconds of the loop's clock.
+        self.soonest_s = math.inf
+        self.outcomes = Outcomes()
+        self._begin_wait = begin_wait
+        self._sizes = Sizes(WINDOW, PAYLOAD_BYTES_MAX, BATCH_BYTES_MAX)
+        #: Version of the protocol that the server speaks.
+        self._version = VERSION
+
+    def append(self, parcel: Parcel, wanted: int | After, sparse: bool, deadline_s: float) -> Handle:
+        """Queue an append and return its handle. Raises `TooLarge`, `Overloaded` (no room), or what ended the session.
+        """
+        if self.ended is not None:
+            raise copy(self.ended)
+        size = parcel.size
+        if size > self._sizes.sure_bytes:
+            self._sizes.check(parcel)
+        handle = Handle(parcel, wanted, sparse, deadline_s, self._begin_wait)
+        self.queue.add(handle, size)
+        if deadline_s < self.soonest_s:
+            self.soonest_s = deadline_s
+        return handle
+
+    def withdraw(self, handle: Handle) -> None:
+        """Forget an append that nobody waits for any more, if it is still in the queue."""
+        if not handle.done and handle.serial == 0:
+            self.queue.remove(handle)
+            self.outcomes.fail(handle, Unavailable("withdrawn before it was sent"))
+
+    @property
+    def idle(self) -> bool:
+        """True if nothing is queued and nothing unresolved."""
+        return not self.queue.handles and not self.line.handles
+
+    @property
+    def has_more(self) -> bool:
+        """True if something was not sent on this connection."""
+        return bool(self.queue.handles) or self.line.sent < len(self.line.handles)
+
+    @property
+    def told(self) -> bool:
+        """True if every append has been told an outcome, were it "unknown"."""
+        return not self.queue and all(h.done for h in self.line)
+
+    def close(self) -> Exception | None:
+        """End the session and all its appends; returns the first error that nobody was told, or None."""
+        for handle in self.queue.take_all():
+            self.outcomes.fail(handle, Closed("closed before it was sent"))
+        for handle in self.line:
+            if not handle.done:
+                self.outcomes.report(handle, "closed before it was answered")
+        self.line.clear()
+        self.ended = self.ended if isinstance(self.ended, Closed) else Closed("this Log is closed")
+        return self.outcomes.unheard.take_first()
+
+    def leave(self, error: Closed) -> None:
+        """End the session in a forked child: its appends are the parent's."""
+        self.ended = error
+        for handle in [*self.queue.take_all(), *self.line]:
+            handle.leave(copy(error))
+        self.line.clear()
+
+    def unavailable(self, what: str) -> AlpoError:
+        """The error for what was not done, with the last known reason."""
+        if self.reason is None:
+            return Unavailable(what)
+        return kind_of(self.reason)(f"{what}: {self.reason}")
+
+    def limit(self, hello: ServerHello) -> None:
+        """Take a server's limits, and its version; queued appends that are over the limits fail."""
+        self._sizes = Sizes.of(hello)
+        self._version = hello.version
+        for handle in list(self.queue.handles):
+            try:
+                self._sizes.check(handle.parcel)
+            except TooLarge as error:
+                self.queue.remove(handle)
+                self.outcomes.fail(handle, error)
+
+    def refuse_all(self, error: AlpoError) -> None:
+        """Fail all queued appends: the session could not be opened. Later appends try again."""
+        for handle in self.queue.take_all():
+            self.outcomes.fail(handle, copy(error))

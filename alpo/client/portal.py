@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 import anyio
 from anyio.from_thread import BlockingPortal
 
+from .arguments import Place
 from .handle import Handle
 from .payloads import Parcel
 from .servers import Servers
@@ -74,13 +75,13 @@ class LoopThread:
 class Request:
     """An append on its way into the loop."""
 
-    __slots__ = ("future", "parcel", "serial", "sparse", "timeout_s")
+    __slots__ = ("future", "parcel", "place", "sparse", "timeout_s")
 
     def __init__(
-        self, parcel: Parcel, serial: int | None, sparse: bool, timeout_s: float | None, future: SeenFuture
+        self, parcel: Parcel, place: Place, sparse: bool, timeout_s: float | None, future: SeenFuture
     ) -> None:
         self.parcel = parcel
-        self.serial = serial
+        self.place = place
         self.sparse = sparse
         self.timeout_s = timeout_s
         self.future = future

@@ -1,14 +1,17 @@
-"""The iterators that readers hold, over records and lists of records; and the events that end a `follow`."""
+"""The reading half of `Log`, the iterators that readers hold (over records, or lists of them), and the events that end
+a `follow`."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Awaitable, Callable
-from typing import Protocol, TypeVar
+from datetime import datetime
+from typing import Literal, Protocol, TypeVar
 
 import anyio
 
-from .pages import Closing, PagePart, Pages, Query
+from .operating import Operations
+from .pages import Closing, PagePart, Pages, Query, end_lsn
 from .record import Record, records_of
 from .servers import Servers
 
@@ -159,3 +162,67 @@ class Records(Closing):
     async def aclose(self) -> None:
         self._records = []
         await self.batches.aclose()
+
+
+class Reading(Operations):
+    """The reading calls of a `Log`."""
+
+    def read(
+        self, start: int | None = None, stop: int | None = None, *, local: bool = False, server: int | None = None,
+        last: int | None = None, since: datetime | None = None, client: str | None = None,
+        timeout_s: float | None = None,
+    ) -> Records:
+        """Iterate over the guaranteed payloads ``start`` … ``stop``, ends included: ``async for``, or ``for`` with a
+        `SyncLog`.
+
+        By default from the first available payload to the guaranteed end as of the call, linearizable. ``last``: only
+        so many payloads before the end; ``since``: only from that time on; ``client``: only that client's.
+        ``local=True``: what one server has, as far as it knows, without asking the leader: server ``server`` if given,
+        else any. ``timeout_s`` is for each page, not the whole. Raises `OutOfRange`; `Unavailable` when no answer came
+        in time, midway too.
+        """
+        return Records(self.read_batches(
+            start, stop, local=local, server=server, last=last, since=since, client=client, timeout_s=timeout_s,
+        ))
+
+    def read_batches(
+        self, start: int | None = None, stop: int | None = None, *, local: bool = False, server: int | None = None,
+        last: int | None = None, since: datetime | None = None, client: str | None = None,
+        timeout_s: float | None = None,
+    ) -> Batches:
+        """Iterate as `read` does, over lists of records as they come over the wire: the fast way to read much."""
+        query = Query.of(start, stop, local, server, last, since, client, follow=False)
+        return Batches(self._servers, query, self._seconds(timeout_s))
+
+    def follow(
+        self, start: int | Literal["end"] | None = None, *, stop: StopEvent | None = None, local: bool = False,
+        server: int | None = None, last: int | None = None, since: datetime | None = None, client: str | None = None,
+        timeout_s: float | None = None,
+    ) -> Records:
+        """Iterate as `read` does, but wait for more at the end; survives failovers, without a gap or a repeat.
+
+        ``start="end"``: from the LSN that is next when the first record is asked for. ``stop``: an event of trio,
+        asyncio or anyio; the loop ends once it is set, and when the log is closed. Raises `OutOfRange` when the log is
+        trimmed beyond the position, `Unavailable` when no server answers for ``timeout_s``.
+        """
+        return Records(self.follow_batches(
+            start, stop=stop, local=local, server=server, last=last, since=since, client=client, timeout_s=timeout_s,
+        ))
+
+    def follow_batches(
+        self, start: int | Literal["end"] | None = None, *, stop: StopEvent | None = None, local: bool = False,
+        server: int | None = None, last: int | None = None, since: datetime | None = None, client: str | None = None,
+        timeout_s: float | None = None,
+    ) -> Batches:
+        """Iterate as `follow` does, over lists of records as they come over the wire."""
+        query = Query.of(start, None, local, server, last, since, client, follow=True)
+        return Batches(self._servers, query, self._seconds(timeout_s), stop)
+
+    async def last(self, timeout_s: float | None = None) -> Record | None:
+        """The last record that can be read, linearizable; None if there is none. Raises as `read`."""
+        async with self.read(last=1, timeout_s=timeout_s) as records:
+            return await anext(records, None)
+
+    async def end(self, timeout_s: float | None = None) -> int:
+        """The LSN that the next payload gets: linearizable. Raises `Unavailable`."""
+        return await end_lsn(self._servers, self._seconds(timeout_s)) + 1

@@ -19,6 +19,7 @@ from typing import NamedTuple
 from alpo.core.requests import Code
 from alpo.errors import (
     AlpoError,
+    Conflict,
     Fenced,
     NoSpace,
     NotGuaranteed,
@@ -37,6 +38,8 @@ from alpo.wire.requests import AppendRefused
 UNSEEN = frozenset({Code.NOT_LEADER, Code.SERIAL_EXPECTED, Code.OVERLOADED, Code.NOT_READY, Code.NO_SPACE})
 #: Refusals that end the session of the process that is told them.
 ENDS = frozenset({Code.FENCED, Code.DROPPED})
+#: Said of a server to which no conditional append can be sent.
+TOO_OLD_FOR_AFTER = "is of an older release, which knows no conditional appends: upgrade all servers first"
 #: Refusals of a server that does not lead (any more): another is to be asked.
 AWAY = frozenset({Code.NOT_LEADER, Code.LOST_LEADERSHIP})
 
@@ -73,6 +76,8 @@ def _verdict(answer: AppendRefused, serial: int) -> AlpoError:
         return fenced(answer)
     if code == Code.SERIAL_REUSED:
         return SerialReused(f"serial {serial} of {client} is in the log with another payload or epoch")
+    if code == Code.CONFLICT:
+        return Conflict(f"the log's last LSN is {answer.number}, not the one expected", last_lsn=answer.number)
     if code == Code.SKIPPED:
         return Skipped(f"serial {serial} of {client} was skipped")
     if code == Code.SESSION_EXPIRED:

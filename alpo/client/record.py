@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 from alpo.core.entries import DamagedEntry, split_payloads
 from alpo.errors import ProtocolError
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+#: Beginning of the count of milliseconds that entries carry.
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 #: A DATA entry as a page carries it: (id, term, time_ms, client, serial, lsn, count, body).
 PageEntry = tuple[int, int, int, str, int, int, int, bytes]
@@ -69,7 +70,7 @@ def records_of(entries: Iterable[PageEntry], first_lsn: int, last_lsn: int) -> l
     """
     records: list[Record] = []
     for id, term, time_ms, client, serial, lsn, count, body in entries:
-        time = _EPOCH + timedelta(milliseconds=time_ms)
+        time = EPOCH + timedelta(milliseconds=time_ms)
         if count == 1:
             if first_lsn <= lsn <= last_lsn:
                 records.append(Record(lsn, id, term, time, client, serial, body))

@@ -9,8 +9,11 @@ Laws (R21-R24):
 * A serial is given back only when no transmission of it, nor of any later one, can still be taken: the clean tail
   of the line goes back to the queue (`_recall`). So what expires in the queue is surely not in the log
   (`Unavailable`), and what expires in the line is told as unknown and stays there.
-* A request that asks for another serial than the next goes *alone*: nothing is in the line with it.
-* An append that is refused for good while MAYBE holds is told as unknown, never as "not in the log".
+* A request that asks for another serial than the next, or expects an LSN to be the last, goes *alone*: nothing is in
+  the line with it.
+* An append that is refused for good while MAYBE holds is told as unknown, never as "not in the log", unless the refusal
+  speaks of earlier transmissions too. A conflict does, if the log is beyond the LSN expected: the log never goes back,
+  so no late transmission is taken any more, and the serial is free.
 """
 
 from __future__ import annotations
@@ -20,13 +23,14 @@ from collections.abc import Callable
 from copy import copy
 
 from alpo.core.requests import Appended, Code
-from alpo.errors import AlpoError, Closed, Refused, SerialExpected, TooLarge, Unavailable
-from alpo.wire.requests import Append, AppendRefused, ServerHello
+from alpo.errors import AlpoError, Refused, SerialExpected, Unavailable
+from alpo.wire.requests import AFTER_VERSION, Append, AppendAfter, AppendRefused
 
+from .arguments import After
 from .handle import MAYBE, REFUSED, REPORTED, RESOLVED, Handle
-from .payloads import BATCH_BYTES_MAX, PAYLOAD_BYTES_MAX, WINDOW, Item, Parcel, Sizes
-from .pipeline import Line, Outcomes, Queue
-from .reasons import ENDS, UNSEEN, fenced, kind_of, unknown, verdict
+from .payloads import Item
+from .pipeline import Pipeline
+from .reasons import ENDS, TOO_OLD_FOR_AFTER, UNSEEN, code_name, fenced, unknown, verdict
 from .tasks import NEW_EVENT, Event
 
 #: Payload bytes gathered into one frame, and in flight at once (one larger append is always sent).
@@ -34,14 +38,14 @@ RUN_BYTES_MAX = 256 * 1024
 FLIGHT_BYTES_MAX = 4 << 20
 
 
-class Session:
-    """The serials, transmissions and outcomes of one client's appends. ``begin_wait``: what every handle calls when it
-    is first waited for."""
+class Session(Pipeline):
+    """The serials, transmissions and outcomes of one client's appends."""
 
     def __init__(
         self, name: str | None, queue_max: int, queue_bytes_max: int,
         begin_wait: Callable[[], Event] = NEW_EVENT,
     ) -> None:
+        super().__init__(queue_max, queue_bytes_max, begin_wait)
         self.named = name is not None
         self.client = name
         self.epoch = 0
@@ -50,78 +54,12 @@ class Session:
         self.next_serial = 1
         #: True if serials may be given: a named session is open, or a random id was made.
         self.ready = False
-        self.queue = Queue(queue_max, queue_bytes_max)
-        self.line = Line()
-        #: Error that ended the session for good: `Fenced`, `Refused` or `Closed`; None while it takes appends.
-        self.ended: AlpoError | None = None
         #: The code of the last refusal that asks for another try; None once the line is sent again.
         self.stalled: Code | None = None
-        #: The error to tell an append that expires in the queue: why it was never sent.
-        self.reason: AlpoError | None = None
-        #: The time before which no append expires, seconds of the loop's clock.
-        self.soonest_s = math.inf
-        self.outcomes = Outcomes()
-        self._begin_wait = begin_wait
-        self._sizes = Sizes(WINDOW, PAYLOAD_BYTES_MAX, BATCH_BYTES_MAX)
         #: `next_serial` as it was before the append that goes alone; None while none does.
         self._alone_before: int | None = None
         #: True if something was appended under this id, or may have been.
         self._touched = False
-
-    # -- the caller's side ------------------------------------------------------------------------------------
-
-    def append(self, parcel: Parcel, wanted: int, sparse: bool, deadline_s: float) -> Handle:
-        """Queue an append and return its handle. Raises `TooLarge`, `Overloaded` (no room), or what ended the session.
-        """
-        if self.ended is not None:
-            raise copy(self.ended)
-        size = parcel.size
-        if size > self._sizes.sure_bytes:
-            self._sizes.check(parcel)
-        handle = Handle(parcel, wanted, sparse, deadline_s, self._begin_wait)
-        self.queue.add(handle, size)
-        if deadline_s < self.soonest_s:
-            self.soonest_s = deadline_s
-        return handle
-
-    def withdraw(self, handle: Handle) -> None:
-        """Forget an append that nobody waits for any more, if it is still in the queue."""
-        if not handle.done and handle.serial == 0:
-            self.queue.remove(handle)
-            self.outcomes.fail(handle, Unavailable("withdrawn before it was sent"))
-
-    @property
-    def idle(self) -> bool:
-        """True if nothing is queued and nothing unresolved."""
-        return not self.queue.handles and not self.line.handles
-
-    @property
-    def has_more(self) -> bool:
-        """True if something was not sent on this connection."""
-        return bool(self.queue.handles) or self.line.sent < len(self.line.handles)
-
-    @property
-    def told(self) -> bool:
-        """True if every append has been told an outcome, were it "unknown"."""
-        return not self.queue and all(h.done for h in self.line)
-
-    def close(self) -> Exception | None:
-        """End the session and all its appends; returns the first error that nobody was told, or None."""
-        for handle in self.queue.take_all():
-            self.outcomes.fail(handle, Closed("closed before it was sent"))
-        for handle in self.line:
-            if not handle.done:
-                self.outcomes.report(handle, "closed before it was answered")
-        self.line.clear()
-        self.ended = self.ended if isinstance(self.ended, Closed) else Closed("this Log is closed")
-        return self.outcomes.unheard.take_first()
-
-    def leave(self, error: Closed) -> None:
-        """End the session in a forked child: its appends are the parent's."""
-        self.ended = error
-        for handle in [*self.queue.take_all(), *self.line]:
-            handle.leave(copy(error))
-        self.line.clear()
 
     def expire(self, now_s: float) -> None:
         """Tell every append whose deadline has passed: `Unavailable` in the queue, `NotGuaranteed` in the line."""
@@ -137,23 +75,7 @@ class Session:
         waiting = [h.deadline_s for h in self.queue.handles] + [h.deadline_s for h in self.line if not h.done]
         self.soonest_s = min(waiting, default=math.inf)
 
-    def unavailable(self, what: str) -> AlpoError:
-        """The error for what was not done, with the last known reason."""
-        if self.reason is None:
-            return Unavailable(what)
-        return kind_of(self.reason)(f"{what}: {self.reason}")
-
     # -- the session itself -----------------------------------------------------------------------------------
-
-    def limit(self, hello: ServerHello) -> None:
-        """Take a server's limits; queued appends that are over them fail."""
-        self._sizes = Sizes.of(hello)
-        for handle in list(self.queue.handles):
-            try:
-                self._sizes.check(handle.parcel)
-            except TooLarge as error:
-                self.queue.remove(handle)
-                self.outcomes.fail(handle, error)
 
     def begin(self, client: str, epoch: int, last_serial: int) -> None:
         """Begin to give serials, after ``last_serial``: the session is open (R22), or a random id was made."""
@@ -161,22 +83,18 @@ class Session:
         self.next_serial = last_serial + 1
         self._touched, self.ready = False, True
 
-    def refuse_all(self, error: AlpoError) -> None:
-        """Fail all queued appends: the session could not be opened. Later appends try again."""
-        for handle in self.queue.take_all():
-            self.outcomes.fail(handle, copy(error))
-
     # -- sending ----------------------------------------------------------------------------------------------
 
-    def next_append(self) -> Append | None:
+    def next_append(self) -> Append | AppendAfter | None:
         """The next frame's worth to send on this connection; None if there is nothing, or no room in the window."""
-        if self.stalled is not None:
+        if self.stalled is not None or (self._version < AFTER_VERSION and self._waits_for_newer()):
             return None
         if self.line.sent < len(self.line.handles):
             again = self.line.send_again(RUN_BYTES_MAX)
             if again:
-                sparse = self.named and self._alone_before is not None and again[0].sparse
-                return self._frame(again[0].serial, sparse, [h.parcel.item for h in again])
+                if self._alone_before is not None:
+                    return self._alone(again[0])
+                return self._frame(again[0].serial, False, [h.parcel.item for h in again])
         if not self.ready or self._alone_before is not None:
             return None
         while self.queue.handles:
@@ -220,15 +138,20 @@ class Session:
         self.line.sent = len(line)
         return self._frame(first, False, items)
 
-    def _next_alone(self) -> Append | None:
-        """A frame of the queue's head, which wants another serial than the next; None if it needs no sending."""
+    def _next_alone(self) -> Append | AppendAfter | None:
+        """A frame of the queue's head, which wants another serial than the next, or is conditional; None if it needs no
+        sending."""
         handle = self.queue.take()
-        wanted, expected = handle.wanted, self.next_serial
+        expected = self.next_serial
+        conditional = isinstance(handle.wanted, After)
+        wanted = handle.wanted.serial or expected if isinstance(handle.wanted, After) else handle.wanted
         if wanted <= self.opened_last and not handle.sparse:
             handle.finish(None, True)
             return None
-        sparse = handle.sparse and self.named
-        if wanted > expected and not sparse:
+        if conditional and self._version < AFTER_VERSION:
+            self.outcomes.fail(handle, Refused(f"the leader {TOO_OLD_FOR_AFTER}"))
+            return None
+        if wanted > expected and not (handle.sparse and self.named):
             text = f"serial {wanted} is above the next, {expected}"
             self.outcomes.fail(handle, SerialExpected(text, expected=expected))
             return None
@@ -237,7 +160,19 @@ class Session:
         handle.client, handle.serial, handle.epoch = self.client or "", wanted, self.epoch
         self.line.add(handle)
         self.line.sent = 1
-        return self._frame(wanted, sparse, [handle.parcel.item])
+        return self._alone(handle)
+
+    def _alone(self, handle: Handle) -> Append | AppendAfter:
+        """The frame of an append that goes alone."""
+        after, item = handle.wanted, handle.parcel.item
+        if isinstance(after, After):
+            return AppendAfter(handle.client, handle.epoch, handle.serial, False, after.expect_last, item)
+        return self._frame(handle.serial, handle.sparse and self.named, [item])
+
+    def _waits_for_newer(self) -> bool:
+        """True if a conditional append, which an earlier leader may have taken, is unresolved: an older one cannot be
+        asked."""
+        return bool(self.line) and isinstance(self.line[0].wanted, After)
 
     def _frame(self, serial: int, sparse: bool, items: list[Item]) -> Append:
         return Append(self.client or "", self.epoch, serial, sparse, False, items)
@@ -284,6 +219,9 @@ class Session:
             self.stalled = Code(code)
         elif code == Code.SESSION_EXPIRED and not self.named:
             self._expired(answer)
+        elif code == Code.CONFLICT:
+            for handle in handles:
+                self._conflict(handle, answer)
         else:
             taken_over = code in ENDS or (code == Code.SERIAL_REUSED and self._is_new(answer.serial))
             for handle in handles:
@@ -360,6 +298,19 @@ class Session:
         self.next_serial = 1
         self.stalled = None
 
+    def _conflict(self, handle: Handle, answer: AppendRefused) -> None:
+        """Settle a conditional append whose LSN is not the last, and give its serial back. If the log has yet to reach
+        that LSN, an earlier transmission may still be taken: then nothing can follow."""
+        after = handle.wanted
+        if isinstance(after, After) and answer.number > after.expect_last:
+            handle.state &= ~MAYBE
+        in_doubt = handle.state & MAYBE
+        self._refuse(handle, answer)
+        if in_doubt:
+            self._hole(answer)
+        else:
+            self.next_serial = handle.serial
+
     def _hole(self, answer: AppendRefused) -> None:
         """End all unresolved appends after one that can never be right: its serial stays free, and nothing can follow
         it."""
@@ -370,7 +321,8 @@ class Session:
                 self.outcomes.resolve(handle, error)
         self.line.sent = 0
         if self.named:
-            self._end(Refused(f"the session cannot go on after a request that was refused: {answer.detail}"))
+            why = answer.detail or code_name(answer.code)
+            self._end(Refused(f"the session cannot go on after a request that was refused: {why}"))
         else:
             self._start_over()
 

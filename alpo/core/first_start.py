@@ -40,7 +40,8 @@ class FirstStart:
         self.state = state
         self.started = state.status is StartStatus.STARTED
         self.digest = configured_digest(shared.cfg.configured, shared.cfg.settings)
-        self.commanded = shared.cfg.auto_init and len(shared.cfg.configured) > 1 and not shared.cfg.joining
+        alone = len(shared.cfg.configured) == 1
+        self.commanded = shared.cfg.auto_init and not alone and not shared.cfg.joining and not shared.cfg.cluster_wanted
         # Number of the last question. The first one is random, so that no answer to an earlier process's question
         # counts.
         self.number = int(shared.rng.random() * (1 << 40))
@@ -56,6 +57,11 @@ class FirstStart:
     @property
     def others(self) -> list[int]:
         return [c.id for c in self._r.cfg.configured if c.id != self._r.me.id]
+
+    @property
+    def bound(self) -> bool:
+        """True if the configuration names the cluster to take part in: this server founds none."""
+        return bool(self._r.cfg.cluster_wanted)
 
     def boot(self) -> None:
         """Begin after a boot: drop a map that was formed under another configured list or other settings, which may
@@ -89,6 +95,10 @@ class FirstStart:
             detail = "this server was started to join a cluster (--join): add it there, with `alpo member add`"
             if self.others:
                 detail = "this server's directory has lost a store: it waits for those who knew it, and founds nothing"
+            self._r.out.refuse(origin, Code.CANNOT_INIT, detail=detail)
+            return
+        if self.bound:
+            detail = "this server takes part in one cluster alone (`cluster` in its configuration), and founds no other"
             self._r.out.refuse(origin, Code.CANNOT_INIT, detail=detail)
             return
         self.commanded = True
@@ -158,7 +168,9 @@ class FirstStart:
 
     def _advance(self) -> None:
         """Take the next step of the first start if the answers of all others allow it: the map, then the start."""
-        if self.started or self._r.cfg.joining or not self.commanded or len(self._answers) < len(self.others):
+        if self.started or self._r.cfg.joining or self.bound or not self.commanded:
+            return
+        if len(self._answers) < len(self.others):
             return
         if not self._r.out.hard_durable:
             return  # the present map is not on disk yet: no answer counts

@@ -127,10 +127,10 @@ class OperatorRequests:
 
     def _show_settings(self, request: ShowSettings) -> None:
         r = self._r
-        self._serving.answer(SettingsAre(request.origin, r.settings.to_plain()), r.log.last_id, taken=False)
+        self._serving.answer(SettingsAre(request.origin, r.settings.values()), r.log.last_id, taken=False)
 
     def _change_settings(self, request: ChangeSettings) -> None:
-        r, now = self._r, self._r.settings.to_plain()
+        r, now = self._r, self._r.settings.values()
         unknown = [name for name, _, _ in request.changes if name not in now]
         if unknown or not request.changes:
             names = f"no setting {', '.join(unknown)}" if unknown else "no setting is named"
@@ -145,10 +145,12 @@ class OperatorRequests:
         why = setting_rules.problem(wanted)
         if not why and wanted.names_max < min(now["names_max"], r.sessions.names):
             why = f"names_max = {wanted.names_max}: {r.sessions.names} names are open; drop some first"
+        if not why and wanted.has_quotas and not self._serving.all_take_runs():
+            why = "not every member runs a release that knows quotas, or not all are connected: upgrade all first"
         if why:
             return self._refuse(request.origin, Code.INVALID, why)
         entry = self._replication.append_special(Kind.SETTINGS, json_body(**wanted.to_plain()))
-        self._serving.answer_once_guaranteed(SettingsAre(request.origin, wanted.to_plain()), entry.id)
+        self._serving.answer_once_guaranteed(SettingsAre(request.origin, wanted.values()), entry.id)
 
     # -- cursors ----------------------------------------------------------------------------------------
 

@@ -6,7 +6,8 @@ Laws:
 * The read is answered only after a majority has answered a round of heartbeats that began after that, and once our own
   disk holds that id. Rounds are numbered; a late answer to an earlier round proves nothing.
 * One round at a time serves all reads that wait.
-* Operators' requests that only a confirmed leader may answer wait for a round in the same way (`operator_requests`).
+* Operators' requests that only a confirmed leader may answer wait for a round in the same way (`operator_requests`),
+  and so do appends that expect the log to be longer than it is (`serving`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import TypeAlias
 
 from .replication import Replication
 from .requests import (
+    AppendRun,
     ChangeMember,
     ChangeSettings,
     Code,
@@ -35,13 +37,12 @@ from .shared import Shared
 #: Requests that wait for a read round.
 Asking: TypeAlias = (
     ReadIndex | Outcome | ListSessions | ChangeMember | Transfer | ShowSettings | ChangeSettings | SetCursor
-    | DropCursor | ListCursors | Trim
+    | DropCursor | ListCursors | Trim | AppendRun
 )
 
 
 class Reads:
-    """The reads, and operators' requests, that wait for a round, in one reign. ``judge`` takes those requests after
-    it."""
+    """The reads, and other requests, that wait for a round, in one reign. ``judge`` takes those requests after it."""
 
     def __init__(self, shared: Shared, replication: Replication, judge: Callable[[Asking], None]) -> None:
         self._r = shared
@@ -95,4 +96,7 @@ class Reads:
         r = self._r
         waiting = [*self._new, *(self._asked[1] if self._asked else []), *(each for _, each in self._confirmed)]
         for request in waiting:
-            r.out.refuse(request.origin, Code.NOT_LEADER, leader=r.leader_id)
+            if isinstance(request, AppendRun):
+                r.out.refuse_run(request, Code.NOT_LEADER, leader=r.leader_id)
+            else:
+                r.out.refuse(request.origin, Code.NOT_LEADER, leader=r.leader_id)

@@ -12,6 +12,7 @@ from .operator_requests import OperatorRequests
 from .ranks import State
 from .reads import Asking, Reads
 from .replication import Replication
+from .requests import AppendRun
 from .serving import Serving
 from .shared import Shared
 
@@ -25,15 +26,18 @@ class Reign:
         self._r = shared
         self._disks = disks
         self.replication = Replication(shared, damage)
-        self.serving = Serving(shared, disks, self.replication)
         self.reads = Reads(shared, self.replication, self._judge)
+        self.serving = Serving(shared, disks, self.replication, self.reads)
         self.changes = Changes(shared, self.replication, self.serving, self.reads, first_start)
         self.operators = OperatorRequests(
             shared, self.replication, self.serving, self.reads, self.changes, cleaning
         )
 
     def _judge(self, request: Asking) -> None:
-        self.operators.judge(request)
+        if isinstance(request, AppendRun):
+            self.serving.append_confirmed(request)
+        else:
+            self.operators.judge(request)
 
     def tick(self) -> None:
         """Do what is due by time: heartbeats, and stepping down when a majority is silent (R15), which ends the

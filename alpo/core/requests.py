@@ -38,6 +38,7 @@ class Code(IntEnum):
     NOT_READY = 16  # reads: this server is not VOTING, or cannot serve the read now
     NO_SPACE = 17  # no verdict; appends and opens: this transmission was not taken, ``detail`` says which disks
     DROPPED = 18  # verdict: the name was dropped since that epoch; ``number``: the current one (0: it is not open)
+    CONFLICT = 19  # verdict on a conditional append; ``number``: the log's last LSN, which is not the one expected
     CANNOT_CHANGE = 30  # changes of the member list, handovers: ``detail`` says why
     CHANGED = 40  # verdict on a change: what it would change is not as the asker believes; ``detail`` says how it is
     TOO_MANY_CURSORS = 41  # verdict on a new cursor
@@ -71,7 +72,8 @@ class AppendRun(NamedTuple):
 
     ``bodies`` are (count, body) pairs, one for each append, as `Entry` defines them. ``sparse``: the client has
     nothing else in flight, so its single serial may leave serials out. ``by_hand``: a retry of an append that another
-    process sent. ``epoch``: the one that the client opened; 0 for random clients.
+    process sent. ``epoch``: the one that the client opened; 0 for random clients. ``expect_last``: its single append,
+    which is not sparse, is to be taken only if this is the log's last LSN (0: there was never a payload); None: always.
     """
 
     origin: Origin
@@ -81,6 +83,7 @@ class AppendRun(NamedTuple):
     bodies: list[tuple[int, bytes]]
     sparse: bool = False
     by_hand: bool = False
+    expect_last: int | None = None
 
 
 class Appended(NamedTuple):

@@ -6,6 +6,9 @@ Laws:
 * Success and every verdict leave only once the entries that they rest on are guaranteed; replies wait in the order of
   the log.
 * A deposed leader answers LOST_LEADERSHIP to requests that may be in the log, NOT_LEADER only to others (R21).
+* A conditional append is taken only as the payload right behind the one that it expects to be the last. That another
+  one is the last is a verdict. That the log does not reach so far is one only of a leader that a read round confirms: a
+  deposed one may lack what its asker knows of.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from .machine.verdicts import (
     OpenNew,
     Refuse,
 )
+from .reads import Reads
 from .replication import Replication
 from .requests import Appended, AppendRun, Code, Dropped, DropSession, Opened, OpenSession, Origin, Refused, Reply
 from .runs import lsns_of, seal_appends
@@ -41,12 +45,13 @@ class Waiting(NamedTuple):
 class Serving:
     """Clients' requests in one reign, and the replies that wait."""
 
-    def __init__(self, shared: Shared, disks: Disks, replication: Replication) -> None:
+    def __init__(self, shared: Shared, disks: Disks, replication: Replication, reads: Reads) -> None:
         self._r = shared
         self._disks = disks
         self._replication = replication
+        self._reads = reads
         self._waiting: deque[Waiting] = deque()  # ids never decrease
-        #: Bytes of bodies of appends that are not yet guaranteed.
+        #: Bytes of bodies of appends that are not yet guaranteed, or wait for a read round.
         self.inflight_bytes = 0
 
     @property
@@ -56,14 +61,16 @@ class Serving:
 
     # -- appends ----------------------------------------------------------------------------------------
 
-    def append_run(self, run: AppendRun) -> None:
-        """Judge a run of appends (R21), append those that are new, and answer them all, at once or later."""
+    def append_run(self, run: AppendRun, *, confirmed: bool = False) -> None:
+        """Judge a run of appends (R21), append those that are new, and answer them all, at once or later.
+        ``confirmed``: a read round has confirmed this leader since the run came."""
         r = self._r
         if not r.serves:
             return r.not_leader(run)
         for part in r.sessions.judge(run, r.log.last_id + 1, r.guaranteed_id):
             if type(part) is Accept:
-                self._accept(run, part)
+                if run.expect_last is None or self._holds(run, run.expect_last, confirmed):
+                    self._accept(run, part)
             elif type(part) is Duplicate:
                 reply = Appended(run.origin, run.client, part.serial, part.lsns, True)
                 self.answer(reply, part.rests_on, taken=True)
@@ -81,7 +88,7 @@ class Serving:
                 Refused(run.origin, run.client, part.serial, len(part.bodies), Code.NO_SPACE, detail=why_not)
             )
             return
-        together = len(part.bodies) > 1 and self._all_take_runs()
+        together = len(part.bodies) > 1 and self.all_take_runs()
         entries = seal_appends(
             part.bodies, run.client, part.serial, run.epoch, r.log.last_id + 1, r.term,
             self._replication.entry_time_ms(), r.log.next_lsn, together=together,
@@ -97,7 +104,25 @@ class Serving:
             reply = Appended(run.origin, run.client, entry.serial, lsns_of(entry), False)
             self._waiting.append(Waiting(entry.id, reply, True, len(entry.body)))
 
-    def _all_take_runs(self) -> bool:
+    def _holds(self, run: AppendRun, expect_last: int, confirmed: bool) -> bool:
+        """True if a conditional append is to be taken; else it is refused, or judged again after a read round."""
+        last_lsn = self._r.log.next_lsn - 1
+        if expect_last == last_lsn:
+            return True
+        if expect_last > last_lsn and not confirmed:
+            self.inflight_bytes += len(run.bodies[0][1])
+            self._reads.ask(run)
+        else:
+            conflict = Refused(run.origin, run.client, run.serial, 1, Code.CONFLICT, last_lsn)
+            self.answer(conflict, self._r.log.last_id, taken=False)
+        return False
+
+    def append_confirmed(self, run: AppendRun) -> None:
+        """Judge a conditional append that has waited for a read round."""
+        self.inflight_bytes -= len(run.bodies[0][1])
+        self.append_run(run, confirmed=True)
+
+    def all_take_runs(self) -> bool:
         """True if every member's version knows runs: all are connected and say so, or there was a run before (R32)."""
         r = self._r
         return r.sessions.has_runs or all(r.connected.get(member.id) for member in r.members.other_replicas())

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from alpo.client.appender import Appender
+from alpo.client.arguments import After, Place
 from alpo.client.handle import Handle
 from alpo.client.log import Log
 from alpo.client.operator.sessions import ByHand
@@ -54,9 +55,9 @@ class _WatchedAppender(Appender):
         self._keep = keep
 
     def append(
-        self, parcel: Parcel, serial: int | None, sparse: bool, deadline_s: float, awaited: bool = False
+        self, parcel: Parcel, place: Place, sparse: bool, deadline_s: float, awaited: bool = False
     ) -> Handle:
-        handle = super().append(parcel, serial, sparse, deadline_s, awaited)
+        handle = super().append(parcel, place, sparse, deadline_s, awaited)
         self._keep(handle)
         return handle
 
@@ -131,6 +132,9 @@ class Ledger:
         if there != (handle.client, handle.serial, handle.parcel.item):
             place = f"LSN {handle.lsn}, serial {handle.serial}"
             raise Broken("acknowledged", f"{who} was told {place} of {_show(handle.parcel.item)}; there is {there}")
+        if isinstance(handle.wanted, After) and handle.lsn != handle.wanted.expect_last + 1:
+            wanted = f"expected LSN {handle.wanted.expect_last} to be the last"
+            raise Broken("acknowledged", f"an append of {who} that {wanted} was told LSN {handle.lsn}")
 
 
 def _note(handle: Handle, told: _Told) -> None:

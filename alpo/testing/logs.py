@@ -24,6 +24,7 @@ from alpo.client.portal import Portal, SeenFuture
 from alpo.client.reading import Batches, polled
 from alpo.client.record import Record
 from alpo.client.sync import SyncLog
+from alpo.errors import AlpoError
 from alpo_sim.options import SECOND
 
 from .engine import Engine, EngineFuture, EnginePortal, Stay
@@ -128,7 +129,8 @@ class SimulatedHandle(Handle[L_co]):
 
     async def _wait(self) -> L_co:
         handle = self._handle
-        await self._turns.until(lambda: handle.done)
+        if handle.error is None:  # looking counts as being told, as awaiting does
+            await self._turns.until(lambda: handle.done)
         error = handle.error
         if error is not None:
             raise error.with_traceback(None)
@@ -219,6 +221,16 @@ class SimulatedLog(Log):
     async def _run(self, function: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run ``function()`` in the engine's loop; returns its result. Virtual time goes on until it ends."""
         return await self._turns.result(self._engine.spawn(function))
+
+    async def _sleep(self, seconds: float) -> None:
+        await self._run(partial(anyio.sleep, seconds))
+
+    async def _outcome_of(self, handle: Handle) -> int | None | AlpoError:
+        assert isinstance(handle, SimulatedHandle)
+        return await self._run(partial(self._log._outcome_of, handle._handle))
+
+    def _now_s(self) -> float:
+        return self._engine.world.now_us / SECOND
 
     append_nowait = _handing(Log.append_nowait)
     append_batch_nowait = _handing(Log.append_batch_nowait)

@@ -19,6 +19,7 @@ from alpo.core.requests import Code, CursorsAre, ListCursors, ReadAt, ReadIndex,
 from alpo.core.runs import Part, parts
 from alpo.node.await_replicated import behind
 from alpo.node.client_connection import ClientRequests
+from alpo.node.counters import Counters, Elections
 from alpo.node.limits import Limits, frame_bytes
 from alpo.node.pages import Extent, OutOfRange, answer, build_page, extent
 from alpo.node.reads import front
@@ -49,6 +50,7 @@ class ServerEnd:
         self.queued_bytes = 0
         self._world = wire.world
         self._host: Host = self._world.stage.hosts[wire.server]
+        self._counters = Counters(Elections(wire.server))
         self._inbox: deque[bytes] = deque()
         self._frames = FrameReader(HELLO_BYTES_MAX)
         self._client: ClientRequests | None = None
@@ -120,6 +122,14 @@ class ServerEnd:
             self.wire.to_client.send(data)
 
     # -- the driver's part ------------------------------------------------------------------------------
+
+    @property
+    def counters(self) -> Counters:
+        return self._counters
+
+    def clock_s(self) -> float:
+        """The world's time in seconds."""
+        return self._world.now_us / 1e6
 
     def post(self, request: Any, size_bytes: int = 0, /) -> None:
         """Ask the core; the request's origin gets every reply."""

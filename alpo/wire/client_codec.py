@@ -49,10 +49,13 @@ def _items(value: Any) -> list[tuple[int, bytes]]:
         s.refuse("no items")
     if set(map(type, items)) == {bytes}:
         return list(zip(repeat(1), items))
-    return [(1, item) if type(item) is bytes else _batch(item) for item in items]
+    return list(map(_item, items))
 
 
-def _batch(item: Any) -> tuple[int, bytes]:
+def _item(item: Any) -> tuple[int, bytes]:
+    """Check for a payload or a batch; returns a (count, body) pair."""
+    if type(item) is bytes:
+        return 1, item
     if type(item) is not tuple or len(item) != 2 or type(item[1]) is not bytes:
         s.refuse("an item is neither bytes nor a count and bytes")
     count, body = s.positive(item[0]), item[1]
@@ -164,6 +167,7 @@ REQUESTS = (
     Shape(143, r.ReadColumns, (
         s.number, s.number, s.number, s.number, s.number, s.number, s.flag, s.number, s.client_id_or_none,
     )),
+    Shape(136, r.AppendAfter, (s.client_id, s.number, s.positive, s.flag, s.number, _item)),
     Shape(28, q.ChangeMember, (s.number, s.one_of(MemberStep), s.positive, _address, s.signed)),
     Shape(29, q.Transfer, (s.number, s.positive)),
 )
@@ -265,7 +269,7 @@ def decode_hello(body: bytes | memoryview) -> r.Hello | r.Problem:
 
 
 def decode_client(body: bytes | memoryview, version: int = r.VERSION) -> r.ClientRequest:
-    """Decode a client's request; `Append.items` are always (count, body) pairs. Raises `WireError`."""
+    """Decode a client's request; items of appends are always (count, body) pairs. Raises `WireError`."""
     request = _decode(unpack_message(body), _BY_NUMBER_REQUEST[version], "a request")
     if type(request) is r.Append and request.serial + len(request.items) - 1 > s.INT_MAX:
         raise WireError("Append.serial: the serials run past 2**63 - 1")

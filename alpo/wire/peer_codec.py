@@ -20,7 +20,7 @@ from typing import Any
 from alpo.core import messages as m
 from alpo.core.client_ids import CLIENT_BYTES_MAX
 from alpo.core.disk import SessionRow, birth_untold
-from alpo.core.entries import DIGEST_BYTES, DamagedEntry, Entry, is_digest, verify_headers
+from alpo.core.entries import DIGEST_BYTES, DamagedEntry, Entry, Kind, is_digest, verify_headers
 from alpo.core.members import Identity, StartStatus
 
 from . import requests as r
@@ -57,8 +57,8 @@ class ToldProblem(WireError):
         self.problem = problem
 
 
-class TakesNoRuns(WireError):
-    """The message holds a run, and the version of the connection does not know runs (R32)."""
+class TooNewForPeer(WireError):
+    """The message holds a run (R32) or quotas, which the version of the connection does not know."""
 
 
 def _entries(value: Any) -> list[Entry]:
@@ -159,11 +159,11 @@ def encode_envelope(envelope: m.Envelope, entries_blob: bytes | None = None, ver
 
     ``entries_blob``: `encode_entries` of an AppendRequest's entries, if already made.
 
-    Raises `WireError` for a value that cannot be packed, and `TakesNoRuns`; fields are checked only on arrival.
+    Raises `WireError` for a value that cannot be packed, and `TooNewForPeer`; fields are checked only on arrival.
     """
     sender, target, message = envelope.sender, envelope.target, envelope.message
     if version < r.RUNS_VERSION:
-        _require_no_runs(message)
+        _require_known_to_older(message)
     if version == 1:
         message = _as_version_1(message)
     shape = _BY_CLASS[type(message)]
@@ -176,15 +176,22 @@ def encode_envelope(envelope: m.Envelope, entries_blob: bytes | None = None, ver
     return frame(head, _BIN32.pack(0xC6, len(blob)), blob)
 
 
-def _require_no_runs(message: m.Message) -> None:
-    """Raise `TakesNoRuns` if the message holds a run (R32), which older versions do not know."""
+def _require_known_to_older(message: m.Message) -> None:
+    """Raise `TooNewForPeer` if the message holds a run (R32), or quotas, which older versions do not know."""
     digests: Iterable[bytes] = ()
+    settings: list[bytes] = []
     if isinstance(message, m.AppendRequest | m.CopyAnswer):
         digests = [entry.digest for entry in message.entries]
+        settings += [entry.body for entry in message.entries if entry.kind == Kind.SETTINGS]
     elif isinstance(message, m.SnapshotPart):
         digests = [slot[4] for row in message.rows for slot in row.slots]
+        settings.append(message.head.encode())
+    elif isinstance(message, m.StartAnswer):
+        settings.append(message.settings.encode())
     if any(len(digest) > DIGEST_BYTES for digest in digests):
-        raise TakesNoRuns("the log holds runs, which its version does not know: it must be upgraded")
+        raise TooNewForPeer("the log holds runs, which its version does not know: it must be upgraded")
+    if any(b'"quota_' in text for text in settings):
+        raise TooNewForPeer("the log holds quotas, which its version does not know: it must be upgraded")
 
 
 def _as_version_1(message: m.Message) -> Any:

@@ -12,10 +12,11 @@ from typing import Any, NamedTuple, TypeAlias
 
 from alpo.core import requests as q
 
-#: Versions of this protocol: the newest, spoken if both sides know it, the first with runs (R32), and the oldest that
-#: is still understood.
+#: Versions of this protocol: the newest, spoken if both sides know it, the first with runs (R32), the first with
+#: conditional appends, and the oldest that is still understood.
 VERSION = 3
 RUNS_VERSION = 3
+AFTER_VERSION = 3
 OLDEST_VERSION = 1
 
 
@@ -81,6 +82,28 @@ class Append(NamedTuple):
     sparse: bool
     by_hand: bool
     items: list[Any]
+
+
+class AppendAfter(NamedTuple):
+    """A conditional `core.requests.AppendRun` in its encoded form: one append, to be taken only if ``expect_last`` is
+    the log's last LSN. ``item``: as those of `Append`."""
+
+    client: str
+    epoch: int
+    serial: int
+    by_hand: bool
+    expect_last: int
+    item: Any
+
+    @property
+    def items(self) -> list[Any]:
+        """The one item, as `Append` has its items."""
+        return [self.item]
+
+    @property
+    def sparse(self) -> bool:
+        """False: it skips no serials."""
+        return False
 
 
 class AppendRefused(NamedTuple):
@@ -292,7 +315,8 @@ class RequestRefused(NamedTuple):
 
 
 ClientRequest: TypeAlias = (
-    Append | q.Request | Read | ReadColumns | Status | AwaitReplicated | ListEvents | Backup | GiveBack | RangeDigest
+    Append | AppendAfter | q.Request | Read | ReadColumns | Status | AwaitReplicated | ListEvents | Backup | GiveBack
+    | RangeDigest
 )
 ServerReply: TypeAlias = (
     q.Answer | AppendRefused | RequestRefused | Done | Page | ColumnPage | StatusAnswer | Replicated | EventList

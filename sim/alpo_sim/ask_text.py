@@ -143,6 +143,7 @@ def _text(words: Words, word: str) -> str:
 def _write_append(run: requests.AppendRun, names: Names) -> str:
     parts = [names.write(run.client), f"serial={run.serial}"]
     parts += [f"epoch={run.epoch}"] if run.epoch else []
+    parts += [f"expect={run.expect_last}"] if run.expect_last is not None else []
     parts += ["sparse"] if run.sparse else []
     parts += ["by-hand"] if run.by_hand else []
     return " ".join(parts + [_write_body(*body) for body in run.bodies])
@@ -159,7 +160,7 @@ def _write_body(count: int, body: bytes) -> str:
 
 def _read_append(words: Words, names: Names) -> Input:
     client = names.read(words)
-    numbers = words.integer_pairs(("serial", "epoch"), "field of an append")
+    numbers = words.integer_pairs(("serial", "epoch", "expect"), "field of an append")
     if "serial" not in numbers:
         raise words.error("an append needs serial=NUMBER")
     sparse = by_hand = False
@@ -173,7 +174,9 @@ def _read_append(words: Words, names: Names) -> Input:
         bodies.append(_read_body(words))
     if not bodies:
         raise words.error('an append needs payloads: "one", or ("two" "in one batch")')
-    return requests.AppendRun("", client, numbers.get("epoch", 0), numbers["serial"], bodies, sparse, by_hand)
+    return requests.AppendRun(
+        "", client, numbers.get("epoch", 0), numbers["serial"], bodies, sparse, by_hand, numbers.get("expect")
+    )
 
 
 def _read_body(words: Words) -> tuple[int, bytes]:
@@ -241,7 +244,7 @@ def _write_change(x: requests.ChangeSettings, names: Names) -> str:
 
 def _read_change(words: Words, names: Names) -> Input:
     changes = []
-    for name, value in words.pairs(tuple(Settings().to_plain()), "setting"):
+    for name, value in words.pairs(tuple(Settings().values()), "setting"):
         old, colon, wanted = value.partition(":")
         if not colon:
             raise words.error(f"{name} must be OLD:NEW, not {value!r}")

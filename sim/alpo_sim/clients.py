@@ -71,6 +71,16 @@ class Clients:
             return head + b"x" * self.rng.randint(60 << 10, 140 << 10)
         return head + b"x" * int(self.rng.random() ** 4 * self.load.payload_bytes_max)
 
+    @property
+    def last_lsn(self) -> int:
+        """The last LSN that is guaranteed."""
+        log = self.cluster.history.log.guaranteed
+        return log[-1].lsn + log[-1].count - 1 if log else 0
+
+    def some_last_lsn(self) -> int:
+        """An LSN that a client may take for the last; mostly it is."""
+        return max(0, self.last_lsn + self.rng.choice((0, 0, 0, 0, 0, 0, -1, 1, 2)))
+
     # -- the network ------------------------------------------------------------------------------------
 
     def send(self, server: int, request: Input) -> None:

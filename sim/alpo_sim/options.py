@@ -51,6 +51,7 @@ class Load:
     #: Most appends that a client makes at once, to be sent in one frame; retries group them anew.
     frame: int = 1
     large: float = 0.0  # the part of such frames whose payloads are large: more than one run may hold
+    conditional: float = 0.0  # the part of appends, of a client with none in flight, that expect an LSN to be the last
     same_name: float = 0.3  # the part of new named writers that take a name in use
     quits: float = 0.005  # the probability that a writer dies before a request
     alike: bool = False  # all payloads are equal
@@ -118,7 +119,7 @@ class Options:
             "priorities": tuple(rng.randrange(3) for _ in range(size)) if rng.random() < 0.3 else (),
             "auto_init": size > 1 and rng.random() < 0.9,
             "network": _overtaking(_network(rng), seed),
-            "load": replace(_load(rng, size), keepers=_keepers(seed), **_frames(seed)),
+            "load": replace(_load(rng, size), keepers=_keepers(seed), conditional=_conditional(seed), **_frames(seed)),
             "settings": _settings(rng),
             "limits": _limits(rng) + _parts(seed),
             "fault_every_us": rng.choice((500, 1000, 2000, 4000)) * MS,
@@ -184,6 +185,11 @@ def _frames(seed: int) -> dict[str, Any]:
     """Draw the size of frames, and rarely large appends. Again a generator of its own."""
     rng = random.Random(f"frames {seed}")
     return {"frame": rng.choice((1, 4, 16)), "large": 0.01 if rng.random() < 0.1 else 0.0}
+
+
+def _conditional(seed: int) -> float:
+    """Draw how often clients append conditionally: in every third world. Again a generator of its own."""
+    return random.Random(f"conditional {seed}").choice((0.0, 0.0, 0.3))
 
 
 def _older_us(seed: int, drawn: dict[str, Any]) -> int:

@@ -7,7 +7,6 @@ serial never has two payloads. `HandRetry` breaks the last law on purpose.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from alpo.core.client_ids import created_ms, random_client
 from alpo.core.entries import join_payloads
@@ -16,16 +15,10 @@ from alpo.core.requests import Appended, AppendRun, Code, Opened, OpenSession, R
 from .broken import Broken
 from .clients import NOT_LEADER, Actor, Clients
 from .host import WALL_ZERO_MS
+from .ops import Op, consecutive
 from .options import MS, SECOND
 
 RUN_MAX = 16
-
-
-class Op(NamedTuple):
-    """Append that is not yet resolved; ``body``: (count, joined payloads)."""
-
-    serial: int
-    body: tuple[int, bytes]
 
 
 class Writer(Actor):
@@ -45,6 +38,7 @@ class Writer(Actor):
         self.queue: list[Op] = []
         self._sent_at_us = 0
         self._resends = 0
+        self._conflicted = 0  # number of the latest request when a serial was last given back
         self.after(clients.pause_us(), self._work)
         self.after(clients.load.retry_us, self._watch)
 
@@ -68,7 +62,10 @@ class Writer(Actor):
         if rng.random() < clients.load.quits:
             self._quit()
             return
-        if self.open and len(self.queue) < (1 if self.sparse else clients.load.depth):
+        if self._appends_after():
+            self.queue.append(self._make(False)._replace(expect=clients.some_last_lsn()))
+            self._send(self.queue)
+        elif self.open and not self._alone and len(self.queue) < (1 if self.sparse else clients.load.depth):
             if self.sparse and rng.random() < 0.2:
                 self.next_serial += rng.randint(1, 3)
             several = clients.load.frame > 1 and not self.sparse and rng.random() < 0.5
@@ -77,9 +74,20 @@ class Writer(Actor):
             waiting = self.queue[-RUN_MAX:]
             self.queue += ops
             # What waits for an answer and what is new, in one frame: parts of it may be in runs already (R32).
-            again = several and rng.random() < 0.3 and _consecutive(waiting + ops)
+            again = several and rng.random() < 0.3 and consecutive(waiting + ops)
             self._send(waiting + ops if again else ops)
         self.after(clients.pause_us(), self._work)
+
+    @property
+    def _alone(self) -> bool:
+        """True if a conditional append is unresolved: nothing follows it before it is."""
+        return bool(self.queue) and self.queue[0].expect is not None
+
+    def _appends_after(self) -> bool:
+        """True if the next append is to be conditional."""
+        part = self.clients.load.conditional
+        free = self.open and not self.queue and not self.sparse
+        return free and part > 0 and self.clients.rng.random() < part
 
     def _make(self, large: bool) -> Op:
         """The next append."""
@@ -90,7 +98,10 @@ class Writer(Actor):
 
     def _send(self, ops: list[Op]) -> None:
         self._sent_at_us = self.clients.cluster.now_us
-        run = AppendRun(self.origin(), self.client, self.epoch, ops[0].serial, [op.body for op in ops], self.sparse)
+        bodies = [op.body for op in ops]
+        run = AppendRun(
+            self.origin(), self.client, self.epoch, ops[0].serial, bodies, self.sparse, expect_last=ops[0].expect
+        )
         self.clients.send(self.server, run)
 
     def resend(self) -> None:
@@ -98,7 +109,7 @@ class Writer(Actor):
         where clients send several at once, in frames grouped anew."""
         if not self.dead and self.open and self.queue:
             ops = self.queue[:RUN_MAX]
-            ops = ops if _consecutive(ops) else ops[:1]
+            ops = ops if consecutive(ops) else ops[:1]
             rng, regroups = self.clients.rng, self.clients.load.frame > 1
             while ops:
                 size = rng.randint(1, len(ops)) if regroups and rng.random() < 0.5 else len(ops)
@@ -143,8 +154,8 @@ class Writer(Actor):
     # -- answers ----------------------------------------------------------------------------------------
 
     def heard(self, server: int, reply: Reply) -> None:
-        if self.dead:
-            return
+        if self.dead or reply.origin[1] <= self._conflicted:  # type: ignore[index]
+            return  # after a conflict its serial is another append's: a late answer to the former one says nothing
         if isinstance(reply, Appended):
             done = range(reply.serial, reply.serial + len(reply.lsns))
             self._resolve(done)
@@ -170,10 +181,23 @@ class Writer(Actor):
             self.fenced(reply)
         elif code is Code.SESSION_EXPIRED:
             self.expired(reply)
+        elif code is Code.CONFLICT:
+            self._conflict(reply)
         elif code is Code.NO_SPACE:
             self._soon()
         elif code is not Code.OVERLOADED:
             raise Broken("ready", f"{self} was refused {code.name}")
+
+    def _conflict(self, reply: Refused) -> None:
+        """Give back the serial of a conditional append. Where a copy of it may be taken yet, the process ends."""
+        op = next((op for op in self.queue if op.serial == reply.serial), None)
+        if op is None or op.expect is None:
+            return
+        self.queue.clear()
+        self.next_serial = op.serial
+        self._conflicted = self._asked
+        if reply.number < op.expect:
+            self._quit()
 
     def _given_up(self, reply: Refused) -> None:
         if not self.sparse and reply.code is not Code.TOO_OLD and reply.serial >= self._first_serial():
@@ -312,7 +336,7 @@ class HandRetry(Writer):
         op = of.queue[0]
         other_text = clients.rng.random() < 0.2
         self.queue = [Op(op.serial, (1, clients.payload())) if other_text else op]
-        if clients.load.frame > 1 and _consecutive(of.queue[:RUN_MAX]):
+        if clients.load.frame > 1 and consecutive(of.queue[:RUN_MAX]):
             self._retry_more(of.queue[: clients.rng.randint(1, RUN_MAX)], other_text)
         self._tries = 0
         self.resend()
@@ -322,7 +346,7 @@ class HandRetry(Writer):
         rng, at = self.clients.rng, self.clients.rng.randrange(len(ops))
         self.queue = list(ops)
         if other_text:
-            serial, (count, body) = ops[at]
+            serial, (count, body), _ = ops[at]
             other = (count, body[:-1] + bytes([body[-1] ^ 1])) if rng.random() < 0.5 else (1, self.clients.payload())
             self.queue[at] = Op(serial, other)
 
@@ -335,8 +359,10 @@ class HandRetry(Writer):
         if self._tries > 20 or self.clients.closing:
             self.dead = True  # a person gives up
             return
-        body = [op.body for op in ops]
-        run = AppendRun(self.origin(), self.client, self.epoch, ops[0].serial, body, by_hand=True)
+        bodies, expect = [op.body for op in ops], ops[0].expect
+        run = AppendRun(
+            self.origin(), self.client, self.epoch, ops[0].serial, bodies, by_hand=True, expect_last=expect
+        )
         self.clients.send(self.server, run)
 
     def _refused(self, reply: Refused) -> None:
@@ -344,11 +370,6 @@ class HandRetry(Writer):
             super()._refused(reply)
         else:
             self.dead = True
-
-
-def _consecutive(ops: list[Op]) -> bool:
-    """True if the serials of ``ops`` leave none out."""
-    return not ops or ops[-1].serial - ops[0].serial == len(ops) - 1
 
 
 def names(clients: Clients) -> list[str]:

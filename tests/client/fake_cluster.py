@@ -33,7 +33,8 @@ CUT = "cut"  # the connection goes before it is taken
 TAKE_CUT = "take cut"  # taken, the connection goes before the answer
 
 Verdict = str | Code
-Script = Callable[["FakeServer", r.Append], Verdict]
+Appends = r.Append | r.AppendAfter
+Script = Callable[["FakeServer", Appends], Verdict]
 
 
 @dataclass
@@ -66,7 +67,7 @@ class FakeCluster:
         self.sessions: dict[str, FakeSession] = {}
         self.script: Script = lambda server, append: TAKE
         #: Every append and open that reached a server, in order: (server id, request).
-        self.appends: list[tuple[int, r.Append]] = []
+        self.appends: list[tuple[int, Appends]] = []
         self.opens: list[tuple[int, q.OpenSession]] = []
         self.reads: list[tuple[int, r.Read]] = []
         self.trims: list[tuple[int, q.Trim]] = []
@@ -104,7 +105,7 @@ class FakeCluster:
         self.grown = anyio.Event()
         return lsn
 
-    def judge(self, append: r.Append, serial: int, count: int, body: bytes) -> q.Appended | r.AppendRefused:
+    def judge(self, append: Appends, serial: int, count: int, body: bytes) -> q.Appended | r.AppendRefused:
         """R21 for one item."""
         random = append.client.startswith("~")
         if random:
@@ -126,6 +127,8 @@ class FakeCluster:
             return refusal(append, serial, Code.SKIPPED if serial > oldest else Code.TOO_OLD, 0)
         if serial != session.last + 1 and not append.sparse:
             return refusal(append, serial, Code.SERIAL_EXPECTED, session.last + 1)
+        if isinstance(append, r.AppendAfter) and append.expect_last != self.last_lsn:
+            return refusal(append, serial, Code.CONFLICT, self.last_lsn)
         lsn = self.append(append.client, serial, append.epoch, count, body)
         return q.Appended(None, append.client, serial, [lsn], False)
 
@@ -239,7 +242,7 @@ class FakeServer:
 
     def _answers(self, request: r.ClientRequest) -> list[Any]:
         c = self.cluster
-        if isinstance(request, r.Append):
+        if isinstance(request, r.Append | r.AppendAfter):
             return self._append(request)
         leads, number = c.leader == self.id, cast(int, request[0])
         if isinstance(request, r.Status):
@@ -287,7 +290,7 @@ class FakeServer:
     def _address(self, id: int) -> str:
         return self.cluster.servers[id].address if id else ""
 
-    def _append(self, request: r.Append) -> list[Any]:
+    def _append(self, request: Appends) -> list[Any]:
         c = self.cluster
         c.appends.append((self.id, request))
         verdict = (self.script or c.script)(self, request)
@@ -345,7 +348,7 @@ class _Cut(Exception):
     """The test wants this connection gone."""
 
 
-def refusal(append: r.Append, serial: int, code: Code, number: int) -> r.AppendRefused:
+def refusal(append: Appends, serial: int, code: Code, number: int) -> r.AppendRefused:
     return r.AppendRefused(append.client, serial, 1, code, number, 0, "", "")
 
 

@@ -20,6 +20,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "NotGuaranteed": {"client": "billing", "serial": 7, "epoch": 3, "too_old": True},
     "Fenced": {"epoch": 9},
     "SerialExpected": {"expected": 4},
+    "Conflict": {"last_lsn": 6},
     "OutOfRange": {"first_lsn": 5, "last_lsn": 8},
     "NotEverywhere": {"lsn": 12, "behind": (2, 3)},
 }

@@ -6,19 +6,22 @@ Whatever happens, what the session says of an append must agree with the log, no
 from __future__ import annotations
 
 from collections import deque
+from contextlib import suppress
 from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from alpo.client.arguments import After
 from alpo.client.handle import Handle
 from alpo.client.payloads import single
 from alpo.client.session import Session
 from alpo.core.requests import Appended, Code
-from alpo.errors import AlpoError, NotGuaranteed, Overloaded, Unavailable
-from alpo.wire.requests import Append, AppendRefused, ServerHello
+from alpo.errors import AlpoError, Conflict, NotGuaranteed, Overloaded, Unavailable
+from alpo.wire.requests import VERSION, Append, AppendAfter, AppendRefused, ServerHello
 
+OTHER = "~another client"
 AWAY = (Code.NOT_LEADER, Code.LOST_LEADERSHIP)
 
 
@@ -30,7 +33,7 @@ class Cluster:
         self.last: dict[str, int] = {}
         self.ended: list[str] = []
 
-    def take(self, client: str, serial: int, payload: bytes) -> Appended | AppendRefused:
+    def take(self, client: str, serial: int, payload: bytes, expect_last: int | None) -> Appended | AppendRefused:
         if client in self.ended:
             return AppendRefused(client, serial, 1, Code.SESSION_EXPIRED, 0, 0, "", "")
         last = self.last.setdefault(client, 0)
@@ -40,6 +43,8 @@ class Cluster:
             return Appended(None, client, serial, [self.lsn(client, serial)], True)
         if serial != last + 1:
             return AppendRefused(client, serial, 1, Code.SERIAL_EXPECTED, last + 1, 0, "", "")
+        if expect_last is not None and expect_last != len(self.log):
+            return AppendRefused(client, serial, 1, Code.CONFLICT, len(self.log), 0, "", "")
         self.last[client] = serial
         self.log.append((client, serial, payload))
         return Appended(None, client, serial, [len(self.log)], False)
@@ -55,16 +60,16 @@ class Appends(RuleBasedStateMachine):
         super().__init__()
         self.cluster = Cluster()
         self.session = Session(None, 50, 1 << 20)
-        self.session.limit(ServerHello(1, b"", 1, 0, 0, 1000, 1000, 5, 1, ()))
+        self.session.limit(ServerHello(VERSION, b"", 1, 0, 0, 1000, 1000, 5, 1, ()))
         self.connected = False
         self.ids = 0
         self.now_s = 0.0
         self.handles: list[Handle] = []
         #: Frames of the present connection that wait to be read, answers that wait to be heard.
-        self.frames: deque[Append] = deque()
+        self.frames: deque[Append | AppendAfter] = deque()
         self.answers: deque[Any] = deque()
         #: Frames of lost connections.
-        self.ghosts: list[Append] = []
+        self.ghosts: list[Append | AppendAfter] = []
 
     # -- what the appender does ---------------------------------------------------------------------------------
 
@@ -97,8 +102,11 @@ class Appends(RuleBasedStateMachine):
                 self.session.rewind()
         self.pump()
 
-    def read_frame(self, frame: Append) -> list[Any]:
-        return [self.cluster.take(frame.client, frame.serial + n, item) for n, item in enumerate(frame.items)]
+    def read_frame(self, frame: Append | AppendAfter) -> list[Any]:
+        expect_last = frame.expect_last if isinstance(frame, AppendAfter) else None
+        return [
+            self.cluster.take(frame.client, frame.serial + n, item, expect_last) for n, item in enumerate(frame.items)
+        ]
 
     # -- what happens -------------------------------------------------------------------------------------------
 
@@ -115,6 +123,17 @@ class Appends(RuleBasedStateMachine):
             except Overloaded:
                 return
         self.pump()
+
+    @rule(beyond=st.sampled_from([-1, 0, 0, 0, 1, 2]), timeout_s=st.sampled_from([1.0, 5.0]))
+    def append_after(self, beyond: int, timeout_s: float) -> None:
+        payload, after = single(b"%d" % len(self.handles)), After(max(0, len(self.cluster.log) + beyond), 0)
+        with suppress(Overloaded):
+            self.handles.append(self.session.append(payload, after, False, self.now_s + timeout_s))
+        self.pump()
+
+    @rule(count=st.integers(1, 2))
+    def another_client_appends(self, count: int) -> None:
+        self.cluster.log += [(OTHER, 0, b"")] * count
 
     @precondition(lambda self: not self.connected)
     @rule()
@@ -179,13 +198,18 @@ class Appends(RuleBasedStateMachine):
     @invariant()
     def agrees_with_the_log(self) -> None:
         payloads = [payload for _, _, payload in self.cluster.log]
-        assert len(payloads) == len(set(payloads)), "appended twice"
-        order = [int(payload) for payload in payloads]
+        mine = [payload for client, _, payload in self.cluster.log if client != OTHER]
+        assert len(mine) == len(set(mine)), "appended twice"
+        order = [int(payload) for payload in mine if not self.in_doubt(self.handles[int(payload)])]
         assert order == sorted(order), "out of order"
         for n, handle in enumerate(self.handles):
             payload = b"%d" % n
             if handle.done and handle.lsn is not None:
                 assert payloads[handle.lsn - 1] == payload
+                assert not isinstance(handle.wanted, After) or handle.lsn == handle.wanted.expect_last + 1
+            elif isinstance(handle.error, Conflict):
+                assert isinstance(handle.wanted, After) and handle.error.last_lsn != handle.wanted.expect_last
+                assert payload not in payloads, "told of a conflict, yet in the log"
             elif handle.done and not isinstance(handle.error, NotGuaranteed):
                 assert payload not in payloads, f"told {handle.error!r}, yet in the log"
         assert len(self.session.line) <= 5
@@ -193,6 +217,11 @@ class Appends(RuleBasedStateMachine):
         assert self.session.queue.bytes == sum(h.parcel.size for h in self.session.queue.handles)
         serials = [h.serial for h in self.session.line]
         assert serials == list(range(self.session.next_serial - len(serials), self.session.next_serial))
+
+    @staticmethod
+    def in_doubt(handle: Handle) -> bool:
+        """True if nobody can tell any more: what comes late under an id that was given up may be behind later ones."""
+        return isinstance(handle.error, NotGuaranteed) and handle.error.too_old
 
     def teardown(self) -> None:
         """The network heals: everything is settled, and late frames change nothing."""

@@ -102,7 +102,7 @@ def test_the_typed_program_uses_every_public_name() -> None:
     assert set(testing.__all__) - {"Broken", "Stuck"} - found == set()
     for kind, inside in (
         (alpo.Log, INSIDE), (alpo.SyncLog, set()), (alpo.Records, {"aclose"}), (alpo.Batches, set()),
-        (alpo.Handle, {"fail", "finish", "leave", "state", "unheard"}), (alpo.Record, {"count", "index"}),
+        (alpo.Handle, {"fail", "finish", "last_word", "leave", "state", "unheard"}), (alpo.Record, {"count", "index"}),
     ):
         assert public(kind).keys() - inside - found == set(), kind
 

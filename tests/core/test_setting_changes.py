@@ -13,7 +13,7 @@ from alpo.core import settings as setting_rules
 from alpo.core.requests import ChangeSettings, Code, OpenSession, Refused, SettingsAre, ShowSettings
 from alpo.core.settings import Settings
 
-DEFAULT = Settings().to_plain()
+DEFAULT = Settings().values()
 
 
 def ask(cluster: Cluster, request: Any) -> Any:
@@ -32,7 +32,7 @@ def test_a_change_takes_effect_on_all_servers_and_survives_a_restart() -> None:
     assert ask(cluster, ShowSettings("before")) == SettingsAre("before", DEFAULT)
     wanted = {**DEFAULT, "window": 2048, "window_total": 4096}
     assert change(cluster, "set", window=(1024, 2048), window_total=(200_000, 4096)) == SettingsAre("set", wanted)
-    assert [r.settings.to_plain() for r in cluster.replicas] == [wanted] * 3
+    assert [r.settings.values() for r in cluster.replicas] == [wanted] * 3
     for id in cluster.hosts:
         cluster.crash(id)
     for id in cluster.hosts:
@@ -123,3 +123,21 @@ def test_a_change_that_is_expunged_is_undone() -> None:
 def test_the_defaults_can_be() -> None:
     assert setting_rules.problem(Settings()) == ""
     assert set(setting_rules.BOUNDS) == set(DEFAULT)
+
+
+def test_quotas_are_for_releases_that_know_them_and_are_written_only_if_there_are_any() -> None:
+    assert "quota_appends_per_s" not in Settings().to_plain()
+    assert Settings.from_plain(Settings().to_plain()) == Settings()
+    with pytest.raises(ValueError, match="positive"):
+        Settings.from_plain({"window": 0})
+    cluster = Cluster()
+    leader = cluster.elect()
+    follower = next(r for r in cluster.replicas if r is not leader)
+    leader.connected[follower.me.id] = False  # its release knows neither runs nor quotas
+    refused = change(cluster, "one", quota_appends_per_s=(0, 5))
+    assert isinstance(refused, Refused) and "upgrade all first" in refused.detail
+    assert isinstance(change(cluster, "two", window=(1024, 512)), SettingsAre)
+    leader.connected[follower.me.id] = True
+    assert change(cluster, "three", quota_appends_per_s=(0, 5)).values["quota_appends_per_s"] == 5
+    assert [r.settings.quota_appends_per_s for r in cluster.replicas] == [5] * 3
+    assert change(cluster, "four", quota_appends_per_s=(5, 0)).values == {**DEFAULT, "window": 512}

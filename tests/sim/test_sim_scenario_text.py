@@ -35,7 +35,7 @@ bodies = st.lists(st.binary(max_size=12), min_size=1, max_size=3).map(lambda eac
 requests = st.one_of(
     st.builds(
         AppendRun, parties, clients, numbers, st.integers(-1, 2**63 - 1), st.lists(bodies, min_size=1, max_size=3),
-        st.booleans(), st.booleans(),
+        st.booleans(), st.booleans(), st.none() | st.integers(0, 2**63 - 1),
     ),
     st.builds(OpenSession, parties, clients, st.integers(-1, 99), st.binary(max_size=16)),
     st.builds(DropSession, parties, clients, st.integers(-1, 99)),

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import alpo
+from alpo.client.arguments import After
 from alpo.core.entries import Entry, Kind, seal
 from alpo.core.runs import seal_appends
 from alpo.testing import Broken
@@ -32,8 +33,11 @@ def run(*bodies: bytes) -> Entry:
 class Told:
     """What of a `Handle` the ledger looks at."""
 
-    def __init__(self, body: bytes, serial: int, lsn: int | None = None, error: Exception | None = None) -> None:
+    def __init__(
+        self, body: bytes, serial: int, lsn: int | None = None, error: Exception | None = None, wanted: int | After = 0
+    ) -> None:
         self.client, self.serial, self.lsn, self._error, self.done = "x", serial, lsn, error, True
+        self.wanted = wanted
         self.parcel = type("Parcel", (), {"item": body})
 
 
@@ -44,6 +48,9 @@ UNKNOWN = alpo.NotGuaranteed("?", client="x", serial=1, epoch=0)
     ("told", "log", "broken"),
     [
         ([Told(b"a", 1, 1)], [entry(1, 1, b"a")], ""),
+        ([Told(b"a", 1, 1, wanted=After(0, 0))], [entry(1, 1, b"a")], ""),
+        ([Told(b"a", 1, 1, wanted=After(1, 0))], [entry(1, 1, b"a")], "acknowledged"),
+        ([Told(b"a", 1, None, alpo.Conflict("no", last_lsn=3))], [entry(1, 1, b"a")], "exactly once"),
         ([Told(b"a", 1, 1)], [], "acknowledged"),
         ([Told(b"a", 1, 1)], [entry(1, 1, b"b")], "acknowledged"),
         ([Told(b"a", 1, 1)], [entry(1, 1, b"a"), entry(2, 2, b"a")], "exactly once"),

@@ -21,7 +21,7 @@ from alpo.core.messages import Envelope, SnapshotPart, StartAnswer
 from alpo.core.ranks import State
 from alpo.core.ready import Ready
 from alpo.core.replica import Replica
-from alpo.core.requests import Appended
+from alpo.core.requests import Appended, AppendRun, Code, Refused
 from alpo.core.runs import RUN_BYTES_MAX
 from alpo.storage.memory import MemoryStore
 from alpo_sim.host import Host
@@ -274,3 +274,36 @@ def test_faults_are_aimed_at_what_has_just_begun() -> None:
         assert run_world(world).ok
         aimed += sum(world.faults.counts.values())
     assert aimed > 5
+
+
+class Conditional(Watcher):
+    """Counts conditional appends that are answered: taken, refused, and refused because their LSN is yet to come."""
+
+    def __init__(self, world: World) -> None:
+        self.taken = self.beyond = self.ahead = 0
+        self._expected: dict[object, int] = {}
+        world.stage.watchers.append(self)
+
+    def stepped(self, host: Host, inputs: Sequence[Input], ready: Ready) -> None:
+        for each in inputs:
+            if isinstance(each, AppendRun) and each.expect_last is not None:
+                self._expected[each.origin] = each.expect_last
+        for reply in ready.replies:
+            expected = self._expected.get(reply.origin)
+            if expected is not None and isinstance(reply, Appended):
+                self.taken += 1
+            elif expected is not None and isinstance(reply, Refused) and reply.code is Code.CONFLICT:
+                self.beyond += reply.number > expected
+                self.ahead += reply.number < expected
+
+
+def test_conditional_appends_are_taken_and_refused() -> None:
+    worlds = []
+    for seed in range(4):
+        drawn = Options.draw(seed, servers=3, seconds=10)
+        world = World(replace(drawn, load=replace(drawn.load, conditional=0.5, writers=4)))
+        worlds.append(Conditional(world))
+        assert run_world(world).ok
+    for what in ("taken", "beyond", "ahead"):
+        assert sum(getattr(each, what) > 0 for each in worlds) >= 2, what
+    assert {Options.draw(seed).load.conditional > 0 for seed in range(20)} == {False, True}

@@ -56,6 +56,9 @@ FIELDS: dict[tuple[type, str], st.SearchStrategy[Any]] = {
     (r.Append, "client"): names,
     (r.Append, "serial"): st.integers(1, 2**62),
     (r.Append, "items"): st.lists(payloads, min_size=1, max_size=6),
+    (r.AppendAfter, "client"): names,
+    (r.AppendAfter, "serial"): st.integers(1, 2**63 - 1),
+    (r.AppendAfter, "item"): payloads,
     (q.OpenSession, "name"): names,
     (q.OpenSession, "nonce"): ids16,
     (q.DropSession, "name"): names,
@@ -181,6 +184,7 @@ def test_hellos(cls: type, data: st.DataObject) -> None:
 def test_requests(cls: type, data: st.DataObject) -> None:
     message = data.draw(of_class(cls))
     wanted = message._replace(items=[(1, item) for item in message.items]) if cls is r.Append else message
+    wanted = message._replace(item=(1, message.item)) if cls is r.AppendAfter else wanted
     got = codec.decode_client(through_a_frame(codec.encode(message)))
     assert got == wanted and type(got) is cls
 
@@ -190,6 +194,14 @@ def test_appends_with_batches(items: list[Any]) -> None:
     request = codec.decode_client(through_a_frame(codec.encode(r.Append("c", 0, 1, False, False, items))))
     assert isinstance(request, r.Append)
     assert request.items == [item if isinstance(item, tuple) else (1, item) for item in items]
+
+
+@given(payloads | batches, ints)
+def test_a_conditional_append_of_a_payload_or_a_batch(item: Any, expect_last: int) -> None:
+    request = codec.decode_client(through_a_frame(codec.encode(r.AppendAfter("c", 0, 1, True, expect_last, item))))
+    assert isinstance(request, r.AppendAfter)
+    assert request.items == [item if isinstance(item, tuple) else (1, item)] and not request.sparse
+    assert (request.by_hand, request.expect_last) == (True, expect_last)
 
 
 @pytest.mark.parametrize("cls", REPLIES, ids=lambda cls: cls.__name__)

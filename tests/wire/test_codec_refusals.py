@@ -24,7 +24,7 @@ from alpo.core.entries import (
     verify_header,
     verify_headers,
 )
-from alpo.core.members import Identity
+from alpo.core.members import Identity, StartStatus
 from alpo.core.requests import Code
 from alpo.wire import codec
 from alpo.wire import requests as r
@@ -33,6 +33,7 @@ from alpo.wire.packing import unpack_list
 
 ME, OTHER = Identity(1, b"a" * 16), Identity(2, b"b" * 16)
 APPEND = (16, "client", 0, 1, False, False)
+AFTER = (136, "client", 0, 1, False)
 APPEND_REQUEST = (70, b"e" * 16, 1, b"a" * 16, 2, b"b" * 16, 3, 6, 2, 6, 5, 11)
 
 
@@ -117,6 +118,13 @@ def refused(decode: Callable[[bytes], Any], body: bytes, text: str) -> None:
         (append((2**62, join_payloads([b"x", b"y"]))), "a batch ends early"),
         (append((2, join_payloads([b"x", b"y"]) + b"z")), "bytes left over"),
         (append((2, b"\x00\x00\x00\x00\x09\x00\x00\x00short")), "a batch"),
+        (body_of(*AFTER, -1, b"x"), "AppendAfter.expect_last: not an integer from 0"),
+        (body_of(*AFTER, 1, [b"x"]), "AppendAfter.item: an item is neither bytes nor a count"),
+        (body_of(*AFTER, 1, "text"), "AppendAfter.item: an item is neither bytes nor a count"),
+        (body_of(*AFTER, 1, [0, b""]), "AppendAfter.item: not an integer from 1"),
+        (body_of(*AFTER, 1, [2, b"x"]), "AppendAfter.item: a batch ends early"),
+        (body_of(*AFTER, 1, b"x", b"y"), "AppendAfter has 6 fields, not 7"),
+        (body_of(136, "client", 0, 0, False, 1, b"x"), "AppendAfter.serial: not an integer from 1"),
         (body_of(16, "client", 0, 0, False, False, msgpack.packb([b"x"])), "Append.serial: not an integer from 1"),
         (body_of(16, "client", 0, 2**63 - 1, False, False, msgpack.packb([b"x", b"y"])), "past 2"),
     ],
@@ -330,7 +338,7 @@ def test_largest_tells_payloads_from_batches() -> None:
 @pytest.mark.parametrize("message", PEERS_3, ids=lambda message: type(message).__name__)
 @pytest.mark.parametrize("version", range(r.OLDEST_VERSION, r.RUNS_VERSION))
 def test_no_run_is_sent_to_whoever_does_not_know_runs(message: m.Message, version: int) -> None:
-    with pytest.raises(codec.TakesNoRuns, match="must be upgraded"):
+    with pytest.raises(codec.TooNewForPeer, match="must be upgraded"):
         codec.encode_envelope(m.Envelope(b"e" * 16, ME, OTHER, message), version=version)
 
 
@@ -347,3 +355,20 @@ def test_an_old_reader_of_columns_gets_small_pages() -> None:
     for version, most in [(r.RUNS_VERSION - 1, 256 << 10), (r.RUNS_VERSION, 1 << 22)]:
         request = codec.decode_client(codec.encode(asked, version)[HEADER_BYTES:], version)
         assert isinstance(request, r.ReadColumns) and request.bytes_max == most
+
+
+_QUOTAS = '{"quota_appends_per_s":5,"window":9}'
+
+
+@pytest.mark.parametrize("message", [
+    m.AppendRequest(3, 6, 2, 6, 5, 11, [seal(7, 3, int(Kind.SETTINGS), 1_000, 5, _QUOTAS.encode())]),
+    m.CopyAnswer(7, 3, [seal(7, 3, int(Kind.SETTINGS), 1_000, 5, _QUOTAS.encode())]),
+    m.SnapshotPart(3, 1, 0, 2, f'{{"settings":{_QUOTAS}}}', ()),
+    m.StartAnswer(1, StartStatus.STARTED, b"d" * 16, (ME, OTHER), b"e" * 16, "[]", _QUOTAS),
+], ids=lambda message: type(message).__name__)
+def test_no_quota_is_sent_to_whoever_does_not_know_quotas(message: m.Message) -> None:
+    envelope = m.Envelope(b"e" * 16, ME, OTHER, message)
+    for version in range(r.OLDEST_VERSION, r.RUNS_VERSION):
+        with pytest.raises(codec.TooNewForPeer, match="holds quotas"):
+            codec.encode_envelope(envelope, version=version)
+    assert codec.encode_envelope(envelope)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -65,8 +66,8 @@ class Events(NamedTuple):
 
 
 @dataclass
-class _Account:
-    """The account of one server. ``ahead_ms``: by how much its clock is before ours, give or take ``error_ms``;
+class Account:
+    """The events that one server told. ``ahead_ms``: by how much its clock is before ours, give or take ``error_ms``;
     ``problem``: the reason why its events are not complete, or ""."""
 
     id: int = 0
@@ -83,41 +84,55 @@ async def gather(servers: Servers, since: datetime | None, timeout_s: float) -> 
         need_datetime(since=since)
     since_ms = 0 if since is None else int(since.timestamp() * 1000)
     members = await members_of(servers, min(timeout_s, STATUS_S))
-    accounts = [_Account() for _ in members]
+    accounts = [Account() for _ in members]
     async with anyio.create_task_group() as tasks:
         for (_, address), account in zip(members, accounts, strict=True):
             tasks.start_soon(_ask, servers, address, account, since_ms, timeout_s)
-    shifts = _shifts([account for account in accounts if account.rows])
-    events = [
-        _event(account.id, row, shifts.get(account.id, 0)) for account in accounts for row in account.rows
-    ]
+    events = merged(accounts)
     silent = [
         Silent(id, address, account.problem)
         for (id, address), account in zip(members, accounts, strict=True) if account.problem
     ]
     told = [event for event in events if event.time_ms >= since_ms]
-    return Events(sorted(told, key=lambda event: event[:3]), silent)
+    return Events(told, silent)
 
 
-async def _ask(servers: Servers, address: str, account: _Account, since_ms: int, timeout_s: float) -> None:
+async def newest(connection: Connection, count: int) -> Account:
+    """The newest events of one server, at most `PAGE`. Raises `Lost`."""
+    account = Account()
+    account.problem = await _read(connection, account, 0, count, 1)
+    return account
+
+
+def merged(accounts: Iterable[Account]) -> list[ServerEvent]:
+    """The events of all servers in time order, by the median clock."""
+    telling = [account for account in accounts if account.rows]
+    shifts = _shifts(telling)
+    events = (_event(account.id, row, shifts.get(account.id, 0)) for account in telling for row in account.rows)
+    return sorted(events, key=lambda event: event[:3])
+
+
+async def _ask(servers: Servers, address: str, account: Account, since_ms: int, timeout_s: float) -> None:
     """Fill one server's account."""
     connection: Connection | None = None
     with anyio.move_on_after(timeout_s):
         try:
             connection = await servers.dial(address, timeout_s)
-            account.problem = await _read(connection, account, since_ms)
+            account.problem = await _read(connection, account, since_ms, PAGE, PAGES_MAX)
         except Lost as lost:
             account.problem = str(lost)
     if connection is not None:
         servers.drop(connection)
 
 
-async def _read(connection: Connection, account: _Account, since_ms: int) -> str:
+async def _read(
+    connection: Connection, account: Account, since_ms: int, count: int, pages: int
+) -> str:
     """Read one server's events page by page, newest first; returns "" once all are there, else what is the matter."""
     before = 0
-    for page in range(PAGES_MAX):
+    for page in range(pages):
         asked_s, asked_ms = anyio.current_time(), time.time() * 1000
-        answer = await connection.ask(partial(ListEvents, before=before, count=PAGE))
+        answer = await connection.ask(partial(ListEvents, before=before, count=count))
         if not isinstance(answer, EventList):
             return answer.detail if isinstance(answer, RequestRefused) and answer.detail else "it keeps no events"
         if page == 0:
@@ -132,7 +147,7 @@ async def _read(connection: Connection, account: _Account, since_ms: int) -> str
     return ""
 
 
-def _shifts(accounts: list[_Account]) -> dict[int, int]:
+def _shifts(accounts: list[Account]) -> dict[int, int]:
     """Server id -> ms by which its times are to be shifted back, for the servers whose clock is surely off."""
     if not accounts:
         return {}

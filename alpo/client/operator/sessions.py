@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
-from alpo.client.arguments import need_int, need_str
+from alpo.client.arguments import need_int, need_str, place_of
 from alpo.client.connection import Connection
 from alpo.client.opening import Opening, nonces
 from alpo.client.payloads import Parcel, Payload, batch
-from alpo.client.reasons import UNSEEN, unknown, verdict
+from alpo.client.reasons import TOO_OLD_FOR_AFTER, UNSEEN, unknown, verdict
 from alpo.client.servers import Servers
 from alpo.core import requests as q
 from alpo.core.client_ids import CLIENT_BYTES_MAX, is_random
@@ -140,7 +140,8 @@ async def outcome(servers: Servers, client: str, serial: int, epoch: int | None,
 
 
 async def append_by_hand(
-    servers: Servers, payloads: Iterable[Payload], client: str, serial: int, epoch: int | None, timeout_s: float
+    servers: Servers, payloads: Iterable[Payload], client: str, serial: int, epoch: int | None,
+    expect_last: int | None, timeout_s: float,
 ) -> ByHand:
     """Send, once more, what may have been sent as (``client``, ``serial``, ``epoch``); several payloads as one batch.
 
@@ -148,7 +149,8 @@ async def append_by_hand(
     `Log.append`; `NotGuaranteed` names the epoch to retry with.
     """
     check_named(client, serial, epoch)
-    retry = _ByHand(servers, batch(payloads), client, serial, 0 if is_random(client) else epoch)
+    place_of(serial, expect_last)
+    retry = _ByHand(servers, batch(payloads), client, serial, 0 if is_random(client) else epoch, expect_last)
     try:
         return await at_leader(servers, retry.attempt, timeout_s)
     except (Unavailable, Overloaded, NoSpace) as error:
@@ -168,13 +170,16 @@ def check_named(client: str, serial: int, epoch: int | None) -> None:
 class _ByHand:
     """One retry by hand, over as many connections as it takes. ``maybe``: an earlier try may have been appended."""
 
-    def __init__(self, servers: Servers, parcel: Parcel, client: str, serial: int, epoch: int | None) -> None:
+    def __init__(
+        self, servers: Servers, parcel: Parcel, client: str, serial: int, epoch: int | None, expect_last: int | None
+    ) -> None:
         self.maybe = False
         self._servers = servers
         self._parcel = parcel
         self._client = client
         self._serial = serial
         self._epoch = epoch
+        self._expect_last = expect_last
         self._opening = Opening(client, nonces(servers.rng))
 
     def unknown(self, text: str) -> NotGuaranteed:
@@ -213,7 +218,12 @@ class _ByHand:
         raise unwelcome(self._servers, answer)
 
     async def _send(self, connection: Connection) -> q.Appended | w.AppendRefused:
-        request = w.Append(self._client, self._epoch or 0, self._serial, False, True, [self._parcel.item])
+        epoch, item, expect_last = self._epoch or 0, self._parcel.item, self._expect_last
+        request: w.Append | w.AppendAfter = w.Append(self._client, epoch, self._serial, False, True, [item])
+        if expect_last is not None:
+            if connection.version < w.AFTER_VERSION:
+                raise Refused(f"{connection.address} {TOO_OLD_FOR_AFTER}")
+            request = w.AppendAfter(self._client, epoch, self._serial, True, expect_last, item)
         before, self.maybe = self.maybe, True
         connection.send(request)
         await connection.drain()
@@ -228,8 +238,12 @@ class _ByHand:
         """The error to raise for a refusal: `Again`, or the error of its verdict."""
         if answer.code in UNSEEN or answer.code == Code.LOST_LEADERSHIP:
             return Again(reason_of(self._servers, answer))
-        # The append was sent before, by the process whose append is retried; after a drop nobody can tell of that.
-        return verdict(answer, self._serial, self._epoch or 0, self.maybe or answer.code == Code.DROPPED)
+        # The append was sent before, by the process whose append is retried. Of that, nobody can tell after a drop; and
+        # where the log has yet to reach the LSN expected, it may still be appended.
+        maybe = self.maybe or answer.code == Code.DROPPED
+        if answer.code == Code.CONFLICT and self._expect_last is not None:
+            maybe = answer.number < self._expect_last
+        return verdict(answer, self._serial, self._epoch or 0, maybe)
 
 
 def _not_known_yet(connection: Connection, answer: w.RequestRefused | w.AppendRefused) -> bool:

@@ -30,6 +30,8 @@ class Settings(TypedDict):
     names_max: int
     payload_bytes_max: int
     batch_bytes_max: int
+    quota_appends_per_s: int
+    quota_bytes_per_s: int
 
 
 #: The one setting that users know by another name, in another unit, than the core.

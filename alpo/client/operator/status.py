@@ -65,6 +65,13 @@ class MemberStatus(_Known, total=False):
     clock_ahead_ms: float
     clock_error_ms: float
     clients: int
+    slowed: list[str]
+    up_s: int
+    payloads_per_s: int | None
+    append_p50_ms: float | None
+    append_p99_ms: float | None
+    failures_tolerable: int | None
+    wal_bytes: int
     commits: int
     commit_ms: float
     fsync_samples: int
@@ -134,16 +141,23 @@ async def _status_of(servers: Servers, address: str, row: dict[str, Any], timeou
     with anyio.move_on_after(timeout_s):
         try:
             connection = await servers.dial(address, timeout_s)
-            asked_s, asked_ms = anyio.current_time(), time.time() * 1000
-            answer = await connection.ask(Status)
-            if isinstance(answer, StatusAnswer):
-                row.update(answer.fields)
-                row["reachable"] = True
-                error_ms = (anyio.current_time() - asked_s) * 500
-                if type(row.get("time_ms")) is int:
-                    row["clock_ahead_ms"] = round(row["time_ms"] - asked_ms - error_ms, 1)
-                    row["clock_error_ms"] = round(error_ms, 1)
+            row.update(await account(connection))
         except Lost as lost:
             row["problem"] = str(lost)
     if connection is not None:
         servers.drop(connection)
+
+
+async def account(connection: Connection) -> dict[str, Any]:
+    """The account that a server gives of itself, with how far its clock is ahead of ours; {} if it gives none. Raises
+    `Lost`."""
+    asked_s, asked_ms = anyio.current_time(), time.time() * 1000
+    answer = await connection.ask(Status)
+    if not isinstance(answer, StatusAnswer):
+        return {}
+    told = {**answer.fields, "reachable": True}
+    error_ms = (anyio.current_time() - asked_s) * 500
+    if type(told.get("time_ms")) is int:
+        told["clock_ahead_ms"] = round(told["time_ms"] - asked_ms - error_ms, 1)
+        told["clock_error_ms"] = round(error_ms, 1)
+    return told

@@ -70,13 +70,15 @@ class History:
     """Account of what was `asked`, `replied` and `guaranteed`; each of these methods raises `Broken`.
 
     ``log``: the one log; ``model``: its session table, None where an exhaustive search does without; ``settings``: of
-    the first start. ``acknowledged``, ``reads``: how many appends and reads were answered.
+    the first start. ``acknowledged``, ``reads``, ``conflicts``: how many appends and reads were answered, and how many
+    conditional appends refused.
     """
 
     def __init__(self, log: OneLog, model: ModelTable | None = None, settings: Settings | None = None) -> None:
         self.log = log
         self.table = model
         self.acknowledged = 0
+        self.conflicts = 0
         self.reads = 0
         self.outcomes = OutcomeHistory()
         self.state = StateHistory()
@@ -86,6 +88,10 @@ class History:
         self._first_floor: dict[Sent, int] = {}  # -> the floor when first sent
         self._times_sent: dict[Sent, int] = {}
         self._runs: dict[Origin, list[Sent]] = {}
+        #: Origin of a conditional append -> the LSN expected to be the last, and the floor when it was first asked.
+        self._expected: dict[Origin, tuple[int, int]] = {}
+        #: -> each LSN that a transmission expected to be the last (None: any), and if the log was told to be beyond it.
+        self._conditions: dict[Sent, dict[int | None, bool]] = {}
         self._reading: dict[Origin, int] = {}
         #: Origin of an operator's request -> the floor when it was first asked.
         self.floors: dict[Origin, int] = {}
@@ -135,6 +141,11 @@ class History:
         if what in self._refused_for_good:
             code = self._refused_for_good[what]
             raise Broken("refused for good", f"entry {entry.id} was refused {code.name} before: {what[:3]}")
+        beyond = self._conditions[what]
+        if None not in beyond and lsn - 1 not in beyond:
+            raise Broken("nothing invented", f"entry {entry.id} at LSN {lsn} was not sent to be there: {what[:3]}")
+        if None not in beyond and beyond[lsn - 1]:
+            raise Broken("refused for good", f"entry {entry.id} was refused CONFLICT before: {what[:3]}")
         if what.serial <= self._last_serial.get(what.client, 0):
             last = self._last_serial[what.client]
             raise Broken("exactly once", f"entry {entry.id}: {what.client} serial {what.serial} after {last}")
@@ -173,9 +184,12 @@ class History:
                 for at, body in enumerate(request.bodies)
             ]
             self._runs[request.origin] = run
+            if request.expect_last is not None:
+                self._expected.setdefault(request.origin, (request.expect_last, self._floor_id))
             for what in run:
                 self._times_sent[what] = self._times_sent.get(what, 0) + 1
                 self._first_floor.setdefault(what, self._floor_id)
+                self._conditions.setdefault(what, {}).setdefault(request.expect_last, False)
         elif isinstance(request, ReadIndex):
             self._reading[request.origin] = self._floor_id
         elif isinstance(request, Outcome):
@@ -287,6 +301,8 @@ class History:
                 self._never_taken[what] = self._never_taken.get(what, 0) + 1
             elif reply.code is Code.FENCED:
                 self._check_fenced(what, reply)
+            elif reply.code is Code.CONFLICT:
+                self._replied_conflict(what, reply)
             if reply.code is Code.DROPPED and self.table is not None:
                 session = self.table.sessions.get(what.client)
                 if what.client not in self._dropped and what.client in self._epochs:
@@ -298,6 +314,29 @@ class History:
                 if what in self._place:
                     raise Broken("refused for good", f"{what[:3]} was refused {reply.code.name}, and is in the log")
                 self._refused_for_good[what] = reply.code
+
+    def _replied_conflict(self, what: Sent, reply: Refused) -> None:
+        """Check a conflict, and note what it says of this and, if the log is beyond the LSN expected, of all
+        transmissions."""
+        expected, floor_id = self._expected[reply.origin]
+        known_lsn, last_lsn = self._last_lsn(floor_id), self._last_lsn(len(self.log.guaranteed))
+        self.conflicts += 1
+        if reply.number > last_lsn or reply.number == expected:
+            raise Broken("refused for good", f"{what[:3]}, which expects LSN {expected} to be the last, was told that "
+                         f"{reply.number} is; guaranteed are LSNs up to {last_lsn}")
+        if reply.number > expected:
+            if self._place.get(what, (0, 0))[1] == expected + 1:
+                raise Broken("refused for good", f"{what[:3]} was refused CONFLICT, and is in the log")
+            self._conditions[what][expected] = True
+            return
+        self._never_taken[what] = self._never_taken.get(what, 0) + 1
+        if reply.number < known_lsn:
+            raise Broken("linearizable", f"{what[:3]}, which expects LSN {expected} to be the last, was told that "
+                         f"{reply.number} is; LSN {known_lsn} was known before it was asked")
+
+    def _last_lsn(self, id: int) -> int:
+        """The last LSN of the one log as of entry ``id``."""
+        return self.log.guaranteed[id - 1].lsn + self.log.guaranteed[id - 1].count - 1 if id else 0
 
     def _check_forgotten(self, what: Sent, code: Code, table: ModelTable) -> None:
         """Check a refusal that says that an append, or a session, is no longer remembered."""

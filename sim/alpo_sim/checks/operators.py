@@ -73,7 +73,7 @@ class StateHistory:
 
     def begin(self, settings: Settings) -> None:
         """Set the settings of the first start."""
-        self._versions = [_Version(0, settings.to_plain())]
+        self._versions = [_Version(0, settings.values())]
 
     def guaranteed(self, entry: Entry) -> None:
         """Take the next entry of the one log. Raises `Broken`."""
@@ -81,7 +81,7 @@ class StateHistory:
             self._guaranteed_cursor(entry)
         if entry.kind != _SETTINGS:
             return
-        before, after = self._versions[-1].values, parse_body(entry)
+        before, after = self._versions[-1].values, Settings.from_plain(parse_body(entry)).values()
         if not any(_makes(changes, before, after) for changes in self._wanted):
             raise Broken("settings", f"entry {entry.id} makes {after} of {before}, which nobody asked for")
         self._versions.append(_Version(entry.id, after))

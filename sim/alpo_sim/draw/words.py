@@ -175,6 +175,7 @@ def asked(request: inputs.Input) -> str:
 _ASKED: dict[type, Callable[[Any], str]] = {
     requests.AppendRun: lambda x: (
         f"client {who(x.client)} asks to append its {serial_words(x.serial, len(x.bodies))}"
+        + ("" if x.expect_last is None else f", if LSN {x.expect_last} is the last")
     ),
     requests.OpenSession: lambda x: f"client {who(x.name)} asks to open its session, replacing epoch {x.replaces}",
     requests.DropSession: lambda x: f"an operator asks to drop the session of {who(x.name)}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..options import MS, SECOND
-from ..writers import NamedWriter
+from ..writers import NamedWriter, RandomWriter
 from .planned import Repeated
 
 
@@ -119,6 +119,24 @@ def astray(w: Repeated) -> Iterator[int]:
                 actor.server = old
             elif actor.server == old:
                 actor.server = others[0]
+
+
+def behind(w: Repeated) -> Iterator[int]:
+    """The plan `slow_zombie`, but once the others have a longer log, only new clients ask the old leader."""
+    old, *others = w.cast()
+    term, zombie = w.term(old), w.stage.hosts[old].running
+    yield from w.waits(lambda: zombie.guaranteed_id == zombie.last_id)
+    w.set_clock(old, 0.2, 0)
+    w.alone(old)
+    last_lsn = zombie.log.next_lsn - 1
+    while w.leads(old, term - 1):
+        longer = w.clients.last_lsn > last_lsn + 1
+        for actor in w.clients.actors:
+            if longer and isinstance(actor, RandomWriter) and actor.next_serial == 1 and not actor.sparse:
+                actor.server = old
+            elif actor.server == old:
+                actor.server = others[0]
+        yield MS
 
 
 def lost_own_copy(w: Repeated) -> Iterator[int]:

@@ -78,7 +78,7 @@ RUNS = (
     Mutation(
         "P94", "R32", "a leader makes runs although a member does not take them",
         "a member of an older version takes no entries any more",
-        (edit(Serving, "_all_take_runs", ("r.sessions.has_runs or ", "True or ")),),
+        (edit(Serving, "all_take_runs", ("r.sessions.has_runs or ", "True or ")),),
         world(load=FRAMES, older_us=8 * SECOND), ("older versions",),
     ),
     Mutation(

@@ -16,9 +16,9 @@ from alpo.core.requests import OpenSession
 from alpo.core.serving import Serving
 from alpo.core.settings import Settings
 
-from ..options import SECOND
+from ..options import MS, SECOND, Load
 from ..writers import NamedWriter
-from .fault_plans import astray, long_suffix, slow_zombie
+from .fault_plans import astray, behind, long_suffix, slow_zombie
 from .mutation import Mutation, edit, swap
 from .planned import repeated
 from .worlds import CROWD, LATE, LATER, NARROW, NEW_NAMES, READING, SAVING, planned, world
@@ -39,6 +39,8 @@ def _says(what: str, condition: str) -> tuple[str, str]:
     return "if rests_on <= r.guaranteed_id and", f"if {condition} or rests_on <= r.guaranteed_id and"
 
 
+#: Load of many writers of one name each, most of whose appends are conditional.
+CONDITIONAL = Load(6, 1, 20 * MS, 8, 20, False, 300 * MS, copied=0.2, same_name=0.0, conditional=0.8)
 _READABLE = "min(self.guaranteed_id, self.log.stable_id)"
 
 SESSIONS = (
@@ -165,6 +167,41 @@ SESSIONS = (
             "run.epoch != current",
         )),),
         world(settings=Settings(window=2), load=CROWD), ("refused for good",),
+    ),
+    Mutation(
+        "P96", "R21", "a conditional append is compared with the last LSN that is guaranteed",
+        "of two that expect the same LSN both are appended",
+        (edit(Serving, "_holds", (
+            "last_lsn = self._r.log.next_lsn - 1",
+            "last = self._r.log.entry(self._r.guaranteed_id)\n"
+            "    last_lsn = last.lsn + last.count - 1 if last else self._r.log.next_lsn - 1",
+        )),),
+        world(load=CONDITIONAL), ("nothing invented",),
+    ),
+    Mutation(
+        "P97", "R21", "a conflict is told before the entries that it rests on are guaranteed",
+        "an append is refused for good because of another that is expunged, and is appended by the next leader",
+        (edit(Serving, "_holds", (
+            "self.answer(conflict, self._r.log.last_id, taken=False)", "self._r.out.reply(conflict)",
+        )),),
+        world(load=CONDITIONAL, faults=("isolate", "pause", "cut", "crash")), ("refused for good",),
+    ),
+    Mutation(
+        "P98", "R21", "a leader that no read round has confirmed says that the log does not reach so far",
+        "a deposed leader refuses an append that expects what its client was told of",
+        (edit(Serving, "_holds", (" and not confirmed", " and False")),),
+        planned(load=replace(CONDITIONAL, quits=0.2, conditional=1.0)), ("linearizable",), makes=repeated(behind),
+    ),
+    Mutation(
+        "P99", "R21", "the condition of an append is judged before its serial",
+        "a retry of an append that is in the log is refused for good",
+        (edit(Serving, "append_run", (
+            "    for part in",
+            "    if run.expect_last is not None and not self._holds(run, run.expect_last, confirmed):\n"
+            "        return\n"
+            "    for part in",
+        )),),
+        world(load=CONDITIONAL), ("refused for good", "linearizable"),
     ),
     Mutation(
         "P20", "R21", "a deposed leader says NOT_LEADER of what it had appended",
