@@ -12,6 +12,7 @@ from ._version import __version__
 from .errors import (
     AlpoError,
     Closed,
+    Conflict,
     Fenced,
     NoSpace,
     NotEverywhere,
@@ -44,11 +45,11 @@ if TYPE_CHECKING:
     from .tls import Tls
 
 __all__ = [
-    "AlpoError", "Batches", "ByHand", "Closed", "CursorInfo", "Events", "Fenced", "FileSpace", "Handle", "Leadership",
-    "Log", "MemberInfo", "MemberStatus", "NoSpace", "NotEverywhere", "NotGuaranteed", "OutOfRange", "Outcome",
-    "Overloaded", "PeerStatus", "ProtocolError", "Record", "Records", "Refused", "SerialExpected", "SerialReused",
-    "ServerEvent", "SessionExpired", "SessionInfo", "Settings", "Silent", "Skipped", "StopEvent", "SyncLog",
-    "SyncStopEvent", "Tls", "TooLarge", "Unavailable", "__version__", "connect", "connect_sync",
+    "AlpoError", "Batches", "ByHand", "Closed", "Conflict", "CursorInfo", "Events", "Fenced", "FileSpace", "Handle",
+    "Leadership", "Log", "MemberInfo", "MemberStatus", "NoSpace", "NotEverywhere", "NotGuaranteed", "OutOfRange",
+    "Outcome", "Overloaded", "PeerStatus", "ProtocolError", "Record", "Records", "Refused", "SerialExpected",
+    "SerialReused", "ServerEvent", "SessionExpired", "SessionInfo", "Settings", "Silent", "Skipped", "StopEvent",
+    "SyncLog", "SyncStopEvent", "Tls", "TooLarge", "Unavailable", "__version__", "connect", "connect_sync",
 ]
 
 #: Name -> module, imported when first asked for: a server, above all its core, does without the

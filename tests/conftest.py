@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import os
+import signal
 import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -25,6 +26,10 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 _PRINTING = ("BUILD_NUMBER", "CI", "COLUMNS", "FORCE_COLOR", "GITHUB_ACTIONS", "LINES", "NO_COLOR", "PYTEST_ADDOPTS")
 for _name in [name for name in os.environ if name in _PRINTING or name.startswith("ALPO_")]:
     del os.environ[_name]
+
+# A shell starts jobs in the background with SIGINT ignored, and what ignores a signal hands that on to its children.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 #: Folders whose tests take longest, so that no worker is left with one of them at the end.
 _FIRST = ("spark", "docs", "cluster", "upgrade", "cli", "sim", "node")

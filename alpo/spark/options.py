@@ -33,7 +33,8 @@ WRITER_PREFIX = "spark:"
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """Options of a read. ``starting``, ``ending``: an LSN, `EARLIEST` or `LATEST`; ``ending`` is included.
+    """Options of a read. ``starting``, ``ending``: an LSN, `EARLIEST` or `LATEST`; ``ending`` is included. ``state``:
+    read not the payloads, but the state that they make up to ``as_of``, an LSN or `LATEST`.
 
     ``read_from``: "any", "leader" or a server's id. Times in seconds; 0 and None: not restricted.
     """
@@ -55,6 +56,8 @@ class ReadOptions:
     read_from: str = "any"
     timeout_s: float = 30.0
     tls: Tls | None = None
+    state: bool = False
+    as_of: int | str = LATEST
 
     @staticmethod
     def of(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
@@ -68,6 +71,7 @@ class ReadOptions:
                 "say where to read: option servers (HOST:PORT,HOST:PORT,…) or option path (a data directory or a "
                 "backup), one of them, with option archivePath or without; or archivePath alone"
             )
+        state = _state(options, streaming)
         since_ms = options.take("startingTimestamp", _time_ms, None)
         if since_ms is not None and options.given("startingLsn"):
             raise SourceError("only one of startingLsn and startingTimestamp can say where to begin")
@@ -98,8 +102,31 @@ class ReadOptions:
             fail_on_data_loss=options.take("failOnDataLoss", _flag, True),
             read_from=options.take("readFrom", _read_from, "any"),
             timeout_s=options.take("timeout", _seconds, 30.0),
-            tls=options.tls(),
+            tls=options.tls(), state=state, as_of=options.take("asOfLsn", _end, end),
         )
+
+
+def wants_state(given: Mapping[str, str]) -> bool:
+    """True if these options ask for a state, not for payloads. Raises `SourceError`."""
+    return _Given(given).take("state", _flag, False)
+
+
+def _state(options: _Given, streaming: bool) -> bool:
+    """True if a state is to be read, and nothing else is asked for. Raises `SourceError`."""
+    if not options.take("state", _flag, False):
+        if options.given("asOfLsn"):
+            raise SourceError("asOfLsn is for reading a state (option state=true); payloads have endingLsn")
+        return False
+    if streaming:
+        raise SourceError("a state is read as of one LSN: state=true is for spark.read, not for readStream")
+    for name in ("startingLsn", "startingTimestamp", "startingTimestampStrategy", "endingLsn", "recordsPerPartition"):
+        if options.given(name):
+            raise SourceError(
+                f"option {name} is for reading payloads: a state is made of all of them, up to option asOfLsn"
+            )
+    if not options.take("failOnDataLoss", _flag, True):
+        raise SourceError("failOnDataLoss=false does not go with state=true: a state with losses would be a wrong one")
+    return True
 
 
 @dataclass(frozen=True)

@@ -92,6 +92,15 @@ def span_of(options: ReadOptions, origin: Origin) -> tuple[Extent, int, int]:
     return extent, what_is_left(options, origin, extent, first, last), last
 
 
+def end_of(options: ReadOptions, origin: Origin, extent: Extent) -> int:
+    """The LSN as of which a state is to be read. Raises `SourceError`."""
+    last = extent.next_lsn - 1
+    lsn = last if options.as_of == LATEST else int(options.as_of)
+    if lsn > last:
+        raise SourceError(f"{origin.where} ends at LSN {last}, and asOfLsn is {lsn}")
+    return lsn
+
+
 def what_is_left(options: ReadOptions, origin: Origin, extent: Extent, first: int, last: int) -> int:
     """``first``, or the first LSN that still exists if losses are allowed. Raises `DataLoss`."""
     if first >= extent.first_lsn or first > last:

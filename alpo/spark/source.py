@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from .columns import DDL, TYPES
-from .options import ReadOptions, WriteOptions
-from .origin import Origin, SourceError
+from . import columns, states
+from .options import ReadOptions, WriteOptions, wants_state
+from .origin import Extent, Origin, SourceError
 from .ranges import Range, cut
-from .reading import origin_of, pinned, rows_of, span_of
+from .reading import end_of, origin_of, pinned, rows_of, span_of
 from .sink import LogStreamWriter, LogWriter
 from .stream import LogStreamReader
 
@@ -26,12 +26,21 @@ class LogPartition(InputPartition):
     range: Range
 
 
-def columns_of(schema: StructType) -> list[str]:
+@dataclass
+class StatePartition(InputPartition):
+    """The state as of ``lsn``, and the origin to fold it from."""
+
+    origin: Origin
+    extent: Extent
+    lsn: int
+
+
+def columns_of(schema: StructType, types: Mapping[str, str] = columns.TYPES) -> list[str]:
     """Names of the columns that the user wants. Raises `SourceError` for an unknown one, or one of another type."""
     for field in schema.fields:
-        wanted = TYPES.get(field.name)
+        wanted = types.get(field.name)
         if wanted is None:
-            raise SourceError(f"there is no column {field.name}: the columns are {', '.join(TYPES)}")
+            raise SourceError(f"there is no column {field.name}: the columns are {', '.join(types)}")
         if field.dataType.simpleString() != wanted:
             raise SourceError(f"column {field.name} is a {wanted}, not a {field.dataType.simpleString()}")
     return [field.name for field in schema.fields]
@@ -46,10 +55,13 @@ class AlpoDataSource(DataSource):
         return "alpo"
 
     def schema(self) -> str:
-        return DDL
+        return states.DDL if wants_state(self.options) else columns.DDL
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return LogReader(ReadOptions.of(self.options, streaming=False), columns_of(schema))
+        options = ReadOptions.of(self.options, streaming=False)
+        if options.state:
+            return StateReader(options, columns_of(schema, states.TYPES))
+        return LogReader(options, columns_of(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> LogWriter:
         return LogWriter(WriteOptions.of(self.options, streaming=False), schema, overwrite)
@@ -79,3 +91,23 @@ class LogReader(DataSourceReader):
             yield from rows_of(
                 partition.origin, partition.range, self._columns, self._options.fail_on_data_loss
             )
+
+
+class StateReader(DataSourceReader):
+    """A read of the state as of an LSN, fixed when it is planned. The fold is sequential: one task does it."""
+
+    def __init__(self, options: ReadOptions, columns: Sequence[str]) -> None:
+        self._options = options
+        self._columns = columns
+
+    def partitions(self) -> Sequence[InputPartition]:
+        origin = origin_of(self._options)
+        extent = origin.extent()
+        return [StatePartition(pinned(origin, extent.cluster), extent, end_of(self._options, origin, extent))]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if isinstance(partition, StatePartition):
+            from .folded import state_at  # and `alpo.state` with it: few workers need it
+
+            state = state_at(partition.origin, partition.extent, partition.lsn)
+            yield from states.batches_of(state, self._columns)

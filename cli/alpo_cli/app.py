@@ -10,6 +10,7 @@ from .frame import App, Entry, lazy
 from .options import Ca, Cert, ConfigFile, Json, Key, Servers, Timeout, TlsName, remember, version_option
 
 _DAILY, _LOOK, _KEEP = "Append and read", "Look at a cluster", "Look after the log"
+_STATE = "State and locks"
 _RUN, _FILES, _OTHER = "Run a cluster", "Files, benches, Spark", "Help"
 
 
@@ -24,7 +25,10 @@ TABLE = (
     _entry("import", _DAILY, "Append each line of a file, or of stdin: the fastest way in, and one that can be gone on"
                              " with", "import_:import_"),
     _entry("outcome", _DAILY, "Tell what became of an append: appended at an LSN, not appended, or too old to tell"),
+    _entry("state", _STATE, "State: versioned variables that are kept in the log, counters, locks", "state:app"),
+    _entry("registry", _STATE, "Registries: who is admitted, as one leading process decides it", "registry:app"),
     _entry("status", _LOOK, "Show every member: who leads, how far each log goes, who is behind"),
+    _entry("watch", _LOOK, "Watch a cluster, live: who leads, what is wrong, how far each log goes, appends a second"),
     _entry("doctor", _LOOK, "Check disks, clocks, connections, space, versions and timers, and say what to do"),
     _entry("explain", _LOOK, "Tell the story of the last election: who noticed, who won, how long nobody led, what was"
                              " expunged"),

@@ -26,12 +26,23 @@ import anyio
 
 import alpo
 from alpo.client.handle import Handle
+from alpo.client.log import append_after
 from alpo.client.operating import why_waiting
 from alpo.client.tasks import News
-from alpo.errors import AlpoError, Closed, Fenced, NotEverywhere, NotGuaranteed, SerialReused, SessionExpired, TooLarge
+from alpo.errors import (
+    AlpoError,
+    Closed,
+    Conflict,
+    Fenced,
+    NotEverywhere,
+    NotGuaranteed,
+    SerialReused,
+    SessionExpired,
+    TooLarge,
+)
 
 from .connecting import connected
-from .exits import Failed, UsageProblem, reason
+from .exits import Failed, Unknown, UsageProblem, message_of, reason
 from .options import Target
 from .output import Sink, json_line, say
 from .payloads import Batcher, Splitter, Whole, from_stream, from_words
@@ -66,6 +77,7 @@ class Plan:
     serial: int | None
     epoch: int | None
     everyone: bool = False
+    expect_last: int | None = None
 
     async def appends(self) -> AsyncIterator[list[Append]]:
         """Yield the appends in order, in groups as they were read."""
@@ -96,6 +108,20 @@ def hint_on_terminal(what: str) -> None:
     """Tell a user who typed the command alone what it waits for."""
     if sys.stdin.isatty():
         say(f"reading {what} from the terminal; Ctrl-D ends")
+
+
+class _After:
+    """Appends that expect ``expect_last`` to be the log's last LSN; a command makes one."""
+
+    def __init__(self, log: alpo.Log, expect_last: int) -> None:
+        self._log = log
+        self._expect_last = expect_last
+
+    def append_nowait(self, payload: bytes) -> Handle:
+        return append_after(self._log, [payload], self._expect_last)
+
+    def append_batch_nowait(self, payloads: list[bytes]) -> Handle:
+        return append_after(self._log, payloads, self._expect_last)
 
 
 class Run:
@@ -259,7 +285,8 @@ async def append_all(target: Target, plan: Plan) -> None:
     async def body() -> None:
         nonlocal run, lacking
         async with alpo.connect(",".join(target.servers), client=plan.client, timeout_s=target.timeout_s) as log:
-            run = Run(log, Sink() if show_results else None, target.json)
+            appends = log if plan.expect_last is None else _After(log, plan.expect_last)
+            run = Run(appends, Sink() if show_results else None, target.json)
             await run.see_through(plan.appends, lambda: keep_line(lambda: _progress(log, run)))
             if plan.everyone and run.failure() is None and run.last_lsn is not None:
                 try:
@@ -275,13 +302,27 @@ async def append_all(target: Target, plan: Plan) -> None:
             say(f"{run.summary()} before that:")
         if isinstance(failure, NotGuaranteed) and target.json:
             await Sink().write(_line(None, 1, failure, None, as_json=True).encode())
-        raise failure
+        await _tell_conflict(failure, target)
+        raise _with_condition(failure, plan)
     if run is not None and not show_results and (plan.everyone or not interrupted):
         say(run.summary())
     if interrupted:
         raise KeyboardInterrupt
     if lacking is not None:
         raise lacking
+
+
+async def _tell_conflict(failure: BaseException, target: Target) -> None:
+    """Tell a conflict's last LSN to the reader of JSON."""
+    if isinstance(failure, Conflict) and target.json:
+        await Sink().write(f"{json_line({'lsn': None, 'last_lsn': failure.last_lsn})}\n".encode())
+
+
+def _with_condition(failure: AlpoError | UsageProblem | OSError, plan: Plan) -> Exception:
+    """The failure to report: of a conditional append whose outcome is unknown, a retry is to be conditional too."""
+    if isinstance(failure, NotGuaranteed) and plan.expect_last is not None:
+        return Unknown(f"{message_of(failure)} --expect-last {plan.expect_last}")
+    return failure
 
 
 async def append_by_hand(target: Target, plan: Plan) -> None:
@@ -297,11 +338,17 @@ async def append_by_hand(target: Target, plan: Plan) -> None:
                     sent.under_way = True
                     try:
                         done = await log.append_by_hand(
-                            payloads, client=sent.client, serial=sent.serial, epoch=sent.known_epoch
+                            payloads, client=sent.client, serial=sent.serial, epoch=sent.known_epoch,
+                            expect_last=plan.expect_last,
                         )
+                    except Conflict as error:
+                        await _tell_conflict(error, target)
+                        raise
+                    except NotGuaranteed as error:
+                        raise _with_condition(error, plan) from error
                     except SessionExpired as error:
                         # An earlier process had sent it, and the cluster no longer knows what became of it (R22).
-                        raise sent.unknown(str(error)) from error
+                        raise _with_condition(sent.unknown(str(error)), plan) from error
                     except (Fenced, SerialReused) as error:
                         raise Failed(f"{error}{_epoch_hint(plan)}") from error
                     sent.under_way, sent.known_epoch = False, done.epoch
@@ -313,7 +360,7 @@ async def append_by_hand(target: Target, plan: Plan) -> None:
                 await log.wait_everyone(last_lsn)
 
     if await unless_interrupted(body):
-        raise sent.unknown("interrupted") if sent.under_way else KeyboardInterrupt
+        raise _with_condition(sent.unknown("interrupted"), plan) if sent.under_way else KeyboardInterrupt
 
 
 def _epoch_hint(plan: Plan) -> str:

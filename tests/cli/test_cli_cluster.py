@@ -155,3 +155,16 @@ def test_a_server_whose_place_another_has_taken_is_named_at_the_start(cluster: L
     assert told(same) == outsiders(cluster, []) == []
     assert told(moved) == [f"{here} (server 2 is at h:1 now): stop it"]
     assert told(gone) == told(listed) == [f"{here}: stop it"]
+
+
+def test_a_cluster_with_a_page_keeps_it(tmp_path: Path) -> None:
+    cluster = LocalCluster.create(tmp_path / "c", 3, free_base_port(3))
+    assert not LocalCluster.load(cluster.directory).http
+    cluster.http = True
+    cluster.save()
+    found = LocalCluster.load(cluster.directory)
+    port = found.servers[0].port
+    assert found.http and found.page == f"http://127.0.0.1:{port + 80}/"
+    assert found._server_environment(found.servers[1]) == {
+        "ALPOD_HTTP": f"127.0.0.1:{port + 81}", "ALPOD_HTTP_AUTH": "none",
+    }

@@ -50,8 +50,8 @@ def section_of(path: str) -> str:
 
 def test_the_commands_are_those_of_the_contract() -> None:
     assert sorted(ALL) == sorted([
-        "alpo append", "alpo read", "alpo import", "alpo status", "alpo session list", "alpo session drop",
-        "alpo cluster start",
+        "alpo append", "alpo read", "alpo import", "alpo status", "alpo watch", "alpo session list",
+        "alpo session drop", "alpo cluster start",
         "alpo cluster stop", "alpo cluster list", "alpo cluster init", "alpo bench append", "alpo bench read",
         "alpo bench failover", "alpo outcome", "alpo trim", "alpo explain", "alpo doctor", "alpo backup",
         "alpo restore", "alpo recover", "alpo log show", "alpo log verify", "alpo log export", "alpo log query",
@@ -59,6 +59,9 @@ def test_the_commands_are_those_of_the_contract() -> None:
         "alpo settings set",
         "alpo member list", "alpo member add", "alpo member remove", "alpo member replace", "alpo transfer",
         "alpo certs make", "alpo compact", "alpo spark doctor", "alpo help", "alpo version",
+        "alpo state get", "alpo state set", "alpo state add", "alpo state rm", "alpo state names", "alpo state watch",
+        "alpo state lock", "alpo state status", "alpo state snapshot",
+        "alpo registry init", "alpo registry show", "alpo registry rows",
     ])
 
 
@@ -86,7 +89,7 @@ def test_every_help_has_an_example_of_that_very_command(path: str) -> None:
     assert path in text.partition("Examples:")[2]
 
 
-GROUPS = ("session", "certs", "settings", "cursor", "cluster", "bench", "log", "member", "spark")
+GROUPS = ("session", "certs", "settings", "cursor", "cluster", "bench", "log", "member", "spark", "state", "registry")
 
 
 @pytest.mark.parametrize("path", ["alpo", *(f"alpo {group}" for group in GROUPS), *ALL])

@@ -23,7 +23,8 @@ def ending(error: BaseException) -> int:
 
 @pytest.mark.parametrize(("error", "code"), [
     (errors.Unavailable("x"), 1), (errors.Fenced("x"), 1), (errors.SerialReused("x"), 1), (errors.Skipped("x"), 1),
-    (errors.SerialExpected("x", expected=3), 1), (errors.OutOfRange("x", first_lsn=1, last_lsn=2), 1),
+    (errors.Conflict("x", last_lsn=3), 1), (errors.SerialExpected("x", expected=3), 1),
+    (errors.OutOfRange("x", first_lsn=1, last_lsn=2), 1),
     (errors.Refused("x"), 1), (errors.Overloaded("x"), 1), (errors.NoSpace("x"), 1), (errors.ProtocolError("x"), 1),
     (Failed("x"), 1), (OSError(5, "x"), 1), (KeyboardInterrupt(), 1),
     (errors.TooLarge("x"), 2), (UsageProblem("x"), 2), (UNKNOWN, 3), (errors.SessionExpired("x"), 3),

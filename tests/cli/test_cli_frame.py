@@ -56,13 +56,16 @@ CLIENT = {"tomllib", "anyio", "asyncio", "msgpack", "ssl", "alpo.client.log", "a
     ("append", "x"), ("read",), ("status", "--json"), ("trim", "--before", "2"), ("session", "list"),
     ("cursor", "set", "c", "1"), ("member", "add", "4=h:1"), ("settings", "show"), ("outcome", "c", "1"),
     ("doctor", "--json"), ("explain",), ("transfer", "1"), ("compact", "--all"), ("cluster", "init"),
+    ("watch", "--count", "1"),
 ])
 def test_a_command_imports_itself_and_the_client(words: tuple[str, ...]) -> None:
     modules = imported("--servers", "127.0.0.1:1", "--timeout", "0.1", *words)
     assert modules & HEAVY == set()
     assert "alpo.client.log" in modules or "alpo.client.servers" in modules  # it did begin
     others = {entry.place.split(":")[0].rpartition(".")[2] for entry in TABLE if entry.name != words[0]}
-    assert commands_of(modules) & others <= {"status", "member"}  # `member list` shows status; transfer stands there
+    assert commands_of(modules) & others <= {
+        "status", "member", *(["doctor"] if words[0] == "watch" else []),
+    }  # `member list` shows status; transfer stands there; watch tells what doctor finds
 
 
 @pytest.mark.parametrize("words", [

@@ -29,6 +29,7 @@ FOLD = ("--fold", "json:loads")
 #: Every option and argument that is a path: how it is given. ``{bad}`` stands for it.
 READ = {
     "alpo append --file": ("append", "--file", "{bad}"),
+    "alpo state set --file": ("state", "set", "name", "--file", "{bad}"),
     "alpo import FILE": ("import", "{bad}"),
     "alpo restore FILE": ("restore", "{bad}", "--data", "{new}", *LISTEN),
     "alpo recover --data": ("recover", "--data", "{bad}", "--force-new-cluster", "--yes"),

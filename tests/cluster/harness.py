@@ -54,6 +54,8 @@ class Server:
         self.port = 0
         self.members = dict(members)
         self.options = dict(options)
+        #: Address of HTTP, with the option ``http=True``; else "".
+        self.visited = f"{HOST}:{free_port()}" if self.options.pop("http", False) else ""
         self.process: subprocess.Popen[bytes] | None = None
         self.paused = False
         #: The release to run, as a file to import from; None: this one.
@@ -86,6 +88,7 @@ class Server:
         tables = {name: table for name, table in self.options.items() if isinstance(table, dict)}
         lines = [f"id = {self.id}", f'data = "{self.data}"', f'listen = "{self.address}"', 'log_format = "json"']
         lines.append(f'advertise = "{self.members[self.id]}"')  # the proxy, for the address not to be "corrected" (R27)
+        lines += [f'http = "{self.visited}"'] if self.visited else []
         lines += [f"{key} = {_literal(value)}" for key, value in self.options.items() if key not in tables]
         if self.join:
             lines.append(f'join = "{self.join}"')

@@ -73,6 +73,8 @@ async def append_until_refused(log: Log, payload: bytes) -> NoSpace:
                 await log.append(payload, timeout_s=5)
             except NoSpace as error:
                 return error
+            except NotGuaranteed:  # time was up while an answer was on its way
+                pass
 
 
 async def append(log: Log, payload: bytes) -> int:

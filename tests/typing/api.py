@@ -59,6 +59,11 @@ async def appending(log: Log) -> None:
     assert_type(await log.append(b"x"), int)
     assert_type(await log.append(bytearray(b"x"), timeout_s=1), int)
     assert_type(await log.append(memoryview(b"x"), serial=7), int | None)
+    assert_type(await log.append(b"x", expect_last=7), int)
+    assert_type(await log.append(b"x", serial=7, expect_last=0, timeout_s=1), int | None)
+    assert_type(await log.append_text("x", expect_last=7), int)
+    assert_type(await log.append_json(1, expect_last=7), int)
+    assert_type(await log.append_batch([b"x"], expect_last=7), range)
     assert_type(await log.append_text("x"), int)
     assert_type(await log.append_text("x", serial=7, timeout_s=1), int | None)
     assert_type(await log.append_json({"a": 1}), int)
@@ -192,6 +197,8 @@ async def under_asyncio(since: datetime) -> None:
 def blocking_appends(log: SyncLog) -> None:
     assert_type(log.append(b"x"), int)
     assert_type(log.append(b"x", serial=7, timeout_s=1), int | None)
+    assert_type(log.append(b"x", expect_last=7), int)
+    assert_type(log.append_batch([b"x"], serial=7, expect_last=7), range | None)
     assert_type(log.append_text("x"), int)
     assert_type(log.append_text(text="x", serial=7), int | None)
     assert_type(log.append_json({"a": 1}), int)
@@ -219,7 +226,7 @@ def blocking_reads(log: SyncLog, stop: SyncStopEvent, since: datetime) -> None:
 
 
 def blocking_operations(log: SyncLog, since: datetime) -> None:
-    assert_type(log.append_by_hand([b"x"], client="me", serial=7), ByHand)
+    assert_type(log.append_by_hand([b"x"], client="me", serial=7, expect_last=7), ByHand)
     assert_type(log.status(timeout_s=1), list[MemberStatus])
     assert_type(log.events(since), Events)
     assert_type(log.sessions(), list[SessionInfo])
@@ -261,6 +268,8 @@ def failing(log: SyncLog) -> None:
         assert_type(error.epoch, int)
     except alpo.SerialExpected as error:
         assert_type(error.expected, int)
+    except alpo.Conflict as error:
+        assert_type(error.last_lsn, int)
     except alpo.OutOfRange as error:
         assert_type((error.first_lsn, error.last_lsn), tuple[int, int])
     except alpo.NotEverywhere as error:

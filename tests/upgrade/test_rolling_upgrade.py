@@ -123,6 +123,14 @@ async def test_what_a_server_of_the_release_before_cannot_tell_is_not_guessed(tm
             code, _, err = await alpo("outcome", "n", "1", "--epoch", "9", "--servers", running.addresses)
             assert code == 1 and "release 0.1" in err
 
+            with pytest.raises(Refused, match="older release"):
+                await named.append(b"y", expect_last=lsn)
+            with pytest.raises(Refused, match="older release"):
+                await log.append_by_hand([b"x"], client="n", serial=1, expect_last=0)
+            code, _, err = await alpo("append", "y", "--expect-last", "1", "--servers", running.addresses)
+            assert code == 1 and "older release" in err
+            assert await named.append(b"z") > lsn  # nothing was sent, and the connection is as good as before
+
             assert await log.drop_session("n") == named.epoch
             with pytest.raises(NotGuaranteed) as lost:  # it is in the log
                 await log.append_by_hand([b"x"], client="n", serial=1, epoch=named.epoch)

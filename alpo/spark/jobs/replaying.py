@@ -59,7 +59,7 @@ class Replayed(NamedTuple):
 def replay(wanted: Wanted, group: Grouper, on_progress: Told = lambda done, all: None) -> Replayed:
     """Make the table if it does not exist. Raises `SourceError` if it cannot be made, or a function raises."""
     extent = wanted.origin.extent()
-    upto_lsn = _upto(wanted, extent)
+    upto_lsn = upto_of(wanted.origin, extent, wanted.upto_lsn)
     key = f"{wanted.key.name} {wanted.key.digest}" if wanted.key is not None else ""
     parts = PARTS if wanted.key is not None else 1
     with alone(wanted.directory):
@@ -82,13 +82,14 @@ def replay(wanted: Wanted, group: Grouper, on_progress: Told = lambda done, all:
     return Replayed(table, from_lsn, made, upto_lsn - from_lsn, folded)
 
 
-def _upto(wanted: Wanted, extent: Extent) -> int:
+def upto_of(origin: Origin, extent: Extent, upto_lsn: int | None) -> int:
+    """The last payload to fold: ``upto_lsn``, or the last one that exists. Raises `SourceError`."""
     last_lsn = extent.next_lsn - 1
     if not last_lsn:
-        raise SourceError(f"{wanted.origin.where} holds no payloads yet")
-    if wanted.upto_lsn is not None and wanted.upto_lsn > last_lsn:
-        raise SourceError(f"{wanted.origin.where} ends at LSN {last_lsn}, and --upto is {wanted.upto_lsn}")
-    return wanted.upto_lsn or last_lsn
+        raise SourceError(f"{origin.where} holds no payloads yet")
+    if upto_lsn is not None and upto_lsn > last_lsn:
+        raise SourceError(f"{origin.where} ends at LSN {last_lsn}, and --upto is {upto_lsn}")
+    return upto_lsn or last_lsn
 
 
 def _check_begin(wanted: Wanted, extent: Extent, from_lsn: int, upto_lsn: int) -> None:

@@ -29,6 +29,9 @@ def append(
                                               help="Atomic batches of N payloads.")] = None,
     atomic: Annotated[bool, typer.Option("--atomic", show_default=False,
                                          help="Everything given is one atomic batch.")] = False,
+    expect_last: Annotated[int | None, typer.Option("--expect-last", metavar="LSN", min=0, max=INT_MAX,
+                                                    show_default=False,
+                                                    help="Append only if LSN is the log's last one.")] = None,
     client: Annotated[str | None, typer.Option("--client", metavar="NAME", show_default=False,
                                                help="Append as this named client.")] = None,
     serial: Annotated[int | None, typer.Option("--serial", metavar="N", min=1, max=INT_MAX, show_default=False,
@@ -47,6 +50,8 @@ def append(
     An append that is answered is on a majority's disks. With --wait everyone the command ends once all that it has
     appended is on every member's; if that takes longer than --timeout, it says who lacks it and ends with 1.
 
+    With --expect-last LSN one payload, or one atomic batch, is appended right behind that LSN, or refused (1).
+
     Examples:
 
         alpo append hello
@@ -57,17 +62,23 @@ def append(
 
         alpo append hello --client web-1 --serial 17 --epoch 4
 
-        alpo append "maintenance begins" --wait everyone
+        alpo append "web-2 leads" --expect-last 41 --wait everyone
     """
     _check_append(bool(text), file, null, whole, batch, atomic, client, serial, epoch)
+    _check_expect(expect_last, atomic or whole or (len(text or ()) == 1 and batch is None))
     from .. import append as work
 
     plan = work.Plan(
         words=tuple(text or ()), file=file, separator=b"\0" if null else b"\n", whole=whole,
         batch=0 if atomic else batch or 1, client=client, serial=serial, epoch=epoch,
-        everyone=wait is not None,
+        everyone=wait is not None, expect_last=expect_last,
     )
     run(work.append_by_hand if serial is not None else work.append_all, target, plan)
+
+
+def _check_expect(expect_last: int | None, one: bool) -> None:
+    if expect_last is not None and not one:
+        raise UsageProblem("--expect-last is for one append: one TEXT, --whole or --atomic")
 
 
 def _check_append(

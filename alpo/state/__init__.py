@@ -1,0 +1,36 @@
+"""Versioned variables that all processes of a program share: a fold of the log, linearizable, and never written twice.
+
+Programs begin with `connect` (trio, asyncio), or with `State` over a `Log` that they have.
+"""
+
+from __future__ import annotations
+
+from .errors import (
+    Behind,
+    Busy,
+    Changed,
+    Corrupt,
+    Diverged,
+    Full,
+    LockLost,
+    NewerFormat,
+    NoInteger,
+    NotFounded,
+    Unrecoverable,
+    Unsettled,
+    WrongState,
+)
+from .rows import Rows
+from .shapes import StateStatus
+from .snapshots import SnapshotInfo
+from .state import State, connect
+from .sync import SyncLock, SyncRows, SyncState, connect_sync
+from .variable import Add, Expunge, If, Keep, Put, Variable
+from .watching import Watch
+
+__all__ = [
+    "Add", "Behind", "Busy", "Changed", "Corrupt", "Diverged", "Expunge", "Full", "If", "Keep", "LockLost",
+    "NewerFormat", "NoInteger", "NotFounded", "Put", "Rows", "SnapshotInfo", "State", "StateStatus", "SyncLock",
+    "SyncRows", "SyncState", "Unrecoverable", "Unsettled", "Variable", "Watch", "WrongState", "connect",
+    "connect_sync",
+]

@@ -1,0 +1,229 @@
+"""Loading of a state from a log: at the start, and again after a trim ahead of the fold.
+
+Laws:
+
+* A log whose beginning is gone is never taken for an empty one: either a whole snapshot is found, or `Unrecoverable` is
+  raised.
+* A snapshot counts by its content alone: number of parts, chain, digest of the variables, and the LSN where it began.
+* The leader says where the log begins: a server that keeps less does not decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from tempfile import SpooledTemporaryFile
+from typing import Protocol
+
+import anyio.lowlevel
+
+from alpo.client.log import Log
+from alpo.errors import OutOfRange, Refused
+
+from .codec import Begin, End, Kind, Part, decode, format_of
+from .errors import Corrupt, Unrecoverable
+from .machine import Machine
+from .parts import Decoder, Thawing
+from .shapes import Snapshot
+from .variable import time_ms_of
+
+#: Name of the log's cursor that keeps what a newcomer needs.
+CURSOR = "state"
+#: Pause after a read that nobody answered, or that a trim has overtaken.
+AGAIN_S = 0.1
+#: Bytes of snapshots' parts that wait in memory; more go to a temporary file.
+SPILLED_BYTES = 64 << 20
+#: Begin of a payload that is a command, in its shortest form: looked at before decoding.
+_COMMANDS = tuple(bytes([length, kind]) for kind, length in ((Kind.DO, 0x94), (Kind.MORE, 0x93)))
+
+
+class Shelf(Protocol):
+    """A place beside the log where a machine may be."""
+
+    async def take(self, cluster: bytes, first_lsn: int, last_lsn: int) -> Machine | None:
+        """The machine that was put there, if it is of this cluster and the log ``first_lsn`` … ``last_lsn`` follows on
+        it."""
+
+
+async def first_lsn(log: Log) -> int:
+    """The first LSN that the leader serves; one past the end, if nothing is left."""
+    try:
+        async with log.read_batches(1, 1) as batches:
+            await anext(batches, None)
+    except OutOfRange as error:
+        return error.first_lsn
+    return 1
+
+
+async def cursor_lsn(log: Log) -> int:
+    """The LSN of the state's cursor; 0 if there is none, or it may not be asked for."""
+    try:
+        return next((cursor.lsn for cursor in await log.cursors() if cursor.name == CURSOR), 0)
+    except Refused:
+        return 0
+
+
+async def load(log: Log, shelf: Shelf | None = None) -> Machine:
+    """The machine from which the log is to be folded on. Raises `Unrecoverable`, and as `Log.read`."""
+    tried = 0
+    while True:
+        first = await first_lsn(log)
+        if shelf is not None:
+            machine = await shelf.take(log._servers.cluster, first, await log.end() - 1)
+            if machine is not None:
+                return machine
+            shelf = None
+        cursor = await cursor_lsn(log)
+        start = cursor if cursor > first and cursor != tried else first
+        if start == 1:
+            return Machine()
+        try:
+            machine = await find(log, start)
+        except OutOfRange:  # trimmed meanwhile
+            await log._sleep(AGAIN_S)
+            continue
+        if machine is not None:
+            return machine
+        if start != first:
+            tried = start
+        elif await first_lsn(log) == first:
+            last = await log.end() - 1
+            text = f"the log holds LSN {first} to {last} and no whole snapshot of the state"
+            raise Unrecoverable(f"{text}: what came before is gone", first_lsn=first, last_lsn=last)
+
+
+async def find(log: Log, start: int, stop: int | None = None) -> Machine | None:
+    """The machine of the first whole snapshot in the payloads ``start`` … ``stop``, as of the LSN where it began; None
+    without one. Raises `OutOfRange` if a trim takes them away, `Corrupt` if there is no room for a temporary file."""
+    with Uploads() as uploads:
+        async with log.read_batches(start, stop) as batches:
+            async for records in batches:
+                for record in records:
+                    whole = uploads.take(record.lsn, record.payload)
+                    if whole is None:
+                        continue
+                    machine = await _thawed(uploads, *whole)
+                    uploads.forget(whole[0])
+                    if machine is not None:
+                        return machine
+                await anyio.lowlevel.checkpoint()
+    return None
+
+
+async def _thawed(uploads: Uploads, upload: Upload, end: End) -> Machine | None:
+    """The machine of an upload that came to its end; None if it is not whole."""
+    thawing = Thawing()
+    try:
+        for data in uploads.parts(upload):
+            thawing.feed(data)
+            await anyio.lowlevel.checkpoint()
+        machine = thawing.machine(end.parts, end.chain, end.digest)
+    except ValueError:
+        return None
+    return machine if machine.lsn == upload.begin else None
+
+
+class Upload:
+    """A snapshot as it is read: the LSN where it began, and places of its parts in the file."""
+
+    def __init__(self, sid: bytes, begin: int) -> None:
+        self.sid = sid
+        self.begin = begin
+        self.places: list[tuple[int, int]] = []
+
+
+class Uploads:
+    """Uploads that a reader has come across, with their parts: in memory, or in a temporary file. Use it in a ``with``.
+    """
+
+    def __init__(self) -> None:
+        self._uploads: dict[bytes, Upload] = {}
+        self._file = SpooledTemporaryFile(SPILLED_BYTES)  # noqa: SIM115  # closed by the `with` of its user
+        self._size = 0
+
+    def __enter__(self) -> Uploads:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
+
+    def take(self, lsn: int, payload: bytes) -> tuple[Upload, End] | None:
+        """Note the payload at ``lsn``; returns the upload that ends with it."""
+        message = decode(payload) if _may_be_snapshot(payload) else None
+        if isinstance(message, Begin):
+            self._uploads.setdefault(message.sid, Upload(message.sid, lsn))
+        elif isinstance(message, Part):
+            upload = self._uploads.get(message.sid)
+            if upload is not None and message.index == len(upload.places):
+                upload.places.append((self._size, len(message.data)))
+                self._write(message.data)
+                self._size += len(message.data)
+        elif isinstance(message, End) and message.sid in self._uploads:
+            return self._uploads[message.sid], message
+        return None
+
+    def _write(self, data: bytes) -> None:
+        try:
+            self._file.seek(self._size)
+            self._file.write(data)
+        except OSError as error:
+            raise Corrupt(f"the temporary file for a snapshot of the state cannot be written: {error}") from error
+
+    def forget(self, upload: Upload) -> None:
+        """Drop an upload that came to nothing."""
+        del self._uploads[upload.sid]
+        if not self._uploads:
+            self._file.seek(0)
+            self._file.truncate()
+            self._size = 0
+
+    def parts(self, upload: Upload) -> Iterator[bytes]:
+        """The parts of an upload, in order."""
+        for at, size in upload.places:
+            self._file.seek(at)
+            yield self._file.read(size)
+
+
+def _may_be_snapshot(payload: bytes) -> bool:
+    return format_of(payload) == 1 and payload[3:5] not in _COMMANDS
+
+
+async def read_back(log: Log, snapshot: Snapshot) -> bool:
+    """True if the log gives an accepted snapshot back whole. Raises `OutOfRange` if it is gone."""
+    decoder, sid = Decoder(), b""
+    async with log.read_batches(snapshot.begin, snapshot.end) as batches:
+        async for records in batches:
+            for record in records:
+                message = decode(record.payload) if _may_be_snapshot(record.payload) else None
+                if record.lsn == snapshot.begin and isinstance(message, Begin):
+                    sid = message.sid
+                elif isinstance(message, Part) and (message.sid, message.index) == (sid, decoder.parts):
+                    try:
+                        decoder.feed(message.data)
+                    except ValueError:
+                        return False
+                    await anyio.lowlevel.checkpoint()
+                elif isinstance(message, End) and message.sid == sid and record.lsn == snapshot.end:
+                    try:
+                        told = (decoder.parts, decoder.chain, decoder.digest)
+                    except ValueError:
+                        return False
+                    return told == message[1:] and decoder.lsn == snapshot.begin
+    return False
+
+
+async def digest_at(log: Log, lsn: int) -> int | None:
+    """The digest of the state as of ``lsn``, folded anew from what came before; None if that cannot be told any more.
+    Raises as `Log.read`."""
+    first = await first_lsn(log)
+    try:
+        machine = Machine() if first == 1 else await find(log, first, lsn - 1)
+        if machine is None:
+            return None
+        async with log.read_batches(machine.lsn + 1, lsn) as batches:
+            async for records in batches:
+                for record in records:
+                    machine.apply(record.lsn, time_ms_of(record.time), record.payload)
+                await anyio.lowlevel.checkpoint()
+    except OutOfRange:
+        return None
+    return machine.digest if machine.lsn == lsn else None

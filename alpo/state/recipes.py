@@ -1,0 +1,310 @@
+"""Locks and elections of a program's processes, made of a variable with a lease.
+
+Laws:
+
+* A lock is a variable that nobody may make while it is there. Its `created` is the token: the LSN of whoever made it,
+  higher with every holder. Writes that are fenced by the token are exclusive, whatever clocks do.
+* A lease is over when an entry of the log says so, by its time. A waiter that believes it over only tries: its own
+  entry decides.
+* `Lock.held`, and the cancellation of the body, are local: right as long as clocks run at about the same speed, and a
+  process that was stopped learns it only when it runs again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from functools import partial
+from types import TracebackType
+from typing import Self
+
+import anyio
+
+from alpo.client.arguments import need_seconds
+from alpo.client.reading import unless
+from alpo.errors import AlpoError, Closed, NoSpace, NotGuaranteed, Overloaded, Unavailable
+
+from .codec import Op
+from .errors import Changed, LockLost
+from .folder import Sent
+from .loading import AGAIN_S
+from .state import State
+from .variable import Expunge, If, Keep, Put, Value, Variable, lease_ms, need_name, value_bytes
+from .watching import Watch
+
+#: Part of a lease that its holder relies on: the rest is for clocks that run at different speeds.
+_SURE = 0.9
+#: Longest pause, as part of the lease, before a waiter tries to take a lock that was given back: most then see that
+#: another was faster.
+_PAUSE = 0.02
+_PAUSE_S_MAX = 0.2
+#: Longest wait of a lock that is left for its release.
+_RELEASE_S = 5.0
+#: Looks of a waiter at the lock's lease, for each of its durations.
+_LOOKS = 4
+#: Pause after a renewal that nobody answered, as part of the lease.
+_AGAIN = 0.05
+#: Errors after which a renewal may be tried again.
+_MAY_PASS = (NotGuaranteed, Unavailable, Overloaded, NoSpace)
+
+
+class Lock:
+    """A lock that one process holds at a time: ``async with`` waits for it, and gives it back. A wait that is cancelled
+    gives back what it may have got.
+
+    ``ttl_s``: a holder that is not heard for so long has lost it; it renews every third of that. ``value``: shown to
+    all others by `holder`. If the lock is lost, the body of the ``async with`` is cancelled, and `LockLost` raised
+    behind it. A `Lock` is used once at a time; after it was given back it may be taken again.
+    """
+
+    def __init__(self, state: State, name: str, ttl_s: float = 10.0, value: Value = b"") -> None:
+        need_seconds(ttl_s)
+        lease_ms(ttl_s)
+        self._state = state
+        self._name = need_name(name)
+        self._ttl_s = ttl_s
+        self._value = value_bytes(value)
+        self._log = state.log
+        self._token = 0
+        #: Time until which the lock is surely ours, on the log's local clock.
+        self._until_s = 0.0
+        self._lost = False
+        self._scope: anyio.CancelScope | None = None
+        self._renewing: anyio.CancelScope | None = None
+
+    async def __aenter__(self) -> Self:
+        await self.acquire()
+        self._scope = anyio.CancelScope()
+        self._scope.__enter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        scope, self._scope = self._scope, None
+        assert scope is not None
+        lost = self._lost
+        try:
+            swallowed = bool(scope.__exit__(kind, error, trace))
+        finally:
+            with anyio.move_on_after(min(self._ttl_s, _RELEASE_S), shield=True):
+                await self.release()
+        if lost and (error is None or swallowed):
+            raise LockLost(f"the lock {self._name!r} was lost")
+        return swallowed
+
+    @property
+    def name(self) -> str:
+        """The name of the lock, and of its variable."""
+        return self._name
+
+    @property
+    def token(self) -> int:
+        """The LSN at which this process got the lock: a fence, see `State.rows`. Raises `LockLost` if it has none."""
+        if not self._token:
+            raise LockLost(f"the lock {self._name!r} is not held")
+        return self._token
+
+    @property
+    def held(self) -> bool:
+        """True while this process has the lock, as far as it can tell without asking."""
+        return bool(self._token) and not self._lost and self._log._now_s() < self._until_s
+
+    async def holder(self) -> Variable:
+        """The lock's variable: its value is the holder's; None if nobody has it. Raises as `State.fetch`."""
+        return await self._state.fetch(self._name)
+
+    async def acquire(self, timeout_s: float | None = None) -> None:
+        """Wait for the lock, and take it; ``timeout_s`` None: as long as it takes. Raises `Unavailable` at the
+        deadline, RuntimeError if it is held already, and what ended the state."""
+        if timeout_s is not None:
+            need_seconds(timeout_s, zero=True)
+        give_up_s = math.inf if timeout_s is None else self._log._now_s() + timeout_s
+        if not await self._acquire(give_up_s):
+            raise Unavailable(f"the lock {self._name!r} was not free within {timeout_s:g} s")
+
+    async def try_acquire(self) -> bool:
+        """Take the lock if nobody has it; returns True if so. Raises as `State.commit`."""
+        return await self._acquire(None)
+
+    async def release(self) -> None:
+        """Give the lock back, if it is still ours. What stands in the way is no matter: the lease ends it."""
+        token, self._token = self._token, 0
+        if self._renewing is not None:
+            self._renewing.cancel()
+        if token and not self._lost:
+            await self._expunge(token)
+
+    async def _expunge(self, token: int) -> None:
+        with suppress(Changed, Closed, *_MAY_PASS):
+            await self._state.commit([If(self._name, created=token)], [Expunge(self._name)])
+
+    # -- taking it ------------------------------------------------------------------------------------------
+
+    async def _acquire(self, give_up_s: float | None) -> bool:
+        """Take the lock by this time of the log's clock; None: at once, or not at all."""
+        if self._token:
+            raise RuntimeError(f"the lock {self._name!r} is held already")
+        while not await self._got(give_up_s):
+            if give_up_s is None or not await self._wait_for_chance(give_up_s):
+                return False
+        return True
+
+    async def _got(self, give_up_s: float | None) -> bool:
+        """Try to take the lock. Raises as `State.commit`, unless there is time to try again."""
+        try:
+            return await self._try(give_up_s)
+        except _MAY_PASS:
+            if give_up_s is None or self._log._now_s() >= give_up_s:
+                raise
+            await self._log._sleep(min(AGAIN_S, give_up_s - self._log._now_s()))
+            return False
+
+    async def _try(self, give_up_s: float | None) -> bool:
+        """Make the lock's variable, unless it is there; the entry of this very try ends a lease that is over."""
+        state, sent_s = self._state, self._log._now_s()
+        ops = [Put(self._name, self._value, lease_s=self._ttl_s).plain()]
+        sent = await state._send([If(self._name, version=0).plain()], ops)
+        try:
+            token = await self._outcome(sent, ops, give_up_s)
+            until_s = sent_s + _SURE * self._ttl_s
+            while self._log._now_s() > until_s - self._ttl_s / 2:  # told so late that the lease may be over
+                sent_s = self._log._now_s()
+                kept = await self._keep(token)
+                if kept is False:
+                    return False
+                until_s = sent_s + _SURE * self._ttl_s if kept else until_s
+        except Changed:
+            return False
+        except BaseException as error:
+            if isinstance(error, _MAY_PASS) or not isinstance(error, Exception):  # or cancelled: it may be ours yet
+                state._start_soon(partial(self._take_back, sent, ops), last=True)
+            raise
+        self._lost, self._token, self._until_s = False, token, until_s
+        self._renewing = anyio.CancelScope()
+        state._start_soon(partial(self._renew, token, self._renewing))
+        return True
+
+    async def _outcome(self, sent: Sent, ops: list[Op], give_up_s: float | None) -> int:
+        """The LSN of a try, waited for until ``give_up_s`` if the log cannot tell in time. Raises as `State.commit`."""
+        try:
+            return (await self._state._told(sent, ops)).lsn
+        except NotGuaranteed:
+            if give_up_s is None:
+                raise
+            wait = partial(self._state._unsettled.outcome_of, sent, ops)
+            token = await unless(_Alarm(self._state, give_up_s), wait)
+            if token is None:
+                raise
+            return token
+
+    async def _take_back(self, sent: Sent, ops: list[Op]) -> None:
+        """Give back what a try that nobody waits for any more may have got (a task of the state's)."""
+        with suppress(AlpoError):
+            await self._expunge(await self._state._unsettled.outcome_of(sent, ops))
+
+    async def _wait_for_chance(self, give_up_s: float) -> bool:
+        """Wait until nobody holds the lock, or its lease may be over. False: the time is up."""
+        log = self._log
+        async with self._state.watch(self._name) as watch:
+            seen, renewed_s = Variable(self._name), 0.0
+            while log._now_s() < give_up_s:
+                now = await self._state.fetch(self._name, local=True)
+                if not now.version:
+                    pause_s = log._servers.rng.random() * min(_PAUSE * self._ttl_s, _PAUSE_S_MAX)
+                    await log._sleep(max(0.0, min(pause_s, give_up_s - log._now_s())))
+                    if not (await self._state.fetch(self._name, local=True)).version:
+                        return True
+                    continue
+                if (now.version, now.time) != (seen.version, seen.time):
+                    seen, renewed_s = now, log._now_s()
+                over_s = renewed_s + (math.inf if now.lease_s is None else now.lease_s)
+                if log._now_s() >= over_s:
+                    return True
+                look_s = min(over_s, give_up_s, log._now_s() + (now.lease_s or self._ttl_s) / _LOOKS)
+                await unless(_Alarm(self._state, look_s), partial(self._gone, watch))
+        return False
+
+    async def _gone(self, watch: Watch) -> bool:
+        """Wait until the lock's variable is gone, or is another's."""
+        async for change in watch:
+            if change.name == self._name:
+                break
+        return True
+
+    # -- keeping it -----------------------------------------------------------------------------------------
+
+    async def _renew(self, token: int, scope: anyio.CancelScope) -> None:
+        """Renew the lease until the lock is given back or lost (a task of the state's)."""
+        log = self._log
+        with scope:
+            while True:
+                await log._sleep(max(0.0, min(self._ttl_s / 3, self._until_s - log._now_s())))
+                sent_s = log._now_s()
+                kept = await unless(_Alarm(self._state, self._until_s), partial(self._keep, token))
+                if kept:
+                    self._until_s = sent_s + _SURE * self._ttl_s
+                elif kept is False or log._now_s() >= self._until_s:
+                    break
+            if self._token == token:
+                self._lost = True
+                if self._scope is not None:
+                    self._scope.cancel()
+
+    async def _keep(self, token: int) -> bool | None:
+        """Renew once. False: the lock is another's; None: nobody knows."""
+        try:
+            await self._state.commit([If(self._name, created=token)], [Keep(self._name, self._ttl_s)])
+        except Changed:
+            return False
+        except _MAY_PASS:
+            await self._log._sleep(_AGAIN * self._ttl_s)
+            return None
+        except AlpoError:
+            return False  # the state has ended
+        return True
+
+
+class _Alarm:
+    """A `StopEvent` that is set at a time of the log's local clock."""
+
+    def __init__(self, state: State, at_s: float) -> None:
+        self._log = state.log
+        self._at_s = at_s
+
+    def is_set(self) -> bool:
+        return self._log._now_s() >= self._at_s
+
+    async def wait(self) -> None:
+        while not self.is_set():
+            await self._log._sleep(self._at_s - self._log._now_s())
+
+
+class Election:
+    """The choice of one process as leader, under ``name``; ``value`` tells all others who it is."""
+
+    def __init__(self, state: State, name: str, value: Value = b"", ttl_s: float = 10.0) -> None:
+        self._lock = partial(Lock, state, name, ttl_s, value)
+        self._lock()  # what is wrong is told now
+        self._state = state
+        self._name = name
+
+    def lead(self) -> Lock:
+        """The reign: ``async with`` waits until this process leads. Its body is cancelled when it leads no more, and
+        `LockLost` is raised behind it."""
+        return self._lock()
+
+    async def leader(self) -> Variable:
+        """The present leader's variable; its value is None if there is none. Raises as `State.fetch`."""
+        return await self._state.fetch(self._name)
+
+    async def observe(self) -> AsyncIterator[Variable]:
+        """Iterate over the leaders: the present one, then each that follows; the value None: nobody leads."""
+        async with self._state.watch(self._name) as watch:
+            first = await self._state.fetch(self._name, local=True)
+            if not first.version:
+                yield first
+            async for change in watch:
+                if change.name == self._name:
+                    yield change

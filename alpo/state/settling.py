@@ -1,0 +1,81 @@
+"""`Settling`: the writes whose outcome their callers were not told, until it is known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from alpo.errors import AlpoError, Overloaded, Unavailable
+
+from .codec import Op
+from .errors import Unsettled
+from .folder import Folder, Sent
+from .loading import AGAIN_S
+from .verdicts import judged
+
+#: Most outcomes that are kept for `State.settle`.
+KEPT_MAX = 1024
+
+
+class Settling:
+    """The writes of one `State` that were told as `NotGuaranteed`, or whose callers were cancelled. The log keeps them
+    first in line, and tells what became of each: a write is never sent again under another serial."""
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+        self._unknown: list[tuple[Sent, Sequence[Op]]] = []
+        #: Outcomes that were not asked for yet: the LSN, or why it was not done.
+        self._outcomes: dict[int, int | AlpoError] = {}
+
+    def note(self, sent: Sent, ops: Sequence[Op]) -> None:
+        """Take up a write whose outcome is unknown."""
+        waiting, self._unknown = [*self._unknown, (sent, ops)], []
+        for sent, ops in waiting:
+            if sent.result is None:
+                self._unknown.append((sent, ops))
+            else:
+                self._keep(sent, self._judged(sent, ops, sent.last_lsn))
+
+    async def settle(self) -> dict[int, int | AlpoError]:
+        """Wait for all outcomes; returns those that came since the last call, by serial. Raises `Closed`."""
+        while self._unknown:
+            sent, ops = self._unknown[0]
+            outcome = await self._wait_for(sent, ops)
+            if (sent, ops) in self._unknown:  # nobody else was quicker
+                self._unknown.remove((sent, ops))
+                self._keep(sent, outcome)
+        told, self._outcomes = self._outcomes, {}
+        return told
+
+    async def outcome_of(self, sent: Sent, ops: Sequence[Op]) -> int:
+        """The LSN of a write, waited for as long as it takes. Raises why it was not done, `Unsettled`, and `Closed`."""
+        outcome = await self._wait_for(sent, ops)
+        if isinstance(outcome, AlpoError):
+            raise outcome
+        return outcome
+
+    def _keep(self, sent: Sent, outcome: int | AlpoError) -> None:
+        self._outcomes[sent.handle.serial] = outcome
+        if len(self._outcomes) > KEPT_MAX:
+            del self._outcomes[next(iter(self._outcomes))]
+
+    async def _wait_for(self, sent: Sent, ops: Sequence[Op]) -> int | AlpoError:
+        """The LSN of a write that was done, or why it was not."""
+        handle = sent.handle
+        told = None if sent.result is not None else await self._folder.log._outcome_of(handle)
+        if isinstance(told, AlpoError):
+            return told
+        last_lsn = sent.last_lsn or (0 if told is None else told + handle.parcel.number - 1)
+        if not last_lsn:
+            return Unsettled("the write was appended before this session was opened", lsn=0)
+        while True:
+            try:
+                await self._folder.reach(last_lsn)
+                return self._judged(sent, ops, last_lsn)
+            except (Unavailable, Overloaded):
+                await self._folder.log._sleep(AGAIN_S)
+
+    def _judged(self, sent: Sent, ops: Sequence[Op], last_lsn: int) -> int | AlpoError:
+        try:
+            return judged(sent.result, self._folder.machine, ops, last_lsn).lsn
+        except AlpoError as error:
+            return error

@@ -1,0 +1,76 @@
+"""Verdicts on a command: refused before it is sent, done, refused at its LSN, or nobody can tell."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .codec import ROW_MARK, By, Do, Guard, Op
+from .errors import Changed, Full, NoInteger, NotFounded, Unsettled, WrongState
+from .machine import Machine
+from .shapes import Outcome, Result
+
+
+def need_fences(guards: Sequence[Guard], ops: Sequence[Op]) -> None:
+    """Check that every row's owner is guarded. Raises ValueError."""
+    fences = {name for _, name, wanted in guards if wanted}
+    for op in ops:
+        owner, mark, _ = op[1].partition(ROW_MARK)
+        if mark and owner not in fences:
+            raise ValueError(f"a row of {owner!r} is written only together with If({owner!r}, …) of an LSN above 0")
+
+
+def refuse_at_once(machine: Machine, guards: Sequence[Guard]) -> None:
+    """Raise `Changed`, without an append, if a guard can never hold again: its LSN is folded, and not what is there.
+
+    Of a guard for "absent" that cannot be told: the fold may be old, and a lease may have lapsed since.
+    """
+    for by, name, wanted in guards:
+        cell = machine.cells.get(name)
+        have = 0 if cell is None else cell.created if by == By.CREATED else cell.version
+        if have != wanted and 0 < wanted <= machine.lsn:
+            raise _changed(name, wanted, have)
+
+
+def judged(result: Result | None, machine: Machine | None, ops: Sequence[Op], lsn: int) -> Result:
+    """The result of a command that was done at ``lsn``. Raises why it was not; `Unsettled` if nobody can tell.
+
+    ``result`` None: the fold has jumped over the command, and ``machine`` is what it is now.
+    """
+    if result is None:
+        result = _guessed(machine, ops, lsn)
+    if result.outcome is not Outcome.DONE:
+        raise _refusal(result)
+    return result
+
+
+def _guessed(machine: Machine | None, ops: Sequence[Op], lsn: int) -> Result:
+    """Result that the state itself tells of a command that the fold has jumped over."""
+    for op in ops:
+        cell = None if machine is None else machine.cells.get(op[1])
+        if cell is None or op[0] == Do.KEEP:
+            continue
+        if cell.version == lsn and op[0] == Do.PUT:
+            return Result(Outcome.DONE, lsn, cell=cell if len(ops) == 1 else None)
+        if cell.version < lsn:  # done, it would have raised the version, or taken the variable away
+            return Result(Outcome.CHANGED, lsn, op[1], cell.version, lsn)
+    raise Unsettled(f"the command at LSN {lsn} was done or refused: this process cannot tell any more", lsn=lsn)
+
+
+def _changed(name: str, expected: int, version: int) -> Changed:
+    is_at = f"is at {version}" if version else "is not there"
+    wanted = f"not at {expected}" if expected else "and was to be absent"
+    return Changed(f"{name!r} {is_at}, {wanted}", name=name, expected=expected, version=version)
+
+
+def _refusal(result: Result) -> Changed | NoInteger | Full | NotFounded | WrongState:
+    """The error of a command that was not done."""
+    outcome, name = result.outcome, result.name
+    if outcome is Outcome.CHANGED:
+        return _changed(name, result.wanted, result.have)
+    if outcome is Outcome.NO_INTEGER:
+        return NoInteger(f"{name!r} holds no integer, or the sum would pass 64 bits")
+    if outcome is Outcome.FULL:
+        return Full("the state is as large as it may be")
+    if outcome is Outcome.NOT_FOUNDED:
+        return NotFounded("this log holds no state")
+    return WrongState(f"the command at LSN {result.lsn} was not understood as it was meant: {outcome.name}")

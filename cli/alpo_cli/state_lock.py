@@ -1,0 +1,246 @@
+"""Work of `alpo state lock`: a command that runs only while a lock is held.
+
+Laws:
+
+* The command runs only once the lock is ours, and its whole process group is ended as soon as we know that it is not.
+* It has a process group of its own, so signals reach it through us alone; and the terminal, if we have that.
+* Whatever happens, the lock is given back, and its exit code says what did.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import termios
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import anyio
+from anyio.abc import TaskStatus
+
+from alpo.state.recipes import Lock
+
+from .exits import Failed, Unknown
+from .options import Target
+from .output import escape, print_json, say
+from .running import in_thread, run
+from .state_open import opened, unknown_told
+
+#: Time that a command has to end, once the lock is lost, before it is killed.
+GRACE_S = 5.0
+#: Longest time until a lock that is lost is noticed.
+_LOOK_S = 0.1
+NOT_FOUND, NOT_RUNNABLE = 127, 126
+#: Place of the special keys among a terminal's modes.
+_KEYS = 6
+_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The command line's request. ``wait_s`` 0: try once; None: for ever."""
+
+    name: str
+    command: tuple[str, ...]
+    ttl_s: float
+    wait_s: float | None
+
+
+class Child:
+    """The command, in a process group of its own. ``code``: its exit code as a shell tells it, None until it has
+    ended."""
+
+    def __init__(self, command: tuple[str, ...], environment: dict[str, str]) -> None:
+        """Start it. Raises OSError."""
+        self._process = subprocess.Popen(command, env={**os.environ, **environment}, process_group=0)
+        self.code: int | None = None
+
+    def send(self, number: int) -> None:
+        """Send a signal to the whole group, while there is one."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, number)
+
+    @property
+    def gone(self) -> bool:
+        """True once nobody is left in the group."""
+        try:
+            os.killpg(self._process.pid, 0)
+        except ProcessLookupError:
+            return self.code is not None
+        except PermissionError:
+            pass
+        return False
+
+    def wait(self) -> None:
+        """Wait until it has ended."""
+        code = self._process.wait()
+        self.code = 128 - code if code < 0 else code
+
+    @contextmanager
+    def having_terminal(self) -> Iterator[None]:
+        """Lend it the terminal, if that is ours, so that it can read what is typed. Ctrl-Z is without effect then: it
+        would stop the command, and nobody would tell the shell."""
+        try:
+            terminal = sys.stdin.fileno()
+            owner, modes = os.tcgetpgrp(terminal), termios.tcgetattr(terminal)
+        except (OSError, ValueError, termios.error):
+            owner, modes = 0, []
+        if owner != os.getpgrp():
+            yield
+            return
+        before = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+        try:
+            keys = list(modes[_KEYS])
+            keys[termios.VSUSP] = b"\0"
+            _set_modes(terminal, [*modes[:_KEYS], keys])
+            self._give_terminal(self._process.pid)
+            self.send(signal.SIGCONT)  # it may have tried to read before
+            yield
+        finally:
+            self._give_terminal(owner)
+            _set_modes(terminal, modes)
+            signal.signal(signal.SIGTTOU, before)
+
+    def _give_terminal(self, group: int) -> None:
+        with suppress(OSError):  # it has ended, or the terminal is gone
+            os.tcsetpgrp(sys.stdin.fileno(), group)
+
+
+def _set_modes(terminal: int, modes: list[Any]) -> None:
+    with suppress(termios.error):  # it is gone
+        termios.tcsetattr(terminal, termios.TCSADRAIN, modes)
+
+
+@dataclass(slots=True)
+class Story:
+    """Events so far: ``holder`` has the lock instead of us; ``code`` is the exit code that the command ended with."""
+
+    holder: str = ""
+    token: int | None = None
+    child: Child | None = None
+    code: int | None = None
+    lost: bool = False
+    interrupted: bool = False
+
+
+def hold(target: Target, plan: Plan) -> int:
+    """Run the command while the lock is held; returns the exit code. Raises Failed, Unknown, KeyboardInterrupt and the
+    library's errors."""
+    program = plan.command[0]
+    if shutil.which(program) is None:  # nobody waits an hour to be told so
+        return _not_run(program, FileNotFoundError if not Path(program).exists() else PermissionError)
+    story = Story()
+    try:
+        run(_hold, target, plan, story)
+    finally:
+        if target.json:
+            print_json({
+                "name": plan.name, "token": story.token, "obtained": story.token is not None, "lost": story.lost,
+                "code": story.code,
+            })
+    if story.interrupted:
+        raise KeyboardInterrupt
+    if story.token is None:
+        raise Failed(f"{escape(story.holder)} has the lock {escape(plan.name)}: the command was not run")
+    if story.lost:
+        raise Unknown(f"the lock {escape(plan.name)} was lost while the command ran, and the command was ended")
+    assert story.code is not None
+    return story.code
+
+
+def _not_run(program: str, error: type[OSError]) -> int:
+    """Say why a command cannot be started; returns a shell's exit code for that."""
+    found = not issubclass(error, FileNotFoundError)
+    say(f"alpo: {escape(program)}: {'cannot be run' if found else 'command not found'}")
+    return NOT_RUNNABLE if found else NOT_FOUND
+
+
+async def _hold(target: Target, plan: Plan, story: Story) -> None:
+    """Obtain the lock, run the command, and give the lock back."""
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(_pass_signals_on, story, tasks.cancel_scope)
+        async with opened(target, create=True) as state:
+            lock = Lock(state, plan.name, plan.ttl_s, f"{os.uname().nodename}:{os.getpid()}")
+            with unknown_told(target):
+                if await _obtain(lock, plan.wait_s, story):
+                    story.token = lock.token
+            if story.token is not None:
+                try:
+                    await _run(plan, story, lock)
+                finally:
+                    with anyio.CancelScope(shield=True):
+                        await lock.release()
+        tasks.cancel_scope.cancel()
+
+
+async def _pass_signals_on(
+    story: Story, waiting: anyio.CancelScope, *, task_status: TaskStatus[None]
+) -> None:
+    """Give the command the signals that we get; before it runs they end the waiting (a task)."""
+    heeded = [number for number in _PASSED_ON if signal.getsignal(number) is not signal.SIG_IGN]
+    with anyio.open_signal_receiver(*heeded) as signals:
+        task_status.started()
+        async for number in signals:
+            if story.child is None:
+                story.interrupted = True
+                waiting.cancel()
+            elif story.child.code is None:
+                story.child.send(number)
+
+
+async def _obtain(lock: Lock, wait_s: float | None, story: Story) -> bool:
+    """Take the lock; False if somebody else has it. Raises `Unavailable` at the deadline, and as `Lock.acquire`."""
+    if wait_s != 0:
+        await lock.acquire(wait_s)
+        return True
+    taken = await lock.try_acquire()
+    if not taken:
+        story.holder = (await lock.holder()).text or "somebody"
+    return taken
+
+
+async def _run(plan: Plan, story: Story, lock: Lock) -> None:
+    """Run the command to its end, or until the lock is lost; then end it."""
+    named = {"ALPO_LOCK_NAME": plan.name, "ALPO_LOCK_TOKEN": str(lock.token)}
+    try:
+        child = story.child = Child(plan.command, named)
+    except OSError as error:
+        story.code = _not_run(plan.command[0], type(error))
+        return
+    try:
+        with child.having_terminal():
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(_see_it_end, child, tasks.cancel_scope)
+                while lock.held:
+                    await anyio.sleep(min(_LOOK_S, plan.ttl_s / 20))
+                tasks.cancel_scope.cancel()
+        story.lost = child.code is None
+    finally:
+        if child.code is None:
+            with anyio.CancelScope(shield=True):
+                await _end(child)
+        story.code = child.code
+
+
+async def _see_it_end(child: Child, running: anyio.CancelScope) -> None:
+    await in_thread(child.wait)
+    running.cancel()
+
+
+async def _end(child: Child) -> None:
+    """End the command's process group: ask, and then insist."""
+    child.send(signal.SIGTERM)
+    child.send(signal.SIGCONT)
+    with anyio.move_on_after(GRACE_S):
+        while not child.gone:
+            await anyio.sleep(_LOOK_S / 2)
+    child.send(signal.SIGKILL)
+    with anyio.move_on_after(GRACE_S):
+        while child.code is None:
+            await anyio.sleep(_LOOK_S / 2)

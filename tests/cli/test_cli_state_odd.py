@@ -1,0 +1,90 @@
+"""`alpo state` where something is the matter: unknown outcomes, no majority, rival snapshots, a later release."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alpo_command import Alpo
+from typer.testing import CliRunner
+
+from alpo.state import codec
+from alpo.state.folder import Folder, Sent
+from alpo_cli.app import app
+from alpo_cli.local_cluster import LocalCluster
+
+
+@contextmanager
+def no_majority(directory: Path) -> Iterator[None]:
+    """Two of the three servers are stopped."""
+    stopped = [LocalCluster.load(directory).get(id) for id in (2, 3)]
+    for server in stopped:
+        assert server.send(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for server in stopped:
+            server.send(signal.SIGCONT)
+
+
+def led_by_the_first(alpo: Alpo) -> None:
+    alpo.run("transfer", "1")
+
+
+def test_a_write_that_nobody_answers_is_of_unknown_outcome(
+    alpo: Alpo, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The servers stop between the last look and the write."""
+    alpo.run("state", "set", "a", "1")
+    led_by_the_first(alpo)
+    enter = Folder.enter
+
+    with ExitStack() as stopped:
+        def into_the_void(self: Folder, *given: Any, **named: Any) -> Sent:
+            stopped.enter_context(no_majority(directory))
+            return enter(self, *given, **named)
+
+        monkeypatch.setattr(Folder, "enter", into_the_void)
+        words = ["--servers", alpo.servers, "--timeout", "2", "state", "set", "a", "2", "--json"]
+        result = CliRunner().invoke(app, words)
+    assert result.exit_code == 3, result.output
+    told = json.loads(result.stdout)
+    assert told == {"name": "a", "version": None, "changed": None, "client": told["client"], "serial": 1, "epoch": 0}
+    asked = re.search(r"outcome unknown \(client (~\S+), serial 1, epoch 0\).*: (alpo outcome \S+ 1)$", result.stderr)
+    assert asked and asked[1] == told["client"]
+    (outcome,) = alpo.lines("outcome", told["client"], "1")
+    found = json.loads(alpo.out("state", "get", "a", "--json"))
+    assert (found["value"], outcome["outcome"]) in (("1", "not_appended"), ("2", "appended"))
+
+
+def test_without_a_majority_one_server_can_still_be_read(alpo: Alpo, directory: Path) -> None:
+    version = int(alpo.out("state", "set", "kept", "x"))
+    led_by_the_first(alpo)
+    with no_majority(directory):
+        assert alpo.run("state", "get", "kept", "--timeout", "1", code=1).stdout == b""
+        (found,) = alpo.lines("state", "get", "kept", "--local", "--timeout", "5")
+        assert (found["version"], found["value"]) == (version, "x")
+        assert b"was not written" not in alpo.run("state", "set", "kept", "y", "--timeout", "1", code=1).stderr
+    assert alpo.out("state", "get", "kept") == "x\n"
+
+
+def test_one_snapshot_is_written_at_a_time(alpo: Alpo) -> None:
+    alpo.run("state", "add", "n")
+    alpo.run("append", "--whole", stdin=codec.begin(b"another process!"))
+    done = alpo.run("state", "snapshot", "--json", code=1)
+    assert (done.stdout, done.stderr) == (b"", b"alpo: another process is writing a snapshot\n")
+
+
+def test_what_a_later_release_has_written_is_not_guessed_at(alpo: Alpo) -> None:
+    """Last of this module: no command of this release uses that log any more."""
+    lsn = alpo.lines("append", "--whole", stdin=codec.MAGIC + b"\x02later")[0]["lsn"]
+    for words in (["get", "n"], ["set", "n", "1"], ["watch"], ["lock", "n", "--", "echo", "run"], ["status"]):
+        done = alpo.run("state", *words, code=1)
+        assert done.stdout == b""
+        assert f"payload {lsn} is in format 2".encode() in done.stderr and b"use a newer release" in done.stderr

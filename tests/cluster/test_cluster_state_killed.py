@@ -1,0 +1,96 @@
+"""`alpo state snapshot --trim`, killed with SIGKILL at one step after the other: the next start has the whole state."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+import trio
+from harness import alpo_process, cluster
+from probe import until
+
+import alpo
+import alpo.state
+from alpo.state import Put, State
+from alpo.state.codec import Begin, End, Message, Part, decode
+from alpo.state.loading import cursor_lsn, first_lsn
+
+VARIABLES, BYTES = 1000, 2000
+
+
+@contextlib.asynccontextmanager
+async def state_of(servers: str) -> AsyncIterator[State]:
+    async with alpo.state.connect(servers, snapshots="off") as state:
+        yield state
+
+
+async def seen(log: alpo.Log, start: int, wanted: Callable[[Message | None], bool]) -> None:
+    """Wait until such a payload is in the log, from ``start`` on."""
+    async with log.follow(start) as records:
+        async for record in records:
+            if wanted(decode(record.payload)):
+                return
+
+
+@pytest.mark.trio
+@pytest.mark.timeout(180)
+async def test_the_next_start_is_right_wherever_it_was_killed(tmp_path: Path) -> None:
+    async with cluster(tmp_path, proxied=False) as running:
+        await running.leader()
+        servers = running.addresses
+        async with state_of(servers) as state:
+            for start in range(0, VARIABLES, 100):
+                puts = [Put(f"v{n}", f"{n:4}" * (BYTES // 4)) for n in range(start, start + 100)]
+                await state.commit([], puts)
+            await state.snapshot(trim=True)
+        async with alpo.connect(servers) as log:
+            async def moved_the_cursor(before: int) -> bool:
+                return await cursor_lsn(log) > before
+
+            async def trimmed(before: int) -> bool:
+                return await first_lsn(log) > before
+
+            async def at_end() -> None:
+                await seen(log, at, lambda message: isinstance(message, End))
+
+            async def at_cursor() -> None:
+                before = await cursor_lsn(log)
+                await until(lambda: moved_the_cursor(before))
+
+            async def at_trim() -> None:
+                before = await first_lsn(log)
+                await until(lambda: trimmed(before))
+
+            async def at_part() -> None:
+                await seen(log, at, lambda message: isinstance(message, Part) and message.index == 3)
+
+            async def at_begin() -> None:
+                await seen(log, at, lambda message: isinstance(message, Begin))
+
+            steps: list[Callable[[], Awaitable[None]]] = [at_end, at_cursor, at_trim, at_trim, at_part]
+            for number, step in enumerate(steps):  # the last leaves a snapshot open, which is in the way for 30 s
+                async with state_of(servers) as state:
+                    await state.put("step", str(number))
+                at = await log.end()
+                async with alpo_process("--servers", servers, "state", "snapshot", "--trim"):
+                    await step()
+                await _check(servers, str(number))
+            at = await log.end()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(at_begin)
+                async with alpo_process("--servers", servers, "state", "snapshot", "--trim") as late:
+                    assert (await late.end())[0] == 1, "another one is open"
+            await _check(servers, str(len(steps) - 1))
+            assert await first_lsn(log) > 1
+
+
+async def _check(servers: str, step: str) -> None:
+    """A fresh process has all of it."""
+    async with state_of(servers) as state:
+        assert (await state.fetch("step")).text == step
+        names = await state.names("v")
+        assert len(names) == VARIABLES
+        for name in names:
+            assert (await state.fetch(name, local=True)).text == f"{int(name[1:]):4}" * (BYTES // 4)

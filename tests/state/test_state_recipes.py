@@ -1,0 +1,228 @@
+"""Locks: at most one body runs, what was got is given back, limits are kept; and a state that is left."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from alpo.errors import Closed, Unavailable
+from alpo.state import Changed, LockLost, State
+from alpo.state.recipes import Election, Lock
+from alpo.testing import Cluster
+
+BACKENDS = ["asyncio", "trio"]
+Work = Callable[[Cluster, State, State], Awaitable[None]]
+
+
+def both(backend: str, work: Work, **options: Any) -> None:
+    """Run ``work`` with the states of two clients, "one" and "two"."""
+    async def go(cluster: Cluster) -> None:
+        async with cluster.connect("one") as a, cluster.connect("two") as b:
+            async with State(a) as one, State(b) as two:
+                await one.put("x", "founded")
+                await two.fetch("x")
+                await work(cluster, one, two)
+
+    with Cluster(seed=3, **options) as cluster:
+        anyio.run(go, cluster, backend=backend)
+
+
+def cut_off(cluster: Cluster, client: str) -> None:
+    for server in cluster.servers:
+        cluster.cut(client, server)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_lock_that_was_told_of_too_late_is_not_entered(backend: str) -> None:
+    """The reply to its try is lost; by the time that it comes another process has the lock."""
+    async def work(cluster: Cluster, one: State, two: State) -> None:
+        inside: list[str] = []
+
+        async def body(state: State, name: str, stay_s: float) -> None:
+            async with Lock(state, "lock", ttl_s=3) as lock:
+                assert lock.held and not inside
+                inside.append(name)
+                await state.log._sleep(stay_s)
+                inside.remove(name)
+
+        async def later() -> None:
+            await two.log._sleep(4)
+            await body(two, "two", 2)
+
+        cluster.after(0.003, lambda: cut_off(cluster, "one"))
+        cluster.after(8, cluster.heal)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(body, one, "one", 1)
+            tasks.start_soon(later)
+
+    both(backend, work)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_lock_that_is_left_leaves_nothing_behind(backend: str) -> None:
+    async def work(cluster: Cluster, one: State, two: State) -> None:
+        lock = Lock(one, "lock", ttl_s=1)
+        for _ in range(3):
+            async with lock:
+                pass
+            assert await lock.try_acquire()
+            await lock.release()
+        before = len(cluster.log())
+        await one.log._sleep(20)
+        assert len(cluster.log()) == before, "a renewal goes on"
+        assert not (await two.fetch("lock")).version
+
+    both(backend, work)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_wait_that_is_cancelled_gives_back_what_it_got(backend: str) -> None:
+    async def work(cluster: Cluster, one: State, two: State) -> None:
+        for number in range(8):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(Lock(one, f"x{number}", ttl_s=10_000).acquire)
+                await one.log._sleep(0.0005 * number)
+                tasks.cancel_scope.cancel()
+            await one.log._sleep(1)
+            assert not (await two.fetch(f"x{number}")).version
+
+    both(backend, work)
+
+
+def test_limits_are_kept() -> None:
+    async def work(cluster: Cluster, one: State, two: State) -> None:
+        lock = Lock(one, "lock", ttl_s=3600)
+        await lock.acquire()
+        begun = cluster.now_s
+        with pytest.raises(Unavailable, match="not free within 2 s"):
+            await Lock(two, "lock", ttl_s=3600).acquire(timeout_s=2)
+        assert cluster.now_s - begun < 3
+        assert not await Lock(two, "lock", ttl_s=3600).try_acquire()
+        await lock.release()
+        begun = cluster.now_s
+        await Lock(two, "lock", ttl_s=3600).acquire(timeout_s=2)
+        assert cluster.now_s - begun < 1
+
+    both("asyncio", work)
+
+
+def test_a_wait_without_a_limit_outlasts_an_outage() -> None:
+    async def work(cluster: Cluster, one: State, two: State) -> None:
+        cut_off(cluster, "one")
+        cluster.after(25, cluster.heal)
+        await Lock(one, "lock", ttl_s=5).acquire()
+
+    both("asyncio", work)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_lost_lock_cancels_its_body_and_is_told(backend: str) -> None:
+    async def work(cluster: Cluster, one: State, two: State) -> None:
+        lock = Lock(one, "lock", ttl_s=2)
+        begun = cluster.now_s
+        with pytest.raises(LockLost):
+            async with lock:
+                cut_off(cluster, "one")
+                await one.log._sleep(100)
+        assert cluster.now_s - begun < 5 and not lock.held
+        with pytest.raises(LockLost):
+            _ = lock.token
+        cluster.heal()
+        async with lock, anyio.create_task_group() as tasks:  # again; a body may hold tasks
+            tasks.start_soon(one.log._sleep, 0.1)
+
+    both(backend, work)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_error_of_the_body_gives_the_lock_back(backend: str) -> None:
+    async def work(cluster: Cluster, one: State, two: State) -> None:
+        with pytest.raises(ZeroDivisionError):
+            async with Lock(one, "lock", ttl_s=1000) as lock:
+                rows = one.rows("lock", fence=lock.token)
+                await rows.put("r", "1")
+                raise ZeroDivisionError
+        async with Election(two, "lock", "two", ttl_s=1000).lead() as reign:
+            assert reign.token > 0 and (await reign.holder()).text == "two"
+            with pytest.raises(Changed):
+                await rows.put("r", "2")
+
+    both(backend, work)
+
+
+def test_a_lease_that_can_never_be_is_told_at_once() -> None:
+    async def work(cluster: Cluster, one: State, two: State) -> None:
+        for wrong in (0, -1, 2e9, float("nan")):
+            with pytest.raises(ValueError, match="s"):
+                Lock(one, "lock", ttl_s=wrong)
+
+    both("asyncio", work)
+
+
+# -- a state that is left, or was never entered ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_state_that_is_left_answers_nothing_any_more(backend: str) -> None:
+    async def go(cluster: Cluster) -> None:
+        async with cluster.connect() as log:
+            state = State(log)
+            for call in (lambda: state.fetch("a"), lambda: state.put("a", "1"), state.names):
+                with pytest.raises(RuntimeError, match="async with"):
+                    await call()
+            told: list[object] = []
+
+            async def fetch() -> None:
+                try:
+                    told.append(await state.fetch("a"))
+                except Closed as error:
+                    told.append(error)
+
+            async with anyio.create_task_group() as tasks:
+                async with state:
+                    await state.put("a", "1")
+                    tasks.start_soon(fetch)
+                    await anyio.lowlevel.checkpoint()
+            assert all(isinstance(each, Closed) or each.text == "1" for each in told)  # type: ignore[attr-defined]
+            for call in (lambda: state.fetch("a"), lambda: state.put("a", "1"), state.names):
+                with pytest.raises(Closed):
+                    await call()
+
+    with Cluster(seed=1) as cluster:
+        anyio.run(go, cluster, backend=backend)
+
+
+def test_outcomes_are_told_to_those_whose_they_are() -> None:
+    """A plain append and a write of the state over one log, both of unknown outcome."""
+    async def work(cluster: Cluster, one: State, two: State) -> None:
+        cut_off(cluster, "one")
+        failed: list[str] = []
+
+        async def appended() -> None:
+            try:
+                await one.log.append(b"plain", timeout_s=1)
+            except Exception as error:
+                failed.append(type(error).__name__)
+
+        async def put() -> None:
+            try:
+                await one.put("y", "1")
+            except Exception as error:
+                failed.append(type(error).__name__)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(appended)
+            tasks.start_soon(put)
+        cluster.heal()
+        assert failed == ["NotGuaranteed"] * 2
+        mine = await one.settle()
+        plain = await one.log.settle()
+        assert len(mine) == 1 and set(plain) - set(mine), (mine, plain)
+        assert (await one.fetch("y")).version == next(iter(mine.values()))
+        assert await one.settle() == {}
+
+    both("asyncio", work)
