@@ -6,6 +6,7 @@ Law: nothing here needs the tasks behind a `Log`; each call dials, asks and is d
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from datetime import datetime
 
 import anyio
@@ -54,6 +55,10 @@ class Operations:
     async def _sleep(self, seconds: float) -> None:
         """Wait on the log's clock: virtual in a simulated cluster. For the library."""
         await anyio.sleep(seconds)
+
+    def _move_on_after(self, seconds: float, shield: bool = False) -> AbstractContextManager[anyio.CancelScope]:
+        """A scope that is cancelled after ``seconds`` on the clock of `_sleep`. For the library."""
+        return anyio.move_on_after(seconds, shield=shield)
 
     def _now_s(self) -> float:
         """The time on the clock of `_sleep`, in seconds. For the library."""

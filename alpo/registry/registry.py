@@ -21,9 +21,9 @@ from anyio.abc import TaskGroup
 
 from alpo.client.arguments import need_seconds
 from alpo.client.tasks import Bell, running_loop
-from alpo.errors import AlpoError, Closed, NoSpace, NotGuaranteed, Overloaded, SessionExpired, TooLarge, Unavailable
+from alpo.errors import AlpoError, Closed, NotGuaranteed, SessionExpired, TooLarge
 from alpo.state.codec import By, Do, Guard, Op
-from alpo.state.errors import Changed, Full, Unsettled
+from alpo.state.errors import PASSING, Changed, Full, Unsettled
 from alpo.state.shapes import Cell
 from alpo.state.state import State
 
@@ -161,7 +161,7 @@ class Registry:
         ops: list[Op] = [(int(Do.PUT), name, self._header, 0)]
         try:
             sent = await state._send([self._guard(version)], ops, max(0.001, deadline_s - log._now_s()))
-            self._token = (await state._told(sent, ops)).lsn
+            self._token = (await state._told(sent)).lsn
         except Changed as error:
             text = f"another process recovered registry {name!r} at the same time, and was first"
             raise Deposed(text, name=name, token=0, version=error.version) from error
@@ -178,7 +178,7 @@ class Registry:
         while True:
             try:
                 return await step()
-            except (Unavailable, Overloaded, NoSpace):
+            except PASSING:
                 if self._over is not None or self._state.log._now_s() >= deadline_s:
                     raise
             await self._state.log._sleep(AGAIN_S)
@@ -259,7 +259,7 @@ class Registry:
         state = self._state
         try:
             if batch.sent is not None:
-                await state._told(batch.sent, batch.ops)
+                await state._told(batch.sent)
             else:
                 await self._patiently(state._folder.now, state.log._now_s() + self._write_timeout_s)
                 if self._over is not None:

@@ -14,10 +14,9 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
-from alpo.state.codec import FORMAT, End
-from alpo.state.loading import Upload, Uploads
+from alpo.state.codec import FORMAT
+from alpo.state.loading import Uploads
 from alpo.state.machine import Machine
-from alpo.state.parts import Thawing
 from alpo.state.shapes import Outcome
 
 from .origin import DataLoss, Extent, Origin, SourceError
@@ -81,23 +80,13 @@ def _first_snapshot(origin: Origin, within: Range) -> Machine | None:
             for at, payload in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                 whole = uploads.take(at, payload)
                 if whole is not None:
-                    machine = _thawed(uploads, *whole)
-                    if machine is not None:
-                        return machine
-                    uploads.forget(whole[0])
+                    upload, end = whole
+                    for _ in uploads.thaw(upload, end):
+                        pass  # its pauses are for other tasks, and here are none
+                    if upload.machine is not None:
+                        return upload.machine
+                    uploads.forget(upload)
     return None
-
-
-def _thawed(uploads: Uploads, upload: Upload, end: End) -> Machine | None:
-    """The machine of an upload that came to its end; None if it is not whole."""
-    thawing = Thawing()
-    try:
-        for part in uploads.parts(upload):
-            thawing.feed(part)
-        machine = thawing.machine(end.parts, end.chain, end.digest)
-    except ValueError:
-        return None
-    return machine if machine.lsn == upload.begin else None
 
 
 def _fold(machine: Machine, origin: Origin, lsn: int, told: Told) -> int:

@@ -63,7 +63,7 @@ class Cache:
         if much or not lsn:
             try:
                 await self._write(cluster, machine.freeze())
-            except OSError as error:
+            except (OSError, Diverged) as error:
                 logger.info("the cache %s is not written: %s", self._path, error)
 
     async def _read(self, cluster: bytes) -> Machine | None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from alpo.errors import AlpoError
+from alpo.errors import AlpoError, NoSpace, Overloaded, Unavailable
+
+#: Errors that are over by themselves: a question may be asked again.
+PASSING = (Unavailable, Overloaded, NoSpace)
 
 
 class Changed(AlpoError):

@@ -20,10 +20,10 @@ from alpo.client.handle import Handle
 from alpo.client.log import Log
 from alpo.client.record import Record
 from alpo.client.tasks import Bell, News
-from alpo.errors import AlpoError, Closed, NoSpace, NotGuaranteed, OutOfRange, Overloaded, Unavailable
+from alpo.errors import AlpoError, Closed, NotGuaranteed, OutOfRange, Unavailable
 
-from .codec import FORMAT
-from .errors import NewerFormat, WrongState
+from .codec import FORMAT, Guard, Op
+from .errors import PASSING, NewerFormat, WrongState
 from .loading import AGAIN_S, Shelf, first_lsn, load
 from .machine import Machine
 from .shapes import Cell, Frozen, Outcome, Result
@@ -37,10 +37,14 @@ class Sent:
     """A command of this process on its way: its append, and its result once it was folded. ``freeze``: keep the machine
     as of a granted snapshot. ``whole``: its append's deadline is also that of the fold."""
 
-    __slots__ = ("freeze", "frozen", "handle", "result", "whole")
+    __slots__ = ("freeze", "frozen", "guards", "handle", "ops", "result", "whole")
 
-    def __init__(self, handle: Handle, freeze: bool = False, whole: bool = False) -> None:
+    def __init__(
+        self, handle: Handle, guards: Sequence[Guard], ops: Sequence[Op], freeze: bool, whole: bool
+    ) -> None:
         self.handle = handle
+        self.guards = guards
+        self.ops = ops
         self.whole = whole
         self.result: Result | None = None
         self.freeze = freeze
@@ -117,7 +121,7 @@ class Folder:
         while True:
             try:
                 return await step()
-            except (Unavailable, Overloaded, NoSpace):
+            except PASSING:
                 await self.log._sleep(AGAIN_S)
 
     async def _follow(self, machine: Machine) -> bool:
@@ -127,7 +131,7 @@ class Folder:
                 async with self.log.follow_batches(machine.lsn + 1) as batches:
                     async for records in batches:
                         self._fold(machine, records)
-            except (Unavailable, Overloaded):
+            except PASSING:
                 await self.log._sleep(AGAIN_S)
             except OutOfRange:
                 if await self.patiently(lambda: first_lsn(self.log)) > machine.lsn + 1:
@@ -274,7 +278,7 @@ class Folder:
         if machine is not None and machine.lsn >= lsn and self.failure is None:
             return machine
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
-        with anyio.move_on_after(timeout_s):
+        with self.log._move_on_after(timeout_s):
             while self.failure is None:
                 if self.machine is not None and self.machine.lsn >= lsn:
                     return self.machine
@@ -295,7 +299,10 @@ class Folder:
             raise copy(question.error)
         return await self.reach(question.end_lsn)
 
-    def enter(self, payloads: Sequence[bytes], freeze: bool = False, timeout_s: float | None = None) -> Sent:
+    def enter(
+        self, payloads: Sequence[bytes], guards: Sequence[Guard] = (), ops: Sequence[Op] = (), *, freeze: bool = False,
+        timeout_s: float | None = None,
+    ) -> Sent:
         """Append a command, as one batch; ``timeout_s``: for all of it, until it is folded. Raises as
         `Log.append_nowait`, and what ended the fold: nobody could judge the command here."""
         self.require()
@@ -304,7 +311,7 @@ class Folder:
             handle = log.append_nowait(payloads[0], timeout_s=timeout_s)
         else:
             handle = log.append_batch_nowait(payloads, timeout_s=timeout_s)
-        sent = Sent(handle, freeze, timeout_s is not None)
+        sent = Sent(handle, guards, ops, freeze, timeout_s is not None)
         self._sent.append(sent)
         return sent
 

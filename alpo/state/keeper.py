@@ -16,9 +16,9 @@ from functools import partial
 import anyio
 
 from alpo.client.tasks import Bell
-from alpo.errors import AlpoError, NoSpace, Overloaded, Unavailable
+from alpo.errors import AlpoError
 
-from .errors import Diverged, NotFounded
+from .errors import PASSING, Diverged, NotFounded
 from .folder import Folder
 from .loading import CURSOR, cursor_lsn, digest_at, first_lsn, read_back
 from .machine import UPLOAD_STALE_MS, Machine
@@ -135,7 +135,7 @@ class Keeper:
             try:
                 await self.tidy()
             except AlpoError as error:
-                self._untidy = _passes(error)
+                self._untidy = isinstance(error, PASSING)
 
     async def _settle_doubts(self) -> None:
         """Fold anew what a refused snapshot was of, and stop if this process was the one that was wrong."""
@@ -163,11 +163,6 @@ class Keeper:
 
     async def _pause(self, least_s: float, most_s: float) -> None:
         await self._log._sleep(self._log._servers.rng.uniform(least_s, most_s))
-
-
-def _passes(error: AlpoError) -> bool:
-    """True for an error that is over by itself."""
-    return isinstance(error, Unavailable | Overloaded | NoSpace)
 
 
 def _uploading(machine: Machine) -> bool:

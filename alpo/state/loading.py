@@ -101,34 +101,25 @@ async def find(log: Log, start: int, stop: int | None = None) -> Machine | None:
                     whole = uploads.take(record.lsn, record.payload)
                     if whole is None:
                         continue
-                    machine = await _thawed(uploads, *whole)
-                    uploads.forget(whole[0])
-                    if machine is not None:
-                        return machine
+                    upload, end = whole
+                    for _ in uploads.thaw(upload, end):
+                        await anyio.lowlevel.checkpoint()
+                    uploads.forget(upload)
+                    if upload.machine is not None:
+                        return upload.machine
                 await anyio.lowlevel.checkpoint()
     return None
 
 
-async def _thawed(uploads: Uploads, upload: Upload, end: End) -> Machine | None:
-    """The machine of an upload that came to its end; None if it is not whole."""
-    thawing = Thawing()
-    try:
-        for data in uploads.parts(upload):
-            thawing.feed(data)
-            await anyio.lowlevel.checkpoint()
-        machine = thawing.machine(end.parts, end.chain, end.digest)
-    except ValueError:
-        return None
-    return machine if machine.lsn == upload.begin else None
-
-
 class Upload:
-    """A snapshot as it is read: the LSN where it began, and places of its parts in the file."""
+    """A snapshot as it is read: the LSN where it began, and places of its parts in the file. ``machine``: as it was
+    there, once the snapshot was thawed and found whole."""
 
     def __init__(self, sid: bytes, begin: int) -> None:
         self.sid = sid
         self.begin = begin
         self.places: list[tuple[int, int]] = []
+        self.machine: Machine | None = None
 
 
 class Uploads:
@@ -176,11 +167,19 @@ class Uploads:
             self._file.truncate()
             self._size = 0
 
-    def parts(self, upload: Upload) -> Iterator[bytes]:
-        """The parts of an upload, in order."""
-        for at, size in upload.places:
-            self._file.seek(at)
-            yield self._file.read(size)
+    def thaw(self, upload: Upload, end: End) -> Iterator[None]:
+        """Thaw an upload that came to its end into its ``machine``; a pause after each part."""
+        thawing = Thawing()
+        try:
+            for at, size in upload.places:
+                self._file.seek(at)
+                thawing.feed(self._file.read(size))
+                yield
+            machine = thawing.machine(end.parts, end.chain, end.digest)
+        except ValueError:
+            return  # damaged, or cut off
+        if machine.lsn == upload.begin:
+            upload.machine = machine
 
 
 def _may_be_snapshot(payload: bytes) -> bool:

@@ -326,7 +326,7 @@ class Machine:
             self.state_id, tuple(self.limits), self.lsn, self.time_ms, self.foreign_lsn, self.invalid,
             self.command_bytes, *(tuple(each or ()) for each in (self._upload_plain(), self.snapshot, self.previous)),
         )
-        return Frozen(registers, dict(self.cells))
+        return Frozen(registers, dict(self.cells), self.digest)
 
     def _upload_plain(self) -> tuple[Any, ...] | None:
         upload = self.upload

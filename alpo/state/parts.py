@@ -6,7 +6,8 @@ size of the value, offset, bytes], where a great value comes in pieces, one afte
 Laws:
 
 * Reading is total: damaged parts raise ValueError, and never give another state. Memory follows the bytes received.
-* The digest is taken from what the parts hold, not from what the machine believes.
+* The digest is taken from what the parts hold. Where the machine kept another one, write by write, its memory was
+  damaged: nothing that looks whole is made of it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 from alpo.wire.packing import pack, unpack_list
 
 from .codec import ID_BYTES, INLINE_BYTES_MAX, INT_MAX, ROOM_BYTES, valid_name
-from .errors import Busy
+from .errors import Busy, Diverged
 from .machine import Machine
 from .shapes import Cell, Frozen, chained, digest_bytes, sealed
 
@@ -47,7 +48,8 @@ def part_bytes_max(payload_bytes_max: int) -> int:
 
 class Encoder:
     """An iterator over the parts of a frozen machine, each of ``bytes_max`` bytes at most. ``parts``, ``bytes``,
-    ``chain`` and ``digest`` are those of the parts so far."""
+    ``chain`` and ``digest`` are those of the parts so far. Behind the last it raises `Diverged` if they are not what
+    the machine took in."""
 
     def __init__(self, frozen: Frozen, bytes_max: int) -> None:
         self._frozen = frozen
@@ -76,6 +78,12 @@ class Encoder:
                 left -= len(item)
         if items:
             yield self._note(_listed(items))
+        if self._digest != self._frozen.digest:
+            raise Diverged(f"the state in this process was damaged: it is not what was folded up to LSN {self._lsn}")
+
+    @property
+    def _lsn(self) -> int:
+        return int(self._frozen.registers[2])
 
     def _items(self, name: str, cell: Cell, room: int) -> Iterator[bytes]:
         """The packed items of one variable: a single one, or pieces that fill a part each."""

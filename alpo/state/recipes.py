@@ -23,10 +23,9 @@ import anyio
 
 from alpo.client.arguments import need_seconds
 from alpo.client.reading import unless
-from alpo.errors import AlpoError, Closed, NoSpace, NotGuaranteed, Overloaded, Unavailable
+from alpo.errors import AlpoError, Closed, NotGuaranteed, Unavailable
 
-from .codec import Op
-from .errors import Changed, LockLost
+from .errors import PASSING, Changed, LockLost
 from .folder import Sent
 from .loading import AGAIN_S
 from .state import State
@@ -46,7 +45,7 @@ _LOOKS = 4
 #: Pause after a renewal that nobody answered, as part of the lease.
 _AGAIN = 0.05
 #: Errors after which a renewal may be tried again.
-_MAY_PASS = (NotGuaranteed, Unavailable, Overloaded, NoSpace)
+_MAY_PASS = (NotGuaranteed, *PASSING)
 
 
 class Lock:
@@ -88,7 +87,7 @@ class Lock:
         try:
             swallowed = bool(scope.__exit__(kind, error, trace))
         finally:
-            with anyio.move_on_after(min(self._ttl_s, _RELEASE_S), shield=True):
+            with self._log._move_on_after(min(self._ttl_s, _RELEASE_S), shield=True):
                 await self.release()
         if lost and (error is None or swallowed):
             raise LockLost(f"the lock {self._name!r} was lost")
@@ -128,17 +127,22 @@ class Lock:
         """Take the lock if nobody has it; returns True if so. Raises as `State.commit`."""
         return await self._acquire(None)
 
-    async def release(self) -> None:
-        """Give the lock back, if it is still ours. What stands in the way is no matter: the lease ends it."""
+    async def release(self) -> bool:
+        """Give the lock back, if it is still ours. False: nobody can tell whether that came through. It is no matter:
+        the lease ends it."""
         token, self._token = self._token, 0
         if self._renewing is not None:
             self._renewing.cancel()
-        if token and not self._lost:
-            await self._expunge(token)
+        return await self._expunge(token) if token and not self._lost else True
 
-    async def _expunge(self, token: int) -> None:
-        with suppress(Changed, Closed, *_MAY_PASS):
+    async def _expunge(self, token: int) -> bool:
+        try:
             await self._state.commit([If(self._name, created=token)], [Expunge(self._name)])
+        except Changed:
+            pass  # it is not ours any more
+        except (Closed, *_MAY_PASS):
+            return False
+        return True
 
     # -- taking it ------------------------------------------------------------------------------------------
 
@@ -164,10 +168,10 @@ class Lock:
     async def _try(self, give_up_s: float | None) -> bool:
         """Make the lock's variable, unless it is there; the entry of this very try ends a lease that is over."""
         state, sent_s = self._state, self._log._now_s()
-        ops = [Put(self._name, self._value, lease_s=self._ttl_s).plain()]
-        sent = await state._send([If(self._name, version=0).plain()], ops)
+        put = Put(self._name, self._value, lease_s=self._ttl_s)
+        sent = await state._send([If(self._name, version=0).plain()], [put.plain()])
         try:
-            token = await self._outcome(sent, ops, give_up_s)
+            token = await self._outcome(sent, give_up_s)
             until_s = sent_s + _SURE * self._ttl_s
             while self._log._now_s() > until_s - self._ttl_s / 2:  # told so late that the lease may be over
                 sent_s = self._log._now_s()
@@ -179,30 +183,30 @@ class Lock:
             return False
         except BaseException as error:
             if isinstance(error, _MAY_PASS) or not isinstance(error, Exception):  # or cancelled: it may be ours yet
-                state._start_soon(partial(self._take_back, sent, ops), last=True)
+                state._start_soon(partial(self._take_back, sent), last=True)
             raise
         self._lost, self._token, self._until_s = False, token, until_s
         self._renewing = anyio.CancelScope()
         state._start_soon(partial(self._renew, token, self._renewing))
         return True
 
-    async def _outcome(self, sent: Sent, ops: list[Op], give_up_s: float | None) -> int:
+    async def _outcome(self, sent: Sent, give_up_s: float | None) -> int:
         """The LSN of a try, waited for until ``give_up_s`` if the log cannot tell in time. Raises as `State.commit`."""
         try:
-            return (await self._state._told(sent, ops)).lsn
+            return (await self._state._told(sent)).lsn
         except NotGuaranteed:
             if give_up_s is None:
                 raise
-            wait = partial(self._state._unsettled.outcome_of, sent, ops)
+            wait = partial(self._state._unsettled.outcome_of, sent)
             token = await unless(_Alarm(self._state, give_up_s), wait)
             if token is None:
                 raise
             return token
 
-    async def _take_back(self, sent: Sent, ops: list[Op]) -> None:
+    async def _take_back(self, sent: Sent) -> None:
         """Give back what a try that nobody waits for any more may have got (a task of the state's)."""
         with suppress(AlpoError):
-            await self._expunge(await self._state._unsettled.outcome_of(sent, ops))
+            await self._expunge(await self._state._unsettled.outcome_of(sent))
 
     async def _wait_for_chance(self, give_up_s: float) -> bool:
         """Wait until nobody holds the lock, or its lease may be over. False: the time is up."""

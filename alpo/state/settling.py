@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
 
-from alpo.errors import AlpoError, Overloaded, Unavailable
+from alpo.errors import AlpoError
 
-from .codec import Op
 from .errors import Unsettled
 from .folder import Folder, Sent
-from .loading import AGAIN_S
 from .verdicts import judged
 
 #: Most outcomes that are kept for `State.settle`.
@@ -22,33 +20,33 @@ class Settling:
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
-        self._unknown: list[tuple[Sent, Sequence[Op]]] = []
+        self._unknown: list[Sent] = []
         #: Outcomes that were not asked for yet: the LSN, or why it was not done.
         self._outcomes: dict[int, int | AlpoError] = {}
 
-    def note(self, sent: Sent, ops: Sequence[Op]) -> None:
+    def note(self, sent: Sent) -> None:
         """Take up a write whose outcome is unknown."""
-        waiting, self._unknown = [*self._unknown, (sent, ops)], []
-        for sent, ops in waiting:
+        waiting, self._unknown = [*self._unknown, sent], []
+        for sent in waiting:
             if sent.result is None:
-                self._unknown.append((sent, ops))
+                self._unknown.append(sent)
             else:
-                self._keep(sent, self._judged(sent, ops, sent.last_lsn))
+                self._keep(sent, self._judged(sent, sent.last_lsn))
 
     async def settle(self) -> dict[int, int | AlpoError]:
         """Wait for all outcomes; returns those that came since the last call, by serial. Raises `Closed`."""
         while self._unknown:
-            sent, ops = self._unknown[0]
-            outcome = await self._wait_for(sent, ops)
-            if (sent, ops) in self._unknown:  # nobody else was quicker
-                self._unknown.remove((sent, ops))
+            sent = self._unknown[0]
+            outcome = await self._wait_for(sent)
+            if sent in self._unknown:  # nobody else was quicker
+                self._unknown.remove(sent)
                 self._keep(sent, outcome)
         told, self._outcomes = self._outcomes, {}
         return told
 
-    async def outcome_of(self, sent: Sent, ops: Sequence[Op]) -> int:
+    async def outcome_of(self, sent: Sent) -> int:
         """The LSN of a write, waited for as long as it takes. Raises why it was not done, `Unsettled`, and `Closed`."""
-        outcome = await self._wait_for(sent, ops)
+        outcome = await self._wait_for(sent)
         if isinstance(outcome, AlpoError):
             raise outcome
         return outcome
@@ -58,7 +56,7 @@ class Settling:
         if len(self._outcomes) > KEPT_MAX:
             del self._outcomes[next(iter(self._outcomes))]
 
-    async def _wait_for(self, sent: Sent, ops: Sequence[Op]) -> int | AlpoError:
+    async def _wait_for(self, sent: Sent) -> int | AlpoError:
         """The LSN of a write that was done, or why it was not."""
         handle = sent.handle
         told = None if sent.result is not None else await self._folder.log._outcome_of(handle)
@@ -67,15 +65,11 @@ class Settling:
         last_lsn = sent.last_lsn or (0 if told is None else told + handle.parcel.number - 1)
         if not last_lsn:
             return Unsettled("the write was appended before this session was opened", lsn=0)
-        while True:
-            try:
-                await self._folder.reach(last_lsn)
-                return self._judged(sent, ops, last_lsn)
-            except (Unavailable, Overloaded):
-                await self._folder.log._sleep(AGAIN_S)
+        await self._folder.patiently(partial(self._folder.reach, last_lsn))
+        return self._judged(sent, last_lsn)
 
-    def _judged(self, sent: Sent, ops: Sequence[Op], last_lsn: int) -> int | AlpoError:
+    def _judged(self, sent: Sent, last_lsn: int) -> int | AlpoError:
         try:
-            return judged(sent.result, self._folder.machine, ops, last_lsn).lsn
+            return judged(sent, self._folder.machine, last_lsn).lsn
         except AlpoError as error:
             return error

@@ -86,10 +86,12 @@ class Snapshot(NamedTuple):
 
 
 class Frozen(NamedTuple):
-    """A machine as of one LSN: ``registers`` (integers, bytes and tuples) and its cells by name."""
+    """A machine as of one LSN: ``registers`` (integers, bytes and tuples), its cells by name, and the digest that it
+    kept of them, write by write."""
 
     registers: tuple[Any, ...]
     cells: dict[str, Cell]
+    digest: int
 
 
 class StateStatus(NamedTuple):

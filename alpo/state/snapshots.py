@@ -49,6 +49,23 @@ async def write_snapshot(folder: Folder) -> SnapshotInfo:
     sid = log._servers.rng.randbytes(codec.ID_BYTES)
     begin, frozen = await _begun(folder, sid)
     encoder = Encoder(frozen, bytes_max)
+    try:
+        await _write_parts(folder, sid, encoder)
+    except Diverged as error:  # before its end was sent, which a newcomer would believe
+        folder.fail(error)
+        raise
+    sent = await _send(folder, codec.end(sid, encoder.parts, encoder.chain, encoder.digest))
+    result = await _result(folder, sent)
+    if result.outcome is Outcome.DIVERGED:
+        folder.fail(Diverged(f"the snapshot of LSN {begin} is not of the state that the log holds"))
+        folder.require()
+    if result.outcome is not Outcome.ACCEPTED:
+        raise _taken_over()
+    return SnapshotInfo(begin, result.lsn, encoder.parts, encoder.bytes, 0)
+
+
+async def _write_parts(folder: Folder, sid: bytes, encoder: Encoder) -> None:
+    """Write all parts, and wait until they are folded. Raises `Diverged`, `Busy`, and as `Log.append`."""
     flight: deque[tuple[Sent, int]] = deque()
     under_way = 0
     for part in encoder:
@@ -61,14 +78,6 @@ async def write_snapshot(folder: Folder) -> SnapshotInfo:
         await anyio.lowlevel.checkpoint()
     for sent, _ in flight:
         await _taken(folder, sent)
-    sent = await _send(folder, codec.end(sid, encoder.parts, encoder.chain, encoder.digest))
-    result = await _result(folder, sent)
-    if result.outcome is Outcome.DIVERGED:
-        folder.fail(Diverged(f"the snapshot of LSN {begin} is not of the state that the log holds"))
-        folder.require()
-    if result.outcome is not Outcome.ACCEPTED:
-        raise _taken_over()
-    return SnapshotInfo(begin, result.lsn, encoder.parts, encoder.bytes, 0)
 
 
 async def _begun(folder: Folder, sid: bytes) -> tuple[int, Frozen]:
@@ -87,7 +96,7 @@ async def _send(folder: Folder, payload: bytes, freeze: bool = False) -> Sent:
     while True:
         await folder.log.wait_room()
         try:
-            sent = folder.enter([payload], freeze)
+            sent = folder.enter([payload], freeze=freeze)
         except Overloaded:
             await folder.log._sleep(AGAIN_S)
             continue

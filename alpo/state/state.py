@@ -47,11 +47,15 @@ from .variable import (
     Put,
     Value,
     Variable,
+    id_of,
+    need,
     need_name,
+    need_variable,
     time_of,
+    value_of,
     variable_of,
 )
-from .verdicts import judged, need_fences, refuse_at_once
+from .verdicts import judged, need_fences, refuse_at_once, refuse_unfounded
 from .watching import Watch
 
 #: Longest wait of a state that is left for what its locks still have to give back.
@@ -77,7 +81,7 @@ class State:
         self._log = log
         self._create = create
         self._timeout_s = timeout_s
-        state_id = b"" if expect is None else _id_of(expect)
+        state_id = b"" if expect is None else id_of(expect)
         self._cache = None if cache is None else Cache(cache, state_id)
         self._folder = Folder(log, timeout_s, state_id, self._cache)
         self._keeper = Keeper(self._folder, snapshots == "auto")
@@ -108,7 +112,7 @@ class State:
     ) -> None:
         assert self._tasks is not None
         try:
-            with anyio.move_on_after(LAST_S, shield=True):
+            with self._log._move_on_after(LAST_S, shield=True):
                 while self._last:
                     await self._last_done.wait()
             self._folder.fail(Closed(ENDED))
@@ -150,7 +154,7 @@ class State:
 
     async def names(self, prefix: str = "", *, local: bool = False) -> list[str]:
         """The names of all variables that begin with ``prefix``, sorted; rows are left out. Raises as `fetch`."""
-        _need(prefix, str)
+        need(prefix, str)
         machine = await self._machine(local, None)
         return sorted(name for name in machine.cells if name.startswith(prefix) and ROW_MARK not in name)
 
@@ -169,7 +173,7 @@ class State:
 
     def watch(self, prefix: str = "", *, every: bool = False) -> Watch:
         """The variables that begin with ``prefix`` as they are now, and then whenever they change; see `Watch`."""
-        _need(prefix, str)
+        need(prefix, str)
         return Watch(self._folder, prefix, every)
 
     async def status(self, *, local: bool = False) -> StateStatus:
@@ -198,8 +202,8 @@ class State:
 
         Raises `Changed` (nothing written), and as `commit`.
         """
-        _need_variable(variable)
-        put = Put(variable.name, _value_of(variable), lease_s=variable.lease_s)
+        need_variable(variable)
+        put = Put(variable.name, value_of(variable), lease_s=variable.lease_s)
         return await self._put([If(variable.name, version=variable.version)], put)
 
     async def put(
@@ -212,7 +216,7 @@ class State:
 
     async def expunge(self, variable: Variable) -> Variable:
         """Take away a variable that was fetched, if it is still as it was. Raises `Changed`, and as `commit`."""
-        _need_variable(variable)
+        need_variable(variable)
         return await self._expunge([If(variable.name, version=variable.version)], variable.name)
 
     async def update(self, name: str, function: Callable[[Variable], Any]) -> Variable:
@@ -248,7 +252,7 @@ class State:
     async def keep(self, variable: Variable) -> Variable:
         """Let the lease of a variable begin anew, if it is still the one that was fetched (others may have written it
         since); its version stays. Raises `Changed`, and as `commit`."""
-        _need_variable(variable)
+        need_variable(variable)
         if variable.lease_s is None:
             raise ValueError(f"{variable.name!r} has no lease")
         guard = If(variable.name, created=variable.created)
@@ -262,8 +266,8 @@ class State:
         `TooLarge` and as `Log.append` (nothing written); `NotGuaranteed` (unknown; it stays first in line: `settle`),
         `Unsettled`; TypeError, ValueError.
         """
-        held = [_need(guard, If).plain() for guard in guards]
-        ops = [_need(operation, Operation).plain() for operation in operations]
+        held = [need(guard, If).plain() for guard in guards]
+        ops = [need(operation, Operation).plain() for operation in operations]
         if not ops:
             raise ValueError("a commit has one operation or more")
         return (await self._do(held, ops)).lsn
@@ -308,7 +312,7 @@ class State:
 
     async def _do(self, guards: Sequence[Guard], ops: Sequence[Op]) -> Result:
         """Append a command, and return what the fold says of it."""
-        return await self._told(await self._send(guards, ops), ops)
+        return await self._told(await self._send(guards, ops))
 
     async def _send(self, guards: Sequence[Guard], ops: Sequence[Op], timeout_s: float | None = None) -> Sent:
         """Append a command; ``timeout_s``: for the append and the fold together."""
@@ -317,23 +321,24 @@ class State:
         need_fences(guards, ops)
         if self._folder.machine is not None:
             refuse_at_once(self._folder.machine, guards)
-        await self._need_founded()
+        await self._need_founded(guards)
         payloads = codec.command(guards, ops, self._payload_bytes_max)
         await self._log.wait_room()
-        return self._folder.enter(payloads, timeout_s=timeout_s)
+        return self._folder.enter(payloads, guards, ops, timeout_s=timeout_s)
 
-    async def _told(self, sent: Sent, ops: Sequence[Op]) -> Result:
+    async def _told(self, sent: Sent) -> Result:
         """Wait for what the fold says of a command that was sent."""
         try:
-            result = await self._folder.result_of(sent)
+            await self._folder.result_of(sent)
         except BaseException as error:
             if isinstance(error, NotGuaranteed) or not isinstance(error, Exception):  # or cancelled
-                self._unsettled.note(sent, ops)
+                self._unsettled.note(sent)
             raise
-        return judged(result, self._folder.machine, ops, sent.last_lsn)
+        return judged(sent, self._folder.machine, sent.last_lsn)
 
-    async def _need_founded(self) -> None:
-        """Found the state, unless the log holds one already. Raises `NotFounded` if this program must not."""
+    async def _need_founded(self, guards: Sequence[Guard]) -> None:
+        """Found the state, unless the log holds one already. Raises `NotFounded` if this program must not, `Changed` if
+        the guards could not hold in it."""
         machine = self._folder.machine
         if machine is not None and machine.founded and self._payload_bytes_max:
             return
@@ -343,6 +348,7 @@ class State:
             machine = await self._machine(False, None)
             if machine.founded:
                 return
+            refuse_unfounded(guards)
             state_id = self._log._servers.rng.randbytes(codec.ID_BYTES)
             try:
                 result = await self._folder.result_of(self._folder.enter([codec.found(state_id, Limits())]))
@@ -365,35 +371,3 @@ def connect(
     state = State(log, create=create, expect=expect, timeout_s=timeout_s, snapshots=snapshots, cache=cache)
     state._owns_log = True
     return state
-
-
-def _id_of(expect: str) -> bytes:
-    """The bytes of a state's id. Raises TypeError, ValueError."""
-    if not isinstance(expect, str):
-        raise TypeError(f"expect is the id of a state, str, not {type(expect).__name__}")
-    try:
-        id = bytes.fromhex(expect)
-    except ValueError:
-        id = b""
-    if len(id) != codec.ID_BYTES:
-        raise ValueError(f"the id of a state is {2 * codec.ID_BYTES} hexadecimal digits, not {expect!r}")
-    return id
-
-
-def _need(given: Any, kind: Any) -> Any:
-    """``given``, once checked. Raises TypeError."""
-    if not isinstance(given, kind):
-        wanted = getattr(kind, "__name__", "Put, Expunge, Keep or Add")
-        raise TypeError(f"this takes {wanted}, not {type(given).__name__}")
-    return given
-
-
-def _need_variable(variable: object) -> None:
-    if not isinstance(variable, Variable):
-        raise TypeError(f"this takes a Variable, as fetch gives it, not {type(variable).__name__}")
-
-
-def _value_of(variable: Variable) -> bytes:
-    if variable.value is None:
-        raise ValueError(f"{variable.name!r} has no value: expunge() takes a variable away")
-    return variable.value

@@ -245,10 +245,9 @@ class SyncLock:
         """Take the lock if nobody has it; returns True if so."""
         return self._state._run(self._lock.try_acquire)
 
-    def release(self) -> None:
-        """Give the lock back, if it is still ours."""
-        if not self._state.log.closed:
-            self._state._run(self._lock.release)
+    def release(self) -> bool:
+        """Give the lock back, if it is still ours: see `Lock.release`."""
+        return not self._state.log.closed and self._state._run(self._lock.release)
 
 
 def connect_sync(

@@ -11,7 +11,7 @@ from alpo.client.payloads import json_payload
 from alpo.client.record import EPOCH
 from alpo.errors import TooLarge
 
-from .codec import INT_MAX, INT_MIN, NAME_BYTES_MAX, By, Do, Guard, Op, valid_name
+from .codec import ID_BYTES, INT_MAX, INT_MIN, NAME_BYTES_MAX, By, Do, Guard, Op, valid_name
 from .shapes import Cell
 
 #: Largest value of one variable, in bytes.
@@ -199,3 +199,35 @@ class Add(NamedTuple):
 
 
 Operation: TypeAlias = Put | Expunge | Keep | Add
+
+
+def id_of(expect: str) -> bytes:
+    """The bytes of a state's id. Raises TypeError, ValueError."""
+    if not isinstance(expect, str):
+        raise TypeError(f"expect is the id of a state, str, not {type(expect).__name__}")
+    try:
+        id = bytes.fromhex(expect)
+    except ValueError:
+        id = b""
+    if len(id) != ID_BYTES:
+        raise ValueError(f"the id of a state is {2 * ID_BYTES} hexadecimal digits, not {expect!r}")
+    return id
+
+
+def need(given: Any, kind: Any) -> Any:
+    """``given``, once checked. Raises TypeError."""
+    if not isinstance(given, kind):
+        wanted = getattr(kind, "__name__", "Put, Expunge, Keep or Add")
+        raise TypeError(f"this takes {wanted}, not {type(given).__name__}")
+    return given
+
+
+def need_variable(variable: object) -> None:
+    if not isinstance(variable, Variable):
+        raise TypeError(f"this takes a Variable, as fetch gives it, not {type(variable).__name__}")
+
+
+def value_of(variable: Variable) -> bytes:
+    if variable.value is None:
+        raise ValueError(f"{variable.name!r} has no value: expunge() takes a variable away")
+    return variable.value

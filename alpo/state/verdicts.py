@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from .codec import ROW_MARK, By, Do, Guard, Op
 from .errors import Changed, Full, NoInteger, NotFounded, Unsettled, WrongState
+from .folder import Sent
 from .machine import Machine
-from .shapes import Outcome, Result
+from .shapes import Cell, Outcome, Result
 
 
 def need_fences(guards: Sequence[Guard], ops: Sequence[Op]) -> None:
@@ -25,35 +26,64 @@ def refuse_at_once(machine: Machine, guards: Sequence[Guard]) -> None:
     Of a guard for "absent" that cannot be told: the fold may be old, and a lease may have lapsed since.
     """
     for by, name, wanted in guards:
-        cell = machine.cells.get(name)
-        have = 0 if cell is None else cell.created if by == By.CREATED else cell.version
+        have = _lsn_of(machine.cells.get(name), by)
         if have != wanted and 0 < wanted <= machine.lsn:
             raise _changed(name, wanted, have)
 
 
-def judged(result: Result | None, machine: Machine | None, ops: Sequence[Op], lsn: int) -> Result:
+def refuse_unfounded(guards: Sequence[Guard]) -> None:
+    """Raise `Changed` if a guard asks for a variable, where the log holds no state: there is none."""
+    for _, name, wanted in guards:
+        if wanted:
+            raise _changed(name, wanted, 0)
+
+
+def judged(sent: Sent, machine: Machine | None, lsn: int) -> Result:
     """The result of a command that was done at ``lsn``. Raises why it was not; `Unsettled` if nobody can tell.
 
-    ``result`` None: the fold has jumped over the command, and ``machine`` is what it is now.
+    If the fold has jumped over the command, ``machine``, as it is now, tells what it can.
     """
-    if result is None:
-        result = _guessed(machine, ops, lsn)
+    result = _guessed(sent, machine, lsn) if sent.result is None else sent.result
     if result.outcome is not Outcome.DONE:
         raise _refusal(result)
     return result
 
 
-def _guessed(machine: Machine | None, ops: Sequence[Op], lsn: int) -> Result:
+def _guessed(sent: Sent, machine: Machine | None, lsn: int) -> Result:
     """Result that the state itself tells of a command that the fold has jumped over."""
-    for op in ops:
-        cell = None if machine is None else machine.cells.get(op[1])
+    cells = {} if machine is None else machine.cells
+    for op in sent.ops:
+        cell = cells.get(op[1])
         if cell is None or op[0] == Do.KEEP:
             continue
         if cell.version == lsn and op[0] == Do.PUT:
-            return Result(Outcome.DONE, lsn, cell=cell if len(ops) == 1 else None)
+            return Result(Outcome.DONE, lsn, cell=cell if len(sent.ops) == 1 else None)
         if cell.version < lsn:  # done, it would have raised the version, or taken the variable away
-            return Result(Outcome.CHANGED, lsn, op[1], cell.version, lsn)
-    raise Unsettled(f"the command at LSN {lsn} was done or refused: this process cannot tell any more", lsn=lsn)
+            return _guessed_refusal(sent, cells, lsn)
+    raise _unsettled(lsn)
+
+
+def _guessed_refusal(sent: Sent, cells: Mapping[str, Cell], lsn: int) -> Result:
+    """Result of a command that the fold has jumped over, and that was not done."""
+    for by, name, wanted in sent.guards:
+        have = _lsn_of(cells.get(name), by)
+        if have != wanted:
+            return Result(Outcome.CHANGED, lsn, name, have, wanted)
+        if not wanted:
+            raise _unsettled(lsn)  # absent now, which tells nothing of then
+    adds = any(op[0] == Do.ADD for op in sent.ops)
+    return Result(Outcome.NO_INTEGER if adds else Outcome.FULL, lsn, sent.ops[0][1])
+
+
+def _unsettled(lsn: int) -> Unsettled:
+    return Unsettled(f"the command at LSN {lsn} was done or refused: this process cannot tell any more", lsn=lsn)
+
+
+def _lsn_of(cell: Cell | None, by: int) -> int:
+    """The LSN that a guard looks at; 0: the variable is absent."""
+    if cell is None:
+        return 0
+    return cell.created if by == By.CREATED else cell.version
 
 
 def _changed(name: str, expected: int, version: int) -> Changed:

@@ -9,7 +9,8 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial, wraps
 from inspect import getmembers, iscoroutinefunction
 from types import TracebackType
@@ -44,6 +45,25 @@ class Turns:
         self._driving = False
         self._awaited: list[Callable[[], bool]] = []
         self._parked: list[anyio.Event] = []
+        #: Scopes and the virtual times at which they are cancelled.
+        self._deadlines: list[tuple[float, anyio.CancelScope]] = []
+
+    @contextmanager
+    def move_on_at(self, at_us: float, shield: bool) -> Iterator[anyio.CancelScope]:
+        """A scope that is cancelled at a virtual time."""
+        with anyio.CancelScope(shield=shield) as scope:
+            deadline = (at_us, scope)
+            self._deadlines.append(deadline)
+            self._cancel_late()
+            try:
+                yield scope
+            finally:
+                self._deadlines.remove(deadline)
+
+    def _cancel_late(self) -> None:
+        for at_us, scope in self._deadlines:
+            if self._engine.world.now_us >= at_us:
+                scope.cancel()
 
     async def until(self, ready: Callable[[], bool]) -> None:
         """Wait for ``ready()``; virtual time goes on meanwhile. A checkpoint in any case. Raises `Stuck`."""
@@ -72,8 +92,10 @@ class Turns:
                 await anyio.lowlevel.checkpoint()
             if not ready():
                 world = self._engine.world
-                until_us = world.now_us + _STRIDE_US
+                ends_us = [at_us for at_us, scope in self._deadlines if not scope.cancel_called]
+                until_us = min([world.now_us + _STRIDE_US, *ends_us])
                 self._engine.drive(lambda: world.now_us >= until_us or any(each() for each in self._awaited))
+                self._cancel_late()
         finally:
             self._driving = False
             parked, self._parked = self._parked, []
@@ -228,6 +250,9 @@ class SimulatedLog(Log):
     async def _outcome_of(self, handle: Handle) -> int | None | AlpoError:
         assert isinstance(handle, SimulatedHandle)
         return await self._run(partial(self._log._outcome_of, handle._handle))
+
+    def _move_on_after(self, seconds: float, shield: bool = False) -> AbstractContextManager[anyio.CancelScope]:
+        return self._turns.move_on_at(self._engine.world.now_us + seconds * SECOND, shield)
 
     def _now_s(self) -> float:
         return self._engine.world.now_us / SECOND

@@ -24,13 +24,14 @@ from typing import Any
 import anyio
 from anyio.abc import TaskStatus
 
+from alpo.state import State
 from alpo.state.recipes import Lock
 
 from .exits import Failed, Unknown
 from .options import Target
 from .output import escape, print_json, say
 from .running import in_thread, run
-from .state_open import opened, unknown_told
+from .state_open import need_settled, opened, unknown_told
 
 #: Time that a command has to end, once the lock is lost, before it is killed.
 GRACE_S = 5.0
@@ -119,7 +120,8 @@ def _set_modes(terminal: int, modes: list[Any]) -> None:
 
 @dataclass(slots=True)
 class Story:
-    """Events so far: ``holder`` has the lock instead of us; ``code`` is the exit code that the command ended with."""
+    """Events so far: ``holder`` has the lock instead of us; ``code`` is the exit code that the command ended with;
+    ``released``: False if nobody can tell whether the lock was given back."""
 
     holder: str = ""
     token: int | None = None
@@ -127,6 +129,8 @@ class Story:
     code: int | None = None
     lost: bool = False
     interrupted: bool = False
+    released: bool = True
+    state: State | None = None
 
 
 def hold(target: Target, plan: Plan) -> int:
@@ -144,7 +148,12 @@ def hold(target: Target, plan: Plan) -> int:
                 "name": plan.name, "token": story.token, "obtained": story.token is not None, "lost": story.lost,
                 "code": story.code,
             })
+    if not story.released:
+        say(f"alpo: nobody can tell whether the lock {escape(plan.name)} was given back:"
+            f" it is free in {plan.ttl_s:g} s at the latest")
     if story.interrupted:
+        if story.state is not None:
+            need_settled(target, story.state)
         raise KeyboardInterrupt
     if story.token is None:
         raise Failed(f"{escape(story.holder)} has the lock {escape(plan.name)}: the command was not run")
@@ -166,6 +175,7 @@ async def _hold(target: Target, plan: Plan, story: Story) -> None:
     async with anyio.create_task_group() as tasks:
         await tasks.start(_pass_signals_on, story, tasks.cancel_scope)
         async with opened(target, create=True) as state:
+            story.state = state
             lock = Lock(state, plan.name, plan.ttl_s, f"{os.uname().nodename}:{os.getpid()}")
             with unknown_told(target):
                 if await _obtain(lock, plan.wait_s, story):
@@ -175,7 +185,7 @@ async def _hold(target: Target, plan: Plan, story: Story) -> None:
                     await _run(plan, story, lock)
                 finally:
                     with anyio.CancelScope(shield=True):
-                        await lock.release()
+                        story.released = await lock.release()
         tasks.cancel_scope.cancel()
 
 

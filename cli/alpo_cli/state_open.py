@@ -110,14 +110,18 @@ def write(
         if results:
             return results[0]
         assert interrupted
-        with unknown_told(target, fields):
-            for handle in states[0]._folder.in_doubt() if states else ():
-                raise NotGuaranteed(
-                    "interrupted", client=handle.client, serial=handle.serial, epoch=handle.epoch
-                )
+        if states:
+            need_settled(target, states[0], fields)
         raise KeyboardInterrupt
 
     return written
+
+
+def need_settled(target: Target, state: State, fields: dict[str, Any] | None = None) -> None:
+    """Raise Unknown, after Ctrl-C, if the outcome of a write is not known."""
+    with unknown_told(target, fields):
+        for handle in state._folder.in_doubt():
+            raise NotGuaranteed("interrupted", client=handle.client, serial=handle.serial, epoch=handle.epoch)
 
 
 @contextmanager

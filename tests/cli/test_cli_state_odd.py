@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from alpo_command import Alpo
 from typer.testing import CliRunner
 
 from alpo.state import codec
 from alpo.state.folder import Folder, Sent
+from alpo.state.recipes import Lock
 from alpo_cli.app import app
 from alpo_cli.local_cluster import LocalCluster
 
@@ -61,6 +65,41 @@ def test_a_write_that_nobody_answers_is_of_unknown_outcome(
     (outcome,) = alpo.lines("outcome", told["client"], "1")
     found = json.loads(alpo.out("state", "get", "a", "--json"))
     assert (found["value"], outcome["outcome"]) in (("1", "not_appended"), ("2", "appended"))
+
+
+@pytest.mark.parametrize("interrupted", [True, False])
+def test_a_lock_whose_try_or_release_nobody_answers(
+    alpo: Alpo, directory: Path, monkeypatch: pytest.MonkeyPatch, interrupted: bool
+) -> None:
+    """The servers stop before the try is answered, and Ctrl-C is pressed; or before the release is."""
+    alpo.run("state", "set", "a", "1")
+    led_by_the_first(alpo)
+    enter, entered, outcome = Folder.enter, count(1), Lock._outcome
+
+    with ExitStack() as stopped:
+        def into_the_void(self: Folder, *given: Any, **named: Any) -> Sent:
+            if next(entered) == (1 if interrupted else 2):
+                stopped.enter_context(no_majority(directory))
+            return enter(self, *given, **named)
+
+        async def interrupt(self: Lock, sent: Sent, give_up_s: float | None) -> int:
+            while interrupted and not sent.handle.serial:  # before it is sent, nothing is in doubt
+                await anyio.sleep(0.01)
+            if interrupted:
+                os.kill(os.getpid(), signal.SIGINT)
+            return await outcome(self, sent, give_up_s)
+
+        monkeypatch.setattr(Folder, "enter", into_the_void)
+        monkeypatch.setattr(Lock, "_outcome", interrupt)
+        words = ["--servers", alpo.servers, "--timeout", "2", "state", "lock", "taken", "--ttl", "3", "--", "true"]
+        result = CliRunner().invoke(app, words)
+    if interrupted:
+        assert result.exit_code == 3, result.output
+        assert re.search(r"outcome unknown \(client ~\S+, serial 1, epoch 0\)", result.stderr)
+    else:
+        assert result.exit_code == 0, result.output
+        assert "alpo: nobody can tell whether the lock taken was given back: it is free in 3 s at the" in result.stderr
+    assert alpo.out("state", "lock", "taken", "--", "echo", "mine") == "mine\n"
 
 
 def test_without_a_majority_one_server_can_still_be_read(alpo: Alpo, directory: Path) -> None:

@@ -17,6 +17,7 @@ from typing import Any, cast
 
 import anyio
 from anyio.abc import SocketAttribute, SocketStream, TaskGroup, TaskStatus
+from ports import free_port
 
 from alpo.core import requests as q
 from alpo.core.disk import SessionRow
@@ -359,7 +360,8 @@ async def fake_cluster(size: int = 3) -> AsyncIterator[FakeCluster]:
         cluster = FakeCluster(tasks)
         listeners = []
         for id in range(1, size + 1):
-            listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
+            # The system's own choice could be another test's as soon as this server is killed.
+            listener = await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=free_port())
             cluster.servers[id] = FakeServer(cluster, id, listener.extra(SocketAttribute.local_port))
             listeners.append(listener)
         for server, listener in zip(cluster.servers.values(), listeners, strict=True):

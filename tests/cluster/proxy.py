@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 import trio
+from ports import free_port
 
 from alpo.wire.codec import WireError, decode_hello
 from alpo.wire.framing import HELLO_BYTES_MAX, FrameError, FrameReader
@@ -78,7 +79,7 @@ class Network:
 
     async def open(self, target: int) -> str:
         """Begin to listen for server ``target``; the address that everyone dials."""
-        (listener,) = await trio.open_tcp_listeners(0, host=HOST)
+        (listener,) = await trio.open_tcp_listeners(free_port(), host=HOST)  # still ours when closed
         self._listeners[target] = listener
         self._nursery.start_soon(self._accept, target, listener)
         return f"{HOST}:{listener.socket.getsockname()[1]}"

@@ -176,7 +176,7 @@ async def lock(process: Process) -> None:
 async def careless(process: Process) -> None:
     """Write a row of the lock's without holding it, past the library's own check."""
     (payload,) = command([], [(int(Do.PUT), "lock\0row", b"careless", 0)], 1 << 20)
-    await process.state._need_founded()
+    await process.state._need_founded([])
     await process.folder.result_of(process.folder.enter([payload]))
 
 

@@ -79,7 +79,7 @@ def truth(cluster: Cluster) -> Machine:
 
 def plain(machine: Machine) -> tuple[Any, ...]:
     """All of a machine that a later payload looks at."""
-    registers, cells = machine.freeze()
+    registers, cells, _ = machine.freeze()
     return registers, dict(sorted(cells.items())), machine.digest, machine.bytes
 
 

@@ -103,11 +103,11 @@ def test_an_end_that_was_refused_as_late_is_good_enough() -> None:
         enter = late._folder.enter
         held: list[bytes] = []
 
-        def hold_the_end(payloads: list[bytes], freeze: bool = False) -> Any:
+        def hold_the_end(payloads: list[bytes], **how: Any) -> Any:
             if isinstance(codec.decode(payloads[0]), codec.End):
                 held.extend(payloads)
                 raise OutOfRange("the process stops here", first_lsn=1, last_lsn=1)
-            return enter(payloads, freeze)
+            return enter(payloads, **how)
 
         late._folder.enter = hold_the_end  # type: ignore[assignment, method-assign]
         with pytest.raises(OutOfRange):

@@ -10,7 +10,7 @@ import pytest
 from snapshot_rig import Gate, fill, folded, fresh, machine_of, new_log, plain, run, unrecoverable, with_states
 
 from alpo.errors import AlpoError, OutOfRange
-from alpo.state import Behind, Changed, State, Unrecoverable, Unsettled, Variable
+from alpo.state import Behind, Changed, NoInteger, State, Unrecoverable, Unsettled, Variable
 from alpo.testing import Cluster
 
 
@@ -94,6 +94,7 @@ def test_commands_that_were_jumped_over() -> None:
             "put": lambda: state.put("mine", b"1"),
             "store": lambda: state.store(one.mutate(b"stored")),
             "refused": lambda: state.store(two.mutate(b"too late")),
+            "no number": lambda: state.add("name/4", 1),
             "overwritten": lambda: state.put("overwritten", b"mine"),
             "expunged": lambda: state.put("expunged after", b"mine"),
             "add": lambda: state.add("counter", 10),
@@ -102,6 +103,9 @@ def test_commands_that_were_jumped_over() -> None:
         assert isinstance(told["put"], Variable) and told["put"] == await other.fetch("mine")
         assert told["store"] == await other.fetch("name/1") and told["store"].value == b"stored"
         assert isinstance(told["refused"], Changed) and told["refused"].name == "name/2"
+        newer = await other.fetch("name/2")
+        assert (told["refused"].expected, told["refused"].version) == (two.version, newer.version)
+        assert isinstance(told["no number"], NoInteger)
         for name in ("overwritten", "expunged", "add", "gone"):
             assert isinstance(told[name], Unsettled), name
             assert told[name].lsn > 0

@@ -66,7 +66,7 @@ def test_leases_lapse_in_the_same_order_whatever_was_renewed() -> None:
     fold = Fold()
     fold.do([put("a", lease_ms=10), put("b", lease_ms=15)])
     fold.do([(2, "a", 20)])
-    thawed = Machine.thaw(*fold.machine.freeze())
+    thawed = Machine.thaw(*fold.machine.freeze()[:2])
     order = []
     for machine in (fold.machine, thawed):
         machine.touched = []

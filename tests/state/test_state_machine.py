@@ -324,7 +324,7 @@ def test_a_thawed_machine_goes_on_as_the_other(before: list[tuple[int, bytes]], 
     for after_ms, payload in before:
         fold.take(payload, after_ms)
     fold.take(b"a command that waits for more is no part of it")
-    machine = Machine.thaw(*fold.machine.freeze())
+    machine = Machine.thaw(*fold.machine.freeze()[:2])
     assert machine.freeze() == fold.machine.freeze() and machine.digest == fold.machine.digest
     for after_ms, payload in after:
         result = fold.take(payload, after_ms)

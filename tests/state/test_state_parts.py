@@ -12,7 +12,7 @@ from snapshot_rig import plain
 
 from alpo.state import codec
 from alpo.state.codec import By, Do, Limits
-from alpo.state.errors import Busy
+from alpo.state.errors import Busy, Diverged
 from alpo.state.machine import Machine
 from alpo.state.parts import PART_BYTES_MAX, Decoder, Encoder, Thawing, part_bytes_max
 from alpo.state.shapes import Frozen, Outcome, chained, digest_bytes
@@ -261,11 +261,12 @@ def test_memory_follows_the_bytes_received() -> None:
 
 
 def test_a_bit_that_turned_in_memory_is_noticed() -> None:
-    """The digest is that of the content, so the fold of everybody refuses the end."""
+    """The digest is that of the content: writing ends with an error, and the fold of everybody would refuse the end."""
     machine = machine_of(codec.found(STATE, Limits()), put("a", b"one"), codec.begin(SID))
     machine.cells["a"] = machine.cells["a"]._replace(value=b"oNe")
     encoder = Encoder(machine.freeze(), PART_BYTES_MAX)
-    for index, part in enumerate(encoder):
-        machine.apply(machine.lsn + 1, 0, codec.part(SID, index, part))
+    with pytest.raises(Diverged):
+        for index, part in enumerate(encoder):
+            machine.apply(machine.lsn + 1, 0, codec.part(SID, index, part))
     end = codec.end(SID, encoder.parts, encoder.chain, encoder.digest)
     assert machine.apply(machine.lsn + 1, 0, end).outcome is Outcome.DIVERGED

@@ -10,7 +10,7 @@ import anyio.lowlevel
 import pytest
 
 from alpo.errors import Closed, Unavailable
-from alpo.state import Changed, LockLost, State
+from alpo.state import Changed, If, LockLost, Put, State
 from alpo.state.recipes import Election, Lock
 from alpo.testing import Cluster
 
@@ -226,3 +226,39 @@ def test_outcomes_are_told_to_those_whose_they_are() -> None:
         assert await one.settle() == {}
 
     both("asyncio", work)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_deadlines_are_on_the_logs_clock(backend: str) -> None:
+    async def work(cluster: Cluster, one: State, two: State) -> None:
+        log = one.log
+        began_s = log._now_s()
+        with pytest.raises(Unavailable, match="did not come within 10 s"):
+            await one.fetch("x", at_least=one.lsn + 1000)
+        assert 10 <= log._now_s() - began_s < 11
+        lock = Lock(one, "lock", ttl_s=3)
+        async with lock:
+            cut_off(cluster, "one")
+            began_s = log._now_s()
+        assert 3 <= log._now_s() - began_s < 4
+        cluster.heal()
+        await lock.acquire()
+        assert await lock.release() and await lock.release()
+        await lock.acquire()
+        cut_off(cluster, "one")
+        assert not await lock.release()
+        cluster.heal()
+
+    both(backend, work)
+
+
+@pytest.mark.parametrize("version", [1, 1000])
+def test_a_condition_that_cannot_hold_founds_no_state(version: int) -> None:
+    async def go(cluster: Cluster) -> None:
+        async with cluster.connect() as log, State(log) as state:
+            with pytest.raises(Changed, match=f"'x' is not there, not at {version}"):
+                await state.commit([If("x", version=version)], [Put("x", b"1")])
+            assert await log.end() == 1
+
+    with Cluster(seed=1) as cluster:
+        anyio.run(go, cluster)

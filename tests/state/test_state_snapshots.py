@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -173,9 +174,9 @@ def test_one_that_was_taken_over_does_nothing_more() -> None:
         sent: list[bytes] = []
         enter = zombie._folder.enter
 
-        def slow(payloads: list[bytes], freeze: bool = False) -> object:
+        def slow(payloads: list[bytes], **how: Any) -> object:
             sent.extend(payloads)
-            return enter(payloads, freeze)
+            return enter(payloads, **how)
 
         zombie._folder.enter = slow  # type: ignore[assignment, method-assign]
         stopped = Steps(zombie.snapshot(trim=True), 12)
@@ -210,10 +211,10 @@ def test_the_writer_gives_up_when_it_was_taken_over() -> None:
         await fill(slow)
         enter, parts = slow._folder.enter, 0
 
-        def send(payloads: list[bytes], freeze: bool = False) -> object:
+        def send(payloads: list[bytes], **how: Any) -> object:
             nonlocal parts
             parts += 1
-            return enter(payloads, freeze)
+            return enter(payloads, **how)
 
         slow._folder.enter = send  # type: ignore[assignment, method-assign]
         wait_room = slow.log.wait_room
