@@ -10,7 +10,7 @@ TEST_STAMP := $(VENV)/.installed-for-tests
 SOAK_STAMP := $(VENV)/.installed-for-soak
 SOAK_SECONDS ?= 300
 # More than cores: tests with real servers mostly wait.
-WORKERS ?= 5
+WORKERS ?= 6
 IN_PARALLEL := --numprocesses=$(WORKERS) --dist=loadgroup --no-loadscope-reorder
 SIM_SECONDS ?= 600
 EXPLORE_SECONDS ?= 300

@@ -223,11 +223,13 @@ def need(given: Any, kind: Any) -> Any:
 
 
 def need_variable(variable: object) -> None:
+    """Check that this is a variable. Raises TypeError."""
     if not isinstance(variable, Variable):
         raise TypeError(f"this takes a Variable, as fetch gives it, not {type(variable).__name__}")
 
 
 def value_of(variable: Variable) -> bytes:
+    """The variable's value. Raises ValueError if it has none."""
     if variable.value is None:
         raise ValueError(f"{variable.name!r} has no value: expunge() takes a variable away")
     return variable.value

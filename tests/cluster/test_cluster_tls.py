@@ -17,7 +17,10 @@ from tls_rig import IDS, make_certificates, tls_cluster
 
 import alpo
 from alpo.node.security import Security, TlsConfig
+from alpo.registry import Admit, Registry
 from alpo.secure import Contexts, TlsBroken
+from alpo.state import State
+from alpo.state.recipes import Lock
 from alpo.wire import requests as w
 from alpo.wire.codec import encode
 from alpo_cli.certificates import client_leaf, make, server_leaf
@@ -77,6 +80,29 @@ async def test_a_role_that_is_lacking_is_named_and_the_connection_lives_on(tmp_p
         leader = await running.leader()
         assert '"who": "CN=ops", "what": "Trim", "how": "before_lsn=2 force=False"' in running.log(leader)
         assert '"event": "no_right"' in running.log(leader)
+
+
+@pytest.mark.trio
+async def test_a_state_and_a_registry_take_the_roles_that_the_page_says(tmp_path: Path) -> None:
+    async with tls_cluster(tmp_path) as running:
+        async with running.connect("both") as log, State(log, snapshots="off") as state:
+            async with Lock(state, "lock"), Registry(state, "agents") as registry:
+                assert await registry.apply(Admit("a", {"cpu": 8})) is True
+            for _ in range(2):
+                kept = await state.snapshot()
+            with pytest.raises(alpo.Refused, match="takes the role admin"):
+                await state.snapshot(trim=True)  # the snapshot itself is written
+            assert kept.first_lsn == 1 and (await state.status()).previous == (kept.begin, kept.end)
+        async with running.connect("reader") as log, State(log, snapshots="off") as state:
+            assert set((await Registry.view(state, "agents")).rows) == {"a"}
+            with pytest.raises(alpo.Refused, match="takes the role append"):
+                await state.put("x", b"1")
+        async with running.connect("billing") as log, State(log, snapshots="off") as state:
+            with pytest.raises(alpo.Refused, match="takes the role read"):
+                await state.fetch("x")
+        async with running.connect("ops") as log, State(log, snapshots="off") as state:
+            assert (await state.snapshot(trim=True)).first_lsn > 1
+            assert set((await Registry.view(state, "agents")).rows) == {"a"}
 
 
 @pytest.mark.trio

@@ -217,7 +217,8 @@ def lock(
 
     The exit code is the command's; 128 + N if signal N ended it, 127 if there is no such command. It is 1 if the lock
     was not obtained: the command was not run. It is 3 if the lock was lost meanwhile: the command got SIGTERM, and
-    SIGKILL 5 seconds later. SIGINT, SIGTERM, SIGHUP and SIGQUIT are passed on to the command and its children.
+    SIGKILL 5 seconds later; or if nobody could tell, when Ctrl-C came, whether the lock was obtained. SIGINT, SIGTERM,
+    SIGHUP and SIGQUIT are passed on to the command and its children.
 
     The command finds the lock's name in ALPO_LOCK_NAME, and in ALPO_LOCK_TOKEN a number that is higher with every
     holder: a system that refuses lower ones than it has seen is safe also where a holder was stopped for a while.
