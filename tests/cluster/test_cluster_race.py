@@ -12,8 +12,8 @@ from harness import Cluster, alpo, cluster
 from alpo import Conflict, connect
 from alpo.core.entries import Kind
 
-#: Conditional appends of each program, and how many of them race.
-ROUNDS, RACERS = 8, 3
+#: Conditional appends of each program, at least; how many of them race; and leaders that are killed meanwhile.
+ROUNDS, RACERS, KILLS = 8, 3, 2
 TIMEOUT_S = 60
 
 
@@ -37,11 +37,12 @@ async def test_of_commands_that_expect_the_same_lsn_one_appends(tmp_path: Path) 
                 assert told["lsn"] == last + 1 if code == 0 else told == {"lsn": None, "last_lsn": last + 1}
 
 
-async def count_up(servers: str, racer: int, won: dict[int, int]) -> None:
-    """Append conditionally, always right behind what is the last, ``ROUNDS`` times."""
+async def count_up(servers: str, racer: int, won: dict[int, int], killed: list[int]) -> None:
+    """Append conditionally, always right behind what is the last, until enough was won and killed."""
     async with connect(servers, client=f"racer-{racer}", timeout_s=TIMEOUT_S) as log:
-        last = 0
-        for number in range(ROUNDS):
+        last = number = 0
+        while number < ROUNDS or len(killed) < KILLS:
+            number += 1
             while True:
                 try:
                     lsn = await log.append(b"%d %d %d" % (racer, number, last), expect_last=last)
@@ -76,7 +77,7 @@ async def test_every_place_has_one_winner_while_leaders_are_killed(tmp_path: Pat
             killing.start_soon(kill_leaders, running, won, killed)
             async with trio.open_nursery() as racing:
                 for racer in range(RACERS):
-                    racing.start_soon(count_up, running.addresses, racer, won)
+                    racing.start_soon(count_up, running.addresses, racer, won, killed)
             killing.cancel_scope.cancel()
         for id, server in running.servers.items():
             if not server.running:
@@ -84,7 +85,7 @@ async def test_every_place_has_one_winner_while_leaders_are_killed(tmp_path: Pat
         await running.level()
         await running.stop()
         entries = [entry for entry in running.servers[1].entries() if entry.kind == Kind.DATA]
-    assert killed
-    assert sorted(won) == list(range(1, ROUNDS * RACERS + 1))
+    assert len(won) >= ROUNDS * RACERS
+    assert sorted(won) == list(range(1, len(won) + 1))
     assert {entry.lsn: entry.client for entry in entries} == {lsn: f"racer-{racer}" for lsn, racer in won.items()}
     assert all(entry.body.split()[2] == b"%d" % (entry.lsn - 1) for entry in entries)

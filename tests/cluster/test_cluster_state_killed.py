@@ -46,22 +46,20 @@ async def test_the_next_start_is_right_wherever_it_was_killed(tmp_path: Path) ->
                 await state.commit([], puts)
             await state.snapshot(trim=True)
         async with alpo.connect(servers) as log:
-            async def moved_the_cursor(before: int) -> bool:
-                return await cursor_lsn(log) > before
+            async def moved_the_cursor() -> bool:
+                return await cursor_lsn(log) > cursor
 
-            async def trimmed(before: int) -> bool:
-                return await first_lsn(log) > before
+            async def trimmed() -> bool:
+                return await first_lsn(log) > first
 
             async def at_end() -> None:
                 await seen(log, at, lambda message: isinstance(message, End))
 
             async def at_cursor() -> None:
-                before = await cursor_lsn(log)
-                await until(lambda: moved_the_cursor(before))
+                await until(moved_the_cursor)
 
             async def at_trim() -> None:
-                before = await first_lsn(log)
-                await until(lambda: trimmed(before))
+                await until(trimmed)
 
             async def at_part() -> None:
                 await seen(log, at, lambda message: isinstance(message, Part) and message.index == 3)
@@ -70,18 +68,20 @@ async def test_the_next_start_is_right_wherever_it_was_killed(tmp_path: Path) ->
                 await seen(log, at, lambda message: isinstance(message, Begin))
 
             steps: list[Callable[[], Awaitable[None]]] = [at_end, at_cursor, at_trim, at_trim, at_part]
-            for number, step in enumerate(steps):  # the last leaves a snapshot open, which is in the way for 30 s
+            for number, step in enumerate(steps):  # the last leaves a snapshot open, in the way of others for 30 s
                 async with state_of(servers) as state:
                     await state.put("step", str(number))
-                at = await log.end()
+                at, cursor, first = await log.end(), await cursor_lsn(log), await first_lsn(log)
                 async with alpo_process("--servers", servers, "state", "snapshot", "--trim"):
                     await step()
                 await _check(servers, str(number))
+            ended = any([isinstance(decode(record.payload), End) async for record in log.read(at)])
             at = await log.end()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(at_begin)
                 async with alpo_process("--servers", servers, "state", "snapshot", "--trim") as late:
-                    assert (await late.end())[0] == 1, "another one is open"
+                    # On a busy machine it may have been over before it was killed.
+                    assert (await late.end())[0] == (0 if ended else 1)
             await _check(servers, str(len(steps) - 1))
             assert await first_lsn(log) > 1
 
