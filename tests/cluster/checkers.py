@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
 
+from alpo.core.entries import Kind
+
 
 class Outcome(Enum):
     """What the client was told in the end."""
@@ -163,11 +165,13 @@ def misread(reads: Iterable[Read], log: Sequence[Logged]) -> list[str]:
 
 
 def unequal(logs: Mapping[int, Sequence[Any]]) -> list[str]:
-    """Every server's log is the same, given by server id."""
+    """Every server's log is the same, given by server id. Leadership changes at the end may be missing: a leader that
+    is stopped hands over, and others stop at that moment."""
     (first_id, first), *others = sorted(logs.items())
     found = []
     for id, log in others:
-        if len(log) != len(first):
+        longer, both = max(first, log, key=len), min(len(first), len(log))
+        if any(getattr(entry, "kind", None) != Kind.LEADER for entry in longer[both:]):
             found.append(f"server {id} holds {len(log)} entries, server {first_id} {len(first)}")
         differing = next((at for at, pair in enumerate(zip(first, log, strict=False)) if pair[0] != pair[1]), None)
         if differing is not None:

@@ -11,6 +11,8 @@ from checkers import Append, Logged, Outcome, Read
 from hypothesis import given
 from hypothesis import strategies as st
 
+from alpo.core.entries import Entry, Kind
+
 
 def appended(client: str, number: int, began_s: float, ended_s: float, lsn: int) -> Append:
     return Append(client, number, f"{client}/{number}".encode(), began_s, ended_s, Outcome.ACKNOWLEDGED, lsn)
@@ -120,6 +122,10 @@ def test_misread() -> None:
 def test_unequal() -> None:
     assert c.unequal({1: LOG, 2: LOG, 3: LOG[:2]}) == ["server 3 holds 2 entries, server 1 3"]
     assert c.unequal({1: LOG, 2: [LOG[0], LOG[1], LOG[2]._replace(serial=9)]})
+    handed_over = Entry(4, 2, Kind.LEADER, 0, "", 0, 0, 0, 0, b"", b"", 0)
+    assert not c.unequal({1: LOG, 2: [*LOG, handed_over], 3: [*LOG, handed_over, handed_over]})
+    assert not c.unequal({1: [*LOG, handed_over], 2: LOG})
+    assert c.unequal({1: LOG, 2: [*LOG, handed_over._replace(kind=Kind.DATA)]})
 
 
 @given(seed=st.integers(0, 2**32))
