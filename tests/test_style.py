@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("alpo", "benchmarks", "cli", "pyspark_alpo", "sim", "tests")
 
-FILE_LINES_MAX = 400
+FILE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 60
 
 #: What is still too long: a file, or file:function. Nothing is ever added; what has become short enough is taken out.
@@ -55,8 +55,8 @@ def test_no_file_and_no_function_is_too_long() -> None:
 
 
 def test_every_line_of_a_file_counts() -> None:
-    assert long_file("a.py", "#\n" * 400) == {}
-    assert long_file("a.py", "\n" * 401) == {"a.py": "a.py: 401 lines, at most 400"}
+    assert long_file("a.py", "#\n" * 600) == {}
+    assert long_file("a.py", "\n" * 601) == {"a.py": "a.py: 601 lines, at most 600"}
 
 
 def test_a_function_counts_from_its_def_to_its_last_line() -> None:
