@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import trio
+import warm
 from hypothesis import HealthCheck, settings
 
 # The machine is small and shared: no deadlines, and no complaint about a slow moment. A failure prints the blob that
@@ -30,6 +31,8 @@ for _name in [name for name in os.environ if name in _PRINTING or name.startswit
 # A shell starts jobs in the background with SIGINT ignored, and what ignores a signal hands that on to its children.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+warm.install()
 
 #: Folders whose tests take longest, so that no worker is left with one of them at the end.
 _FIRST = ("spark", "docs", "cluster", "upgrade", "cli", "sim", "node")

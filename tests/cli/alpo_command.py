@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-COMMAND = [sys.executable, "-m", "alpo_cli.main"]
+from warm import ALPO
+
+#: Forked from a warm process if it is begun as such; real starts are in test_cli_end_to_end and test_cli_early.
+COMMAND = ALPO
 #: Far longer than anything takes; what hangs is killed and fails the test.
 ENDS_WITHIN_S = 60.0
 

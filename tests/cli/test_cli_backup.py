@@ -9,7 +9,6 @@ import signal
 import socket
 import sqlite3
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -20,6 +19,7 @@ import pytest
 import sqlite_utils
 from alpo_command import COMMAND, Alpo, environment, until
 from ports import free_port
+from warm import ALPOD
 
 from alpo_cli.local_cluster import LocalCluster
 
@@ -40,7 +40,7 @@ def cluster(directory: Path, size: int = 3) -> Iterator[Alpo]:
 def start(id: int, data: Path, address: str, log: Path) -> subprocess.Popen[bytes]:
     words = ["--id", str(id), "--data", str(data), "--listen", address, "--member", f"{id}={address}"]
     with log.open("ab") as out:
-        return subprocess.Popen([sys.executable, "-m", "alpo.daemon", *words], stdout=out, stderr=out)
+        return subprocess.Popen([*ALPOD, *words], stdout=out, stderr=out)
 
 
 @contextmanager
@@ -170,7 +170,7 @@ def test_one_of_three_goes_on_alone_and_the_others_cannot_join(tmp_path: Path) -
         assert records(new) == kept
         log = (tmp_path / "other").open("wb")
         other = subprocess.Popen(
-            [sys.executable, "-m", "alpo.daemon", "--id", "2", "--data", str(tmp_path / "old" / "server-2"), "--listen",
+            [*ALPOD, "--id", "2", "--data", str(tmp_path / "old" / "server-2"), "--listen",
              addresses[1], *words], stdout=log, stderr=log)
         try:
             until(lambda: b"turned_away" in (tmp_path / "log").read_bytes())

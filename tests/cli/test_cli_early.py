@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from alpo_command import COMMAND, environment
+from alpo_command import environment
+from warm import INSTALLED
 
 from alpo_cli import early
 
@@ -78,7 +79,7 @@ def nobody_reads() -> Iterator[int]:
 @pytest.mark.parametrize("words", [["--help"], ["read", "--help"], ["session", "--help"], ["--version"]])
 def test_a_help_text_that_nobody_reads_is_no_error(words: list[str]) -> None:
     with nobody_reads() as pipe:
-        done = subprocess.run([*COMMAND, *words], stdout=pipe, stderr=subprocess.PIPE, timeout=60, check=False)
+        done = subprocess.run([*INSTALLED, *words], stdout=pipe, stderr=subprocess.PIPE, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
 
 
@@ -89,7 +90,7 @@ def test_a_help_text_that_nobody_reads_is_no_error(words: list[str]) -> None:
 def test_an_error_that_nobody_reads_is_one(words: list[str], codes: set[int]) -> None:
     with nobody_reads() as pipe:
         done = subprocess.run(
-            [*COMMAND, *words], stdout=subprocess.DEVNULL, stderr=pipe, env=environment("127.0.0.1:1"), timeout=60,
+            [*INSTALLED, *words], stdout=subprocess.DEVNULL, stderr=pipe, env=environment("127.0.0.1:1"), timeout=60,
             check=False,
         )
     assert done.returncode in codes

@@ -11,8 +11,9 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from alpo_command import COMMAND, Alpo, environment, read_line
+from alpo_command import Alpo, environment, read_line
 from ports import free_port
+from warm import INSTALLED
 
 from alpo_cli.commands.status import KEYS
 
@@ -59,7 +60,7 @@ def test_ways_to_cut_the_input(alpo: Alpo, flags: list[str], stdin: bytes, paylo
 def test_on_a_terminal_it_says_what_it_waits_for(alpo: Alpo, words: list[str], said: bytes) -> None:
     ours, theirs = pty.openpty()
     with os.fdopen(ours, "wb", buffering=0) as keys:
-        command = subprocess.Popen([*COMMAND, *words], stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        command = subprocess.Popen([*INSTALLED, *words], stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                    env=environment(alpo.servers))
         os.close(theirs)
         assert command.stderr is not None and said in command.stderr.readline()

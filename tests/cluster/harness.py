@@ -5,6 +5,7 @@ Laws:
 * Every server listens on a port of its own choice, which nobody is told: the member list names the `Network`'s
   addresses, so that nothing goes around the faults. (``proxied=False``: the real ports are in the list.)
 * Nothing outlives the test: servers are killed on leaving, and by the kernel if this process dies first.
+* Servers and commands are forks of a warm process (`warm`), but for those of another release.
 * Nothing waits for a time: everything polls a condition, with a deadline that says what it waited for.
 """
 
@@ -25,19 +26,22 @@ import trio
 from ports import free_port
 from probe import WITHIN_S, status, until
 from proxy import HOST, Network
+from warm import ALPO, ALPOD
 
 from alpo import connect
 from alpo.core.entries import Entry
 
 _TAIL_LINES = 40
-#: Killed by the kernel when the process that started it dies, however that happens.
+#: A server of another release: Python is started, and killed by the kernel when this process dies.
 _ALPOD = "import ctypes; ctypes.CDLL(None).prctl(1, 9); from alpo.daemon import main; main()"
 _ALPO = "from alpo_cli.main import main; main()"
 
 
-def of_release(release: Path | None) -> dict[str, str]:
-    """The environment of a process of this release (a file to import from); None: of what is tested."""
-    return dict(os.environ) if release is None else os.environ | {"PYTHONPATH": str(release)}
+def _command(warm_one: list[str], code: str, release: Path | None) -> tuple[list[str], dict[str, str]]:
+    """Words and environment for a process of this release, a file to import from; None: of what is tested."""
+    if release is None:
+        return warm_one, dict(os.environ)
+    return [sys.executable, "-P", "-c", code], os.environ | {"PYTHONPATH": str(release)}
 
 
 class Server:
@@ -78,10 +82,10 @@ class Server:
         self.port, self.wanted = port, True
         config = self.home / f"server-{self.id}.toml"
         config.write_text(self._toml(), "utf-8")
+        command, environ = _command(ALPOD, _ALPOD, self.release)
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-c", _ALPOD, "--config", str(config)], stdin=subprocess.DEVNULL, stdout=log,
-                stderr=log, env=of_release(self.release),
+                [*command, "--config", str(config)], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environ,
             )
 
     def _toml(self) -> str:
@@ -361,9 +365,7 @@ class Command:
 async def alpo_process(*arguments: str) -> AsyncIterator[Command]:
     """The alpo command, its stdin open; killed on leaving if it still runs."""
     pipe = subprocess.PIPE
-    process = await trio.lowlevel.open_process(
-        [sys.executable, "-P", "-c", _ALPO, *arguments], stdin=pipe, stdout=pipe, stderr=pipe
-    )
+    process = await trio.lowlevel.open_process([*ALPO, *arguments], stdin=pipe, stdout=pipe, stderr=pipe)
     try:
         yield Command(process)
     finally:
@@ -378,8 +380,8 @@ async def alpo_process(*arguments: str) -> AsyncIterator[Command]:
 
 async def alpo(*arguments: str, stdin: bytes = b"", release: Path | None = None) -> tuple[int, str, str]:
     """The alpo command in a process of its own: exit code, stdout, stderr."""
+    command, environ = _command(ALPO, _ALPO, release)
     done = await trio.run_process(
-        [sys.executable, "-P", "-c", _ALPO, *arguments], stdin=stdin, capture_stdout=True, capture_stderr=True,
-        check=False, env=of_release(release),
+        [*command, *arguments], stdin=stdin, capture_stdout=True, capture_stderr=True, check=False, env=environ,
     )
     return done.returncode, done.stdout.decode(), done.stderr.decode()

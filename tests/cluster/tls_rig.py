@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import trio
-from harness import _ALPOD
 from probe import until
+from warm import ALPOD
 
 import alpo
 from alpo_cli.certificates import client_leaf, make, server_leaf
@@ -61,8 +60,8 @@ class TlsCluster:
         for id in ids or IDS:
             with (self.home / f"server-{id}.log").open("ab") as log:
                 self.processes[id] = subprocess.Popen(
-                    [sys.executable, "-P", "-c", _ALPOD, "--config", str(self.home / f"server-{id}.toml")],
-                    stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                    [*ALPOD, "--config", str(self.home / f"server-{id}.toml")], stdin=subprocess.DEVNULL, stdout=log,
+                    stderr=log,
                 )
 
     def reload(self, id: int) -> None:

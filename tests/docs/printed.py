@@ -172,16 +172,19 @@ def _whole(command: str) -> bool:
 
 
 class Shell:
-    """A bash on a terminal, in an empty folder, with the project's commands on its PATH."""
+    """A bash on a terminal, in an empty folder, with the project's commands on its PATH; ``commands``: a folder of
+    others that come before them."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, commands: Path | None = None) -> None:
+        before = f"{commands}:" if commands else ""
         self._ports: dict[str, str] = {}
         self._name = secrets.token_hex(16)
         self._numbers = itertools.count(1)
         inside, outside = pty.openpty()
         self._terminal = inside
         environment = {
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "HOME": str(folder), "LANG": "C.UTF-8",
+            "PATH": f"{before}{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "HOME": str(folder), "LANG": "C.UTF-8",
             "TERM": "dumb", "COLUMNS": str(COLUMNS), "LINES": "60", "PYTHON": sys.executable, "ROOT": str(ROOT),
             "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONWARNINGS": "ignore", "STARTED_BY": self._name,
         }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import warm
 from printed import ROOT, Example, Shell, difference, interrupted, masked, read_page
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -18,7 +19,7 @@ SLOW = {"spark.md", "spark-jobs.md", "spark-writing.md"}
 ])
 @pytest.mark.timeout(600)
 def test_the_examples_of_a_page_print_what_it_says(page: Path, tmp_path: Path) -> None:
-    shell = Shell(tmp_path)
+    shell = Shell(tmp_path, warm.shims())
     wrong = []
     try:
         for step in read_page(page).steps:

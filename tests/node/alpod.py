@@ -1,4 +1,4 @@
-"""alpod as a process, for tests: started, asked, seen to serve, and gone at the end."""
+"""alpod as installed, for tests: started (not forked, see `warm`), asked, seen to serve, and gone at the end."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 WAIT_S = 30
+INSTALLED = str(Path(sys.executable).with_name("alpod"))
 
 
 def flags(data: Path, port: int, id: int = 1) -> list[str]:
@@ -19,7 +20,7 @@ def flags(data: Path, port: int, id: int = 1) -> list[str]:
 
 def start(*arguments: str, **environ: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "alpo.daemon", *arguments], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        [INSTALLED, *arguments], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         env=os.environ | environ,
     )
 
