@@ -9,14 +9,30 @@ CHECK_STAMP := $(VENV)/.installed-for-checks
 TEST_STAMP := $(VENV)/.installed-for-tests
 SOAK_STAMP := $(VENV)/.installed-for-soak
 SOAK_SECONDS ?= 300
-# More than cores: tests with real servers mostly wait.
-WORKERS ?= 6
-IN_PARALLEL := --numprocesses=$(WORKERS) --dist=loadgroup --no-loadscope-reorder
+# More than cores: tests with real servers wait now and then. More still would only import and collect more often.
+WORKERS ?= 4
+IN_PARALLEL = --numprocesses=$(WORKERS) --dist=loadgroup --no-loadscope-reorder
+# What `make check` has mypy check, with a cache of its own: two sets of options throw away each other's.
+CHECKED_TYPES := --cache-dir .mypy_cache/check --follow-imports=silent --exclude '/(spark|pipeline)/' \
+    alpo cli/alpo_cli sim/alpo_sim sim/alpo_elections
 SIM_SECONDS ?= 600
 EXPLORE_SECONDS ?= 300
 
 # Tests and demos start hundreds of processes: none is to compile everything anew.
 unexport PYTHONDONTWRITEBYTECODE
+
+# $(call with_mypy,ARGUMENTS OF MYPY,ARGUMENTS OF PYTEST): both at the same time, fails if one of them does. What mypy
+# says comes last.
+define with_mypy
+@echo "mypy and, beside it, pytest $(2)"; \
+said=$$(mktemp) || exit; \
+$(BIN)/mypy $(1) > "$$said" 2>&1 & beside=$$!; \
+trap 'rm -f "$$said"' EXIT; \
+$(BIN)/python -m pytest $(2); pytest=$$?; \
+wait $$beside; mypy=$$?; echo "mypy:"; cat "$$said"; \
+test $$pytest -eq 0 || echo "pytest has failed" >&2; test $$mypy -eq 0 || echo "mypy has failed" >&2; \
+test $$pytest -eq 0 && test $$mypy -eq 0
+endef
 
 .DEFAULT_GOAL := help
 .PHONY: help venv lint check test demo demo-spark bench soak sim-coverage screenshots release-notes clean
@@ -57,13 +73,14 @@ lint: $(TEST_STAMP) ## ruff and mypy --strict
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-test: lint ## everything: lint, then all tests but the slow kinds' matrices (make soak)
-	$(BIN)/python -m pytest $(IN_PARALLEL) --durations=25 --durations-min=2
+test: $(TEST_STAMP) ## everything: ruff, mypy --strict, all tests but the slow kinds' matrices (make soak)
+	$(BIN)/ruff check .
+	$(call with_mypy,,$(IN_PARALLEL) --durations=25 --durations-min=2)
 
+check: WORKERS := 2
 check: $(CHECK_STAMP) ## ruff, mypy of all but Spark's parts, the tests of core and wire: a minute, nothing of Spark installed
 	$(BIN)/ruff check .
-	$(BIN)/mypy --follow-imports=silent --exclude '/(spark|pipeline)/' alpo cli/alpo_cli sim/alpo_sim sim/alpo_elections
-	$(BIN)/python -m pytest --quiet $(IN_PARALLEL) tests/core tests/wire
+	$(call with_mypy,$(CHECKED_TYPES),--quiet $(IN_PARALLEL) tests/core tests/wire)
 
 demo: $(STAMP) ## three servers, real input, the leader killed in the middle: nothing lost, nothing doubled
 	$(BIN)/python -m alpo_cli.demo

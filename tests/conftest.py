@@ -1,4 +1,6 @@
-"""What all tests share: surroundings, how much hypothesis tries, and who runs with whom when several workers do."""
+"""What all tests share: surroundings, how much hypothesis tries, who runs with whom when several workers do, and that a
+red run names what failed.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +16,8 @@ import pytest
 import trio
 import warm
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadGroupScheduling
+from xdist.workermanage import WorkerController
 
 # The machine is small and shared: no deadlines, and no complaint about a slow moment. A failure prints the blob that
 # reproduces it. `HYPOTHESIS_PROFILE=thorough` tries twenty times as much.
@@ -59,6 +63,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: _FIRST.index(folder) if (folder := item.path.parent.name) in _FIRST else len(_FIRST))
 
 
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadGroupScheduling | None:
+    return _Scheduling(config, log) if config.option.dist == "loadgroup" else None
+
+
+@pytest.hookimpl(trylast=True)  # pytest's own reporter is there
+def pytest_configure(config: pytest.Config) -> None:
+    if getattr(config.option, "numprocesses", None):
+        config.pluginmanager.register(_Names(config.pluginmanager.getplugin("terminalreporter")))
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Refuse to run if xdist leaves groups out: Spark would be started on every worker, and nothing would fail."""
     if getattr(session.config.option, "loadgroup", False):
@@ -99,3 +113,47 @@ def _within(limit_s: float, test: Callable[..., Awaitable[None]]) -> Callable[..
                 timer.join()
 
     return run
+
+
+class _Scheduling(LoadGroupScheduling):
+    """Distributes tests by group. A test during which its worker ends (its timeout ends it) has failed, and what that
+    worker would have run goes to others.
+
+    (xdist 3.8 begins the test again in each worker in turn, waits for ever for a worker that is left with one test, and
+    breaks off without any name if two end at a time.)
+    """
+
+    def remove_node(self, node: WorkerController) -> str | None:
+        """Take a worker out; the test that it ran, if it did not end in order."""
+        units = self.assigned_work.pop(node)
+        left = [(scope, test) for scope, unit in units.items() for test, done in unit.items() if not done]
+        if not left:
+            return None
+        crashed_in, crashed = left[0]
+        units[crashed_in][crashed] = True
+        for scope in dict.fromkeys(scope for scope, _ in left[1:]):
+            self.workqueue[scope] = units[scope]
+        for other in self.assigned_work:
+            self._reschedule(other)
+        return crashed
+
+    def _reschedule(self, node: WorkerController) -> None:
+        """Give a worker that is ready two tests: it begins one only when it knows what comes after."""
+        while node in self.registered_collections and not node.shutting_down:
+            if not self.workqueue:
+                node.shutdown()
+            elif self._pending_of(self.assigned_work[node]) < 2:
+                self._assign_work_unit(node)
+            else:
+                return
+
+
+class _Names:
+    """Names each failure when it comes: the end, where pytest does, is not reached by a run that breaks off."""
+
+    def __init__(self, terminal: pytest.TerminalReporter) -> None:
+        self._terminal = terminal
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self._terminal.write_line(f"\nFAILED {report.nodeid} ({report.when})", red=True)

@@ -226,7 +226,7 @@ def _guard(conn: socket.socket, programs: dict[str, Callable[[], None]]) -> Call
     order = _Order(*marshal.loads(_received(conn, _LENGTH.unpack(head)[0])))
     pid = os.fork()
     if pid == 0:
-        with conn:  # once it is closed, who asked knows that all is ready
+        with conn:  # its end tells who asked that all is ready
             _become(order, streams, conn.fileno())
         setattr(subprocess.Popen, "_execute_child", _execute_here)  # noqa: B010
         return programs[order.program]
@@ -247,7 +247,7 @@ def _guard(conn: socket.socket, programs: dict[str, Callable[[], None]]) -> Call
     os._exit(0)
 
 
-def _become(order: _Order, streams: list[int], kept: int = 3) -> None:
+def _become(order: _Order, streams: list[int], kept: int) -> None:
     """Make this process what a start of Python would have made of it; of its files it keeps one open."""
     if order.session:
         os.setsid()
@@ -306,17 +306,23 @@ def _execute_here(popen: Any, args: Any, *given: Any) -> None:
     pipes = given[9:15]
     streams = [pipe if pipe != -1 else number for number, pipe in enumerate((pipes[0], pipes[3], pipes[5]))]
 
+    ready, done = os.pipe()
+
     def fork() -> None:
         popen.pid = os.fork()
         if popen.pid == 0:
             gc.freeze()  # files and sockets of before must not be closed by anybody: their numbers are others' now
-            _become(order._replace(parent=0), streams)
+            _become(order._replace(parent=0), streams, done)
+            os.close(done)
             _end_as(sys.modules[ALPOD[2]].main)
 
     forking = threading.Thread(target=fork)  # which knows nothing of an event loop that may run in this one
     forking.start()
     forking.join()
     popen._child_created = True
+    os.close(done)
+    os.read(ready, 1)
+    os.close(ready)
     popen._close_pipe_fds(*pipes)
 
 

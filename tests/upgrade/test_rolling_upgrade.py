@@ -11,6 +11,7 @@ from pathlib import Path
 import checkers
 import pytest
 from harness import Cluster, alpo, cluster, serving
+from probe import until
 
 from alpo import Fenced, Log, NotGuaranteed, Refused, connect
 from alpo.storage.schema import DB_NAME
@@ -31,6 +32,19 @@ async def put(running: Cluster, id: int, release: Path | None) -> None:
     server.release = release
     running.start(id)
     await running.until(f"server {id} votes", lambda found: votes(found, id))
+
+
+async def hand_over(log: Log, id: int) -> None:
+    """Have a server lead that was started a moment ago: the leader refuses until it has heard of it."""
+    async def accepted() -> bool:
+        try:
+            await log.transfer(id)
+        except Refused as error:
+            assert "not been heard of lately" in str(error)
+            return False
+        return True
+
+    await until(accepted)
 
 
 async def lose_disk(running: Cluster, id: int) -> None:
@@ -92,7 +106,7 @@ async def test_a_lost_disk_comes_back_across_the_releases(tmp_path: Path, leader
         if leader_is_new:
             async with connect(running.addresses) as log:
                 assert (await log.outcome("audit", 30)).birth == 0
-                await log.transfer(lost)
+                await hand_over(log, lost)
                 await running.leader([lost])
                 birth = (await log.outcome("audit", 30)).birth  # the one that led still answers, and leads no more
                 assert birth and (await log.outcome("audit", 30, epoch=birth)).outcome == "appended"
