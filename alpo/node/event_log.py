@@ -59,7 +59,7 @@ EVENTS: dict[str, tuple[str, str]] = {
     "peer_lost": ("info", "the connection to `peer` has ended: `why`"),
     "peer_unreachable": (
         "warning", "no full connection to `peer` for ten election timeouts (a minute if it said that it was stopping):"
-        " `why`; once an outage, `peer_connected` ends it",
+        " `why`; once an outage, and again when the reason is another; `peer_connected` ends it",
     ),
     "turned_away": ("warning", "`remote` said a wrong hello: another cluster or version, the same server id twice"),
     "operator": ("info", "`who` (a certificate's subject, or an address) asked for `what`, with `how`"),
@@ -186,7 +186,7 @@ _KEY = ("term", "member", "peer", "remote", "what", "cursor", "ids")
 _BUDGET = (3, 60_000)
 _BUDGETS = {
     "clean": (1, 3_600_000), "slow_fsync": (3, 600_000), "address_change": (3, 600_000), "reloaded": (20, 60_000),
-    "tls_reloaded": (20, 60_000),
+    "tls_reloaded": (20, 60_000), "peer_unreachable": (8, 60_000),  # one for each reason
 }
 _NAME_MAX = 30
 #: Events that no others, however many, may keep out: the trail of who did what.

@@ -14,8 +14,9 @@ Laws:
 * A full connection that has ended is dialled again at once. The core gets `PeerGone` once that was refused, the peer's
   own connection to this server has ended too, and everything that came over either was posted (R33).
 * The pause between attempts is at most `_RETRY_S_MAX`, and ends early when the peer itself dials.
-* One outage is one ``peer_lost``, one ``peer_unreachable`` if it lasts, one ``peer_connected`` at its end. Until the
-  first start is done nothing is an outage: what that waits for is reported by itself.
+* One outage is one ``peer_lost``, one ``peer_unreachable`` for each reason if it lasts (at most `_REASONS_MAX`), one
+  ``peer_connected`` at its end. Until the first start is done nothing is an outage: what that waits for is reported by
+  itself.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ _KEEPALIVE_S = (1, 1)
 _STRANGER_TIMEOUTS = 4
 #: Election timeouts that a peer may be away before a warning; the second if it said that it was stopping.
 GRACE_TIMEOUTS, GRACE_STOPPED_TIMEOUTS = 10, 120
+#: Reasons that are reported of one outage.
+_REASONS_MAX = 8
 
 
 class OlderVersion(Exception):
@@ -78,6 +81,8 @@ class Peer:
         self.stopping = False
         #: Cancels the wait after which the present outage is reported; None: there is no outage.
         self.outage: trio.CancelScope | None = None
+        #: Reasons reported of the present outage.
+        self.told: set[str] = set()
         self._turn = 0
         self._kick = trio.Event()
 
@@ -244,6 +249,8 @@ class Peers:
         if peer.outage is None and self._nursery is not None:
             peer.outage = trio.CancelScope()
             self._nursery.start_soon(self._warn_if_it_lasts, peer, peer.outage)
+        elif peer.told:
+            self._warn(peer)
 
     async def _warn_if_it_lasts(self, peer: Peer, outage: trio.CancelScope) -> None:
         """Report the outage if it lasts; ``outage`` is cancelled when the peer is connected, or is no peer any more."""
@@ -252,12 +259,18 @@ class Peers:
             while not started:
                 started = self._replica.first_start.started
                 await trio.sleep(timeouts * self._us.timers_ms[1] / 1000)
-            # otherwise this server is the one that nobody talks to
-            if self._replica.status_text not in ("GONE", "RETIRED"):
-                self._driver.note("peer_unreachable", peer=peer.id, why=peer.trouble)
+            self._warn(peer)
+
+    def _warn(self, peer: Peer) -> None:
+        """Report the outage, once for each reason: a wrong certificate may show only after a slow start."""
+        if peer.trouble in peer.told or len(peer.told) == _REASONS_MAX:
+            return
+        if self._replica.status_text not in ("GONE", "RETIRED"):  # else this server is the one that nobody talks to
+            peer.told.add(peer.trouble)
+            self._driver.note("peer_unreachable", peer=peer.id, why=peer.trouble)
 
     def _end_outage(self, peer: Peer) -> None:
-        peer.trouble, peer.stopping = "", False
+        peer.trouble, peer.stopping, peer.told = "", False, set()
         if peer.outage is not None:
             peer.outage.cancel()
             peer.outage = None

@@ -293,6 +293,7 @@ async def cluster(
         try:
             if start:
                 made.start()
+                await made.leader()  # which on a busy machine may take longer than a client waits
             yield made
         except BaseException:
             for server in made.servers.values():

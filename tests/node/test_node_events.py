@@ -14,6 +14,7 @@ from alpo.core.requests import Code
 from alpo.node.driver import Driver
 from alpo.node.event_log import Recorder
 from alpo.node.node import Node
+from alpo.node.peers import _REASONS_MAX
 from alpo.node.status import (
     DAY_MS,
     LEAST_MS,
@@ -54,8 +55,8 @@ def test_what_differs_in_its_key_is_not_the_same() -> None:
         assert kept(recorder, "canvass", 2 * term, term=term) == {"term": term}
     for peer in (2, 3):
         for at in range(3):
-            assert kept(recorder, "peer_unreachable", 2, peer=peer, why=str(at)) is not None
-    assert kept(recorder, "peer_unreachable", 2, peer=3, why="x") is None
+            assert kept(recorder, "peer_lost", 2, peer=peer, why=str(at)) is not None
+    assert kept(recorder, "peer_lost", 2, peer=3, why="x") is None
     assert kept(recorder, "leader", 2, term=5) is not None
     assert len(recorder._kinds) <= 256
 
@@ -203,6 +204,17 @@ async def test_a_peer_that_is_lost_is_a_warning_once_and_only_if_it_lasts(monkey
             trouble.kick()
             await until(lambda: trouble.trouble != "tried again?")
         assert lost(3)[-1] == "cut" and len(told(watcher, "peer_unreachable")) == 1
+        # Another reason is said, too; the first one is not said again; and there is an end to it.
+        (first,) = said = [fields["why"] for fields in told(watcher, "peer_unreachable")]
+        for port in (2, 1, *range(3, 20)):
+            at = f"127.0.0.1:{port}"
+            monkeypatch.setattr(
+                watcher.peers, "_addresses", lambda peer, at=at: [at] if peer.id == 3 else everywhere(peer)
+            )
+            await until(lambda: bool(trouble.kick() or at in trouble.trouble))
+        said = [fields["why"] for fields in told(watcher, "peer_unreachable") if fields["peer"] == 3]
+        assert said[0] == first and "127.0.0.1:2" in said[1] and "127.0.0.1:3" in said[2]
+        assert len(said) == len(set(said)) == _REASONS_MAX
         monkeypatch.setattr(watcher.peers, "_addresses", everywhere)
         await until(lambda: trouble.outage is None and not trouble.trouble)
 
