@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -144,6 +145,17 @@ def every(group: Any, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
     for name, command in getattr(group, "commands", {}).items():
         found += every(command, (*path, name))
     return found
+
+
+def named(path: tuple[str, ...]) -> Any:
+    return functools.reduce(lambda group, name: group.commands[name], path, ROOT)
+
+
+@pytest.mark.parametrize("path", [path for path in every(ROOT) if hasattr(named(path), "commands")], ids=" ".join)
+def test_a_group_s_help_has_the_purpose_of_each_command(path: tuple[str, ...]) -> None:
+    shown = " ".join(CliRunner().invoke(app, [*path, "-h"]).stdout.split())
+    for name, command in named(path).commands.items():
+        assert purpose(command.help) and f" {name} {purpose(command.help)}" in shown
 
 
 @pytest.mark.parametrize("path", every(ROOT), ids=" ".join)

@@ -72,6 +72,7 @@ class FakeCluster:
         self.opens: list[tuple[int, q.OpenSession]] = []
         self.reads: list[tuple[int, r.Read]] = []
         self.trims: list[tuple[int, q.Trim]] = []
+        self.cursors: dict[str, int] = {}
         #: So many trims are judged by a leader that has not noticed that it is none.
         self.stale_trims = 0
         self.page_entries_max = 1000
@@ -280,6 +281,15 @@ class FakeServer:
                 return [r.RequestRefused(number, Code.OUT_OF_RANGE, 0, 0, "", detail)]
             c.first_lsn = max(c.first_lsn, request.before_lsn)
             return [q.Trimmed(request[0], c.first_lsn)]
+        if isinstance(request, q.SetCursor):
+            c.cursors[request.name] = request.lsn
+            return [r.Done(number, request.lsn)]
+        if isinstance(request, q.ListCursors):
+            return [r.CursorTable(number, [(name, lsn, 10 * lsn, 1500) for name, lsn in sorted(c.cursors.items())])]
+        if isinstance(request, q.DropCursor):
+            if request.name not in c.cursors:
+                return [r.RequestRefused(number, Code.NO_CURSOR, 0, 0, "", f"there is no cursor {request.name}")]
+            return [r.Done(number, c.cursors.pop(request.name))]
         assert isinstance(request, q.DropSession)
         session = c.sessions.get(request.name)
         epoch = session.epoch if session is not None else 0

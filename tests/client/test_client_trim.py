@@ -1,4 +1,4 @@
-"""Trims, and reading a log that was trimmed, through a fake cluster, under trio and asyncio."""
+"""Trims, cursors, and reading a log that was trimmed, through a fake cluster, under trio and asyncio."""
 
 from __future__ import annotations
 
@@ -101,3 +101,18 @@ async def test_sync() -> None:
                 return [record.lsn for record in log.read()]
 
         assert await anyio.to_thread.run_sync(blocking) == [3, 4, 5]
+
+
+async def test_cursors_are_set_listed_and_dropped() -> None:
+    async with fake_cluster() as c, alpo.connect(c.addresses) as log:
+        fill(c, 10)
+        assert await log.cursors() == []
+        await log.set_cursor("tail", 9)
+        await log.set_cursor("nightly", 3)
+        c.lead(2)
+        assert await log.cursors() == [("nightly", 3, 30, 1.5), ("tail", 9, 90, 1.5)]
+        assert (await log.cursors())[0].lag_s == 1.5
+        assert await log.drop_cursor("nightly") == 3
+        with pytest.raises(alpo.Refused, match="no cursor nightly"):
+            await log.drop_cursor("nightly")
+        assert [cursor.name for cursor in await log.cursors()] == ["tail"]

@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 import trio
+import trio.testing
 from node_rig import Rig, append, connect, connect_raw, random_id, rig, until
 from prometheus_client.parser import text_string_to_metric_families
 from visits import visit
@@ -106,6 +107,23 @@ async def test_appends_are_counted_as_they_end(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.trio
+async def test_the_buckets_of_a_histogram_have_finite_bounds() -> None:
+    async with rig() as found:
+        durations = found.nodes[0].driver.counters.read_s
+        quick_s, slow_s = durations.bounds[2], durations.bounds[5]
+        durations.add(quick_s, 3)
+        durations.add(slow_s, 2)
+        durations.add(2 * durations.bounds[-1])
+        name = "alpo_read_duration_seconds"
+        after = await scrape(found.visited[0])
+        reached = {dict(labels)["le"]: count for (of, labels), count in after.items() if of == f"{name}_bucket"}
+        assert len(reached) == len(durations.bounds) + 1
+        assert [reached[f"{bound:g}"] for bound in durations.bounds[1:7]] == [0, 3, 3, 3, 5, 5]
+        assert (reached[f"{durations.bounds[-1]:g}"], reached["+Inf"], after[f"{name}_count", ()]) == (5, 6, 6)
+        assert after[f"{name}_sum", ()] == pytest.approx(3 * quick_s + 2 * slow_s + 2 * durations.bounds[-1])
+
+
+@pytest.mark.trio
 async def test_what_only_a_leader_knows_goes_with_its_leadership(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(site, "KEPT_S", 0.0)
     async with rig(3) as found:
@@ -133,6 +151,7 @@ async def test_an_answer_serves_all_who_ask_within_a_second(monkeypatch: pytest.
         async def counted(now_ms: int) -> dict[str, object]:
             nonlocal made
             made += 1
+            await trio.testing.wait_all_tasks_blocked()  # the others ask meanwhile
             return await status(now_ms)
 
         monkeypatch.setattr(site, "KEPT_S", 60.0)

@@ -12,6 +12,7 @@ from alpo.core import requests as q
 from alpo.core.requests import Code
 from alpo.node import retention
 from alpo.node.retention import Retention
+from alpo.storage.interface import StoreError
 from alpo.wire import requests as w
 
 
@@ -102,3 +103,21 @@ async def test_others_say_who_leads() -> None:
         for request in (q.SetCursor(1, "nightly", 1), q.DropCursor(1, "nightly"), q.ListCursors(1)):
             refused = await other.ask(request)
             assert refused.code == Code.NOT_LEADER
+
+
+@pytest.mark.trio
+async def test_a_store_that_cannot_be_read_is_said_and_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with rig() as r:
+        client, node = await founded(r), r.nodes[0]
+        await fill(client, 3)
+        assert await client.ask(q.SetCursor(1, "nightly", 2)) == w.Done(1, 2)
+
+        def broken(lsn: int, end_id: int) -> int:
+            raise StoreError("alpo.db: no")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(node._store, "find_lsn", broken)
+            answer = await client.ask(q.ListCursors(2))
+            assert (answer.code, answer.detail) == (Code.NOT_READY, "this server's store cannot be read: alpo.db: no")
+        (row,) = (await client.ask(q.ListCursors(3))).rows
+        assert row[:2] == ("nightly", 2)

@@ -45,3 +45,24 @@ def test_a_watch_that_was_not_entered(every: bool) -> None:
 
     with Cluster(seed=1) as cluster:
         with_state(cluster, work)
+
+
+@pytest.mark.parametrize("every", [False, True])
+def test_a_watch_gives_the_names_under_its_prefix_and_no_others(every: bool) -> None:
+    async def work(states: list[State]) -> None:
+        state, other = states
+        for name in ("agent/a", "agents", "b", "agent/c"):
+            await other.put(name, b"before")
+        async with state.watch("agent/", every=every) as changes:
+            for name in ("b", "agent/d", "agents", "agent/a"):
+                await other.put(name, b"after")
+            await machine_of(state)
+            seen = [await anext(changes) for _ in range(4 if every else 3)]
+            last = {each.name: each.value for each in seen}
+            assert last == {"agent/a": b"after", "agent/c": b"before", "agent/d": b"after"}
+            await other.put("b", b"again")
+            await other.put("agent/c", b"again")
+            assert (await anext(changes))[:2] == ("agent/c", b"again")
+
+    with Cluster(seed=1) as cluster:
+        with_states(cluster, 2, work)

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from store_kit import SERVER, LogBuilder, SqliteBench, write
 
+from alpo.storage.filescan import heeded_pages
 from alpo.storage.interface import DamagedStore, LostCommits, Rest, StoreError
 from alpo.storage.sqlite import SqliteStore
 
@@ -238,3 +239,20 @@ def test_a_damaged_header_of_the_file(sqlite: SqliteBench, at: int) -> None:
     sqlite.path.write_bytes(damaged)
     with pytest.raises(StoreError, match=r"alpo\.db"):
         _last_id(sqlite.directory)
+
+
+@pytest.mark.parametrize("kept", ["in a frame's head", "in a page", "of the head"])
+def test_a_wal_that_is_truncated_under_a_scan_gives_what_it_still_holds(
+    sqlite: SqliteBench, tmp_path: Path, kept: str
+) -> None:
+    log = LogBuilder()
+    for _ in range(20):
+        sqlite.store.commit([write([log.data()])])
+    whole = tmp_path / "whole"
+    shutil.copytree(sqlite.directory, whole)
+    pages = heeded_pages(whole / "alpo.db", FRAME - 24)
+    assert pages and max(pages.values()) > HEADER + 30 * FRAME
+    size = {"in a frame's head": HEADER + 5 * FRAME + 10, "in a page": HEADER + 5 * FRAME + 100, "of the head": 5}[kept]
+    os.truncate(whole / "alpo.db-wal", size)
+    left = heeded_pages(whole / "alpo.db", FRAME - 24)
+    assert set(left) <= set(pages) and all(offset <= size for offset in left.values())
