@@ -8,6 +8,7 @@ import pytest
 from cluster_kit import Cluster
 from session_leader import CLIENT
 
+from alpo.core import operator_requests
 from alpo.core.entries import Kind, json_body
 from alpo.core.inputs import Clean
 from alpo.core.machine.cursors import CURSORS_MAX
@@ -106,14 +107,16 @@ def test_what_is_no_name_is_refused(name: str) -> None:
     assert isinstance(reply, Refused) and reply.code is Code.INVALID
 
 
-def test_there_are_so_many_at_most() -> None:
+def test_there_are_so_many_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert CURSORS_MAX == operator_requests.CURSORS_MAX == 1000  # which take long
+    monkeypatch.setattr(operator_requests, "CURSORS_MAX", 50)
     cluster = loaded(1)
     leader = cluster.leader
     assert leader is not None
-    cluster.give(leader.me.id, *(SetCursor(f"c{n}", f"c{n}", 1) for n in range(CURSORS_MAX)))
+    cluster.give(leader.me.id, *(SetCursor(f"c{n}", f"c{n}", 1) for n in range(50)))
     cluster.run(2.0)
     full = ask(cluster, SetCursor("more", "more", 1))
-    assert full == Refused("more", "", 0, 0, Code.TOO_MANY_CURSORS, detail="there are 1000 cursors already")
+    assert full == Refused("more", "", 0, 0, Code.TOO_MANY_CURSORS, detail="there are 50 cursors already")
     assert ask(cluster, SetCursor("move", "c7", 2)) == CursorIs("move", "c7", 2)
 
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import pytest
 
+from alpo.core import operator_requests
+from alpo_sim.mutations import operator_mistakes
 from alpo_sim.mutations.operator_mistakes import MISTAKES, Mistaken
 from alpo_sim.verdict import run_world
 
+#: Instead of a thousand, which take long.
+CURSORS_MAX = 50
 TOLD = {
     "what cannot be": {
         "a stranger goes": "CANNOT_CHANGE", "two at one address": "CANNOT_CHANGE", "no serial": "INVALID",
         "no such setting": "INVALID", "a setting too large": "INVALID", "fewer names than open": "INVALID",
-        "a cursor without a name": "INVALID", "a cursor that is no text": "INVALID", "cursor 999": "CursorIs",
-        "cursor 1000": "TOO_MANY_CURSORS",
+        "a cursor without a name": "INVALID", "a cursor that is no text": "INVALID",
+        f"cursor {CURSORS_MAX - 1}": "CursorIs", f"cursor {CURSORS_MAX}": "TOO_MANY_CURSORS",
     },
     "a server alone": {"the last one goes": "CANNOT_CHANGE"},
     "started wrongly": {"to join and to found": "CANNOT_INIT"},
@@ -22,7 +26,9 @@ TOLD = {
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_mistakes_do_no_harm(name: str) -> None:
+def test_mistakes_do_no_harm(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (operator_requests, operator_mistakes):
+        monkeypatch.setattr(module, "CURSORS_MAX", CURSORS_MAX)
     options, makes = MISTAKES[name]
     world = makes(options(1))
     verdict = run_world(world)
