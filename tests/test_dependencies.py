@@ -22,7 +22,7 @@ USES = {
     "ruff": ("Makefile", r"^\t\$\(BIN\)/ruff check"),
     "pytest-timeout": ("pyproject.toml", r"^timeout_method = "),
     "pytest-trio": ("tests/node/test_pace.py", r"^pytestmark = pytest\.mark\.trio[\s\S]*autojump_clock"),
-    "pytest-xdist": ("Makefile", r"^IN_PARALLEL := --numprocesses="),
+    "pytest-xdist": ("tests/conftest.py", r"^from xdist\.scheduler import"),
     "towncrier": ("Makefile", r"^\t\$\(BIN\)/towncrier build"),
     "pyyaml": ("tests/contrib/test_contrib_monitoring.py", r"^import yaml$"),
     "py-spy": ("CONTRIBUTING.md", r"py-spy record"),

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import trio
+import warm
 from ports import free_port
 from probe import WITHIN_S, status, until
 from proxy import HOST, Network
@@ -31,6 +32,7 @@ from warm import ALPO, ALPOD
 from alpo import connect
 from alpo.core.entries import Entry
 
+warm.install()  # for programs too, such as the soak
 _TAIL_LINES = 40
 #: A server of another release: Python is started, and killed by the kernel when this process dies.
 _ALPOD = "import ctypes; ctypes.CDLL(None).prctl(1, 9); from alpo.daemon import main; main()"
@@ -293,7 +295,8 @@ async def cluster(
         try:
             if start:
                 made.start()
-                await made.leader()  # which on a busy machine may take longer than a client waits
+                if size > 1:  # one alone waits for `alpo cluster init`
+                    await made.leader()  # which on a busy machine may take longer than a client waits
             yield made
         except BaseException:
             for server in made.servers.values():
