@@ -115,7 +115,7 @@ def _within(limit_s: float, test: Callable[..., Awaitable[None]]) -> Callable[..
     return run
 
 
-class _Scheduling(LoadGroupScheduling):
+class _Scheduling(LoadGroupScheduling):  # type: ignore[misc]
     """Distributes tests by group. A test during which its worker ends (its timeout ends it) has failed, and what that
     worker would have run goes to others.
 
@@ -126,7 +126,9 @@ class _Scheduling(LoadGroupScheduling):
     def remove_node(self, node: WorkerController) -> str | None:
         """Take a worker out; the test that it ran, if it did not end in order."""
         units = self.assigned_work.pop(node)
-        left = [(scope, test) for scope, unit in units.items() for test, done in unit.items() if not done]
+        left: list[tuple[str, str]] = [
+            (scope, test) for scope, unit in units.items() for test, done in unit.items() if not done
+        ]
         if not left:
             return None
         crashed_in, crashed = left[0]

@@ -67,11 +67,11 @@ def test_after(number): assert number != 1
 def test_workers_that_end_take_no_name_with_them(tmp_path: Path, pytestconfig: pytest.Config) -> None:
     (tmp_path / "test_some.py").write_text(_TESTS)
     tests = Path(__file__).parent
-    options = ["-p", "conftest", "-c", os.devnull, "--rootdir", tmp_path, "-q", "-n", "2", "--dist=loadgroup",
+    options = ["-p", "conftest", "-c", os.devnull, "--rootdir", str(tmp_path), "-q", "-n", "2", "--dist=loadgroup",
                "--no-loadscope-reorder", "-o", "timeout_method=thread"]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, tmp_path], capture_output=True, text=True, timeout=300, check=False,
-        cwd=tmp_path, env={**os.environ, "PYTHONPATH": f"{tests}:{tests / 'cluster'}"},
+        [sys.executable, "-m", "pytest", *options, str(tmp_path)], capture_output=True, text=True, timeout=300,
+        check=False, cwd=tmp_path, env={**os.environ, "PYTHONPATH": f"{tests}:{tests / 'cluster'}"},
     )
     assert "4 failed, 4 passed" in done.stdout and "INTERNALERROR" not in done.stdout, done.stdout + done.stderr
     at_once, _, _ = done.stdout.partition("= FAILURES =")

@@ -209,7 +209,8 @@ def _serve(listening: socket.socket, folder: Path) -> Callable[[], None]:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for guardians
     gc.collect()
     gc.freeze()
-    while listening in select.select([listening, 0], [], [])[0]:
+    both: list[Any] = [listening, 0]
+    while listening in select.select(both, [], [])[0]:
         conn, _ = listening.accept()
         if os.fork() == 0:
             listening.close()
@@ -236,7 +237,8 @@ def _guard(conn: socket.socket, programs: dict[str, Callable[[], None]]) -> Call
     for stream in streams:
         os.close(stream)
     ended = os.pidfd_open(pid)
-    while ended not in select.select([conn, ended], [], [])[0]:
+    both: list[Any] = [conn, ended]
+    while ended not in select.select(both, [], [])[0]:
         number = conn.recv(1)
         os.kill(pid, number[0] if number else signal.SIGKILL)
         if not number:

@@ -211,7 +211,9 @@ async def test_a_peer_that_is_lost_is_a_warning_once_and_only_if_it_lasts(monkey
             monkeypatch.setattr(
                 watcher.peers, "_addresses", lambda peer, at=at: [at] if peer.id == 3 else everywhere(peer)
             )
-            await until(lambda: bool(trouble.kick() or at in trouble.trouble))
+            while at not in trouble.trouble:
+                trouble.kick()
+                await trio.sleep(0.005)
         said = [fields["why"] for fields in told(watcher, "peer_unreachable") if fields["peer"] == 3]
         assert said[0] == first and "127.0.0.1:2" in said[1] and "127.0.0.1:3" in said[2]
         assert len(said) == len(set(said)) == _REASONS_MAX
