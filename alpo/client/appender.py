@@ -263,7 +263,8 @@ class Appender(Living):
         stay = True
         for message in messages:
             stay = self._hear(connection, message) and stay
-        self._heard_s = self._clock()
+        if not self._inquiry or any(not isinstance(message, StatusAnswer) for message in messages):
+            self._heard_s = self._clock()  # a server that tells of itself, and answers no append, is silent
         if session.client is None:
             self._begin(connection)
         self._pump()
@@ -287,7 +288,7 @@ class Appender(Living):
             elif message.code == Code.SESSION_EXPIRED:
                 self._horizon_ms = max(self._horizon_ms, message.number)
         elif isinstance(message, StatusAnswer):
-            if message.request == self._inquiry:
+            if message.request == self._inquiry and connection is self._connection:
                 self._hear_lacks(connection, message.fields.get("appends"))
         elif self._opening is not None and message[0] == self._opening.request != 0:
             return self._hear_opening(connection, self._opening, message)
