@@ -35,7 +35,8 @@ TICK_S = 0.05
 #: same server is better than the old one.
 SUSPECT_S, STUCK_S = 0.3, 2.0
 PROBE_EVERY_S, PROBE_S = 0.2, 1.0
-#: Seconds before a deadline at which a leader that has not answered is asked what it lacks, and between two such questions.
+#: Seconds before a deadline from which on a leader that has not answered is asked what it lacks, and between two such
+#: questions.
 INQUIRE_S = 1.0
 #: Longest wait for the answers that are still on their way from a server that leads no more.
 PARTING_S = 0.02

@@ -37,7 +37,7 @@ from .routes import Ourselves
 from .scrub import Scrubber
 from .security import Security
 from .space import DiskWatch
-from .status import Growth, status_fields, storage_fields
+from .status import Growth, appends_of, status_fields, storage_fields
 
 #: Events of one page.
 EVENTS_MAX = 1_000
@@ -208,10 +208,9 @@ class Report:
         storage["cleaning_waits"] = self.cleaner.waits
         storage["time_ms"] = now_ms
         storage |= {"up_s": round(time.monotonic() - self.started_s), **self.pulse.fields()}
+        contexts = self.security.contexts
+        storage["certificate_ends_s"] = contexts.cert_ends_s if contexts is not None else None
         storage["slowed"] = self.driver.quotas.slowed(trio.current_time())[:SLOWED_MAX]
-        appends = self.appends()
-        storage["appends"] = None if appends is None else appends._asdict()
-        storage["failures_tolerable"] = None if appends is None else appends.may_fail
         storage |= {**self.disk.fields(), "space": self.disk.remarks()}
         unread = storage.pop("unread", [])
         if unread:
@@ -248,8 +247,7 @@ class Report:
 
     def appends(self) -> Appends | None:
         """The leader's answer to whether appends work; None if this server does not lead."""
-        leadership = self.replica.leadership
-        return None if leadership is None else self.replica.disks.appends(leadership)
+        return appends_of(self.replica)
 
     async def lookups(self) -> Lookups:
         """Look up what only the store knows. Raises `StoreError`."""

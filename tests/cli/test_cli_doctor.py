@@ -10,9 +10,10 @@ import pytest
 from typer.testing import CliRunner
 
 from alpo.client.operator.events import Events, ServerEvent
+from alpo.health import Finding, Verdict, examine
+from alpo.standing import growth
 from alpo_cli.app import app
 from alpo_cli.commands import doctor
-from alpo_cli.commands.doctor import Finding, Verdict, examine, growth
 
 GIB = 1 << 30
 
@@ -54,8 +55,8 @@ def test_all_is_well() -> None:
     all_ok = examine(three(), 1)
     assert all(f.verdict is Verdict.OK and not f.do for f in all_ok)
     assert [f.check for f in all_ok] == [
-        "members", "leader", "status", "connections", "fsync", "fsync", "fsync", "clocks", "space", "space", "space",
-        "cleaning", "copies", "versions", "timers", "elections",
+        "members", "leader", "appends", "status", "connections", "fsync", "fsync", "fsync", "clocks", "space", "space",
+        "space", "cleaning", "copies", "versions", "timers", "elections",
     ]
 
 

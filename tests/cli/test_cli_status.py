@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from alpo.core.disk_space import size_text as size
-from alpo_cli.commands.status import KEYS, as_json, lag, show
+from alpo.standing import lag_of
+from alpo_cli.commands.status import KEYS, as_json, show
 from alpo_cli.exits import Failed
 from alpo_cli.options import Target
 
@@ -32,7 +33,7 @@ def test_every_member_has_every_key() -> None:
 
 
 def test_lag() -> None:
-    assert [lag(member, MEMBERS) for member in MEMBERS] == [0, 2, None]
+    assert [lag_of(member, MEMBERS) for member in MEMBERS] == [0, 2, None]
 
 
 def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:

@@ -270,7 +270,7 @@ def test_a_voter_far_behind_is_not_counted_on_yet(monkeypatch: pytest.MonkeyPatc
 
 
 def test_damage_counts_for_nothing_where_others_could_be_misled() -> None:
-    cluster, leader, others = cluster_of()
+    cluster, leader, _ = cluster_of()
     cluster.give(leader.me.id, DamageFound((leader.log.last_id,)))
     assert leader.leadership is not None
     assert leader.disks.appends(leader.leadership).why == [f"server {leader.me.id} holds damaged entries"]

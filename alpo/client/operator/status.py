@@ -78,6 +78,7 @@ class MemberStatus(_Known, total=False):
     payloads_per_s: int | None
     append_p50_ms: float | None
     append_p99_ms: float | None
+    certificate_ends_s: float | None
     appends: AppendsStatus | None
     failures_tolerable: int | None
     wal_bytes: int

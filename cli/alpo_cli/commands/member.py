@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from alpo.addresses import AddressError, parse_address
+from alpo.standing import lag_of
 
 from ..connecting import connected
 from ..exits import Failed, Unreached, UsageProblem
@@ -63,7 +64,7 @@ async def _list(target: Target) -> None:
     else:
         rows = []
         for row in found:
-            behind = standing.lag(row, found)
+            behind = lag_of(row, found)
             state = row.get("state") if row.get("reachable") else "unreachable"
             values = (row.get("id"), row.get("address"), row["role"], state, row.get("status"), row.get("last_id"),
                       row.get("guaranteed_id"), behind)
