@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import pytest
@@ -38,8 +39,18 @@ def test_lag() -> None:
 
 def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     show(Target(("a:1",), 1.0, False), MEMBERS)
-    out = capsys.readouterr().out
-    assert "unreachable" in out and "server 1: server 3: cannot be\\ereached" in out
+    shown = capsys.readouterr()
+    assert "unreachable" in shown.out and shown.err == "server 1: server 3: cannot be\\ereached\n"
+    assert {line.count("\t") for line in shown.out.splitlines()} == {14}, "a pipe has rows only"
+
+
+def test_on_a_terminal_remarks_stand_below_the_table(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    show(Target(("a:1",), 1.0, False), MEMBERS)
+    shown = capsys.readouterr()
+    assert "server 1: server 3: cannot be\\ereached\n" in shown.out and shown.err == ""
 
 
 def test_json_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,6 +6,8 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+import anyio
+
 import alpo
 from alpo.health import Finding, Verdict, examine
 
@@ -14,17 +16,29 @@ from ..options import Target, with_target
 from ..output import escape, print_json
 from ..running import run
 from ..story import handed_over, reigns
+from .status import members
 
 if TYPE_CHECKING:
     from alpo.client.operator.events import Events
 
 _HOUR = timedelta(hours=1)
+#: Seconds that a server has to tell its events.
+EVENTS_S = 2.0
 
 
 async def ask(target: Target) -> tuple[list[dict[str, Any]], Events]:
-    """The members' status and the events of the last hour. Raises the library's errors."""
-    async with alpo.connect(",".join(target.servers), timeout_s=target.timeout_s) as log:
-        return [dict(member) for member in await log.status()], await log.events(datetime.now(UTC) - _HOUR)
+    """The members' status and the events of the last hour, asked for at the same time. Raises the library's errors."""
+    found: list[Events] = []
+
+    async def ask_events() -> None:
+        # A server that hangs holds nobody up: its status says that it does.
+        async with alpo.connect(",".join(target.servers), timeout_s=min(target.timeout_s, EVENTS_S)) as log:
+            found.append(await log.events(datetime.now(UTC) - _HOUR))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(ask_events)
+        rows = await members(target)
+    return rows, found[0]
 
 
 def as_json(finding: Finding) -> dict[str, Any]:
@@ -52,11 +66,11 @@ def doctor(target: Target) -> None:
 
         alpo doctor --json | jq 'select(.verdict != "ok")'
     """
-    members, events = run(ask, target)
+    rows, events = run(ask, target)
     since_ms = (time.time() - _HOUR.total_seconds()) * 1000
     planned = handed_over(events.events)
     won = [reign.term in planned for reign in reigns(events.events) if reign.time_ms >= since_ms]
-    found = examine(members, won.count(False), won.count(True))
+    found = examine(rows, won.count(False), won.count(True))
     for finding in found:
         if target.json:
             print_json(as_json(finding))

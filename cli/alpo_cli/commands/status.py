@@ -11,7 +11,7 @@ from alpo.standing import full_in, lag_of
 
 from ..exits import Unreached
 from ..options import Target, with_target
-from ..output import escape, print_json, table
+from ..output import print_json, remark, table
 from ..running import run
 
 KEYS = (
@@ -70,8 +70,8 @@ def show(target: Target, found: list[dict[str, Any]]) -> None:
     else:
         table("", _COLUMNS, [row(member, found) for member in found])
         for member in found:
-            for remark in [remark for key in _REMARKS for remark in member.get(key) or ()]:
-                print(escape(f"server {member.get('id')}: {remark}"))
+            for said in [said for key in _REMARKS for said in member.get(key) or ()]:
+                remark(f"server {member.get('id')}: {said}")
     if not any(member.get("reachable") for member in found):
         raise Unreached(target.servers)
 
