@@ -42,6 +42,7 @@ class Progress:
         self.in_flight: deque[tuple[int, int]] = deque()  # (last id, bytes) of each request
         self.in_flight_bytes = 0
         self.waiting_since_s = now_s  # since then requests are in flight and nothing more was accepted
+        self.moved_s = now_s  # when it last owed no acceptance, or accepted more; sending again changes nothing here
         self.heard_s = now_s
         self.really_heard = False
         self.sent_s = NEVER_S

@@ -87,6 +87,8 @@ class Replication:
             self._own_stable_id, self._own_moved_s = r.log.stable_id, r.now_s
         behind = []
         for peer in self.peers.values():
+            if peer.match_id >= r.log.last_id:
+                peer.moved_s = r.now_s
             if peer.who.id in r.connected:
                 if peer.next_id <= r.log.last_id:
                     self._flush_peer(peer)
@@ -233,7 +235,7 @@ class Replication:
             return Lack.FULL if peer.room is Room.NONE else Lack.LOW
         if not peer.matched:
             return Lack.NEW
-        if peer.in_flight and peer.waiting_since_s <= r.now_s - OWING_TIMEOUTS * timeout_s:
+        if peer.match_id < r.log.last_id and peer.moved_s <= r.now_s - OWING_TIMEOUTS * timeout_s:
             return Lack.OWES
         return Lack.BEHIND if peer.match_id + CAUGHT_UP_ENTRIES < r.guaranteed_id else None
 
@@ -260,6 +262,7 @@ class Replication:
         """Probe the log of a peer that has a new connection: what was in flight to it is lost (R17)."""
         peer = self.peers.get(id)
         if peer is not None:
+            peer.moved_s = self._r.now_s
             self._probe(peer)
             self.heartbeat(peer)
 
@@ -304,7 +307,7 @@ class Replication:
                 peer.doubted_round = 0
             if answer.match_id <= r.log.last_id:
                 if answer.match_id > peer.match_id:
-                    peer.waiting_since_s = r.now_s
+                    peer.waiting_since_s = peer.moved_s = r.now_s
                 peer.took(answer.match_id)
                 # a peer with a damaged entry may count less than it holds (R31)
                 peer.base_id = max(peer.base_id, r.log.base_id)

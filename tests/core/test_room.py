@@ -241,6 +241,20 @@ def test_a_disk_that_hangs_is_not_counted_on(hangs: str) -> None:
     assert answer_of(cluster) == (True, [], 1)
 
 
+def test_a_voter_that_takes_nothing_in_is_not_counted_on() -> None:
+    """What is sent to it is lost or waits there, and is sent again and again: it answers heartbeats alone."""
+    cluster, leader, others = cluster_of()
+    cluster.catches = lambda e: e.target.id == others[0] and isinstance(e.message, AppendRequest) and bool(
+        e.message.entries
+    )
+    assert isinstance(append(cluster, leader.me.id, 2, b"two take it"), Appended)
+    cluster.run(3.0)
+    assert answer_of(cluster) == (True, [f"server {others[0]} confirms no entries"], 0)
+    cluster.catches = lambda e: False
+    cluster.run(1.0)
+    assert answer_of(cluster) == (True, [], 1)
+
+
 def test_a_disk_that_is_slow_and_moves_is_counted_on() -> None:
     cluster, leader, others = cluster_of()
     cluster.stalls = lambda host, count: host.id == others[0]
