@@ -453,7 +453,7 @@ def _elections(elections: int | None, handovers: int) -> Iterator[Finding]:
 
 
 def _timeout_ms(row: Row) -> float | None:
-    timers = row.get("timers_ms") or ()
+    timers: Sequence[float] = row.get("timers_ms") or ()
     return float(timers[1]) if len(timers) > 1 else None
 
 

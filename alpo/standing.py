@@ -170,9 +170,13 @@ class Cluster:
 
     @property
     def led_by(self) -> int | None:
-        """The id of a leader that others name and that does not answer here; None if there is none."""
+        """The id of a leader that others name, and have a connection to, and that does not answer here; None if there
+        is none."""
         named = None if self.leader is not None else self._teller.get("leader")
-        return named if named in {row.get("id") for row in self.members if not row.get("reachable")} else None
+        if named not in {row.get("id") for row in self.members if not row.get("reachable")}:
+            return None
+        seen = [peer.get("reachable") for row in self.there for peer in row.get("peers") or () if peer["id"] == named]
+        return named if any(seen) or not seen else None
 
     def appends(self) -> Appends:
         """Whether appends work, as the leader says; if it is of an older version, as far as the rows tell."""

@@ -22,8 +22,10 @@ from alpo_cli.watch.sight import Seen, Sight, as_json
 Rows = list[dict[str, Any]]
 NOW_MS = 1_800_000_000_000
 GIB = 1 << 30
-LISTED = [{"id": id, "address": f"h{id}:7100", "role": "VOTER", "priority": 0} for id in (1, 2, 3)]
-WORK = {"work": True, "why": [], "may_fail": 1}
+LISTED: list[dict[str, Any]] = [
+    {"id": id, "address": f"h{id}:7100", "role": "VOTER", "priority": 0} for id in (1, 2, 3)
+]
+WORK: dict[str, Any] = {"work": True, "why": [], "may_fail": 1}
 
 
 def row(id: int, **fields: Any) -> dict[str, Any]:
@@ -102,6 +104,11 @@ RECORDED: dict[str, tuple[Rows, Verdict, str, list[str]]] = {
         three(down(1)), Verdict.BAD,
         "Server 1 leads since term 7, say the others, but does not answer here. 2 of 3 members answer; no other may"
         " fail.", ["members", "leader", "appends"],
+    ),
+    "a leader that is gone, and one that is alone": (
+        three(down(1), down(2), row(3, peers=[{"id": id, "reachable": False, "why": "gone"} for id in (1, 2)])),
+        Verdict.BAD, "Nobody leads: nothing is appended. 1 of 3 members answer; 2 are needed.",
+        ["members", "members", "leader", "appends"],
     ),
     "nobody leads": (
         three(down(1), row(2, leader=None), row(3, leader=None)), Verdict.BAD,
