@@ -179,7 +179,7 @@ class Cluster:
         return named if any(seen) or not seen else None
 
     def appends(self) -> Appends:
-        """Whether appends work, as the leader says; if it is of an older version, as far as the rows tell."""
+        """The answer to whether appends work, by the leader; if it is of an older version, as far as the rows tell."""
         if self.leader is None:
             spare = max(0, self.voters_there - self.majority)
             if self.led_by is not None:
@@ -192,7 +192,7 @@ class Cluster:
         return self.appends_by_rows()
 
     def appends_by_rows(self) -> Appends:
-        """Whether appends work if voters that answer here and tell of enough space are all that it takes."""
+        """The answer to whether appends work if voters that answer here and tell of enough space are all that it takes."""
         low = [f"server {row.get('id')}: {why}" for row in self.there if row.get("id") in self.voters
                for why in row.get("space") or ()]
         silent = [f"server {row.get('id')} does not answer" for row in self.members
