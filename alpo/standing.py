@@ -192,7 +192,7 @@ class Cluster:
         return self.appends_by_rows()
 
     def appends_by_rows(self) -> Appends:
-        """The answer to whether appends work if voters that answer here and tell of enough space are all that it takes."""
+        """The answer to whether appends work, if it takes only voters that answer here and tell of enough space."""
         low = [f"server {row.get('id')}: {why}" for row in self.there if row.get("id") in self.voters
                for why in row.get("space") or ()]
         silent = [f"server {row.get('id')} does not answer" for row in self.members

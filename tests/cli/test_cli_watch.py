@@ -15,6 +15,7 @@ from rich.console import Console
 from alpo.client.operator.events import ServerEvent
 from alpo.health import Verdict
 from alpo.standing import sound, span
+from alpo_cli.watch.asking import _Server, watching
 from alpo_cli.watch.drawing import Frame, curve
 from alpo_cli.watch.rows import COLUMNS, Tone, details, events, extent, fitting, ms, rows
 from alpo_cli.watch.sight import Mark, Seen, Sight, as_json, behind_s, line, rate, rates, sentence
@@ -125,6 +126,21 @@ def test_a_server_that_is_no_member_has_a_row_and_is_not_counted() -> None:
         found = sight(seen(1, members=listed), seen(2, members=listed), seen(3), four)
         assert "All 3 members answer; one more may fail." in sentence(found) and found.verdict is Verdict.OK
     assert rows(found)[3].cells[1] == "no member"
+
+
+@pytest.mark.anyio
+async def test_removed_members_are_asked_and_counted_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = [*MEMBERS, {"id": 4, "address": "h4:7100", "role": "GONE"}]
+    async with watching(["h1:7100", "h4:7100"]) as watch:
+        monkeypatch.setattr(watch, "_ask_all", lambda: None)
+        for id in (1, 4):
+            server = _Server(f"h{id}:7100", 0.0, told(id, members=listed), sound(told(id, members=listed)), id == 1)
+            watch._known[server.address] = server
+        for id in (2, 3):
+            watch._known[f"h{id}:7100"] = _Server(f"h{id}:7100", 0.0)
+        watch._learn()
+        shown = watch.sight()
+        assert [one.id for one in shown.servers] == [1, 2, 3] and all(one.member for one in shown.servers)
 
 
 # -- rates and lag
