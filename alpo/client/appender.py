@@ -11,12 +11,14 @@ Laws:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import anyio
 
 from alpo.core.requests import Appended, Code, Opened
 from alpo.errors import AlpoError, Closed, NoSpace, Refused, Unavailable
 from alpo.wire.codec import encode
-from alpo.wire.requests import AppendRefused, RequestRefused, ServerReply
+from alpo.wire.requests import AppendRefused, RequestRefused, ServerReply, Status, StatusAnswer
 
 from .arguments import Place, check_name, need_append, need_seconds
 from .connection import Connection, Lost
@@ -33,6 +35,9 @@ TICK_S = 0.05
 #: same server is better than the old one.
 SUSPECT_S, STUCK_S = 0.3, 2.0
 PROBE_EVERY_S, PROBE_S = 0.2, 1.0
+#: Seconds before a deadline from which on a leader that has not answered is asked what it lacks, and between two such
+#: questions.
+INQUIRE_S = 1.0
 #: Longest wait for the answers that are still on their way from a server that leads no more.
 PARTING_S = 0.02
 #: First and longest pause before appends without an answer are sent again; the first time there is none.
@@ -61,6 +66,9 @@ class Appender(Living):
         self._scope: anyio.CancelScope
         self._heard_s = self._probed_s = 0.0
         self._probing = False
+        #: Number of the latest question about what the leader lacks, on the connection that it was sent on.
+        self._inquiry = 0
+        self._inquired_s = 0.0
         #: The pause before the next try; 0 after any progress.
         self._pause_s = 0.0
         self._manager, self._writer, self._watch = Bell(), Bell(), Bell()
@@ -256,7 +264,8 @@ class Appender(Living):
         stay = True
         for message in messages:
             stay = self._hear(connection, message) and stay
-        self._heard_s = self._clock()
+        if not self._inquiry or any(not isinstance(message, StatusAnswer) for message in messages):
+            self._heard_s = self._clock()  # a server that tells of itself, and answers no append, is silent
         if session.client is None:
             self._begin(connection)
         self._pump()
@@ -279,9 +288,21 @@ class Appender(Living):
                 self._servers.reasons.answered(connection.address, NoSpace(message.detail))
             elif message.code == Code.SESSION_EXPIRED:
                 self._horizon_ms = max(self._horizon_ms, message.number)
+        elif isinstance(message, StatusAnswer):
+            if message.request == self._inquiry and connection is self._connection:
+                self._hear_lacks(connection, message.fields.get("appends"))
         elif self._opening is not None and message[0] == self._opening.request != 0:
             return self._hear_opening(connection, self._opening, message)
         return True
+
+    def _hear_lacks(self, connection: Connection, appends: object) -> None:
+        """Note why appends stand, if the leader says that they do; an older one says nothing of it."""
+        if not isinstance(appends, Mapping) or appends.get("work") is not False:
+            return
+        lacks = appends.get("why")
+        if isinstance(lacks, list | tuple) and lacks:
+            why = f"{connection.address} leads, but {', '.join(map(str, lacks))}"
+            self._servers.reasons.answered(connection.address, Unavailable(why))
 
     def _hear_opening(self, connection: Connection, opening: Opening, message: ServerReply) -> bool:
         session = self._session
@@ -359,8 +380,23 @@ class Appender(Living):
             now_s = self._clock()
             self._session.reason = self._servers.reason
             self._session.expire(now_s)
+            self._inquire(now_s)
             self._suspect(now_s)
             self._tell()
+
+    def _inquire(self, now_s: float) -> None:
+        """Ask a leader what it lacks that owes answers and says nothing, once a deadline is near: a timeout tells it.
+        """
+        connection, session = self._connection, self._session
+        if connection is None or not session.line or session.soonest_s - now_s > INQUIRE_S:
+            return
+        if now_s - self._heard_s < SUSPECT_S or now_s - self._inquired_s < INQUIRE_S or connection.backlog:
+            return
+        self._inquiry, self._inquired_s = connection.next_request(), now_s
+        try:
+            connection.send(Status(self._inquiry))
+        except Lost as lost:
+            self._give_up(connection, lost)
 
     def _suspect(self, now_s: float) -> None:
         """Start a probe for a better connection if the present one has been silent with appends unanswered."""

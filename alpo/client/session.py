@@ -62,16 +62,21 @@ class Session(Pipeline):
         self._touched = False
 
     def expire(self, now_s: float) -> None:
-        """Tell every append whose deadline has passed: `Unavailable` in the queue, `NotGuaranteed` in the line."""
+        """Tell every append whose deadline has passed: `Unavailable` (or what it was refused for) if no server can have
+        taken it, else `NotGuaranteed`."""
         if now_s < self.soonest_s:
             return
-        if self.stalled is not None and not self.waits():
-            self._take_back()
+        if self.stalled is not None:
+            if self.waits():
+                self._take_back_refused()
+            else:
+                self._take_back()
         for handle in self.queue.take_late(now_s):
             self.outcomes.fail(handle, self.unavailable("no server took the append in time"))
         for handle in self.line:
             if not handle.done and handle.deadline_s <= now_s:
-                self.outcomes.report(handle, "no answer in time: it may or may not be appended")
+                why = f"; {self.reason}" if self.reason is not None else ""
+                self.outcomes.report(handle, f"no answer in time: it may or may not be appended{why}")
         waiting = [h.deadline_s for h in self.queue.handles] + [h.deadline_s for h in self.line if not h.done]
         self.soonest_s = min(waiting, default=math.inf)
 
@@ -261,13 +266,24 @@ class Session(Pipeline):
         """Give back the serials at the end of the line that no server can have taken."""
         line = self.line
         while line and not line[-1].state:
-            handle = line.take_last()
-            self.next_serial = handle.serial if self._alone_before is None else self._alone_before
-            self._alone_before = None
-            handle.serial = 0
-            if self.ended is not None:
-                self.outcomes.fail(handle, copy(self.ended))
-                continue
+            self._give_back(line.take_last())
+
+    def _take_back_refused(self) -> None:
+        """Give back the serials at the end of the line that a server has refused unseen, or was not sent, while it
+        still owes an answer to what is before them."""
+        line = self.line
+        while line and line[-1].state == (REFUSED if len(line) <= line.sent else 0):
+            self._give_back(line.take_last())
+            line.sent = min(line.sent, len(line))
+
+    def _give_back(self, handle: Handle) -> None:
+        """Put an append, just taken from the end of the line, back to the queue's head without its serial."""
+        self.next_serial = handle.serial if self._alone_before is None else self._alone_before
+        self._alone_before = None
+        handle.serial = handle.state = 0
+        if self.ended is not None:
+            self.outcomes.fail(handle, copy(self.ended))
+        else:
             self.queue.put_back(handle)
 
     def _expired(self, answer: AppendRefused) -> None:

@@ -1,8 +1,10 @@
-"""Full disks: which servers have space left, and which requests a leader refuses without it (rules.md#full-disks).
+"""Full disks: which servers have space left, which requests a leader refuses without it (rules.md#full-disks), and the
+one answer to whether appends work.
 
 Laws:
 
-* A leader takes new appends and opens only while its own disk and those of a majority of voters have space. Appends
+* A leader takes new appends and opens only while its own disk has space, and a majority of the voters answer and have
+  space. Silence alone refuses nothing: if a majority would not answer with all disks empty, appends wait. Appends
   that are in the log go on, and their repetitions are answered; the leader's own entries, trims and drops go in.
 * A passive server whose disk is all but full (`Room.NONE`) takes no entries, and says so; it votes, and answers
   heartbeats.
@@ -12,12 +14,16 @@ Laws:
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from .damage import Damage
 from .inputs import Space
 from .messages import HandOver, Room
-from .progress import Progress, next_in_turn
+from .progress import Lack, Progress, next_in_turn
 from .replication import Replication
 from .shared import Shared
+
+_NO_ROOM = (Lack.LOW, Lack.FULL)
 
 
 def size_text(count: int) -> str:
@@ -26,6 +32,15 @@ def size_text(count: int) -> str:
         if count >= factor:
             return f"{count / factor:.1f} {unit}"
     return f"{count} B"
+
+
+class Appends(NamedTuple):
+    """A leader's answer to whether appends work. ``why``: a sentence for each voter on which none can count now;
+    ``may_fail``: the number of voters that may fail before appends stand, 0 if they do."""
+
+    work: bool
+    why: list[str]
+    may_fail: int
 
 
 class Disks:
@@ -54,14 +69,42 @@ class Disks:
         return self.room is not Room.NONE
 
     def why_not(self, replication: Replication) -> str:
-        """The reason why this leader takes no new appends now; "" if it does."""
-        r = self._r
-        if self.room is not Room.PLENTY:
-            return f"server {r.me.id} is low on disk space: {size_text(self._free_bytes)} free"
-        low = [id for id, peer in replication.peers.items() if peer.room and r.members.latest.is_voter(peer.who)]
-        if low and len(r.members.latest.voters) - len(low) < r.members.latest.majority:
-            return f"a majority of the servers is low on disk space: {', '.join(map(str, sorted(low)))}"
-        return ""
+        """The reasons why this leader takes no new appends now, for want of space; "" if it does."""
+        low = {peer.who.id for peer in replication.voters if peer.room}
+        if self.room is Room.PLENTY and (not low or not self._short_of_space(replication, low)):
+            return ""
+        lacks = {id: lack for id, lack in replication.lacks().items() if lack in (*_NO_ROOM, Lack.SILENT)}
+        return ", ".join(self._sentences(lacks, self._own_room()))
+
+    def _short_of_space(self, replication: Replication, low: set[int]) -> bool:
+        """True if the voters that answer and have space are no majority, and with more space would be one. ``low``:
+        those whose last answer told of little space, whether they answer now or not."""
+        latest = self._r.members.latest
+        silent = {id for id, lack in replication.lacks().items() if lack is Lack.SILENT} - low
+        helped = len(latest.voters) - len(silent)
+        return helped - len(low) < latest.majority <= helped
+
+    def appends(self, replication: Replication) -> Appends:
+        """The answer to whether appends to this leader work."""
+        members, lacks = self._r.members, replication.lacks()
+        own = self._own_room() or replication.own_lack()
+        fit = len(replication.voters) - len(lacks) + (members.i_vote and own is None)
+        spare = fit - members.latest.majority
+        work = spare >= 0 and self.room is Room.PLENTY
+        return Appends(work, self._sentences(lacks, own), spare if work else 0)
+
+    def _own_room(self) -> Lack | None:
+        return {Room.PLENTY: None, Room.LOW: Lack.LOW, Room.NONE: Lack.FULL}[self.room]
+
+    def _sentences(self, lacks: dict[int, Lack], own: Lack | None) -> list[str]:
+        """A sentence for each server that lacks something, those that lack space first, ``own`` before all."""
+        me = f"server {self._r.me.id}"
+        if own in _NO_ROOM:
+            found = [f"{me} {Lack.LOW}: {size_text(self._free_bytes)} free"]
+        else:
+            found = [f"{me} {own}"] if own is not None else []
+        order = sorted(lacks.items(), key=lambda item: (item[1] not in _NO_ROOM, item[0]))
+        return [*found, *(f"server {id} {lack}" for id, lack in order)]
 
     def advance(self, replication: Replication) -> None:
         """Hand over to another voter if this leader's disk is low or damaged and as many others as a majority have

@@ -1,14 +1,31 @@
-"""A leader's knowledge of each peer (R12, R16, R17), and the order in which peers are tried as heirs."""
+"""A leader's knowledge of each peer (R12, R16, R17), what a voter may lack, and the order in which heirs are tried."""
 
 from __future__ import annotations
 
 from collections import deque
+from enum import StrEnum
 
 from .entries import Entry
 from .members import Identity
 from .messages import Room
 
 NEVER_S = float("-inf")
+#: Entries that a voter may be behind the guaranteed mark and still count as caught up.
+CAUGHT_UP_ENTRIES = 10_000
+#: Election timeouts for which a voter may owe the acceptance of what it was sent, and still count as one that accepts.
+OWING_TIMEOUTS = 2
+
+
+class Lack(StrEnum):
+    """Reason why no append can count on a voter now, the words for it; the gravest first."""
+
+    SILENT = "does not answer"
+    FULL = "is low on disk space and takes no entries"
+    LOW = "is low on disk space"
+    DAMAGED = "holds damaged entries"
+    NEW = "has not confirmed its log yet"
+    OWES = "confirms no entries"
+    BEHIND = "has yet to catch up"
 
 
 class Progress:
@@ -25,6 +42,7 @@ class Progress:
         self.in_flight: deque[tuple[int, int]] = deque()  # (last id, bytes) of each request
         self.in_flight_bytes = 0
         self.waiting_since_s = now_s  # since then requests are in flight and nothing more was accepted
+        self.moved_s = now_s  # when it last owed no acceptance, or accepted more; sending again changes nothing here
         self.heard_s = now_s
         self.really_heard = False
         self.sent_s = NEVER_S

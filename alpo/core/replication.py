@@ -10,7 +10,7 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
 
 from .damage import Damage
@@ -18,7 +18,7 @@ from .disk import Load
 from .entries import Entry, Kind, seal
 from .members import Identity
 from .messages import AppendAnswer, AppendRequest, Room, WentBack
-from .progress import Progress
+from .progress import CAUGHT_UP_ENTRIES, OWING_TIMEOUTS, Lack, Progress
 from .ranks import lower_median, majority_mark
 from .shared import Shared
 
@@ -39,6 +39,8 @@ class Replication:
         self.peers: dict[int, Progress] = {}
         self._voters: list[Progress] = []  # those of the voters
         self._replicas: list[Progress] = []  # those of voters and learners
+        self._own_stable_id = shared.log.stable_id
+        self._own_moved_s = shared.now_s  # when our disk last owed nothing, or finished a write
         self.marks_due_s = float("inf")  # when a raised mark is sent alone, monotonic seconds
         #: The time before which `tick` has nothing to do, monotonic seconds.
         self.quiet_until_s = 0.0
@@ -81,8 +83,12 @@ class Replication:
         """Send every connected peer the entries that it may get now. A raised guaranteed mark that no entries carried
         is sent alone after ``mark_delay_s`` (R16)."""
         r = self._r
+        if r.log.stable_id == r.log.last_id or r.log.stable_id != self._own_stable_id:
+            self._own_stable_id, self._own_moved_s = r.log.stable_id, r.now_s
         behind = []
         for peer in self.peers.values():
+            if peer.match_id >= r.log.last_id:
+                peer.moved_s = r.now_s
             if peer.who.id in r.connected:
                 if peer.next_id <= r.log.last_id:
                     self._flush_peer(peer)
@@ -220,10 +226,43 @@ class Replication:
         heard = r.members.i_vote + len([p for p in self._voters if p.heard_s > since_s])
         return heard >= r.members.latest.majority
 
+    def lack_of(self, peer: Progress) -> Lack | None:
+        """The reason why no append can count on voter ``peer`` now; None if it can."""
+        r, timeout_s = self._r, self._r.cfg.election_timeout_s
+        if peer.who.id not in r.connected or peer.heard_s <= r.now_s - timeout_s:
+            return Lack.SILENT
+        if peer.room is not Room.PLENTY:
+            return Lack.FULL if peer.room is Room.NONE else Lack.LOW
+        if not peer.matched:
+            return Lack.NEW
+        if peer.match_id < r.log.last_id and peer.moved_s <= r.now_s - OWING_TIMEOUTS * timeout_s:
+            return Lack.OWES
+        return Lack.BEHIND if peer.match_id + CAUGHT_UP_ENTRIES < r.guaranteed_id else None
+
+    @property
+    def voters(self) -> Sequence[Progress]:
+        """The other voters."""
+        return self._voters
+
+    def lacks(self) -> dict[int, Lack]:
+        """The voters on which no append can count now, without this server, and why."""
+        found = {peer.who.id: self.lack_of(peer) for peer in self._voters}
+        return {id: lack for id, lack in sorted(found.items()) if lack is not None}
+
+    def own_lack(self) -> Lack | None:
+        """The reason why no append can count on our own disk now, want of space aside; None if it can."""
+        r = self._r
+        if self._damage.binds:
+            return Lack.DAMAGED
+        owes = r.log.stable_id < r.log.last_id
+        since_s = r.now_s - OWING_TIMEOUTS * r.cfg.election_timeout_s
+        return Lack.OWES if owes and self._own_moved_s <= since_s else None
+
     def connected(self, id: int) -> None:
         """Probe the log of a peer that has a new connection: what was in flight to it is lost (R17)."""
         peer = self.peers.get(id)
         if peer is not None:
+            peer.moved_s = self._r.now_s
             self._probe(peer)
             self.heartbeat(peer)
 
@@ -268,7 +307,7 @@ class Replication:
                 peer.doubted_round = 0
             if answer.match_id <= r.log.last_id:
                 if answer.match_id > peer.match_id:
-                    peer.waiting_since_s = r.now_s
+                    peer.waiting_since_s = peer.moved_s = r.now_s
                 peer.took(answer.match_id)
                 # a peer with a damaged entry may count less than it holds (R31)
                 peer.base_id = max(peer.base_id, r.log.base_id)

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import trio
 
+from alpo.core.disk_space import Appends
 from alpo.core.messages import Room
-from alpo.core.progress import Progress
 from alpo.core.replica import Replica
 from alpo.core.requests import Code
 from alpo.storage.interface import Store, StoreError
@@ -37,14 +37,12 @@ from .routes import Ourselves
 from .scrub import Scrubber
 from .security import Security
 from .space import DiskWatch
-from .status import Growth, status_fields, storage_fields
+from .status import Growth, appends_of, status_fields, storage_fields
 
 #: Events of one page.
 EVENTS_MAX = 1_000
 #: Seconds for which rates of appends are kept, and over which the latest one is taken.
 RATE_SECONDS, LATELY_SECONDS = 300, 5
-#: Entries that a server may be behind and still count as caught up.
-CAUGHT_UP_ENTRIES = 10_000
 _SNAPSHOT_SECONDS = 10
 #: Cursors that are looked up: each takes two queries.
 CURSORS_SHOWN = 100
@@ -210,8 +208,9 @@ class Report:
         storage["cleaning_waits"] = self.cleaner.waits
         storage["time_ms"] = now_ms
         storage |= {"up_s": round(time.monotonic() - self.started_s), **self.pulse.fields()}
+        contexts = self.security.contexts
+        storage["certificate_ends_s"] = contexts.cert_ends_s if contexts is not None else None
         storage["slowed"] = self.driver.quotas.slowed(trio.current_time())[:SLOWED_MAX]
-        storage["failures_tolerable"] = self.failures_tolerable()
         storage |= {**self.disk.fields(), "space": self.disk.remarks()}
         unread = storage.pop("unread", [])
         if unread:
@@ -239,27 +238,16 @@ class Report:
         if must_lead:
             who = f"server {r.leader_id} leads" if r.leader_id else "there is no leader"
             found.append(Check("leads", leads, who))
+            appends = self.appends()
+            if appends is not None:
+                found.append(Check("appends", appends.work, ", ".join(appends.why)))
         return found
 
     # -- for metrics and the page -----------------------------------------------------------------------
 
-    def caught_up(self) -> dict[int, Progress] | None:
-        """Voters that answer this leader and hold nearly all, by id; None if it does not lead."""
-        leadership, r = self.replica.leadership, self.replica
-        if leadership is None:
-            return None
-        silent_s = r.now_s - r.cfg.election_timeout_s
-        voters = {member.id for member in r.members.latest.voters}
-        return {
-            id: peer for id, peer in leadership.peers.items()
-            if id in voters and id in r.connected and peer.matched and peer.heard_s >= silent_s
-            and peer.match_id + CAUGHT_UP_ENTRIES >= r.guaranteed_id
-        }
-
-    def failures_tolerable(self) -> int | None:
-        """Voters that may fail now before appends stop; None if this server does not lead."""
-        fit, members = self.caught_up(), self.replica.members
-        return None if fit is None else len(fit) + members.i_vote - members.latest.majority
+    def appends(self) -> Appends | None:
+        """The leader's answer to whether appends work; None if this server does not lead."""
+        return appends_of(self.replica)
 
     async def lookups(self) -> Lookups:
         """Look up what only the store knows. Raises `StoreError`."""

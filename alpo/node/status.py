@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import trio
 
 from alpo._version import __version__
+from alpo.core.disk_space import Appends
 from alpo.core.first_start import NOT_ANSWERED
 from alpo.core.replica import Replica
 from alpo.storage.interface import Store, StoreError
@@ -102,12 +103,18 @@ def peer_fields(peers: Mapping[int, Peer]) -> list[dict[str, Any]]:
     ]
 
 
+def appends_of(replica: Replica) -> Appends | None:
+    """The leader's answer to whether appends work; None if this server does not lead."""
+    return None if replica.leadership is None else replica.disks.appends(replica.leadership)
+
+
 def status_fields(
     us: Ourselves, replica: Replica, peers: Mapping[int, Peer], strangers: Mapping[str, str], within: Extent,
     storage: Mapping[str, Any],
 ) -> dict[str, Any]:
     """All keys of `StatusAnswer.fields`. LSNs and ids as a local reader sees them; ``leader`` None while none is
     known."""
+    appends = appends_of(replica)
     return {
         "id": us.me.id,
         "address": us.address,
@@ -133,6 +140,8 @@ def status_fields(
         "incarnation": us.me.incarnation.hex(),
         "timers_ms": list(us.timers_ms),
         "peers": peer_fields(peers),
+        "appends": None if appends is None else appends._asdict(),
+        "failures_tolerable": None if appends is None else appends.may_fail,
         "waiting": waiting(replica),
         "problems": problems(peers, strangers),
         **storage,

@@ -60,6 +60,14 @@ def say(text: str) -> None:
         print("\n".join(escape(line) for line in text.split("\n")), file=sys.stderr, flush=True)
 
 
+def remark(text: str) -> None:
+    """Print a remark on what stdout shows: below it on a terminal, else on stderr, so that a pipe has results only."""
+    if sys.stdout.isatty():
+        print(escape(text))
+    else:
+        say(text)
+
+
 def stand_in_for_closed_streams() -> None:
     """Replace closed standard streams (`alpo … >&-`), so that no other file gets number 0, 1 or 2, and using the stream
     fails as it should.

@@ -6,13 +6,17 @@ import json
 import time
 from typing import Any
 
+import anyio
 import pytest
 from typer.testing import CliRunner
 
+import alpo
 from alpo.client.operator.events import Events, ServerEvent
+from alpo.health import Finding, Verdict, examine
+from alpo.standing import growth
 from alpo_cli.app import app
 from alpo_cli.commands import doctor
-from alpo_cli.commands.doctor import Finding, Verdict, examine, growth
+from alpo_cli.options import Target
 
 GIB = 1 << 30
 
@@ -54,8 +58,8 @@ def test_all_is_well() -> None:
     all_ok = examine(three(), 1)
     assert all(f.verdict is Verdict.OK and not f.do for f in all_ok)
     assert [f.check for f in all_ok] == [
-        "members", "leader", "status", "connections", "fsync", "fsync", "fsync", "clocks", "space", "space", "space",
-        "cleaning", "copies", "versions", "timers", "elections",
+        "members", "leader", "appends", "status", "connections", "fsync", "fsync", "fsync", "clocks", "space", "space",
+        "space", "cleaning", "copies", "versions", "timers", "elections",
     ]
 
 
@@ -194,6 +198,44 @@ def test_a_server_that_says_less_is_no_finding() -> None:
 
 
 # -- the command
+
+
+@pytest.mark.anyio
+async def test_servers_are_asked_for_both_at_once_and_one_that_hangs_holds_nobody_up(
+    monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Status and events each wait for the other to be asked for; the events in seconds of their own."""
+    asked = {"status": anyio.Event(), "events": anyio.Event()}
+    waited: dict[str, float] = {}
+
+    class Log:
+        def __init__(self, servers: str, timeout_s: float) -> None:
+            self.timeout_s = timeout_s
+
+        async def __aenter__(self) -> Log:
+            return self
+
+        async def __aexit__(self, *_: object) -> None:
+            pass
+
+        async def both(self, mine: str, other: str) -> None:
+            waited[mine] = self.timeout_s
+            asked[mine].set()
+            await asked[other].wait()
+
+        async def status(self) -> list[dict[str, Any]]:
+            await self.both("status", "events")
+            return three()
+
+        async def events(self, since: object) -> Events:
+            await self.both("events", "status")
+            return Events([], [])
+
+    monkeypatch.setattr(alpo, "connect", Log)
+    with anyio.fail_after(30):
+        rows, events = await doctor.ask(Target(("a:1",), 60.0, False))
+    assert (len(rows), events) == (3, Events([], []))
+    assert waited == {"status": 60.0, "events": doctor.EVENTS_S}
 
 
 def ran(monkeypatch: pytest.MonkeyPatch, members: list[dict[str, Any]], *words: str) -> Any:

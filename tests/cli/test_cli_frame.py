@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import typer
 from alpo_command import COMMAND
 from typer.testing import CliRunner
 
+import alpo
 import alpo_cli.commands
 from alpo_cli.app import TABLE, app
 from alpo_cli.frame import purpose
@@ -64,9 +66,8 @@ def test_a_command_imports_itself_and_the_client(words: tuple[str, ...]) -> None
     assert modules & HEAVY == set()
     assert "alpo.client.log" in modules or "alpo.client.servers" in modules  # it did begin
     others = {entry.place.split(":")[0].rpartition(".")[2] for entry in TABLE if entry.name != words[0]}
-    assert commands_of(modules) & others <= {
-        "status", "member", *(["doctor"] if words[0] == "watch" else []),
-    }  # `member list` shows status; transfer stands there; watch tells what doctor finds
+    # `member list` shows status; transfer stands there.
+    assert commands_of(modules) & others <= {"status", "member"}
 
 
 @pytest.mark.parametrize("words", [
@@ -211,5 +212,7 @@ def test_a_group_alone_shows_its_help_and_is_wrong_usage(words: list[str]) -> No
 
 def test_short_options() -> None:
     assert CliRunner().invoke(app, ["-V"]).stdout == CliRunner().invoke(app, ["version"]).stdout
+    for words in (["--json", "version"], ["version", "--json"]):
+        assert json.loads(CliRunner().invoke(app, words).stdout) == {"version": alpo.__version__}
     shown = CliRunner().invoke(app, ["read", "-h"]).stdout
     assert "-n, --limit N" in shown and "-f, --follow" in shown and "-h, --help" in shown

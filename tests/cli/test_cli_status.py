@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import pytest
 
 from alpo.core.disk_space import size_text as size
-from alpo_cli.commands.status import KEYS, as_json, lag, show
+from alpo.standing import lag_of
+from alpo_cli.commands.status import KEYS, as_json, show
 from alpo_cli.exits import Failed
 from alpo_cli.options import Target
 
@@ -32,13 +34,23 @@ def test_every_member_has_every_key() -> None:
 
 
 def test_lag() -> None:
-    assert [lag(member, MEMBERS) for member in MEMBERS] == [0, 2, None]
+    assert [lag_of(member, MEMBERS) for member in MEMBERS] == [0, 2, None]
 
 
 def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     show(Target(("a:1",), 1.0, False), MEMBERS)
-    out = capsys.readouterr().out
-    assert "unreachable" in out and "server 1: server 3: cannot be\\ereached" in out
+    shown = capsys.readouterr()
+    assert "unreachable" in shown.out and shown.err == "server 1: server 3: cannot be\\ereached\n"
+    assert {line.count("\t") for line in shown.out.splitlines()} == {14}, "a pipe has rows only"
+
+
+def test_on_a_terminal_remarks_stand_below_the_table(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    show(Target(("a:1",), 1.0, False), MEMBERS)
+    shown = capsys.readouterr()
+    assert "server 1: server 3: cannot be\\ereached\n" in shown.out and shown.err == ""
 
 
 def test_json_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,15 +13,22 @@ import pytest
 from rich.console import Console
 
 from alpo.client.operator.events import ServerEvent
-from alpo_cli.commands.doctor import Verdict
+from alpo.health import Verdict
+from alpo.standing import sound, span
+from alpo_cli.watch.asking import _Server, watching
 from alpo_cli.watch.drawing import Frame, curve
 from alpo_cli.watch.rows import COLUMNS, Tone, details, events, extent, fitting, ms, rows
-from alpo_cli.watch.sight import Mark, Seen, Sight, as_json, behind_s, line, rate, rates, sentence, sound, span
+from alpo_cli.watch.sight import Mark, Seen, Sight, as_json, behind_s, line, rate, rates, sentence
 from alpo_cli.watch.view import Page, View, press
 
 AT = datetime(2026, 11, 23, 15, 41, 7, tzinfo=UTC)
 GIB = 1 << 30
 MEMBERS = [{"id": id, "address": f"h{id}:7100", "role": "VOTER"} for id in (1, 2, 3)]
+
+WORK: dict[str, Any] = {"work": True, "why": [], "may_fail": 1}
+STAND: dict[str, Any] = {
+    "work": False, "why": ["server 2 confirms no entries", "server 3 does not answer"], "may_fail": 0,
+}
 
 
 def told(id: int, **fields: Any) -> dict[str, Any]:
@@ -83,8 +90,12 @@ def plain(found: Sight, view: View = View(), width: int = 132, height: int = 40)
     ((seen(1), seen(2, state="leader", term=5), seen(3)),
      "Server 2 leads since term 5. Appends work. All 3 members answer; one more may fail.", Verdict.OK),
     ((seen(1, space=["low on disk space"]), seen(2), seen(3)),
-     "Server 1 leads since term 4. Appends are refused: low on disk space. All 3 members answer; one more may fail.",
-     Verdict.BAD),
+     "Server 1 leads since term 4. Appends stand: server 1: low on disk space. All 3 members answer.", Verdict.BAD),
+    ((seen(1, appends=WORK | {"may_fail": 0, "why": ["server 3 confirms no entries"]}), seen(2), seen(3)),
+     "Server 1 leads since term 4. Appends work. All 3 members answer; no other may fail.", Verdict.WARN),
+    ((seen(1, appends=STAND), seen(2), seen(3, 2.0)),
+     "Server 1 leads since term 4. Appends stand: server 2 confirms no entries, server 3 does not answer. 2 of 3"
+     " members answer.", Verdict.BAD),
     ((seen(1, state="passive", leader=None, waiting=["waits for `alpo cluster init`"], members=[]),),
      "Nobody leads: waits for `alpo cluster init`. The only member answers.", Verdict.BAD),
 ])
@@ -109,9 +120,27 @@ def test_nothing_is_known_before_the_first_answer() -> None:
 
 
 def test_a_server_that_is_no_member_has_a_row_and_is_not_counted() -> None:
-    found = sight(seen(1), seen(2), seen(3), Seen(4, "h4:7100", told(4, status="GONE"), None, "", False))
-    assert "All 3 members answer" in sentence(found) and found.verdict is Verdict.OK
+    listed = [*MEMBERS, {"id": 4, "address": "h4:7100", "role": "GONE"}]
+    for member in (True, False):
+        four = Seen(4, "h4:7100", told(4, status="GONE", members=listed), None, "", member)
+        found = sight(seen(1, members=listed), seen(2, members=listed), seen(3), four)
+        assert "All 3 members answer; one more may fail." in sentence(found) and found.verdict is Verdict.OK
     assert rows(found)[3].cells[1] == "no member"
+
+
+@pytest.mark.anyio
+async def test_removed_members_are_asked_and_counted_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = [*MEMBERS, {"id": 4, "address": "h4:7100", "role": "GONE"}]
+    async with watching(["h1:7100", "h4:7100"]) as watch:
+        monkeypatch.setattr(watch, "_ask_all", lambda: None)
+        for id in (1, 4):
+            server = _Server(f"h{id}:7100", 0.0, told(id, members=listed), sound(told(id, members=listed)), id == 1)
+            watch._known[server.address] = server
+        for id in (2, 3):
+            watch._known[f"h{id}:7100"] = _Server(f"h{id}:7100", 0.0)
+        watch._learn()
+        shown = watch.sight()
+        assert [one.id for one in shown.servers] == [1, 2, 3] and all(one.member for one in shown.servers)
 
 
 # -- rates and lag

@@ -168,6 +168,9 @@ class FakeServer:
         #: Rows of an `EventList`, and each ``before`` that was asked for.
         self.events: list[tuple[int, int, str, str]] = []
         self.events_asked: list[int] = []
+        #: Status key ``appends``, and the number of times that a status was asked for.
+        self.says_of_appends: Any = None
+        self.asked_status = 0
         #: By how much its clock is ahead.
         self.ahead_ms = 0
         self._scope = anyio.CancelScope()
@@ -248,7 +251,9 @@ class FakeServer:
             return self._append(request)
         leads, number = c.leader == self.id, cast(int, request[0])
         if isinstance(request, r.Status):
-            return [r.StatusAnswer(number, {"id": self.id, "state": "leader" if leads else "passive"})]
+            self.asked_status += 1
+            told = {"id": self.id, "state": "leader" if leads else "passive", "appends": self.says_of_appends}
+            return [r.StatusAnswer(number, told)]
         if isinstance(request, r.ListEvents):
             self.events_asked.append(request.before)
             below = [row for row in self.events if not request.before or row[0] < request.before]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+import anyio
 import pytest
-from fake_cluster import FakeCluster, fake_cluster
+from fake_cluster import SWALLOW, TAKE, FakeCluster, fake_cluster
 
 import alpo
 from alpo.client.reasons import ADDRESSES_MAX, TOLD_MAX, Reasons
@@ -85,6 +86,64 @@ async def error_once_answered(c: FakeCluster, call: Call) -> BaseException:
         if len(c.appends) > asked + 1 and not isinstance(caught.value, alpo.NotGuaranteed):
             break
     return caught.value
+
+
+async def test_what_was_refused_behind_an_unanswered_append_is_told_so() -> None:
+    """Only the first may be in the log: the leader took it, and refuses all that follow."""
+    async with fake_cluster() as c, alpo.connect(c.addresses, client="me", timeout_s=3.0) as log:
+        await log.opened()
+        c.script = lambda server, append: Code.NO_SPACE if append.serial > 1 else SWALLOW
+        handles = [log.append_nowait(b"taken")]
+        while not c.appends:
+            await anyio.sleep(0.005)
+        handles += [log.append_nowait(payload) for payload in (b"two", b"three")]
+        errors = [await error_of(handle) for handle in handles]
+        assert [type(error) for error in errors] == [alpo.NotGuaranteed, alpo.NoSpace, alpo.NoSpace]
+        c.script = lambda server, append: TAKE
+        assert [await log.append(b"four"), await log.append(b"five")] == [2, 3]
+        assert (c.payloads, await log.settle()) == ([b"taken", b"four", b"five"], {1: 1})
+
+
+async def error_of(handle: alpo.Handle[int]) -> BaseException:
+    with pytest.raises(alpo.AlpoError) as caught:
+        await handle
+    return caught.value
+
+
+async def test_a_leader_that_does_not_answer_an_append_is_asked_what_it_lacks() -> None:
+    async with fake_cluster() as c:
+        lacks = ["server 3 is low on disk space", "server 2 confirms no entries"]
+        c.servers[1].says_of_appends = {"work": False, "why": lacks, "may_fail": 0}
+        c.script = lambda server, append: SWALLOW
+        async with alpo.connect(c.addresses, timeout_s=1.5) as log:
+            error = await error_of(log.append_nowait(b"x"))
+            assert isinstance(error, alpo.NotGuaranteed)
+            says = f"{c.servers[1].address} leads, but {', '.join(lacks)}"
+            assert str(error).startswith(f"no answer in time: it may or may not be appended; {says} (client ~")
+            assert 1 <= c.servers[1].asked_status <= 2, "an append has no more than its last second to ask in"
+            c.script = lambda server, append: TAKE
+
+
+@pytest.mark.parametrize("says", [
+    None, "no", {"work": True, "why": ["server 2 does not answer"]}, {"work": False, "why": []}, {"work": False},
+    {"work": False, "why": "all"},
+])
+async def test_a_leader_that_says_nothing_of_use_is_not_quoted(says: object) -> None:
+    async with fake_cluster() as c:
+        c.servers[1].says_of_appends = says
+        c.script = lambda server, append: SWALLOW
+        async with alpo.connect(c.addresses, timeout_s=0.6) as log:
+            error = await error_of(log.append_nowait(b"x"))
+            assert str(error).startswith("no answer in time: it may or may not be appended (client ~")
+            assert c.servers[1].asked_status
+            c.script = lambda server, append: TAKE
+
+
+async def test_a_leader_that_answers_is_not_asked_what_it_lacks() -> None:
+    async with fake_cluster() as c, alpo.connect(c.addresses, timeout_s=0.5) as log:
+        for _ in range(100):
+            await log.append(b"x")
+        assert [server.asked_status for server in c.servers.values()] == [0, 0, 0]
 
 
 async def test_what_is_over_is_not_told() -> None:

@@ -183,8 +183,8 @@ async def test_a_server_that_is_away_holds_cleaning_back_and_is_caught_up_from_t
                 with pytest.raises(OutOfRange) as caught:
                     [record async for record in log.read(start=250, local=True, server=id)]
                 assert caught.value.first_lsn == 251
-            _, out, _ = await alpo("status", "--servers", running.addresses)
-            assert f"server {away} is not known to hold more than" in out
+            _, _, err = await alpo("status", "--servers", running.addresses)
+            assert f"server {away} is not known to hold more than" in err
             running.start(away)
             await running.level()
             await running.until("all cleaned", lambda found: len(found) == 3 and all(

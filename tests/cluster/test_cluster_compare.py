@@ -47,8 +47,8 @@ async def test_a_copy_that_differs_is_found_named_and_gone_with_its_disk(tmp_pat
             found = await running.until("all have compared", known)
             assert all(fields["damaged"] == [] for fields in found.values()), "its checksums are right"
             says = f"which is wrong: look (alpo log diff), then give server {odd} an empty directory"
-            _, stdout, _ = await alpo("status", "--servers", running.addresses)
-            assert says in " ".join(stdout.split())
+            _, _, stderr = await alpo("status", "--servers", running.addresses)
+            assert says in " ".join(stderr.split())
             code, stdout, _ = await alpo("doctor", "--servers", running.addresses, "--json")
             (told,) = [line for line in map(json.loads, stdout.splitlines()) if line["check"] == "copies"]
             assert code == 1 and told["verdict"] == "bad" and says in told["says"]

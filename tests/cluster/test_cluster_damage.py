@@ -84,8 +84,8 @@ async def test_an_entry_damaged_on_all_disks_is_an_alarm_and_never_served(tmp_pa
             with pytest.raises(Unavailable, match=rf"entry {record.id}\b"):
                 async with connect(running.addresses, timeout_s=4) as impatient:
                     [r async for r in impatient.read(start=lsns[20], local=True, server=first)]
-            _, stdout, _ = await alpo("status", "--servers", running.addresses)
-            assert f"server {first}: its disk holds damaged entries" in stdout
+            _, _, stderr = await alpo("status", "--servers", running.addresses)
+            assert f"server {first}: its disk holds damaged entries" in stderr
             with pytest.raises(AlpoError, match="in time"):
                 await log.append(b"nobody may count it", timeout_s=1)
             tamper(running.servers[running.others(first)[0]].data, record.id, f"x'{record.payload.hex()}'")

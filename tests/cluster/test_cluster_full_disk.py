@@ -14,6 +14,7 @@ import pytest
 import trio
 from harness import alpo, cluster
 from probe import WITHIN_S, until
+from visits import visit
 
 from alpo import Log, NoSpace, NotGuaranteed, connect
 
@@ -113,8 +114,8 @@ async def test_a_low_leader_hands_over_a_low_majority_refuses_and_all_resumes_by
             await log.trim(before=lsns[5])
             code, _, stderr = await alpo("append", "--servers", running.addresses, "--timeout", "4", "late")
             assert code == 1 and "low on disk space" in stderr
-            _, stdout, _ = await alpo("status", "--servers", running.addresses)
-            assert f"server {second}: low on disk space" in stdout
+            _, _, stderr = await alpo("status", "--servers", running.addresses)
+            assert f"server {second}: low on disk space" in stderr
             empty(disks[second])
             lsns.append(await append(log, b"room again"))
             empty(disks[first])
@@ -127,6 +128,41 @@ async def test_a_low_leader_hands_over_a_low_majority_refuses_and_all_resumes_by
             text = running.servers[id].log.read_text()
             events = [json.loads(line)["event"] for line in text.splitlines()]
             assert "low_on_space" in events and "space_is_back" in events
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("how", ["kill", pytest.param("pause", marks=pytest.mark.soak)])
+async def test_one_low_and_one_away_leave_no_majority_and_every_screen_says_so(
+    disks: dict[int, Path], tmp_path: Path, how: str
+) -> None:
+    async with cluster(tmp_path, proxied=False, http=True, storage={"low_water_bytes": LOW}) as running:
+        leader = await running.leader()
+        low, away = running.others(leader)
+        servers = ("--servers", running.addresses)
+        async with connect(running.addresses) as log:
+            await log.append(b"all take it")
+            fill(disks[low], 0)
+            await running.until("it has no room", rooms((low, "none")))
+            await log.append(b"two take it")
+            code, out, _ = await alpo("doctor", *servers)
+            assert code == 1 and "OK    appends      they work, no other may fail" in out
+            getattr(running.servers[away], how)()
+            why = f"server {low} is low on disk space and takes no entries, server {away} does not answer"
+            error = await append_until_refused(log, b"one would")
+            assert str(error).endswith(why)
+            code, out, _ = await alpo("doctor", *servers)
+            assert code == 1 and f"bad   appends      they stand: {why}" in out
+            code, out, _ = await alpo("watch", "--count", "1", *servers)
+            assert f"Server {leader} leads" in out and f"Appends stand: {why}. 2 of 3 members answer." in out
+            ready = await visit(running.servers[leader].visited, "/readyz?leader")
+            assert (ready.status, ready.text) == (503, f"appends: {why}\n")
+            assert f"Appends stand: {why}." in (await visit(running.servers[leader].visited, "/")).text
+            code, _, err = await alpo("append", *servers, "--timeout", "3", "late")
+            assert code == 1 and why in err
+            empty(disks[low])
+            await append(log, b"two take it again")
+            if how == "pause":
+                running.servers[away].resume()
 
 
 @pytest.mark.trio

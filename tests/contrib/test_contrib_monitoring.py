@@ -17,6 +17,9 @@ import pytest
 import yaml
 from metric_names import FAMILIES, MADE, PROCESS, TARGET_LABELS, Family, exported_names, faults, series, values_of
 
+from alpo import health
+from alpo.config import Timers
+
 ROOT = Path(__file__).parents[2]
 CONTRIB = ROOT / "contrib"
 RULES = CONTRIB / "alpo-rules.yml"
@@ -91,6 +94,21 @@ def test_every_alert_is_seen_firing_and_silent() -> None:
     asked = {name for rule in ALERTS for name in _NAMES.findall(rule["expr"])}
     healthy = yaml.safe_load(TESTS.read_text("utf-8"))["tests"][0]["input_series"]
     assert asked == {each["series"].partition("{")[0] for each in healthy} - {"up"}
+
+
+def test_alerts_have_the_limits_of_the_one_judge() -> None:
+    """An operator who is paged, and looks, is told the same by every screen."""
+    timeout_s = Timers().election_timeout_s
+    limits = {
+        "AlpoFsyncSlow": f"> {health.FSYNC_WARN * timeout_s:g}",
+        "AlpoMemberLags": f"alpo_peer_lag_entries > {health.LAG_WARN} ",
+        "AlpoDiskFillsSoon": f"predict_linear(alpo_disk_free_bytes[6h], {health.DAYS_BAD} * 86400) ",
+        "AlpoCertificateExpires": f"- time() < {health.CERTIFICATE_WARN_DAYS} * 86400",
+        "AlpoElections": f"> {health.ELECTIONS_WARN}",
+        "AlpoOneMoreIsTooMany": " < 1 ",
+    }
+    exprs = {rule["alert"]: rule["expr"] + " " for rule in ALERTS}
+    assert {name: limit in exprs[name] for name, limit in limits.items()} == dict.fromkeys(limits, True)
 
 
 @needs_promtool

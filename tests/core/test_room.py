@@ -9,8 +9,10 @@ import pytest
 from cluster_kit import Cluster
 from session_leader import CLIENT
 
-from alpo.core.inputs import Space
-from alpo.core.messages import Room
+from alpo.core import replication
+from alpo.core.disk_space import Appends
+from alpo.core.inputs import DamageFound, Disconnected, Space
+from alpo.core.messages import AppendRequest, Room
 from alpo.core.replica import Replica
 from alpo.core.requests import (
     Appended,
@@ -119,7 +121,10 @@ def test_a_leader_takes_nothing_while_a_majority_is_low() -> None:
     fill(cluster, Room.NONE, others[2])
     refused = append(cluster, leader.me.id, 3, b"third")
     assert refused.code is Code.NO_SPACE
-    assert refused.detail.endswith(": " + ", ".join(map(str, sorted(others[:3]))))
+    rooms = {others[2]: "is low on disk space and takes no entries"}
+    assert refused.detail == ", ".join(
+        f"server {id} {rooms.get(id, 'is low on disk space')}" for id in sorted(others[:3])
+    )
     fill(cluster, Room.PLENTY, others[0])
     assert isinstance(append(cluster, leader.me.id, 3, b"third"), Appended)
 
@@ -144,3 +149,144 @@ def test_a_server_without_room_takes_no_entries_votes_and_catches_up() -> None:
     cluster.run(2.0)
     assert replica.guaranteed_id == cluster.leader.log.last_id > had + 10
     assert isinstance(append(cluster, others[1], 12, b"on"), Appended)
+
+
+# -- do appends work? ---------------------------------------------------------------------------------------
+
+
+def answer_of(cluster: Cluster) -> Appends:
+    """What the leader says of appends."""
+    leader = cluster.leader
+    assert leader is not None and leader.leadership is not None
+    return leader.disks.appends(leader.leadership)
+
+
+@pytest.mark.parametrize("room", [Room.LOW, Room.NONE])
+@pytest.mark.parametrize("silenced", ["crash", "isolate"])
+def test_a_voter_that_does_not_answer_counts_as_none_with_space(room: Room, silenced: str) -> None:
+    """Neither its last answer nor its connection, which may hang, says that it takes anything now."""
+    cluster, leader, (low, silent) = cluster_of()
+    assert answer_of(cluster) == (True, [], 1)
+    fill(cluster, room, low)
+    lacks = "is low on disk space" + (" and takes no entries" if room is Room.NONE else "")
+    assert answer_of(cluster) == (True, [f"server {low} {lacks}"], 0)
+    assert isinstance(append(cluster, leader.me.id, 2, b"two take it"), Appended)
+    getattr(cluster, silenced)(silent)
+    cluster.run(2.0)
+    assert cluster.leader is leader
+    refused = append(cluster, leader.me.id, 3, b"one would")
+    causes = f"server {low} {lacks}, server {silent} does not answer"
+    assert (refused.code, refused.detail) == (Code.NO_SPACE, causes)
+    assert ask(cluster, leader.me.id, OpenSession("open", "alice", 0, b"n" * 16)).detail == causes
+    assert answer_of(cluster) == (False, causes.split(", "), 0)
+    fill(cluster, Room.PLENTY, low)
+    assert isinstance(append(cluster, leader.me.id, 3, b"two again"), Appended)
+    assert answer_of(cluster) == (True, [f"server {silent} does not answer"], 0)
+
+
+def test_a_low_leader_names_who_else_lacks_something() -> None:
+    cluster, leader, (low, silent) = cluster_of()
+    cluster.crash(silent)
+    cluster.run(1.0)
+    fill(cluster, Room.LOW, low, leader.me.id)
+    refused = append(cluster, leader.me.id, 2, b"second")
+    assert refused.detail == (
+        f"server {leader.me.id} is low on disk space: 1.2 KiB free, server {low} is low on disk space,"
+        f" server {silent} does not answer"
+    )
+    assert answer_of(cluster) == (False, refused.detail.split(", "), 0)
+
+
+def test_silence_alone_refuses_nothing() -> None:
+    """More space would not help: whoever appends waits, as ever, until the leader steps down."""
+    cluster, leader, others = cluster_of(5)
+    fill(cluster, Room.LOW, others[0])
+    for id in others[1:3]:
+        cluster.crash(id)
+    cluster.run(1.0)
+    assert append(cluster, leader.me.id, 2, b"two are silent").code is Code.NO_SPACE
+    cluster.crash(others[3])
+    cluster.give(leader.me.id, Disconnected(others[3]))
+    assert append(cluster, leader.me.id, 2, b"three are") is None
+    assert not answer_of(cluster).work
+    cluster.run(2.0)
+    assert cluster.leader is None
+
+
+def test_a_minority_that_is_silent_leaves_appends_alone() -> None:
+    cluster, leader, others = cluster_of(5)
+    for id in others[:2]:
+        cluster.isolate(id)
+    cluster.run(2.0)
+    assert isinstance(append(cluster, leader.me.id, 2, b"second"), Appended)
+    assert answer_of(cluster) == (True, [f"server {id} does not answer" for id in sorted(others[:2])], 0)
+
+
+@pytest.mark.parametrize("hangs", ["leader", "others"])
+def test_a_disk_that_hangs_is_not_counted_on(hangs: str) -> None:
+    """Such a server answers heartbeats, and has all in memory."""
+    cluster, leader, others = cluster_of()
+    cluster.run(5.0)
+    assert answer_of(cluster) == (True, [], 1), "who owes nothing hangs at nothing, however long nothing comes"
+    stuck = [leader.me.id] if hangs == "leader" else others
+    cluster.stalls = lambda host, count: host.id in stuck
+    said = append(cluster, leader.me.id, 2, b"second")
+    cluster.run(3.0)
+    assert (said is None) == (hangs == "others")
+    assert answer_of(cluster) == (hangs == "leader", [f"server {id} confirms no entries" for id in sorted(stuck)], 0)
+    cluster.stalls = lambda host, count: False
+    for id in stuck:
+        cluster.commit(id)
+    cluster.run(1.0)
+    assert answer_of(cluster) == (True, [], 1)
+
+
+def test_a_voter_that_takes_nothing_in_is_not_counted_on() -> None:
+    """What is sent to it is lost or waits there, and is sent again and again: it answers heartbeats alone."""
+    cluster, leader, others = cluster_of()
+    cluster.catches = lambda e: e.target.id == others[0] and isinstance(e.message, AppendRequest) and bool(
+        e.message.entries
+    )
+    assert isinstance(append(cluster, leader.me.id, 2, b"two take it"), Appended)
+    cluster.run(3.0)
+    assert answer_of(cluster) == (True, [f"server {others[0]} confirms no entries"], 0)
+    cluster.catches = lambda e: False
+    cluster.run(1.0)
+    assert answer_of(cluster) == (True, [], 1)
+
+
+def test_a_disk_that_is_slow_and_moves_is_counted_on() -> None:
+    cluster, leader, others = cluster_of()
+    cluster.stalls = lambda host, count: host.id == others[0]
+    for serial in range(2, 12):
+        append(cluster, leader.me.id, serial, b"more")
+        cluster.run(0.7)
+        cluster.commit(others[0])
+        cluster.run(0.05)
+        assert answer_of(cluster) == (True, [], 1)
+
+
+def test_a_voter_far_behind_is_not_counted_on_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replication, "CAUGHT_UP_ENTRIES", 5)
+    cluster, leader, others = cluster_of()
+    cluster.isolate(others[0])
+    for serial in range(2, 12):
+        append(cluster, leader.me.id, serial, b"more")
+    cluster.catches = lambda e: e.target.id == others[0] and isinstance(e.message, AppendRequest) and bool(
+        e.message.entries
+    )
+    cluster.heal()
+    cluster.run(0.3)
+    assert answer_of(cluster) == (True, [f"server {others[0]} has yet to catch up"], 0)
+    cluster.catches = lambda e: False
+    cluster.run(2.0)
+    assert answer_of(cluster) == (True, [], 1)
+
+
+def test_damage_counts_for_nothing_where_others_could_be_misled() -> None:
+    cluster, leader, _ = cluster_of()
+    cluster.give(leader.me.id, DamageFound((leader.log.last_id,)))
+    assert leader.leadership is not None
+    assert leader.disks.appends(leader.leadership).why == [f"server {leader.me.id} holds damaged entries"]
+    cluster, leader, _ = cluster_of(1)
+    assert answer_of(cluster) == (True, [], 0)

@@ -49,7 +49,7 @@ async def main() -> None:
                 await tab.until(f"{CURSORS}.includes('billing') && {STATE}.includes('All 3 members answer')")
                 await tab.picture(IMAGES / "page-well.png")
                 running.servers[leader].kill()
-                await tab.until(f"{STATE}.includes('No answer from server') && {SECONDS} > 45")
+                await tab.until(f"{STATE}.includes('2 of 3 members answer') && {SECONDS} > 45")
                 await tab.look(url, 1280, 900)
                 await tab.picture(IMAGES / "page-member-down.png")
                 running.start(leader)

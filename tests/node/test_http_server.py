@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from contextlib import suppress
 from types import SimpleNamespace
@@ -9,10 +10,13 @@ from typing import Any
 
 import pytest
 import trio
-from node_rig import connect, rig, until
+from node_rig import append, connect, random_id, rig, until
 from visits import ask, connected, sent, visit
 
 from alpo.core import requests as q
+from alpo.core.inputs import Space
+from alpo.core.messages import Room
+from alpo.core.requests import Code
 from alpo.node.http import server, site
 from alpo.storage.interface import StoreError
 
@@ -159,6 +163,34 @@ async def test_readiness_follows_the_server() -> None:
         assert answer.status == 503 and "[-]running failed: it is stopping" in answer.text
         leader.report.leaving, leader.writer.stats.full = False, "the disk is full"
         assert (await visit(at, "/readyz"))[0::2] == (503, "store: the disk is full\n")
+
+
+@pytest.mark.trio
+async def test_a_leader_without_enough_voters_that_take_entries_is_not_ready() -> None:
+    """One of three is low on space and one is gone: the leader hears a majority, and can append nothing."""
+    async with rig(3) as found:
+        leader = await found.leader()
+        low, gone = (node for node in found.nodes if node is not leader)
+        at = found.visited[leader.us.me.id - 1]
+        await until(lambda: leader.report.appends() == (True, [], 1))
+        assert "[+]appends ok" in (await visit(at, "/readyz?leader&verbose")).text
+        low.driver.post(Space(Room.LOW, 5))
+        low.driver.kick()
+        gone.stop()
+        why = [f"server {low.us.me.id} is low on disk space", f"server {gone.us.me.id} does not answer"]
+        await until(lambda: leader.report.appends() == (False, why, 0))
+        answer = await visit(at, "/readyz?leader")
+        assert (answer.status, answer.text) == (503, f"appends: {', '.join(why)}\n")
+        assert (await visit(at, "/readyz")).status == 200
+        status = json.loads((await visit(at, "/status")).text)["members"][leader.us.me.id - 1]
+        assert status["appends"] == {"work": False, "why": why, "may_fail": 0} and status["failures_tolerable"] == 0
+        page = (await visit(at, "/")).text
+        assert f"Appends stand: {', '.join(why)}." in page
+        metrics = (await visit(at, "/metrics")).text
+        assert "alpo_appends_work 0.0" in metrics and "alpo_failures_tolerable 0.0" in metrics
+        client = await connect(found.addresses[leader.us.me.id - 1])
+        refused = await client.ask(append(random_id(), 1, (1, b"one would")))
+        assert (refused.code, refused.detail) == (Code.NO_SPACE, ", ".join(why))
 
 
 @pytest.mark.trio

@@ -25,6 +25,14 @@ class PeerStatus(TypedDict):
     round_trip_ms: float | None
 
 
+class AppendsStatus(TypedDict):
+    """A leader's answer to whether appends work; ``why``: a sentence for each voter on which none can count now."""
+
+    work: bool
+    why: list[str]
+    may_fail: int
+
+
 class _Known(TypedDict):
     """The keys that every member's row has."""
 
@@ -70,6 +78,8 @@ class MemberStatus(_Known, total=False):
     payloads_per_s: int | None
     append_p50_ms: float | None
     append_p99_ms: float | None
+    certificate_ends_s: float | None
+    appends: AppendsStatus | None
     failures_tolerable: int | None
     wal_bytes: int
     commits: int

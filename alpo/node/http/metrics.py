@@ -54,6 +54,7 @@ FAMILIES = (
     _family("elections_won_total", "elections that this server won"),
     _family("leader_changes_total", "changes of the leader or its term, as this server saw them"),
     _family("unplanned_elections_total", "changes of the leader for which nobody had handed over"),
+    _family("appends_work", "1 if as many voters as appends need answer, take entries and write; only from the leader"),
     _family("failures_tolerable", "voters that may fail now before appends stop; only from the leader"),
     _family("members", "members in the list", "role"),
     _family("members_reachable", "members with a full connection to this server, this one included", "role"),
@@ -139,8 +140,9 @@ def _leading(report: Report) -> Iterator[tuple[str, list[Sample]]]:
     yield "elections_won_total", [((), elections.won)]
     yield "leader_changes_total", [((), elections.changes)]
     yield "unplanned_elections_total", [((), elections.unplanned)]
-    tolerable = report.failures_tolerable()
-    yield "failures_tolerable", [((), tolerable)] if tolerable is not None else []
+    appends = report.appends()
+    yield "appends_work", [((), appends.work)] if appends is not None else []
+    yield "failures_tolerable", [((), appends.may_fail)] if appends is not None else []
     latest, peers = r.members.latest, report.peers.by_id
     by_role = {"voter": latest.voters, "learner": latest.learners}
     yield "members", [((role,), len(members)) for role, members in by_role.items()]

@@ -12,16 +12,14 @@ from typing import Any, NamedTuple
 
 from alpo._version import __version__
 from alpo.core.disk_space import size_text
+from alpo.health import LAG_WARN, Finding, examine, not_well, worst
+from alpo.standing import lag_of, leader_of, sentence
 
 View = Mapping[str, Any]
 Row = Mapping[str, Any]
 
-#: Marks from which on something is worth an operator's look: entries behind, days until a disk or a certificate ends,
-#: milliseconds of an fsync.
-LAG_ENTRIES, DISK_DAYS, CERTIFICATE_DAYS, FSYNC_MS = 10_000, 2.0, 14, 100.0
 #: Rows of one table, and characters of one name.
 ROWS_MAX, NAME_MAX = 50, 60
-_REMARKS = ("waiting", "space", "damage", "divergence", "cleaning_waits", "problems")
 _OK, _WARN, _BAD = "ok", "warn", "bad"
 _SIGNS = {_OK: "", _WARN: "&#9888; Attention. ", _BAD: "&#9888; Trouble. "}
 
@@ -59,84 +57,18 @@ def render(view: View, *, whole: bool) -> str:
 
 
 def state_of(view: View) -> State:
-    """Judge the cluster."""
-    members, items, level = view["members"], list[str](), _OK
-    leader = leader_of(members)
-    silent = [row for row in members if not row.get("reachable")]
-    if leader is None:
-        level = _BAD
-        sentence = "No server leads: nothing can be appended."
-        items.append(f"{_count(silent, members)} <code>alpo explain</code> tells what they wait for.")
-    else:
-        spare = leader.get("failures_tolerable")
-        sentence = f"Appends work. Server {leader['id']} leads in term {leader['term']}."
-        if silent:
-            level = _WARN
-            sentence += " " + _count(silent, members)
-        else:
-            sentence += f" All {len(members)} members answer." if len(members) > 1 else " It is the only member."
-        if spare is not None:
-            sentence += " One more failure stops appends." if spare < 1 else (
-                f" {'One' if spare == 1 else spare} more may fail."
-            )
-            level = _WARN if spare < 1 and len(members) > 1 else level
-    for row in members:
-        worse, told = _trouble_of(row, members)
-        items += told
-        level = _worse(level, worse)
-    certificate = _certificate_days(view)
-    if certificate is not None and certificate < CERTIFICATE_DAYS:
-        level = _worse(level, _WARN)
-        items.append(f"This server's certificate ends in {certificate:.0f} days: renew it.")
-    return State(level, sentence, items)
+    """Judge the cluster, as `alpo.health` does."""
+    late_s = {int(id): lag_s for id, lag_s in view["lag_s"].items()}
+    found = examine(view["members"], late_s=late_s)
+    items = [
+        f"{_subject(one)}: {escape(_printable(one.says))}. {_dim(escape(f'{one.do[:1].upper()}{one.do[1:]}.'))}"
+        for one in not_well(found)
+    ]
+    return State(worst(found).value, _printable(sentence(view["members"])), items)
 
 
-def _worse(one: str, other: str) -> str:
-    return max(one, other, key=(_OK, _WARN, _BAD).index)
-
-
-def leader_of(members: Sequence[Row]) -> Row | None:
-    """The reachable member that says it leads, in the highest term."""
-    leading = [row for row in members if row.get("reachable") and row.get("state") == "leader"]
-    return max(leading, key=lambda row: row["term"], default=None)
-
-
-def lag_of(row: Row, members: Sequence[Row]) -> int | None:
-    """Entries by which the member is behind the one furthest ahead; None if unknown."""
-    marks = [one["guaranteed_id"] for one in members if one.get("guaranteed_id") is not None]
-    own = row.get("guaranteed_id")
-    return None if own is None or not marks else max(marks) - int(own)
-
-
-def _count(silent: Sequence[Row], members: Sequence[Row]) -> str:
-    if not silent:
-        return f"All {len(members)} members answer."
-    names = ", ".join(str(row["id"]) for row in silent)
-    return f"No answer from server {names}." if len(silent) == 1 else f"No answer from servers {names}."
-
-
-def _trouble_of(row: Row, members: Sequence[Row]) -> tuple[str, list[str]]:
-    """The level of what is wrong with one member, and what to look at."""
-    who, told, level = f"Server {row['id']}", list[str](), _OK
-    if not row.get("reachable"):
-        age_s = row.get("age_s")
-        since = "it has not answered yet" if age_s is None else f"last heard {_span(age_s)} ago"
-        told.append(f"{who} does not answer: {_name(row.get('problem') or 'no reason known')} ({since}).")
-        return _WARN, told
-    lag = lag_of(row, members)
-    if lag is not None and lag > LAG_ENTRIES:
-        told.append(f"{who} is {lag:,} entries behind. {_dim('Look at its disk: <code>alpo doctor</code>.')}")
-    if (row.get("fsync_p99_ms") or 0) > FSYNC_MS:
-        told.append(f"{who}: an fsync takes {row['fsync_p99_ms']:,.0f} ms at p99. {_dim('Look at its disk.')}")
-    days = row.get("disk_full_days")
-    if days is not None and days < DISK_DAYS:
-        told.append(f"{who}: its disk is full in {days * 24:.0f} hours at this rate. {_dim('Trim, or enlarge it.')}")
-    gone = tuple(f"server {one['id']}: " for one in members if not one.get("reachable"))
-    remarks = [str(remark) for key in _REMARKS for remark in list(row.get(key) or ())[:3]]
-    told += [f"{who}: {escape(remark)}" for remark in remarks if not gone or not remark.startswith(gone)]
-    if told:
-        level = _BAD if row.get("damage") or row.get("divergence") else _WARN
-    return level, told
+def _subject(finding: Finding) -> str:
+    return finding.check.capitalize() if finding.server is None else f"Server {finding.server}"
 
 
 # -- sections -------------------------------------------------------------------------------------------
@@ -163,12 +95,12 @@ def _numbers(view: View) -> str:
     leader = leader_of(view["members"]) or {}
     own = _own(view)
     clients = sum(row.get("clients") or 0 for row in view["members"] if row.get("reachable"))
-    fully = own.get("fully_replicated_id")
+    p50_ms, p99_ms = leader.get("append_p50_ms"), leader.get("append_p99_ms")
     cells = (
         ("payloads a second", _whole(leader.get("payloads_per_s"))),
-        ("append p50 / p99", f"{_ms(leader.get('append_p50_ms'))} / {_ms(leader.get('append_p99_ms'))}"),
+        ("append p50 / p99", f"{_ms(p50_ms, '')} / {_ms(p99_ms, '')} <small>ms</small>"),
         ("guaranteed LSN", _whole(leader.get("last_lsn", own.get("last_lsn")))),
-        ("entries on every member", _whole(fully)),
+        ("LSN on every member", _whole(view.get("fully_replicated_lsn"))),
         ("clients", f"{clients:,} <small>of {view['clients_max']:,} a server</small>"),
         ("log on disk", _bytes(own.get("disk_bytes"))),
     )
@@ -225,11 +157,11 @@ def _member(row: Row, members: Sequence[Row], view: View, trip: float | None, sp
     status, level = str(row.get("status") or "unknown"), _OK
     if not reachable:
         age_s = row.get("age_s")
-        status, level = "no answer" + (f" for {_span(age_s)}" if age_s is not None else ""), _BAD
-    elif status != "VOTING" or (lag or 0) > LAG_ENTRIES:
+        status, level = f"no answer {f'for {_span(age_s)}' if age_s is not None else 'since it started'}", _BAD
+    elif status != "VOTING" or (lag or 0) > LAG_WARN:
         status, level = status if status != "VOTING" else "VOTING, behind", _WARN
     cells = (
-        "<b>leader</b>" if leads and reachable else escape(f"{'' if reachable else 'was '}{row.get('state') or '-'}"),
+        "<b>leader</b>" if leads and reachable else escape(_role(row)),
         f"<code>{_name(row.get('address') or '-')}</code>",
         _extent(row, span),
         behind,
@@ -244,6 +176,11 @@ def _member(row: Row, members: Sequence[Row], view: View, trip: float | None, sp
     )
     gone = "" if reachable else ' class="gone"'
     return f'<tr{gone}><th scope="row">server {row["id"]}</th>{tds}</tr>'
+
+
+def _role(row: Row) -> str:
+    state = row.get("state")
+    return "-" if not state else str(state) if row.get("reachable") else f"was {state}"
 
 
 def _extent(row: Row, span: tuple[int, int]) -> str:
@@ -346,8 +283,12 @@ def _certificate_days(view: View) -> float | None:
 
 
 def _name(text: object) -> str:
-    shown = "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in str(text))
+    shown = _printable(str(text))
     return escape(shown if len(shown) <= NAME_MAX else shown[: NAME_MAX - 1] + "…")
+
+
+def _printable(text: str) -> str:
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 
 def _dim(text: str) -> str:
@@ -358,8 +299,8 @@ def _whole(value: float | None) -> str:
     return "-" if value is None else f"{value:,.0f}"
 
 
-def _ms(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3g} ms" if value < 100 else f"{value:,.0f} ms"
+def _ms(value: float | None, unit: str = " ms") -> str:
+    return "-" if value is None else f"{value:.3g}{unit}" if value < 100 else f"{value:,.0f}{unit}"
 
 
 def _bytes(value: int | None) -> str:

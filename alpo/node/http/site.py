@@ -191,6 +191,7 @@ class Site:
                 "named": r.sessions.names, "unnamed": r.sessions.randoms, "unnamed_max": r.settings.sessions_max,
                 "ended": counters.sessions_ended, "refused": counters.connections_refused["no_right"],
             },
+            "fully_replicated_lsn": lookups.fully_replicated_lsn,
             "lag_s": {str(id): lag_s for id, lag_s in lookups.lag_s.items()},
             "clients_max": report.limits.client_connections_max,
             "tls": {

@@ -9,6 +9,8 @@ import typer
 from alpo import __version__
 
 from ..frame import Wrong, did_you_mean
+from ..options import Target, only_json
+from ..output import print_json
 
 
 def help_(
@@ -34,11 +36,17 @@ def help_(
     typer.echo(here.get_help())
 
 
-def version() -> None:
+@only_json
+def version(target: Target) -> None:
     """Print the version.
 
     Examples:
 
         alpo version
+
+        alpo version --json | jq -r .version
     """
-    print(f"alpo {__version__}")
+    if target.json:
+        print_json({"version": __version__})
+    else:
+        print(f"alpo {__version__}")

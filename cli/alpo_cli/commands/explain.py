@@ -13,7 +13,7 @@ from .. import story
 from ..exits import Unreached, UsageProblem
 from ..inputs import parse_since
 from ..options import Target, with_target
-from ..output import escape, print_json, rfc3339_ms
+from ..output import escape, print_json, remark, rfc3339_ms
 from ..running import run
 from ..story import Chapter
 
@@ -72,7 +72,7 @@ def _show_all(target: Target, found: Events) -> None:
             print(escape(f"{rfc3339_ms(event.time_ms)}  server {event.server} {story.phrase(event)}"))
     if not target.json:
         for line in remarks(found):
-            print(escape(line))
+            remark(line)
 
 
 def as_json(event: ServerEvent) -> dict[str, Any]:

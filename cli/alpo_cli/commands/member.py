@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from alpo.addresses import AddressError, parse_address
+from alpo.standing import Cluster, lag_of
 
 from ..connecting import connected
 from ..exits import Failed, Unreached, UsageProblem
@@ -63,7 +64,7 @@ async def _list(target: Target) -> None:
     else:
         rows = []
         for row in found:
-            behind = standing.lag(row, found)
+            behind = lag_of(row, found)
             state = row.get("state") if row.get("reachable") else "unreachable"
             values = (row.get("id"), row.get("address"), row["role"], state, row.get("status"), row.get("last_id"),
                       row.get("guaranteed_id"), behind)
@@ -115,11 +116,33 @@ async def _change(target: Target, what: str, id: int, address: str, wait: bool) 
     votes = any(member.id == id and member.role == "VOTER" for member in members)
     if not target.json:
         say(_done(what, id, votes))
+        if what == "remove":
+            say(await _may_fail(target, what))
     if what != "remove" and wait and not votes:
         await _catch_up(target, id)
         if not target.json:
             say(f"server {id} votes")
+            say(await _may_fail(target, what))
     await _list(target)
+
+
+async def _may_fail(target: Target, what: str) -> str:
+    """Text on the members that vote, and how many of them may fail now: ``3 members are left: one may fail``."""
+    return may_fail_text(Cluster(await standing.members(target)), what)
+
+
+def may_fail_text(cluster: Cluster, what: str) -> str:
+    """The text of a cluster of which a member was removed, or to which one was added (``what``)."""
+    count, appends = len(cluster.voters), cluster.appends()
+    if what == "remove":
+        members = "1 member is left" if count == 1 else f"{count} members are left"
+    else:
+        members = "1 member votes now" if count == 1 else f"{count} members vote now"
+    if not appends.work:
+        return f"{members}; appends do not work at this moment: {', '.join(appends.why)}"
+    none = {1: "it may not fail", 2: "neither may fail"}.get(count, "none may fail")
+    spare = appends.may_fail
+    return f"{members}: {none if not spare else 'one may fail' if spare == 1 else f'{spare} may fail'}"
 
 
 def _done(what: str, id: int, votes: bool) -> str:

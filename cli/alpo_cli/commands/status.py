@@ -7,10 +7,11 @@ from typing import Any
 
 import alpo
 from alpo.core.disk_space import size_text as size
+from alpo.standing import full_in, lag_of
 
 from ..exits import Unreached
 from ..options import Target, with_target
-from ..output import escape, print_json, table
+from ..output import print_json, remark, table
 from ..running import run
 
 KEYS = (
@@ -46,28 +47,13 @@ def as_json(found: list[dict[str, Any]]) -> dict[str, Any]:
     return {"members": [whole(member) for member in found]}
 
 
-def lag(member: Fields, found: list[dict[str, Any]]) -> int | None:
-    """Number of entries by which the member's guaranteed mark is behind the highest one; None if unknown."""
-    own = member.get("guaranteed_id")
-    marks = [m["guaranteed_id"] for m in found if m.get("guaranteed_id") is not None]
-    return None if own is None or not marks else max(marks) - int(own)
-
-
-def full_in(member: Fields) -> str:
-    """Days until the disk is full, as text; a dash if unknown or never."""
-    days = member.get("disk_full_days")
-    if days is None:
-        return "-"
-    return f"{days:.1f} days" if days < 10 else f"{days:.0f} days" if days < 3650 else "over ten years"
-
-
 def row(member: Fields, found: list[dict[str, Any]]) -> list[str]:
     """Cells of the member's row; a dash for unknown values."""
     def text(key: str) -> str:
         value = member.get(key)
         return "-" if value is None or value == "" else str(value)
 
-    behind, disk = lag(member, found), member.get("disk_bytes")
+    behind, disk = lag_of(member, found), member.get("disk_bytes")
     leader = "-" if not member.get("leader") else str(member["leader"])
     return [
         text("id"), text("address"), text("state") if member.get("reachable") else "unreachable", text("term"),
@@ -84,8 +70,8 @@ def show(target: Target, found: list[dict[str, Any]]) -> None:
     else:
         table("", _COLUMNS, [row(member, found) for member in found])
         for member in found:
-            for remark in [remark for key in _REMARKS for remark in member.get(key) or ()]:
-                print(escape(f"server {member.get('id')}: {remark}"))
+            for said in [said for key in _REMARKS for said in member.get(key) or ()]:
+                remark(f"server {member.get('id')}: {said}")
     if not any(member.get("reachable") for member in found):
         raise Unreached(target.servers)
 

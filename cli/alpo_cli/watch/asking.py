@@ -24,8 +24,9 @@ from alpo.client.connection import Connection, Lost
 from alpo.client.operator.events import Account, merged, newest
 from alpo.client.operator.status import account
 from alpo.client.servers import CANDIDATES_MAX, Servers, given_tls
+from alpo.standing import sound
 
-from .sight import Mark, Seen, Sight, sound
+from .sight import Mark, Seen, Sight
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
@@ -129,7 +130,8 @@ class Watch:
         if not told:
             return
         best = max(told, key=lambda fields: (fields.get("term", 0), fields.get("state") == "leader"))
-        members = {each["address"]: each["id"] for each in best["members"] if _valid(each.get("address", ""))}
+        members = {each["address"]: each["id"] for each in best["members"]
+                   if each.get("role") != "GONE" and _valid(each.get("address", ""))}
         if members != self._members:
             new = members.keys() - self._known.keys()
             self._members = members

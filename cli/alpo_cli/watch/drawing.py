@@ -16,7 +16,8 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.segment import Segment
 from rich.text import Text
 
-from ..commands.doctor import Verdict
+from alpo.health import Verdict
+
 from ..output import escape
 from .rows import COLUMNS, Row, Tone, details, events, fitting, numbers, rows
 from .sight import Sight, rate, rates, says, sentence

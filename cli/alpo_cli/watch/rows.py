@@ -10,11 +10,11 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from alpo.core.disk_space import size_text
+from alpo.standing import full_in, lag_of, lag_text, span
 
 from .. import story
-from ..commands.status import full_in, lag
 from ..output import escape, rfc3339_ms
-from .sight import Fields, Seen, Sight, behind_s, lag_text, span
+from .sight import Fields, Seen, Sight, behind_s
 
 
 class Column(NamedTuple):
@@ -127,7 +127,7 @@ def _held(fields: Fields) -> tuple[int, int] | None:
 def _lag(sight: Sight, seen: Seen) -> str:
     if seen.silent_s is not None or seen.fields.get("guaranteed_id") is None:
         return _NOTHING
-    entries = lag(seen.fields, sight.there)
+    entries = lag_of(seen.fields, sight.there)
     late_s = behind_s(seen.fields["guaranteed_id"], sight.marks, sight.now_s) if entries else None
     return _NOTHING if entries is None else lag_text(entries, late_s).replace(" entries", "").replace(" entry", "")
 

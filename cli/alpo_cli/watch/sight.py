@@ -9,104 +9,22 @@ Laws:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from alpo import standing
 from alpo.client.operator.events import ServerEvent
+from alpo.health import Finding, Verdict, examine, not_well, worst
+from alpo.standing import lag_of, leader_of, sound, span
 
-from ..commands.doctor import Finding, Verdict, examine
 from ..commands.status import as_json as status_json
-from ..commands.status import lag
-from ..output import counted, rfc3339
+from ..output import rfc3339
 
 Fields = Mapping[str, Any]
-
-#: Longest text taken of an answer, most elements of a list in it, and the largest number.
-_CHARS_MAX, _ELEMENTS_MAX, _NUMBER_MAX = 500, 100, 2**63
-#: Entries, and seconds, by which a member may be behind before that is worth a warning.
-LAG_WARN, LAG_WARN_S = 10_000, 10.0
-#: Lag of fewer seconds than this is not told: the servers are not asked at the very same moment.
-LAG_TOLD_S = 2.0
-_WORST_FIRST = (Verdict.BAD, Verdict.WARN)
-
-
-# -- what servers say
-
-
-def _whole(value: object) -> int | None:
-    return value if type(value) is int and abs(value) < _NUMBER_MAX else None
-
-
-def _number(value: object) -> float | None:
-    if type(value) is float:
-        return value if math.isfinite(value) and abs(value) < _NUMBER_MAX else None
-    return _whole(value)
-
-
-def _text(value: object) -> str | None:
-    return value[:_CHARS_MAX] if isinstance(value, str) and value else None
-
-
-def _truth(value: object) -> bool | None:
-    return value if isinstance(value, bool) else None
-
-
-def _all(kind: Callable[[object], Any]) -> Callable[[object], list[Any] | None]:
-    """Kind of a list whose elements are of this kind; others are left out."""
-    def of(value: object) -> list[Any] | None:
-        if not isinstance(value, list | tuple):
-            return None
-        return [known for each in value[:_ELEMENTS_MAX] if (known := kind(each)) is not None]
-
-    return of
-
-
-def _table(needs: str, **kinds: Callable[[object], Any]) -> Callable[[object], dict[str, Any] | None]:
-    """Kind of a dict with these keys, of which ``needs`` must be there."""
-    def of(value: object) -> dict[str, Any] | None:
-        if not isinstance(value, Mapping):
-            return None
-        known = {key: made for key, kind in kinds.items() if (made := kind(value.get(key))) is not None}
-        return known if needs in known else None
-
-    return of
-
-
-_KINDS: dict[str, Callable[[object], Any]] = {
-    **dict.fromkeys((
-        "id", "term", "leader", "last_id", "guaranteed_id", "fully_replicated_id", "first_lsn", "last_lsn", "commits",
-        "cleaned_id", "cleanable_id", "clients", "fsync_samples", "disk_bytes", "disk_total_bytes", "disk_free_bytes",
-    ), _whole),
-    **dict.fromkeys((
-        "commit_ms", "fsync_p50_ms", "fsync_p99_ms", "fsync_max_ms", "clock_ahead_ms", "clock_error_ms",
-        "disk_full_days", "growth_bytes_per_day",
-    ), _number),
-    **dict.fromkeys((
-        "address", "state", "status", "version", "cluster", "incarnation", "member_change", "room",
-    ), _text),
-    **dict.fromkeys((
-        "waiting", "problems", "space", "damage", "divergence", "cleaning_waits",
-    ), _all(_text)),
-    "timers_ms": _all(_number),
-    "peers": _all(_table("id", id=_whole, reachable=_truth, why=_text, round_trip_ms=_number)),
-    "members": _all(_table("id", id=_whole, address=_text, role=_text, priority=_whole)),
-}
-_FSYNC = ("fsync_samples", "fsync_p50_ms", "fsync_p99_ms", "fsync_max_ms")
-
-
-def sound(told: Fields) -> dict[str, Any]:
-    """The keys of a server's answer that are known here, with values of the kind expected."""
-    found = {key: made for key, kind in _KINDS.items() if (made := kind(told.get(key))) is not None}
-    if not all(key in found for key in _FSYNC):
-        found = {key: value for key, value in found.items() if key not in _FSYNC}
-    if "growth_bytes_per_day" in found:
-        found["growth_bytes_per_day"] = round(found["growth_bytes_per_day"])
-    return found
-
 
 # -- one moment
 
@@ -170,23 +88,33 @@ class Sight:
         return [member for member in self.members if member["reachable"]]
 
     @cached_property
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows by which the cluster is judged: all servers', those of no members included."""
+        return [_row(seen, seen.fields) for seen in self.servers]
+
+    @cached_property
     def leader(self) -> dict[str, Any] | None:
         """The member that leads, by its own account; of several the one of the highest term."""
-        leads = [member for member in self.there if member.get("state") == "leader"]
-        return max(leads, key=lambda member: int(member.get("term", 0)), default=None)
+        leader = leader_of(self.there)
+        return None if leader is None else dict(leader)
 
     @cached_property
     def findings(self) -> list[Finding]:
-        """The findings of `alpo doctor` that are not well, and members that are behind; the worst first."""
+        """The findings of `alpo.health` that are not well; the worst first."""
         if not any(seen.told or seen.problem for seen in self.servers):
             return []
-        found = [*examine(self.members, None), *_behind(self)]
-        return [finding for verdict in _WORST_FIRST for finding in found if finding.verdict is verdict]
+        return not_well(examine(self.rows, late_s=self._late_s()))
+
+    def _late_s(self) -> dict[int, float]:
+        """Seconds by which members are behind, by id, as far as the marks tell."""
+        late = {row["id"]: behind_s(row["guaranteed_id"], self.marks, self.now_s)
+                for row in self.there if row.get("id") is not None and lag_of(row, self.there)}
+        return {id: late_s for id, late_s in late.items() if late_s is not None}
 
     @property
     def verdict(self) -> Verdict:
         """The worst of all findings."""
-        return self.findings[0].verdict if self.findings else Verdict.OK
+        return worst(self.findings)
 
     @property
     def cluster(self) -> str | None:
@@ -228,33 +156,6 @@ def behind_s(own_id: int, marks: Sequence[Mark], now_s: float) -> float | None:
     return next((now_s - mark.at_s for mark in marks if mark.guaranteed_id > own_id), None)
 
 
-def _behind(sight: Sight) -> Iterator[Finding]:
-    for member in sight.there:
-        entries = lag(member, sight.there)
-        late_s = behind_s(member["guaranteed_id"], sight.marks, sight.now_s) if entries else None
-        if entries and (entries > LAG_WARN or (late_s or 0) > LAG_WARN_S):
-            yield Finding(
-                "lag", Verdict.WARN, member["id"], f"is {lag_text(entries, late_s)} behind",
-                "see whether it catches up; if not, look at its disk and its network: alpo doctor",
-            )
-
-
-def lag_text(entries: int, late_s: float | None) -> str:
-    """Text ``92,195 entries (31 s)``."""
-    return counted(entries, "entry") + (f" ({span(late_s)})" if late_s is not None and late_s >= LAG_TOLD_S else "")
-
-
-def span(seconds: float) -> str:
-    """A span of time in words: ``12 s``, ``3 min``, ``3 h 12 min``, ``2 d 4 h``."""
-    whole = int(seconds)
-    if whole < 120:
-        return f"{whole} s"
-    minutes, hours, days = whole // 60, whole // 3600, whole // 86_400
-    if minutes < 60:
-        return f"{minutes} min"
-    return f"{hours} h {minutes % 60} min" if hours < 24 else f"{days} d {hours % 24} h"
-
-
 # -- the sentence
 
 
@@ -265,41 +166,7 @@ def sentence(sight: Sight) -> str:
             return "Asking the servers."
         silent = min((seen.silent_s or 0.0 for seen in sight.servers), default=0.0)
         return f"No server answers{f' for {span(silent)}' if silent >= 1 else ''}: reconnecting."
-    return " ".join([_leadership(sight), _answering(sight)])
-
-
-def _leadership(sight: Sight) -> str:
-    leader = sight.leader
-    if leader is not None:
-        leads = f"Server {leader['id']} leads since term {leader.get('term', '?')}."
-        space = leader.get("space")
-        return f"{leads} Appends are refused: {space[0]}." if space else f"{leads} Appends work."
-    newest = max(sight.there, key=lambda member: int(member.get("term", 0)))
-    silent = {member["id"] for member in sight.members} - {member["id"] for member in sight.there}
-    if newest.get("leader") in silent:
-        term = newest.get("term", "?")
-        return f"Server {newest['leader']} leads since term {term}, say the others, but does not answer here."
-    waits = next((member["waiting"][0] for member in sight.there if member.get("waiting")), None)
-    return f"Nobody leads: {waits}." if waits else "Nobody leads: nothing is appended."
-
-
-def _answering(sight: Sight) -> str:
-    members, there = len(sight.members), len(sight.there)
-    if members == 1:
-        return "The only member answers."
-    all_there = f"All {members} members answer" if members == there else f"{there} of {members} members answer"
-    voters = _voters(sight)
-    spare = len(voters & {member["id"] for member in sight.there}) - (len(voters) // 2 + 1)
-    if spare < 0:
-        return f"{all_there}; {len(voters) // 2 + 1} are needed."
-    return f"{all_there}; {'no other' if not spare else 'one more' if spare == 1 else f'{spare} more'} may fail."
-
-
-def _voters(sight: Sight) -> set[int | None]:
-    """Ids of the members that vote, as the leader lists them, or whoever knows of the highest term."""
-    teller = sight.leader or max(sight.there, key=lambda member: int(member.get("term", 0)))
-    listed = {member["id"] for member in teller.get("members") or () if member.get("role") in (None, "VOTER")}
-    return listed or {member["id"] for member in sight.members}
+    return standing.sentence(sight.rows)
 
 
 def says(finding: Finding) -> str:
@@ -341,6 +208,7 @@ def as_json(sight: Sight) -> dict[str, Any]:
     return {
         "time": rfc3339(sight.at), "verdict": sight.verdict.value, "says": sentence(sight),
         "leader": leader and leader["id"], "term": leader and leader.get("term"),
+        "appends": standing.Cluster(sight.rows).appends()._asdict(),
         "appends_per_s": None if per_s is None else round(per_s, 1),
         "findings": [{**finding._asdict(), "verdict": finding.verdict.value} for finding in sight.findings],
         **status_json(members),

@@ -26,7 +26,8 @@ INVARIANTS = {
     "reign": "every reign begins with its leadership-change entry (R11)",
     "cleaned too early": "no server cleans what some member does not hold (R19)",
     "trimmed": "the trim mark is what the guaranteed log says, on every server; nothing below is served (R20)",
-    "no space": "a server whose disk is low takes no appends, and no entries at all when its disk is all but full",
+    "no space": "a server whose disk is low takes no appends, and no entries at all when its disk is all but full; nor"
+    " does a leader without a majority that answers and has space",
     "damage": "a server whose disk is damaged gives no votes, cleans nothing, accepts nothing from there on (R31)",
     "gapless": "ids and LSNs have no gaps, entry time never decreases",
     "durable before sent": "terms, votes and acceptances are on disk before they leave (R14)",

@@ -8,7 +8,7 @@ from typing import Any
 
 from alpo.core.disk import Base, Write
 from alpo.core.entries import Entry, Kind, parse_body
-from alpo.core.inputs import DamageFound, Input, Received, Space
+from alpo.core.inputs import Connected, DamageFound, Disconnected, Input, Received, Space
 from alpo.core.invariants import check_all
 from alpo.core.members import Identity, MemberList
 from alpo.core.messages import (
@@ -34,6 +34,8 @@ from ..stage import Stage, Watcher
 from .sends import SendChecks
 
 _DATA, _LEADER, _MEMBERS = int(Kind.DATA), int(Kind.LEADER), int(Kind.MEMBERS)
+#: Inputs that change what a leader knows of voters: what it decided before them in the same step is not checked.
+_NEWS = frozenset((Received, Connected, Disconnected, Space))
 
 
 def _refused(ready: Ready) -> set[int]:
@@ -179,6 +181,7 @@ class Safety(Watcher):
             self._check_referrals(host, ready)
         if ready.write is not None:
             self._check_room(host, inputs, ready.write)
+            self._check_room_of_voters(host, inputs, ready.write)
         if replica.guaranteed_id > self._seen[host.id]:
             self._check_mark(host, ready)
         if replica.state is State.PASSIVE:
@@ -226,6 +229,22 @@ class Safety(Watcher):
         taken = [e.id for e, ours in ours_or_not if (e.kind == _DATA if ours else room is Room.NONE)]
         if taken:
             raise Broken("no space", f"server {host.id} takes entry {taken[0]}, and its disk has room for {room.name}")
+
+    def _check_room_of_voters(self, host: Host, inputs: Sequence[Input], write: Write) -> None:
+        """Check that a leader makes no entry with payloads while voters with space are too few, and would be enough
+        if those had space that answer, by what it knows, and say that they have none."""
+        replica = host.running
+        leads, needed = replica.leadership, replica.members.latest.majority
+        if leads is None or any(type(each) in _NEWS for each in inputs):
+            return
+        if not any(e.kind == _DATA and self.leaders.get(e.term) == replica.me for e in write.entries):
+            return
+        since_s = replica.now_s - replica.cfg.election_timeout_s
+        voters = [leads.peers[member.id] for member in replica.members.other_voters()]
+        answer = [peer for peer in voters if peer.heard_s > since_s and peer.who.id in replica.connected]
+        with_space = sum(peer.room is Room.PLENTY for peer in answer) + replica.members.i_vote
+        if with_space < needed <= len(answer) + replica.members.i_vote:
+            raise Broken("no space", f"leader {host.id} takes payloads, and {with_space} of {needed} voters have space")
 
     def _check_referrals(self, host: Host, ready: Ready) -> None:
         for reply in ready.replies:

@@ -53,7 +53,7 @@ DISKS = (
     Mutation(
         "P50", "full disks", "a leader whose disk is low goes on taking appends",
         "the disk fills up to where votes and cleaning have no room either",
-        (edit(Disks, "why_not", ("if self.room is not Room.PLENTY:", "if False:")),), _FULL, ("no space",),
+        (edit(Disks, "why_not", ("self.room is Room.PLENTY and (", "(")),), _FULL, ("no space",),
     ),
     Mutation(
         "P51", "full disks", "a server whose disk is all but full takes entries",
@@ -71,6 +71,11 @@ DISKS = (
         "it stays behind for good",
         (edit(Replication, "on_answer", ("peer.room = answer.room", "peer.room = max(peer.room, answer.room)")),),
         _FULL, ("no progress",),
+    ),
+    Mutation(
+        "P130", "full disks", "a voter that does not answer counts as one with space",
+        "appends are taken that no majority can accept, and nobody is told why they wait",
+        (edit(Disks, "_short_of_space", ("if lack is Lack.SILENT}", "if False}")),), _FULL, ("no space",),
     ),
     Mutation(
         "P54", "R31", "damage is treated as absence: the log ends before the first damaged entry",
