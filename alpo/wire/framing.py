@@ -21,7 +21,13 @@ HELLO_BYTES_MAX = 64 * 1024
 #: Bytes that a frame may hold beside the largest batch: collected small appends, collected entries, a page.
 GATHERED_BYTES_MAX = 8 << 20
 
+#: What a stream is told to be that begins as HTTP, and as TLS, do.
+HTTP_TOLD, TLS_TOLD = "the other side speaks HTTP", "the other side speaks TLS"
+#: Words of a server's HTTP port to who does not speak HTTP; the port's number follows.
+LOG_PORT_TOLD = "the log's port is"
+
 _HEADER = struct.Struct("<II")
+_HTTP = (b"HTTP", b"GET ", b"HEAD", b"POST", b"PUT ", b"OPTI", b"DELE", b"PATC", b"PRI ", b"CONN")
 
 
 class FrameError(ValueError):
@@ -133,6 +139,11 @@ class FrameReader:
             self._partial += view[at:]
 
     def _oversized(self, length: int) -> Oversized:
+        first = _HEADER.pack(length, 0)[:4]
+        if first in _HTTP:
+            return Oversized(HTTP_TOLD)
+        if 0x14 <= first[0] <= 0x17 and first[1] == 3:
+            return Oversized(TLS_TOLD)
         return Oversized(f"a frame of {length} bytes, where {self.bytes_max} is the most")
 
 

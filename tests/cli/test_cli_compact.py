@@ -88,7 +88,8 @@ def test_a_server_that_does_not_answer(alpo: Alpo, directory: Path) -> None:
     server = LocalCluster.load(directory).get(2)
     assert server.send(signal.SIGSTOP)
     try:
-        assert f"{server.address} does not answer" in alpo.says("compact", "--server", "2", "--timeout", "4", code=1)
+        said = alpo.says("compact", "--server", "2", "--timeout", "4", code=1)
+        assert f"{server.address}: connected, but no hello" in said
         ended = alpo.run("compact", "--all", "--timeout", "4", "--json", code=1)
     finally:
         server.send(signal.SIGCONT)

@@ -25,6 +25,7 @@ from alpo.node.silent import Silent
 from alpo.node.throttle import Pace
 from alpo.secure import TlsBroken
 from alpo.tls import Rights, looks_like_tls
+from alpo.wire.framing import LOG_PORT_TOLD
 
 from .site import Answer, Site, Visit
 
@@ -238,7 +239,8 @@ class HttpServer:
         self._counters.http["other", str(wrong.status)] += 1
         connection.busy = True
         if connection.protocol.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            await connection.send(Answer.text(wrong.status, str(wrong)), last=True)
+            told = f"{wrong}; {LOG_PORT_TOLD} {self._site.log_port}" if wrong.status == 400 else str(wrong)
+            await connection.send(Answer.text(wrong.status, told), last=True)
 
 
 def _host(request: h11.Request) -> str | None:
