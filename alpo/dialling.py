@@ -111,10 +111,28 @@ class Way:
     async def connect(self) -> socket.socket:
         """A connected, non-blocking socket. Raises `Unreachable`."""
         with self._within(Step.NAME, self._name_s):
-            targets = await _targets(self.host, self._port, self.address)
+            targets = await self._resolve()
         with self._within(Step.TCP, self._tcp_s):
             return await _Race(self.address).run(targets)
         raise AssertionError("not reached: the step ends with a socket or an error")
+
+    async def _resolve(self) -> list[Target]:
+        host, port = self.host, self._port
+        try:
+            family = socket.AF_INET6 if ipaddress.ip_address(host).version == 6 else socket.AF_INET
+            return [Target(family, (host, port))]
+        except ValueError:
+            pass
+        try:
+            found = await look_up(host, port)
+        except OSError as error:
+            why = f"the name {host} cannot be resolved: {error.strerror or error}"
+            raise Unreachable(f"{self.address}: {why}") from error
+        except ValueError as error:
+            raise Unreachable(f"{self.address}: no host can have this name ({error})") from error
+        if not found:
+            raise Unreachable(f"{self.address}: the name {host} has no address")
+        return found
 
     @contextmanager
     def answering(self, tls: bool, least_s: float = 0.0) -> Iterator[None]:
@@ -129,23 +147,6 @@ class Way:
 
 
 # -- names --------------------------------------------------------------------------------------------------
-
-
-async def _targets(host: str, port: int, address: str) -> list[Target]:
-    try:
-        family = socket.AF_INET6 if ipaddress.ip_address(host).version == 6 else socket.AF_INET
-        return [Target(family, (host, port))]
-    except ValueError:
-        pass
-    try:
-        found = await look_up(host, port)
-    except OSError as error:
-        raise Unreachable(f"{address}: {error.strerror or error}") from error
-    except ValueError as error:
-        raise Unreachable(f"{address}: no host can have this name ({error})") from error
-    if not found:
-        raise Unreachable(f"{address}: the name {host} has no address")
-    return found
 
 
 class _LookUp:
@@ -258,7 +259,7 @@ async def one_resolved(addresses: Iterable[str]) -> None:
     async with anyio.create_task_group() as tasks:
         async def resolve(address: str) -> None:
             with suppress(Unreachable):
-                await _targets(*parse_address(address), address)
+                await Way(address)._resolve()
                 tasks.cancel_scope.cancel()
 
         for address in addresses:

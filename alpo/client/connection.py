@@ -247,6 +247,8 @@ class Connection:
                 break
         except (OSError, anyio.ClosedResourceError) as error:
             raise self._lost(error) from error
+        if not data and self._frames.begins_as_tls:
+            raise _Strange(self.address, TLS_TOLD, data)
         if not data:
             raise Lost(Unavailable(f"{self.address} closed the connection"))
         self._more = len(data) >= room

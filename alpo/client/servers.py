@@ -98,6 +98,8 @@ class Servers:
         self._cluster = cluster
         self._idle: list[Connection] = []
         self._open: dict[int, Connection] = {}
+        #: Tries under way.
+        self._ways: dict[int, Way] = {}
         #: Seconds for TLS and the hello of addresses where the first bound was too short; the newest few.
         self._answer_s: dict[str, float] = {}
         watch_forks(self)
@@ -110,6 +112,8 @@ class Servers:
     @property
     def reason(self) -> AlpoError | None:
         """The reason why no server would do, the most telling one first; None if nothing is the matter."""
+        if self.reasons.told is None and self._ways:
+            return Unavailable(next(iter(self._ways.values())).late())
         return self.reasons.told
 
     @property
@@ -132,6 +136,7 @@ class Servers:
         own. Raises `Lost`."""
         self._hold_open()
         way = way or Way(address)
+        self._ways[id(way)] = way
         try:
             connection = await self._open_connection(address, self._cluster, timeout_s, way)
         except Lost as lost:
@@ -139,6 +144,8 @@ class Servers:
             if way.step in (Step.TLS, Step.HELLO):
                 self._wait_longer(address)
             raise
+        finally:
+            del self._ways[id(way)]
         if self.closed:
             connection.close()
             self._hold_open()

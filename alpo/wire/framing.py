@@ -77,6 +77,11 @@ class FrameReader:
         """Number of bytes held of an unfinished frame."""
         return len(self._partial)
 
+    @property
+    def begins_as_tls(self) -> bool:
+        """True if what is held is the beginning of a message of TLS: an alert is shorter than a frame's header."""
+        return _is_tls(self._partial)
+
     def feed(self, data: bytes) -> list[bytes | memoryview]:
         """Take received bytes; returns every body that is now complete, in order. A memoryview may point into ``data``.
 
@@ -142,9 +147,14 @@ class FrameReader:
         first = _HEADER.pack(length, 0)[:4]
         if first in _HTTP:
             return Oversized(HTTP_TOLD)
-        if 0x14 <= first[0] <= 0x17 and first[1] == 3:
+        if _is_tls(first):
             return Oversized(TLS_TOLD)
         return Oversized(f"a frame of {length} bytes, where {self.bytes_max} is the most")
+
+
+def _is_tls(first: bytes | bytearray) -> bool:
+    """True if a message of TLS begins so."""
+    return len(first) > 1 and 0x14 <= first[0] <= 0x17 and first[1] == 3
 
 
 def _damaged(body: memoryview) -> Damaged:
