@@ -48,6 +48,16 @@ _STRANGER_S, _STRANGER_BYTES_MAX = 0.5, 16 * 1024
 _GIVE_TLS = "give --ca, --cert and --key, or tls= in Python"
 
 
+#: Beginning of the name by which this process calls itself.
+_library = "alpo-python "
+
+
+def call_ourselves(name: str) -> None:
+    """Have this process call itself so, to which its version is added. For the `alpo` command."""
+    global _library
+    _library = name
+
+
 class Lost(Exception):
     """The end of a connection; ``reason`` is the error for a user."""
 
@@ -113,7 +123,7 @@ class Connection:
 
     async def _greet(self, cluster: bytes) -> int:
         """Exchange hellos. Returns 0, or the older version of the protocol that the server asks for. Raises `Lost`."""
-        self.send_now(encode(ClientHello(self.version, cluster, f"alpo-python {__version__}")))
+        self.send_now(encode(ClientHello(self.version, cluster, f"{_library}{__version__}")))
         bodies: list[bytes | memoryview] = []
         while not bodies:
             try:

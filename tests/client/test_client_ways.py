@@ -268,7 +268,7 @@ async def test_a_late_step_is_named(certs: Path, secure: bool, why: str) -> None
         address = f"{GOOD}:{silent.getsockname()[1]}"
         for bounds in ({"timeout_s": 0.1}, {"way": Way(address, answer_s=0.1)}):
             with pytest.raises(Lost) as caught:
-                await Connection.open(address, trust=trust, **bounds)  # type: ignore[arg-type]
+                await Connection.open(address, trust=trust, **bounds)
             said = str(caught.value)
             assert said.startswith(f"{address}: {why.partition(' within')[0]} within ")
             assert said == f"{address}: {why}" or "timeout_s" in bounds
