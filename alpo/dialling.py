@@ -155,7 +155,7 @@ class _LookUp:
     def __init__(self, host: str, port: int) -> None:
         self.host, self.port = host, port
         self.found: list[Target] | OSError | ValueError | None = None
-        #: Until when what was found stands, by the monotonic clock.
+        #: End of the time for which what was found stands, by the monotonic clock.
         self.stands_until_s = math.inf
         self.waiting: dict[anyio.Event, Callable[[], object]] = {}
 

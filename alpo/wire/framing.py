@@ -21,7 +21,7 @@ HELLO_BYTES_MAX = 64 * 1024
 #: Bytes that a frame may hold beside the largest batch: collected small appends, collected entries, a page.
 GATHERED_BYTES_MAX = 8 << 20
 
-#: What a stream is told to be that begins as HTTP, and as TLS, do.
+#: Words for a stream that begins as HTTP does, and as TLS does.
 HTTP_TOLD, TLS_TOLD = "the other side speaks HTTP", "the other side speaks TLS"
 #: Words of a server's HTTP port to who does not speak HTTP; the port's number follows.
 LOG_PORT_TOLD = "the log's port is"
