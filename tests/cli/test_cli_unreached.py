@@ -50,18 +50,17 @@ class Place(NamedTuple):
 
 def _speaks(data: bytes, sock: socket.socket) -> None:
     """Answer each connection with these bytes, until the socket is shut; b"": nothing at all."""
-    kept: list[socket.socket] = []
-    while True:
-        try:
-            taken, _ = sock.accept()
-        except OSError:
-            return
-        kept.append(taken)
-        if data:
-            with contextlib.suppress(OSError):  # a client that has gone
-                taken.recv(1000)
-                taken.sendall(data)
-                taken.shutdown(socket.SHUT_WR)
+    with contextlib.ExitStack() as kept:
+        while True:
+            try:
+                taken = kept.enter_context(sock.accept()[0])
+            except OSError:
+                return
+            if data:
+                with contextlib.suppress(OSError):  # a client that has gone
+                    taken.recv(1000)
+                    taken.sendall(data)
+                    taken.shutdown(socket.SHUT_WR)
 
 
 @pytest.fixture(scope="module")
@@ -82,8 +81,9 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Place
     told = {"another version": encode_problem(Code.INVALID, "this server speaks version 99"), "silence": b"",
             "a plain server": b"HTTP/1.1 400 Bad Request\r\n\r\n"}
     socks = {name: socket.create_server(("127.0.0.1", 0)) for name in told}
-    for name, sock in socks.items():
-        threading.Thread(target=_speaks, args=(told[name], sock), daemon=True).start()
+    threads = [threading.Thread(target=_speaks, args=(told[name], sock)) for name, sock in socks.items()]
+    for thread in threads:
+        thread.start()
     at_sock = {name: f"127.0.0.1:{sock.getsockname()[1]}" for name, sock in socks.items()}
     right, ca = words(certs / "ca.pem", client), certs / "ca.pem"
     port = int(servers.rpartition(":")[2])
@@ -101,6 +101,9 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Place
     }
     for sock in socks.values():
         sock.shutdown(socket.SHUT_RDWR)
+    for thread in threads:
+        thread.join()
+    for sock in socks.values():
         sock.close()
     LocalCluster.load(home).stop()
 
