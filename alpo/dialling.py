@@ -312,9 +312,12 @@ class _Race:
                 self._begin(target)
                 await self._wait([target], STAGGER_S)
             if await self._wait(targets, again_s - anyio.current_time()):
-                return
+                if all(target in self._failures for target in targets):
+                    return
+                await anyio.lowlevel.checkpoint()  # cancelled: the tries were sooner to hear of it
 
     def _begin(self, target: Target) -> None:
+        self._failures.pop(target, None)
         scopes = self._scopes.setdefault(target, [])
         if len(scopes) >= TRIES_MAX:
             scopes[0].cancel()
@@ -323,7 +326,7 @@ class _Race:
         self._tasks.start_soon(self._try, target, scope)
 
     async def _wait(self, targets: list[Target], seconds: float) -> bool:
-        """Wait until all tries of ``targets`` have failed; False if they have not after ``seconds``."""
+        """Wait until all tries of ``targets`` have ended; False if they have not after ``seconds``."""
         with anyio.move_on_after(seconds):
             while any(self._scopes[target] for target in targets):
                 self._ended = anyio.Event()

@@ -94,7 +94,7 @@ def test_a_server_that_does_not_answer(alpo: Alpo, directory: Path) -> None:
     finally:
         server.send(signal.SIGCONT)
     assert [json.loads(line)["server"] for line in ended.stdout.splitlines()] == [1, 3]
-    assert f"server 2: {server.address} does not answer".encode() in ended.stderr and b"1 of 3 servers" in ended.stderr
+    assert f"{server.address}: connected, but no hello".encode() in ended.stderr and b"1 of 3 servers" in ended.stderr
 
 
 @pytest.mark.parametrize(("words", "said"), [
