@@ -27,7 +27,7 @@ from alpo.core.config import ReplicaConfig
 from alpo.core.ready import Alarm, StoreLost
 from alpo.errors import TlsError
 from alpo.node.event_log import LEVELS, is_console, set_up_logs
-from alpo.node.limits import LIVE_LIMITS, DiskCare, Limits
+from alpo.node.limits import LIVE_LIMITS, DiskCare, Limits, fitted
 from alpo.node.listener import ListenError, open_listener
 from alpo.node.node import CannotReload, Fresh, Node
 from alpo.node.retention import Retention
@@ -328,8 +328,18 @@ def disk_care(config: Config) -> DiskCare:
 
 
 def limits_of(config: Config) -> Limits:
-    """The node's bounds."""
-    return Limits(**{name: getattr(config.limits, name) for name in LIVE_LIMITS})
+    """The node's bounds, lowered to what the limit of open files allows; a warning says so."""
+    wanted = Limits(**{name: getattr(config.limits, name) for name in LIVE_LIMITS})
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if files == resource.RLIM_INFINITY:
+        return wanted
+    limits = fitted(wanted, files, max(len(config.configured) - 1, 0))
+    if limits is not wanted:
+        log.warning(
+            "few_files", files=files, clients=limits.client_connections_max, silent=limits.silent_connections_max,
+            operators=limits.operator_connections_max, visitors=limits.visitor_connections_max,
+        )
+    return limits
 
 
 def security_of(config: Config) -> Security:

@@ -13,28 +13,49 @@ a hop through another task, which at one append outstanding is what the client a
 
 from __future__ import annotations
 
-import errno
-import ipaddress
-import os
+import math
+import re
 import socket
 import ssl
 from collections.abc import Callable
+from contextlib import suppress
 
 import anyio
 
 from alpo._version import __version__
-from alpo.addresses import parse_address
 from alpo.core.requests import Code
 from alpo.core.settings import BATCH_BYTES_MOST
+from alpo.dialling import Unreachable, Way
 from alpo.errors import AlpoError, Overloaded, ProtocolError, Refused, Unavailable
 from alpo.secure import SecureSocket, Trust
 from alpo.tls import Rights
 from alpo.wire.codec import WireError, decode_hello, decode_server, encode, version_told
-from alpo.wire.framing import HELLO_BYTES_MAX, FrameError, FrameReader, frame_bytes_max
+from alpo.wire.framing import (
+    HELLO_BYTES_MAX,
+    HTTP_TOLD,
+    LOG_PORT_TOLD,
+    TLS_TOLD,
+    FrameError,
+    FrameReader,
+    frame_bytes_max,
+)
 from alpo.wire.requests import OLDEST_VERSION, VERSION, ClientHello, ClientRequest, Problem, ServerHello, ServerReply
 
 #: Bytes to receive at once: after a receive that was full, and otherwise. The allocator maps new memory for the larger.
 RECEIVE_BYTES, FIRST_BYTES = 256 * 1024, 64 * 1024
+#: Longest time, and most bytes, to hear what a port says that is not a log's.
+_STRANGER_S, _STRANGER_BYTES_MAX = 0.5, 16 * 1024
+_GIVE_TLS = "give --ca, --cert and --key, or tls= in Python"
+
+
+#: Beginning of the name by which this process calls itself.
+_library = "alpo-python "
+
+
+def call_ourselves(name: str) -> None:
+    """Have this process call itself so, to which its version is added. For the `alpo` command."""
+    global _library
+    _library = name
 
 
 class Lost(Exception):
@@ -43,6 +64,14 @@ class Lost(Exception):
     def __init__(self, reason: AlpoError) -> None:
         super().__init__(str(reason))
         self.reason = reason
+
+
+class _Strange(Lost):
+    """The end of a connection over which something else came than ALPO's frames; ``data``: the last that came."""
+
+    def __init__(self, address: str, what: str, data: bytes) -> None:
+        super().__init__(ProtocolError(f"{address}: {what}"))
+        self.what, self.data = what, data
 
 
 class Connection:
@@ -67,24 +96,26 @@ class Connection:
 
     @staticmethod
     async def open(
-        address: str, cluster: bytes = b"", timeout_s: float = 1.0, trust: Trust | None = None
+        address: str, cluster: bytes = b"", timeout_s: float = math.inf, way: Way | None = None,
+        trust: Trust | None = None,
     ) -> Connection:
-        """Dial and exchange hellos. ``cluster``: the only cluster id accepted (b"": any); ``trust``: for TLS. Raises
-        `Lost`."""
+        """Dial and exchange hellos. ``cluster``: the only cluster id accepted (b"": any); ``way``: bounds of the steps,
+        and how far it has come; ``trust``: for TLS. Raises `Lost`."""
         connection: Connection | None = None
+        way = way or Way(address)
         try:
             with anyio.fail_after(timeout_s):
-                connection = await _connection(address, VERSION, trust)
-                older = await connection._greet(cluster)
+                connection, older = await _greeted(way, VERSION, cluster, trust)
                 if older:
                     connection.close()
-                    connection = await _connection(address, older, trust)
-                    await connection._greet(cluster)
+                    connection, _ = await _greeted(way, older, cluster, trust)
         except BaseException as error:
             if connection is not None:
                 connection.close()
             if isinstance(error, TimeoutError):
-                raise Lost(Unavailable(f"{address} does not answer")) from error
+                raise Lost(Unavailable(way.late())) from error
+            if isinstance(error, Unreachable):
+                raise Lost(Unavailable(str(error))) from error
             if isinstance(error, OSError):
                 raise Lost(Unavailable(f"{address}: {error.strerror or error}")) from error
             raise
@@ -92,10 +123,13 @@ class Connection:
 
     async def _greet(self, cluster: bytes) -> int:
         """Exchange hellos. Returns 0, or the older version of the protocol that the server asks for. Raises `Lost`."""
-        self.send_now(encode(ClientHello(self.version, cluster, f"alpo-python {__version__}")))
+        self.send_now(encode(ClientHello(self.version, cluster, f"{_library}{__version__}")))
         bodies: list[bytes | memoryview] = []
         while not bodies:
-            bodies = await self._receive_bodies()
+            try:
+                bodies = await self._receive_bodies()
+            except _Strange as strange:
+                raise await self._judge_stranger(strange) from strange
         try:
             hello = decode_hello(bodies[0])
         except WireError as error:
@@ -188,6 +222,25 @@ class Connection:
                 if message[0] == number:
                     return message
 
+    async def _judge_stranger(self, strange: _Strange) -> Lost:
+        """The end of a connection to a port that speaks something else, in words that say what."""
+        data = strange.data
+        if strange.what == HTTP_TOLD:
+            with suppress(OSError, anyio.ClosedResourceError), anyio.move_on_after(_STRANGER_S):
+                while len(data) < _STRANGER_BYTES_MAX:
+                    await anyio.wait_readable(self._sock)
+                    with suppress(BlockingIOError):
+                        more = self._sock.recv(FIRST_BYTES)
+                        if not more:
+                            break
+                        data += more
+            port = re.search(LOG_PORT_TOLD.encode() + rb" (\d{1,5})", data)
+            where = f"{LOG_PORT_TOLD} {port[1].decode()}" if port else f"{LOG_PORT_TOLD} the one of alpod's --listen"
+            return Lost(ProtocolError(f"{self.address}: an HTTP port answers there; {where}"))
+        if strange.what == TLS_TOLD and self._rights is None:
+            return Lost(Refused(f"{self.address}: a port with TLS answers there; {_GIVE_TLS}"))
+        return strange
+
     async def _receive_bodies(self) -> list[bytes | memoryview]:
         try:
             while True:
@@ -204,13 +257,15 @@ class Connection:
                 break
         except (OSError, anyio.ClosedResourceError) as error:
             raise self._lost(error) from error
+        if not data and self._frames.begins_as_tls:
+            raise _Strange(self.address, TLS_TOLD, data)
         if not data:
             raise Lost(Unavailable(f"{self.address} closed the connection"))
         self._more = len(data) >= room
         try:
             return self._frames.feed(data)
         except FrameError as error:
-            raise Lost(ProtocolError(f"{self.address}: {error}")) from error
+            raise _Strange(self.address, str(error), data) from error
 
     def close(self) -> None:
         """Close; may be called twice. Every task that waits on the connection gets `Lost`."""
@@ -239,23 +294,29 @@ def _problem(address: str, problem: Problem) -> Lost:
     return Lost(Overloaded(text) if problem.code == Code.OVERLOADED else ProtocolError(text))
 
 
-async def _connection(address: str, version: int, trust: Trust | None) -> Connection:
-    """A connection without hellos, over TLS if ``trust`` is given. Nothing was sent to a server that is none of the
-    cluster's, by its certificate. Raises `Lost`, OSError."""
-    sock = await _dial(address)
-    if trust is None:
-        return Connection(sock, address, version)
+async def _greeted(way: Way, version: int, cluster: bytes, trust: Trust | None) -> tuple[Connection, int]:
+    """A connection on which the hellos were exchanged, over TLS if ``trust`` is given; and 0, or the older version that
+    the server asks for. Nothing was sent to a server that is none of the cluster's, by its certificate. Raises `Lost`,
+    OSError."""
+    sock = await way.connect()
     try:
-        contexts = trust.contexts()
-        sock = secure = contexts.wrap(sock, server_side=False, host=parse_address(address)[0])
-        await _shake_hands(secure)
-        rights = contexts.rights(secure)
-        if not rights.peers:
-            raise Lost(ProtocolError(f"{address}: {rights} is not the certificate of a server of {contexts.tls.name}"))
+        with way.answering(trust is not None):
+            rights: Rights | None = None
+            if trust is not None:
+                contexts = trust.contexts()
+                sock = secure = contexts.wrap(sock, server_side=False, host=way.host)
+                await _shake_hands(secure)
+                rights = contexts.rights(secure)
+                if not rights.peers:
+                    why = f"{rights} is not the certificate of a server of {contexts.tls.name}"
+                    raise Lost(ProtocolError(f"{way.address}: {why}"))
+                way.greet()
+            connection = Connection(sock, way.address, version, rights)
+            return connection, await connection._greet(cluster)
     except BaseException:
         sock.close()
         raise
-    return Connection(sock, address, version, rights)
+    raise AssertionError("not reached: the step ends with a connection or an error")
 
 
 async def _shake_hands(sock: SecureSocket) -> None:
@@ -266,42 +327,3 @@ async def _shake_hands(sock: SecureSocket) -> None:
             await anyio.wait_readable(sock)
         except ssl.SSLWantWriteError:
             await anyio.wait_writable(sock)
-
-
-async def _dial(address: str) -> socket.socket:
-    """A connected, non-blocking socket. Raises OSError."""
-    host, port = parse_address(address)
-    try:
-        family = socket.AF_INET6 if ipaddress.ip_address(host).version == 6 else socket.AF_INET
-        targets: list[tuple[socket.AddressFamily, tuple[object, ...]]] = [(family, (host, port))]
-    except ValueError:
-        try:
-            found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        except ValueError as error:
-            raise OSError(f"no host can have this name ({error})") from error
-        targets = [(info[0], info[4]) for info in found]
-    failure: OSError = OSError(f"no address for {host}")
-    for family, target in targets:
-        sock = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            sock.setblocking(False)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            await _connect(sock, target)
-        except OSError as error:
-            sock.close()
-            failure = error
-        except BaseException:
-            sock.close()
-            raise
-        else:
-            return sock
-    raise failure
-
-
-async def _connect(sock: socket.socket, target: tuple[object, ...]) -> None:
-    code = sock.connect_ex(target)
-    if code in (errno.EINPROGRESS, errno.EWOULDBLOCK):
-        await anyio.wait_writable(sock)
-        code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-    if code:
-        raise OSError(code, os.strerror(code).lower())

@@ -83,10 +83,17 @@ class Log(AsyncOnly, Reading):
         self._servers.require_open()
         if self._tasks is not None:
             raise RuntimeError("a Log is entered once")
-        if not self._appender.started:
-            self._tasks = anyio.create_task_group()
-            await self._tasks.__aenter__()
-        await self._begin()
+        if self._appender.started:
+            await self._begin()
+            return self
+        self._tasks = anyio.create_task_group()
+        await self._tasks.__aenter__()
+        try:
+            await self._begin()
+        except BaseException as error:
+            # Left in the order in which they were entered: an outer scope, the one that cancels, is left after this.
+            await self._tasks.__aexit__(type(error), error, error.__traceback__)
+            raise
         return self
 
     async def _begin(self) -> None:

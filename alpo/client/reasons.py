@@ -161,6 +161,10 @@ class Reasons:
         own = self._known.get(address)
         self._known = {address: own} if own is not None and own.rank is _Rank.ANSWER else {}
 
+    def knows(self, address: str) -> bool:
+        """True if there is a reason for ``address``."""
+        return address in self._known
+
     def over(self) -> None:
         """Note that a server has done what it was asked: all reasons are over."""
         self._known.clear()

@@ -6,11 +6,13 @@ Laws:
 * The cluster is pinned by the first server that names one: a server of another cluster is never used again.
 * A server counts as the leader only if it said so of itself, in a hello of this moment.
 * All tries are bounded in time, and in number by a pause that grows while nobody leads.
+* A server that is slow to reach delays no other: the others are asked again every second, while its own try goes on.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 import os
 import random
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -19,6 +21,7 @@ from typing import TypeAlias
 import anyio
 
 from alpo.addresses import SERVER_DEFAULT, parse_address, parse_servers
+from alpo.dialling import Step, Way
 from alpo.errors import AlpoError, Closed, Unavailable
 from alpo.secure import Trust
 from alpo.tls import Tls, tls_given
@@ -29,7 +32,10 @@ from .connection import Connection, Lost
 from .reasons import Reasons
 from .tasks import FORKED_WHY, watch_forks
 
-DIAL_S = 1.0
+#: Seconds until servers are asked again of which none will do; a try that takes longer goes on meanwhile.
+ROUND_S = 1.0
+#: Longest time for a TCP connection. For TLS and the hello: at first, doubled for an address where that was too short.
+TCP_S, ANSWER_FIRST_S, ANSWER_MAX_S = 10.0, 1.0, 8.0
 #: Seconds that the likeliest server has to answer before the others are asked.
 HEAD_START_S = 0.03
 #: The pause between rounds of asking who leads: short while an election may be under way, longer after.
@@ -39,8 +45,8 @@ IDLE_MAX = 4
 CANDIDATES_MAX = 64
 _CLOSED = "this Log is closed"
 
-#: The type of `Connection.open`: (address, cluster, seconds) -> a connection. Raises `Lost`.
-Open: TypeAlias = Callable[[str, bytes, float], Awaitable[Connection]]
+#: The type of `Connection.open`: (address, cluster, seconds, way) -> a connection. Raises `Lost`.
+Open: TypeAlias = Callable[[str, bytes, float, Way], Awaitable[Connection]]
 
 
 def given_servers(servers: str | Sequence[str] | None) -> tuple[str, ...]:
@@ -92,6 +98,10 @@ class Servers:
         self._cluster = cluster
         self._idle: list[Connection] = []
         self._open: dict[int, Connection] = {}
+        #: Tries under way.
+        self._ways: dict[int, Way] = {}
+        #: Seconds for TLS and the hello of addresses where the first bound was too short; the newest few.
+        self._answer_s: dict[str, float] = {}
         watch_forks(self)
 
     @property
@@ -102,6 +112,8 @@ class Servers:
     @property
     def reason(self) -> AlpoError | None:
         """The reason why no server would do, the most telling one first; None if nothing is the matter."""
+        if self.reasons.told is None and self._ways:
+            return Unavailable(next(iter(self._ways.values())).late())
         return self.reasons.told
 
     @property
@@ -115,20 +127,37 @@ class Servers:
         hint = [self.hint] if self.hint is not None and _valid(self.hint) else []
         return list(dict.fromkeys([*hint, *self._configured, *self.members.values()]))[:CANDIDATES_MAX]
 
-    async def dial(self, address: str, timeout_s: float = DIAL_S) -> Connection:
-        """A new connection to one server; what its hello tells is noted. Raises `Lost`."""
+    def way(self, address: str) -> Way:
+        """A way to this address, with bounds that grow where they were too short."""
+        return Way(address, tcp_s=TCP_S, answer_s=self._answer_s.get(address, ANSWER_FIRST_S))
+
+    async def dial(self, address: str, timeout_s: float = math.inf, way: Way | None = None) -> Connection:
+        """A new connection to one server; what its hello tells is noted. ``way``: None for one without bounds of its
+        own. Raises `Lost`."""
         self._hold_open()
+        way = way or Way(address)
+        self._ways[id(way)] = way
         try:
-            connection = await self._open_connection(address, self._cluster, timeout_s)
+            connection = await self._open_connection(address, self._cluster, timeout_s, way)
         except Lost as lost:
             self.reasons.lost(address, lost.reason)
+            if way.step in (Step.TLS, Step.HELLO):
+                self._wait_longer(address)
             raise
+        finally:
+            del self._ways[id(way)]
         if self.closed:
             connection.close()
             self._hold_open()
         self._learn(connection.hello)
         self._open[id(connection)] = connection
         return connection
+
+    def _wait_longer(self, address: str) -> None:
+        answer_s = min(2 * self._answer_s.pop(address, ANSWER_FIRST_S), ANSWER_MAX_S)
+        self._answer_s[address] = answer_s
+        if len(self._answer_s) > CANDIDATES_MAX:
+            del self._answer_s[next(iter(self._answer_s))]
 
     def _learn(self, hello: ServerHello) -> None:
         if hello.cluster and not self._cluster:
@@ -191,56 +220,71 @@ class Servers:
         idle = None if fresh else self._take_idle(lambda c: c.leads)
         if idle is not None:
             return idle
-        began_s = anyio.current_time()
-        pause_s = PAUSE_FIRST_S
-        while True:
+        found = await self._seek_leader(forever=True)
+        if found is None:
             self._hold_open()
-            found = await self.find_leader()
-            if found is not None:
-                return found
-            await anyio.sleep(pause_s * self.rng.uniform(0.75, 1.25))
-            outage = anyio.current_time() - began_s > ELECTION_S
-            pause_s = min(pause_s * 2, PAUSE_MAX_S if outage else PAUSE_ELECTION_S)
+            raise AssertionError("not reached: the search ends with a leader, or once closed")
+        return found
 
     async def find_leader(self) -> Connection | None:
         """Ask every server once, the likeliest leader with a head start; a connection to the one that leads, or None.
         """
-        round_ = _Round(
+        return await self._seek_leader(forever=False)
+
+    async def _seek_leader(self, forever: bool) -> Connection | None:
+        search = _Search(
             self, lambda c: c.leads, lambda c: c.hello.leader, "knows no leader", "takes server {} for the leader"
         )
-        found = await round_.run(self.candidates, self.hint)
+
+        def again() -> bool:
+            self.reasons.counted(len(search.answering & self.members.keys()), len(self.members))
+            return forever
+
+        found = await search.run(lambda: self.candidates, lambda: self.hint, again)
         if found is not None:
             self.hint = found.address
-        else:
-            self.reasons.counted(len(round_.answering & self.members.keys()), len(self.members))
         return found
 
     async def any(self, server: int | None, avoid: str | None = None) -> Connection:
         """A connection to server ``server``, or to the first that answers (None), at address ``avoid`` last. Raises
-        `Lost`; `NoSuchServer` for a server that is no member."""
+        `Lost` once all have failed; `NoSuchServer` for a server that is no member."""
         idle = self._take_idle(lambda c: c.hello.id == server if server is not None else c.address != avoid)
         if idle is not None:
             return idle
         if server is not None:
             return await self._server(server)
-        others = [address for address in self.candidates if address != avoid]
-        found = await _Round(self, lambda c: True).run(others, next(iter(others), None))
-        if found is None and avoid is not None:
-            return await self.dial(avoid)
+        search = _Search(self, lambda c: True)
+        avoided = [avoid]
+
+        def addresses() -> list[str]:
+            return [address for address in self.candidates if address not in avoided]
+
+        def again() -> bool:
+            return (avoided.pop() if avoided else None) is not None or search.under_way
+
+        found = await search.run(addresses, lambda: next(iter(addresses()), None), again)
         if found is None:
+            self._hold_open()
             raise Lost(self.reason or Unavailable("no server answers"))
         return found
 
     async def _server(self, id: int) -> Connection:
         """A connection to this server, at the address where it was last or where others say that it is. Raises `Lost`.
         """
-        there = self.members.get(id)
-        addresses = dict.fromkeys([there, *self.candidates] if there is not None else self.candidates)
-        round_ = _Round(self, lambda c: c.hello.id == id, lambda c: id, f"knows no server {id}")
-        found = await round_.run(addresses, there)
+        search = _Search(self, lambda c: c.hello.id == id, lambda c: id, f"knows no server {id}")
+
+        def addresses() -> list[str]:
+            there = self.members.get(id)
+            return list(dict.fromkeys([*([there] if there is not None else []), *self.candidates]))
+
+        def unknown() -> bool:
+            return bool(self.members) and id not in self.members and not search.referred
+
+        found = await search.run(addresses, lambda: self.members.get(id), lambda: search.under_way and not unknown())
         if found is not None:
             return found
-        if self.members and there is None and not round_.referred:
+        self._hold_open()
+        if unknown():
             raise NoSuchServer(id)
         raise Lost(self.reason or Unavailable(f"server {id} does not answer"))
 
@@ -251,8 +295,11 @@ class Servers:
         return None
 
 
-class _Round:
-    """One round of asking every server: ends with the first that will do; the others say whom else to ask.
+class _Search:
+    """A search among all servers: ends with the first that will do; the others say whom else to ask.
+
+    All are asked in rounds. A round waits `ROUND_S` at most: a server whose try takes longer is not asked again
+    meanwhile, and no other waits for it.
 
     ``refers_to``: the id of the server that one which will not do names instead. That one's reason is then ``refers``,
     or ``otherwise`` if it names none.
@@ -270,20 +317,27 @@ class _Round:
         self._found: Connection | None = None
         #: True once some server told where the server is that was looked for.
         self.referred = False
-        #: Ids of the servers that answer and will not do.
+        #: Ids of the servers that answered in this round and will not do.
         self.answering: set[int] = set()
+        #: Tries under way, of this round and of earlier ones.
+        self._ways: dict[str, Way] = {}
         self._asked: list[str] = []
-        self._hurry = anyio.Event()
+        self._hurry, self._ended = anyio.Event(), anyio.Event()
 
-    async def run(self, addresses: Iterable[str], likeliest: str | None) -> Connection | None:
-        """Ask the servers at these addresses, the likeliest with a head start; a connection to one that will do, or
-        None. Called once."""
-        if likeliest is None:
-            self._hurry.set()
+    @property
+    def under_way(self) -> bool:
+        """True while a try goes on that may yet succeed."""
+        return bool(self._ways)
+
+    async def run(
+        self, addresses: Callable[[], Iterable[str]], likeliest: Callable[[], str | None], again: Callable[[], bool]
+    ) -> Connection | None:
+        """Ask the servers at these addresses, the likeliest with a head start, in rounds as long as ``again()`` says so
+        after one; a connection to one that will do, or None, also once closed. Called once."""
         try:
             async with anyio.create_task_group() as self._tasks:
-                for address in addresses:
-                    self._ask(address, wait=address != likeliest)
+                await self._rounds(addresses, likeliest, again)
+                self._tasks.cancel_scope.cancel()
         except BaseException:
             if self._found is not None:
                 self._servers.drop(self._found)
@@ -292,26 +346,68 @@ class _Round:
             self._servers.reasons.found(self._found.address)
         return self._found
 
+    async def _rounds(
+        self, addresses: Callable[[], Iterable[str]], likeliest: Callable[[], str | None], again: Callable[[], bool]
+    ) -> None:
+        began_s, pause_s = anyio.current_time(), PAUSE_FIRST_S
+        while not self._servers.closed:
+            first, self._hurry = likeliest(), anyio.Event()
+            if first is None or first in self._ways:
+                self._hurry.set()
+            self._asked, self.answering, self.referred = [], set(), False
+            for address in addresses():
+                if address not in self._ways:
+                    self._ask(address, wait=address != first)
+            with anyio.move_on_after(ROUND_S):
+                while any(address in self._ways for address in self._asked):
+                    self._ended = anyio.Event()
+                    await self._ended.wait()
+            for way in self._ways.values():
+                self._note_slow(way)
+            if not again():
+                return
+            await anyio.sleep(pause_s * self._servers.rng.uniform(0.75, 1.25))
+            outage = anyio.current_time() - began_s > ELECTION_S
+            pause_s = min(pause_s * 2, PAUSE_MAX_S if outage else PAUSE_ELECTION_S)
+
+    def _note_slow(self, way: Way) -> None:
+        """Note at which step a try is that is still under way."""
+        if way.begun:
+            self._servers.reasons.lost(way.address, Unavailable(way.late()))
+
     def _ask(self, address: str, wait: bool) -> None:
         self._asked.append(address)
-        self._tasks.start_soon(self._probe, address, wait)
+        self._ways[address] = self._servers.way(address)
+        self._tasks.start_soon(self._probe, address, self._ways[address], wait)
 
-    async def _probe(self, address: str, wait: bool) -> None:
-        if wait:
-            with anyio.move_on_after(HEAD_START_S):
-                await self._hurry.wait()
+    async def _probe(self, address: str, way: Way, wait: bool) -> None:
         try:
-            connection = await self._servers.dial(address)
+            if wait:
+                with anyio.move_on_after(HEAD_START_S):
+                    await self._hurry.wait()
+            connection = await self._servers.dial(address, way=way)
         except Lost:
             self._hurry.set()
-            return
+        except anyio.get_cancelled_exc_class():
+            if self._found is None and not self._servers.reasons.knows(address):
+                self._note_slow(way)
+            raise
+        else:
+            await self._judge(connection)
+        finally:
+            del self._ways[address]
+            self._ended.set()
+
+    async def _judge(self, connection: Connection) -> None:
         if self._found is None and self._will_do(connection):
             self._found = connection
             self._tasks.cancel_scope.cancel()
             return
         self.answering.add(connection.hello.id)
-        waits = "" if connection.hello.cluster else await _why_it_waits(connection)
-        self._servers.drop(connection)
+        try:
+            waits = "" if connection.hello.cluster else await _why_it_waits(connection)
+        finally:
+            self._servers.drop(connection)
         if self._found is None:
             self._ask_instead(connection)
             if waits:
@@ -327,13 +423,13 @@ class _Round:
         if target is None:
             return
         self.referred = True
-        if target not in self._asked:
+        if target not in self._asked and target not in self._ways:
             self._ask(target, wait=False)
 
 
 async def _why_it_waits(connection: Connection) -> str:
     """Ask a server without a cluster what it waits for; "" if it does not say in time."""
-    with anyio.move_on_after(DIAL_S):
+    with anyio.move_on_after(ANSWER_FIRST_S):
         try:
             answer = await connection.ask(Status)
         except Lost:

@@ -22,6 +22,7 @@ from alpo._version import __version__
 from alpo.addresses import AddressError
 from alpo.core.replica import Replica
 from alpo.core.requests import Code
+from alpo.dialling import Way
 from alpo.secure import why
 from alpo.storage.digest import DamagedAt, Span, read_on
 from alpo.storage.interface import Store, StoreError
@@ -134,16 +135,16 @@ class Inquiry:
         """Connect to server ``id`` of this cluster. ``version``: of the protocol, to try first. Raises `Unusable`."""
         stream: trio.abc.Stream | None = None
         try:
-            with trio.fail_after(ANSWER_S_MAX):
-                stream = await security.dial(id, address)
+            way = Way(address, name_s=ANSWER_S_MAX, tcp_s=ANSWER_S_MAX, answer_s=ANSWER_S_MAX)
+            stream = await security.dial(id, way)
+            made = Inquiry(stream)
+            older = await made._greet(id, cluster, version, way)
+            if older:
+                await trio.aclose_forcefully(stream)
+                stream = await security.dial(id, way)
                 made = Inquiry(stream)
-                older = await made._greet(id, cluster, version)
-                if older:
-                    await trio.aclose_forcefully(stream)
-                    stream = await security.dial(id, address)
-                    made = Inquiry(stream)
-                    await made._greet(id, cluster, older)
-                return made
+                await made._greet(id, cluster, older, way)
+            return made
         except BaseException as error:
             if stream is not None:
                 await trio.aclose_forcefully(stream)
@@ -151,11 +152,12 @@ class Inquiry:
                 raise Unusable(_words(error)) from error
             raise
 
-    async def _greet(self, id: int, cluster: bytes, version: int) -> int:
+    async def _greet(self, id: int, cluster: bytes, version: int, way: Way) -> int:
         """Exchange hellos. Returns 0, or the older protocol version that the server wants: digests are the same in all.
         Raises `Unusable`."""
-        await self._stream.send_all(encode(w.ClientHello(version, cluster, f"{INQUIRER}{__version__}")))
-        hello = decode_hello(await self._body())
+        with way.answering(tls=False):
+            await self._stream.send_all(encode(w.ClientHello(version, cluster, f"{INQUIRER}{__version__}")))
+            hello = decode_hello(await self._body())
         if isinstance(hello, w.Problem):
             if w.OLDEST_VERSION <= version_told(hello.text) < version:
                 return version_told(hello.text)

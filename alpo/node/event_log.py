@@ -40,6 +40,10 @@ EVENTS: dict[str, tuple[str, str]] = {
     "reloaded": ("info", "SIGHUP: `changed` is in force, `needs_restart` is not"),
     "reload_failed": ("error", "SIGHUP: the configuration is wrong (`why`), and the one before stays in force"),
     "unknown_environment": ("warning", "environment variables that begin with ALPOD_ and are no key of alpod's"),
+    "few_files": (
+        "warning", "the limit of open `files` is too low for the bounds on connections, which are lowered: `clients`, "
+        "`silent` ones, `operators`' and other servers', `visitors` of HTTP; raise it (LimitNOFILE, ulimit -n)"
+    ),
     # -- the first start and membership
     "first_start_waits": ("warning", "it takes no part yet: `why`, and of which `member`"),
     "starting": ("info", "all configured servers have answered, and agree"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from alpo.core.settings import BATCH_BYTES_MOST, Settings
 from alpo.storage.scrub import ScrubMark
@@ -26,8 +26,12 @@ class Limits:
     #: Rate of reads in columns while appends come, all together; an entry counts `throttle.ENTRY_BYTES` more; 0: no
     #: bound.
     bulk_read_bytes_per_s: int = 192 << 20
-    #: Connections that have not said hello yet; one more closes the oldest.
+    #: Connections that have not said hello yet, or were turned away; one more closes the oldest.
     silent_connections_max: int = 512
+    #: Clients beyond `client_connections_max` that an operator, or another server, may have.
+    operator_connections_max: int = 16
+    #: Connections to the HTTP port.
+    visitor_connections_max: int = 64
     #: Numbered requests (reads, opens …) of one connection under way; one more is refused with OVERLOADED.
     connection_requests_max: int = 64
     #: Bytes of answers that a client has not read; above it that connection is not read from, and gets no page.
@@ -40,8 +44,8 @@ class Limits:
     poll_s_max: float = 60.0
 
     def take(self, fresh: Limits) -> None:
-        """Copy the configurable bounds from ``fresh``."""
-        for name in LIVE_LIMITS:
+        """Copy the configurable bounds from ``fresh``, and those that follow from them (`fitted`)."""
+        for name in (*LIVE_LIMITS, "silent_connections_max", "operator_connections_max", "visitor_connections_max"):
             setattr(self, name, getattr(fresh, name))
 
 
@@ -50,6 +54,30 @@ LIVE_LIMITS = (
     "client_connections_max", "hello_timeout_s", "inflight_bytes_max", "connection_inflight_max",
     "catch_up_bytes_per_s", "bulk_read_bytes_per_s",
 )
+
+
+#: Files of a server's own: the store and its readers, logs, listening sockets. For each other member: a connection in
+#: each direction, and one for questions.
+OWN_FILES, MEMBER_FILES = 20, 3
+
+
+def fitted(limits: Limits, files: int, others: int) -> Limits:
+    """Bounds on connections that ``files`` open files suffice for, beside what the server and its ``others`` need: a
+    crowd of clients takes no member's place. The same object if they do already."""
+    room = max(files - OWN_FILES - MEMBER_FILES * max(others, 2), 8)
+    wanted = (
+        limits.client_connections_max + limits.silent_connections_max + limits.operator_connections_max
+        + limits.visitor_connections_max
+    )
+    if wanted <= room:
+        return limits
+    silent = min(limits.silent_connections_max, room // 4)
+    operators = min(limits.operator_connections_max, room // 8)
+    visitors = min(limits.visitor_connections_max, room // 8)
+    return replace(
+        limits, client_connections_max=min(limits.client_connections_max, room - silent - operators - visitors),
+        silent_connections_max=silent, operator_connections_max=operators, visitor_connections_max=visitors,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,9 @@ Laws:
 
 * A connection that breaks a rule is told so if possible, and closed; nothing else is affected.
 * With TLS, the hello's time includes the handshake. A server's hello is heard only if its certificate is that server's.
-* The number of clients is bounded; of connections without a hello, the oldest of the host with the most is closed for a
-  new one.
+* The number of clients is bounded; of connections without a hello, or turned away, the oldest of the host with the most
+  is closed for a new one, and when files run out.
+* One host's clients leave a tenth of the places to others. Operators and other servers have a few more places.
 * A listed member is always accepted. Unlisted servers, whose hellos anybody could invent, are few for each id, and few
   in all for unknown ids: the oldest is closed for a new one. So they displace only each other.
 * A peer speaks only for the identity of its hello. Of two connections of one identity the later one stands, even if its
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import errno
 import socket
+from collections import Counter
 
 import structlog
 import trio
@@ -129,6 +131,7 @@ class Listener:
         self._accepts = 0
         self._numbers: dict[Identity, int] = {}  # for each of `Routes.accepted`: number of its accept
         self.clients: dict[ClientConnection, None] = {}
+        self._of_host: Counter[str] = Counter()  # clients
         self._inquiries = 0  # of those, other servers'
         #: Reason for turning a host away, by host; the newest few, for status.
         self.strangers: dict[str, str] = {}
@@ -180,6 +183,7 @@ class Listener:
                             if trio.current_time() >= say_again_s:
                                 log.error("cannot_accept", why=error.strerror)
                                 say_again_s = trio.current_time() + _SAY_AGAIN_S
+                            self._silent.make_room()
                             await trio.sleep(_PAUSE_WHEN_FULL_S)
                         break
                     self._accepts += 1
@@ -297,6 +301,7 @@ class Listener:
         reason = "cluster" if why.startswith("cluster ") else _REASONS.get(code, "invalid")
         self._driver.counters.connections_refused[reason] += 1
         self._note(link, why)
+        self._silent.add(link, self._limits.silent_connections_max)  # while it reads why
         await link.part(encode_problem(code, why), why)
 
     # -- clients ----------------------------------------------------------------------------------------
@@ -304,9 +309,9 @@ class Listener:
     async def _serve_client(
         self, link: Link, hello: w.ClientHello, bodies: list[Body], nursery: trio.Nursery, rights: Rights | None
     ) -> None:
-        cluster = self._replica.cluster
-        if len(self.clients) >= self._limits.client_connections_max:
-            await self._turn_away(link, Code.OVERLOADED, f"{len(self.clients)} clients are connected already")
+        cluster, host = self._replica.cluster, link.remote.rpartition(":")[0]
+        if crowded := self._no_place(hello, rights, host):
+            await self._turn_away(link, Code.OVERLOADED, crowded)
             return
         if hello.cluster and hello.cluster != cluster:
             why = f"cluster {hello.cluster.hex()}: this server belongs to {cluster.hex() or 'none yet'}"
@@ -318,6 +323,7 @@ class Listener:
         link.push(encode(server_hello(self._replica, hello.version, wall_ms())))
         client = ClientConnection(link, self._poller, self._driver, self._services, nursery, hello.version, rights)
         self.clients[client] = None
+        self._of_host[host] += 1
         asks = hello.library.startswith(INQUIRER)
         self._inquiries += asks
         try:
@@ -325,6 +331,23 @@ class Listener:
         finally:
             del self.clients[client]
             self._inquiries -= asks
+            self._of_host[host] -= 1
+            if not self._of_host[host]:
+                del self._of_host[host]
+
+    def _no_place(self, hello: w.ClientHello, rights: Rights | None, host: str) -> str:
+        """The reason why no place is left for this client; "" if there is one. Without TLS an operator is who says so:
+        nobody is kept from anything there."""
+        most = self._limits.client_connections_max
+        if rights is not None:
+            is_ours = "admin" in rights.roles or bool(rights.peers)
+        else:
+            is_ours = hello.library.startswith((w.COMMAND, INQUIRER))
+        if len(self.clients) >= most + is_ours * self._limits.operator_connections_max:
+            return f"{len(self.clients)} clients are connected already"
+        if not is_ours and self._of_host[host] >= most - most // 10:
+            return f"{self._of_host[host]} clients of {host} are connected already: the last places are for other hosts"
+        return ""
 
     # -- peers ------------------------------------------------------------------------------------------
 

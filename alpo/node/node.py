@@ -119,7 +119,7 @@ def _site_for(listening: socket.socket | None, need: str, report: Report) -> Vis
     from .http.server import HttpServer
     from .http.site import Site
 
-    server = HttpServer(Site(report, auth=need), report.security, report.driver.counters)
+    server = HttpServer(Site(report, auth=need), report.security, report.driver.counters, report.limits)
     return functools.partial(server.run, listening)
 
 

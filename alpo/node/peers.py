@@ -22,14 +22,14 @@ Laws:
 from __future__ import annotations
 
 import math
-import socket
 
 import trio
 
-from alpo.addresses import AddressError, parse_address
+from alpo.addresses import AddressError
 from alpo.core.inputs import Connected, Disconnected, PeerAddress, PeerGone
 from alpo.core.members import Identity
 from alpo.core.requests import Code
+from alpo.dialling import Unreachable, Way
 from alpo.wire.codec import ToldProblem, WireError, decode_hello, encode, version_told
 from alpo.wire.framing import FrameError
 from alpo.wire.requests import OLDEST_VERSION, RUNS_VERSION, VERSION, PeerHello, Problem
@@ -42,7 +42,10 @@ from .routes import Ourselves, Route, Routes, converse, listed_incarnation, obje
 from .security import Security, wrong_server
 
 _RETRY_S_MAX = 1.0
-_CONNECT_S_MAX = 1.0
+#: Seconds for a peer's name, which is looked up on meanwhile.
+_NAME_S = 10.0
+#: Seconds for each other step on the way to a peer: at first, and doubled for an address where that was too short.
+_STEP_S_FIRST, _STEP_S_MAX = 1.0, 4.0
 _KEEPALIVE_S = (1, 1)
 #: Election timeouts to stay with another disk than the listed one, if that may be found at another address.
 _STRANGER_TIMEOUTS = 4
@@ -83,6 +86,8 @@ class Peer:
         self.outage: trio.CancelScope | None = None
         #: Reasons reported of the present outage.
         self.told: set[str] = set()
+        #: Seconds for a step on the way to each address.
+        self.step_s: dict[str, float] = {}
         self._turn = 0
         self._kick = trio.Event()
 
@@ -106,8 +111,13 @@ class Peer:
 
     def next_address(self, addresses: list[str]) -> str:
         """The next of ``addresses``, in turn."""
+        self.step_s = {address: self.step_s.get(address, _STEP_S_FIRST) for address in addresses}
         self._turn += 1
         return addresses[self._turn % len(addresses)]
+
+    def wait_longer(self, address: str) -> None:
+        """Give each step on the way to ``address`` more time: what it had was too short."""
+        self.step_s[address] = min(2 * self.step_s.get(address, _STEP_S_FIRST), _STEP_S_MAX)
 
 
 class Peers:
@@ -214,8 +224,10 @@ class Peers:
                     peer.version = older.version
                     peer.stay()
                     continue
-                except (LinkClosed, FrameError, WireError, OSError, trio.TooSlowError, AddressError) as error:
+                except (LinkClosed, FrameError, WireError, OSError, AddressError) as error:
                     self._note_trouble(peer, str(error) or "no answer in time")
+                    if isinstance(error, Unreachable) and error.late:
+                        peer.wait_longer(address)
                     if peer.answered is not None and peer.answered[1] == address and _is_refused(error):
                         peer.refused = True
                         self._tell_if_gone(peer)
@@ -278,15 +290,16 @@ class Peers:
     async def _session(self, peer: Peer, address: str) -> bool:
         """One connection from dialling to its end. True if it was full. Raises what ended it before or during the
         hellos."""
-        with trio.fail_after(_CONNECT_S_MAX):
-            sock = await _connect(address)
+        step_s = peer.step_s.get(address, _STEP_S_FIRST)
+        way = Way(address, name_s=_NAME_S, tcp_s=step_s, answer_s=step_s)
+        sock = await way.connect()
         link = Link(sock, 2 * self._replica.cfg.peer_inflight_bytes_max + FRAME_BYTES_MOST, _KEEPALIVE_S)
         try:
             generation = self._security.generation
-            await self._secure(peer, link, address)
+            await self._secure(peer, link, way)
             target, version = Identity(peer.id, listed_incarnation(self._replica, peer.id)), peer.version
             link.push(encode(our_hello(self._us, self._replica, target, version)))
-            with trio.fail_after(max(_CONNECT_S_MAX, self._us.timers_ms[1] / 1000)):
+            with way.answering(tls=False, least_s=self._us.timers_ms[1] / 1000):
                 first, *rest = await link.receive()
             link.allow_frames(frame_bytes(self._replica.settings))
             hello = self._judge_answer(peer, first, address)
@@ -309,17 +322,16 @@ class Peers:
         finally:
             link.close("done with")
 
-    async def _secure(self, peer: Peer, link: Link, address: str) -> None:
+    async def _secure(self, peer: Peer, link: Link, way: Way) -> None:
         """Begin TLS, if this server dials it, and see that the other side is the peer before anything is sent. Raises
-        `TlsBroken`, `LinkClosed`, trio.TooSlowError."""
+        `TlsBroken`, `LinkClosed`, `Unreachable`."""
         security = self._security
         if not security.dials_tls or security.contexts is None:
             return
-        with trio.fail_after(_CONNECT_S_MAX):
-            host = parse_address(address)[0]
-            rights = await link.secure(security.contexts, security.dialled_turns, host, security.roles)
+        with way.answering(tls=True):
+            rights = await link.secure(security.contexts, security.dialled_turns, way.host, security.roles)
         if peer.id not in rights.peers:
-            raise LinkClosed(wrong_server(address, rights, peer.id))
+            raise LinkClosed(wrong_server(way.address, rights, peer.id))
 
     def _judge_answer(self, peer: Peer, body: Body, address: str) -> PeerHello:
         hello = decode_hello(body)
@@ -402,12 +414,4 @@ def note_timers(driver: Driver, peer: int, hello: PeerHello, us: Ourselves) -> N
 
 def _is_refused(error: BaseException) -> bool:
     """True if the host answered that nobody listens there, at every address that its name stands for."""
-    cause = error.__cause__
-    causes = cause.exceptions if isinstance(cause, BaseExceptionGroup) else (cause,)
-    return all(isinstance(each, ConnectionRefusedError) for each in causes)
-
-
-async def _connect(address: str) -> socket.socket:
-    """Connect a socket. Raises OSError, `AddressError`."""
-    stream = await trio.open_tcp_stream(*parse_address(address))
-    return socket.socket(fileno=stream.socket.detach())
+    return isinstance(error, Unreachable) and error.refused

@@ -6,14 +6,13 @@ A mode is one step of a switch without downtime: ``accept`` takes TLS and plain 
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Mapping
 from typing import Literal, NamedTuple, TypeAlias
 
 import trio
 
-from alpo.addresses import parse_address
 from alpo.core import requests as q
+from alpo.dialling import Way
 from alpo.secure import Contexts, TlsBroken
 from alpo.tls import Rights, Tls
 from alpo.wire import requests as w
@@ -82,23 +81,20 @@ class Security:
     def dials_tls(self) -> bool:
         return self.mode in ("dial", "require")
 
-    async def dial(self, id: int, address: str) -> trio.abc.Stream:
-        """A stream to server ``id``, over TLS if this server dials it. Raises OSError,
-        `alpo.addresses.AddressError`."""
-        host, port = parse_address(address)
-        plain = await trio.open_tcp_stream(host, port)
+    async def dial(self, id: int, way: Way) -> trio.abc.Stream:
+        """A stream to server ``id``, over TLS if this server dials it. Raises OSError."""
+        sock = await way.connect()
         contexts = self.contexts
         if contexts is None or not self.dials_tls:
-            return plain
-        sock = socket.socket(fileno=plain.socket.detach())
+            return trio.SocketStream(trio.socket.from_stdlib_socket(sock))
         try:
-            sock.setblocking(False)
-            sock = secure = contexts.wrap(sock, server_side=False, host=host)
+            sock = secure = contexts.wrap(sock, server_side=False, host=way.host)
             stream = SecureStream(secure)
-            await stream.shake_hands(self.dialled_turns)
+            with way.answering(tls=True):
+                await stream.shake_hands(self.dialled_turns)
             rights = contexts.rights(secure, self.roles)
             if id not in rights.peers:
-                raise TlsBroken(wrong_server(address, rights, id))
+                raise TlsBroken(wrong_server(way.address, rights, id))
         except BaseException:
             sock.close()
             raise

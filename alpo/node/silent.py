@@ -1,5 +1,5 @@
-"""Connections that have not said hello yet, by the host that they come from: a crowd of one host displaces and delays
-itself, not other hosts' connections, members' among them."""
+"""Connections that have not said hello yet, or were turned away and are to read why, by the host that they come from:
+a crowd of one host displaces and delays itself, not other hosts' connections, members' among them."""
 
 from __future__ import annotations
 
@@ -35,11 +35,16 @@ class Silent:
         host.links[link] = None
         self._host_of[link] = name
         if len(self) > most:
-            crowd = max(self._hosts.values(), key=lambda one: len(one.links))
+            self.make_room()
+        return host.turns
+
+    def make_room(self) -> None:
+        """Close the oldest of the host with the most connections, if there is one."""
+        crowd = max(self._hosts.values(), key=lambda one: len(one.links), default=None)
+        if crowd is not None:
             oldest = next(iter(crowd.links))
             self.discard(oldest)
             oldest.close("no hello, and others wait")
-        return host.turns
 
     def discard(self, link: Link) -> None:
         """Forget a connection that has said hello, or has ended; does nothing if it is not kept."""

@@ -251,13 +251,14 @@ class State:
 
     async def keep(self, variable: Variable) -> Variable:
         """Let the lease of a variable begin anew, if it is still the one that was fetched (others may have written it
-        since); its version stays. Raises `Changed`, and as `commit`."""
+        since); its version stays. Returns it as of then: others may have taken it away by now. Raises `Changed`, and as
+        `commit`."""
         need_variable(variable)
         if variable.lease_s is None:
             raise ValueError(f"{variable.name!r} has no lease")
         guard = If(variable.name, created=variable.created)
-        await self._do([guard.plain()], [Keep(variable.name, variable.lease_s).plain()])
-        return await self.fetch(variable.name, local=True)
+        result = await self._do([guard.plain()], [Keep(variable.name, variable.lease_s).plain()])
+        return variable_of(variable.name, result.cell)
 
     async def commit(self, guards: Iterable[If], operations: Iterable[Operation]) -> int:
         """Do all ``operations``, on any number of variables, if all ``guards`` hold, else none; returns their LSN.

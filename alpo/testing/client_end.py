@@ -10,11 +10,15 @@ from typing import cast
 import anyio
 
 from alpo.client.connection import Connection, Lost
+from alpo.dialling import Way
 from alpo.errors import ProtocolError, Unavailable
 from alpo.wire.framing import FrameError
 
 from .server_end import ServerEnd
 from .world import DELAY_US, ClusterWorld, Wire
+
+#: Seconds after which a dial that nobody answers is given up: a new one finds out whether the network is mended.
+DIAL_S = 1.0
 
 
 class ClientEnd(Connection):
@@ -150,11 +154,11 @@ class Dialler:
         self._party = party
         self._count = 0
 
-    async def open(self, address: str, cluster: bytes, timeout_s: float) -> Connection:
+    async def open(self, address: str, cluster: bytes, timeout_s: float, way: Way) -> Connection:
         """Dial a simulated server, as `Connection.open` dials a real one. Raises `Lost`."""
         connection: ClientEnd | None = None
         try:
-            with anyio.fail_after(timeout_s):
+            with anyio.fail_after(min(timeout_s, DIAL_S)):
                 connection = await self._dial(address)
                 await connection._greet(cluster)
         except BaseException as error:

@@ -21,7 +21,13 @@ HELLO_BYTES_MAX = 64 * 1024
 #: Bytes that a frame may hold beside the largest batch: collected small appends, collected entries, a page.
 GATHERED_BYTES_MAX = 8 << 20
 
+#: Words for a stream that begins as HTTP does, and as TLS does.
+HTTP_TOLD, TLS_TOLD = "the other side speaks HTTP", "the other side speaks TLS"
+#: Words of a server's HTTP port to who does not speak HTTP; the port's number follows.
+LOG_PORT_TOLD = "the log's port is"
+
 _HEADER = struct.Struct("<II")
+_HTTP = (b"HTTP", b"GET ", b"HEAD", b"POST", b"PUT ", b"OPTI", b"DELE", b"PATC", b"PRI ", b"CONN")
 
 
 class FrameError(ValueError):
@@ -70,6 +76,11 @@ class FrameReader:
     def pending_bytes(self) -> int:
         """Number of bytes held of an unfinished frame."""
         return len(self._partial)
+
+    @property
+    def begins_as_tls(self) -> bool:
+        """True if what is held is the beginning of a message of TLS: an alert is shorter than a frame's header."""
+        return _is_tls(self._partial)
 
     def feed(self, data: bytes) -> list[bytes | memoryview]:
         """Take received bytes; returns every body that is now complete, in order. A memoryview may point into ``data``.
@@ -133,7 +144,17 @@ class FrameReader:
             self._partial += view[at:]
 
     def _oversized(self, length: int) -> Oversized:
+        first = _HEADER.pack(length, 0)[:4]
+        if first in _HTTP:
+            return Oversized(HTTP_TOLD)
+        if _is_tls(first):
+            return Oversized(TLS_TOLD)
         return Oversized(f"a frame of {length} bytes, where {self.bytes_max} is the most")
+
+
+def _is_tls(first: bytes | bytearray) -> bool:
+    """True if a message of TLS begins so."""
+    return len(first) > 1 and 0x14 <= first[0] <= 0x17 and first[1] == 3
 
 
 def _damaged(body: memoryview) -> Damaged:

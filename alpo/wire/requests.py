@@ -39,8 +39,13 @@ class PeerHello(NamedTuple):
     timers_ms: tuple[int, int, int]
 
 
+#: Beginning of the name by which the `alpo` command calls itself.
+COMMAND = "alpo-command "
+
+
 class ClientHello(NamedTuple):
-    """First frame from a client; ``cluster`` is b"" if any will do."""
+    """First frame from a client; ``cluster`` is b"" if any will do. ``library``: what it is, with its version; a name
+    that begins with `COMMAND` is an operator's."""
 
     version: int
     cluster: bytes

@@ -35,10 +35,14 @@ class Failed(Exception):
 
 
 class Unreached(Failed):
-    """None of the servers named, or of the default ones, answers."""
+    """None of the servers named, or of the default ones, could be used. ``problems``: the reasons, "ADDRESS: why"."""
 
-    def __init__(self, servers: Iterable[str]) -> None:
-        super().__init__(f"none of {', '.join(servers)} could be reached")
+    def __init__(self, servers: Iterable[str], problems: Iterable[str] = ()) -> None:
+        named, told = list(servers), list(dict.fromkeys(problems))
+        whys = {text.removeprefix(f"{address}: ") for text in told for address in named if text.startswith(address)}
+        if len(whys) == 1 and len(told) == len(named):  # the same of all
+            told = list(whys)
+        super().__init__(f"none of {', '.join(named)} could be reached{': ' if told else ''}{'; '.join(told)}")
 
 
 class Unknown(Failed):

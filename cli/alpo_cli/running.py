@@ -26,23 +26,15 @@ Args = TypeVarTuple("Args")
 
 def run(body: Callable[[*Args], Awaitable[Result]], *args: *Args) -> Result:
     """Run ``body`` to its end. Ctrl-C cancels it, and raises KeyboardInterrupt."""
-    import anyio
-
-    return anyio.run(body, *args, backend_options={"loop_factory": _loop})
-
-
-def _loop() -> Any:
     import asyncio
 
-    class Loop(asyncio.SelectorEventLoop):
-        """Event loop that resolves names in threads which its end does not wait for."""
+    import anyio
 
-        async def getaddrinfo(self, *args: Any, **options: Any) -> Any:
-            import socket
+    from alpo.client.connection import call_ourselves
+    from alpo.wire.requests import COMMAND
 
-            return await in_thread(lambda: socket.getaddrinfo(*args, **options))
-
-    return Loop()
+    call_ourselves(COMMAND)  # servers keep some places for operators
+    return anyio.run(body, *args, backend_options={"loop_factory": asyncio.SelectorEventLoop})
 
 
 async def in_thread(work: Callable[[*Args], Result], *args: *Args) -> Result:

@@ -213,4 +213,4 @@ async def test_a_count_ends_it(alpo: Alpo) -> None:
     assert len(alpo.lines("watch", "--count", "2")) == 2
     nobody = Alpo(NOBODY).run("watch", "--count", "1", code=1)
     assert b"No server answers" in nobody.stdout
-    assert nobody.stderr == b"alpo: none of 127.0.0.1:1 could be reached\n"
+    assert nobody.stderr == b"alpo: none of 127.0.0.1:1 could be reached: connection refused\n"

@@ -16,6 +16,7 @@ from probe import until
 from tls_rig import IDS, make_certificates, tls_cluster
 
 import alpo
+from alpo.dialling import Way
 from alpo.node.security import Security, TlsConfig
 from alpo.registry import Admit, Registry
 from alpo.secure import Contexts, TlsBroken
@@ -132,14 +133,14 @@ async def test_servers_ask_each_other_over_tls_too(tmp_path: Path) -> None:
     """As for the comparison of copies, over streams of their own."""
     async with tls_cluster(tmp_path) as running:
         security = Security(TlsConfig("require", running.tls("server-1"), {}))
-        async with await security.dial(2, running.addresses[2]) as stream:
+        async with await security.dial(2, Way(running.addresses[2])) as stream:
             await stream.send_all(encode(w.ClientHello(w.VERSION, b"", "test")))
             assert len(await stream.receive_some(1 << 16)) > 10
         with pytest.raises(TlsBroken, match=r"CN=server-2 \(peer/2\) is not the certificate of server 3"):
-            await security.dial(3, running.addresses[2])
+            await security.dial(3, Way(running.addresses[2]))
         strangers = make_certificates(tmp_path / "strangers")
         with pytest.raises(TlsBroken, match="not trusted here"):
-            await Security(TlsConfig("dial", running.tls("server-1", strangers), {})).dial(2, running.addresses[2])
+            await Security(TlsConfig("dial", running.tls("server-1", strangers), {})).dial(2, Way(running.addresses[2]))
 
 
 @pytest.mark.trio

@@ -18,6 +18,7 @@ from alpo.core.inputs import Space
 from alpo.core.messages import Room
 from alpo.core.requests import Code
 from alpo.node.http import server, site
+from alpo.node.limits import Limits
 from alpo.storage.interface import StoreError
 
 
@@ -98,7 +99,7 @@ async def test_half_requests_are_closed_in_time(monkeypatch: pytest.MonkeyPatch)
 async def test_whoever_has_asked_for_nothing_makes_room() -> None:
     async with rig() as found:
         at = found.visited[0]
-        streams = [await trio.open_tcp_stream(*_split(at)) for _ in range(2 * server.CONNECTIONS_MAX)]
+        streams = [await trio.open_tcp_stream(*_split(at)) for _ in range(2 * Limits().visitor_connections_max)]
         try:
             for stream in streams:
                 await stream.send_all(b"GET / HTTP/1.1\r\n")
@@ -265,7 +266,6 @@ async def test_an_address_that_is_none_ends_nothing(monkeypatch: pytest.MonkeyPa
 @pytest.mark.trio
 async def test_visitors_that_take_no_answer_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "REQUESTS_PER_S", 0)
-    monkeypatch.setattr(server, "CONNECTIONS_MAX", 4)
     one = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
     made: list[server.HttpServer] = []
 
@@ -275,7 +275,7 @@ async def test_visitors_that_take_no_answer_make_room(monkeypatch: pytest.Monkey
             made.append(self)
 
     monkeypatch.setattr(server, "HttpServer", Kept)
-    async with rig() as found, trio.open_nursery() as nursery:
+    async with rig(limits=Limits(visitor_connections_max=4)) as found, trio.open_nursery() as nursery:
         async def unread() -> None:
             stream = await trio.open_tcp_stream(*_split(found.visited[0]))
             try:
@@ -299,8 +299,7 @@ async def test_visitors_that_wait_for_a_store_that_hangs_do_not_keep_their_place
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(server, "ANSWER_S", 0.3)
-    monkeypatch.setattr(server, "CONNECTIONS_MAX", 4)
-    async with rig() as found:
+    async with rig(limits=Limits(visitor_connections_max=4)) as found:
         async def hangs(now_ms: int) -> dict[str, object]:
             await trio.sleep_forever()
             raise AssertionError

@@ -13,7 +13,7 @@ from alpo.core import requests as q
 from alpo.core.members import Identity
 from alpo.core.ranks import Rank
 from alpo.core.requests import Code
-from alpo.node import peers
+from alpo.dialling import Way
 from alpo.node.limits import Limits
 from alpo.wire import requests as w
 from alpo.wire.codec import decode_envelope, encode, encode_envelope
@@ -59,7 +59,8 @@ async def still_serves(address: str) -> None:
         (frame(b"\xc1"), ""),
         (frame(msgpack.packb({"not": "a list"})), ""),
         (frame(b""), ""),
-        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "bytes"),
+        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "the other side speaks HTTP"),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01", "the other side speaks TLS"),
         ((HELLO_BYTES_MAX + 1).to_bytes(4, "little") + b"0000", "the most"),
         (frame(b"x" * 20)[:-1] + b"y", "checksum"),
     ],
@@ -198,14 +199,14 @@ async def test_an_address_where_nobody_answers_harms_nobody(monkeypatch: pytest.
         peer = r.nodes[0].peers.by_id[2]
         await until(lambda: peer.said_address == address)
         tried: list[str] = []  # where it is dialled from now on
-        connect_to = peers._connect
+        connect = Way.connect
 
-        async def watched(where: str) -> socket.socket:
-            if where != r.addresses[0]:  # the other server dials too
-                tried.append(where)
-            return await connect_to(where)
+        async def watched(way: Way) -> socket.socket:
+            if way.address != r.addresses[0]:  # the other server dials too
+                tried.append(way.address)
+            return await connect(way)
 
-        monkeypatch.setattr(peers, "_connect", watched)
+        monkeypatch.setattr(Way, "connect", watched)
 
         def dialled_everywhere() -> bool:
             peer.said_address = address  # said again: a dial that succeeds puts the right one in its place

@@ -31,6 +31,7 @@ from tls_kit import (
 )
 
 from alpo.core import requests as q
+from alpo.dialling import Way
 from alpo.node.limits import Limits
 from alpo.node.link import Link
 from alpo.secure import Contexts, SecureSocket
@@ -271,7 +272,7 @@ async def test_a_server_s_handshake_that_is_cancelled_leaves_no_descriptor(certs
                 other.send(hello[: len(hello) * (number % 4) // 3])
                 async with trio.open_nursery() as nursery:
                     if dials:
-                        nursery.start_soon(security.dial, 2, address_of(listening))
+                        nursery.start_soon(security.dial, 2, Way(address_of(listening)))
                     else:
                         link = Link(ours, 1 << 20)
                         nursery.start_soon(link.secure, security.contexts, security.accepted_turns)

@@ -13,6 +13,7 @@ from alpo.core import requests as q
 from alpo.core.requests import Code
 from alpo.node.client_connection import ClientRequests
 from alpo.node.security import ALLOWED, Security, TlsConfig, missing_role
+from alpo.secure import first_end_s
 from alpo.tls import Rights, Tls
 from alpo.wire import requests as w
 from alpo_cli.certificates import make, server_leaf
@@ -97,3 +98,14 @@ def test_files_that_changed_are_found(tmp_path: Path) -> None:
     make(tmp_path, "prod", [server_leaf("1=localhost")], 1)
     fresh = in_force.fresh()
     assert fresh is not None and in_force.replace(fresh) is False and in_force.fresh() is None
+
+
+def test_of_a_bundle_the_first_certificate_to_end_counts(tmp_path: Path) -> None:
+    """While a CA is replaced, the file holds the old and the new one, in any order."""
+    made = []
+    for stem, days in (("old", 3), ("new", 300)):
+        make(tmp_path / stem, "prod", [server_leaf("1=127.0.0.1")], days)
+        made.append((tmp_path / stem / "server-1.pem").read_bytes())
+    old, new = made
+    assert first_end_s(old) < first_end_s(new)
+    assert first_end_s(old + new) == first_end_s(new + old) == first_end_s(old)

@@ -17,6 +17,7 @@ from tls_kit import leaf, security_of, tls_of
 from alpo.client.connection import Connection, Lost
 from alpo.core.config import ReplicaConfig
 from alpo.core.members import Configured
+from alpo.dialling import Way
 from alpo.node.limits import Limits
 from alpo.node.node import Node
 from alpo.node.secure_stream import SecureStream
@@ -97,7 +98,7 @@ async def test_a_server_that_dials_sends_nothing_to_the_wrong_one(mine: Path, ki
 async def test_a_server_that_asks_sends_nothing_to_the_wrong_one(mine: Path, kind: str) -> None:
     async with listening(WRONG[kind](mine)) as (wrong, heard):
         with pytest.raises(TlsBroken, match="is not the certificate of server 2"):
-            await security_of(mine, 1).dial(2, wrong)
+            await security_of(mine, 1).dial(2, Way(wrong))
         await until(lambda: len(heard) == 1)
         assert heard == [b""]
 
@@ -116,11 +117,11 @@ async def test_a_client_sends_nothing_to_what_is_no_server(mine: Path, kind: str
 async def test_the_right_one_is_heard(mine: Path) -> None:
     """The counterpart: what is listened to here would be seen."""
     async with listening(tls_of(mine, "server-2")) as (right, heard):
-        stream = await security_of(mine, 1).dial(2, right)
+        stream = await security_of(mine, 1).dial(2, Way(right))
         async with stream:
             await stream.send_all(b"hello" * 10_000)
         await until(lambda: heard == [b"hello" * 10_000])
-        plain = await Security().dial(2, right)
+        plain = await Security().dial(2, Way(right))
         assert isinstance(plain, trio.SocketStream)
         await plain.aclose()
 
@@ -136,14 +137,14 @@ async def test_no_handshake_computes_in_the_loop(mine: Path, monkeypatch: pytest
     monkeypatch.setattr(SecureSocket, "handshake", noted)
     async with rig(size=2, security=lambda id: security_of(mine, id)) as servers:
         await servers.leader()
-        await (await security_of(mine, 1).dial(2, servers.addresses[1])).aclose()
+        await (await security_of(mine, 1).dial(2, Way(servers.addresses[1]))).aclose()
     assert threads and threading.get_ident() not in threads
 
 
 @pytest.mark.trio
 async def test_a_question_over_a_closed_stream_ends_in_words(mine: Path) -> None:
     async with listening(tls_of(mine, "server-2")) as (right, _):
-        stream = await security_of(mine, 1).dial(2, right)
+        stream = await security_of(mine, 1).dial(2, Way(right))
         async with trio.open_nursery() as nursery:
             async def listen() -> None:
                 with pytest.raises(trio.ClosedResourceError):

@@ -24,7 +24,7 @@ from alpo.client.connection import Connection, Lost
 from alpo.client.servers import Servers
 from alpo.wire.requests import EventList, ListEvents, RequestRefused
 
-from .status import STATUS_S, members_of
+from .status import members_of
 
 PAGE = 1_000
 #: Pages asked of one server at most: more events than a server keeps.
@@ -83,7 +83,7 @@ async def gather(servers: Servers, since: datetime | None, timeout_s: float) -> 
     if since is not None:
         need_datetime(since=since)
     since_ms = 0 if since is None else int(since.timestamp() * 1000)
-    members = await members_of(servers, min(timeout_s, STATUS_S))
+    members = await members_of(servers, timeout_s)
     accounts = [Account() for _ in members]
     async with anyio.create_task_group() as tasks:
         for (_, address), account in zip(members, accounts, strict=True):
@@ -115,6 +115,7 @@ def merged(accounts: Iterable[Account]) -> list[ServerEvent]:
 async def _ask(servers: Servers, address: str, account: Account, since_ms: int, timeout_s: float) -> None:
     """Fill one server's account."""
     connection: Connection | None = None
+    account.problem = f"{address} does not answer"
     with anyio.move_on_after(timeout_s):
         try:
             connection = await servers.dial(address, timeout_s)

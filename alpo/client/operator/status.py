@@ -13,6 +13,7 @@ import anyio
 
 from alpo.client.connection import Connection, Lost
 from alpo.client.servers import Servers
+from alpo.dialling import Way, one_resolved
 from alpo.wire.requests import Status, StatusAnswer
 
 
@@ -122,14 +123,14 @@ async def status(servers: Servers, timeout_s: float) -> list[MemberStatus]:
     answer at an address given and are no members (they were removed or replaced, or wait to be added) come last.
     """
     servers.require_open()
-    members = await members_of(servers, min(timeout_s, STATUS_S))
+    members = await members_of(servers, timeout_s)
     listed = {address for _, address in members}
     others: list[tuple[int | None, str]] = [(None, address) for address in servers.configured if address not in listed]
     rows: list[dict[str, Any]] = [dict.fromkeys(STATUS_KEYS) for _ in members + others]
     async with anyio.create_task_group() as tasks:
         for (id, address), row in zip(members + others, rows, strict=True):
             row.update(id=id, address=address, reachable=False)
-            tasks.start_soon(_status_of, servers, address, row, min(timeout_s, STATUS_S))
+            tasks.start_soon(_status_of, servers, address, row, timeout_s)
     found, known = rows[: len(members)], {(row["id"], row.get("incarnation")) for row in rows[: len(members)]}
     outside = [row for row in rows[len(members) :] if row["reachable"]]
     found += [row for row in outside if (row["id"], row.get("incarnation")) not in known]
@@ -138,22 +139,30 @@ async def status(servers: Servers, timeout_s: float) -> list[MemberStatus]:
 
 async def members_of(servers: Servers, timeout_s: float) -> list[tuple[int | None, str]]:
     """(id, address) of every member, as one reachable server lists them; if none is reachable, (None, address) of
-    those given."""
-    with anyio.move_on_after(timeout_s):
+    those given. ``timeout_s``: for a name to be resolved; after that `STATUS_S` at most."""
+    with anyio.move_on_after(timeout_s) as whole:
+        await one_resolved(servers.candidates)
+        whole.deadline = min(whole.deadline, anyio.current_time() + STATUS_S)
         with suppress(Lost):
             servers.give_back(await servers.any(None))
     return [*sorted(servers.members.items())] or [(None, address) for address in servers.candidates]
 
 
 async def _status_of(servers: Servers, address: str, row: dict[str, Any], timeout_s: float) -> None:
-    """Fill one server's row."""
+    """Fill one server's row. ``timeout_s``: for the name to be resolved; each later step has `STATUS_S` at most."""
+    step_s = min(timeout_s, STATUS_S)
     connection: Connection | None = None
-    with anyio.move_on_after(timeout_s):
-        try:
-            connection = await servers.dial(address, timeout_s)
-            row.update(await account(connection))
-        except Lost as lost:
-            row["problem"] = str(lost)
+    row["problem"] = f"{address} does not answer"
+    try:
+        way = Way(address, name_s=timeout_s, tcp_s=step_s, answer_s=step_s)
+        connection = await servers.dial(address, way=way)
+        with anyio.move_on_after(step_s):
+            told = await account(connection)
+            row.update(told or {"problem": f"{address} gives no account of itself"})
+            if told:
+                del row["problem"]
+    except Lost as lost:
+        row["problem"] = str(lost)
     if connection is not None:
         servers.drop(connection)
 

@@ -2,7 +2,8 @@
 
 Laws:
 
-* Each is asked once a second, all at the same time; one that does not answer within a second delays no other.
+* Each is asked once a second, all at the same time; one that does not answer within a second delays no other, and is
+  not asked again before it has answered, or could not be reached.
 * Nobody is asked once nobody has looked for a while, and the connections are closed then.
 * A member that does not answer keeps its last account, with its age.
 """
@@ -30,6 +31,7 @@ class _Other:
         self.answered_s = -math.inf
         self.problem = "not asked yet"
         self.inquiry: Inquiry | None = None
+        self.is_asked = False
 
 
 class Others:
@@ -41,25 +43,31 @@ class Others:
         self._looked_s = self._asked_s = -math.inf
         self._wanted = trio.Event()
         self._asked = trio.Condition()
+        self._answered = trio.lowlevel.ParkingLot()
 
     async def run(self) -> None:
         """Ask while somebody looks, until cancelled."""
         try:
             while True:
                 await self._wanted.wait()
-                while trio.current_time() - self._looked_s < LOOKED_S:
-                    began_s = trio.current_time()
-                    await self._round()
-                    async with self._asked:
-                        self._asked_s = trio.current_time()
-                        self._asked.notify_all()
-                    await trio.sleep_until(began_s + ROUND_S)
+                async with trio.open_nursery() as nursery:
+                    await self._ask_while_looked_at(nursery)
+                    nursery.cancel_scope.cancel()
                 self._wanted = trio.Event()
                 self._asked_s = -math.inf
                 await self._hang_up()
         finally:
             with trio.CancelScope(shield=True):
                 await self._hang_up()
+
+    async def _ask_while_looked_at(self, nursery: trio.Nursery) -> None:
+        while trio.current_time() - self._looked_s < LOOKED_S:
+            began_s = trio.current_time()
+            await self._round(nursery)
+            async with self._asked:
+                self._asked_s = trio.current_time()
+                self._asked.notify_all()
+            await trio.sleep_until(began_s + ROUND_S)
 
     async def rows(self, own: dict[str, Any]) -> list[dict[str, Any]]:
         """A row for each member, by id, of which ``own`` is this server's. Keys are those of `alpo status --json`, and
@@ -88,23 +96,32 @@ class Others:
         found = listed or {one.id: one.address for one in r.cfg.configured}
         return {id: address for id, address in found.items() if id != self._report.us.me.id}
 
-    async def _round(self) -> None:
+    async def _round(self, nursery: trio.Nursery) -> None:
+        """Ask all that are not still being asked; returns once they have answered, or after `ANSWER_S`."""
         members = self._members()
         for id in [id for id in self._known if id not in members]:
             await self._close(self._known.pop(id))
-        async with trio.open_nursery() as nursery:
-            for id, address in members.items():
-                nursery.start_soon(self._ask, id, address, self._known.setdefault(id, _Other()))
+        for id, address in members.items():
+            other = self._known.setdefault(id, _Other())
+            if not other.is_asked:
+                other.is_asked = True
+                nursery.start_soon(self._ask, id, address, other)
+        with trio.move_on_after(ANSWER_S):
+            while any(other.is_asked for other in self._known.values()):
+                await self._answered.park()
+        for other in self._known.values():
+            if other.is_asked:
+                other.problem = other.problem or "no answer within a second"
 
     async def _ask(self, id: int, address: str, other: _Other) -> None:
         answered = False
         try:
+            if other.inquiry is None:
+                report = self._report
+                peer = report.peers.by_id.get(id)
+                version = peer.route.version if peer is not None and peer.route is not None else VERSION
+                other.inquiry = await Inquiry.open(id, address, report.replica.cluster, report.security, version)
             with trio.move_on_after(ANSWER_S):
-                if other.inquiry is None:
-                    report = self._report
-                    peer = report.peers.by_id.get(id)
-                    version = peer.route.version if peer is not None and peer.route is not None else VERSION
-                    other.inquiry = await Inquiry.open(id, address, report.replica.cluster, report.security, version)
                 other.fields = await other.inquiry.status()
                 other.answered_s, other.problem, answered = trio.current_time(), "", True
             if not answered:
@@ -114,8 +131,10 @@ class Others:
         except Exception as error:  # an answer that makes no sense is no reason to end this server
             other.problem = f"its answer makes no sense: {type(error).__name__}"
         finally:
+            other.is_asked = False
             if not answered:
                 await self._close(other)
+            self._answered.unpark_all()
 
     async def _hang_up(self) -> None:
         for other in self._known.values():

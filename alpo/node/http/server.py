@@ -19,18 +19,19 @@ import structlog
 import trio
 
 from alpo.node.counters import Counters
+from alpo.node.limits import Limits
 from alpo.node.link import Link, LinkClosed
 from alpo.node.security import Security
 from alpo.node.silent import Silent
 from alpo.node.throttle import Pace
 from alpo.secure import TlsBroken
 from alpo.tls import Rights, looks_like_tls
+from alpo.wire.framing import LOG_PORT_TOLD
 
 from .site import Answer, Site, Visit
 
 log = structlog.get_logger()
 
-CONNECTIONS_MAX = 64
 #: Requests answered a second, of all visitors together: about a twentieth of a processor. More wait.
 REQUESTS_PER_S = 200
 HEAD_BYTES_MAX = 8 << 10
@@ -127,8 +128,9 @@ def _required(request: h11.Request) -> h11.Request:
 class HttpServer:
     """Serves a `Site`, over TLS if this server has certificates."""
 
-    def __init__(self, site: Site, security: Security, counters: Counters) -> None:
+    def __init__(self, site: Site, security: Security, counters: Counters, limits: Limits) -> None:
         self._site = site
+        self._limits = limits
         self._security = security
         self._counters = counters
         self._open: dict[Connection, None] = {}
@@ -148,6 +150,7 @@ class HttpServer:
                     continue
                 except OSError as error:
                     if error.errno in _OUT_OF_RESOURCES:
+                        self._close_one()
                         await trio.sleep(_PAUSE_WHEN_FULL_S)
                     continue
                 if self._has_room():
@@ -157,8 +160,10 @@ class HttpServer:
 
     def _has_room(self) -> bool:
         """Make room for one more connection; False if every one waits for an answer."""
-        if len(self._open) < CONNECTIONS_MAX:
-            return True
+        return len(self._open) < self._limits.visitor_connections_max or self._close_one()
+
+    def _close_one(self) -> bool:
+        """Close the oldest visitor that waits for no answer; False if there is none."""
         idle = next((one for one in self._open if not one.busy), None)
         if idle is None:  # then one whose visitor does not take its answer
             idle = next((one for one in self._open if one.link.queued_bytes), None)
@@ -223,7 +228,7 @@ class HttpServer:
         contexts, roles = self._security.contexts, self._security.roles
         if contexts is None or not looks_like_tls(await link.first_bytes()):
             return False, None
-        of_host = self._shaking.add(link, CONNECTIONS_MAX)
+        of_host = self._shaking.add(link, self._limits.visitor_connections_max)
         try:
             rights = await link.secure(contexts.for_visitors(), self._turns, roles=roles, first=of_host)
         except TlsBroken:
@@ -238,7 +243,8 @@ class HttpServer:
         self._counters.http["other", str(wrong.status)] += 1
         connection.busy = True
         if connection.protocol.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            await connection.send(Answer.text(wrong.status, str(wrong)), last=True)
+            told = f"{wrong}; {LOG_PORT_TOLD} {self._site.log_port}" if wrong.status == 400 else str(wrong)
+            await connection.send(Answer.text(wrong.status, told), last=True)
 
 
 def _host(request: h11.Request) -> str | None:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import trio
 
+from alpo.addresses import parse_address
 from alpo.node.driver import wall_ms
 from alpo.node.report import Report
 from alpo.storage.interface import StoreError
@@ -99,6 +100,11 @@ class Site:
             ("/", ""): Kept(self._whole_page),
             ("/", "part"): Kept(self._part),
         }
+
+    @property
+    def log_port(self) -> int:
+        """The port of the log, for who takes this one for it."""
+        return parse_address(self._report.us.address)[1]
 
     async def run(self) -> None:
         """Ask the other members as long as somebody looks, until cancelled."""

@@ -42,7 +42,7 @@ async def _compact(target: Target, wanted: Wanted, step: Step) -> None:
             return
         members = [id for id, _ in await members_of(servers, target.timeout_s) if id is not None]
         if not members:
-            raise Unreached(target.servers)
+            raise Unreached(target.servers, [str(servers.reason)] if servers.reason is not None else [])
         failed = 0
         for id in members:
             try:

@@ -10,12 +10,13 @@ import typer
 import alpo
 
 from .. import story
-from ..exits import Unreached, UsageProblem
+from ..exits import UsageProblem
 from ..inputs import parse_since
 from ..options import Target, with_target
 from ..output import escape, print_json, remark, rfc3339_ms
 from ..running import run
 from ..story import Chapter
+from .status import require_one
 
 if TYPE_CHECKING:
     from alpo.client.operator.events import Events, ServerEvent
@@ -38,8 +39,7 @@ async def gather(target: Target, since: datetime | None) -> tuple[Events, list[d
 def tell(target: Target, wanted: Wanted) -> None:
     """Print the story. Raises Failed if no server could be asked."""
     found, members = run(gather, target, wanted.since if wanted.all else None)
-    if not any(member.get("reachable") for member in members):
-        raise Unreached(target.servers)
+    require_one(target, members)
     leaderless = not any(member.get("state") == "leader" for member in members)
     if wanted.all:
         _show_all(target, found)

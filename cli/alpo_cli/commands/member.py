@@ -11,7 +11,7 @@ from alpo.addresses import AddressError, parse_address
 from alpo.standing import Cluster, lag_of
 
 from ..connecting import connected
-from ..exits import Failed, Unreached, UsageProblem
+from ..exits import Failed, UsageProblem
 from ..frame import App
 from ..options import Target, remember, with_target
 from ..output import print_json, say, table
@@ -70,8 +70,7 @@ async def _list(target: Target) -> None:
                       row.get("guaranteed_id"), behind)
             rows.append(["-" if value is None else str(value) for value in values])
         table("", _COLUMNS, rows)
-    if not any(row.get("reachable") for row in found):
-        raise Unreached(target.servers)
+    standing.require_one(target, found)
 
 
 async def _catch_up(target: Target, id: int) -> None:

@@ -72,8 +72,13 @@ def show(target: Target, found: list[dict[str, Any]]) -> None:
         for member in found:
             for said in [said for key in _REMARKS for said in member.get(key) or ()]:
                 remark(f"server {member.get('id')}: {said}")
+    require_one(target, found)
+
+
+def require_one(target: Target, found: list[dict[str, Any]]) -> None:
+    """Raise Unreached, which says why, if no member could be reached."""
     if not any(member.get("reachable") for member in found):
-        raise Unreached(target.servers)
+        raise Unreached(target.servers, [str(member["problem"]) for member in found if member.get("problem")])
 
 
 @with_target

@@ -2,7 +2,8 @@
 
 Laws:
 
-* A server has `ASK_S` to answer; one that takes longer delays no other, and is asked anew in the next round.
+* A server has `ASK_S` to answer; one that takes longer delays no other, and is asked anew in the next round. The way to
+  it may take `REACH_S`: a round is shown without it meanwhile.
 * A connection stays as long as it answers: a round costs a server one message each way.
 * The members are those that the leader lists, or whoever knows of the highest term; of the other addresses that the
   user gave, those that answer are shown too.
@@ -24,6 +25,7 @@ from alpo.client.connection import Connection, Lost
 from alpo.client.operator.events import Account, merged, newest
 from alpo.client.operator.status import account
 from alpo.client.servers import CANDIDATES_MAX, Servers, given_tls
+from alpo.dialling import Way
 from alpo.standing import sound
 
 from .sight import Mark, Seen, Sight
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
 ASK_S = 1.0
+#: Seconds for each step of the way to a server.
+REACH_S = 10.0
 #: Marks kept, one a round.
 MARKS_MAX = 300
 #: Newest events asked of each server.
@@ -49,6 +53,7 @@ class _Server:
     known: dict[str, Any] = field(default_factory=dict)
     well: bool = False
     problem: str = ""
+    way: Way | None = None
     id: int | None = None
     connection: Connection | None = None
     events: Account | None = None
@@ -76,6 +81,9 @@ class Watch:
             while self._asking:
                 self._answered = anyio.Event()
                 await self._answered.wait()
+        for server in self._known.values():
+            if server.way is not None:
+                server.well, server.problem = False, server.way.late()
         self._mark()
 
     def _ask_all(self) -> None:
@@ -88,8 +96,9 @@ class Watch:
     async def _ask(self, server: _Server) -> None:
         told: dict[str, Any] = {}
         whole, problem = False, "no answer within a second"
-        with anyio.move_on_after(ASK_S):
-            try:
+        try:
+            await self._reach(server)
+            with anyio.move_on_after(ASK_S):
                 told = await self._account(server)
                 problem = "" if told else "it gives no account of itself"
                 if not self.want_events or server.connection is None:
@@ -97,8 +106,8 @@ class Watch:
                 else:
                     server.events = await newest(server.connection, EVENTS)
                 whole = True
-            except Lost as lost:
-                problem = str(lost)
+        except Lost as lost:
+            problem = str(lost)
         if not whole:
             self._drop(server)
         if told:
@@ -109,6 +118,16 @@ class Watch:
         self._learn()
         self._answered.set()
 
+    async def _reach(self, server: _Server) -> None:
+        """Connect to the server, if there is no connection. Raises `Lost`."""
+        if server.connection is not None:
+            return
+        server.way = Way(server.address, name_s=REACH_S, tcp_s=REACH_S, answer_s=REACH_S)
+        try:
+            server.connection = await self._servers.dial(server.address, way=server.way)
+        finally:
+            server.way = None
+
     async def _account(self, server: _Server) -> dict[str, Any]:
         """Ask on the connection that is there; if that has ended, once more on a new one. Raises `Lost`."""
         if server.connection is not None:
@@ -116,7 +135,8 @@ class Watch:
                 return await account(server.connection)
             except Lost:
                 self._drop(server)
-        server.connection = await self._servers.dial(server.address, ASK_S)
+        await self._reach(server)
+        assert server.connection is not None
         return await account(server.connection)
 
     def _drop(self, server: _Server) -> None:

@@ -55,7 +55,7 @@ async def in_lines(target: Target, count: int | None) -> None:
                 left = None if left is None else left - 1
                 if left == 0:
                     if not sight.there:
-                        raise Unreached(target.servers)
+                        raise Unreached(target.servers, [one.problem for one in sight.servers if one.problem])
                     return
 
     await unless_interrupted(body)

@@ -1,0 +1,66 @@
+"""Two programs at once: both found the state, and one takes away what the other keeps."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import anyio
+import pytest
+from snapshot_rig import with_states
+
+from alpo.state import Changed, State, codec
+from alpo.state.loading import CURSOR
+from alpo.testing import Cluster
+
+
+def test_the_founding_of_two_is_one_and_the_cursor_keeps_it_from_being_trimmed() -> None:
+    """Both find nothing, and both found: the payload of the later one is none, and moves no cursor."""
+    foundings: list[Any] = []
+
+    async def work(states: list[State]) -> None:
+        for state in states:
+            enter = state._folder.enter
+
+            def noted(payloads: list[bytes], *given: Any, _enter: Any = enter, **named: Any) -> Any:
+                sent = _enter(payloads, *given, **named)
+                foundings.append(sent.handle)
+                return sent
+
+            state._folder.enter = noted  # type: ignore[method-assign, assignment]
+        async with anyio.create_task_group() as tasks:
+            for state in states:
+                tasks.start_soon(partial(state._need_founded, []))
+        first, second = sorted(handle.lsn for handle in foundings)
+        cursors = {cursor.name: cursor.lsn for cursor in await states[0].log.cursors()}
+        assert cursors[CURSOR] == first < second
+        await states[0].put("a", "1")
+        assert (await states[1].fetch("a")).text == "1"
+
+    with Cluster(seed=1, servers=1) as cluster:
+        with_states(cluster, 2, work)
+        assert [record.payload[:2] for record in cluster.log()[:2]] == [codec.found(b"x" * 16, codec.Limits())[:2]] * 2
+
+
+def test_what_another_took_away_at_once_was_kept_and_is_told_the_next_time() -> None:
+    async def work(states: list[State]) -> None:
+        one, other = states
+        kept = await one.put("a", "1", lease_s=1000)
+        reach = one._folder.reach
+
+        async def beyond(lsn: int, timeout_s: float | None = None) -> object:
+            """Folded farther than asked, as a page does that holds more: by then the variable is gone."""
+            one._folder.reach = reach  # type: ignore[method-assign]
+            gone = await other.expunge(await other.fetch("a"))
+            assert gone.version == 0
+            return await one.fetch("a")
+
+        one._folder.reach = beyond  # type: ignore[method-assign, assignment]
+        again = await one.keep(kept)
+        assert (again.version, again.lease_s, again.text) == (kept.version, 1000, "1")
+        assert (await one.fetch("a")).version == 0
+        with pytest.raises(Changed):
+            await one.keep(again)
+
+    with Cluster(seed=1, servers=1) as cluster:
+        with_states(cluster, 2, work)
