@@ -22,6 +22,10 @@ HELLO_BYTES_MAX = 64 * 1024
 GATHERED_BYTES_MAX = 8 << 20
 
 _HEADER = struct.Struct("<II")
+#: Beginning of a body that is a piece of other frames (`alpo.wire.lanes`). Its checksum is that of these bytes alone:
+#: the frames in pieces have their own.
+PIECE_HEAD = b"\xc1\x00"
+PIECE_CHECK = crc32(PIECE_HEAD)
 
 
 class FrameError(ValueError):
@@ -45,7 +49,7 @@ def frame_bytes_max(batch_bytes_max: int) -> int:
     return batch_bytes_max + GATHERED_BYTES_MAX
 
 
-def frame(*parts: bytes) -> bytes:
+def frame(*parts: bytes | memoryview) -> bytes:
     """A frame whose body is the ``parts`` joined. Raises `Oversized` above the 4 GiB that a length can express."""
     length = 0
     check = 0
@@ -55,6 +59,16 @@ def frame(*parts: bytes) -> bytes:
     if length >= 1 << 32:
         raise Oversized(f"a frame of {length} bytes cannot be sent")
     return b"".join((_HEADER.pack(length, check), *parts))
+
+
+def piece_frame(parts: list[memoryview]) -> bytes:
+    """A frame whose body is `PIECE_HEAD` and the ``parts`` joined."""
+    length = len(PIECE_HEAD) + sum(map(len, parts))
+    return b"".join((_HEADER.pack(length, PIECE_CHECK), PIECE_HEAD, *parts))
+
+
+def _is_sound(body: memoryview, check: int) -> bool:
+    return (check == PIECE_CHECK and body[:2] == PIECE_HEAD) or crc32(body) == check
 
 
 class FrameReader:
@@ -71,7 +85,7 @@ class FrameReader:
         """Number of bytes held of an unfinished frame."""
         return len(self._partial)
 
-    def feed(self, data: bytes) -> list[bytes | memoryview]:
+    def feed(self, data: bytes | memoryview) -> list[bytes | memoryview]:
         """Take received bytes; returns every body that is now complete, in order. A memoryview may point into ``data``.
 
         Raises `Oversized` or `Damaged`, at this and every later call. Bodies before the bad one in the same ``data``
@@ -90,7 +104,7 @@ class FrameReader:
             raise
         return bodies
 
-    def _finish(self, data: bytes, bodies: list[bytes | memoryview]) -> int:
+    def _finish(self, data: bytes | memoryview, bodies: list[bytes | memoryview]) -> int:
         """Complete the unfinished frame from ``data``; returns the offset after it."""
         partial = self._partial
         at = 0
@@ -107,13 +121,13 @@ class FrameReader:
         partial += memoryview(data)[at:end]
         if end <= len(data):
             body = memoryview(partial)[HEADER_BYTES:]
-            if crc32(body) != check:
+            if not _is_sound(body, check):
                 raise _damaged(body)
             bodies.append(body)
             self._partial = bytearray()
         return end
 
-    def _cut(self, data: bytes, at: int, bodies: list[bytes | memoryview]) -> None:
+    def _cut(self, data: bytes | memoryview, at: int, bodies: list[bytes | memoryview]) -> None:
         """Take whole frames from ``data``, from offset ``at`` on; keep an unfinished rest."""
         view = memoryview(data)
         size = len(data)
@@ -125,7 +139,7 @@ class FrameReader:
             if end > size:
                 break
             body = view[at + HEADER_BYTES : end]
-            if crc32(body) != check:
+            if crc32(body) != check if check != PIECE_CHECK else not _is_sound(body, check):
                 raise _damaged(body)
             bodies.append(body)
             at = end
