@@ -377,7 +377,8 @@ class Appender(Living):
         if before is not None and self._moved_bytes > before:
             self._heard_s = now_s
             return
-        if self._tasks is not None and now_s - self._probed_s >= PROBE_EVERY_S:
+        every_s = max(PROBE_EVERY_S, self._servers.busy_pause_s)
+        if self._tasks is not None and now_s - self._probed_s >= every_s:
             self._probing = True
             self._probed_s = now_s
             self._tasks.start_soon(self._probe, connection)
