@@ -32,7 +32,8 @@ from .tasks import FORKED_WHY, Bell, Event, Living, News, watch_forks
 
 TICK_S = 0.05
 #: A server silent for SUSPECT_S with appends unanswered: ask the others. Silent for STUCK_S: a new connection to the
-#: same server is better than the old one.
+#: same server is better than the old one; the next time only after twice as long, until it answers, since all is sent
+#: again. A connection on which bytes still move is not silent.
 SUSPECT_S, STUCK_S = 0.3, 2.0
 PROBE_EVERY_S, PROBE_S = 0.2, 1.0
 #: Seconds before a deadline from which on a leader that has not answered is asked what it lacks, and between two such
@@ -61,6 +62,8 @@ class Appender(Living):
         self._open_refused: AlpoError | None = None
         self._horizon_ms = 0
         self._connection: Connection | None = None
+        self._stuck_s = STUCK_S
+        self._moved_bytes: int | None = None  # when the connection was last looked at
         #: A better connection than the present one, found by the watch.
         self._better: Connection | None = None
         self._scope: anyio.CancelScope
@@ -218,6 +221,7 @@ class Appender(Living):
         self._horizon_ms = max(self._horizon_ms, hello.horizon_ms)
         self._session.limit(hello)
         self._heard_s = self._clock()
+        self._moved_bytes = None
         with anyio.CancelScope() as self._scope:
             try:
                 self._begin(connection)
@@ -266,6 +270,7 @@ class Appender(Living):
             stay = self._hear(connection, message) and stay
         if not self._inquiry or any(not isinstance(message, StatusAnswer) for message in messages):
             self._heard_s = self._clock()  # a server that tells of itself, and answers no append, is silent
+            self._stuck_s = STUCK_S
         if session.client is None:
             self._begin(connection)
         self._pump()
@@ -404,7 +409,12 @@ class Appender(Living):
         waits = self._session.line or (self._opening is not None and self._opening.request)
         if connection is None or not waits or self._probing or now_s - self._heard_s < SUSPECT_S:
             return
-        if self._tasks is not None and now_s - self._probed_s >= PROBE_EVERY_S:
+        before, self._moved_bytes = self._moved_bytes, connection.moved_bytes
+        if before is not None and self._moved_bytes > before:
+            self._heard_s = now_s
+            return
+        every_s = max(PROBE_EVERY_S, self._servers.busy_pause_s)
+        if self._tasks is not None and now_s - self._probed_s >= every_s:
             self._probing = True
             self._probed_s = now_s
             self._tasks.start_soon(self._probe, connection)
@@ -419,7 +429,11 @@ class Appender(Living):
             silent_s = self._clock() - self._heard_s
             if found is None or self._connection is not connection or silent_s < SUSPECT_S:
                 return
-            if found.hello.id != connection.hello.id or silent_s >= STUCK_S:
+            if found.hello.id == connection.hello.id and silent_s >= self._stuck_s:
+                self._stuck_s *= 2
+                self._better, found = found, None
+                self._scope.cancel()
+            elif found.hello.id != connection.hello.id:
                 self._better, found = found, None
                 self._scope.cancel()
         finally:

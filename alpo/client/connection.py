@@ -17,6 +17,8 @@ import math
 import re
 import socket
 import ssl
+import struct
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -41,6 +43,8 @@ from alpo.wire.framing import (
 )
 from alpo.wire.requests import OLDEST_VERSION, VERSION, ClientHello, ClientRequest, Problem, ServerHello, ServerReply
 
+#: `tcpi_bytes_acked` and `tcpi_bytes_received`, at offset 120 of Linux' `struct tcp_info`.
+_MOVED = struct.Struct("@QQ")
 #: Bytes to receive at once: after a receive that was full, and otherwise. The allocator maps new memory for the larger.
 RECEIVE_BYTES, FIRST_BYTES = 256 * 1024, 64 * 1024
 #: Longest time, and most bytes, to hear what a port says that is not a log's.
@@ -89,6 +93,7 @@ class Connection:
         self.closed = False
         #: Bytes that the kernel has not taken yet.
         self.backlog = b""
+        self._taken_bytes = 0
         self._sock = sock
         self._frames = FrameReader(HELLO_BYTES_MAX)
         self._more = False
@@ -170,12 +175,22 @@ class Connection:
             return
         try:
             sent = self._sock.send(data)
+            self._taken_bytes += sent
         except BlockingIOError:
             sent = 0
         except OSError as error:
             raise self._lost(error) from error
         if sent < len(data):
             self.backlog = data[sent:]
+
+    @property
+    def moved_bytes(self) -> int:
+        """A number that grows as long as bytes arrive, at either end: Linux tells what was acknowledged and received;
+        elsewhere what the kernel took has to do."""
+        if sys.platform == "linux" and not self.closed:
+            with suppress(OSError, struct.error):
+                return sum(_MOVED.unpack_from(self._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 136), 120))
+        return self._taken_bytes
 
     async def drain(self) -> None:
         """Wait until the kernel has taken the backlog. Raises `Lost`."""
@@ -184,6 +199,7 @@ class Connection:
                 await anyio.wait_writable(self._sock)
                 try:
                     sent = self._sock.send(self.backlog)
+                    self._taken_bytes += sent
                 except BlockingIOError:
                     continue
                 self.backlog = self.backlog[sent:]

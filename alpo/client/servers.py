@@ -5,7 +5,8 @@ Laws:
 * Every address ever told by a hello is a candidate, besides those configured; the configured ones stay.
 * The cluster is pinned by the first server that names one: a server of another cluster is never used again.
 * A server counts as the leader only if it said so of itself, in a hello of this moment.
-* All tries are bounded in time, and in number by a pause that grows while nobody leads.
+* All tries are bounded in time, and in number by a pause that grows while nobody leads, and as servers take longer to
+  answer: clients without a leader must not keep servers, or what is on the way to them, too busy to elect one.
 * A server that is slow to reach delays no other: the others are asked again every second, while its own try goes on.
 """
 
@@ -41,6 +42,8 @@ HEAD_START_S = 0.03
 #: The pause between rounds of asking who leads: short while an election may be under way, longer after.
 PAUSE_FIRST_S, PAUSE_ELECTION_S, PAUSE_MAX_S = 0.01, 0.04, 0.25
 ELECTION_S = 3.0
+#: A pause is at least so many times as long as the quickest server took to answer; for this reason at most so long.
+BUSY_TIMES, PAUSE_BUSY_MAX_S = 4, 2.0
 IDLE_MAX = 4
 CANDIDATES_MAX = 64
 _CLOSED = "this Log is closed"
@@ -102,6 +105,8 @@ class Servers:
         self._ways: dict[int, Way] = {}
         #: Seconds for TLS and the hello of addresses where the first bound was too short; the newest few.
         self._answer_s: dict[str, float] = {}
+        #: Seconds that the last try took, by address.
+        self._took_s: dict[str, float] = {}
         watch_forks(self)
 
     @property
@@ -137,6 +142,7 @@ class Servers:
         self._hold_open()
         way = way or Way(address)
         self._ways[id(way)] = way
+        began_s = anyio.current_time()
         try:
             connection = await self._open_connection(address, self._cluster, timeout_s, way)
         except Lost as lost:
@@ -146,6 +152,9 @@ class Servers:
             raise
         finally:
             del self._ways[id(way)]
+            self._took_s[address] = anyio.current_time() - began_s
+            if len(self._took_s) > CANDIDATES_MAX:
+                del self._took_s[next(iter(self._took_s))]
         if self.closed:
             connection.close()
             self._hold_open()
@@ -158,6 +167,11 @@ class Servers:
         self._answer_s[address] = answer_s
         if len(self._answer_s) > CANDIDATES_MAX:
             del self._answer_s[next(iter(self._answer_s))]
+
+    @property
+    def busy_pause_s(self) -> float:
+        """The shortest pause before servers are asked anew, in seconds: long if all of them took long to answer."""
+        return min(BUSY_TIMES * min(self._took_s.values(), default=0.0), PAUSE_BUSY_MAX_S)
 
     def _learn(self, hello: ServerHello) -> None:
         if hello.cluster and not self._cluster:
@@ -366,7 +380,7 @@ class _Search:
                 self._note_slow(way)
             if not again():
                 return
-            await anyio.sleep(pause_s * self._servers.rng.uniform(0.75, 1.25))
+            await anyio.sleep(max(pause_s, self._servers.busy_pause_s) * self._servers.rng.uniform(0.75, 1.25))
             outage = anyio.current_time() - began_s > ELECTION_S
             pause_s = min(pause_s * 2, PAUSE_MAX_S if outage else PAUSE_ELECTION_S)
 

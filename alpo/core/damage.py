@@ -95,6 +95,13 @@ class Damage:
             self._turn += 1
             r.out.send(others[self._turn % len(others)].identity, CopyRequest(id, term))
 
+    def moving(self, who: Identity, at_s: float) -> None:
+        """Note that part of a message of ``who`` came at ``at_s``: if it was asked for a copy, that may be the
+        answer."""
+        others = self._r.members.other_replicas()
+        if self.first_id and others and who == others[self._turn % len(others)].identity:
+            self.ask_s = max(self.ask_s, at_s + self._r.cfg.election_timeout_s)
+
     def on_request(self, sender: Identity, request: CopyRequest) -> None:
         """Answer a member that asks for a copy of an entry, damaged on its disk; do nothing if we do not hold it."""
         log = self._r.log

@@ -26,6 +26,7 @@ from .inputs import (
     Disconnected,
     Input,
     Loaded,
+    Moving,
     PeerAddress,
     PeerGone,
     Persisted,
@@ -171,6 +172,19 @@ def _on_disconnected(r: Parts, each: Disconnected) -> None:
     r.connected.pop(each.peer, None)
 
 
+def _on_moving(r: Parts, each: Moving) -> None:
+    """Note that a connection lives: a leader of whom part of a message comes is heard, and a peer to whom one leaves
+    needs none again (R17)."""
+    at_s = min(each.at_s, r.now_s)
+    if each.incoming:
+        r.damage.moving(each.who, at_s)
+        if r.state is State.PASSIVE and r.leader == each.who:
+            r.hear_bytes(at_s)
+    elif r.reign is not None:
+        r.reign.replication.moving(each.who, at_s)
+        r.reign.changes.newcomers.moving(each.who, at_s)
+
+
 def _on_peer_address(r: Parts, each: PeerAddress) -> None:
     who = Identity(each.peer, each.incarnation)
     if r.members.latest.holds(who):  # a server that is no member may say hello too
@@ -223,6 +237,7 @@ INPUTS: dict[type, Callable[[Parts, Any], None]] = {
     Loaded: _on_loaded,
     Connected: _on_connected,
     Disconnected: _on_disconnected,
+    Moving: _on_moving,
     PeerGone: lambda r, each: r.election.on_peer_gone(each.peer),
     PeerAddress: _on_peer_address,
     OpenSession: _at_leader(lambda reign, each: reign.serving.open_session(each)),
@@ -258,6 +273,8 @@ def can_wait(r: Parts, item: Input) -> bool:
     False for any input that could raise the guaranteed mark, alone or with other inputs that wait.
     """
     reign = r.reign
+    if type(item) is Moving:
+        return True
     if type(item) not in _MAY_WAIT or r.handover is not None or not r.out.hard_durable:
         return False
     if reign is not None and reign.reads.waiting:

@@ -87,6 +87,11 @@ class Election:
         cfg = self._r.cfg
         self.timer_s = self._r.now_s + cfg.election_timeout_s + self._turn() * cfg.stagger_s
 
+    def postpone(self, heard_s: float) -> None:
+        """Set the timer to no earlier than if the leader had been heard at ``heard_s``; a canvass under way goes on."""
+        cfg = self._r.cfg
+        self.timer_s = max(self.timer_s, heard_s + cfg.election_timeout_s + self._turn() * cfg.stagger_s)
+
     def _turn(self) -> int:
         """The number of voters with a higher (priority, id) than this server's, the last leader not counted."""
         latest, last_id = self._r.members.latest, self._r.last_leader_id

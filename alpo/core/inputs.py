@@ -34,6 +34,15 @@ class Disconnected(NamedTuple):
     peer: int
 
 
+class Moving(NamedTuple):
+    """Bytes of a message that is under way came from ``who`` (``incoming``), or left for it, at ``at_s`` (as in
+    `Received`): the connection lives, and what is on its way is not lost (R17)."""
+
+    who: Identity
+    incoming: bool
+    at_s: float = math.inf
+
+
 class PeerGone(NamedTuple):
     """The process ``peer`` is gone: all its connections have ended, all that came over them was posted before, and its
     host refuses a new one (R33)."""
@@ -109,6 +118,6 @@ class Tick(NamedTuple):
 
 
 Input: TypeAlias = (
-    Received | Connected | Disconnected | PeerGone | PeerAddress | Persisted | Loaded | Clean | Space | DamageFound
-    | CopyLoaded | SnapshotLoaded | AppendRun | ReadIndex | Request | Stop | Tick
+    Received | Connected | Disconnected | Moving | PeerGone | PeerAddress | Persisted | Loaded | Clean | Space
+    | DamageFound | CopyLoaded | SnapshotLoaded | AppendRun | ReadIndex | Request | Stop | Tick
 )

@@ -119,6 +119,12 @@ class Newcomers:
         else:
             self._load(sending.who.id)
 
+    def moving(self, who: Identity, at_s: float) -> None:
+        """Note that a message to ``who`` was still leaving at ``at_s``: a part of a snapshot under way is not lost."""
+        sending = self.transfers.get(who.id)
+        if sending is not None and sending.who == who and sending.head:
+            sending.sent_s = max(sending.sent_s, at_s)
+
     def on_snapshot(self, id: int, snapshot: Snapshot) -> None:
         """Take the snapshot that the shell has read, and send its first part."""
         r = self._r

@@ -301,6 +301,11 @@ class Replica:
         self.election.leave()
         self.election.restart_timer()
 
+    def hear_bytes(self, at_s: float) -> None:
+        if self.heard_s is not None:
+            self.heard_s = max(self.heard_s, at_s)
+            self.election.postpone(at_s)
+
     # -- the other methods of `Shared` ------------------------------------------------------------------
 
     def note_clock(self, id: int, wall_ms: int) -> None:

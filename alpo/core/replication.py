@@ -266,6 +266,12 @@ class Replication:
             self._probe(peer)
             self.heartbeat(peer)
 
+    def moving(self, who: Identity, at_s: float) -> None:
+        """Note that a message to ``who`` was still leaving at ``at_s``: what is in flight is not lost (R17)."""
+        peer = self.progress(who)
+        if peer is not None:
+            peer.waiting_since_s = max(peer.waiting_since_s, at_s)
+
     def _probe(self, peer: Progress) -> None:
         """Send ``peer`` no entries until it has confirmed ``base_id``; heartbeats ask it."""
         peer.rewind()

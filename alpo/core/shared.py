@@ -215,6 +215,9 @@ class Shared(Protocol):
     def hear_leader(self, sender: Identity) -> None:
         """Note that ``sender``, the leader of our term, has been heard; a candidate becomes passive."""
 
+    def hear_bytes(self, at_s: float) -> None:
+        """Note that part of a message of the leader that this server follows came at ``at_s``, monotonic seconds."""
+
     def note_clock(self, id: int, wall_ms: int) -> None:
         """Note the wall clock of peer ``id``, ms since 1970, from the message being taken now."""
 

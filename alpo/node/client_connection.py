@@ -7,11 +7,14 @@ Laws:
 * Data of a client that is not read from waits in the kernel's buffers, not in ours: a connection is read again only
   while it has few appends unanswered, the server few bytes in flight, and the client has read most of its answers.
 * An append too large is refused whole, before the core sees any of it.
-* Appends beyond a client's quota wait here, in order, and the connection is not read from meanwhile.
+* Appends beyond a client's quota, and those whose bodies go ahead (`ahead`), wait here, in order, and the connection is
+  not read from meanwhile.
 """
 
 from __future__ import annotations
 
+import functools
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar, cast
 
@@ -27,6 +30,7 @@ from alpo.tls import Rights
 from alpo.wire import requests as w
 from alpo.wire.codec import decode_client, encode, largest
 
+from .ahead import AHEAD_BYTES_MIN, Ahead
 from .counters import REFUSALS, Counters
 from .driver import Driver
 from .limits import Limits
@@ -39,6 +43,8 @@ from .security import missing_role, refusal
 C_contra = TypeVar("C_contra", contravariant=True)
 
 
+#: Seconds between signs of life while appends go ahead; clients open another connection after two.
+_TELL_S = 1.0
 #: Requests that append. (A union, made anew for each request, would take longer than the question.)
 APPENDS = (w.Append, w.AppendAfter)
 #: Requests that are written down with who made them: operators', which change more than the log's end.
@@ -272,7 +278,7 @@ class ClientConnection(ClientRequests):
 
     def __init__(
         self, link: Link, poller: Poller, driver: Driver, services: Services[ClientConnection],
-        nursery: trio.Nursery, version: int = w.VERSION, rights: Rights | None = None,
+        nursery: trio.Nursery, version: int, rights: Rights | None, ahead: Ahead,
     ) -> None:
         super().__init__(link, driver, services, version, rights)
         self.link = link
@@ -286,12 +292,17 @@ class ClientConnection(ClientRequests):
         self._answered = trio.lowlevel.ParkingLot()
         #: One page at a time, so that a slow reader holds one page in memory.
         self.paging = trio.Lock()
-        self._allowance = Allowance(driver, self._payer, super()._post)
+        self._allowance = Allowance(driver, self._payer, self._hand_on)
+        self._ahead = ahead
+        self._behind: deque[tuple[Appends, int]] = deque()  # appends whose bodies go ahead, or that came after those
+        self._all_handed_on = trio.lowlevel.ParkingLot()
 
     async def wait_idle(self) -> None:
         """Wait until every append is answered and every answer has left, or the connection is closed."""
-        while not self.link.closed and (self.appends or self.link.queued_bytes):
-            if self.appends:
+        while not self.link.closed and (self._behind or self.appends or self.link.queued_bytes):
+            if self._behind:
+                await self._all_handed_on.park()
+            elif self.appends:
                 await self._answered.park()
             else:
                 await self.link.wait_below(0)
@@ -310,7 +321,7 @@ class ClientConnection(ClientRequests):
             self.take(decode_client(body, self.version), len(body))
         self.flush()
         limits = self._limits
-        return not self._allowance.held and (
+        return not self._allowance.held and not self._behind and (
             self.appends < limits.connection_inflight_max and not self._driver.full
             and self.link.queued_bytes <= limits.client_outbox_bytes_high
         )
@@ -319,7 +330,9 @@ class ClientConnection(ClientRequests):
         """Wait until `_take_all` may go on, or the connection is closed."""
         limits = self._limits
         while not self.link.closed:
-            if self._allowance.held:
+            if self._behind:
+                await self._all_handed_on.park()
+            elif self._allowance.held:
                 await self._allowance.wait()
             elif self.appends >= limits.connection_inflight_max:
                 await self._answered.park()
@@ -332,6 +345,39 @@ class ClientConnection(ClientRequests):
 
     def _post(self, request: Appends, size_bytes: int) -> None:
         self._allowance.post(request, size_bytes)
+
+    def _hand_on(self, request: Appends, size_bytes: int) -> None:
+        """Hand appends that quotas allow to the core; if they are large, their bodies go ahead to the members."""
+        if self._behind:
+            self._behind.append((request, size_bytes))
+        elif size_bytes >= AHEAD_BYTES_MIN and self._ahead.wants(request):
+            self._behind.append((request, size_bytes))
+            self.nursery.start_soon(self._hand_on_later)
+        else:
+            super()._post(request, size_bytes)
+
+    async def _hand_on_later(self) -> None:
+        """Hand on what is in `_behind`, in order; meanwhile tell the client that this server works on it, so that it
+        does not send all again."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._tell_on)
+            while self._behind:
+                request, size_bytes = self._behind[0]
+                post = functools.partial(super()._post, request, size_bytes)
+                if size_bytes >= AHEAD_BYTES_MIN and self._ahead.wants(request):
+                    await self._ahead.post(request, post)
+                else:
+                    post()
+                self._behind.popleft()
+            nursery.cancel_scope.cancel()
+        self._driver.kick()
+        self._all_handed_on.unpark_all()
+
+    async def _tell_on(self) -> None:
+        """Send an answer to no request now and then; clients count it as a sign of life."""
+        while True:
+            await trio.sleep(_TELL_S)
+            self.link.push(encode(w.Done(0, 0), self.version))
 
     def _payer(self, client: str) -> str:
         """The name under which an append of ``client`` counts against a quota."""

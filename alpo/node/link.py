@@ -9,6 +9,9 @@ Laws:
   `push_from_thread`, so that an acceptance leaves without waiting for the event loop. Nothing is awaited under the
   lock.
 * Until `allow_frames` a frame may be no longer than a hello.
+* After `open_lanes` what `push_long` gets leaves in pieces, with whatever `push` gets between them, and the kernel
+  keeps little that it has not sent: nothing short waits behind more than 64 KiB on this side.
+* Bytes of an unfinished frame that come, or that leave what is queued, are told to ``moving``: the connection lives.
 * TLS, if there is any, begins before the first frame. Its handshakes take turns in threads: each costs milliseconds.
 * One task receives: by `receive`, or by `deliver`, which costs no task switch for each group of frames. After a close
   by any of them, receiver and drainer both end with `LinkClosed`.
@@ -19,6 +22,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import ssl
+import struct
 import sys
 import threading
 from collections import deque
@@ -30,16 +34,30 @@ import trio
 from alpo.secure import Contexts, TlsBroken
 from alpo.tls import FIRST_BYTES, Rights
 from alpo.wire.codec import WireError
-from alpo.wire.framing import HELLO_BYTES_MAX, FrameError, FrameReader
+from alpo.wire.framing import HELLO_BYTES_MAX, FrameError
+from alpo.wire.lanes import LaneReader, Long, block_frame, forget_frame
 
 from .counters import Traffic
 from .poller import Poller
+
+if sys.platform == "linux":
+    import fcntl
 
 #: Body of one frame, as returned by `Link.receive`.
 Body: TypeAlias = bytes | memoryview
 
 _RECEIVE_BYTES = 1 << 16  # from 128 KiB on the allocator maps new memory for each buffer: 9 µs
 _LINGER_S = 1.0
+#: Bytes not sent yet with which the kernel gets no more pieces. With these and one piece, whatever of that the kernel
+#: took, a short frame is behind 64 KiB.
+_UNSENT_BYTES = 16 << 10
+#: Linux' request for the number of bytes not sent yet.
+_SIOCOUTQNSD = 0x894B if sys.platform == "linux" else None
+_COUNT = struct.Struct("i")
+#: Sends of queued bytes before other tasks run.
+_SENDS_A_TURN = 8
+#: Bytes or seconds of leaving pieces that are enough to measure a connection by: more than the kernel has room for.
+_MEASURED_BYTES, _MEASURED_S = 1 << 20, 0.05
 #: Pause after a send that was refused though the socket could be written to.
 _REFUSED_S = 0.001
 _LINGER_BYTES = 1 << 22
@@ -75,7 +93,17 @@ class Link:
     ) -> None:
         prepare(sock, keepalive_s)
         self._sock = sock
-        self._reader = FrameReader(HELLO_BYTES_MAX)
+        self._reader = LaneReader(HELLO_BYTES_MAX)
+        self._long = Long()
+        self._in_lanes = False
+        #: Numbers of blocks that the other side holds; called with each that it holds now.
+        self.held: set[int] = set()
+        self.on_held: Callable[[], None] = lambda: None
+        #: Bytes of long frames that leave in a second, by the last that took a while; None: not known yet.
+        self.long_bytes_per_s: float | None = None
+        self._long_since_s, self._long_sent_bytes = 0.0, 0
+        #: Called when part of a frame has come (True), or has left what was queued (False). For the Trio thread.
+        self.moving: Callable[[bool], None] = lambda incoming: None
         #: Bytes of payload over this connection, or, once replaced, over all to the same server.
         self.traffic = Traffic()
         self._queue: deque[memoryview] = deque()
@@ -178,6 +206,14 @@ class Link:
                         break
         self.close(why)
 
+    def open_lanes(self) -> None:
+        """Take and send pieces: both hellos know them."""
+        self._in_lanes = True
+        self._reader.open(self.push, self._have)
+        if hasattr(socket, "TCP_NOTSENT_LOWAT"):
+            with contextlib.suppress(OSError):
+                self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
+
     def allow_frames(self, bytes_max: int) -> None:
         """Accept frames of up to ``bytes_max``, once the hello was accepted."""
         self._reader.bytes_max = bytes_max
@@ -189,6 +225,7 @@ class Link:
             bodies = self._reader.feed(data)
             if bodies:
                 return bodies
+            self.moving(True)
 
     async def receive_some(self) -> bytes:
         """Receive bytes as they come, for what is not frames. Raises `LinkClosed`."""
@@ -245,8 +282,11 @@ class Link:
             self.traffic.received_bytes += len(data)
             if not data:
                 self.close("closed by the other side")
-            elif (bodies := self._reader.feed(data)) and not self._take(bodies):
-                self._pause()
+            elif bodies := self._reader.feed(data):
+                if not self._take(bodies):
+                    self._pause()
+            else:
+                self.moving(True)
         except (BlockingIOError, InterruptedError):
             pass
         except OSError as error:
@@ -272,6 +312,57 @@ class Link:
             with contextlib.suppress(trio.RunFinishedError):  # the server has stopped
                 self._token.run_sync_soon(self._see_to_rest)
 
+    def push_long(self, data: bytes, ordered: bool) -> None:
+        """Send ``data`` in pieces, after `open_lanes`. ``ordered``: it has entries, see `long_entries`. From any
+        thread."""
+        with self._lock:
+            if self.closed or self._trouble:
+                return
+            self._long.add(data, ordered)
+            self._queued(len(data))
+        if trio.lowlevel.in_trio_run():
+            self._send_at_once()
+            self._see_to_rest()
+        else:
+            with contextlib.suppress(trio.RunFinishedError):
+                self._token.run_sync_soon(self._see_to_rest)
+
+    def _send_at_once(self) -> None:
+        """Send as many pieces as the kernel takes, if nothing else waits."""
+        try:
+            while not self._queue and self._send_next() and self._kernel_keeps_little():
+                pass
+        except (BlockingIOError, InterruptedError):
+            pass
+        except OSError as error:
+            self._trouble = str(error)
+
+    def send_block(self, number: int, data: bytes) -> None:
+        """Send bytes ahead of the message in which they belong; see `held`."""
+        self.push_long(block_frame(number, data), ordered=False)
+
+    def forget_block(self, number: int) -> None:
+        """Have a block forgotten, after all that was pushed before; refer to it no more."""
+        self.held.discard(number)
+        self.push_long(forget_frame(number), ordered=False)
+
+    def _have(self, number: int) -> None:
+        self.held.add(number)
+        self.on_held()
+
+    @property
+    def long_entries(self) -> int:
+        """Frames of entries that wait to leave in pieces: later entries must not overtake them."""
+        return self._long.ordered
+
+    def abandon_long(self) -> None:
+        """Drop what waits to leave in pieces."""
+        with self._lock:
+            self.queued_bytes -= self._long.bytes
+            end = self._long.abandon()
+        if end:
+            self.push(end)
+
     def _try(self, data: bytes | bytearray) -> bool:
         """Send what the kernel takes, and queue the rest. True if there is a rest or an error: call `_see_to_rest`."""
         with self._lock:
@@ -290,10 +381,13 @@ class Link:
                 if sent == len(data):
                     return False
             self._queue.append(memoryview(data)[sent:])
-            self.queued_bytes += len(data) - sent
-            if self.queued_bytes > self._queue_bytes_max:
-                self._trouble = f"the other side does not read: {self.queued_bytes} bytes wait"
+            self._queued(len(data) - sent)
             return True
+
+    def _queued(self, count: int) -> None:
+        self.queued_bytes += count
+        if self.queued_bytes > self._queue_bytes_max:
+            self._trouble = f"the other side does not read: {self.queued_bytes} bytes wait"
 
     def _see_to_rest(self) -> None:
         if self._trouble:
@@ -304,7 +398,7 @@ class Link:
     async def drain(self) -> None:
         """Send what `push` had to queue, as long as the link is open. Run in one task."""
         while True:
-            while self._queue:
+            while self._queue or self._long.bytes:
                 await self._send_some()
                 if self.closed:
                     return
@@ -314,25 +408,64 @@ class Link:
             await self._wake.wait()
 
     async def _send_some(self) -> None:
+        sends = 0
         try:
             await trio.lowlevel.wait_writable(self._sock)
-            with self._lock:
-                if self.closed:
-                    return
-                sent = self._sock.send(self._queue[0])
-                self.traffic.sent_bytes += sent
-                self.queued_bytes -= sent
-                if sent == len(self._queue[0]):
-                    self._queue.popleft()
-                else:
-                    self._queue[0] = self._queue[0][sent:]
+            while sends < _SENDS_A_TURN and self._send_next() and self._kernel_keeps_little():
+                sends += 1
         except (BlockingIOError, InterruptedError):
-            await trio.sleep(_REFUSED_S)  # TLS may want to read first
-            return
+            if not sends:
+                await trio.sleep(_REFUSED_S)  # TLS may want to read first
+                return
         except (OSError, trio.ClosedResourceError) as error:
             self.close(self.closed or str(error))
             return
+        self.moving(False)
         self._sent.unpark_all()
+
+    def _kernel_keeps_little(self) -> bool:
+        """True if the kernel may get one more piece without waiting until it says so."""
+        if not self._in_lanes:
+            return True
+        if _SIOCOUTQNSD is None or self.closed:
+            return False
+        (count,) = _COUNT.unpack(fcntl.ioctl(self._sock, _SIOCOUTQNSD, bytes(_COUNT.size)))
+        return bool(count < _UNSENT_BYTES)
+
+    def _send_next(self) -> bool:
+        """Send of what is queued first, or the next piece; True if it was sent as a whole, and something is left."""
+        with self._lock:
+            if self.closed:
+                return False
+            queue = self._queue
+            if not queue:
+                if not self._long.bytes:
+                    return False
+                self._take_piece()
+            sent = self._sock.send(queue[0])
+            self.traffic.sent_bytes += sent
+            self.queued_bytes -= sent
+            if sent < len(queue[0]):
+                queue[0] = queue[0][sent:]
+                return False
+            queue.popleft()
+            return bool(queue or self._long.bytes)
+
+    def _take_piece(self) -> None:
+        """Move the next piece to the queue, and measure how quickly they leave."""
+        long, now_s = self._long, trio.current_time()
+        if not self._long_sent_bytes:
+            self._long_since_s = now_s
+        before_bytes = long.bytes
+        piece = memoryview(long.piece())
+        self._queue.append(piece)
+        self.queued_bytes += long.bytes + len(piece) - before_bytes
+        self._long_sent_bytes += len(piece)
+        if not long.bytes or self._long_sent_bytes > _MEASURED_BYTES:
+            took_s = now_s - self._long_since_s
+            if took_s > _MEASURED_S or self._long_sent_bytes > _MEASURED_BYTES:
+                self.long_bytes_per_s = self._long_sent_bytes / max(took_s, 1e-6)
+            self._long_sent_bytes = 0
 
     async def wait_below(self, bytes_high: int) -> None:
         """Wait until at most ``bytes_high`` are queued, or the link is closed."""
@@ -349,6 +482,7 @@ class Link:
             self.closed = why or "closed"
             self._sock.close()
             self._queue.clear()
+            self._long = Long()
             self.queued_bytes = 0
         self._wake.set()
         self._sent.unpark_all()

@@ -33,6 +33,7 @@ from alpo.wire import requests as w
 from alpo.wire.codec import WireError, decode_hello, encode, encode_problem
 from alpo.wire.framing import FrameError
 
+from .ahead import Ahead
 from .client_connection import ClientConnection, Services
 from .digests import INQUIRER
 from .driver import Driver, wall_ms
@@ -128,6 +129,7 @@ class Listener:
         self._services = services
         self._limits = limits
         self._silent = Silent()
+        self._ahead = Ahead(driver, routes)
         self._accepts = 0
         self._numbers: dict[Identity, int] = {}  # for each of `Routes.accepted`: number of its accept
         self.clients: dict[ClientConnection, None] = {}
@@ -321,7 +323,9 @@ class Listener:
                 await link.part(encode_problem(Code.INVALID, why), why)
             return
         link.push(encode(server_hello(self._replica, hello.version, wall_ms())))
-        client = ClientConnection(link, self._poller, self._driver, self._services, nursery, hello.version, rights)
+        client = ClientConnection(
+            link, self._poller, self._driver, self._services, nursery, hello.version, rights, self._ahead
+        )
         self.clients[client] = None
         self._of_host[host] += 1
         asks = hello.library.startswith(INQUIRER)
@@ -363,6 +367,8 @@ class Listener:
         if timers_differ(self._us, hello):
             note_timers(self._driver, hello.id, hello, self._us)
         full = is_full(self._us, self._replica, hello)
+        if hello.version >= w.LANES_VERSION:
+            link.open_lanes()
         link.push(encode(our_hello(self._us, self._replica, who, hello.version)))
         route = Route(link, full, hello.version)
         self._admit(who, route, number)

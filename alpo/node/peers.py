@@ -6,6 +6,7 @@ Laws:
 * The core gets `Connected` for a full connection, and `Disconnected` when it ends: in between no message is lost
   silently (R17).
 * If nothing came in for an election timeout although something was sent, the connection is half open, and is redialled.
+  Any byte counts that comes, or that the kernel takes of what waited.
 * Two passive servers say nothing to each other as long as a leader lives. If such a connection is half open, keepalive
   finds out within a few seconds, not only the canvass that would be lost on it.
 * A peer that answers with another disk than the listed one is kept only for a while if it has other addresses: the
@@ -32,7 +33,7 @@ from alpo.core.requests import Code
 from alpo.dialling import Unreachable, Way
 from alpo.wire.codec import ToldProblem, WireError, decode_hello, encode, version_told
 from alpo.wire.framing import FrameError
-from alpo.wire.requests import OLDEST_VERSION, RUNS_VERSION, VERSION, PeerHello, Problem
+from alpo.wire.requests import LANES_VERSION, OLDEST_VERSION, RUNS_VERSION, VERSION, PeerHello, Problem
 
 from .driver import Driver
 from .limits import FRAME_BYTES_MOST, frame_bytes
@@ -136,7 +137,7 @@ class Peers:
         self._security = security
         self._nursery: trio.Nursery | None = None
         self._seen: tuple[object, object, int] = (None, None, 0)
-        self._gone = False
+        self._gone = self._leads = False
         self.by_id: dict[int, Peer] = {}
 
     def start(self, nursery: trio.Nursery) -> None:
@@ -146,7 +147,12 @@ class Peers:
         self._driver.after_step.append(self.follow_members)
 
     def follow_members(self) -> None:
-        """Dial new members; redial restricted connections if the member list has changed."""
+        """Dial new members; redial restricted connections if the member list has changed. Drop what a reign that has
+        ended has not sent yet."""
+        leads = self._replica.reign is not None
+        if self._leads and not leads:
+            self._routes.abandon()
+        self._leads = leads
         latest, cluster, asked = self._replica.members.latest, self._replica.out.cluster, self._replica.asked_id
         if self._nursery is None or (latest is self._seen[0] and cluster is self._seen[1] and asked == self._seen[2]):
             return
@@ -298,6 +304,8 @@ class Peers:
             generation = self._security.generation
             await self._secure(peer, link, way)
             target, version = Identity(peer.id, listed_incarnation(self._replica, peer.id)), peer.version
+            if version >= LANES_VERSION:
+                link.open_lanes()
             link.push(encode(our_hello(self._us, self._replica, target, version)))
             with way.answering(tls=False, least_s=self._us.timers_ms[1] / 1000):
                 first, *rest = await link.receive()

@@ -8,23 +8,29 @@ Laws of the hello:
 Requests leave over the connection that this server dialled, answers over the one on which the request came. A
 connection whose hello left a cluster or an incarnation unknown carries only START_ONLY messages. A message without a
 connection is dropped: the core repeats what matters.
+
+From protocol version 4 on, long messages leave in pieces, and short ones between them (`alpo.wire.lanes`); entries stay
+in their order. What a deposed leader has not sent yet of them is dropped.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
+from functools import partial
+from typing import NoReturn, TypeAlias
 
 import trio
 
 from alpo.addresses import AddressError, parse_address
-from alpo.core.inputs import Received
+from alpo.core.inputs import Moving, Received
 from alpo.core.members import Identity
 from alpo.core.messages import REQUESTS, START_ONLY, AppendRequest, Envelope, wants_answer
 from alpo.core.replica import Replica
 from alpo.wire.codec import TooNewForPeer, WireError, decode_envelope, encode_entries, encode_envelope
-from alpo.wire.requests import PeerHello, ServerHello
+from alpo.wire.lanes import PIECE_BYTES_MAX, with_blocks
+from alpo.wire.requests import LANES_VERSION, PeerHello, ServerHello
 
 from .driver import Driver, wall_ms
 from .link import Body, Link
@@ -98,10 +104,17 @@ class Route:
     def __init__(self, link: Link, full: bool, version: int) -> None:
         self.link = link
         self.full = full
-        #: Protocol version spoken on this connection.
+        #: Protocol version spoken on this connection; whether that has long messages leave in pieces.
         self.version = version
+        self.in_lanes = version >= LANES_VERSION
+        #: Numbers of the blocks that were sent over this connection (`Routes.blocks`).
+        self.sent_ahead: set[int] = set()
         #: Time at which the first message that wants an answer left after the last answer; None: nothing is unanswered.
         self.silent_since_s: float | None = None
+
+
+#: A link's way to send, and the bytes.
+_Push: TypeAlias = tuple[Callable[[bytes], None], bytes]
 
 
 class Routes:
@@ -110,25 +123,32 @@ class Routes:
     def __init__(self) -> None:
         self.dialled: dict[int, Route] = {}
         self.accepted: dict[Identity, Route] = {}
+        #: Bodies of appends that go ahead of their entries, by number: see `ahead`.
+        self.blocks: dict[int, bytes] = {}
 
     def send(self, envelopes: Sequence[Envelope], now_s: float) -> None:
         """Encode and send; the first peer's bytes leave before the next one's are encoded."""
-        for link, data in self._encode(envelopes, now_s):
-            link.push(data)
+        for push, data in self._encode(envelopes, now_s):
+            push(data)
 
     def prepare(self, envelopes: Sequence[Envelope], now_s: float) -> Callable[[], None]:
         """Encode now; returns a function that sends, for any thread."""
-        encoded = list(self._encode(envelopes, now_s))
+        encoded = list(self._encode(envelopes, now_s, from_thread=True))
 
         def send() -> None:
-            for link, data in encoded:
-                link.push_from_thread(data)
+            for push, data in encoded:
+                push(data)
 
         return send
 
-    def _encode(self, envelopes: Sequence[Envelope], now_s: float) -> Iterator[tuple[Link, bytes]]:
-        """Yield each connection with its bytes, consecutive messages joined. Entries for several peers are encoded
-        once."""
+    def abandon(self) -> None:
+        """Drop entries that wait to leave in pieces: this server leads no more, and whoever leads now sends its own."""
+        for route in self.dialled.values():
+            route.link.abandon_long()
+
+    def _encode(self, envelopes: Sequence[Envelope], now_s: float, *, from_thread: bool = False) -> Iterator[_Push]:
+        """Yield what sends, and the bytes; consecutive short messages to one peer are joined. Entries for several peers
+        are encoded once. ``from_thread``: any thread may send."""
         blobs: dict[tuple[int, int], bytes] = {}
         link: Link | None = None
         parts: list[bytes] = []
@@ -145,18 +165,35 @@ class Routes:
                 if blob is None:
                     blob = blobs[ends] = encode_entries(message.entries)
             if route.link is not link:
-                if link is not None:
-                    yield link, b"".join(parts)
+                if link is not None and parts:
+                    yield link.push_from_thread if from_thread else link.push, b"".join(parts)
                 link, parts = route.link, []
             try:
-                parts.append(encode_envelope(envelope, blob, route.version))
+                data = encode_envelope(envelope, blob, route.version)
             except TooNewForPeer as error:
                 route.link.close(str(error))
                 continue
+            behind = bool(blob is not None and link.long_entries)
+            if self.blocks and route.in_lanes and type(message) is AppendRequest and message.entries:
+                data, here = self._with_blocks(route, message, data)
+                behind = behind or not here
+            if route.in_lanes and (len(data) > PIECE_BYTES_MAX or behind):
+                yield partial(link.push_long, ordered=blob is not None), data
+            else:
+                parts.append(data)
             if route.silent_since_s is None and wants_answer(message):
                 route.silent_since_s = now_s
-        if link is not None:
-            yield link, b"".join(parts)
+        if link is not None and parts:
+            yield link.push_from_thread if from_thread else link.push, b"".join(parts)
+
+    def _with_blocks(self, route: Route, message: AppendRequest, data: bytes) -> tuple[bytes, bool]:
+        """The frame ``data`` of a message with entries, without the blocks that went ahead; and whether the other side
+        is known to hold them."""
+        numbers = {id(block): number for number, block in self.blocks.items() if number in route.sent_ahead}
+        gone = [(numbers[id(e.body)], e.body) for e in message.entries if id(e.body) in numbers]
+        if not gone:
+            return data, True
+        return with_blocks(data, gone), route.link.held.issuperset(number for number, _ in gone)
 
     def _route(self, envelope: Envelope) -> Route | None:
         message = envelope.message
@@ -177,6 +214,17 @@ async def converse(driver: Driver, poller: Poller, route: Route, who: Identity, 
         _take_messages(driver, route, who, bodies)
         return True
 
+    told_s = [-math.inf, -math.inf]
+
+    def moving(incoming: bool) -> None:
+        now_s = driver.clock_s()
+        if now_s - told_s[incoming] >= driver.replica.cfg.heartbeat_s / 2:
+            told_s[incoming] = now_s
+            if route.silent_since_s is not None:
+                route.silent_since_s = now_s
+            driver.post(Moving(who, incoming, now_s))
+
+    route.link.moving = moving
     take(bodies)
     driver.kick(at_once=True)
     await route.link.deliver(poller, take, trio.lowlevel.checkpoint)

@@ -223,15 +223,18 @@ _CODES_1 = {Code.DROPPED: Code.FENCED}
 SHAPES = (*_HELLOS, _PROBLEM, *REQUESTS, *REPLIES)
 
 #: Shapes by class, for each version of the protocol.
-_BY_CLASS = {3: {shape.cls: shape for shape in SHAPES}}
+_BY_CLASS = {4: {shape.cls: shape for shape in SHAPES}}
+_BY_CLASS[3] = _BY_CLASS[4]
 _BY_CLASS[2] = _BY_CLASS[3] | {shape.cls: shape for shape in _REPLIES_2}
 _BY_CLASS[1] = _BY_CLASS[2] | {shape.cls: shape for shape in (*_REQUESTS_1, *_REPLIES_1)}
 _BY_NUMBER_HELLO = {shape.number: shape for shape in (*_HELLOS, _PROBLEM)}
 _VERSIONED = frozenset(shape.number for shape in _HELLOS)
-_BY_NUMBER_REQUEST = {3: {shape.number: shape for shape in REQUESTS}}
+_BY_NUMBER_REQUEST = {4: {shape.number: shape for shape in REQUESTS}}
+_BY_NUMBER_REQUEST[3] = _BY_NUMBER_REQUEST[4]
 _BY_NUMBER_REQUEST[2] = _BY_NUMBER_REQUEST[3]
 _BY_NUMBER_REQUEST[1] = _BY_NUMBER_REQUEST[2] | {shape.number: shape for shape in _REQUESTS_1}
-_BY_NUMBER_REPLY = {3: {shape.number: shape for shape in (*REPLIES, _PROBLEM)}}
+_BY_NUMBER_REPLY = {4: {shape.number: shape for shape in (*REPLIES, _PROBLEM)}}
+_BY_NUMBER_REPLY[3] = _BY_NUMBER_REPLY[4]
 _BY_NUMBER_REPLY[2] = _BY_NUMBER_REPLY[3] | {shape.number: shape for shape in _REPLIES_2}
 _BY_NUMBER_REPLY[1] = _BY_NUMBER_REPLY[2] | {shape.number: shape for shape in _REPLIES_1}
 

@@ -28,6 +28,10 @@ LOG_PORT_TOLD = "the log's port is"
 
 _HEADER = struct.Struct("<II")
 _HTTP = (b"HTTP", b"GET ", b"HEAD", b"POST", b"PUT ", b"OPTI", b"DELE", b"PATC", b"PRI ", b"CONN")
+#: Beginning of a body that is a piece of other frames (`alpo.wire.lanes`). Its checksum is that of these bytes alone:
+#: the frames in pieces have their own.
+PIECE_HEAD = b"\xc1\x00"
+PIECE_CHECK = crc32(PIECE_HEAD)
 
 
 class FrameError(ValueError):
@@ -51,7 +55,7 @@ def frame_bytes_max(batch_bytes_max: int) -> int:
     return batch_bytes_max + GATHERED_BYTES_MAX
 
 
-def frame(*parts: bytes) -> bytes:
+def frame(*parts: bytes | memoryview) -> bytes:
     """A frame whose body is the ``parts`` joined. Raises `Oversized` above the 4 GiB that a length can express."""
     length = 0
     check = 0
@@ -61,6 +65,16 @@ def frame(*parts: bytes) -> bytes:
     if length >= 1 << 32:
         raise Oversized(f"a frame of {length} bytes cannot be sent")
     return b"".join((_HEADER.pack(length, check), *parts))
+
+
+def piece_frame(parts: list[memoryview]) -> bytes:
+    """A frame whose body is `PIECE_HEAD` and the ``parts`` joined."""
+    length = len(PIECE_HEAD) + sum(map(len, parts))
+    return b"".join((_HEADER.pack(length, PIECE_CHECK), PIECE_HEAD, *parts))
+
+
+def _is_sound(body: memoryview, check: int) -> bool:
+    return (check == PIECE_CHECK and body[:2] == PIECE_HEAD) or crc32(body) == check
 
 
 class FrameReader:
@@ -82,7 +96,7 @@ class FrameReader:
         """True if what is held is the beginning of a message of TLS: an alert is shorter than a frame's header."""
         return _is_tls(self._partial)
 
-    def feed(self, data: bytes) -> list[bytes | memoryview]:
+    def feed(self, data: bytes | memoryview) -> list[bytes | memoryview]:
         """Take received bytes; returns every body that is now complete, in order. A memoryview may point into ``data``.
 
         Raises `Oversized` or `Damaged`, at this and every later call. Bodies before the bad one in the same ``data``
@@ -101,7 +115,7 @@ class FrameReader:
             raise
         return bodies
 
-    def _finish(self, data: bytes, bodies: list[bytes | memoryview]) -> int:
+    def _finish(self, data: bytes | memoryview, bodies: list[bytes | memoryview]) -> int:
         """Complete the unfinished frame from ``data``; returns the offset after it."""
         partial = self._partial
         at = 0
@@ -118,13 +132,13 @@ class FrameReader:
         partial += memoryview(data)[at:end]
         if end <= len(data):
             body = memoryview(partial)[HEADER_BYTES:]
-            if crc32(body) != check:
+            if not _is_sound(body, check):
                 raise _damaged(body)
             bodies.append(body)
             self._partial = bytearray()
         return end
 
-    def _cut(self, data: bytes, at: int, bodies: list[bytes | memoryview]) -> None:
+    def _cut(self, data: bytes | memoryview, at: int, bodies: list[bytes | memoryview]) -> None:
         """Take whole frames from ``data``, from offset ``at`` on; keep an unfinished rest."""
         view = memoryview(data)
         size = len(data)
@@ -136,7 +150,7 @@ class FrameReader:
             if end > size:
                 break
             body = view[at + HEADER_BYTES : end]
-            if crc32(body) != check:
+            if crc32(body) != check if check != PIECE_CHECK else not _is_sound(body, check):
                 raise _damaged(body)
             bodies.append(body)
             at = end

@@ -13,10 +13,12 @@ from typing import Any, NamedTuple, TypeAlias
 from alpo.core import requests as q
 
 #: Versions of this protocol: the newest, spoken if both sides know it, the first with runs (R32), the first with
-#: conditional appends, and the oldest that is still understood.
-VERSION = 3
+#: conditional appends, the first in which servers send long frames in pieces (`alpo.wire.lanes`), and the oldest that
+#: is still understood.
+VERSION = 4
 RUNS_VERSION = 3
 AFTER_VERSION = 3
+LANES_VERSION = 4
 OLDEST_VERSION = 1
 
 

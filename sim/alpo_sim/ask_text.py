@@ -238,6 +238,19 @@ def _read_gone(words: Words, names: Names) -> Input:
     return inputs.PeerGone(Identity(peer, _hex(words, "incarnation", fields.get("incarnation", ""))))
 
 
+def _write_moving(x: inputs.Moving, names: Names) -> str:
+    return f"{'from' if x.incoming else 'to'} {x.who.id} incarnation={x.who.incarnation.hex()}"
+
+
+def _read_moving(words: Words, names: Names) -> Input:
+    way = words.take("from or to")
+    if way not in ("from", "to"):
+        raise words.error(f"from or to is expected, not {way!r}")
+    who = words.whole("the other server")
+    fields = dict(words.pairs(("incarnation",), "field of a process"))
+    return inputs.Moving(Identity(who, _hex(words, "incarnation", fields.get("incarnation", ""))), way == "from")
+
+
 def _write_change(x: requests.ChangeSettings, names: Names) -> str:
     return " ".join(f"{name}={old}:{wanted}" for name, old, wanted in x.changes)
 
@@ -268,6 +281,7 @@ _FORMS = {
     "init": _of_fields(requests.Initialise),
     "hello": _Form(inputs.PeerAddress, _write_hello, _read_hello),
     "gone": _Form(inputs.PeerGone, _write_gone, _read_gone),
+    "moving": _Form(inputs.Moving, _write_moving, _read_moving),
     "trim": _of_fields(requests.Trim, "a trim"),
     "clean": _of_fields(inputs.Clean, "a cleaning"),
     "space": _Form(inputs.Space, lambda x, names: f"{x.room.name.lower()} free={x.free_bytes}", _read_space),

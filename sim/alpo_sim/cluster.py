@@ -29,6 +29,7 @@ from .disks import Disks
 from .host import NEVER_US, Host
 from .network import Links
 from .options import MS, SECOND, Options
+from .slow import SlowLinks
 from .stage import Stage, Timers
 
 _OFTEN = (AppendRequest, AppendAnswer)
@@ -70,6 +71,9 @@ class Cluster:
         self._group = dict.fromkeys(ids, 0)  # its number: no group is finished twice
         self._may_stop = dict.fromkeys(ids, False)
         self.connections = Connections(self.stage, self.links, self.rng, self.after, self.poke, o.refusals)
+        self.slow = SlowLinks(
+            self.stage, self.links, self.connections, self.after, self._runs, self._arrive_whole, self.ask
+        )
         self.disks = Disks(self.stage, self.safety, self.lists)
         self.initialised, self._founded = o.auto_init, False
         self._kept = False  # what is being sent may arrive again
@@ -213,10 +217,20 @@ class Cluster:
             return
         seldom = type(envelope.message) not in _OFTEN
         arrivals = self.links.arrivals_us(self.stage.now_us, host.id, target, seldom=seldom)
+        if arrivals and self.slow.takes(envelope):
+            return
         damage = self.links.damages()
         for copies, at_us in enumerate(reversed(arrivals)):
             resets = self.connections.resets[host.id, target]
             self.at(at_us, self._arrive, envelope, other.boots, resets, copies > 0 or self._kept, damage)
+
+    def _runs(self, id: int) -> bool:
+        return self.up(id) and self.paused_until[id] <= self.now_us
+
+    def _arrive_whole(self, envelope: Envelope) -> None:
+        """Let a message arrive that was under way on a slow link."""
+        self.stage.deliver(envelope, False)
+        self.poke(self.stage.hosts[envelope.target.id])
 
     def _arrive(self, envelope: Envelope, boots: int, resets: int, again: bool, damage: bool) -> None:
         source, target = envelope.sender.id, envelope.target.id

@@ -33,6 +33,7 @@ class Faults:
         """Stop drawing faults; the world ends those under way."""
         self.on = False
         self._cuts += 1
+        self._c.slow.heal()
 
     def _next(self) -> None:
         every_us = self._c.options.fault_every_us
@@ -113,6 +114,21 @@ class Faults:
             self._c.paused_until[id] = self._c.now_us + self._c.span_us()
             self._c.poke(self._c.stage.hosts[id])
 
+    def slices(self, id: int) -> None:
+        """Let a server run in slices only, as a starved one does: it stands still for half to nine tenths of the
+        time."""
+        period_us = self._c.span_us(20 * MS, 400 * MS)
+        until_us = self._c.now_us + self._c.span_us(500 * MS, 8 * SECOND)
+        self._slice(id, until_us, period_us, self._c.rng.uniform(0.5, 0.9))
+
+    def _slice(self, id: int, until_us: int, period_us: int, share: float) -> None:
+        now_us = self._c.now_us
+        if self.on and now_us < until_us:
+            if self._c.up(id):
+                self._c.paused_until[id] = max(self._c.paused_until[id], now_us + int(share * period_us))
+                self._c.poke(self._c.stage.hosts[id])
+            self._c.after(period_us, self._slice, id, until_us, period_us, share)
+
     def stop(self, id: int) -> None:
         if self._c.up(id):
             self._c.ask(id, Stop())
@@ -192,6 +208,26 @@ class Faults:
             self._c.connections.disconnect(id, other)
             self._c.connections.connect(id, other)
 
+    def slow(self, id: int) -> None:
+        """Let a server's links, one, or all, in one direction or both, carry so few bytes a second that messages take
+        many election timeouts."""
+        rng = self._c.rng
+        bytes_per_s = rng.choice((300, 3_000, 30_000))
+        ends = [(id, other) for other in self._c.links.ids if other != id]
+        pairs = [pair for pair in (*ends, *((b, a) for a, b in ends)) if rng.random() < 0.6]
+        self._set_slow(pairs, bytes_per_s)
+        self._c.after(self._c.span_us(500 * MS, 20 * SECOND), self._set_slow, pairs, 0)
+
+    def _set_slow(self, pairs: list[tuple[int, int]], bytes_per_s: int) -> None:
+        for pair in pairs:
+            self._c.slow.slow(*pair, bytes_per_s)
+
+    def lossy(self, id: int) -> None:
+        """Let a server's links lose a tenth to six tenths of the messages for a while."""
+        loss = self._c.rng.uniform(0.1, 0.6)
+        self._c.links.lossy[id] = loss
+        self._c.after(self._c.span_us(500 * MS, 8 * SECOND), self._c.links.heal_lossy, id, loss)
+
     def refuse(self, id: int) -> None:
         """Let servers be refused in the name of one that lives, as by a proxy in between (R33)."""
         host = self._c.stage.hosts[id]
@@ -221,4 +257,7 @@ _FAULTS: dict[str, Callable[[Faults, int], None]] = {
     "reset": Faults.reset,
     "move": Faults.move,
     "refuse": Faults.refuse,
+    "slices": Faults.slices,
+    "slow": Faults.slow,
+    "lossy": Faults.lossy,
 }

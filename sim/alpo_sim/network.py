@@ -16,6 +16,7 @@ class Links:
         self._rng = rng
         self.ids = tuple(ids)
         self.cut: dict[tuple[int, int], bool] = {}
+        self.lossy: dict[int, float] = {}  # server -> part of the messages that its links lose for a while
         self.quiet = False  # from now on nothing is lost, copied or late
         self._last_us: dict[tuple[int, int], int] = {}  # the latest arrival so far, where order is kept
 
@@ -40,6 +41,8 @@ class Links:
         chance = rng.random()
         if (source, target) in self.cut:
             return []
+        if self.lossy and rng.random() < max(self.lossy.get(source, 0.0), self.lossy.get(target, 0.0)):
+            return []
         if chance < o.loss:
             return []
         if chance < o.loss + o.late:
@@ -47,6 +50,11 @@ class Links:
         if chance < o.loss + o.late + o.duplication:
             return [at_us, at_us + int(rng.random() * 20 * high)]
         return [self._in_order(source, target, at_us)]
+
+    def heal_lossy(self, id: int, loss: float) -> None:
+        """End that loss on a server's links, if no later one has begun."""
+        if self.lossy.get(id) == loss:
+            del self.lossy[id]
 
     def damages(self) -> bool:
         """Draw whether a message is damaged on the way."""

@@ -15,6 +15,8 @@ FAULTS = (
     "crash", "crash_all", "pause", "cut", "one_way", "star", "chain", "bridge", "isolate", "stall", "full", "jump",
     "drift", "stop", "reset", "move",
 )
+#: Faults of what works half, in three of ten worlds: a generator of their own leaves the other worlds as they were.
+HALF_FAULTS = ("slices", "slow", "lossy", "slow")
 TOPOLOGIES = ("whole", "star", "chain", "bridge")
 
 
@@ -137,6 +139,8 @@ class Options:
         if random.Random(f"refusals {seed}").random() < 0.5:
             drawn["refusals"] = 0.7
             drawn["faults"] += ("refuse",)
+        if random.Random(f"half {seed}").random() < 0.3:
+            drawn["faults"] += HALF_FAULTS
         drawn |= _members(seed, size, drawn["wipes"])
         drawn["aimed"] = random.Random(f"aimed {seed}").random() < 0.5
         drawn |= fixed

@@ -28,6 +28,11 @@ PAUSE_S = (0.1, 3.0)
 DOWN_S = (0.1, 3.0)
 NETWORK_S = (0.3, 4.0)
 DELAY_S = (0.005, 0.3)
+#: 0.4 to 40 Mbit/s; of the packets on a lossy link; of a starved server's time that it stands still, in slices so long.
+SLOW_BYTES_PER_S = (5e4, 5e6)
+LOSS = (0.01, 0.2)
+STARVED = (0.5, 0.9)
+SLICE_S = (0.05, 0.5)
 #: How often a fault is aimed at the leader, whoever that is.
 AT_LEADER = 0.5
 
@@ -35,12 +40,13 @@ AT_LEADER = 0.5
 KINDS = {
     "kill -9": 5, "stop": 4, "cut": 2, "reset": 2, "delay": 2, "one way": 2, "half open": 3, "isolate": 3,
     "isolate from servers": 2, "transfer": 2, "trim": 3,
+    "slow links": 4, "lossy": 3, "starve": 4,
     "lose disk": 2, "flip file": 4, "flip WAL": 3, "roll back": 2, "replace": 2, "fill disk": 3, "fail writes": 2,
     "power cut": 4,
 }
 _HARM = ("lose disk", "flip file", "flip WAL", "roll back", "replace")
 #: Of a server's own life; one of them at a time.
-_LIFE = ("kill -9", "stop", "fill disk", "fail writes", "power cut", *_HARM)
+_LIFE = ("kill -9", "stop", "starve", "fill disk", "fail writes", "power cut", *_HARM)
 #: Payloads that a trim leaves at least, of those that the follower has.
 TRIM_LEAVES = 200
 
@@ -172,6 +178,9 @@ class Injector:
             case "stop":
                 self.by_kind[kind] += 1
                 await self._stop(id, length_s)
+            case "starve":
+                self.by_kind[kind] += 1
+                await self._starve(id, length_s)
             case "fill disk":
                 await self.disks.fill_up(id, length_s)
             case "fail writes":
@@ -210,6 +219,15 @@ class Injector:
         finally:
             self.cluster.servers[id].resume()
 
+    async def _starve(self, id: int, length_s: float) -> None:
+        """As on a host with too few processors: it runs a slice, and stands still for longer."""
+        rng = random.Random(f"{self.seed}/{length_s}")
+        share, slice_s = rng.uniform(*STARVED), rng.uniform(*SLICE_S)
+        until_s = trio.current_time() + length_s
+        while trio.current_time() < until_s:
+            await self._stop(id, share * slice_s)
+            await trio.sleep((1 - share) * slice_s)
+
     async def _network(self, fault: Fault, id: int) -> None:
         network = self.cluster.network
         others = self.cluster.others(id)
@@ -223,6 +241,15 @@ class Injector:
             case "delay":
                 for flow in flows:
                     network.delay(*flow, fault.delay_s)
+            case "slow links":
+                flows = [flow for end in others for flow in ((id, end), (end, id))]
+                low, high = SLOW_BYTES_PER_S
+                for flow in flows:
+                    network.slow(*flow, low * (high / low) ** (fault.delay_s / DELAY_S[1]))
+            case "lossy":
+                flows = [flow for end in others for flow in ((id, end), (end, id))]
+                for flow in flows:
+                    network.lossy(*flow, LOSS[0] + (LOSS[1] - LOSS[0]) * fault.delay_s / DELAY_S[1])
             case "one way":
                 flows = flows[:1]
                 network.hold(*flows[0])

@@ -6,11 +6,14 @@ Laws:
 * A fault is of a *flow*, one direction between two ends, whichever of them dialled: so one way can be cut alone.
 * A byte stream never gets a gap: a flow that lost bytes (`drop`) stays silent on that connection for good, as a real
   one does whose packets no longer arrive. What is held (`hold`) arrives when the flow heals, as after a retransmission.
+* A slow flow (`slow`) has so many bytes a second for all connections together, and next to no buffer: like a slow
+  cable, not like a long one.
 * A connection buffers `_CHUNKS_MAX` chunks a direction; whoever sends more is slowed down by TCP itself.
 """
 
 from __future__ import annotations
 
+import random
 import socket
 import struct
 from collections.abc import Iterable
@@ -28,6 +31,10 @@ CLIENT = 0
 HOST = "127.0.0.1"
 _CHUNK_BYTES = 1 << 16
 _CHUNKS_MAX = 256
+#: Bytes that a slow flow takes at a time, and that the kernel may buffer for it: on loopback a segment is 64 KiB.
+_SLOW_BYTES, _SLOW_BUFFER_BYTES = 1 << 14, 1 << 16
+#: Time after which TCP sends a lost packet again, doubled each time; and how often one is lost at most.
+_RETRANSMISSION_S, _RETRIES_MAX = 0.2, 3
 _RESET = struct.pack("ii", 1, 0)
 
 
@@ -38,11 +45,35 @@ class Flow:
     held: bool = False
     dropping: bool = False
     delay_s: float = 0.0
+    bytes_per_s: float = 0.0
+    loss: float = 0.0
+    came_bytes: int = 0
+    _free_s: float = 0.0
     refused: bool = False
+    _rng: random.Random = field(default_factory=lambda: random.Random(0))
     changed: trio.lowlevel.ParkingLot = field(default_factory=trio.lowlevel.ParkingLot)
+
+    async def has_room(self, count: int) -> None:
+        """Wait for the turn of ``count`` bytes, if the flow is slow."""
+        if self.bytes_per_s:
+            self._free_s = max(self._free_s, trio.current_time()) + count / self.bytes_per_s
+            turn_s = self._free_s
+            while self.bytes_per_s and trio.current_time() < turn_s:
+                with trio.move_on_at(turn_s):
+                    await self.changed.park()
+        else:
+            self._free_s = 0.0
 
     async def pass_through(self, came_s: float) -> None:
         """Wait for as long as what came at ``came_s`` (trio's time) takes."""
+        if self.loss:  # what is lost comes with a retransmission, and all behind it waits
+            sent_again_s = trio.current_time()
+            for attempt in range(_RETRIES_MAX):
+                if self._rng.random() < self.loss:
+                    sent_again_s += _RETRANSMISSION_S * 2**attempt
+            while self.loss and trio.current_time() < sent_again_s:
+                with trio.move_on_at(sent_again_s):
+                    await self.changed.park()
         while self.held:
             await self.changed.park()
         while self.delay_s and trio.current_time() < came_s + self.delay_s:
@@ -105,6 +136,18 @@ class Network:
         """Every chunk takes so much longer, until healed."""
         self._flow(sender, receiver).delay_s = delay_s
 
+    def slow(self, sender: int, receiver: int, bytes_per_s: float) -> None:
+        """So many bytes a second get through, until healed."""
+        self._flow(sender, receiver).bytes_per_s = bytes_per_s
+
+    def lossy(self, sender: int, receiver: int, loss: float) -> None:
+        """So great a part of the packets is lost, and sent again by TCP, until healed."""
+        self._flow(sender, receiver).loss = loss
+
+    def came_bytes(self, sender: int, receiver: int) -> int:
+        """Bytes that were sent so far."""
+        return self._flow(sender, receiver).came_bytes
+
     def reset(self, one: int, other: int) -> None:
         """RST every connection between the two."""
         for connection in list(self._connections):
@@ -130,7 +173,7 @@ class Network:
         """End every fault of this flow."""
         flow = self._flow(sender, receiver)
         flow.held = flow.dropping = flow.refused = False
-        flow.delay_s = 0.0
+        flow.delay_s = flow.bytes_per_s = flow.loss = 0.0
         flow.changed.unpark_all()
 
     def heal_all(self) -> None:
@@ -172,7 +215,7 @@ class Network:
         """One direction, until it ends or the connection is reset."""
         put, take = trio.open_memory_channel[tuple[float, bytes | None]](_CHUNKS_MAX)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._read, source, put, first)
+            nursery.start_soon(self._read, source, put, first, flow)
             silent = False
             async with take:
                 async for came_s, data in take:
@@ -182,14 +225,21 @@ class Network:
                         connection.reset()
 
     async def _read(
-        self, source: trio.SocketStream, put: trio.MemorySendChannel[tuple[float, bytes | None]], first: bytes
+        self, source: trio.SocketStream, put: trio.MemorySendChannel[tuple[float, bytes | None]], first: bytes,
+        flow: Flow,
     ) -> None:
         """What comes and when, until its end: b"" an orderly one, None a reset."""
         async with put:
             data: bytes | None = first or await _receive(source)
             while data:
+                flow.came_bytes += len(data)
                 await put.send((trio.current_time(), data))
-                data = await _receive(source)
+                if flow.bytes_per_s:
+                    source.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SLOW_BUFFER_BYTES)
+                    data = await _receive(source, _SLOW_BYTES)
+                    await flow.has_room(len(data or b""))
+                else:
+                    data = await _receive(source)
             await put.send((trio.current_time(), data))
 
 
@@ -205,10 +255,10 @@ async def _give(sink: trio.SocketStream, data: bytes | None) -> bool:
     return data is not None
 
 
-async def _receive(stream: trio.SocketStream) -> bytes | None:
+async def _receive(stream: trio.SocketStream, bytes_max: int = _CHUNK_BYTES) -> bytes | None:
     """What comes; b"" at its end, None if it was reset."""
     try:
-        return bytes(await stream.receive_some(_CHUNK_BYTES))
+        return bytes(await stream.receive_some(bytes_max))
     except (trio.BrokenResourceError, trio.ClosedResourceError):
         return None
 

@@ -3,12 +3,12 @@
     python tests/cluster/soak.py --seconds 300 [--seed N] [--servers 3,5] [--tls]
 
 Eight named clients append numbered payloads, readers read, one follower reads all of the log and moves its cursor on,
-every server keeps 2,000 entries and what the cursor keeps. Every 1 to 3 s something is killed, stopped, cut off, slowed
-down or left half open, leadership is handed over, the log trimmed, a member replaced, a disk lost, filled up, made to
-fail, damaged (bytes of alpo.db or of its WAL flip while the server is down) or put back to an older copy, or the power
-of one host or of all is cut: what was not synced is gone (as root, where ext4 can be mounted from files). Exits 0 if
-nothing was lost, doubled, stale or otherwise wrong; else 1, and keeps the directories of the servers. The seed is
-printed.
+every server keeps 2,000 entries and what the cursor keeps. Every 1 to 3 s something is killed, stopped, starved
+(stopped in slices), cut off, slowed down, left half open, left with little bandwidth or with packets lost, leadership
+is handed over, the log trimmed, a member replaced, a disk lost, filled up, made to fail, damaged (bytes of alpo.db or
+of its WAL flip while the server is down) or put back to an older copy, or the power of one host or of all is cut: what
+was not synced is gone (as root, where ext4 can be mounted from files). Exits 0 if nothing was lost, doubled, stale or
+otherwise wrong; else 1, and keeps the directories of the servers. The seed is printed.
 
 Its rules: the disks of a minority are harmed, one at a time, and the next one only once all vote again. What ALPO is
 not made to survive is not done: `disk_faults` and `disks` say what that is.
@@ -25,6 +25,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,8 @@ class Result:
     history: History = field(default_factory=History)
     violations: dict[str, list[str]] = field(default_factory=dict)
     last_lsn: int = 0
+    #: Longest time in which nobody's append was acknowledged, while faults were made.
+    stood_s: float = 0.0
 
     def lines(self) -> list[str]:
         """The report."""
@@ -94,6 +97,7 @@ class Result:
             f"  reads      linearizable {len(history.reads)}, followed {len(history.followed)} of {self.last_lsn}"
             f" (trimmed below {history.trimmed_lsn} in the end)",
             f"  told       {errors or 'nothing but success'}",
+            f"  stood      {self.stood_s:.1f} s were the longest time without an append",
             "  violations " + ", ".join(f"{name} {count}" for name, count in counted.items()) + f", others {others}",
         ]
         if self.without_power_cuts:
@@ -120,7 +124,7 @@ async def soak(home: Path, servers: int, seconds: float, seed: int, tls: bool = 
         async with cluster(home, servers, **options) as running:
             await running.leader()
             injector = Injector(running, seed, result.history, small, small | large)
-            await _run(running, injector, result.history, seconds, seed)
+            result.stood_s = await _run(running, injector, result.history, seconds, seed)
             result.without_power_cuts = not all(map(injector.disks.can_cut_power, running.servers))
             result.faults, result.disks = dict(injector.by_kind), dict(injector.disks.became)
             await _check(running, result, injector)
@@ -136,8 +140,9 @@ def _certificates(home: Path, servers: int) -> dict[str, str]:
     return {"ca": f"{at}/ca.pem", "cert": f"{at}/server-{{id}}.pem", "key": f"{at}/server-{{id}}.key"}
 
 
-async def _run(running: Cluster, injector: Injector, history: History, seconds: float, seed: int) -> None:
-    """Everything at once for ``seconds``; then faults end, and everybody finishes."""
+async def _run(running: Cluster, injector: Injector, history: History, seconds: float, seed: int) -> float:
+    """Everything at once for ``seconds``; then faults end, and everybody finishes. The longest time without an
+    append."""
     writers = [Writer(running.addresses, f"writer-{number}", seed, history) for number in range(1, CLIENTS + 1)]
     over = trio.Event()
     async with trio.open_nursery() as background:
@@ -150,8 +155,10 @@ async def _run(running: Cluster, injector: Injector, history: History, seconds: 
                     nursery.start_soon(read_on, running.addresses, history, over.is_set, seed + number)
                 for writer in writers:
                     nursery.start_soon(writer.run)
+                began_s = trio.current_time()
                 with trio.move_on_after(seconds):
                     await injector.run()
+                ended_s = trio.current_time()
                 for writer in writers:
                     writer.finish()
                 over.set()
@@ -165,6 +172,9 @@ async def _run(running: Cluster, injector: Injector, history: History, seconds: 
         )
         await until(lambda: len(history.followed) >= last_lsn, AFTERWARDS_S)
         background.cancel_scope.cancel()
+    acknowledged = [append.ended_s for append in history.appends if append.outcome is Outcome.ACKNOWLEDGED]
+    times_s = [began_s, *sorted(at_s for at_s in acknowledged if began_s < at_s < ended_s), ended_s]
+    return max(later - earlier for earlier, later in pairwise(times_s))
 
 
 async def _check(running: Cluster, result: Result, injector: Injector) -> None:

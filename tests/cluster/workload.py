@@ -2,7 +2,7 @@
 
 Laws:
 
-* Every payload is one of its own: "NAME/NUMBER", the numbers of a name going up.
+* Every payload is one of its own: "NAME/NUMBER", the numbers of a name going up; a few are filled up with blanks.
 * What is not known is written down as unknown: an append under way when its `Log` is abandoned, `NotGuaranteed` until
   `settle` says more.
 * A name is opened again and again: after an orderly close, after the "process" was gone in the middle of
@@ -31,6 +31,8 @@ IN_FLIGHT_MAX = 16
 #: Appends of one writer a second, at most.
 PACE = 60.0
 READ_BACK = 20
+#: One of so many payloads is large, so that slow links have something to carry.
+LARGE_OF, LARGE_BYTES = 1000, 300_000
 SETTLE_S = 5.0
 FOLLOWER = "follower"
 CURSOR_S = 0.5
@@ -105,7 +107,10 @@ class Writer:
     def _append(self, log: alpo.Log, by_serial: dict[int, Append], under_way: set[Append]) -> bool:
         """Start one append, the newest of the history. False: the session takes no more."""
         self._number += 1
-        append = Append(self._name, self._number, f"{self._name}/{self._number}".encode(), trio.current_time())
+        payload = f"{self._name}/{self._number}".encode()
+        if self._rng.randrange(LARGE_OF) == 0:
+            payload = payload.ljust(self._rng.randrange(LARGE_BYTES))
+        append = Append(self._name, self._number, payload, trio.current_time())
         self._history.appends.append(append)
         try:
             handle = log.append_nowait(append.payload)

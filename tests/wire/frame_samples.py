@@ -15,6 +15,8 @@ from alpo.core.runs import seal_appends
 from alpo.wire import codec
 from alpo.wire import requests as r
 from alpo.wire.column_pages import PageColumns, pack_page
+from alpo.wire.framing import frame
+from alpo.wire.lanes import PIECE_BYTES_MAX, LaneReader, Long, block_frame, forget_frame, with_blocks
 
 PAGE = PageColumns((8,), (3,), (1_001,), ("client",), (1,), (5,), (1,), (b"payload",), (0,))
 ME, OTHER = Identity(1, b"a" * 16), Identity(2, b"b" * 16)
@@ -89,3 +91,18 @@ def frames(version: int = r.VERSION) -> list[bytes]:
         *(codec.encode(message, version) for message in others),
         *(codec.encode_envelope(m.Envelope(b"e" * 16, ME, OTHER, message), version=version) for message in peers),
     ]
+
+
+def marks() -> list[bytes]:
+    """What only connections of version 4 carry: frames in a piece, a block and its answer, a message that refers to it,
+    and the end of both."""
+    long, other, told = Long(), LaneReader(1 << 20), list[bytes]()
+    other.open(told.append, lambda number: None)
+    for each in (frame(b"\x93a long frame"), block_frame(7, b"block")):
+        long.add(each, ordered=False)
+    piece = long.piece()
+    other.feed(piece)
+    long.add(frame(bytes(PIECE_BYTES_MAX)), ordered=True)
+    long.piece()
+    message = with_blocks(frame(b"\x93before block after"), [(7, b"block")])
+    return [piece, *told, message, forget_frame(7), long.abandon()]

@@ -189,9 +189,9 @@ def test_hellos_refused(body: bytes, text: str) -> None:
     refused(codec.decode_hello, body, text)
 
 
-@pytest.mark.parametrize("body", [body_of(2, 4, b"", "x"), body_of(1, 7), body_of(3, 0, {"other": "fields"})])
+@pytest.mark.parametrize("body", [body_of(2, 5, b"", "x"), body_of(1, 7), body_of(3, 0, {"other": "fields"})])
 def test_another_version_is_told_apart_whatever_its_fields(body: bytes) -> None:
-    with pytest.raises(codec.WrongVersion, match=r"speaks version . of the protocol, this one version 3") as caught:
+    with pytest.raises(codec.WrongVersion, match=r"speaks version . of the protocol, this one version 4") as caught:
         codec.decode_hello(body)
     assert caught.value.version == msgpack.unpackb(body, strict_map_key=False)[1]
 

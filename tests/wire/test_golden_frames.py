@@ -9,11 +9,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from frame_samples import frames
+from frame_samples import frames, marks
 
-from alpo.wire.requests import OLDEST_VERSION, VERSION
+from alpo.wire.requests import LANES_VERSION, OLDEST_VERSION, VERSION
 
 GOLDEN = Path(__file__).parent / "golden_frames.txt"
+
+
+def all_frames(version: int) -> list[bytes]:
+    return [*frames(version), *(marks() if version >= LANES_VERSION else ())]
 
 
 def golden(version: int) -> list[str]:
@@ -23,9 +27,9 @@ def golden(version: int) -> list[str]:
 
 @pytest.mark.parametrize("version", range(OLDEST_VERSION, VERSION + 1))
 def test_frames_are_the_golden_ones(version: int) -> None:
-    assert [frame.hex() for frame in frames(version)] == golden(version)
+    assert [frame.hex() for frame in all_frames(version)] == golden(version)
 
 
 if __name__ == "__main__":
     for each in range(OLDEST_VERSION, VERSION + 1):
-        print("\n".join(f"{each} {frame.hex()}" for frame in frames(each)))
+        print("\n".join(f"{each} {frame.hex()}" for frame in all_frames(each)))

@@ -1,8 +1,9 @@
 """Checks of every simulation: invariants that must hold whatever happens. A check raises `Broken` with a name of
 `INVARIANTS`.
 
-`safety`, `sends`, `members`, `marks`, `candidates`, `leadership`, `session_tables` and `runs` watch servers; `history`
-and `operators` compare the answers that clients and operators got with the log; `all` puts the checks together.
+`safety`, `sends`, `members`, `marks`, `candidates`, `leadership`, `session_tables`, `runs` and `resends` watch servers;
+`history` and `operators` compare the answers that clients and operators got with the log; `all` puts the checks
+together.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ INVARIANTS = {
         "a leader bounds what is in flight from its clients, counted in bytes and in serials (R21), and to a peer "
         "(R17); no run is larger than it may be (R32)"
     ),
+    "sent once": "entries that are still on their way to a server are not sent to it again (R17)",
     "equal tables": "session tables and member lists are equal at equal ids (R21, R22, R27, R32)",
     "exactly once": (
         "no append is in the log twice, however runs group them, and each client's are in the order of its serials "

@@ -11,6 +11,7 @@ from .leadership import DepositionChecks, ReignChecks
 from .marks import MarkChecks
 from .members import MemberChecks
 from .operators import CursorChecks
+from .resends import ResendChecks
 from .runs import RunChecks
 from .safety import Safety
 from .sends import StartChecks
@@ -29,7 +30,7 @@ class Checks:
         stage.watchers += [
             self.safety, self.safety.sends, self.lists, StartChecks(), RunChecks(), MarkChecks(stage, self.safety),
             CandidateChecks(), self.tables, DepositionChecks(stage), ReignChecks(stage),
-            CursorChecks(self.history.state, self.safety),
+            CursorChecks(self.history.state, self.safety), ResendChecks(stage),
         ]
 
     def _guaranteed(self, entry: Entry) -> None:

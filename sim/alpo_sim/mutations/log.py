@@ -14,8 +14,8 @@ from alpo.core.replication import Replication
 from ..options import MS, SECOND, Load, Network
 from .fault_plans import late_completion, leader_falls, lost_acceptance, lost_own_copy, old_acceptances, older_term
 from .mutation import Mutation, edit
-from .planned import Once, once, repeated
-from .worlds import BUSY, LATE, LATER, LOSSY, NARROW, ONE_BY_ONE, planned, world
+from .planned import Once, Repeated, once, repeated
+from .worlds import BUSY, LATE, LATER, LOSSY, NARROW, ONE_BY_ONE, ORDERED, planned, world
 
 #: The invariants that may break first when a server holds other entries than it should.
 LOST = ("leader completeness", "one log", "nothing guaranteed expunged", "alarm")
@@ -32,6 +32,16 @@ def a_tail_of_its_own(w: Once) -> Iterator[int]:
     yield SECOND  # long enough for all to connect again
     w.drops = lambda x: False
     yield 3 * SECOND
+
+
+def a_long_way(w: Repeated) -> Iterator[int]:
+    """A leader's links carry so little that its entries take many election timeouts; then they are quick again."""
+    leader, *others = w.cast()
+    for id in others:
+        w.slow.slow(leader, id, 300)
+    yield 2 * SECOND
+    w.slow.heal()
+    yield 2 * SECOND
 
 
 _CALM = planned(
@@ -125,6 +135,13 @@ LOG = (
             "peer.in_flight and r.now_s - peer.waiting_since_s >= cfg.election_timeout_s", "False",
         )),),
         world(limits=NARROW, faults=("stall",), network=LOSSY), ("no progress",),
+    ),
+    Mutation(
+        "P120", "R17", "what is still on its way for an election timeout counts as lost",
+        "over a slow link large entries are sent again for ever",
+        (edit(Replication, "moving", ("peer.waiting_since_s = max(peer.waiting_since_s, at_s)", "pass")),),
+        planned(load=Load(3, 0, 40 * MS, 8, 2000), network=ORDERED), ("sent once", "no progress"),
+        makes=repeated(a_long_way),
     ),
     Mutation(
         "P8", "R13", "the leader's own copy counts before its fsync",
