@@ -15,7 +15,6 @@ import json
 import os
 import sys
 import unicodedata
-from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -56,8 +55,18 @@ def counted(number: int, one: str, many: str = "") -> str:
 
 def say(text: str) -> None:
     """Print a message for people on stderr. Its own line breaks stay; other control characters are escaped."""
-    with suppress(OSError):
+    try:
         print("\n".join(escape(line) for line in text.split("\n")), file=sys.stderr, flush=True)
+    except OSError:
+        lead_nowhere(2)
+
+
+def lead_nowhere(descriptor: int) -> None:
+    """Have all that is still written to a standard stream vanish: the interpreter writes what is left when it exits,
+    and an error there would become the exit code."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, descriptor)
+    os.close(nowhere)
 
 
 def stand_in_for_closed_streams() -> None:
