@@ -160,6 +160,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     set_up_logs(config.log_format, config.log_level, config.id)
     if unknown := unknown_variables(os.environ):
         log.warning("unknown_environment", variables=unknown)
+    if config.remark:
+        log.warning("loopback_among_others", why=config.remark)
     try:
         _run_through_losses(config, Reloader(path, flags, config), security)
     except Alarm as error:
@@ -204,6 +206,8 @@ def _show(loaded: Loaded) -> NoReturn:
     unknown = unknown_variables(os.environ)
     if unknown:
         print(f"alpod: not heeded, no key of alpod's: {', '.join(unknown)}", file=sys.stderr)
+    if loaded.config.remark:
+        print(f"alpod: {loaded.config.remark}", file=sys.stderr)
     sys.exit(0)
 
 

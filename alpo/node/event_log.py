@@ -42,6 +42,7 @@ EVENTS: dict[str, tuple[str, str]] = {
     "reloaded": ("info", "SIGHUP: `changed` is in force, `needs_restart` is not"),
     "reload_failed": ("error", "SIGHUP: the configuration is wrong (`why`), and the one before stays in force"),
     "unknown_environment": ("warning", "environment variables that begin with ALPOD_ and are no key of alpod's"),
+    "loopback_among_others": ("warning", "the servers' addresses in the configuration do not fit together: `why`"),
     "log_lines_dropped": ("warning", "so many `lines` of this log are missing here: its reader did not take them"),
     # -- the first start and membership
     "first_start_waits": ("warning", "it takes no part yet: `why`, and of which `member`"),
