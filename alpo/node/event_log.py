@@ -178,7 +178,7 @@ def set_up_logs(log_format: str, level: str = "info", server_id: int | None = No
         logger_factory=structlog.WriteLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
-    of_server = {} if server_id is None else {"server": server_id}
+    of_server: dict[str, Any] = {} if server_id is None else {"server": server_id}
     structlog.contextvars.bind_contextvars(**of_server)
     if isinstance(sys.stderr, LogSink):
         # It asks in its own thread, which has no context, for a line to write itself.

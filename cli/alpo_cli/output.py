@@ -5,7 +5,7 @@ Laws:
 * stdout has results only, one a line or one JSON object a line.
 * Text from outside (payloads, names, details) reaches a terminal with all characters escaped that do not show as
   themselves: control characters, and those that change the direction of text, hide in it or break its line.
-* If a message cannot be written any more, nothing else changes.
+* If a message, or a line of progress, cannot be written any more, nothing else changes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import os
 import sys
 import unicodedata
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TextIO, cast
 
 from .running import in_thread
 
@@ -73,7 +73,7 @@ def stand_in_for_closed_streams() -> None:
     """Replace closed standard streams (`alpo … >&-`), so that no other file gets number 0, 1 or 2, and using the stream
     fails as it should.
 
-    Messages for a closed stderr are lost silently.
+    Messages for a stderr that is closed, or a terminal that has gone, are lost silently.
     """
     for number, mode in enumerate((os.O_WRONLY, os.O_RDONLY, os.O_WRONLY)):
         try:
@@ -82,7 +82,30 @@ def stand_in_for_closed_streams() -> None:
             os.open(os.devnull, mode)  # takes the lowest free number: this one
     sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115
     sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
-    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = cast(TextIO, _Messages(sys.stderr or open(2, "w", closefd=False)))  # noqa: SIM115
+
+
+class _Messages:
+    """stderr that loses silently what cannot be written: progress that nobody sees ends no import."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        try:
+            return self._stream.write(text)
+        except OSError:
+            lead_nowhere(2)
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except OSError:
+            lead_nowhere(2)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def json_line(fields: dict[str, Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -120,3 +121,26 @@ def test_help_of_every_program_that_has_no_reader_or_no_room(module: str, buffer
         for stdout, said in ((full, (1, full_said)), (pipe, (0, ""))):
             done = subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, env=environ, text=True, check=False)
             assert (done.returncode, done.stderr) == said
+
+
+@pytest.mark.parametrize("drawn", [
+    "progress._draw_line('waiting')", "step('copying', 1, 2)\n    step('copying', 2, 2)",
+])
+def test_progress_on_a_terminal_that_has_gone_ends_no_command(drawn: str) -> None:
+    code = f"""
+from alpo_cli import output, progress
+output.stand_in_for_closed_streams()
+progress.AFTER_S = 0
+with progress.slow_progress() as step:
+    input()
+    {drawn}
+    output.say("a message")
+print("done")
+"""
+    main, other = pty.openpty()
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": other}
+    with subprocess.Popen([sys.executable, "-c", code], start_new_session=True, **pipes) as process:
+        os.close(other)
+        os.close(main)
+        assert process.communicate(b"\n", timeout=60) == (b"done\n", None)
+    assert process.returncode == 0

@@ -14,7 +14,6 @@ from contextlib import suppress
 
 import pytest
 
-from alpo.node import log_sink
 from alpo.node.log_sink import QUEUED_BYTES_MAX, LogSink
 
 WAIT_S = 30
@@ -134,7 +133,7 @@ def test_a_line_that_was_torn_is_ended_before_the_next(pipe: Pipe, monkeypatch: 
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return really(descriptor, data[:most])
 
-    monkeypatch.setattr(log_sink.os, "write", write)
+    monkeypatch.setattr("alpo.node.log_sink.os.write", write)
     sink = LogSink(pipe.writer)
     sink.notice = "gap of {}".format
     sink.write("torn\n")
