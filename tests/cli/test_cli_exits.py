@@ -103,7 +103,7 @@ def test_messages_reach_the_terminal_escaped(capsys: pytest.CaptureFixture[str])
     ["member", "add", "4=224.0.0.1:1"],
     ["restore", "f", "--data", "{tmp}", "--id", "1", "--listen", "0.0.0.0:1"],
     ["restore", "f", "--data", "{tmp}", "--id", "1", "--listen", "[fe80::1%eth0]:1"],
-    ["status", "--servers", "[fe80::1%eth0]:1"],
+    ["status", "--servers", "[fe80::1%eth0]:1"], ["certs", "make", "--dir", "{tmp}/c", "--server", "1=h,0.0.0.0"],
     ["status", "--config", "/nowhere/at/all"], ["nonsense"], ["session", "drop"],
     ["session", "drop", "n", "--epoch", "0"], ["bench", "append", "--outstanding", "1", "--connections", "2"],
     ["bench", "failover", "--dir", "d", "--signal", "HUP"],
