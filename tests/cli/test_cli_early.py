@@ -138,8 +138,10 @@ with progress.slow_progress() as step:
 print("done")
 """
     main, other = pty.openpty()
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": other}
-    with subprocess.Popen([sys.executable, "-c", code], start_new_session=True, **pipes) as process:
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=other, start_new_session=True,
+    ) as process:
         os.close(other)
         os.close(main)
         assert process.communicate(b"\n", timeout=60) == (b"done\n", None)
