@@ -20,7 +20,7 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from alpo.addresses import ACCEPTED, join_address, parse_address
+from alpo.addresses import ACCEPTED, join_address, parse_address, undialled
 from alpo.core.members import Configured
 from alpo.core.settings import BOUNDS, Settings
 from alpo.tls import NAME_DEFAULT, NAME_PATTERN, is_client_role
@@ -68,6 +68,12 @@ def _wrong(loc: tuple[int | str, ...], value: object, accepted: str) -> Pydantic
     return PydanticCustomError("wrong", "{accepted}", {"loc": loc, "value": value, "accepted": accepted})
 
 
+def _need_dialled(text: str) -> None:
+    """Raise an error unless ``text`` is an address that others can dial."""
+    if why := undialled(parse_address(text)[0]):
+        raise _wrong((), text, why)
+
+
 def _need_path(value: object) -> object:
     if not isinstance(value, str | Path) or not str(value) or "\0" in str(value):
         raise ValueError("not a path")
@@ -89,9 +95,7 @@ class MemberLine(_Table):
     @field_validator("address")
     @classmethod
     def _dialable(cls, text: str) -> str:
-        ip = _ip(parse_address(text)[0])
-        if ip is not None and ip.is_unspecified:
-            raise _wrong((), text, "must be an address that the other servers can dial")
+        _need_dialled(text)
         return text
 
 
@@ -210,9 +214,6 @@ class TlsTable(_Table):
         return roles
 
 
-_WILDCARDS = ("0.0.0.0", "::")
-
-
 class Config(_Table):
     """A checked configuration of one alpod. Its properties raise nothing once `load_config` has returned it."""
 
@@ -248,18 +249,25 @@ class Config(_Table):
     def _named(cls, value: object) -> object:
         return _need_path(value)
 
-    @field_validator("listen", "advertise", "http")
+    @field_validator("listen", "http")
     @classmethod
     def _address(cls, text: str | None) -> str | None:
         if text is not None:
             parse_address(text)
         return text
 
+    @field_validator("advertise")
+    @classmethod
+    def _dialled(cls, text: str | None) -> str | None:
+        if text is not None:
+            _need_dialled(text)
+        return text
+
     @field_validator("join")
     @classmethod
     def _addresses(cls, text: str | None) -> str | None:
         for address in text.split(",") if text is not None else ():
-            parse_address(address.strip())
+            _need_dialled(address.strip())
         return text
 
     @model_validator(mode="after")
@@ -269,6 +277,13 @@ class Config(_Table):
         if not self.member and self.join is None:
             accepted = f"must be 1 to {MEMBERS_MAX} members, this server among them; a newcomer gives join instead"
             raise _wrong(("member",), [] if "member" in self.model_fields_set else None, accepted)
+        return self
+
+    @model_validator(mode="after")
+    def _newcomer_can_be_dialled(self) -> Self:
+        if self.join is not None and self.advertise is None and (why := undialled(self.listen_address[0])):
+            accepted = f"{why}; or give such an address besides, as advertise (--advertise)"
+            raise _wrong(("listen",), self.listen, accepted)
         return self
 
     @model_validator(mode="after")
@@ -331,8 +346,8 @@ class Config(_Table):
         """The address at which other servers are told to reach this one (R27): ``advertise``, else the one it listens
         on.
 
-        If its entry in the member list differs from that only in the host (a name, or for a wildcard), that entry is
-        used.
+        If its entry in the member list differs from that only in the host (a name, or for an address that nobody else
+        can dial, as 0.0.0.0), that entry is used.
         """
         if self.advertise is not None:
             return self.advertise
@@ -340,9 +355,19 @@ class Config(_Table):
         own_host, own_port = parse_address(self.own_line.address)
         if own_port == port:
             return self.own_line.address
-        if host in _WILDCARDS:
+        if undialled(host):
             return join_address(own_host, port)
         return self.listen
+
+    @property
+    def remark(self) -> str:
+        """A sentence for the operator if some servers are named by loopback addresses and others are not; else ""."""
+        joined = self.join.split(",") if self.join is not None else []
+        named = [*(line.address for line in self.member), self.advertised, *map(str.strip, joined)]
+        near = [address for address in named if _is_loopback(parse_address(address)[0])]
+        if not near or len(near) == len(named):
+            return ""
+        return f"{near[0]} is every host's own address, and other servers are on other hosts: they cannot dial it"
 
     @property
     def cluster_id(self) -> bytes:

@@ -10,7 +10,7 @@ import resource
 import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from importlib.resources import files
 from pathlib import Path
@@ -26,14 +26,17 @@ from alpo.config_sources import Loaded, as_toml, differences, load_config, read_
 from alpo.core.config import ReplicaConfig
 from alpo.core.ready import Alarm, StoreLost
 from alpo.errors import TlsError
+from alpo.node.driver import wall_ms
 from alpo.node.event_log import LEVELS, is_console, set_up_logs
 from alpo.node.limits import LIVE_LIMITS, DiskCare, Limits, fitted
 from alpo.node.listener import ListenError, open_listener
+from alpo.node.log_sink import free_stderr
 from alpo.node.node import CannotReload, Fresh, Node
 from alpo.node.retention import Retention
 from alpo.node.security import Security, TlsConfig
 from alpo.storage import schema
 from alpo.storage.directory import has_lost, set_aside
+from alpo.storage.events import event_row
 from alpo.storage.interface import DamagedStore, StoreError
 from alpo.storage.scrub import ScrubMark
 from alpo.storage.sqlite import SqliteStore
@@ -74,6 +77,9 @@ exit codes: 0 stopped by SIGTERM or SIGINT; 1 it cannot run (the reason is on st
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"command line: {message} (see alpod --help)")
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        print(message, end="", file=file)  # argparse's own says nothing if that fails
 
 
 class _Print(argparse.Action):
@@ -132,10 +138,12 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run alpod's command line; always ends with SystemExit."""
+    """Run alpod's command line; always ends with SystemExit, but for a bug."""
+    free_stderr()
     words = sys.argv[1:] if argv is None else argv
     try:
-        flags: dict[str, Any] = vars(_parser().parse_args(words))
+        with _told_on_stdout():
+            flags: dict[str, Any] = vars(_parser().parse_args(words))
         check, path = flags.pop("check_config"), flags.pop("config")
         loaded = load_config(path, flags, os.environ)
     except ConfigError as error:
@@ -147,10 +155,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     except TlsError as error:
         _end("console" if check else config.log_format, "cannot_run", error, 2)
     if check:
-        _show(loaded)
+        with _told_on_stdout():
+            _show(loaded)
     set_up_logs(config.log_format, config.log_level, config.id)
     if unknown := unknown_variables(os.environ):
         log.warning("unknown_environment", variables=unknown)
+    if config.remark:
+        log.warning("loopback_among_others", why=config.remark)
     try:
         _run_through_losses(config, Reloader(path, flags, config), security)
     except Alarm as error:
@@ -172,12 +183,31 @@ def _planned(raised: BaseException) -> Exception | None:
     return raised if isinstance(raised, StoreError | ListenError | OSError) else None
 
 
+@contextmanager
+def _told_on_stdout() -> Iterator[None]:
+    """End well if the reader of what is printed here has gone (`alpod --print-config | head -1`), else with the
+    reason."""
+    try:
+        try:
+            yield
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the interpreter flushes stdout once more when it exits
+        if isinstance(error, BrokenPipeError):
+            sys.exit(0)
+        _end("console", "cannot_run", error, 1)
+
+
 def _show(loaded: Loaded) -> NoReturn:
     """Print the configuration in force, for --check-config, and exit."""
     print(as_toml(loaded), end="")
     unknown = unknown_variables(os.environ)
     if unknown:
         print(f"alpod: not heeded, no key of alpod's: {', '.join(unknown)}", file=sys.stderr)
+    if loaded.config.remark:
+        print(f"alpod: {loaded.config.remark}", file=sys.stderr)
     sys.exit(0)
 
 
@@ -195,9 +225,7 @@ def _format_wanted(words: Sequence[str]) -> str:
 
 def _end(log_format: str, event: str, error: Exception, exit_code: int) -> NoReturn:
     """Report the error in one line, as text or JSON like other lines, and exit."""
-    why = str(error)
-    if isinstance(error, OSError) and error.strerror:
-        why = f"{os.fsdecode(error.filename)}: {error.strerror}" if error.filename else error.strerror
+    why = _reason(error)
     known = log_format if log_format in ("console", "json") else "auto"
     if is_console(known):
         broken = "an invariant is broken, the server has stopped itself: " if event == "invariant_broken" else ""
@@ -206,6 +234,12 @@ def _end(log_format: str, event: str, error: Exception, exit_code: int) -> NoRet
         set_up_logs(known)
         log.critical(event, why=why, exit_code=exit_code)
     sys.exit(exit_code)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return f"{os.fsdecode(error.filename)}: {error.strerror}" if error.filename else error.strerror
+    return str(error)
 
 
 class Reloader:
@@ -283,7 +317,21 @@ def _claimed(config: Config) -> Iterator[tuple[SqliteStore, socket.socket]]:
             listening = stack.enter_context(open_listener(*config.listen_address))
         store = SqliteStore.open(config.data, config.id, cluster=config.cluster_id or None)
         stack.callback(store.close)
-        yield store, listening or stack.enter_context(open_listener(*config.listen_address))
+        try:
+            yield store, listening or stack.enter_context(open_listener(*config.listen_address))
+        except (ListenError, OSError) as error:
+            _keep(store, _reason(error))
+            raise
+
+
+def _keep(store: SqliteStore, why: str) -> None:
+    """Have the store keep why the server cannot run, for `alpo explain`; once if that is so at one start after the
+    other."""
+    row = event_row(wall_ms(), "cannot_run", {"why": why, "exit_code": 1})
+    with suppress(StoreError):
+        last = store.read_events(0, 1)
+        if not last or (last[-1].name, last[-1].fields) != (row.name, row.fields):
+            store.note([row])
 
 
 def _has_store(directory: Path) -> bool:

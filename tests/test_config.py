@@ -91,7 +91,8 @@ WRONG_FILES = {
     "address of a member": (TOP + MEMBERS.replace("7101", "x"), f'member number 2 address = "127.0.0.1:x": {ADDRESS}'),
     "nobody's address": (
         TOP + MEMBERS.replace("127.0.0.1:7101", "0.0.0.0:7101"),
-        'member number 2 address = "0.0.0.0:7101": must be an address that the other servers can dial',
+        'member number 2 address = "0.0.0.0:7101": must be an address that others can dial, a name or one address of'
+        ' its host: 0.0.0.0 stands for all of them',
     ),
     "member without an address": (TOP + "[[member]]\nid = 1\n", f"member number 1 address is missing: {ADDRESS}"),
     "member is no table": ("member = [1]\n" + TOP, "member number 1 = 1: must be a table: [[member]]"),
@@ -231,6 +232,50 @@ def test_flags_win_over_the_file(write: Any) -> None:
 def test_what_the_others_are_told(listen: str, own: str, advertise: str | None, told: str) -> None:
     flags = FLAGS | {"listen": listen, "member": ["1=h:1", f"2={own}"], "insecure": True, "advertise": advertise}
     assert load(None, flags).advertised == told
+
+
+@pytest.mark.parametrize("address", [
+    "0.0.0.0:7100", "0:7100", "[::]:7100", "[::ffff:0.0.0.0]:7100", "[fe80::1%eth0]:7100", "224.0.0.1:7100",
+])
+@pytest.mark.parametrize(("flags", "key"), [
+    ({"advertise": "{}"}, "advertise"),
+    ({"member": ["1=h:1", "2={}"]}, "member number 2 address"),
+    ({"member": ["1={}", "2=h:1"]}, "member number 1 address"),
+    ({"member": None, "join": "{}"}, "join"),
+    ({"member": None, "join": "h:1, {}"}, "join"),
+    ({"member": None, "join": "h:1", "listen": "{}"}, "listen"),
+    ({"member": None, "join": "h:1", "listen": "0.0.0.0:1", "advertise": "{}"}, "advertise"),
+])
+def test_an_address_that_others_dial_is_refused_unless_they_can(flags: dict[str, Any], key: str, address: str) -> None:
+    def filled(value: Any) -> Any:
+        return value.format(address) if isinstance(value, str) else value and [one.format(address) for one in value]
+
+    given = {name: filled(value) for name, value in flags.items()}
+    said = complaint(None, FLAGS | {"insecure": True} | given)
+    assert said.startswith(f'command line: --{key} = "{address}": must be an address that others can dial, ')
+    assert said.endswith("or give such an address besides, as advertise (--advertise)") == (key == "listen")
+
+
+def test_a_newcomer_may_listen_on_all_addresses_if_it_says_where_it_is() -> None:
+    flags = FLAGS | {"member": None, "join": "h:1", "listen": "0.0.0.0:7100", "insecure": True}
+    config = load(None, flags | {"advertise": "h2:7100"})
+    assert (config.advertised, config.own_line.address) == ("h2:7100", "h2:7100")
+
+
+@pytest.mark.parametrize(("flags", "near"), [
+    ({}, ""),
+    ({"member": ["1=h:1", "2=10.0.0.2:7101"]}, ""),
+    ({"member": ["1=h:1", "2=127.0.0.1:7100"], "advertise": "10.0.0.2:7100"}, "127.0.0.1:7100"),
+    ({"member": ["1=localhost:1", "2=10.0.0.2:7101"]}, "localhost:1"),
+    ({"member": ["1=10.0.0.1:1", "2=10.0.0.2:7100"], "advertise": "[::1]:7100"}, "[::1]:7100"),
+    ({"member": None, "join": "10.0.0.1:7100"}, "127.0.0.1:7101"),
+    ({"member": None, "join": "10.0.0.1:7100", "listen": "0.0.0.0:1", "advertise": "h:1"}, ""),
+    ({"member": None, "join": "127.0.0.1:7100"}, ""),
+])
+def test_loopback_addresses_among_others_are_remarked(flags: dict[str, Any], near: str) -> None:
+    remark = load(None, FLAGS | {"insecure": True} | flags).remark
+    wanted = f"{near} is every host's own address, and other servers are on other hosts: they cannot dial it"
+    assert remark == (wanted if near else "")
 
 
 def test_flags_alone_suffice() -> None:

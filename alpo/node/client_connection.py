@@ -20,6 +20,7 @@ from typing import Any, Protocol, TypeVar, cast
 
 import trio
 
+from alpo.addresses import AddressError, parse_dialled
 from alpo.core import requests as q
 from alpo.core.client_ids import is_random
 from alpo.core.disk_space import size_text
@@ -54,6 +55,16 @@ AUDITED = (q.Initialise, q.Trim, q.ChangeMember, q.Transfer, q.ChangeSettings, q
 def _told(request: Any) -> str:
     """The fields of a request, for an event."""
     return " ".join(f"{name}={value}" for name, value in request._asdict().items() if name != "origin")
+
+
+def _undialled(address: str) -> str:
+    """The reason why others cannot dial the address of a change of members; "" if they may, or there is none."""
+    try:
+        if address:
+            parse_dialled(address)
+    except AddressError as error:
+        return str(error)
+    return ""
 
 
 class Services(Protocol[C_contra]):
@@ -166,7 +177,12 @@ class ClientRequests:
         else:
             if isinstance(request, AUDITED):
                 self._services.asked(self.who, type(request).__name__, _told(request))
-            about = request.id if isinstance(request, q.ChangeMember) else 0
+            about = 0
+            if isinstance(request, q.ChangeMember):
+                about = request.id
+                if why := _undialled(request.address):
+                    self.refuse(number, Code.CANNOT_CHANGE, detail=why)
+                    return
             self._poster.post(request._replace(origin=Asked(self, number, about)))
 
     def _may(self, rights: Rights, request: w.ClientRequest) -> bool:

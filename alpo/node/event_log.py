@@ -1,8 +1,8 @@
 """Reports of a server about itself: log lines, events kept on disk, and its state for systemd.
 
-`EVENTS` lists all events with level and meaning; docs/operations.md prints it. Log lines go to stderr: readable on a
-terminal, JSON otherwise, times in UTC (RFC 3339, with ms). Laws of the events kept on disk, so that a server that
-repeats itself does not push out its history:
+`EVENTS` lists all events with level and meaning; docs/operations.md prints it. Log lines go to stderr (in alpod a
+`LogSink`): readable on a terminal, JSON otherwise, times in UTC (RFC 3339, with ms). Laws of the events kept on disk,
+so that a server that repeats itself does not push out its history:
 
 * Of equal events (same name and `_KEY` fields) a few a minute are kept, always including the first.
 * Of one name at most `_NAME_MAX` a minute are kept, however they differ: clients choose the names of cursors.
@@ -24,6 +24,8 @@ from typing import Any
 import structlog
 import trio
 
+from .log_sink import LogSink
+
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 #: Event -> (level, meaning). debug: many in an ordinary hour; info: the ordinary course; warning: look when there is
@@ -44,6 +46,8 @@ EVENTS: dict[str, tuple[str, str]] = {
         "warning", "the limit of open `files` is too low for the bounds on connections, which are lowered: `clients`, "
         "`silent` ones, `operators`' and other servers', `visitors` of HTTP; raise it (LimitNOFILE, ulimit -n)"
     ),
+    "loopback_among_others": ("warning", "the servers' addresses in the configuration do not fit together: `why`"),
+    "log_lines_dropped": ("warning", "so many `lines` of this log are missing here: its reader did not take them"),
     # -- the first start and membership
     "first_start_waits": ("warning", "it takes no part yet: `why`, and of which `member`"),
     "starting": ("info", "all configured servers have answered, and agree"),
@@ -162,22 +166,28 @@ def set_up_logs(log_format: str, level: str = "info", server_id: int | None = No
         if console else structlog.processors.JSONRenderer(default=str)
     )
     set_level(level)
+    processors = [
+        _at_least,
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        _utc,
+        _bytes_as_hex,
+        structlog.processors.dict_tracebacks if not console else _keep,
+        renderer,
+    ]
+    wrapper = structlog.make_filtering_bound_logger(logging.DEBUG)
     structlog.configure(
-        processors=[
-            _at_least,
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            _utc,
-            _bytes_as_hex,
-            structlog.processors.dict_tracebacks if not console else _keep,
-            renderer,
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
+        processors=processors,
+        wrapper_class=wrapper,
         logger_factory=structlog.WriteLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
-    if server_id is not None:
-        structlog.contextvars.bind_contextvars(server=server_id)
+    of_server: dict[str, Any] = {} if server_id is None else {"server": server_id}
+    structlog.contextvars.bind_contextvars(**of_server)
+    if isinstance(sys.stderr, LogSink):
+        # It asks in its own thread, which has no context, for a line to write itself.
+        log = structlog.wrap_logger(structlog.ReturnLogger(), processors, wrapper, **of_server)
+        sys.stderr.notice = lambda lines: log.warning("log_lines_dropped", lines=lines)
 
 
 def _keep(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

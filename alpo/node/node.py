@@ -108,6 +108,13 @@ def _soon(token: trio.lowlevel.TrioToken, call: Callable[[], None]) -> None:
         token.run_sync_soon(call)
 
 
+def _first(error: BaseException) -> str:
+    """The kind and text of the error, or of the first in a group."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return f"{type(error).__name__}: {error}"
+
+
 #: Serves visitors over HTTP until cancelled.
 Visited: TypeAlias = Callable[[], Awaitable[None]]
 
@@ -167,6 +174,9 @@ class Node:
         try:
             site = _site_for(visitors, visitors_need, self.report)
             await self._serve(listening, site, heed_signals, reload, task_status)
+        except Exception as error:  # nothing that was foreseen: kept, should nobody read the log
+            self.driver.note("stopping_itself", why=_first(error))
+            raise
         finally:
             listening.close()
             self.poller.close()

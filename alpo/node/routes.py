@@ -23,7 +23,7 @@ from typing import NoReturn, TypeAlias
 
 import trio
 
-from alpo.addresses import AddressError, parse_address
+from alpo.addresses import AddressError, parse_dialled
 from alpo.core.inputs import Moving, Received
 from alpo.core.members import Identity
 from alpo.core.messages import REQUESTS, START_ONLY, AppendRequest, Envelope, wants_answer
@@ -82,7 +82,7 @@ def objection(us: Ourselves, replica: Replica, hello: PeerHello) -> str:
     if hello.target_id != us.me.id:
         return f"looking for server {hello.target_id}: this is server {us.me.id}"
     try:
-        parse_address(hello.address)
+        parse_dialled(hello.address)
     except AddressError as error:
         return f"its address is none: {error}"
     return ""

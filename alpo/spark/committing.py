@@ -12,11 +12,10 @@ Laws:
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-import structlog
 
 from alpo.errors import Fenced
 
@@ -26,7 +25,7 @@ from .options import BATCH_BITS
 from .origin import SourceError
 from .staging import Part, check, payloads
 
-log = structlog.get_logger()
+logger = logging.getLogger("alpo")
 
 #: Times that a run reopens the session after a dying zombie took it.
 OPENS_MAX = 3
@@ -88,7 +87,7 @@ def _fixed(job: Job, parts: Sequence[Part], ledger: Ledger, writer: Writer) -> b
         return True
     last_batch, entries = divmod(writer.last_serial, 1 << BATCH_BITS)
     if last_batch > job.batch:
-        log.info("batch_was_written", client=job.client, batch=job.batch, last_batch=last_batch)
+        logger.info("batch %d of %s was written: the log has batch %d", job.batch, job.client, last_batch)
         return False
     parts = _in_order(parts)
     if not parts:
@@ -108,7 +107,7 @@ async def commit_one_entry(job: Job, parts: Sequence[Part], open_writer: OpenWri
     async with open_writer(job.client, "") as writer:
         last_batch, entries = divmod(writer.last_serial, 1 << BATCH_BITS)
         if (last_batch, entries) > (job.batch, 0):
-            log.info("batch_was_written", client=job.client, batch=job.batch, last_batch=last_batch)
+            logger.info("batch %d of %s was written: the log has batch %d", job.batch, job.client, last_batch)
             return
         limit = limit_of(parts, writer)
         if limit < sum(part.size for part in parts):

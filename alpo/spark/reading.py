@@ -9,6 +9,7 @@ Laws:
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -16,7 +17,6 @@ from itertools import accumulate
 from operator import add
 
 import pyarrow as pa
-import structlog
 
 from .archive import ArchiveOrigin, JoinedOrigin
 from .columns import arrow_schema, batch_of
@@ -26,7 +26,8 @@ from .options import EARLIEST, LATEST, ReadOptions
 from .origin import DataLoss, Extent, Origin, SourceError, Stretch
 from .ranges import Range
 
-log = structlog.get_logger()
+#: Logging of the standard library: its handlers fail no read, whatever became of stdout and stderr.
+logger = logging.getLogger("alpo")
 
 #: Most rows of an Arrow batch: measured best between 2,000 and 8,000 (docs/spark.md).
 BATCH_ROWS = 8_192
@@ -108,7 +109,7 @@ def what_is_left(options: ReadOptions, origin: Origin, extent: Extent, first: in
     loss = DataLoss(first, min(last, extent.first_lsn - 1), origin.where)
     if options.fail_on_data_loss:
         raise loss
-    log.warning("data_loss", first_lsn=loss.first_lsn, last_lsn=loss.last_lsn, where=origin.where)
+    logger.warning("payloads %d to %d are not in %s any more", loss.first_lsn, loss.last_lsn, origin.where)
     return extent.first_lsn
 
 
@@ -151,7 +152,7 @@ def _batches(
         except DataLoss as loss:
             if fail_on_data_loss:
                 raise
-            log.warning("data_loss", first_lsn=loss.first_lsn, last_lsn=loss.last_lsn, where=origin.where)
+            logger.warning("payloads %d to %d are not in %s any more", loss.first_lsn, loss.last_lsn, origin.where)
             next_lsn = loss.last_lsn + 1
     if next_lsn <= last:
         raise SourceError(f"{origin.where}: LSN {next_lsn} to {last} are missing")

@@ -21,6 +21,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from alpo.addresses import parse_dialled
 from alpo.core.disk import Boot, StartState
 from alpo.core.entries import Entry, Kind, parse_body, seal
 from alpo.core.members import INCARNATION_BYTES, Member, MemberList, Role, StartStatus, members_body
@@ -74,8 +75,10 @@ def restore(
 ) -> Founded:
     """Make ``directory`` the data directory of a new cluster's only member, from a backup.
 
-    Raises `StoreError` and its subclasses: ``directory`` is not empty, ``file`` is no backup or not sound.
+    Raises `StoreError` and its subclasses: ``directory`` is not empty, ``file`` is no backup or not sound; and
+    `alpo.addresses.AddressError` unless others can dial ``address``.
     """
+    parse_dialled(address)
     if not file.is_file():
         raise StoreError(f"{file}: there is no such file")
     made_in = schema.make_directory(directory)

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from alpo.addresses import undialled
 from alpo.tls import NAME_PATTERN, is_role
 
 from .exits import Failed, UsageProblem, reason
@@ -44,6 +45,9 @@ def server_leaf(text: str) -> Leaf:
     id, equals, hosts = text.partition("=")
     if not (equals and is_role(f"peer/{id}") and all(hosts.split(","))):
         raise UsageProblem(f"--server {text}: ID=HOST, or ID=HOST,HOST, such as 1=alpo-1.example.org,10.0.0.1")
+    for host in hosts.split(","):
+        if why := undialled(host):
+            raise UsageProblem(f"--server {text}: {host} {why}")
     return Leaf(f"server-{id}", (f"peer/{id}",), tuple(hosts.split(",")))
 
 

@@ -18,7 +18,7 @@ from shlex import quote
 from alpo.errors import AlpoError, NotGuaranteed, SessionExpired, TlsError, TooLarge
 
 from .early import begin
-from .output import say
+from .output import lead_nowhere, say
 
 DONE = 0
 FAILED = 1
@@ -120,20 +120,13 @@ def guarded(
     except (AlpoError, UsageProblem, Failed, TlsError, OSError, KeyboardInterrupt, BaseExceptionGroup) as raised:
         error = worst(raised)
         if isinstance(error, BrokenPipeError):
-            _close_stdout()
+            lead_nowhere(1)
             return DONE
         if not isinstance(error, AlpoError | UsageProblem | Failed | TlsError | OSError | KeyboardInterrupt):
             raise
         try:
             sys.stdout.flush()
         except OSError:
-            _close_stdout()
+            lead_nowhere(1)
         say(f"{program}: {message_of(error)}{hint(error)}")
         return code_of(error)
-
-
-def _close_stdout() -> None:
-    """Redirect stdout to nothing, because the interpreter flushes it once more at its end."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)
-    os.close(nowhere)

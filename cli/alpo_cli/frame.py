@@ -7,10 +7,13 @@ Laws:
 * Every usage error is one line, `PROGRAM: what is wrong`, and exit code 2; for a name that is nearly right it adds "did
   you mean".
 * Values are parsed here, not by Typer, which would import Pydantic and use its messages.
+* Help and results whose reader has gone (`alpo --help | head -1`) end with 0. If they cannot be written otherwise, one
+  line says so, and the exit code is 1.
 """
 
 from __future__ import annotations
 
+import errno
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,11 +27,13 @@ from typing import Any, NamedTuple, TypeVar, get_args, get_origin
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from .exits import USAGE, UsageProblem
-from .output import say
+from .exits import DONE, FAILED, USAGE, UsageProblem
+from .output import lead_nowhere, say
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+#: Errors of writing to a device that is full or broken.
+_CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 #: Limits above this come from the machine, and are not shown.
 _TOLD_MAX = 2**31 - 1
 _SHOWN_CHARS_MAX = 80
@@ -284,17 +289,39 @@ class Group(_Plain, TyperGroup):
         extra["standalone_mode"] = False
         program = prog_name or self.name or "alpo"
         try:
-            code = super().main(args, program, **extra)
+            code = self._ended(args, program, extra)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            lead_nowhere(1)
+            code = DONE
+        except SystemExit as ending:
+            # Typer ends like this when a reader has gone. If the BrokenPipeError has a context of its own, the pipe
+            # broke while an error was reported, and that remains one.
+            pipe = ending.__context__
+            if not isinstance(pipe, BrokenPipeError) or pipe.__context__ is not None:
+                raise
+            code = DONE
+        except OSError as error:
+            if error.errno not in _CANNOT_WRITE or error.filename is not None:
+                raise
+            lead_nowhere(1)
+            say(f"{program}: stdout cannot be written: {error.strerror}")
+            code = FAILED
+        sys.exit(code if isinstance(code, int) else 0)
+
+    def _ended(self, args: Any, program: str, extra: Any) -> Any:
+        """Run the command line; returns its exit code, if it has one."""
+        try:
+            return super().main(args, program, **extra)
         except typer.TyperException as error:
             say(f"{program}: {told(error)}")
-            code = error.exit_code
+            return error.exit_code
         except UsageProblem as error:
             say(f"{program}: {error}")
-            code = USAGE
+            return USAGE
         except typer.Abort:
             say(f"{program}: interrupted")
-            code = 1
-        sys.exit(code if isinstance(code, int) else 0)
+            return FAILED
 
 
 class _Loaded(Mapping[str, Any]):

@@ -18,7 +18,7 @@ from unicodedata import category
 import typer
 
 from alpo import __version__
-from alpo.addresses import SERVER_DEFAULT, AddressError, parse_address, parse_servers
+from alpo.addresses import SERVER_DEFAULT, AddressError, parse_address, parse_dialled, parse_servers
 from alpo.core.client_ids import CLIENT_BYTES_MAX, created_ms
 from alpo.errors import TlsError, Unavailable
 from alpo.tls import NAME_DEFAULT, tls_given
@@ -179,10 +179,10 @@ def split_servers(text: str, where: str) -> tuple[str, ...]:
         raise UsageProblem(f"{where}: {error}") from error
 
 
-def check_address(address: str, where: str) -> None:
-    """Raise UsageProblem unless ``address`` is HOST:PORT."""
+def check_dialled(address: str, where: str) -> None:
+    """Raise UsageProblem unless ``address`` is HOST:PORT, and others can dial it."""
     try:
-        parse_address(address)
+        parse_dialled(address)
     except AddressError as error:
         raise UsageProblem(f"{where}: {error}") from error
 

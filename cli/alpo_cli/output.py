@@ -5,7 +5,7 @@ Laws:
 * stdout has results only, one a line or one JSON object a line.
 * Text from outside (payloads, names, details) reaches a terminal with all characters escaped that do not show as
   themselves: control characters, and those that change the direction of text, hide in it or break its line.
-* If a message cannot be written any more, nothing else changes.
+* If a message, or a line of progress, cannot be written any more, nothing else changes.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ import json
 import os
 import sys
 import unicodedata
-from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TextIO, cast
 
 from .running import in_thread
 
@@ -56,8 +55,18 @@ def counted(number: int, one: str, many: str = "") -> str:
 
 def say(text: str) -> None:
     """Print a message for people on stderr. Its own line breaks stay; other control characters are escaped."""
-    with suppress(OSError):
+    try:
         print("\n".join(escape(line) for line in text.split("\n")), file=sys.stderr, flush=True)
+    except OSError:
+        lead_nowhere(2)
+
+
+def lead_nowhere(descriptor: int) -> None:
+    """Have all that is still written to a standard stream vanish: the interpreter writes what is left when it exits,
+    and an error there would become the exit code."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, descriptor)
+    os.close(nowhere)
 
 
 def remark(text: str) -> None:
@@ -72,7 +81,7 @@ def stand_in_for_closed_streams() -> None:
     """Replace closed standard streams (`alpo … >&-`), so that no other file gets number 0, 1 or 2, and using the stream
     fails as it should.
 
-    Messages for a closed stderr are lost silently.
+    Messages for a stderr that is closed, or a terminal that has gone, are lost silently.
     """
     for number, mode in enumerate((os.O_WRONLY, os.O_RDONLY, os.O_WRONLY)):
         try:
@@ -81,7 +90,30 @@ def stand_in_for_closed_streams() -> None:
             os.open(os.devnull, mode)  # takes the lowest free number: this one
     sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115
     sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
-    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = cast(TextIO, _Messages(sys.stderr or open(2, "w", closefd=False)))  # noqa: SIM115
+
+
+class _Messages:
+    """stderr that loses silently what cannot be written: progress that nobody sees ends no import."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        try:
+            return self._stream.write(text)
+        except OSError:
+            lead_nowhere(2)
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except OSError:
+            lead_nowhere(2)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def json_line(fields: dict[str, Any]) -> str:

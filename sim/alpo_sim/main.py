@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import errno
-import os
-import sys
 from typing import Annotated
 
 from alpo_cli.frame import App, Entry, lazy
 from alpo_cli.options import version_option
-from alpo_cli.output import say, stand_in_for_closed_streams
+from alpo_cli.output import stand_in_for_closed_streams
 
 _WORLDS, _SCENARIOS, _PROOFS = "Random worlds", "Scenarios", "All of it"
 
@@ -50,22 +47,10 @@ def root(version: Annotated[bool, version_option("alpo-sim")] = False) -> None:
     """Take the options that stand before the command."""
 
 
-#: Errors of writing to a device that is full or broken.
-_CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-
-
 def main() -> None:
-    """Run the command line. If output cannot be written, a line on stderr says so, and the exit code is 1."""
+    """Run the command line."""
     stand_in_for_closed_streams()
-    try:
-        app(prog_name="alpo-sim")
-    except OSError as error:
-        if error.errno not in _CANNOT_WRITE or error.filename is not None:
-            raise
-        # Else Python would try to write the rest again when it exits, and complain.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        say(f"alpo-sim: stdout cannot be written: {error.strerror}")
-        sys.exit(1)
+    app(prog_name="alpo-sim")
 
 
 if __name__ == "__main__":

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import pty
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from alpo_command import environment
@@ -94,3 +96,53 @@ def test_an_error_that_nobody_reads_is_one(words: list[str], codes: set[int]) ->
             check=False,
         )
     assert done.returncode in codes
+
+
+@pytest.mark.parametrize("words", [["nonsense"], ["read", "--from", "2", "--to", "1"], ["append", "x"]])
+@pytest.mark.parametrize("buffered", ["", "1"])
+def test_a_message_that_cannot_be_written_changes_no_exit_code(words: list[str], buffered: str) -> None:
+    """The interpreter writes what is left in its buffers when it exits, and would end with 120."""
+    with Path("/dev/full").open("wb") as full, nobody_reads() as pipe:
+        for stderr in (full, pipe):
+            done = subprocess.run(
+                [*COMMAND, *words, "--timeout", "0.1"], stderr=stderr, timeout=60, check=False,
+                env=environment("127.0.0.1:1") | {"PYTHONUNBUFFERED": buffered},
+            )
+            assert done.returncode == (1 if words[0] == "append" else 2)
+
+
+@pytest.mark.parametrize("module", ["alpo_cli.main", "alpo_cli.pipeline.main", "alpo_sim.main"])
+@pytest.mark.parametrize("buffered", ["", "1"])
+def test_help_of_every_program_that_has_no_reader_or_no_room(module: str, buffered: str) -> None:
+    command, environ = [sys.executable, "-m", module, "--help"], os.environ | {"PYTHONUNBUFFERED": buffered}
+    name = {"alpo_cli.main": "alpo", "alpo_sim.main": "alpo-sim"}.get(module, "alpo-pipeline")
+    with Path("/dev/full").open("wb") as full, nobody_reads() as pipe:
+        full_said = f"{name}: stdout cannot be written: No space left on device\n"
+        for stdout, said in ((full, (1, full_said)), (pipe, (0, ""))):
+            done = subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, env=environ, text=True, check=False)
+            assert (done.returncode, done.stderr) == said
+
+
+@pytest.mark.parametrize("drawn", [
+    "progress._draw_line('waiting')", "step('copying', 1, 2)\n    step('copying', 2, 2)",
+])
+def test_progress_on_a_terminal_that_has_gone_ends_no_command(drawn: str) -> None:
+    code = f"""
+from alpo_cli import output, progress
+output.stand_in_for_closed_streams()
+progress.AFTER_S = 0
+with progress.slow_progress() as step:
+    input()
+    {drawn}
+    output.say("a message")
+print("done")
+"""
+    main, other = pty.openpty()
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=other, start_new_session=True,
+    ) as process:
+        os.close(other)
+        os.close(main)
+        assert process.communicate(b"\n", timeout=60) == (b"done\n", None)
+    assert process.returncode == 0

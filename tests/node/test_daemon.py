@@ -9,6 +9,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -109,6 +110,21 @@ def test_the_sample_and_the_unit_come_with_it(tmp_path: Path) -> None:
     assert ask("--config", str(tmp_path / "a.toml"), "--check-config")[0] == 0
     code, out, _ = ask("--print-unit")
     assert code == 0 and "\nType=notify\n" in out and "\n[Install]\n" in out
+
+
+@pytest.mark.parametrize("asked", ["--print-config", "--version", "--check-config"])
+def test_what_it_prints_may_have_no_reader_and_no_room(tmp_path: Path, asked: str) -> None:
+    command = [sys.executable, "-m", "alpo.daemon", *flags(tmp_path, free_port()), asked]
+    reader, writer = os.pipe()
+    os.close(reader)
+    with Path("/dev/full").open("wb") as full:
+        for stdout, said in ((writer, (0, b"")), (full.fileno(), (1, b"alpod: No space left on device\n"))):
+            for environ in ({"PYTHONUNBUFFERED": ""}, {"PYTHONUNBUFFERED": "1"}):
+                done = subprocess.run(
+                    command, stdout=stdout, stderr=subprocess.PIPE, check=False, env=os.environ | environ,
+                )
+                assert (done.returncode, done.stderr) == said
+    os.close(writer)
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="this machine has no systemd-analyze")

@@ -175,7 +175,10 @@ async def test_those_turned_away_are_in_the_status() -> None:
 
 
 @pytest.mark.trio
-@pytest.mark.parametrize("address", ["a..b:7100", "x" * 64 + ":7100", "nowhere", "-:99999", ""])
+@pytest.mark.parametrize("address", [
+    "a..b:7100", "x" * 64 + ":7100", "nowhere", "-:99999", "", "0.0.0.0:7100", "0:7100", "[::]:7100",
+    "[fe80::1%eth0]:7100",
+])
 async def test_an_address_that_nobody_can_have_is_refused(address: str) -> None:
     """A stranger says that he is server 2, at that address: he is told why not, and nobody dials there."""
     async with rig(2) as r:
@@ -186,6 +189,21 @@ async def test_an_address_that_nobody_can_have_is_refused(address: str) -> None:
         assert isinstance(answer, w.Problem) and answer.text.startswith("its address is none: ")
         assert r.nodes[0].peers.by_id[2].said_address == before
         await r.leader()
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("address", ["0.0.0.0:7100", "[fe80::1%eth0]:7100", "nowhere"])
+@pytest.mark.parametrize("step", [q.MemberStep.ADD, q.MemberStep.REPLACE])
+async def test_no_change_of_members_takes_such_an_address(address: str, step: q.MemberStep) -> None:
+    """Whatever program asks for it, and at once."""
+    async with rig() as r:
+        await founded(r)
+        client = await connect(r.addresses[0])
+        answer = await client.ask(q.ChangeMember(7, step, 1, address, 0))
+        assert isinstance(answer, w.RequestRefused) and answer.code is Code.CANNOT_CHANGE, answer
+        assert answer.detail.startswith(f'"{address}": must be ')
+        assert [member.address for member in r.nodes[0].replica.members.latest.replicas] == r.addresses[:1]
+        await still_serves(r.addresses[0])
 
 
 @pytest.mark.trio

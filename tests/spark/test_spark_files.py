@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -100,6 +102,22 @@ def test_what_was_cleaned_is_a_loss_that_may_be_allowed(log: FileLog) -> None:
     allowed = options(path=log.path, startingLsn=2, failOnDataLoss=False)
     assert read_all(allowed) == flat(payloads)[5:]
     assert read_all(options(path=log.path)) == flat(payloads)[5:], "earliest is what there is"
+
+
+def test_a_loss_is_told_without_a_need_for_readers(
+    log: FileLog, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+) -> None:
+    payloads = mixed(50)
+    log.append(payloads)
+    log.clean(3)
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w", 1) as nobody_reads:
+        for stream in ("stdout", "stderr"):
+            monkeypatch.setattr(sys, stream, nobody_reads)
+        assert read_all(options(path=log.path, startingLsn=2, failOnDataLoss=False)) == flat(payloads)[5:]
+        monkeypatch.undo()
+    assert [record.getMessage() for record in caplog.records] == [f"payloads 2 to 5 are not in {log.path} any more"]
 
 
 def test_what_is_cleaned_between_planning_and_reading(log: FileLog, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from dying import steps_of
 from sound_log import MEMBERS, SETTINGS, START, entries_with_runs, fill, sound_entries
 from store_kit import INCARNATION, SERVER, SqliteBench
 
+from alpo.addresses import AddressError
 from alpo.core.entries import Entry, Kind, parse_body
 from alpo.core.members import Identity, MemberList, StartStatus
 from alpo.storage import schema
@@ -87,6 +88,13 @@ def test_runs_are_backed_up_and_restored(sqlite: SqliteBench, tmp_path: Path, ap
     assert list(store.replay(1))[:-1] == entries[base_id:15]
     assert store.boot().sessions == sqlite.store.boot().sessions
     store.close()
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:7100", "[::]:7100", "[fe80::1%eth0]:7100", "nowhere"])
+def test_nothing_is_restored_for_an_address_that_others_cannot_dial(file: Path, tmp_path: Path, address: str) -> None:
+    with pytest.raises(AddressError, match="must be"):
+        restore(file, tmp_path / "new", SERVER, address, NOW_MS)
+    assert not (tmp_path / "new").exists()
 
 
 def test_no_server_starts_on_a_backup(file: Path, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from alpo.addresses import parse_dialled
 from alpo.client.arguments import need_int, need_str
 from alpo.client.connection import Connection
 from alpo.client.pages import out_of_range
@@ -68,11 +69,14 @@ async def change(
     """Change one member (R27); returns the new list, guaranteed.
 
     A server that is added, or takes a member's place, is a LEARNER at first and becomes a VOTER by itself once it has
-    caught up. Raises `Refused` (why it cannot be), `Unavailable` when no answer came: its message says what the leader
+    caught up. Raises `alpo.addresses.AddressError`, a ValueError, unless others can dial ``address`` ("" to remove a
+    member), `Refused` (why it cannot be), `Unavailable` when no answer came: its message says what the leader
     waits for, if that can be told, and the change may still be made.
     """
     need_int(id=id, priority=priority)
     need_str(address=address)
+    if step is not q.MemberStep.REMOVE:
+        parse_dialled(address)
 
     async def attempt(connection: Connection) -> list[MemberInfo]:
         answer = await connection.ask(lambda number: q.ChangeMember(number, step, id, address, priority))

@@ -22,6 +22,7 @@ from prometheus_client.registry import Collector
 from alpo._version import __version__
 from alpo.core.messages import Room
 from alpo.node.driver import wall_ms
+from alpo.node.log_sink import dropped_lines
 from alpo.node.report import Lookups, Report
 from alpo.storage.timings import Histogram
 from alpo.wire.requests import VERSION
@@ -125,6 +126,7 @@ FAMILIES = (
     # -- the process
     _family("loop_lag_seconds", "lateness of a timer of the event loop, looked at once a second", kind="histogram"),
     _family("events_total", "events of this server, as in its log", "event"),
+    _family("log_lines_dropped_total", "lines of this server's log that its reader did not take"),
     _family("http_requests_total", "requests to this port", "path", "code"),
 )
 
@@ -255,6 +257,7 @@ def _disk(report: Report, status: dict[str, Any]) -> Iterator[tuple[str, list[Sa
     yield "divergences_total", [((), counters.events["diverged"])]
     yield "loop_lag_seconds", [((), counters.loop_lag_s)]
     yield "events_total", [((event,), count) for event, count in sorted(counters.events.items())]
+    yield "log_lines_dropped_total", [((), dropped_lines())]
     visits = {**{(path, "200"): 0 for path in PATHS}, **counters.http}
     yield "http_requests_total", [(labels, count) for labels, count in sorted(visits.items())]
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from alpo.addresses import AddressError, parse_address
+from alpo.addresses import AddressError, parse_address, undialled
 from alpo.standing import Cluster, lag_of
 
 from ..connecting import connected
@@ -39,11 +39,13 @@ def parse_member(text: str) -> tuple[int, str]:
     """(id, address) of ID=HOST:PORT. Raises `UsageProblem`."""
     id, _, address = text.partition("=")
     try:
-        parse_address(address)
+        host, _ = parse_address(address)
         if not id.isascii() or not id.isdigit() or not int(id):
             raise AddressError(id)
     except AddressError:
         raise UsageProblem(f"{text}: must be ID=HOST:PORT, as in 4=127.0.0.1:7103") from None
+    if why := undialled(host):
+        raise UsageProblem(f"{text}: {why}")
     return int(id), address
 
 

@@ -9,7 +9,7 @@ import typer
 
 from ..exits import UsageProblem
 from ..inputs import a_log, a_new_directory, a_new_file
-from ..options import Target, check_address, with_target, without_servers
+from ..options import Target, check_dialled, with_target, without_servers
 
 #: Highest server id; alpod has the same limit.
 ID_MAX = 2**31 - 1
@@ -61,7 +61,7 @@ def restore(
     """
     from .. import backup as work
 
-    check_address(listen, "--listen")
+    check_dialled(listen, "--listen")
     a_log(file, backup=True)
     a_new_directory(data, "--data", of_server=True)
     work.make_of(target, file, data, id, listen)

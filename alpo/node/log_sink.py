@@ -1,0 +1,168 @@
+"""stderr of a server, which depends on nobody who reads it: lines are queued, and one thread writes them.
+
+Laws:
+
+* `LogSink.write` neither waits nor fails, whether the reader has ended, stands still, or is a file on a full disk.
+* At most `QUEUED_BYTES_MAX` wait. Beyond that the oldest are dropped: the newest tell why a server ends.
+* Lines come out in order, each by one write if the reader takes it, so that servers can share a terminal or a pipe.
+* Lines that are dropped, or cannot be written, are counted; when the reader takes lines again, a line in their place
+  says how many there were.
+* At the end of the process the queue is written, for at most `DRAIN_S`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import io
+import os
+import select
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NamedTuple, TextIO, cast
+
+QUEUED_BYTES_MAX = 1 << 20
+#: Longest time for which the end of the process waits until all lines are written.
+DRAIN_S = 1.0
+#: Longest text that waits for its line end; a longer one is a line.
+_LINE_CHARS_MAX = 1 << 16
+
+
+class _Piece(NamedTuple):
+    """Whole lines that were written at once, and their number."""
+
+    data: bytes
+    lines: int
+
+
+def _plain_notice(lines: int) -> str:
+    return f"{lines} lines were dropped: nobody took them"
+
+
+class LogSink(io.TextIOBase):
+    """Text stream onto the descriptor ``fd``, which may block. Any thread may write; `flush` does nothing."""
+
+    encoding = "utf-8"
+    errors = "backslashreplace"
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        #: Returns the line that tells of so many dropped ones; None: nothing is to be told.
+        self.notice: Callable[[int], str | None] = _plain_notice
+        #: Lines dropped since the start.
+        self.dropped_lines = 0
+        self._told_lines = 0  # of those
+        self._torn = False  # the last line was written in part
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Forget what waits, and the thread: for a child after a fork, whose parent writes it."""
+        self._turn = threading.Condition()  # reentrant: a finalizer may write while its thread does
+        self._queue: deque[_Piece] = deque()
+        self._queued_bytes = 0
+        self._begun = ""  # text of a line without its end
+        self._writing = False
+        self._thread: threading.Thread | None = None
+
+    def write(self, text: str) -> int:
+        """Queue text; lines are written once they have an end."""
+        with self._turn:
+            whole, end, self._begun = (self._begun + text).rpartition("\n")
+            if len(self._begun) > _LINE_CHARS_MAX:
+                whole, end, self._begun = whole + end + self._begun, "\n", ""
+            if end:
+                self._put(_Piece((whole + end).encode(self.encoding, self.errors), whole.count("\n") + 1))
+        return len(text)
+
+    def _put(self, piece: _Piece) -> None:
+        self._queue.append(piece)
+        self._queued_bytes += len(piece.data)
+        while self._queued_bytes > QUEUED_BYTES_MAX:
+            self.dropped_lines += self._take().lines
+        if self._thread is None:
+            thread = threading.Thread(target=self._run, name="alpo-log", daemon=True)
+            with suppress(RuntimeError):  # the system is out of threads: the next line tries again
+                thread.start()
+                self._thread = thread
+        self._turn.notify_all()
+
+    def _take(self) -> _Piece:
+        piece = self._queue.popleft()
+        self._queued_bytes -= len(piece.data)
+        return piece
+
+    def drain(self, timeout_s: float = DRAIN_S) -> bool:
+        """Wait until everything is written or dropped, at most so long; True if it is."""
+        with self._turn:
+            if self._begun:
+                self.write("\n")
+            return self._turn.wait_for(lambda: not self._queue and not self._writing, timeout_s)
+
+    def _run(self) -> None:
+        while True:
+            with self._turn:
+                self._writing = False
+                self._turn.notify_all()
+                self._turn.wait_for(lambda: self._queue)
+                piece, self._writing = self._take(), True
+                dropped = self.dropped_lines
+            try:
+                if dropped > self._told_lines:
+                    self._tell(dropped)
+                self._write_all(piece.data)
+            except OSError:  # the reader has gone, or its disk is full
+                with self._turn:
+                    self.dropped_lines += piece.lines
+
+    def _tell(self, dropped: int) -> None:
+        line = self.notice(dropped - self._told_lines)
+        if line is not None:
+            self._write_all(f"{line}\n".encode(self.encoding, self.errors))
+        self._told_lines = dropped
+
+    def _write_all(self, data: bytes) -> None:
+        """Write all of ``data``, after the end of a torn line. Raises OSError."""
+        rest = memoryview(b"\n" + data if self._torn else data)
+        while rest:
+            try:
+                rest = rest[os.write(self._fd, rest) :]
+            except BlockingIOError:  # another process has made the pipe or terminal that it shares with us nonblocking
+                waiting = select.poll()
+                waiting.register(self._fd, select.POLLOUT)
+                waiting.poll()
+                continue
+            self._torn = bool(rest)
+
+    def writable(self) -> bool:
+        """True."""
+        return True
+
+    def isatty(self) -> bool:
+        """True if the lines go to a terminal."""
+        return os.isatty(self._fd)
+
+    def fileno(self) -> int:
+        """The descriptor."""
+        return self._fd
+
+
+def free_stderr() -> None:
+    """Have all that this process says on stderr from now on, tracebacks included, go through a `LogSink`. Standard
+    descriptors that are closed (`2>&-`) lead nowhere then, so that no other file gets their numbers."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number: this one
+    if sys.stderr is sys.__stderr__:  # nothing else stands in for it already
+        sink = LogSink(2)
+        sys.stderr = cast(TextIO, sink)
+        atexit.register(sink.drain)
+        os.register_at_fork(after_in_child=sink.begin_anew)
+
+
+def dropped_lines() -> int:
+    """The number of lines of this process' log that were dropped."""
+    return sys.stderr.dropped_lines if isinstance(sys.stderr, LogSink) else 0
