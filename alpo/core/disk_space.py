@@ -6,18 +6,22 @@ Laws:
   that are in the log go on, and their repetitions are answered; the leader's own entries, trims and drops go in.
 * A passive server whose disk is all but full (`Room.NONE`) takes no entries, and says so; it votes, and answers
   heartbeats.
-* A leader that is low on space hands over, if enough other voters have space. A peer counts as low only until its next
-  answer says otherwise.
+* A leader that is low on space, or damaged, hands over, if enough other voters have space. It takes no appends
+  meanwhile: else something would always be in flight, and the heir would never be told. A peer counts as low only until
+  its next answer says otherwise.
 """
 
 from __future__ import annotations
 
 from .damage import Damage
 from .inputs import Space
-from .messages import HandOver, Room
+from .messages import Room
 from .progress import Progress, next_in_turn
 from .replication import Replication
 from .shared import Shared
+
+#: Election timeouts that a leader whose disk is low or damaged leads on after a handover that came to nothing.
+LEAD_ON_TIMEOUTS = 4
 
 
 def size_text(count: int) -> str:
@@ -65,8 +69,9 @@ class Disks:
 
     def advance(self, replication: Replication) -> None:
         """Hand over to another voter if this leader's disk is low or damaged and as many others as a majority have
-        space: to one at a time, an election timeout for each. If they cannot be brought up to date, because an entry
-        cannot be read, become passive: they elect a leader without this server (R31)."""
+        space: to one at a time, an election timeout for each, with `LEAD_ON_TIMEOUTS` in between. If they cannot be
+        brought up to date, because an entry cannot be read, become passive: they elect a leader without this server
+        (R31)."""
         r = self._r
         why = "low on disk space" if self.room is not Room.PLENTY else "damaged" if self._damage.ids else ""
         if not why or not r.serves:
@@ -79,12 +84,10 @@ class Disks:
             return r.become_passive()
         if r.now_s < self._try_next_s:
             return
-        ready = [p for p in fit if p.match_id == r.log.last_id == r.guaranteed_id]
-        best = next_in_turn(ready, self._tried)
+        best = next_in_turn([p for p in fit if p.match_id >= r.guaranteed_id], self._tried)
         if best is not None:
-            self._try_next_s = r.now_s + r.cfg.election_timeout_s
-            r.out.send(best.who, HandOver(r.term))
-            r.out.event("handing_over", term=r.term, to=best.who.id, why=why)
+            self._try_next_s = r.now_s + (1 + LEAD_ON_TIMEOUTS) * r.cfg.election_timeout_s
+            r.hand_over(best.who.id, None, why)
 
     def _is_lost(self, id: int, others: list[Progress]) -> bool:
         """True if entry ``id``, damaged on this disk, can be sent to nobody and ``others`` are not known to have it. It

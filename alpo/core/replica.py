@@ -317,8 +317,8 @@ class Replica:
         else:
             self.out.refuse(request.origin, Code.NOT_LEADER, leader=leader)
 
-    def hand_over(self, target_id: int, origin: Origin) -> None:
-        self.handover = Handover(self, target_id, origin)
+    def hand_over(self, target_id: int, origin: Origin, why: str = "") -> None:
+        self.handover = Handover(self, target_id, origin, why)
 
     def end_handover(self) -> None:
         self.handover = None

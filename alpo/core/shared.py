@@ -249,9 +249,9 @@ class Shared(Protocol):
     def not_leader(self, request: Any) -> None:
         """Refuse a request that only a leader takes, naming the leader, or the server that is about to lead."""
 
-    def hand_over(self, target_id: int, origin: Origin) -> None:
+    def hand_over(self, target_id: int, origin: Origin, why: str = "") -> None:
         """Begin a handover to server ``target_id``, asked for by ``origin`` (R28); 0: to the best of the others,
-        because this server is about to stop."""
+        because this server is about to stop. ``why``: this leader's own reason, if nobody asked for it."""
 
     def end_handover(self) -> None:
         """Forget the handover, done or failed: if this server leads, it takes requests again."""

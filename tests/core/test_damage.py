@@ -7,7 +7,7 @@ from damage_kit import append, cluster_of, is_copy
 from session_leader import CLIENT
 
 from alpo.core.inputs import Clean, DamageFound
-from alpo.core.messages import AppendRequest
+from alpo.core.messages import AppendRequest, HandOver
 from alpo.core.ranks import State
 from alpo.core.replica import Replica
 from alpo.core.requests import Code, Refused
@@ -81,6 +81,45 @@ def test_a_leader_whose_damaged_entry_nobody_else_has_lets_the_others_elect_one(
     assert cluster.leader is not None and cluster.leader is not leader
     assert append(cluster, 2)
     assert leader.log.last_id == cluster.leader.log.last_id, "what it alone had is expunged"
+
+
+def test_a_leader_hands_over_although_appends_keep_coming() -> None:
+    cluster, leader, others = cluster_of()
+    last = [10]
+
+    def more() -> None:
+        if leader.state is State.LEADER:
+            last[0] += 1
+            cluster.append(CLIENT, last[0], b"%d" % last[0], to=leader.me.id)
+            cluster.later(0.0005, more)
+
+    more()
+    cluster.run(0.3)
+    assert leader.log.last_id > leader.guaranteed_id, "something is always in flight"
+    damage(cluster, leader, 3)
+    cluster.run_until(lambda: cluster.leader in others, seconds=2.0)
+    refused = [reply for reply in cluster.replies if isinstance(reply, Refused)]
+    assert {reply.code for reply in refused} <= {Code.NOT_LEADER}, "what it took is guaranteed, and answered"
+    told = [fields for _, id, name, fields in cluster.events if name == "handing_over" and id == leader.me.id]
+    assert [fields["why"] for fields in told] == ["damaged"]
+
+
+def test_a_handover_that_comes_to_nothing_lets_a_damaged_leader_take_appends_again() -> None:
+    cluster, leader, others = cluster_of()
+    cluster.catches = lambda envelope: is_copy(envelope) or isinstance(envelope.message, HandOver)
+    damage(cluster, leader, 3)
+    assert not leader.serves
+    cluster.run_until(lambda: leader.serves, seconds=1.0)
+    assert cluster.leader is leader
+    assert append(cluster, 11)
+    told: list[int] = []
+
+    def both() -> bool:
+        told[:] = [f["to"] for _, id, name, f in cluster.events if name == "handing_over" and id == leader.me.id]
+        return len(told) > 1
+
+    cluster.run_until(both, seconds=10.0)
+    assert set(told) == {other.me.id for other in others}, "one after the other"
 
 
 def test_it_cleans_nothing() -> None:
