@@ -66,8 +66,9 @@ class Handover:
             )
         if not r.members.other_voters():
             return r.guaranteed_id == r.log.last_id
-        silent = self._target is not None and r.now_s - self._target.heard_s > 2 * r.cfg.heartbeat_s
-        if self._target is None or silent or r.now_s >= self._try_next_s:
+        target = self._target
+        leaves = target is not None and (target.stopping or r.now_s - target.heard_s > 2 * r.cfg.heartbeat_s)
+        if target is None or leaves or r.now_s >= self._try_next_s:
             self._choose(replication)
         self._tell()
         # No heir (perhaps all servers are leaving): with nothing in flight there is nothing to stay for.

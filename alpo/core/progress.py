@@ -27,7 +27,7 @@ class Progress:
         self.waiting_since_s = now_s  # since then requests are in flight and nothing more was accepted
         self.heard_s = now_s
         self.really_heard = False
-        self.sent_s = NEVER_S
+        self.asked_s = NEVER_S  # when it was last sent anything that it answers
         self.sent_guaranteed_id = -1
         self.sent_fully_id = -1
         self.round = 0  # newest read round that it answered
@@ -57,8 +57,20 @@ class Progress:
         self.base_id = self.match_id
         if self.next_id <= self.match_id:
             self.next_id = self.match_id + 1
-        while self.in_flight and self.in_flight[0][0] <= self.match_id:
+        self._arrived(self.match_id)
+
+    def wrote(self, written_id: int) -> bool:
+        """Note that the peer has the log up to ``written_id`` on its disk, although not all of it counts as accepted,
+        because some is damaged (R31). Returns True if that was not known."""
+        self.next_id = max(self.next_id, written_id + 1)
+        return self._arrived(written_id)
+
+    def _arrived(self, id: int) -> bool:
+        """Take what is in flight up to ``id`` off the pipeline; returns True if there was any."""
+        before = len(self.in_flight)
+        while self.in_flight and self.in_flight[0][0] <= id:
             self.in_flight_bytes -= self.in_flight.popleft()[1]
+        return len(self.in_flight) < before
 
     def forgot(self) -> None:
         """Begin to match anew with a learner whose disk has forgotten entries: it counts for no majority (R31)."""

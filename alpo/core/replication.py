@@ -146,7 +146,8 @@ class Replication:
         r = self._r
         prev_term = r.log.term_at(prev_id)
         assert prev_term is not None
-        peer.sent_s = r.now_s
+        if round:  # a mark alone is not answered: the peer is not heard by it
+            peer.asked_s = r.now_s
         peer.sent_guaranteed_id = r.guaranteed_id
         # A removed member gets no mark: it would conclude that its disk forgot entries that it never had (R31).
         fully_id = r.fully_replicated_id if peer.parting_until_s is None else 0
@@ -182,7 +183,7 @@ class Replication:
                 # help.
                 if r.now_s - peer.heard_s >= cfg.election_timeout_s or peer.last_id < peer.in_flight[0][0]:
                     self._probe(peer)
-            if r.now_s - peer.sent_s >= cfg.heartbeat_s:
+            if r.now_s - peer.asked_s >= cfg.heartbeat_s:
                 self.heartbeat(peer)
         self._part()
         if not self.heard_majority():
@@ -194,7 +195,7 @@ class Replication:
         """The time before which `tick` has nothing to do, monotonic seconds: what is sent and heard until then only
         makes it later."""
         r, cfg = self._r, self._r.cfg
-        due_s = [peer.sent_s + cfg.heartbeat_s for peer in self.peers.values()]
+        due_s = [peer.asked_s + cfg.heartbeat_s for peer in self.peers.values()]
         due_s += [peer.parting_until_s for peer in self.peers.values() if peer.parting_until_s is not None]
         since_s = [peer.heard_s for peer in self._voters if peer.heard_s > r.now_s - cfg.election_timeout_s]
         since_s += [peer.waiting_since_s for peer in self.peers.values() if peer.in_flight]
@@ -210,7 +211,7 @@ class Replication:
         """The time at which the next heartbeat or mark is due, monotonic seconds; infinity without peers."""
         if not self.peers:
             return float("inf")
-        due = min([p.sent_s for p in self.peers.values()]) + self._r.cfg.heartbeat_s
+        due = min([p.asked_s for p in self.peers.values()]) + self._r.cfg.heartbeat_s
         return max(min(due, self.marks_due_s), self._r.now_s)
 
     def heard_majority(self) -> bool:
@@ -272,6 +273,8 @@ class Replication:
                 peer.took(answer.match_id)
                 # a peer with a damaged entry may count less than it holds (R31)
                 peer.base_id = max(peer.base_id, r.log.base_id)
+                if answer.conflict_id <= r.log.last_id and peer.wrote(answer.conflict_id):
+                    peer.waiting_since_s = r.now_s
                 self.count()
         elif peer.matched and answer.last_id < peer.match_id:
             self._doubt(peer, answer)

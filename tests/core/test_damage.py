@@ -6,11 +6,11 @@ from cluster_kit import Cluster
 from damage_kit import append, cluster_of, is_copy
 from session_leader import CLIENT
 
-from alpo.core.inputs import Clean, DamageFound
-from alpo.core.messages import AppendRequest, HandOver
+from alpo.core.inputs import Clean, Connected, DamageFound
+from alpo.core.messages import AppendRequest, Envelope, HandOver
 from alpo.core.ranks import State
 from alpo.core.replica import Replica
-from alpo.core.requests import Code, Refused
+from alpo.core.requests import Code, ReadIndex, Refused
 
 
 def damage(cluster: Cluster, replica: Replica, *ids: int) -> None:
@@ -85,15 +85,7 @@ def test_a_leader_whose_damaged_entry_nobody_else_has_lets_the_others_elect_one(
 
 def test_a_leader_hands_over_although_appends_keep_coming() -> None:
     cluster, leader, others = cluster_of()
-    last = [10]
-
-    def more() -> None:
-        if leader.state is State.LEADER:
-            last[0] += 1
-            cluster.append(CLIENT, last[0], b"%d" % last[0], to=leader.me.id)
-            cluster.later(0.0005, more)
-
-    more()
+    cluster.append_on(0.0005)
     cluster.run(0.3)
     assert leader.log.last_id > leader.guaranteed_id, "something is always in flight"
     damage(cluster, leader, 3)
@@ -120,6 +112,41 @@ def test_a_handover_that_comes_to_nothing_lets_a_damaged_leader_take_appends_aga
 
     cluster.run_until(both, seconds=10.0)
     assert set(told) == {other.me.id for other in others}, "one after the other"
+
+
+def test_a_damaged_server_is_sent_on_although_nothing_of_it_counts() -> None:
+    """R17, R31: else it stood still after one window, and its readers with it."""
+    cluster, leader, others = cluster_of()
+    had = leader.last_id
+    damage(cluster, others[0], 5)
+    ends = cluster.append_on(0.01)
+    for _ in range(10):
+        cluster.run(0.2)
+        cluster.give(leader.me.id, ReadIndex("keeps it heard"))
+    ends()
+    cluster.run(0.3)
+    assert leader.leadership is not None
+    peer = leader.leadership.peers[others[0].me.id]
+    assert others[0].guaranteed_id == leader.last_id > 200
+    assert (peer.match_id, len(peer.in_flight), peer.in_flight_bytes) == (had, 0, 0)
+
+
+def test_what_a_damaged_server_holds_is_not_sent_to_it_again() -> None:
+    cluster, leader, others = cluster_of()
+    damage(cluster, others[0], 5)
+    sent: list[int] = []
+
+    def note(envelope: Envelope) -> bool:
+        if envelope.target == others[0].me and isinstance(envelope.message, AppendRequest):
+            sent.extend(entry.id for entry in envelope.message.entries)
+        return is_copy(envelope)
+
+    assert append(cluster, 11) and append(cluster, 12)
+    cluster.catches = note
+    cluster.give(leader.me.id, Connected(others[0].me.id))
+    cluster.run(0.5)
+    assert append(cluster, 13)
+    assert sent == [leader.last_id]
 
 
 def test_it_cleans_nothing() -> None:

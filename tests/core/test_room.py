@@ -144,3 +144,17 @@ def test_a_server_without_room_takes_no_entries_votes_and_catches_up() -> None:
     cluster.run(2.0)
     assert replica.guaranteed_id == cluster.leader.log.last_id > had + 10
     assert isinstance(append(cluster, others[1], 12, b"on"), Appended)
+
+
+def test_a_server_that_has_room_again_is_sent_entries_although_appends_keep_coming() -> None:
+    """It reports with every heartbeat: the marks that leave alone must not take their place."""
+    cluster, leader, others = cluster_of()
+    full = cluster.replica(others[0])
+    cluster.append_on(0.01)
+    fill(cluster, Room.NONE, full.me.id)
+    had = full.last_id
+    cluster.run(1.0)
+    assert full.last_id == had
+    fill(cluster, Room.PLENTY, full.me.id)
+    cluster.run(0.5)
+    assert full.last_id > leader.last_id - 10

@@ -103,7 +103,7 @@ def _leaders_timer(r: Replica, timer: Timer) -> None:
         if timer is Timer.SILENCE:
             peer.heard_s = -LATER_S
         else:
-            peer.sent_s = -LATER_S
+            peer.asked_s = -LATER_S
         if timer is Timer.PROBE and peer.in_flight:
             peer.waiting_since_s = -LATER_S
             peer.last_id = 0  # or it would be left alone as a server with a slow disk
@@ -137,7 +137,7 @@ def stop_clocks(host: Host) -> None:
         if leadership.marks_due_s != NEVER_S:
             leadership.marks_due_s = LATER_S
         for peer in leadership.peers.values():
-            peer.sent_s = peer.waiting_since_s = NOW_S
+            peer.asked_s = peer.waiting_since_s = NOW_S
             if peer.heard_s > -LATER_S:
                 peer.heard_s = NOW_S
     if r.changes is not None:

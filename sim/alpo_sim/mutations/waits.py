@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from alpo.core.messages import CopyAnswer
+from alpo.core.client_ids import random_client
+from alpo.core.election import Election
+from alpo.core.handover import Handover
+from alpo.core.inputs import Stop
+from alpo.core.members import Role
+from alpo.core.messages import AppendAnswer, CopyAnswer, Envelope, Room, SnapshotPart, StartAnswer
+from alpo.core.newcomers import Newcomers
 from alpo.core.replica import Replica
+from alpo.core.replication import Replication
 from alpo.core.requests import AppendRun, Reply
 
 from ..broken import Broken
 from ..clients import Actor
 from ..host import WALL_ZERO_MS
 from ..options import MS, SECOND
-from ..writers import random_client
 from .mutation import Mutation, edit
-from .planned import Once, once
+from .planned import Once, Repeated, once, repeated
 from .worlds import IDLE, ORDERED, planned
 
 
@@ -41,7 +47,7 @@ class _Steady(Actor):
         return
 
 
-def _demand(w: Once, met: Callable[[], bool], within_us: int, what: str) -> Iterator[int]:
+def _demand(w: Repeated, met: Callable[[], bool], within_us: int, what: str) -> Iterator[int]:
     """Demand that ``met()`` comes true within ``within_us``; ``what``: the violation in words. Yields waits. Raises
     `Broken`."""
     yield from w.waits(met, within_us)
@@ -60,11 +66,100 @@ def _damaged_under_load(w: Once) -> Iterator[int]:
     yield from _demand(w, lambda: not w.leads(leader), 8 * w.options.election_timeout_us, "a damaged leader leads on")
 
 
+def _room_again_under_load(w: Once) -> Iterator[int]:
+    """A follower's disk is all but full for a while, and appends keep coming."""
+    leader, full, *_ = w.cast()
+    yield 200 * MS
+    _Steady(w, leader, 2 * MS)
+    w.fill(full, Room.NONE)
+    yield w.some_us(200, 400)
+    w.fill(full, Room.PLENTY)
+    last_id = w.last_id(full)
+    t_us = w.options.election_timeout_us
+    yield from _demand(w, lambda: w.last_id(full) > last_id, 4 * t_us, f"server {full} has room, and is sent nothing")
+
+
+def _unmended_follower(w: Once) -> Iterator[int]:
+    """An entry of a follower's is damaged, no copy mends it, and appends keep coming."""
+    leader, damaged, *_ = w.cast()
+    yield 200 * MS
+    w.drops = lambda x: isinstance(x.message, CopyAnswer)
+    w.damage(damaged, (1,))
+    _Steady(w, leader, 2 * MS)
+    yield w.some_us(400, 600)
+    last_id, t_us = w.last_id(leader), w.options.election_timeout_us
+    yield from _demand(w, lambda: w.last_id(damaged) >= last_id, 2 * t_us, f"server {damaged} stands still")
+
+
+def _all_leave(w: Repeated) -> Iterator[int]:
+    """All servers are told to stop at one moment, while nothing is asked of them; a process takes a moment to end."""
+    leader, *_ = w.cast()
+    yield w.some_us(300, 600)
+    boots, w.linger_us = w.stage.hosts[leader].boots, w.some_us(1, 6)
+    for id in w.stage.hosts:
+        w.ask(id, Stop())
+    yield from _demand(
+        w, lambda: not w.up(leader) or w.stage.hosts[leader].boots > boots, 2 * SECOND, f"server {leader} stays",
+    )
+
+
+def _twice_empty(w: Once) -> Iterator[int]:
+    """A disk is lost. Once its server has taken a snapshot, its last word that it is empty comes once more."""
+    leader, lost, *_ = w.cast()
+    yield 300 * MS
+    w.wipe(lost)
+    sent: set[int] = set()
+
+    def keeps(x: Envelope) -> bool:
+        if isinstance(x.message, SnapshotPart):
+            sent.add(x.message.number)
+        return isinstance(x.message, StartAnswer) and x.sender.id == lost
+
+    w.keeps = keeps
+    w.drops = lambda x: isinstance(x.message, AppendAnswer) and x.sender.id == lost
+    w.boot(lost)
+    yield from w.waits(lambda: w.role(lost, lost) is Role.LEARNER, 2 * SECOND)
+    yield 5 * MS
+    for envelope in w.kept[-3:]:
+        w.stage.deliver(envelope, True)
+        w.poke(w.stage.hosts[leader])
+    yield 20 * MS
+    if len(sent) > 1:
+        raise Broken("no progress", f"server {lost} is sent {len(sent)} snapshots")
+
+
 WAITS = (
     Mutation(
         "W1", "R31, full disks", "a leader that hands over by itself goes on taking appends",
         "something is always in flight: it leads on while appends come",
         (edit(Replica, "serves", ("self.handover is None", "(self.handover is None or self.handover._why)")),),
         planned(network=ORDERED, load=IDLE, seconds=3), ("no progress",), makes=once(_damaged_under_load),
+    ),
+    Mutation(
+        "W2", "R17, full disks", "a guaranteed mark that is sent alone counts as a heartbeat",
+        "a server that may be sent no entries is not heard, and stays behind while appends come",
+        (edit(Replication, "_send", ("if round:", "if True:")),),
+        planned(network=ORDERED, load=IDLE, seconds=3), ("no progress",), makes=once(_room_again_under_load),
+    ),
+    Mutation(
+        "W3", "R17, R31", "what a damaged server has on its disk counts as in flight to it",
+        "after one window of entries it stands still, and its readers with it",
+        (edit(Replication, "on_answer", ("peer.wrote(answer.conflict_id)", "False")),),
+        planned(network=ORDERED, load=IDLE, seconds=3), ("no progress",), makes=once(_unmended_follower),
+    ),
+    Mutation(
+        "W4", "R28", "a server that is stopping takes a handover, and an heir that is stopping stays the heir",
+        "when all are told to stop the last one stays for five seconds",
+        (
+            edit(Election, "on_hand_over", ("r.may_stand and not r.stopping", "r.may_stand")),
+            edit(Handover, "advance", ("target.stopping or ", "")),
+        ),
+        planned(network=ORDERED, load=IDLE, seconds=20), ("no progress",), makes=repeated(_all_leave),
+    ),
+    Mutation(
+        "W5", "R27", "a learner that has taken a snapshot is taken for one that may not have started",
+        "late word that its disk is empty has the whole snapshot sent again",
+        (edit(Newcomers, "on_snapshot_answer", ("peer.really_heard = True", "pass")),),
+        planned(network=ORDERED, load=IDLE, seconds=3, wipes=1), ("no progress",), makes=once(_twice_empty),
     ),
 )
