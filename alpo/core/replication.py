@@ -99,6 +99,8 @@ class Replication:
 
     def _flush_peer(self, peer: Progress) -> None:
         r = self._r
+        if r.guaranteed_id < self.first_id and not r.members.latest.is_voter(peer.who):
+            return  # a learner with an entry of this term could outrank voters that need its vote (R27)
         while not peer.probing and peer.next_id <= r.log.last_id and self._room(peer):
             found = self._entries_for(peer)
             if found is None:

@@ -9,18 +9,18 @@ from alpo.core.election import Election
 from alpo.core.handover import Handover
 from alpo.core.inputs import Stop
 from alpo.core.members import Role
-from alpo.core.messages import AppendAnswer, CopyAnswer, Envelope, Room, SnapshotPart, StartAnswer
+from alpo.core.messages import AppendAnswer, AppendRequest, CopyAnswer, Envelope, Room, SnapshotPart, StartAnswer
 from alpo.core.newcomers import Newcomers
 from alpo.core.replica import Replica
 from alpo.core.replication import Replication
-from alpo.core.requests import AppendRun, Reply
+from alpo.core.requests import AppendRun, MemberStep, Reply
 
 from ..broken import Broken
 from ..clients import Actor
 from ..host import WALL_ZERO_MS
 from ..options import MS, SECOND
 from .mutation import Mutation, edit
-from .planned import Once, Repeated, once, repeated
+from .planned import Once, Repeated, once, repeated, spare
 from .worlds import IDLE, ORDERED, planned
 
 
@@ -128,6 +128,30 @@ def _twice_empty(w: Once) -> Iterator[int]:
         raise Broken("no progress", f"server {lost} is sent {len(sent)} snapshots")
 
 
+def _promoted_in_secret(w: Once) -> Iterator[int]:
+    """A leader of three makes a fourth a voter, in an entry that nobody else gets, and crashes. The next leader's entries
+    reach the fourth alone, and that leader goes down as the first comes back: of every list a majority is up."""
+    a, *others = (id for id in w.cast() if id != spare(w))
+    d = spare(w)
+    w.boot(d)
+    w.drops = lambda x: (
+        isinstance(x.message, AppendRequest) and bool(x.message.entries)
+        and (w.role(a, d) is Role.VOTER if x.sender.id == a else x.target.id != d)
+    )
+    w.change(a, MemberStep.ADD, d)
+    yield from w.waits(lambda: w.role(a, d) is Role.VOTER, 3 * SECOND)
+    yield from w.waits(lambda: w.stage.hosts[a].disk_last_id == w.last_id(a), 100 * MS)
+    term = w.term(a)
+    w.crash(a)
+    yield from w.waits(lambda: any(w.leads(id, term) for id in others))
+    new = next((id for id in others if w.leads(id, term)), others[0])
+    yield 50 * MS
+    w.crash(new)
+    w.drops = lambda x: False
+    w.boot(a)
+    yield from w.demands_leader()
+
+
 WAITS = (
     Mutation(
         "W1", "R31, full disks", "a leader that hands over by itself goes on taking appends",
@@ -161,5 +185,11 @@ WAITS = (
         "late word that its disk is empty has the whole snapshot sent again",
         (edit(Newcomers, "on_snapshot_answer", ("peer.really_heard = True", "pass")),),
         planned(network=ORDERED, load=IDLE, seconds=3, wipes=1), ("no progress",), makes=once(_twice_empty),
+    ),
+    Mutation(
+        "W6", "R27", "a learner is sent entries before one of the leader's own term is guaranteed",
+        "it outranks voters that need its vote, and may not stand: no leader, with a majority of every list up",
+        (edit(Replication, "_flush_peer", ("r.guaranteed_id < self.first_id and", "False and")),),
+        planned(network=ORDERED, load=IDLE, seconds=12, spares=1), ("no progress",), makes=once(_promoted_in_secret),
     ),
 )
