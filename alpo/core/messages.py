@@ -267,8 +267,8 @@ START_ONLY = (StartQuestion, StartAnswer, WrongIncarnation, SnapshotPart, Snapsh
 
 
 def wants_answer(message: Message) -> bool:
-    """True if a receiver whose disk is not damaged always answers ``message``. (A damaged one does not answer
-    `ASKS_FOR_VOTES`.)"""
+    """True if a receiver whose disk is neither damaged nor hangs always answers ``message``. (Such a one does not
+    answer `ASKS_FOR_VOTES`.)"""
     if type(message) is AppendRequest:
         return message.round > 0 or bool(message.entries)
     return isinstance(message, REQUESTS) and not isinstance(message, UNANSWERED)

@@ -110,7 +110,7 @@ class Replication:
             if not peer.in_flight:
                 peer.waiting_since_s = r.now_s
             peer.next_id = entries[-1].id + 1
-            peer.in_flight.append((peer.next_id - 1, size))
+            peer.in_flight.append((peer.next_id - 1, size, r.now_s))
             peer.in_flight_bytes += size
 
     def _room(self, peer: Progress) -> bool:
@@ -238,7 +238,7 @@ class Replication:
 
     def based(self, peer: Progress, base_id: int) -> None:
         """Note that a learner has a snapshot on its disk: its log begins after ``base_id``."""
-        peer.took(base_id)
+        peer.took(base_id, self._r.now_s)
         peer.rewind()
 
     def cleaned(self, base_id: int) -> None:
@@ -272,10 +272,10 @@ class Replication:
             if answer.match_id <= r.log.last_id:
                 if answer.match_id > peer.match_id:
                     peer.waiting_since_s = r.now_s
-                peer.took(answer.match_id)
+                peer.took(answer.match_id, r.came_s)
                 # a peer with a damaged entry may count less than it holds (R31)
                 peer.base_id = max(peer.base_id, r.log.base_id)
-                if answer.conflict_id <= r.log.last_id and peer.wrote(answer.conflict_id):
+                if answer.conflict_id <= r.log.last_id and peer.wrote(answer.conflict_id, r.came_s):
                     peer.waiting_since_s = r.now_s
                 self.count()
         elif peer.matched and answer.last_id < peer.match_id:

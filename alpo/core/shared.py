@@ -115,7 +115,7 @@ class Shared(Protocol):
 
     @property
     def may_stand(self) -> bool:
-        """True if this server may canvass and stand for election (R27, R30, R31)."""
+        """True if this server may canvass and stand for election (R27, R30, R31, R34)."""
 
     @property
     def serves(self) -> bool:

@@ -50,6 +50,7 @@ class Timer(IntEnum):
     MARKS = 6  # R16: a mark that moved leaves by itself
     PROBE = 7  # R17: too long without an answer; a leader asks all peers again where they stand
     SILENCE = 8  # R15: a leader has not heard a majority
+    DISK = 10  # R34: a write is under way for longer than the server waits for its disk
     TRANSFER = 9  # R27: the state for a newcomer was not on disk yet; a leader looks again
 
 
@@ -65,6 +66,8 @@ def timers(r: Replica) -> list[Timer]:
             due.append(Timer.PROBE)
         if r.changes is not None and any(not each.head for each in r.changes.newcomers.transfers.values()):
             due.append(Timer.TRANSFER)
+        if r.log.oldest_write() is not None:
+            due.append(Timer.DISK)
         return due
     if r.state is State.CANDIDATE:
         return [Timer.ASK_AGAIN, Timer.CYCLE]
@@ -93,6 +96,10 @@ def _leaders_timer(r: Replica, timer: Timer) -> None:
     assert r.leadership is not None
     if timer is Timer.MARKS:
         r.leadership.marks_due_s = NOW_S
+        return
+    if timer is Timer.DISK:
+        for write in r.log._writes:
+            write.handed_s = -LATER_S
         return
     if timer is Timer.TRANSFER:
         assert r.changes is not None
@@ -131,6 +138,9 @@ def stop_clocks(host: Host) -> None:
     if election.cycle is not None:
         election.cycle.ends_s = election.cycle.ask_again_s = NEVER_S
     r.first_start.ask_again_s = NEVER_S
+    r.disks.slow_since_s = None
+    for write in r.log._writes:
+        write.handed_s = NOW_S
     leadership = r.leadership
     if leadership is not None:
         leadership.began_s = leadership.quiet_until_s = NOW_S
@@ -155,6 +165,6 @@ def _count_writes_from(host: Host, zero: int) -> None:
     if r.first_start.write_number:
         r.first_start.write_number -= zero
     for write in r.log._writes:
-        write[0] -= zero
+        write.number -= zero
     host.writes = deque(write._replace(number=write.number - zero) for write in host.writes)
     host.waiting = deque((number - zero, envelopes) for number, envelopes in host.waiting)

@@ -168,7 +168,7 @@ WAITS = (
     Mutation(
         "W3", "R17, R31", "what a damaged server has on its disk counts as in flight to it",
         "after one window of entries it stands still, and its readers with it",
-        (edit(Replication, "on_answer", ("peer.wrote(answer.conflict_id)", "False")),),
+        (edit(Replication, "on_answer", ("peer.wrote(answer.conflict_id, r.came_s)", "False")),),
         planned(network=ORDERED, load=IDLE, seconds=3), ("no progress",), makes=once(_unmended_follower),
     ),
     Mutation(
