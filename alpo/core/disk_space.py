@@ -12,7 +12,7 @@ Laws:
   its next answer says otherwise.
 * A disk *hangs* once a write has been under way for `ReplicaConfig.disk_patience_s`. A server whose disk hangs gives no
   vote and asks for none (`Replica.may_stand`, `dispatch`). A leader hands over to a voter that has all that our disk
-  owes, and took half as long at most; only if a majority without this server is like that, so that it can elect one.
+  owes, and is quick (`BETTER_SHARE`); only if a majority without this server is like that, so that it can elect one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from .shared import Shared
 
 #: Part of `ReplicaConfig.disk_patience_s`, or of the election timeout, after which a write under way is an event.
 TELL_SHARE = 0.25
-#: An heir's disk is better than ours if it took at most this part of the time for which ours owes a write.
+#: An heir's disk is better than ours if it took at most this part of the time for which ours owes a write, and of the
+#: election timeout.
 BETTER_SHARE = 0.5
 #: Election timeouts that a leader whose disk is low or damaged leads on after a handover that came to nothing.
 LEAD_ON_TIMEOUTS = 4
@@ -110,10 +111,9 @@ class Disks:
         could be elected, or leadership would go to and fro."""
         r, oldest = self._r, self._r.log.oldest_write()
         assert oldest is not None
-        owed_s = r.now_s - oldest.handed_s
-        better = [
-            p for p in fit if p.match_id >= oldest.last_id and p.owed_s(r.now_s) <= BETTER_SHARE * owed_s
-        ]
+        # a disk that takes longer than that could not win an election: its vote would come too late
+        quick_s = BETTER_SHARE * min(r.now_s - oldest.handed_s, r.cfg.election_timeout_s)
+        better = [p for p in fit if p.match_id >= oldest.last_id and p.owed_s(r.now_s) <= quick_s]
         if len(better) < r.members.latest.majority:
             return
         if self._left_since_s is not None:
