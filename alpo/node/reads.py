@@ -198,7 +198,9 @@ class Reads:
                 self._known = (end_id, entry.lsn + entry.count - 1)
             if self._known[0] == end_id:
                 return extent_to(begins, end_id, self._known[1])
-            head = await trio.to_thread.run_sync(self._store.entry_head, end_id, limiter=self._threads)
+            head = await trio.to_thread.run_sync(
+                self._store.entry_head, end_id, abandon_on_cancel=True, limiter=self._threads
+            )
             if head is not None:
                 self._known = (end_id, head[1] + head[2] - 1)
             elif end_id > self._replica.log.base_id:
