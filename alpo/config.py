@@ -100,12 +100,13 @@ class MemberLine(_Table):
 
 
 class Timers(_Table):
-    """The ``[timers]`` table: equal on all members, peers compare and warn (rules.md#timers). ``stagger_s``: see
-    `Config.stagger_s`."""
+    """The ``[timers]`` table: equal on all members, peers compare and warn (rules.md#timers), but for
+    ``disk_timeout_s``. ``stagger_s``, ``disk_timeout_s``: see `Config`."""
 
     heartbeat_s: float = _seconds(0.1, 0.001, 60)
     election_timeout_s: float = _seconds(0.5, 0.005, 300)
     stagger_s: float | None = _seconds(None, 0.001, 60)
+    disk_timeout_s: float | None = _seconds(None, 0.005, 3600)
 
     @model_validator(mode="after")
     def _five_heartbeats(self) -> Self:
@@ -384,6 +385,12 @@ class Config(_Table):
         """Seconds between the election timers of servers that follow each other in order; T/20 unless configured
         (rules.md#timers)."""
         return self.timers.election_timeout_s / 20 if self.timers.stagger_s is None else self.timers.stagger_s
+
+    @property
+    def disk_timeout_s(self) -> float:
+        """Seconds for which a write may be under way before the disk counts as hanging; T unless configured (R34)."""
+        given = self.timers.disk_timeout_s
+        return self.timers.election_timeout_s if given is None else given
 
     @property
     def configured(self) -> tuple[Configured, ...]:

@@ -364,6 +364,7 @@ def replica_config(config: Config, me: Any) -> ReplicaConfig:
         heartbeat_s=config.timers.heartbeat_s,
         election_timeout_s=config.timers.election_timeout_s,
         stagger_s=config.stagger_s,
+        disk_timeout_s=config.disk_timeout_s,
         tail_bytes_max=config.limits.tail_bytes_max,
         peer_inflight_bytes_max=config.limits.peer_inflight_bytes_max,
     )

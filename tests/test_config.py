@@ -119,7 +119,7 @@ WRONG_FILES = {
     ),
     "key like no other": (
         f"{TOP}{MEMBERS}[timers]\n\"a\\nb\" = 1\n",
-        'timers."a\\nb" = 1 is not a known key: must be one of heartbeat_s, election_timeout_s, stagger_s',
+        'timers."a\\nb" = 1 is not a known key: must be one of heartbeat_s, election_timeout_s, stagger_s, disk_timeout_s',
     ),
     "table is none": (f"timers = 5\n{TOP}{MEMBERS}", "timers = 5: must be a table: [timers]"),
     "timers too close": (
@@ -284,7 +284,7 @@ def test_flags_alone_suffice() -> None:
     assert config.own_line.address == "127.0.0.1:7101"
     assert config.settings_core == Settings()
     assert config.cluster_id == b""
-    assert config.stagger_s == 0.025
+    assert (config.stagger_s, config.disk_timeout_s) == (0.025, 0.5)
 
 
 def test_members_come_out_in_the_order_of_their_ids(write: Any) -> None:
@@ -332,7 +332,7 @@ def test_the_example_shows_every_key_with_its_default() -> None:
         for key in set(keys) - given:
             assert getattr(table, key) == keys[key], key
 
-    compare(plain.timers, shown.pop("timers"), {"stagger_s"})
+    compare(plain.timers, shown.pop("timers"), {"stagger_s", "disk_timeout_s"})
     compare(plain.settings, shown.pop("settings"), set())
     compare(plain.limits, shown.pop("limits"), set())
     compare(plain.retention, shown.pop("retention"), {"max_age_s", "max_bytes", "max_entries"})
@@ -351,7 +351,7 @@ def test_the_example_shows_every_key_with_its_default() -> None:
 
 def test_the_example_is_valid_with_every_default_spelt_out(write: Any) -> None:
     loaded = load(write(spelt_out()), {})
-    assert loaded.stagger_s == load(EXAMPLE, {}).stagger_s
+    assert (loaded.stagger_s, loaded.disk_timeout_s) == (load(EXAMPLE, {}).stagger_s, 0.5)
     assert loaded.settings_core == Settings()
     assert loaded.retention.max_age_s == 30 * 24 * 3600
 

@@ -110,9 +110,12 @@ class Acceptance:
         r.expunge(from_id)
 
     def _acceptance(self, request: AppendRequest, match_id: int) -> AppendAnswer:
+        """The answer to a request that matches. All up to ``match_id`` is on disk once the answer leaves."""
         r = self._r
+        sound_id = self._damage.sound(match_id)
+        written_id = match_id if sound_id < match_id else 0
         return AppendAnswer(
-            r.term, True, self._damage.sound(match_id), request.prev_id, self.matched_id, 0, 0, request.round,
+            r.term, True, sound_id, request.prev_id, self.matched_id, 0, written_id, request.round,
             r.wall_ms, r.stopping, self._disks.room,
         )
 

@@ -29,6 +29,9 @@ class ReplicaConfig:
     heartbeat_s: float = 0.1
     election_timeout_s: float = 0.5
     stagger_s: float = 0.025
+    #: Longest time that a write may be under way before this server's disk counts as hanging (R34); 0: the election
+    #: timeout.
+    disk_timeout_s: float = 0.0
     #: Longest time that a raised guaranteed mark waits for entries to travel with, before it is sent alone (R16).
     mark_delay_s: float = 0.001
     #: Most bytes of entries kept in memory beyond those not yet on disk; most bytes of bodies in flight to one peer.
@@ -48,3 +51,8 @@ class ReplicaConfig:
     joining: bool = False
     #: Id of the only cluster that this server may join; b"": any.
     cluster_wanted: bytes = b""
+
+    @property
+    def disk_patience_s(self) -> float:
+        """The time in force for ``disk_timeout_s``."""
+        return self.disk_timeout_s or self.election_timeout_s

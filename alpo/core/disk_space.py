@@ -1,5 +1,5 @@
-"""Full disks: which servers have space left, which requests a leader refuses without it (rules.md#full-disks), and the
-one answer to whether appends work.
+"""Full disks, and disks that hang: which servers have space left, which requests a leader refuses without it
+(rules.md#full-disks), the one answer to whether appends work, and when it hands over because of its disk (R31, R34).
 
 Laws:
 
@@ -8,21 +8,35 @@ Laws:
   that are in the log go on, and their repetitions are answered; the leader's own entries, trims and drops go in.
 * A passive server whose disk is all but full (`Room.NONE`) takes no entries, and says so; it votes, and answers
   heartbeats.
-* A leader that is low on space hands over, if enough other voters have space. A peer counts as low only until its next
-  answer says otherwise.
+* A leader that is low on space, or damaged, hands over, if enough other voters have space. It takes no appends
+  meanwhile: else something would always be in flight, and the heir would never be told. A peer counts as low only until
+  its next answer says otherwise.
+* A disk *hangs* once a write has been under way for `ReplicaConfig.disk_patience_s`. A server whose disk hangs gives no
+  vote and asks for none (`Replica.may_stand`, `dispatch`). A leader hands over to a voter that has all that our disk
+  owes, and is quick (`BETTER_SHARE`); only if a majority without this server is like that, so that it can elect one.
 """
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from .damage import Damage
 from .inputs import Space
-from .messages import HandOver, Room
+from .messages import Room
 from .progress import Lack, Progress, next_in_turn
 from .replication import Replication
 from .shared import Shared
 
+#: Part of `ReplicaConfig.disk_patience_s`, or of the election timeout, after which a write under way is an event.
+TELL_SHARE = 0.25
+#: An heir's disk is better than ours if it took at most this part of the time for which ours owes a write, and of the
+#: election timeout.
+BETTER_SHARE = 0.5
+#: Election timeouts that a leader whose disk is low or damaged leads on after a handover that came to nothing.
+LEAD_ON_TIMEOUTS = 4
+#: Reason to hand over, in the event.
+HANGS = "its disk hangs"
 _NO_ROOM = (Lack.LOW, Lack.FULL)
 
 
@@ -44,14 +58,17 @@ class Appends(NamedTuple):
 
 
 class Disks:
-    """The space on this server's disk, and its consequences. Peers' space is in their `Progress`. ``room``: this
-    server's."""
+    """The space on this server's disk, whether it hangs, and the consequences. Peers' space is in their `Progress`.
+    ``room``: this server's; ``slow_since_s``: when the write was handed out that `disk_hangs` told of, monotonic
+    seconds; None: none is told of."""
 
     def __init__(self, shared: Shared, damage: Damage) -> None:
         self._r = shared
         self._damage = damage
         self.room = Room.PLENTY
         self._free_bytes = 0
+        self.slow_since_s: float | None = None
+        self._left_since_s: float | None = None  # the value of ``slow_since_s`` for which we handed over
         self._tried: list[int] = []
         self._try_next_s = 0.0
 
@@ -62,6 +79,62 @@ class Disks:
             self.room = space.room
             name = "space_is_back" if space.room is Room.PLENTY else "low_on_space"
             self._r.out.event(name, room=space.room.name.lower(), free_bytes=space.free_bytes)
+
+    # -- disks that hang (R34) --------------------------------------------------------------------------
+
+    @property
+    def owed_s(self) -> float:
+        """The age of the oldest write under way, seconds; 0.0 if there is none."""
+        oldest = self._r.log.oldest_write()
+        return self._r.now_s - oldest.handed_s if oldest is not None else 0.0
+
+    @property
+    def hangs(self) -> bool:
+        """True if a write has been under way for as long as this server waits for its disk."""
+        return self.slow_since_s is not None and self.owed_s >= self._r.cfg.disk_patience_s
+
+    def _tell_s(self) -> float:
+        cfg = self._r.cfg
+        return TELL_SHARE * min(cfg.disk_patience_s, cfg.election_timeout_s)
+
+    def tick(self) -> None:
+        """Tell that a write is under way for long, while it still is, and when none is any more."""
+        r, oldest = self._r, self._r.log.oldest_write()
+        slow = oldest is not None and r.now_s - oldest.handed_s >= self._tell_s()
+        if slow and self.slow_since_s is None:
+            assert oldest is not None
+            self.slow_since_s = oldest.handed_s
+            r.out.event("disk_hangs", under_way_ms=round(self.owed_s * 1000), limit_ms=round(self._tell_s() * 1000))
+        elif not slow and self.slow_since_s is not None:
+            r.out.event("disk_moves_again", took_ms=round((r.now_s - self.slow_since_s) * 1000))
+            self.slow_since_s = self._left_since_s = None
+
+    def deadline_s(self) -> float:
+        """The time at which a write that stays under way becomes an event, or the disk hangs, monotonic seconds;
+        infinity: never."""
+        oldest = self._r.log.oldest_write()
+        if oldest is None or self.hangs:
+            return math.inf
+        return oldest.handed_s + (self._tell_s() if self.slow_since_s is None else self._r.cfg.disk_patience_s)
+
+    def _leave(self, fit: list[Progress]) -> None:
+        """Hand over because our disk hangs; become passive if that has come to nothing. Do neither unless a majority of
+        the voters, all of ``fit``, has accepted what our disk owes, and has disks that are better: otherwise nobody
+        could be elected, or leadership would go to and fro."""
+        r, oldest = self._r, self._r.log.oldest_write()
+        assert oldest is not None
+        # a disk that takes longer than that could not win an election: its vote would come too late
+        quick_s = BETTER_SHARE * min(r.now_s - oldest.handed_s, r.cfg.election_timeout_s)
+        better = [p for p in fit if p.match_id >= oldest.last_id and p.owed_s(r.now_s) <= quick_s]
+        if len(better) < r.members.latest.majority:
+            return
+        if self._left_since_s is not None:
+            r.out.event("leader_gives_up", term=r.term, why=HANGS)
+            return r.become_passive()
+        self._left_since_s = self.slow_since_s
+        r.hand_over(min(better, key=lambda p: p.owed_s(r.now_s)).who.id, None, HANGS)
+
+    # -- full disks -------------------------------------------------------------------------------------
 
     @property
     def takes_entries(self) -> bool:
@@ -107,27 +180,29 @@ class Disks:
         return [*found, *(f"server {id} {lack}" for id, lack in order)]
 
     def advance(self, replication: Replication) -> None:
-        """Hand over to another voter if this leader's disk is low or damaged and as many others as a majority have
-        space: to one at a time, an election timeout for each. If they cannot be brought up to date, because an entry
-        cannot be read, become passive: they elect a leader without this server (R31)."""
+        """Hand over to another voter if this leader's disk hangs (`_leave`), or is low or damaged and as many others as a majority have
+        space: to one at a time, an election timeout for each, with `LEAD_ON_TIMEOUTS` in between. If they cannot be
+        brought up to date, because an entry cannot be read, become passive: they elect a leader without this server
+        (R31)."""
         r = self._r
         why = "low on disk space" if self.room is not Room.PLENTY else "damaged" if self._damage.ids else ""
-        if not why or not r.serves:
+        hangs = self.hangs
+        if not (why or hangs) or not r.serves:
             return
         fit = [p for p in replication.heirs() if p.room is Room.PLENTY]
         if len(fit) < r.members.latest.majority:
             return
+        if hangs:
+            return self._leave(fit)
         if self._is_lost(self._damage.first_id, fit):
             r.out.event("leader_gives_up", term=r.term, id=self._damage.first_id)
             return r.become_passive()
         if r.now_s < self._try_next_s:
             return
-        ready = [p for p in fit if p.match_id == r.log.last_id == r.guaranteed_id]
-        best = next_in_turn(ready, self._tried)
+        best = next_in_turn([p for p in fit if p.match_id >= r.guaranteed_id], self._tried)
         if best is not None:
-            self._try_next_s = r.now_s + r.cfg.election_timeout_s
-            r.out.send(best.who, HandOver(r.term))
-            r.out.event("handing_over", term=r.term, to=best.who.id, why=why)
+            self._try_next_s = r.now_s + (1 + LEAD_ON_TIMEOUTS) * r.cfg.election_timeout_s
+            r.hand_over(best.who.id, None, why)
 
     def _is_lost(self, id: int, others: list[Progress]) -> bool:
         """True if entry ``id``, damaged on this disk, can be sent to nobody and ``others`` are not known to have it. It

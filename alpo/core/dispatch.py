@@ -9,7 +9,7 @@ Laws:
 * An answer about terms and the log (`messages.ANSWERS`) counts only from a member of our own latest list, under the
   incarnation listed: we asked nobody else. From others even its term is ignored: a disk that was put back must not
   depose a leader.
-* A canvass or vote request gets no answer while damage on our disk binds (R31).
+* A canvass or vote request gets no answer while damage on our disk binds (R31), or our disk hangs (R34).
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _on_received(r: Parts, received: Received) -> None:
         r.installing.on_part(envelope.sender, envelope.cluster, message)
     elif r.first_start.started and kind not in m.START_ONLY and _is_out(r, envelope.sender):
         r.out.send(envelope.sender, m.Retired())
-    elif not (kind in m.ASKS_FOR_VOTES and r.damage.binds):
+    elif not (kind in m.ASKS_FOR_VOTES and (r.damage.binds or r.disks.hangs)):
         _MESSAGES[kind](r, envelope.sender, message)
 
 
@@ -280,6 +280,8 @@ def can_wait(r: Parts, item: Input) -> bool:
     if reign is not None and reign.reads.waiting:
         return False
     if type(item) is Persisted:
+        if r.disks.slow_since_s is not None:
+            return False  # that our disk moves again changes what this server may do
         if r.log.writing_bytes > r.cfg.peer_inflight_bytes_max:
             return False  # clients may wait for our disk
         stable_id = r.log.stable_after(item.number)

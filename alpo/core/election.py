@@ -384,9 +384,10 @@ class Election:
             r.become_passive()
 
     def on_hand_over(self, sender: Identity, message: HandOver) -> None:
-        """Stand for election at once: the leader of our term hands over to this server (R28)."""
+        """Stand for election at once: the leader of our term hands over to this server (R28), which stays."""
         r = self._r
-        if message.term == r.term and r.state is State.PASSIVE and r.leader == sender and r.may_stand:
+        may_lead = r.may_stand and not r.stopping
+        if message.term == r.term and r.state is State.PASSIVE and r.leader == sender and may_lead:
             self.stand(handed_over=True)
 
     def end_canvass(self) -> None:

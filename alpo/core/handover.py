@@ -4,8 +4,8 @@ Laws:
 
 * While a handover is under way the leader takes no appends. The heir is told to stand for election once it has accepted
   the whole log, and all of it is guaranteed.
-* A server that is leaving never takes appends again. One that an operator told to hand over does, if the heir does not
-  lead within an election timeout.
+* A server that is leaving never takes appends again. One that an operator told to hand over, or that hands over by
+  itself (`disk_space`), does, if the heir does not lead within an election timeout.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ STAY_S = 5.0  # longest time that a leaving server stays to help its heir
 
 class Handover:
     """A handover under way. ``wanted``: the id of the only heir that ``origin`` asked for; 0: this server is leaving,
-    and the best of the others is the heir."""
+    and the best of the others is the heir. ``why``: the reason of a server that hands over by itself to ``wanted``,
+    where ``origin`` is None and nobody is answered; "": another's."""
 
-    def __init__(self, shared: Shared, wanted: int, origin: Origin) -> None:
+    def __init__(self, shared: Shared, wanted: int, origin: Origin, why: str = "") -> None:
         self._r = shared
+        self._why = {"why": why} if why else {}
         self.leaving = wanted == 0
         self._wanted = wanted
         self._origin = origin
@@ -64,8 +66,9 @@ class Handover:
             )
         if not r.members.other_voters():
             return r.guaranteed_id == r.log.last_id
-        silent = self._target is not None and r.now_s - self._target.heard_s > 2 * r.cfg.heartbeat_s
-        if self._target is None or silent or r.now_s >= self._try_next_s:
+        target = self._target
+        leaves = target is not None and (target.stopping or r.now_s - target.heard_s > 2 * r.cfg.heartbeat_s)
+        if target is None or leaves or r.now_s >= self._try_next_s:
             self._choose(replication)
         self._tell()
         # No heir (perhaps all servers are leaving): with nothing in flight there is nothing to stay for.
@@ -77,7 +80,7 @@ class Handover:
         if target is not None and not self._told and target.match_id == r.log.last_id == r.guaranteed_id:
             self._told = True
             r.out.send(target.who, HandOver(r.term))
-            r.out.event("handing_over", term=r.term, to=target.who.id)
+            r.out.event("handing_over", term=r.term, to=target.who.id, **self._why)
 
     def _choose(self, replication: Replication) -> None:
         """Choose the best heir that was not tried yet, for an election timeout; look again in a heartbeat if there is
@@ -89,14 +92,15 @@ class Handover:
         wait_s = r.cfg.election_timeout_s if self._target else r.cfg.heartbeat_s
         self._try_next_s = r.now_s + wait_s
 
-    # -- on request -------------------------------------------------------------------------------------
+    # -- on request, or by itself ------------------------------------------------------------------------
 
     def _advance_transfer(self, replication: Replication | None) -> None:
-        """Take the next step of a handover that an operator asked for, and answer once another server leads."""
+        """Take the next step of a handover to one heir; it ends, and is answered, once another server leads."""
         r = self._r
         if replication is None or r.term != self._led_term:
             if r.leader_id and r.term > self._led_term:
-                r.out.reply(HandedOver(self._origin, r.leader_id, r.term))
+                if not self._why:
+                    r.out.reply(HandedOver(self._origin, r.leader_id, r.term))
                 r.end_handover()
             elif r.now_s >= self._ends_s:
                 self.give_up("leadership was given up, and nobody is known to lead yet")
@@ -112,9 +116,10 @@ class Handover:
             self.give_up(f"server {self._wanted} did not take over within {r.cfg.election_timeout_s:g} s")
 
     def give_up(self, why: str) -> None:
-        """End an operator's handover without result: refuse the request; if this server leads, it takes appends
-        again."""
+        """End a handover to one heir without result: refuse the operator's request, if there is one; if this server
+        leads, it takes appends again."""
         r = self._r
         assert not self.leaving
-        r.out.refuse(self._origin, Code.CANNOT_CHANGE, leader=r.leader_id, detail=why)
+        if not self._why:
+            r.out.refuse(self._origin, Code.CANNOT_CHANGE, leader=r.leader_id, detail=why)
         r.end_handover()

@@ -23,6 +23,19 @@ SLICE_ENTRIES_MAX = 8192
 ENTRY_OVERHEAD_BYTES = 400  # a tuple of twelve, its integers and bytes objects, roughly
 
 
+class _Writing:
+    """A write under way: its number, the last id that it proves, the bytes of its bodies, and the monotonic time at
+    which it was handed to the writer."""
+
+    __slots__ = ("bodies_bytes", "handed_s", "last_id", "number")
+
+    def __init__(self, number: int, last_id: int, bodies_bytes: int, handed_s: float) -> None:
+        self.number = number
+        self.last_id = last_id
+        self.bodies_bytes = bodies_bytes
+        self.handed_s = handed_s
+
+
 class Log:
     """Entries with ids from ``base_id + 1`` to ``last_id``; those up to ``base_id`` were cleaned.
 
@@ -47,7 +60,7 @@ class Log:
         self._tail_first = 1
         self._tail_bytes = 0
         self._groups: deque[tuple[int, int]] = deque()  # (last id, bytes) of entries appended, and dropped, together
-        self._writes: deque[list[int]] = deque()  # [number, last id written or 0, bytes]
+        self._writes: deque[_Writing] = deque()
         self.writing_bytes = 0  # of bodies handed out to be written, not yet on disk
         self._slices: dict[int, tuple[list[Entry], int]] = {}
 
@@ -130,7 +143,7 @@ class Log:
         self.last_term = self.runs[-1][0] if self.runs else self.base_term
         self.stable_id = min(self.stable_id, self.last_id)
         for write in self._writes:
-            write[1] = min(write[1], self.last_id)
+            write.last_id = min(write.last_id, self.last_id)
 
     def install(self, base: Base) -> None:
         """Begin anew, empty, after ``base``. Writes under way vouch for nothing beyond it."""
@@ -139,7 +152,7 @@ class Log:
         self._tail, self._tail_bytes, self._groups = [], 0, deque()
         self._slices.clear()
         for write in self._writes:
-            write[1] = min(write[1], base.id)
+            write.last_id = min(write.last_id, base.id)
 
     def clean(self, base: Base) -> None:
         """Drop every entry up to the base, all of which must be stable."""
@@ -160,6 +173,10 @@ class Log:
         """Entry ``id`` if it is in the tail, else None."""
         at = id - self._tail_first
         return self._tail[at] if 0 <= at < len(self._tail) else None
+
+    def not_on_disk(self, upto_id: int) -> list[Entry]:
+        """The entries up to ``upto_id`` that are not known to be on our own disk yet; the tail always holds them."""
+        return self._tail[max(0, self.stable_id + 1 - self._tail_first) : max(0, upto_id + 1 - self._tail_first)]
 
     def slice(self, first_id: int, bytes_max: int) -> tuple[list[Entry], int] | None:
         """Entries from ``first_id`` on, at least one, with up to ``bytes_max`` of bodies, and the bytes of those; None
@@ -186,26 +203,30 @@ class Log:
         self._slices[first_id] = (chosen, size)
         return chosen, size
 
-    def handed_to_disk(self, number: int, bodies_bytes: int = 0) -> None:
-        """Note that write ``number``, up to the present end of the log, was handed to the writer; ``bodies_bytes``: the
-        size of its bodies."""
-        self._writes.append([number, self.last_id, bodies_bytes])
+    def handed_to_disk(self, number: int, bodies_bytes: int = 0, now_s: float = 0.0) -> None:
+        """Note that write ``number``, up to the present end of the log, was handed to the writer at ``now_s``;
+        ``bodies_bytes``: the size of its bodies."""
+        self._writes.append(_Writing(number, self.last_id, bodies_bytes, now_s))
         self.writing_bytes += bodies_bytes
+
+    def oldest_write(self, after: int = 0) -> _Writing | None:
+        """The oldest write under way, of those with a number above ``after``; None if there is none."""
+        return next((write for write in self._writes if write.number > after), None)
 
     def persisted(self, number: int) -> None:
         """Note that every write up to ``number`` is on disk."""
-        while self._writes and self._writes[0][0] <= number:
-            _, last_id, bodies_bytes = self._writes.popleft()
-            self.stable_id = max(self.stable_id, last_id)
-            self.writing_bytes -= bodies_bytes
+        while self._writes and self._writes[0].number <= number:
+            write = self._writes.popleft()
+            self.stable_id = max(self.stable_id, write.last_id)
+            self.writing_bytes -= write.bodies_bytes
 
     def stable_after(self, number: int) -> int:
         """The value that ``stable_id`` will have once every write up to ``number`` is on disk."""
         stable_id = self.stable_id
-        for write, last_id, _ in self._writes:
-            if write > number:
+        for write in self._writes:
+            if write.number > number:
                 break
-            stable_id = max(stable_id, last_id)
+            stable_id = max(stable_id, write.last_id)
         return stable_id
 
     def _trim(self) -> None:

@@ -130,10 +130,13 @@ class AppendAnswer(NamedTuple):
     """The answer to an append request (R12, R14).
 
     ``ok``: everything up to ``match_id`` is accepted, durably, and equal to the leader's; everything up to ``last_id``
-    is equal, on disk or not yet. Refused: ``last_id`` is the refuser's last id, and (``conflict_term``,
-    ``conflict_id``) the term of its entry at ``prev_id`` and the first id of that term there (0, 0 when its log is
-    shorter); ``prev_id`` names the request refused. ``wall_ms``: the answerer's clock, ms since 1970; ``stopping``: it
-    is about to leave (R28); ``room``: the space on its disk.
+    is equal, on disk or not yet. If the answerer counts less than it has on its disk, because an entry there is damaged
+    (R31), ``conflict_id`` is the last id on its disk; else it is 0. (Older leaders ignore it.)
+
+    Refused: ``last_id`` is the refuser's last id, and (``conflict_term``, ``conflict_id``) the term of its entry at
+    ``prev_id`` and the first id of that term there (0, 0 when its log is shorter); ``prev_id`` names the request
+    refused. ``wall_ms``: the answerer's clock, ms since 1970; ``stopping``: it is about to leave (R28); ``room``: the
+    space on its disk.
     """
 
     term: int
@@ -264,8 +267,8 @@ START_ONLY = (StartQuestion, StartAnswer, WrongIncarnation, SnapshotPart, Snapsh
 
 
 def wants_answer(message: Message) -> bool:
-    """True if a receiver whose disk is not damaged always answers ``message``. (A damaged one does not answer
-    `ASKS_FOR_VOTES`.)"""
+    """True if a receiver whose disk is neither damaged nor hangs always answers ``message``. (Such a one does not
+    answer `ASKS_FOR_VOTES`.)"""
     if type(message) is AppendRequest:
         return message.round > 0 or bool(message.entries)
     return isinstance(message, REQUESTS) and not isinstance(message, UNANSWERED)

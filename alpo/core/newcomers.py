@@ -5,7 +5,8 @@ Laws:
 
 * Only an answer to the newest question to a server counts: an older one may be from before its disk was wiped.
 * A snapshot is sent to LEARNERs alone: voters hold all that may have been cleaned (R18, R19).
-  A learner that has answered an append request in this reign has started: an answer that says otherwise is old.
+  A learner that has answered an append request or taken a snapshot in this reign has started: an answer that says
+  otherwise is old.
 * A snapshot is sent part by part. An answer names the part that is wanted next, and the leader goes on from there.
   After an election timeout without an answer the leader sends the first part again; a learner that has it answers at
   once how far it is.
@@ -162,6 +163,7 @@ class Newcomers:
         peer = self._replication.progress(sender)
         if peer is not None:
             peer.heard_s = r.now_s
+            peer.really_heard = True
             if answer.base_id < r.log.base_id:
                 self.want_snapshot(sender)  # this leader has cleaned more since the snapshot was read
             else:

@@ -39,13 +39,14 @@ class Progress:
         self.probing = False  # True while heartbeats ask about base_id: no entries are sent
         self.matched = False  # True once it has accepted base_id in this reign
         self.last_id = 0  # its log equals ours up to here, on disk or not, by its last answer
-        self.in_flight: deque[tuple[int, int]] = deque()  # (last id, bytes) of each request
+        self.in_flight: deque[tuple[int, int, float]] = deque()  # (last id, bytes, when it was sent) of each request
         self.in_flight_bytes = 0
         self.waiting_since_s = now_s  # since then requests are in flight and nothing more was accepted
         self.moved_s = now_s  # when it last owed no acceptance, or accepted more; sending again changes nothing here
+        self.took_s = 0.0  # from sending the entries that it accepted last until it had done so
         self.heard_s = now_s
         self.really_heard = False
-        self.sent_s = NEVER_S
+        self.asked_s = NEVER_S  # when it was last sent anything that it answers
         self.sent_guaranteed_id = -1
         self.sent_fully_id = -1
         self.round = 0  # newest read round that it answered
@@ -66,8 +67,8 @@ class Progress:
         self.loading = None
         self.loaded = None
 
-    def took(self, match_id: int) -> None:
-        """Note that the peer holds everything up to ``match_id``, durably."""
+    def took(self, match_id: int, at_s: float) -> None:
+        """Note that the peer holds everything up to ``match_id``, durably, and said so at ``at_s``."""
         self.matched = True
         self.probing = False
         if match_id > self.match_id:
@@ -75,8 +76,27 @@ class Progress:
         self.base_id = self.match_id
         if self.next_id <= self.match_id:
             self.next_id = self.match_id + 1
-        while self.in_flight and self.in_flight[0][0] <= self.match_id:
-            self.in_flight_bytes -= self.in_flight.popleft()[1]
+        self._arrived(self.match_id, at_s)
+
+    def wrote(self, written_id: int, at_s: float) -> bool:
+        """Note that the peer has the log up to ``written_id`` on its disk, although not all of it counts as accepted,
+        because some is damaged (R31). Returns True if that was not known."""
+        self.next_id = max(self.next_id, written_id + 1)
+        return self._arrived(written_id, at_s)
+
+    def _arrived(self, id: int, at_s: float) -> bool:
+        """Take what is in flight up to ``id`` off the pipeline; returns True if there was any."""
+        before = len(self.in_flight)
+        while self.in_flight and self.in_flight[0][0] <= id:
+            _, size, sent_s = self.in_flight.popleft()
+            self.in_flight_bytes -= size
+            self.took_s = at_s - sent_s
+        return len(self.in_flight) < before
+
+    def owed_s(self, now_s: float) -> float:
+        """The time for which the peer owes an acceptance, or that its last one took if that is longer; round trips are
+        in it."""
+        return max(self.took_s, now_s - self.in_flight[0][2] if self.in_flight else 0.0)
 
     def forgot(self) -> None:
         """Begin to match anew with a learner whose disk has forgotten entries: it counts for no majority (R31)."""

@@ -3,8 +3,9 @@
 Laws:
 
 * A read notes ``guaranteed_id`` only once an entry of the leader's own term is guaranteed.
-* The read is answered only after a majority has answered a round of heartbeats that began after that, and once our own
-  disk holds that id. Rounds are numbered; a late answer to an earlier round proves nothing.
+* The read is answered only after a majority has answered a round of heartbeats that began after that. Rounds are
+  numbered; a late answer to an earlier round proves nothing. Our own disk may lack what the answer covers, as a majority
+  holds it: the shell takes from the log's tail in memory what is not on disk.
 * One round at a time serves all reads that wait.
 * Operators' requests that only a confirmed leader may answer wait for a round in the same way (`operator_requests`),
   and so do appends that expect the log to be longer than it is (`serving`).
@@ -50,41 +51,33 @@ class Reads:
         self._judge = judge
         self._new: list[Asking] = []
         self._asked: tuple[int, list[Asking]] | None = None  # (guaranteed id noted, requests) of the round under way
-        self._confirmed: list[tuple[int, Asking]] = []
 
     @property
     def waiting(self) -> bool:
-        """True if any read waits for a round or for our own disk."""
-        return bool(self._new or self._asked or self._confirmed)
+        """True if any request waits for a round."""
+        return bool(self._new or self._asked)
 
     def ask(self, request: Asking) -> None:
         """Have ``request`` wait for the next round that begins."""
         self._new.append(request)
 
     def advance(self) -> None:
-        """Begin a round if requests wait for one, end the one that a majority answered, answer reads that our disk
-        holds."""
+        """Begin a round if requests wait for one, end the one that a majority answered, and answer its reads."""
         r = self._r
         if self._asked is not None and self._answered():
             index, requests = self._asked
             self._asked = None
-            self._confirmed.extend((index, request) for request in requests)
+            for request in requests:
+                if isinstance(request, ReadIndex):
+                    r.out.reply(ReadAt(request.origin, index))
+                else:
+                    self._judge(request)
         if self._asked is None and self._new and r.guaranteed_id >= self._replication.first_id:
             self._asked = (r.guaranteed_id, self._new)
             self._new = []
             self._replication.begin_round()
             if self._answered():  # at once if there is a single voter
                 self.advance()
-        if self._confirmed:
-            still: list[tuple[int, Asking]] = []
-            for index, request in self._confirmed:
-                if not isinstance(request, ReadIndex):
-                    self._judge(request)
-                elif index <= r.log.stable_id:
-                    r.out.reply(ReadAt(request.origin, index))
-                else:
-                    still.append((index, request))
-            self._confirmed = still
 
     def _answered(self) -> bool:
         r = self._r
@@ -94,7 +87,7 @@ class Reads:
     def end(self) -> None:
         """Refuse every request that waits: this server leads no more, another may answer."""
         r = self._r
-        waiting = [*self._new, *(self._asked[1] if self._asked else []), *(each for _, each in self._confirmed)]
+        waiting = [*self._new, *(self._asked[1] if self._asked else [])]
         for request in waiting:
             if isinstance(request, AppendRun):
                 r.out.refuse_run(request, Code.NOT_LEADER, leader=r.leader_id)

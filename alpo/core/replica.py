@@ -154,7 +154,7 @@ class Replica:
 
     @property
     def may_stand(self) -> bool:
-        return self.members.may_stand and not self.retired and not self.damage.binds
+        return self.members.may_stand and not (self.retired or self.damage.binds or self.disks.hangs)
 
     @property
     def asked_id(self) -> int:
@@ -215,6 +215,7 @@ class Replica:
 
     def _finish(self) -> Ready:
         """Do what is due by time, and what follows from all inputs together; close the step with at most one write."""
+        self.disks.tick()
         self._at_work().tick()
         self.damage.tick()
         may_stop = self.handover is not None and self.handover.advance(self.leadership)
@@ -228,9 +229,9 @@ class Replica:
             self.applied_id = table.applied_id
         ready = self.out.finish(self.term, self.vote, self.guaranteed_id, self.fully_replicated_id, table, base)
         if ready.write is not None:
-            self.log.handed_to_disk(ready.write.number, ready.write.bodies_bytes)
+            self.log.handed_to_disk(ready.write.number, ready.write.bodies_bytes, self.now_s)
         ready.may_stop = may_stop
-        ready.deadline_s = min(self._at_work().deadline_s(), self.damage.ask_s)
+        ready.deadline_s = min(self._at_work().deadline_s(), self.damage.ask_s, self.disks.deadline_s())
         if self.handover is not None:
             ready.deadline_s = min(ready.deadline_s, self.handover.deadline_s())
         check_cheap(self)
@@ -322,8 +323,8 @@ class Replica:
         else:
             self.out.refuse(request.origin, Code.NOT_LEADER, leader=leader)
 
-    def hand_over(self, target_id: int, origin: Origin) -> None:
-        self.handover = Handover(self, target_id, origin)
+    def hand_over(self, target_id: int, origin: Origin, why: str = "") -> None:
+        self.handover = Handover(self, target_id, origin, why)
 
     def end_handover(self) -> None:
         self.handover = None

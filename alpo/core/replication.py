@@ -105,6 +105,8 @@ class Replication:
 
     def _flush_peer(self, peer: Progress) -> None:
         r = self._r
+        if r.guaranteed_id < self.first_id and not r.members.latest.is_voter(peer.who):
+            return  # a learner with an entry of this term could outrank voters that need its vote (R27)
         while not peer.probing and peer.next_id <= r.log.last_id and self._room(peer):
             found = self._entries_for(peer)
             if found is None:
@@ -114,7 +116,7 @@ class Replication:
             if not peer.in_flight:
                 peer.waiting_since_s = r.now_s
             peer.next_id = entries[-1].id + 1
-            peer.in_flight.append((peer.next_id - 1, size))
+            peer.in_flight.append((peer.next_id - 1, size, r.now_s))
             peer.in_flight_bytes += size
 
     def _room(self, peer: Progress) -> bool:
@@ -152,7 +154,8 @@ class Replication:
         r = self._r
         prev_term = r.log.term_at(prev_id)
         assert prev_term is not None
-        peer.sent_s = r.now_s
+        if round:  # a mark alone is not answered: the peer is not heard by it
+            peer.asked_s = r.now_s
         peer.sent_guaranteed_id = r.guaranteed_id
         # A removed member gets no mark: it would conclude that its disk forgot entries that it never had (R31).
         fully_id = r.fully_replicated_id if peer.parting_until_s is None else 0
@@ -188,7 +191,7 @@ class Replication:
                 # help.
                 if r.now_s - peer.heard_s >= cfg.election_timeout_s or peer.last_id < peer.in_flight[0][0]:
                     self._probe(peer)
-            if r.now_s - peer.sent_s >= cfg.heartbeat_s:
+            if r.now_s - peer.asked_s >= cfg.heartbeat_s:
                 self.heartbeat(peer)
         self._part()
         if not self.heard_majority():
@@ -200,7 +203,7 @@ class Replication:
         """The time before which `tick` has nothing to do, monotonic seconds: what is sent and heard until then only
         makes it later."""
         r, cfg = self._r, self._r.cfg
-        due_s = [peer.sent_s + cfg.heartbeat_s for peer in self.peers.values()]
+        due_s = [peer.asked_s + cfg.heartbeat_s for peer in self.peers.values()]
         due_s += [peer.parting_until_s for peer in self.peers.values() if peer.parting_until_s is not None]
         since_s = [peer.heard_s for peer in self._voters if peer.heard_s > r.now_s - cfg.election_timeout_s]
         since_s += [peer.waiting_since_s for peer in self.peers.values() if peer.in_flight]
@@ -216,7 +219,7 @@ class Replication:
         """The time at which the next heartbeat or mark is due, monotonic seconds; infinity without peers."""
         if not self.peers:
             return float("inf")
-        due = min([p.sent_s for p in self.peers.values()]) + self._r.cfg.heartbeat_s
+        due = min([p.asked_s for p in self.peers.values()]) + self._r.cfg.heartbeat_s
         return max(min(due, self.marks_due_s), self._r.now_s)
 
     def heard_majority(self) -> bool:
@@ -280,7 +283,7 @@ class Replication:
 
     def based(self, peer: Progress, base_id: int) -> None:
         """Note that a learner has a snapshot on its disk: its log begins after ``base_id``."""
-        peer.took(base_id)
+        peer.took(base_id, self._r.now_s)
         peer.rewind()
 
     def cleaned(self, base_id: int) -> None:
@@ -314,9 +317,11 @@ class Replication:
             if answer.match_id <= r.log.last_id:
                 if answer.match_id > peer.match_id:
                     peer.waiting_since_s = peer.moved_s = r.now_s
-                peer.took(answer.match_id)
+                peer.took(answer.match_id, r.came_s)
                 # a peer with a damaged entry may count less than it holds (R31)
                 peer.base_id = max(peer.base_id, r.log.base_id)
+                if answer.conflict_id <= r.log.last_id and peer.wrote(answer.conflict_id, r.came_s):
+                    peer.waiting_since_s = r.now_s
                 self.count()
         elif peer.matched and answer.last_id < peer.match_id:
             self._doubt(peer, answer)

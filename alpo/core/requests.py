@@ -104,7 +104,8 @@ class ReadIndex(NamedTuple):
 
 
 class ReadAt(NamedTuple):
-    """Success: the read is to be answered up to and including entry ``id``, from our own disk (R25)."""
+    """Success: the read is to be answered up to and including entry ``id`` (R25): from our own disk, and from the log's
+    tail in memory, as ``id`` may not be on this disk yet."""
 
     origin: Origin
     id: int

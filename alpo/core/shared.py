@@ -115,7 +115,7 @@ class Shared(Protocol):
 
     @property
     def may_stand(self) -> bool:
-        """True if this server may canvass and stand for election (R27, R30, R31)."""
+        """True if this server may canvass and stand for election (R27, R30, R31, R34)."""
 
     @property
     def serves(self) -> bool:
@@ -252,9 +252,9 @@ class Shared(Protocol):
     def not_leader(self, request: Any) -> None:
         """Refuse a request that only a leader takes, naming the leader, or the server that is about to lead."""
 
-    def hand_over(self, target_id: int, origin: Origin) -> None:
+    def hand_over(self, target_id: int, origin: Origin, why: str = "") -> None:
         """Begin a handover to server ``target_id``, asked for by ``origin`` (R28); 0: to the best of the others,
-        because this server is about to stop."""
+        because this server is about to stop. ``why``: this leader's own reason, if nobody asked for it."""
 
     def end_handover(self) -> None:
         """Forget the handover, done or failed: if this server leads, it takes requests again."""

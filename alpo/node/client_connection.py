@@ -5,10 +5,12 @@ Laws:
 * Everything that one pass of the event loop brought, over all connections, is posted before the driver is kicked;
   everything that one group answers leaves in one send. (Refusals made here leave at once.)
 * Data of a client that is not read from waits in the kernel's buffers, not in ours: a connection is read again only
-  while it has few appends unanswered, the server few bytes in flight, and the client has read most of its answers.
+  while it has few appends unanswered, holds none, and the client has read most of its answers.
+* A server with many bytes in flight takes no appends, and every other request: what only asks never waits behind what
+  others append.
 * An append too large is refused whole, before the core sees any of it.
-* Appends beyond a client's quota, and those whose bodies go ahead (`ahead`), wait here, in order, and the connection is
-  not read from meanwhile.
+* Appends beyond a client's quota, those for which there is no room, and those whose bodies go ahead (`ahead`) wait here,
+  in order, and the connection is not read from meanwhile (`quotas.Allowance`).
 """
 
 from __future__ import annotations
@@ -338,7 +340,7 @@ class ClientConnection(ClientRequests):
         self.flush()
         limits = self._limits
         return not self._allowance.held and not self._behind and (
-            self.appends < limits.connection_inflight_max and not self._driver.full
+            self.appends < limits.connection_inflight_max
             and self.link.queued_bytes <= limits.client_outbox_bytes_high
         )
 
@@ -352,8 +354,6 @@ class ClientConnection(ClientRequests):
                 await self._allowance.wait()
             elif self.appends >= limits.connection_inflight_max:
                 await self._answered.park()
-            elif self._driver.full:
-                await self._driver.room.park()
             elif self.link.queued_bytes > limits.client_outbox_bytes_high:
                 await self.link.wait_below(limits.client_outbox_bytes_high)
             else:

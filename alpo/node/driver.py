@@ -143,11 +143,18 @@ class Driver(trio.abc.Instrument):
 
     @property
     def full(self) -> bool:
-        """True if so many bytes are not yet guaranteed that no client may be read from."""
-        if self.unguaranteed_bytes <= self.inflight_bytes_max:
+        """True if so many bytes are not yet guaranteed, or not on our own disk, that no more appends are taken. A server
+        that does not lead refuses appends, for which it needs no room."""
+        if self.unguaranteed_bytes <= self.inflight_bytes_max or not self.replica.serves:
             return False
         self._was_full = True
         return True
+
+    @property
+    def write_under_way_s(self) -> float:
+        """The age of the oldest write handed to the writer that is not on disk; 0.0 if there is none."""
+        oldest = self.replica.log.oldest_write(self._durable)
+        return self.clock_s() - oldest.handed_s if oldest is not None else 0.0
 
     def post(self, item: Input, size_bytes: int = 0) -> None:
         """Queue an input for the next step; call `kick` after posting all that arrived together."""

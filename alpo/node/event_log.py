@@ -36,6 +36,7 @@ EVENTS: dict[str, tuple[str, str]] = {
     "serving": ("info", "it listens, and has read its log; `status` as in `alpo status`"),
     "stopping": ("info", "it was told to stop"),
     "stopped": ("info", "it has stopped; `in_time` false: something in flight was given up after 5 s"),
+    "disk_left": ("warning", "it ends without waiting any longer for its disk; nothing that was acknowledged is lost"),
     "stopping_itself": ("critical", "it cannot go on, and ends: `why`"),
     "invariant_broken": ("critical", "it has stopped itself rather than carry on: keep its data directory"),
     "store_set_aside": ("critical", "its store is damaged or was put back: moved to `where`, and it begins anew"),
@@ -88,12 +89,16 @@ EVENTS: dict[str, tuple[str, str]] = {
     "following": ("info", "it follows `leader` in `term`"),
     "passive": ("info", "it leads no more"),
     "handing_over": ("info", "it hands leadership to `to`"),
-    "leader_gives_up": ("warning", "it led, and an entry that others need is damaged on its disk"),
+    "leader_gives_up": ("warning", "it led, and its disk hangs (`why`), or an entry that others need is damaged there"),
     "leader_lost_majority": ("warning", "it led, and no majority answers it any more"),
     "second_leader": ("critical", "two servers claim to lead the same `term`: never to be seen; report it"),
     "expunge": ("info", "entries that were never guaranteed give way to the leader's"),
     # -- disk and store
     "slow_fsync": ("warning", "a commit or checkpoint took longer than a quarter of the election timeout"),
+    "disk_hangs": (
+        "warning", "a write has been under way for a quarter of the election timeout, and still is: `under_way_ms`",
+    ),
+    "disk_moves_again": ("info", "no write is under way for so long any more; the oldest took `took_ms`"),
     "low_on_space": ("warning", "the disk is about full: it takes no appends (`room` low) or nothing at all (none)"),
     "space_is_back": ("info", "there is room again"),
     "cannot_see_space": ("error", "the system does not say how full the disk is"),
@@ -199,7 +204,7 @@ _KEY = ("term", "member", "peer", "remote", "what", "cursor", "ids")
 #: (number of equal events, ms): the default, and those for events that come with every bit of work.
 _BUDGET = (3, 60_000)
 _BUDGETS = {
-    "clean": (1, 3_600_000), "slow_fsync": (3, 600_000), "address_change": (3, 600_000), "reloaded": (20, 60_000),
+    "clean": (1, 3_600_000), "slow_fsync": (1, 60_000), "address_change": (3, 600_000), "reloaded": (20, 60_000),
     "tls_reloaded": (20, 60_000), "peer_unreachable": (8, 60_000),  # one for each reason
 }
 _NAME_MAX = 30

@@ -17,7 +17,7 @@ class Limits:
     client_connections_max: int = 1000
     #: Seconds after which a connection that has not said hello is closed.
     hello_timeout_s: float = 5.0
-    #: Bytes of appends taken and not yet guaranteed, of all clients; above it no client is read from.
+    #: Bytes of appends taken and not yet guaranteed, of all clients; above it no more are taken.
     inflight_bytes_max: int = 12 << 20
     #: Unanswered appends of one connection; above it that connection is not read from.
     connection_inflight_max: int = 4096

@@ -24,6 +24,7 @@ import trio
 from alpo._version import __version__
 from alpo.core.config import ReplicaConfig
 from alpo.core.disk import Write
+from alpo.core.disk_space import TELL_SHARE
 from alpo.core.inputs import Stop
 from alpo.core.messages import Envelope
 from alpo.core.replica import Replica
@@ -53,10 +54,12 @@ from .retention import KEEP_ALL, Cleaner, Retention, serve_list
 from .routes import Ourselves, Routes
 from .scrub import Scrubber
 from .security import Security
+from .signals import STOP_S_MAX, Signals
 from .space import DiskWatch
 from .status import Growth, tell_waiting
 
-STOP_S_MAX = 5.0
+#: Time to finish what is in flight; the rest of `STOP_S_MAX` is for closing the store.
+LEAVE_S_MAX = STOP_S_MAX - 0.5
 #: Share of the election timeout beyond which a commit or checkpoint is a `slow_fsync` event.
 SLOW_SHARE = 0.25
 
@@ -65,6 +68,8 @@ class WriterLike(Protocol):
     """Part that the node needs of `alpo.storage.writer.Writer`."""
 
     stats: WriterStats
+    #: Since when `commit_here` has been at it, `time.perf_counter` seconds; infinity: it is not.
+    here_since_s: float
 
     def submit(self, write: Write, after: After = None) -> None: ...
 
@@ -102,7 +107,7 @@ class Fresh(NamedTuple):
 Reload: TypeAlias = Callable[[], Fresh]
 
 
-def _soon(token: trio.lowlevel.TrioToken, call: Callable[[], None]) -> None:
+def _soon(token: trio.lowlevel.TrioToken, call: Callable[[], object]) -> None:
     """Call in the Trio thread, from another thread; does nothing if the server has stopped."""
     with contextlib.suppress(trio.RunFinishedError):  # the server has stopped
         token.run_sync_soon(call)
@@ -156,6 +161,7 @@ class Node:
         self._told_systemd = ""
         self._reload_asked = trio.Event()
         self._ended = trio.Event()
+        self._signals: Signals | None = None
 
     def stop(self) -> None:
         """Begin to leave; `run` returns when done."""
@@ -170,10 +176,14 @@ class Node:
         thread, at SIGHUP. ``visitors``: listens for HTTP (`alpo.node.http.site`), ``visitors_need``: "cert" or "none".
         Raises `alpo.core.ready.Alarm`, `StoreError`."""
         token = trio.lowlevel.current_trio_token()
+        if heed_signals:
+            self._signals = self._hear_signals(token)
         self._make_parts(token)
+        if self._signals is not None:
+            self._signals.here_since_s = lambda: self.writer.here_since_s
         try:
             site = _site_for(visitors, visitors_need, self.report)
-            await self._serve(listening, site, heed_signals, reload, task_status)
+            await self._serve(listening, site, reload, task_status)
         except Exception as error:  # nothing that was foreseen: kept, should nobody read the log
             self.driver.note("stopping_itself", why=_first(error))
             raise
@@ -262,13 +272,11 @@ class Node:
         _soon(token, self.disk.look_soon)
 
     async def _serve(
-        self, listening: socket.socket, visited: Visited, heed_signals: bool, reload: Reload,
+        self, listening: socket.socket, visited: Visited, reload: Reload,
         task_status: trio.TaskStatus[None],
     ) -> None:
         async with trio.open_nursery() as nursery:
-            if heed_signals:
-                await nursery.start(self._heed_signals)
-                nursery.start_soon(self._reload_when_asked, reload)
+            nursery.start_soon(self._reload_when_asked, reload)
             self.loader.start(self.driver, nursery)
             self.driver.start()
             await self.scrubber.recall()
@@ -300,17 +308,22 @@ class Node:
             if self.driver.failure is None:
                 await self._leave()
             else:
+                if self._signals is not None:
+                    self._signals.ends(1)
                 self.driver.note("stopping_itself", why=str(self.driver.failure))
             nursery.cancel_scope.cancel()
 
-    async def _heed_signals(self, task_status: trio.TaskStatus[None]) -> None:
-        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
-            task_status.started()
-            async for number in signals:
-                if number == signal.SIGHUP:
-                    self._reload_asked.set()
-                else:
-                    self.stop()
+    def _hear_signals(self, token: trio.lowlevel.TrioToken) -> Signals:
+        def heard(number: int) -> None:
+            _soon(token, self._reload_asked.set if number == signal.SIGHUP else self.stop)
+
+        def keep(name: str, ms: int) -> None:  # once the event loop goes on; the line is in the log already
+            _soon(token, functools.partial(self._keep_event, name, {"under_way_ms": ms}))
+
+        tell_s = TELL_SHARE * min(self._cfg.disk_patience_s, self._cfg.election_timeout_s)
+        found = Signals(heard, tell_s, keep)
+        found.start()
+        return found
 
     async def _reload_when_asked(self, reload: Reload) -> None:
         while True:
@@ -343,7 +356,7 @@ class Node:
 
     async def _leave(self) -> None:
         self.driver.note("stopping", state=self.replica.state.value, term=self.replica.term)
-        with trio.move_on_after(STOP_S_MAX) as scope:
+        with trio.move_on_after(LEAVE_S_MAX) as scope:
             self.driver.post(Stop())
             self.driver.kick()
             await self.driver.may_stop.wait()

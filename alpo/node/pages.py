@@ -16,14 +16,15 @@ Laws:
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from alpo.core.client_ids import CLIENT_BYTES_MAX
 from alpo.core.entries import Entry, Kind, join_payloads, split_payloads
 from alpo.core.log import Log
 from alpo.storage.columns import Columns, joined, only
-from alpo.storage.interface import DamagedStore, Store
+from alpo.storage.interface import DamagedStore, Readable, Scrubbed
 from alpo.storage.scrub import read_sound_columns
 from alpo.wire.column_pages import NO_ENTRIES, PageColumns, pack_page
 from alpo.wire.framing import GATHERED_BYTES_MAX
@@ -74,7 +75,63 @@ class Extent(NamedTuple):
     end_lsn: int
 
 
-def extent(store: Store, front: Front, end_id: int) -> Extent:
+class Ahead:
+    """A store with ``entries`` behind it, at least one, which may not be on its disk yet: a majority holds them, so
+    that a linearizable read shows them (R25). Methods as those of `Readable`."""
+
+    def __init__(self, store: Readable, entries: Sequence[Entry]) -> None:
+        self._store = store
+        self._entries = entries
+        self._first_id = entries[0].id
+
+    def read_entries(self, first_id: int, last_id: int, bytes_max: int) -> list[Entry]:
+        if first_id < self._first_id:
+            return self._store.read_entries(first_id, min(last_id, self._first_id - 1), bytes_max)
+        return self._held(first_id, last_id, bytes_max)
+
+    def read_columns(self, first_id: int, last_id: int, bytes_max: int) -> Columns:
+        if first_id < self._first_id:
+            return self._store.read_columns(first_id, min(last_id, self._first_id - 1), bytes_max)
+        return Columns.of(self._held(first_id, last_id, bytes_max))
+
+    def _held(self, first_id: int, last_id: int, bytes_max: int) -> list[Entry]:
+        chosen = list(self._entries[first_id - self._first_id : last_id + 1 - self._first_id])
+        for count, entry in enumerate(chosen):
+            bytes_max -= len(entry.body)
+            if count and bytes_max < 0:
+                return chosen[:count]
+        return chosen
+
+    def scrub(self, first_id: int, bytes_max: int) -> Scrubbed:
+        return self._store.scrub(first_id, bytes_max)
+
+    def entry_head(self, id: int) -> tuple[int, int, int] | None:
+        at = id - self._first_id
+        if at < 0:
+            return self._store.entry_head(id)
+        entry = self._entries[at] if at < len(self._entries) else None
+        return (entry.time_ms, entry.lsn, entry.count) if entry is not None else None
+
+    def find_lsn(self, lsn: int, last_id: int) -> int:
+        found = self._store.find_lsn(lsn, min(last_id, self._first_id - 1))
+        if found < self._first_id:
+            return found
+        return min(last_id + 1, self._first_id + bisect_right(self._entries, lsn, key=lambda e: e.lsn + e.count))
+
+    def find_time(self, time_ms: int, last_id: int) -> int:
+        found = self._store.find_time(time_ms, min(last_id, self._first_id - 1))
+        if found < self._first_id:
+            return found
+        return min(last_id + 1, self._first_id + bisect_left(self._entries, time_ms, key=lambda e: e.time_ms))
+
+
+def with_tail(store: Readable, log: Log, end_id: int) -> Readable:
+    """What there is to read up to entry ``end_id``: the store, and from memory what is not on its disk yet."""
+    ahead = log.not_on_disk(end_id)
+    return Ahead(store, ahead) if ahead else store
+
+
+def extent(store: Readable, front: Front, end_id: int) -> Extent:
     """The extent up to entry ``end_id``, which is on disk or was cleaned. Raises `Overtaken`."""
     if end_id <= front.base_id:
         return extent_to(front, end_id, front.base_next_lsn - 1)
@@ -107,7 +164,7 @@ def answer(
 
 
 def build_page(
-    store: Store, ask: Read | ReadColumns, within: Extent, bytes_max: int, rows_max: int = PAGE_ROWS_MAX
+    store: Readable, ask: Read | ReadColumns, within: Extent, bytes_max: int, rows_max: int = PAGE_ROWS_MAX
 ) -> Page | ColumnPage:
     """Read the page for ``ask``, from at most ``rows_max`` entries. Raises `OutOfRange`, `Overtaken`, and the store's
     `DamagedStore`."""
@@ -199,7 +256,7 @@ def _cut(page: PageColumns, start: int, first_lsn: int) -> PageColumns:
     )
 
 
-def _start(store: Store, ask: Read | ReadColumns, within: Extent, bytes_max: int) -> int:
+def _start(store: Readable, ask: Read | ReadColumns, within: Extent, bytes_max: int) -> int:
     if within.end_lsn < within.first_lsn and not ask.start:
         return within.end_lsn + 1
     if ask.last > 0:
@@ -217,7 +274,7 @@ def _start(store: Store, ask: Read | ReadColumns, within: Extent, bytes_max: int
     return ask.start or within.first_lsn
 
 
-def _last_of_client(store: Store, ask: Read | ReadColumns, within: Extent, bytes_max: int) -> int:
+def _last_of_client(store: Readable, ask: Read | ReadColumns, within: Extent, bytes_max: int) -> int:
     """The LSN from which this client has ``ask.last`` payloads; searched backwards from the end."""
     missing, upto = ask.last, within.end_id
     while upto >= within.first_id:

@@ -1,8 +1,10 @@
-"""Quotas: the rate at which one client may append, so that it cannot starve the others.
+"""The door for appends: there must be room for them, and the client's quota must allow them. A quota is the rate at
+which one client may append, so that it cannot starve the others.
 
 Laws:
 
-* Nothing is refused: what comes too fast waits here, and the client is not read from meanwhile.
+* Nothing is refused: what comes too fast, or while there is no room, waits here, and that connection is not read from
+  meanwhile. Requests that append nothing never come to this door.
 * A quota is one client's, over all its connections: those of one certificate; without TLS those of one client name,
   and all clients without a name of one host.
 * At most `BURST_S` of unused rate is kept. An append larger than that is let through, and paid for afterwards.
@@ -10,6 +12,7 @@ Laws:
 
 from __future__ import annotations
 
+import contextlib
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Protocol, TypeAlias
@@ -105,12 +108,16 @@ class Payer(Protocol):
     quotas: Quotas
     counters: Counters
     replica: Replica
+    room: trio.lowlevel.ParkingLot
+
+    @property
+    def full(self) -> bool: ...
 
     def kick(self) -> None: ...
 
 
 class Allowance:
-    """Appends of one connection, handed on as quotas allow. ``payer`` returns whose quota a client's appends count
+    """Appends of one connection, handed on as room and quotas allow. ``payer`` returns whose quota a client's appends count
     against; ``post`` takes appends, with their bytes."""
 
     def __init__(self, driver: Payer, payer: Callable[[str], str], post: Callable[[Appends, int], None]) -> None:
@@ -122,7 +129,7 @@ class Allowance:
 
     def post(self, request: Appends, size_bytes: int) -> None:
         """Hand the appends on, or hold as many as must wait."""
-        if self.held:
+        if self.held or self._driver.full:
             self.held.append((request, size_bytes))
         elif not self._driver.replica.settings.has_quotas:
             self._hand_on(request, size_bytes)
@@ -141,7 +148,7 @@ class Allowance:
         not lead refuses them anyway."""
         items, replica = request.items, self._driver.replica
         count, who = len(items), self._payer(request.client)
-        if replica.reign is not None:
+        if replica.reign is not None and replica.settings.has_quotas:
             count = self._driver.quotas.take(who, count, size_bytes, replica.settings, trio.current_time())
         if count == len(items):
             self._hand_on(request, size_bytes)
@@ -157,10 +164,13 @@ class Allowance:
 
     async def wait(self) -> None:
         """Wait until the next append that is held may go, at most for a while, and hand on what may."""
+        if self._driver.full:
+            await self._driver.room.park()
         first = self.held[0][0]
-        async with self._turn(first):
+        async with self._turn(first) if self._driver.replica.settings.has_quotas else contextlib.nullcontext():
             wait_s = self._driver.quotas.wait_s(self._payer(first.client), trio.current_time())
             await trio.sleep(min(wait_s, _LOOK_S))
-            while self.held and self._post_allowed(*self.held.popleft()):
+            # one goes though there is no room again: all that were woken have their turn, in whatever order they run
+            while self.held and self._post_allowed(*self.held.popleft()) and not self._driver.full:
                 pass
             self._driver.kick()

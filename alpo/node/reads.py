@@ -16,7 +16,7 @@ import trio
 
 from alpo.core.replica import Replica
 from alpo.core.requests import Code, ReadAt, ReadIndex, Refused, Reply
-from alpo.storage.interface import DamagedStore, Store, StoreError
+from alpo.storage.interface import DamagedStore, Readable, Store, StoreError
 from alpo.wire import requests as w
 from alpo.wire.codec import encode
 from alpo.wire.column_pages import NO_ENTRIES
@@ -24,7 +24,7 @@ from alpo.wire.column_pages import NO_ENTRIES
 from .client_connection import ClientConnection
 from .driver import Driver
 from .limits import Limits
-from .pages import Extent, Front, OutOfRange, Overtaken, answer, build_page, build_tail_page, extent_to
+from .pages import Extent, Front, OutOfRange, Overtaken, answer, build_page, build_tail_page, extent_to, with_tail
 from .status import waiting
 from .throttle import Bulk, Size, weight_of
 
@@ -38,7 +38,7 @@ def front(replica: Replica) -> Front:
 
 
 def _encoded_page(
-    store: Store, ask: w.Read | w.ReadColumns, within: Extent, size: Size, version: int
+    store: Readable, ask: w.Read | w.ReadColumns, within: Extent, size: Size, version: int
 ) -> tuple[bytes, int]:
     """Make a page and encode it for a connection of this protocol ``version``; returns the frame and its weight. All
     costly work is done in the reading thread."""
@@ -159,7 +159,8 @@ class Reads:
                         page, weight = encode(tail, client.version), weight_of(ask, tail)
                     else:
                         page, weight = await trio.to_thread.run_sync(
-                            _encoded_page, self._store, ask, within, size, client.version, limiter=self._threads
+                            _encoded_page, with_tail(self._store, self._replica.log, end_id), ask, within, size,
+                            client.version, limiter=self._threads,
                         )
                 except OutOfRange as error:
                     self._refuse_range(client, ask, error)
@@ -197,7 +198,9 @@ class Reads:
                 self._known = (end_id, entry.lsn + entry.count - 1)
             if self._known[0] == end_id:
                 return extent_to(begins, end_id, self._known[1])
-            head = await trio.to_thread.run_sync(self._store.entry_head, end_id, limiter=self._threads)
+            head = await trio.to_thread.run_sync(
+                self._store.entry_head, end_id, abandon_on_cancel=True, limiter=self._threads
+            )
             if head is not None:
                 self._known = (end_id, head[1] + head[2] - 1)
             elif end_id > self._replica.log.base_id:

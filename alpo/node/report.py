@@ -30,20 +30,23 @@ from .counters import Counters
 from .driver import Driver, wall_ms
 from .limits import Limits
 from .listener import Listener
+from .pages import Extent, extent_to
 from .peers import Peers
-from .reads import Reads
+from .reads import Reads, front
 from .retention import Cleaner, Lag, lags
 from .routes import Ourselves
 from .scrub import Scrubber
 from .security import Security
 from .space import DiskWatch
-from .status import Growth, appends_of, status_fields, storage_fields
+from .status import Growth, appends_of, status_fields, storage_fields, writer_fields
 
 #: Events of one page.
 EVENTS_MAX = 1_000
 #: Seconds for which rates of appends are kept, and over which the latest one is taken.
 RATE_SECONDS, LATELY_SECONDS = 300, 5
 _SNAPSHOT_SECONDS = 10
+#: Seconds after which a status is given without what the disk was asked, and threads that may wait for it meanwhile.
+DISK_S, _DISK_THREADS = 1.0, 2
 #: Cursors that are looked up: each takes two queries.
 CURSORS_SHOWN = 100
 #: Clients slowed down by their quota that a status names.
@@ -168,6 +171,7 @@ class Report:
     #: True from the signal to stop on.
     leaving: bool = False
     started_s: float = field(default_factory=time.monotonic)
+    _threads: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(_DISK_THREADS))
 
     @property
     def replica(self) -> Replica:
@@ -201,10 +205,9 @@ class Report:
 
     async def status(self, now_ms: int) -> dict[str, Any]:
         """All status keys. Raises `StoreError`."""
-        within = await self.reads.extent()
-        storage = await trio.to_thread.run_sync(
-            storage_fields, self.store, self.growth, self.stats, self.listener.count
-        )
+        within, storage = await self._asked_of_disk()
+        storage["clients"] = self.listener.count
+        storage["write_under_way_ms"] = round(self.driver.write_under_way_s * 1000)
         storage["cleaning_waits"] = self.cleaner.waits
         storage["time_ms"] = now_ms
         storage |= {"up_s": round(time.monotonic() - self.started_s), **self.pulse.fields()}
@@ -218,6 +221,18 @@ class Report:
         storage |= {**self.scrubber.fields(), "damage": [*self.scrubber.remarks(), *unread]}
         storage |= {**self.comparer.fields(), "divergence": self.comparer.remarks()}
         return status_fields(self.us, self.replica, self.peers.by_id, self.listener.strangers, within, storage)
+
+    async def _asked_of_disk(self) -> tuple[Extent, dict[str, Any]]:
+        """What the disk is asked for a status; after `DISK_S` what is known without it. Raises `StoreError`."""
+        with trio.move_on_after(DISK_S):
+            within = await self.reads.extent()
+            storage = await trio.to_thread.run_sync(
+                storage_fields, self.store, self.growth, self.stats, abandon_on_cancel=True, limiter=self._threads
+            )
+            return within, storage
+        log, end_id = self.replica.log, self.replica.readable_id
+        silent = f"its disk has not answered a question for {DISK_S:g} s"
+        return extent_to(front(self.replica), end_id, log.next_lsn - 1), {**writer_fields(self.stats), "unread": [silent]}
 
     # -- for probes -------------------------------------------------------------------------------------
 

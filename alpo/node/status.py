@@ -224,18 +224,21 @@ class Growth:
         }
 
 
-def storage_fields(store: Store, growth: Growth, stats: WriterStats, clients: int) -> dict[str, Any]:
+def storage_fields(store: Store, growth: Growth, stats: WriterStats) -> dict[str, Any]:
     """Status keys of the disk and the writer. Reads the store: for a thread."""
+    return {**_sizes(store, growth), **writer_fields(stats)}
+
+
+def writer_fields(stats: WriterStats) -> dict[str, Any]:
+    """Status keys of the writer, for which no disk is asked."""
     lately = stats.timings.spread(time.perf_counter())
     return {
-        **_sizes(store, growth),
         "commits": stats.commits,
         "commit_ms": round(stats.mean_commit_ms, 3),
         "fsync_samples": lately.samples,
         "fsync_p50_ms": round(lately.p50_ms, 3) if lately.samples else None,
         "fsync_p99_ms": round(lately.p99_ms, 3) if lately.samples else None,
         "fsync_max_ms": round(lately.max_ms, 3) if lately.samples else None,
-        "clients": clients,
     }
 
 

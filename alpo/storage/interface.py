@@ -95,6 +95,22 @@ class Rest(IntEnum):
     IDLE = 2
 
 
+class Readable(Protocol):
+    """The reads of a `Store` of which pages are made; it describes them."""
+
+    def read_entries(self, first_id: int, last_id: int, bytes_max: int, /) -> list[Entry]: ...
+
+    def read_columns(self, first_id: int, last_id: int, bytes_max: int, /) -> Columns: ...
+
+    def scrub(self, first_id: int, bytes_max: int, /) -> Scrubbed: ...
+
+    def entry_head(self, id: int, /) -> tuple[int, int, int] | None: ...
+
+    def find_lsn(self, lsn: int, last_id: int, /) -> int: ...
+
+    def find_time(self, time_ms: int, last_id: int, /) -> int: ...
+
+
 class Store(Protocol):
     """One server's log and hard state."""
 

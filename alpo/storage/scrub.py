@@ -21,7 +21,7 @@ from alpo.core.entries import DamagedEntry, Entry, verify
 from . import schema
 from .columns import Columns
 from .connections import translate
-from .interface import DamagedStore, Scrubbed, Store
+from .interface import DamagedStore, Readable, Scrubbed
 from .tables import COLUMNS, SELECT
 
 SCRUB_NAME = "alpo.scrub"
@@ -89,7 +89,7 @@ def _is_sound(row: tuple[Any, ...] | None) -> bool:
     return True
 
 
-def read_sound(store: Store, first_id: int, last_id: int, bytes_max: int) -> list[Entry]:
+def read_sound(store: Readable, first_id: int, last_id: int, bytes_max: int) -> list[Entry]:
     """Read like `Store.read_entries`, up to the first damaged entry. Raises `DamagedStore` if that is ``first_id``."""
     try:
         return store.read_entries(first_id, last_id, bytes_max)
@@ -100,7 +100,7 @@ def read_sound(store: Store, first_id: int, last_id: int, bytes_max: int) -> lis
         return store.read_entries(first_id, min(last_id, damaged[0] - 1), bytes_max)
 
 
-def read_sound_columns(store: Store, first_id: int, last_id: int, bytes_max: int) -> Columns:
+def read_sound_columns(store: Readable, first_id: int, last_id: int, bytes_max: int) -> Columns:
     """Read like `read_sound`, but as columns."""
     try:
         return store.read_columns(first_id, last_id, bytes_max)

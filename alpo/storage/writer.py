@@ -115,6 +115,8 @@ class Writer:
         self._stopped = False
         self._turn = threading.Lock()
         self._submitted = self._committed = 0  # numbers of the last writes
+        #: Since when `commit_here` has been committing, `time.perf_counter` seconds; infinity: it is not. Any thread.
+        self.here_since_s = math.inf
         self._here, self._here_s = 0, -math.inf  # commits by `commit_here` since it woke the thread; time of the last
         self._resting = False  # True while the thread has nothing to do until it is woken
         self._closing = threading.Event()
@@ -137,7 +139,7 @@ class Writer:
             return False
         try:
             self._pass_notes_on()
-            start_s = time.perf_counter()
+            start_s = self.here_since_s = time.perf_counter()
             self._store.commit([write])
             done_s = time.perf_counter()
             self._submitted = self._committed = write.number
@@ -151,6 +153,7 @@ class Writer:
             self._stopped = True
             raise
         finally:
+            self.here_since_s = math.inf
             self._turn.release()
         if after is not None:
             after()

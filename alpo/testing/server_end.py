@@ -21,7 +21,7 @@ from alpo.node.await_replicated import behind
 from alpo.node.client_connection import ClientRequests
 from alpo.node.counters import Counters, Elections
 from alpo.node.limits import Limits, frame_bytes
-from alpo.node.pages import Extent, OutOfRange, answer, build_page, extent
+from alpo.node.pages import Extent, OutOfRange, answer, build_page, extent, with_tail
 from alpo.node.reads import front
 from alpo.node.retention import lags
 from alpo.node.routes import Ourselves, server_hello
@@ -197,7 +197,7 @@ class ServerEnd:
 
     def _extent(self, end_id: int) -> Extent:
         """The part of the log that may be read, up to entry ``end_id``."""
-        return extent(self._host.store, front(self.replica), end_id)
+        return extent(with_tail(self._host.store, self.replica.log, end_id), front(self.replica), end_id)
 
     def _page(self, client: ClientRequests, ask: w.Read | w.ReadColumns, end_id: int, boots: int) -> None:
         """Answer a read with the page up to entry ``end_id``, or a refusal."""
@@ -208,7 +208,8 @@ class ServerEnd:
             return
         bytes_max = min(max(1, ask.bytes_max), self.limits.page_bytes_max)
         try:
-            page = build_page(self._host.store, ask, self._extent(end_id), bytes_max)
+            readable = with_tail(self._host.store, self.replica.log, end_id)
+            page = build_page(readable, ask, self._extent(end_id), bytes_max)
         except OutOfRange as error:
             if not ask.linearizable and ask.wait_ms > 0 and ask.start > error.last_lsn:
                 client.settle(answer(ask, NO_ENTRIES, ask.start, error.last_lsn, error.first_lsn))

@@ -83,12 +83,16 @@ class Reader(Periodic):
             self._read(server, reply.id)
 
     def _read(self, server: int, upto_id: int) -> None:
-        """Compare the last entries up to ``upto_id`` on the server's disk with the one log. Raises `Broken`."""
+        """Compare the last entries up to ``upto_id``, on the server's disk and in its memory, with the one log. Raises
+        `Broken`."""
         host, safety = self.clients.cluster.stage.hosts[server], self.clients.cluster.safety
-        if host.replica is None or host.replica.log.stable_id < upto_id:
+        if host.replica is None or host.replica.log.last_id < upto_id:
             return  # the server has started again since
-        first_id = max(host.replica.log.base_id + 1, upto_id - 10)
-        for entry in host.store.read_entries(first_id, upto_id, 1 << 20):
+        log = host.replica.log
+        first_id, stable_id = max(log.base_id + 1, upto_id - 10), min(upto_id, log.stable_id)
+        held = host.store.read_entries(first_id, stable_id, 1 << 20) if first_id <= stable_id else []
+        in_memory = [log.entry(id) for id in range(max(first_id, stable_id + 1), upto_id + 1)]
+        for entry in [*held, *(entry for entry in in_memory if entry is not None)]:
             if entry != safety.guaranteed[entry.id - 1]:
                 raise Broken("one log", f"server {server} serves another entry {entry.id} than was guaranteed")
             if entry.count and len(split_payloads(entry.count, entry.body)) != entry.count:

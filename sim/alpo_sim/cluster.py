@@ -70,6 +70,7 @@ class Cluster:
         self._committing = dict.fromkeys(ids, 0)  # writes in the group under way
         self._group = dict.fromkeys(ids, 0)  # its number: no group is finished twice
         self._may_stop = dict.fromkeys(ids, False)
+        self.linger_us = 0  # the time that a process which may stop takes to end
         self.connections = Connections(self.stage, self.links, self.rng, self.after, self.poke, o.refusals)
         self.slow = SlowLinks(
             self.stage, self.links, self.connections, self.after, self._runs, self._arrive_whole, self.ask
@@ -310,7 +311,7 @@ class Cluster:
             self._schedule_tick(host)
         if may_stop and not self._may_stop[id]:
             self._may_stop[id] = True
-            self.after(0, self._leave, id, host.boots)
+            self.after(self.linger_us, self._leave, id, host.boots)
 
     def _leave(self, id: int, boots: int) -> None:
         """Put the writes of a process that was told to stop on disk, end the process, and schedule its next boot."""

@@ -4,6 +4,7 @@ delays, loses, doubles and cuts, disks that take their time. What the test leave
 from __future__ import annotations
 
 import heapq
+import itertools
 import random
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -204,6 +205,19 @@ class Cluster(Stage, Watcher):
         self.give(leader.me.id, *runs)
         self.run_until(lambda: self.reply_to(runs[-1].origin) is not None)
         assert isinstance(self.reply_to(runs[-1].origin), Appended)
+
+    def append_on(self, every_s: float) -> Callable[[], None]:
+        """As a client of its own, append at the present leader every so often, while it leads; returns what ends it."""
+        leader, client, going = self.reigning, random_id(self.count), [True]
+        serials = itertools.count(1)
+
+        def more() -> None:
+            if going and leader.state is State.LEADER:
+                self.append(client, next(serials), b"more", to=leader.me.id)
+                self.later(every_s, more)
+
+        more()
+        return going.clear
 
     # -- what a test sees -------------------------------------------------------------------------------
 

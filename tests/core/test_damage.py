@@ -6,11 +6,11 @@ from cluster_kit import Cluster
 from damage_kit import append, cluster_of, is_copy
 from session_leader import CLIENT
 
-from alpo.core.inputs import Clean, DamageFound
-from alpo.core.messages import AppendRequest
+from alpo.core.inputs import Clean, Connected, DamageFound
+from alpo.core.messages import AppendRequest, Envelope, HandOver
 from alpo.core.ranks import State
 from alpo.core.replica import Replica
-from alpo.core.requests import Code, Refused
+from alpo.core.requests import Code, ReadIndex, Refused
 
 
 def damage(cluster: Cluster, replica: Replica, *ids: int) -> None:
@@ -81,6 +81,72 @@ def test_a_leader_whose_damaged_entry_nobody_else_has_lets_the_others_elect_one(
     assert cluster.leader is not None and cluster.leader is not leader
     assert append(cluster, 2)
     assert leader.log.last_id == cluster.leader.log.last_id, "what it alone had is expunged"
+
+
+def test_a_leader_hands_over_although_appends_keep_coming() -> None:
+    cluster, leader, others = cluster_of()
+    cluster.append_on(0.0005)
+    cluster.run(0.3)
+    assert leader.log.last_id > leader.guaranteed_id, "something is always in flight"
+    damage(cluster, leader, 3)
+    cluster.run_until(lambda: cluster.leader in others, seconds=2.0)
+    refused = [reply for reply in cluster.replies if isinstance(reply, Refused)]
+    assert {reply.code for reply in refused} <= {Code.NOT_LEADER}, "what it took is guaranteed, and answered"
+    told = [fields for _, id, name, fields in cluster.events if name == "handing_over" and id == leader.me.id]
+    assert [fields["why"] for fields in told] == ["damaged"]
+
+
+def test_a_handover_that_comes_to_nothing_lets_a_damaged_leader_take_appends_again() -> None:
+    cluster, leader, others = cluster_of()
+    cluster.catches = lambda envelope: is_copy(envelope) or isinstance(envelope.message, HandOver)
+    damage(cluster, leader, 3)
+    assert not leader.serves
+    cluster.run_until(lambda: leader.serves, seconds=1.0)
+    assert cluster.leader is leader
+    assert append(cluster, 11)
+    told: list[int] = []
+
+    def both() -> bool:
+        told[:] = [f["to"] for _, id, name, f in cluster.events if name == "handing_over" and id == leader.me.id]
+        return len(told) > 1
+
+    cluster.run_until(both, seconds=10.0)
+    assert set(told) == {other.me.id for other in others}, "one after the other"
+
+
+def test_a_damaged_server_is_sent_on_although_nothing_of_it_counts() -> None:
+    """R17, R31: else it stood still after one window, and its readers with it."""
+    cluster, leader, others = cluster_of()
+    had = leader.last_id
+    damage(cluster, others[0], 5)
+    ends = cluster.append_on(0.01)
+    for _ in range(10):
+        cluster.run(0.2)
+        cluster.give(leader.me.id, ReadIndex("keeps it heard"))
+    ends()
+    cluster.run(0.3)
+    assert leader.leadership is not None
+    peer = leader.leadership.peers[others[0].me.id]
+    assert others[0].guaranteed_id == leader.last_id > 200
+    assert (peer.match_id, len(peer.in_flight), peer.in_flight_bytes) == (had, 0, 0)
+
+
+def test_what_a_damaged_server_holds_is_not_sent_to_it_again() -> None:
+    cluster, leader, others = cluster_of()
+    damage(cluster, others[0], 5)
+    sent: list[int] = []
+
+    def note(envelope: Envelope) -> bool:
+        if envelope.target == others[0].me and isinstance(envelope.message, AppendRequest):
+            sent.extend(entry.id for entry in envelope.message.entries)
+        return is_copy(envelope)
+
+    assert append(cluster, 11) and append(cluster, 12)
+    cluster.catches = note
+    cluster.give(leader.me.id, Connected(others[0].me.id))
+    cluster.run(0.5)
+    assert append(cluster, 13)
+    assert sent == [leader.last_id]
 
 
 def test_it_cleans_nothing() -> None:

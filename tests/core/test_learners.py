@@ -57,9 +57,10 @@ def test_a_late_word_that_it_has_not_started_begins_no_second_base() -> None:
         cluster.arrive(Envelope(b"", mine.me, leader.me, empty))
         cluster.run(0.05)
 
-    assert not leader.leadership.peers[lost].really_heard
-    cluster.arrive(next(e for e in cluster.caught if isinstance(e.message, AppendAnswer)))
     assert leader.changes.newcomers._asked[lost] == number, "the word answers the newest question"
+    late()
+    assert bases(cluster) == 1, "that it has taken the whole snapshot says that it has started"
+    cluster.arrive(next(e for e in cluster.caught if isinstance(e.message, AppendAnswer)))
     late()
     assert bases(cluster) == 1
 
@@ -255,3 +256,26 @@ def test_who_comes_back_has_the_priority_that_it_is_given_now() -> None:
     cluster.run_until(lambda: votes(cluster, gone))
     member = cluster.elect().members.latest.get(gone)
     assert member is not None and member.priority == 7
+
+
+def test_a_learner_is_sent_no_entries_before_one_of_the_leaders_term_is_guaranteed() -> None:
+    """R27: it would outrank voters that need its vote by a list that it does not know."""
+    cluster = started()
+    first = cluster.elect()
+    cluster.newcomer(4)
+    cluster.catches = lambda e: e.sender.id == 4 and isinstance(e.message, AppendAnswer)  # so it stays a learner
+    cluster.give(first.me.id, ChangeMember("add", MemberStep.ADD, 4, "10.0.0.4:7100", 0))
+    cluster.run_until(lambda: cluster.replica(4).last_id == first.guaranteed_id >= first.members.latest_id > 0)
+    cluster.catches = lambda e: e.sender.id != 4 and isinstance(e.message, AppendAnswer)
+    cluster.crash(first.me.id)
+    cluster.run_until(lambda: cluster.leader is not None)
+    leader, learner = cluster.reigning, cluster.replica(4)
+    assert leader.leadership is not None
+    cluster.run_until(lambda: leader.leadership is not None and leader.leadership.peers[4].matched)
+    cluster.run(0.2)
+    others = [r for r in cluster.replicas if r is not leader and r is not learner]
+    assert [r.log.last_term for r in others] == [leader.term]
+    assert learner.term == leader.term > learner.log.last_term and leader.guaranteed_id < leader.leadership.first_id
+    cluster.arrive(*cluster.caught)
+    cluster.catches = lambda e: False
+    cluster.run_until(lambda: learner.last_id == leader.last_id and learner.guaranteed_id == leader.guaranteed_id)

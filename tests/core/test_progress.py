@@ -44,6 +44,26 @@ def test_a_lost_request_is_sent_again() -> None:
     assert cluster.leader is leader
 
 
+def test_a_lost_request_is_sent_again_although_appends_keep_coming() -> None:
+    """R17: a mark alone is no heartbeat. It is not answered, and the probe would never leave."""
+    cluster = Cluster(3)
+    leader = cluster.elect()
+    cluster.run(0.5)
+    lacks = next(replica for replica in cluster.replicas if replica is not leader)
+    cluster.catches = lambda e: (
+        isinstance(e.message, AppendRequest) and bool(e.message.entries) and e.target == lacks.me
+    )
+    ends = cluster.append_on(0.01)
+    cluster.run(1)
+    cluster.catches = lambda e: False
+    had = lacks.last_id
+    cluster.run(1)
+    assert lacks.last_id > had + 100, "it is sent entries again while the load lasts"
+    ends()
+    cluster.run(0.3)
+    assert lacks.last_id == leader.last_id
+
+
 def test_a_stalled_disk_is_not_sent_everything_again() -> None:
     """R17: it holds the entries, and says so."""
     cluster = Cluster(3)

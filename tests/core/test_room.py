@@ -290,3 +290,15 @@ def test_damage_counts_for_nothing_where_others_could_be_misled() -> None:
     assert leader.disks.appends(leader.leadership).why == [f"server {leader.me.id} holds damaged entries"]
     cluster, leader, _ = cluster_of(1)
     assert answer_of(cluster) == (True, [], 0)
+def test_a_server_that_has_room_again_is_sent_entries_although_appends_keep_coming() -> None:
+    """It reports with every heartbeat: the marks that leave alone must not take their place."""
+    cluster, leader, others = cluster_of()
+    full = cluster.replica(others[0])
+    cluster.append_on(0.01)
+    fill(cluster, Room.NONE, full.me.id)
+    had = full.last_id
+    cluster.run(1.0)
+    assert full.last_id == had
+    fill(cluster, Room.PLENTY, full.me.id)
+    cluster.run(0.5)
+    assert full.last_id > leader.last_id - 10

@@ -219,6 +219,7 @@ def test_the_fully_replicated_mark_is_clipped_to_the_guaranteed_one() -> None:
     one = One(term=1, terms=(1, 1, 1))
     ready = one.hear(2, AppendRequest(2, 1, 1, 3, 3, 1, []))
     assert ready.alarm is None and one.replica.fully_replicated_id == one.replica.guaranteed_id == 1
+    one.persist(ready)
     one.lead()
     one.hear(1, AppendAnswer(one.replica.term, True, 1, 1, 1, 0, 0, 0, WALL_MS, False))
     assert one.replica.fully_replicated_id == 1

@@ -37,6 +37,7 @@ class Told:
         self.inflight_bytes = 0
         self.guaranteed_id = 0
         self.reign: Any = None
+        self.serves = True
         self.waits: tuple[type, ...] = ()
 
     @property

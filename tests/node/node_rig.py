@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import socket
 import time
@@ -44,6 +45,7 @@ class HeldWriter:
         self._waiting: deque[tuple[Write, After]] = deque()
         self.held = False
         self.stats = WriterStats()
+        self.here_since_s = math.inf
 
     def submit(self, write: Write, after: After = None) -> None:
         if self.held:

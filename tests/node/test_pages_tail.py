@@ -12,7 +12,8 @@ from test_pages import WHOLE, log_of, store_of
 from alpo.core.entries import join_payloads
 from alpo.core.log import Log
 from alpo.core.runs import seal_appends
-from alpo.node.pages import Extent, Front, OutOfRange, build_page, build_tail_page, extent
+from alpo.node.pages import Ahead, Extent, Front, OutOfRange, build_page, build_tail_page, extent
+from alpo.wire.column_pages import unpack_page
 from alpo.wire.requests import Page, ReadColumns
 
 
@@ -58,3 +59,44 @@ def test_a_page_that_is_not_in_the_tail_is_left_to_the_store() -> None:
     log._tail, log._tail_first = entries[95:], 96
     assert build_tail_page(log, read(start=95, wait_ms=5), within, 1 << 20) is None, "gone from memory"
     assert isinstance(build_tail_page(log, read(start=96, wait_ms=5), within, 1 << 20), Page)
+
+
+@given(
+    shape=st.lists(st.tuples(st.sampled_from([0, 1, 1, 2, 3]), st.integers(0, 1)), min_size=1, max_size=12),
+    data=st.data(),
+)
+def test_what_is_not_on_disk_yet_is_read_from_memory_as_if_it_were(
+    shape: list[tuple[int, int]], data: st.DataObject
+) -> None:
+    """All kinds of reads, of a log whose end, or all of which, is in memory alone."""
+    entries = log_of(shape)
+    whole, on_disk = store_of(entries), data.draw(st.integers(0, len(entries) - 1))
+    ahead = Ahead(store_of(entries[:on_disk]), entries[on_disk:])
+    end_id = data.draw(st.integers(1, len(entries)))
+    within = extent(whole, WHOLE, end_id)
+    assert extent(ahead, WHOLE, end_id) == within
+    some = st.integers(0, 30)
+    asks: list[Any] = [
+        read(start=data.draw(some), end=data.draw(some)), read(last=data.draw(some)), read(since_ms=data.draw(some)),
+        read(last=data.draw(some), client=entries[-1].client or "a"), read(client=entries[0].client or "a"),
+    ]
+    for ask in [*asks, ReadColumns(*asks[0])]:
+        pages: list[list[Any]] = [[], []]
+        for at, store in enumerate((whole, ahead)):
+            try:
+                pages[at] = rows_of(store, ask, within)
+            except OutOfRange as error:
+                pages[at] = [str(error)]
+        assert pages[0] == pages[1], ask
+
+
+def rows_of(store: Any, ask: Any, within: Extent) -> list[Any]:
+    """All rows of a read, page by page: a page may end where the disk does."""
+    rows: list[Any] = []
+    while True:
+        page: Any = build_page(store, ask, within, 1 << 20)
+        rows += page.entries if isinstance(page, Page) else unpack_page(page).appends()
+        if page.next_lsn > within.end_lsn or (ask.end and page.next_lsn > ask.end):
+            return [*rows, page.next_lsn]
+        assert page.next_lsn > ask.start
+        ask = ask._replace(start=page.next_lsn, last=0, since_ms=0)

@@ -191,7 +191,7 @@ async def test_many_connections_of_one_client_take_turns(autojump_clock: trio.te
     settings, posted, waits, many = Settings(quota_appends_per_s=100), [0] * 200, 0, 200
     driver: Any = SimpleNamespace(
         quotas=Quotas(), counters=Counters(Elections(1)), replica=SimpleNamespace(settings=settings, reign=True),
-        kick=lambda: None,
+        kick=lambda: None, full=False,
     )
 
     async def one(number: int) -> None:

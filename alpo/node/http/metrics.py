@@ -76,8 +76,9 @@ FAMILIES = (
             kind="histogram"),
     _family("fsync_duration_seconds", "one transaction on disk, with its fsync", kind="histogram"),
     _family("batch_entries", "entries of one transaction", kind="histogram"),
+    _family("write_under_way_seconds", "for how long the oldest write that is not on disk has been under way"),
     _family("inflight_bytes", "bytes of appends taken and not yet guaranteed"),
-    _family("inflight_bytes_limit", "above it clients are not read from"),
+    _family("inflight_bytes_limit", "above it no more appends are taken"),
     # -- the other servers
     _family("peer_connected", "1 if there is a full connection", "peer"),
     _family("peer_round_trip_seconds", "round trip time of its connection, as the kernel measured it", "peer"),
@@ -171,6 +172,7 @@ def _log(report: Report, status: dict[str, Any], lookups: Lookups) -> Iterator[t
     yield "commit_duration_seconds", [((), stats.commit_s)]
     yield "fsync_duration_seconds", [((), stats.fsync_s)]
     yield "batch_entries", [((), stats.batch_entries)]
+    yield "write_under_way_seconds", [((), report.driver.write_under_way_s)]
     yield "inflight_bytes", [((), report.driver.unguaranteed_bytes)]
     yield "inflight_bytes_limit", [((), report.driver.inflight_bytes_max)]
 

@@ -53,9 +53,12 @@ class MarkChecks(Watcher):
         if readable > replica.guaranteed_id:
             raise Broken("one log", f"server {host.id} shows readers entry {readable}; {replica.guaranteed_id} is "
                          f"guaranteed")
-        for upto_id in (readable, *(reply.id for reply in ready.replies if type(reply) is ReadAt)):
-            if upto_id > host.disk_last_id:
-                SendChecks.too_soon(host, f"readers to entry {upto_id}")
+        if readable > host.disk_last_id:
+            SendChecks.too_soon(host, f"readers to entry {readable}")
+        for reply in ready.replies:
+            if type(reply) is ReadAt and reply.id > replica.guaranteed_id:
+                raise Broken("one log", f"leader {host.id} tells readers to see entry {reply.id}; "
+                             f"{replica.guaranteed_id} is guaranteed")
 
     def _check_fully_replicated(self, host: Host, replica: Replica, ready: Ready) -> None:
         """Check that the entry of the mark is on the disks of all members of the list in force; while that list is not

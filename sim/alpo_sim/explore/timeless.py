@@ -50,6 +50,7 @@ class Timer(IntEnum):
     MARKS = 6  # R16: a mark that moved leaves by itself
     PROBE = 7  # R17: too long without an answer; a leader asks all peers again where they stand
     SILENCE = 8  # R15: a leader has not heard a majority
+    DISK = 10  # R34: a write is under way for longer than the server waits for its disk
     TRANSFER = 9  # R27: the state for a newcomer was not on disk yet; a leader looks again
 
 
@@ -65,6 +66,8 @@ def timers(r: Replica) -> list[Timer]:
             due.append(Timer.PROBE)
         if r.changes is not None and any(not each.head for each in r.changes.newcomers.transfers.values()):
             due.append(Timer.TRANSFER)
+        if r.log.oldest_write() is not None:
+            due.append(Timer.DISK)
         return due
     if r.state is State.CANDIDATE:
         return [Timer.ASK_AGAIN, Timer.CYCLE]
@@ -94,6 +97,10 @@ def _leaders_timer(r: Replica, timer: Timer) -> None:
     if timer is Timer.MARKS:
         r.leadership.marks_due_s = NOW_S
         return
+    if timer is Timer.DISK:
+        for write in r.log._writes:
+            write.handed_s = -LATER_S
+        return
     if timer is Timer.TRANSFER:
         assert r.changes is not None
         for sending in r.changes.newcomers.transfers.values():
@@ -103,7 +110,7 @@ def _leaders_timer(r: Replica, timer: Timer) -> None:
         if timer is Timer.SILENCE:
             peer.heard_s = -LATER_S
         else:
-            peer.sent_s = -LATER_S
+            peer.asked_s = -LATER_S
         if timer is Timer.PROBE and peer.in_flight:
             peer.waiting_since_s = -LATER_S
             peer.last_id = 0  # or it would be left alone as a server with a slow disk
@@ -131,13 +138,16 @@ def stop_clocks(host: Host) -> None:
     if election.cycle is not None:
         election.cycle.ends_s = election.cycle.ask_again_s = NEVER_S
     r.first_start.ask_again_s = NEVER_S
+    r.disks.slow_since_s = None
+    for write in r.log._writes:
+        write.handed_s = NOW_S
     leadership = r.leadership
     if leadership is not None:
         leadership.began_s = leadership.quiet_until_s = NOW_S
         if leadership.marks_due_s != NEVER_S:
             leadership.marks_due_s = LATER_S
         for peer in leadership.peers.values():
-            peer.sent_s = peer.waiting_since_s = NOW_S
+            peer.asked_s = peer.waiting_since_s = NOW_S
             if peer.heard_s > -LATER_S:
                 peer.heard_s = NOW_S
     if r.changes is not None:
@@ -155,6 +165,6 @@ def _count_writes_from(host: Host, zero: int) -> None:
     if r.first_start.write_number:
         r.first_start.write_number -= zero
     for write in r.log._writes:
-        write[0] -= zero
+        write.number -= zero
     host.writes = deque(write._replace(number=write.number - zero) for write in host.writes)
     host.waiting = deque((number - zero, envelopes) for number, envelopes in host.waiting)

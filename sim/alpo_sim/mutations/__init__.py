@@ -19,15 +19,16 @@ from .operators import OPERATORS
 from .runs import RUNS
 from .sessions import SESSIONS
 from .snapshots import SNAPSHOTS
+from .waits import WAITS
 
 
 def _order(mutation: Mutation) -> tuple[int, int, str]:
     name = mutation.name
-    return "MNSGP".index(name[0]), int("".join(filter(str.isdigit, name))), name
+    return "MNSGPW".index(name[0]), int("".join(filter(str.isdigit, name))), name
 
 
-_ALL = (*SNAPSHOTS, *DISKS, *ELECTIONS, *LOG, *MARKS, *MEMBERS, *OPERATORS, *SESSIONS, *RUNS)
-#: Name -> mutation, in the order M, N, S, G, P.
+_ALL = (*SNAPSHOTS, *DISKS, *ELECTIONS, *LOG, *MARKS, *MEMBERS, *OPERATORS, *SESSIONS, *RUNS, *WAITS)
+#: Name -> mutation, in the order M, N, S, G, P, W.
 MUTATIONS = {m.name: m for m in sorted(_ALL, key=_order)}
 
 __all__ = ["MUTATIONS", "Mutation"]

@@ -120,6 +120,10 @@ class Repeated(World):
         replica = self.stage.hosts[id].replica
         return replica.term if replica is not None else 0
 
+    def last_id(self, id: int) -> int:
+        replica = self.stage.hosts[id].replica
+        return replica.last_id if replica is not None else 0
+
     def mark_id(self, id: int) -> int:
         replica = self.stage.hosts[id].replica
         return replica.guaranteed_id if replica is not None else 0

@@ -1,0 +1,195 @@
+"""Mutations by which nothing is lost, but somebody waits who need not wait, and the plans that show it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from alpo.core.client_ids import random_client
+from alpo.core.election import Election
+from alpo.core.handover import Handover
+from alpo.core.inputs import Stop
+from alpo.core.members import Role
+from alpo.core.messages import AppendAnswer, AppendRequest, CopyAnswer, Envelope, Room, SnapshotPart, StartAnswer
+from alpo.core.newcomers import Newcomers
+from alpo.core.replica import Replica
+from alpo.core.replication import Replication
+from alpo.core.requests import AppendRun, MemberStep, Reply
+
+from ..broken import Broken
+from ..clients import Actor
+from ..host import WALL_ZERO_MS
+from ..options import MS, SECOND
+from .mutation import Mutation, edit
+from .planned import Once, Repeated, once, repeated, spare
+from .worlds import IDLE, ORDERED, planned
+
+
+class _Steady(Actor):
+    """Client that appends at one server every ``every_us``, whatever it is answered, while that server leads."""
+
+    def __init__(self, w: Once, server: int, every_us: int) -> None:
+        super().__init__(w.clients)
+        self._w, self.server, self._every_us, self._serial = w, server, every_us, 0
+        w.clients.ids_created += 1
+        self._client = random_client(WALL_ZERO_MS, w.clients.ids_created)
+        self._append()
+
+    def _append(self) -> None:
+        w = self._w
+        if w.leads(self.server) and not w.clients.closing:
+            self._serial += 1
+            run = AppendRun(self.origin(), self._client, 0, self._serial, [(1, w.clients.payload())])
+            w.history.asked(run)
+            w.ask(self.server, run)
+            w.after(self._every_us, self._append)
+
+    def heard(self, server: int, reply: Reply) -> None:
+        return
+
+
+def _demand(w: Repeated, met: Callable[[], bool], within_us: int, what: str) -> Iterator[int]:
+    """Demand that ``met()`` comes true within ``within_us``; ``what``: the violation in words. Yields waits. Raises
+    `Broken`."""
+    yield from w.waits(met, within_us)
+    if not met():
+        raise Broken("no progress", f"{what}, {within_us / SECOND:.1f} s long")
+
+
+def _damaged_under_load(w: Once) -> Iterator[int]:
+    """An entry of the leader's is damaged, no copy mends it, and appends keep coming."""
+    leader, *_ = w.cast()
+    yield w.some_us(200, 400)
+    w.drops = lambda x: isinstance(x.message, CopyAnswer)
+    _Steady(w, leader, MS)
+    yield 100 * MS
+    w.damage(leader, (1,))
+    yield from _demand(w, lambda: not w.leads(leader), 8 * w.options.election_timeout_us, "a damaged leader leads on")
+
+
+def _room_again_under_load(w: Once) -> Iterator[int]:
+    """A follower's disk is all but full for a while, and appends keep coming."""
+    leader, full, *_ = w.cast()
+    yield 200 * MS
+    _Steady(w, leader, 2 * MS)
+    w.fill(full, Room.NONE)
+    yield w.some_us(200, 400)
+    w.fill(full, Room.PLENTY)
+    last_id = w.last_id(full)
+    t_us = w.options.election_timeout_us
+    yield from _demand(w, lambda: w.last_id(full) > last_id, 4 * t_us, f"server {full} has room, and is sent nothing")
+
+
+def _unmended_follower(w: Once) -> Iterator[int]:
+    """An entry of a follower's is damaged, no copy mends it, and appends keep coming."""
+    leader, damaged, *_ = w.cast()
+    yield 200 * MS
+    w.drops = lambda x: isinstance(x.message, CopyAnswer)
+    w.damage(damaged, (1,))
+    _Steady(w, leader, 2 * MS)
+    yield w.some_us(400, 600)
+    last_id, t_us = w.last_id(leader), w.options.election_timeout_us
+    yield from _demand(w, lambda: w.last_id(damaged) >= last_id, 2 * t_us, f"server {damaged} stands still")
+
+
+def _all_leave(w: Repeated) -> Iterator[int]:
+    """All servers are told to stop at one moment, while nothing is asked of them; a process takes a moment to end."""
+    leader, *_ = w.cast()
+    yield w.some_us(300, 600)
+    boots, w.linger_us = w.stage.hosts[leader].boots, w.some_us(1, 6)
+    for id in w.stage.hosts:
+        w.ask(id, Stop())
+    yield from _demand(
+        w, lambda: not w.up(leader) or w.stage.hosts[leader].boots > boots, 2 * SECOND, f"server {leader} stays",
+    )
+
+
+def _twice_empty(w: Once) -> Iterator[int]:
+    """A disk is lost. Once its server has taken a snapshot, its last word that it is empty comes once more."""
+    leader, lost, *_ = w.cast()
+    yield 300 * MS
+    w.wipe(lost)
+    sent: set[int] = set()
+
+    def keeps(x: Envelope) -> bool:
+        if isinstance(x.message, SnapshotPart):
+            sent.add(x.message.number)
+        return isinstance(x.message, StartAnswer) and x.sender.id == lost
+
+    w.keeps = keeps
+    w.drops = lambda x: isinstance(x.message, AppendAnswer) and x.sender.id == lost
+    w.boot(lost)
+    yield from w.waits(lambda: w.role(lost, lost) is Role.LEARNER, 2 * SECOND)
+    yield 5 * MS
+    for envelope in w.kept[-3:]:
+        w.stage.deliver(envelope, True)
+        w.poke(w.stage.hosts[leader])
+    yield 20 * MS
+    if len(sent) > 1:
+        raise Broken("no progress", f"server {lost} is sent {len(sent)} snapshots")
+
+
+def _promoted_in_secret(w: Once) -> Iterator[int]:
+    """A leader of three makes a fourth a voter, in an entry that nobody else gets, and crashes. The next leader's entries
+    reach the fourth alone, and that leader goes down as the first comes back: of every list a majority is up."""
+    a, *others = (id for id in w.cast() if id != spare(w))
+    d = spare(w)
+    w.boot(d)
+    w.drops = lambda x: (
+        isinstance(x.message, AppendRequest) and bool(x.message.entries)
+        and (w.role(a, d) is Role.VOTER if x.sender.id == a else x.target.id != d)
+    )
+    w.change(a, MemberStep.ADD, d)
+    yield from w.waits(lambda: w.role(a, d) is Role.VOTER, 3 * SECOND)
+    yield from w.waits(lambda: w.stage.hosts[a].disk_last_id == w.last_id(a), 100 * MS)
+    term = w.term(a)
+    w.crash(a)
+    yield from w.waits(lambda: any(w.leads(id, term) for id in others))
+    new = next((id for id in others if w.leads(id, term)), others[0])
+    yield 50 * MS
+    w.crash(new)
+    w.drops = lambda x: False
+    w.boot(a)
+    yield from w.demands_leader()
+
+
+WAITS = (
+    Mutation(
+        "W1", "R31, full disks", "a leader that hands over by itself goes on taking appends",
+        "something is always in flight: it leads on while appends come",
+        (edit(Replica, "serves", ("self.handover is None", "(self.handover is None or self.handover._why)")),),
+        planned(network=ORDERED, load=IDLE, seconds=3), ("no progress",), makes=once(_damaged_under_load),
+    ),
+    Mutation(
+        "W2", "R17, full disks", "a guaranteed mark that is sent alone counts as a heartbeat",
+        "a server that may be sent no entries is not heard, and stays behind while appends come",
+        (edit(Replication, "_send", ("if round:", "if True:")),),
+        planned(network=ORDERED, load=IDLE, seconds=3), ("no progress",), makes=once(_room_again_under_load),
+    ),
+    Mutation(
+        "W3", "R17, R31", "what a damaged server has on its disk counts as in flight to it",
+        "after one window of entries it stands still, and its readers with it",
+        (edit(Replication, "on_answer", ("peer.wrote(answer.conflict_id, r.came_s)", "False")),),
+        planned(network=ORDERED, load=IDLE, seconds=3), ("no progress",), makes=once(_unmended_follower),
+    ),
+    Mutation(
+        "W4", "R28", "a server that is stopping takes a handover, and an heir that is stopping stays the heir",
+        "when all are told to stop the last one stays for five seconds",
+        (
+            edit(Election, "on_hand_over", ("r.may_stand and not r.stopping", "r.may_stand")),
+            edit(Handover, "advance", ("target.stopping or ", "")),
+        ),
+        planned(network=ORDERED, load=IDLE, seconds=20), ("no progress",), makes=repeated(_all_leave),
+    ),
+    Mutation(
+        "W5", "R27", "a learner that has taken a snapshot is taken for one that may not have started",
+        "late word that its disk is empty has the whole snapshot sent again",
+        (edit(Newcomers, "on_snapshot_answer", ("peer.really_heard = True", "pass")),),
+        planned(network=ORDERED, load=IDLE, seconds=3, wipes=1), ("no progress",), makes=once(_twice_empty),
+    ),
+    Mutation(
+        "W6", "R27", "a learner is sent entries before one of the leader's own term is guaranteed",
+        "it outranks voters that need its vote, and may not stand: no leader, with a majority of every list up",
+        (edit(Replication, "_flush_peer", ("r.guaranteed_id < self.first_id and", "False and")),),
+        planned(network=ORDERED, load=IDLE, seconds=12, spares=1), ("no progress",), makes=once(_promoted_in_secret),
+    ),
+)
