@@ -8,6 +8,8 @@ Laws:
   voter only after it caught up and accepted a later round, answered by as many voters as the new majority needs (N2;
   waived where there is one voter). Answers of a member in doubt (R31) count for nothing.
 * A lost disk takes two entries: its new incarnation comes in as a LEARNER, the old one retired, then it votes (N1).
+* A change that waits (for a server, or for a round) holds up no other: each goes on when it can. Where one member is to
+  change in two ways, the operator's word comes first.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from .serving import Serving
 from .shared import Shared
 
 PATIENCE = 10  # election timeouts that an operator's change may wait before its entry is appended
+EARLIER_MAX = 16  # earlier requests for the pending change whose refusal may wait
 
 
 class CatchUp(NamedTuple):
@@ -49,13 +52,15 @@ class Changes:
         self.newcomers = Newcomers(shared, replication, first_start)
         #: The operator's change whose entry is not appended yet; None if there is none.
         self.pending: ChangeMember | None = None
+        self._earlier: list[ChangeMember] = []  # the same, asked for before: refused at ``_refuse_s``
+        self._refuse_s = 0.0
         self._pending_ends_s = 0.0
         self._found: Identity | None = None  # the newcomer that answered at the pending change's address
         self._heard: Identity | None = None  # the listed member, if it answered since the operator asked
         self._confirming_round = 0  # a read round begun since then, whose answers show that we lead; 0: none
         self._lost: dict[int, Identity] = {}  # member id -> the server that answers in its place
-        # (member as the entry would have it, read round, deadline) of a voter that is to be taken out
-        self._round: tuple[Member, int, float] | None = None
+        # member id -> (member as the entry would have it, read round, deadline) of a voter that is to be taken out
+        self._rounds: dict[int, tuple[Member, int, float]] = {}
         self._catch_up: CatchUp | None = None
         #: True if some member may have another address than the list says.
         self.addresses_changed = True
@@ -68,30 +73,35 @@ class Changes:
 
     def deadline_s(self) -> float:
         """The time of the next step, monotonic seconds: in a heartbeat while a change is under way, else infinity."""
-        busy = self.pending is not None or self.newcomers.sending or self._r.members.latest.learners
-        return self._r.now_s + self._r.cfg.heartbeat_s if busy else float("inf")
+        r = self._r
+        busy = self.pending is not None or self.newcomers.sending or r.members.latest.learners
+        due_s = r.now_s + r.cfg.heartbeat_s if busy else float("inf")
+        return min(due_s, max(self._refuse_s, r.now_s)) if self._earlier else due_s
 
     def advance(self) -> None:
         """Append the next MEMBERS entry if it may be now; give up an operator's change that has waited too long."""
         self.newcomers.tick(self.pending.id if self.pending is not None else None)
         if self.pending is not None and self._r.now_s >= self._pending_ends_s:
             self._give_up(self._waits_for(advise=True))
+        if self._r.now_s >= self._refuse_s:
+            self._refuse_earlier()
         busy = self.pending is not None or self._lost or self.addresses_changed or self._r.members.latest.learners
         if not busy or not self.may_change:
             return
         if self.pending is not None:
             self._advance_pending()
-        elif self._lost:
+        if self.may_change:
             self._replace_lost()
-        elif self._r.members.latest.learners:
+        if self.may_change and self._r.members.latest.learners:
             self._promote()
-        if self.addresses_changed and self.may_change and self._round is None:
+        if self.addresses_changed and self.may_change and not self._rounds:
             self._correct_address()
 
     def end(self) -> None:
         """Refuse the pending request: this server leads no more. (`Serving` answers if its entry is appended.)"""
         if self.pending is not None:
-            self._r.not_leader(self.pending)
+            for each in (*self._earlier, self.pending):
+                self._r.not_leader(each)
 
     # -- an operator's change ---------------------------------------------------------------------------
 
@@ -109,14 +119,25 @@ class Changes:
         if why:
             return r.out.refuse(request.origin, Code.CANNOT_CHANGE, detail=why)
         self._pending_ends_s = r.now_s + PATIENCE * r.cfg.election_timeout_s
-        self._found = self._round = None
+        self._found = None
+        self._rounds.pop(request.id, None)
         self._look_for(request)
 
     def _ask_again(self, request: ChangeMember) -> None:
-        """Let a repeated request take the place of the pending one, whose connection may have broken."""
+        """Let a repeated request take the place of the pending one, whose connection may have broken. That one is
+        refused half a heartbeat later: of two askers that ask again as soon as they are refused, neither spins."""
         assert self.pending is not None
-        self._r.out.refuse(self.pending.origin, Code.CANNOT_CHANGE, detail="it was asked for again, by another request")
+        if not self._earlier:
+            self._refuse_s = self._r.now_s + self._r.cfg.heartbeat_s / 2
+        self._earlier.append(self.pending)
+        self._refuse_earlier(EARLIER_MAX)
         self._look_for(request)
+
+    def _refuse_earlier(self, spared: int = 0) -> None:
+        """Refuse the earlier requests for the pending change, but for the latest ``spared``."""
+        why = "it was asked for again, by another request"
+        while len(self._earlier) > spared:
+            self._r.out.refuse(self._earlier.pop(0).origin, Code.CANNOT_CHANGE, detail=why)
 
     def _look_for(self, request: ChangeMember) -> None:
         """Make ``request`` pending, and ask its address anew: older answers and rounds say nothing of its disk now."""
@@ -206,7 +227,8 @@ class Changes:
         pending = self.pending
         if pending is not None and pending.id == who.id and self._is_at(pending, self._r.members.latest.get(who.id)):
             self._heard = who
-            self._found = self._round = None
+            self._found = None
+            self._rounds.pop(who.id, None)
 
     def found(self, who: Identity, started: bool) -> None:
         """Note that ``who``, not listed under this incarnation, answered; ``started``: it belongs to a cluster."""
@@ -259,7 +281,9 @@ class Changes:
 
     def _done(self, request: ChangeMember) -> None:
         r = self._r
-        self.pending = None
+        if request == self.pending:
+            self.pending = None
+            self._refuse_earlier()
         self._serving.answer_once_guaranteed(
             MembersChanged(request.origin, r.members.latest.to_plain()), r.members.latest_id
         )
@@ -270,7 +294,7 @@ class Changes:
         assert pending is not None
         if not self.may_change:
             return "the change before it is not guaranteed yet"
-        if self._round is not None or pending.step is MemberStep.REMOVE:
+        if pending.id in self._rounds or pending.step is MemberStep.REMOVE:
             return f"no majority of the servers that would remain without server {pending.id} answers"
         if self._confirming_round:
             return "no majority has answered yet that it takes this server for the leader"
@@ -281,8 +305,9 @@ class Changes:
     def _give_up(self, why: str) -> None:
         assert self.pending is not None
         self._r.out.refuse(self.pending.origin, Code.CANNOT_CHANGE, detail=why)
+        self._rounds.pop(self.pending.id, None)
         self.pending = None
-        self._round = None
+        self._refuse_earlier()
 
     # -- lost disks (R30) -------------------------------------------------------------------------------
 
@@ -290,6 +315,8 @@ class Changes:
         """Replace a lost disk: its member is silent for two heartbeats, and another incarnation answers for it."""
         r = self._r
         for id, who in list(self._lost.items()):
+            if self.pending is not None and self.pending.id == id:
+                continue
             listed, peer = r.members.latest.get(id), self._replication.peers.get(id)
             if listed is None or listed.role is Role.GONE or peer is None or who.incarnation in listed.all_incarnations:
                 self._lives(id)
@@ -300,14 +327,12 @@ class Changes:
                 wanted = listed._replace(incarnation=who.incarnation, role=Role.LEARNER, retired=retired)
                 if self._may_take_out(wanted):
                     del self._lost[id]
-                    self._append(wanted)
-                return
+                    return self._append(wanted)
 
     def _lives(self, id: int) -> None:
         """Drop the replacement of member ``id``, which was heard, is replaced already or is listed no more."""
         del self._lost[id]
-        if self._round is not None and self._round[0].id == id:
-            self._round = None
+        self._rounds.pop(id, None)
 
     # -- rounds -----------------------------------------------------------------------------------------
 
@@ -317,10 +342,12 @@ class Changes:
         listed = r.members.latest.get(wanted.id)
         if listed is None or listed.role is not Role.VOTER:
             return True
-        if self._round is None or self._round[0] != wanted or r.now_s >= self._round[2]:
-            self._round = (wanted, self._replication.begin_round(), r.now_s + r.cfg.election_timeout_s)
+        now = self._rounds.get(wanted.id)
+        if now is None or now[0] != wanted or r.now_s >= now[2]:
+            now = (wanted, self._replication.begin_round(), r.now_s + r.cfg.election_timeout_s)
+            self._rounds[wanted.id] = now
         remain = r.members.latest.with_member(wanted)
-        return self._answered(self._round[1], remain) >= remain.majority
+        return self._answered(now[1], remain) >= remain.majority
 
     def _answered(self, round: int, among: MemberList) -> int:
         """The number of voters of ``among`` that have answered ``round`` and are not in doubt, this server included."""
@@ -357,10 +384,13 @@ class Changes:
             self._append(wanted)
 
     def _begin_catch_up(self) -> CatchUp | None:
-        """Begin to promote the learner that has accepted most; returns None if no learner is fit."""
+        """Begin to promote the learner that has accepted most, of those heard within an election timeout; returns None
+        if no learner is fit."""
         r = self._r
+        since_s = r.now_s - r.cfg.election_timeout_s
         peers = [self._replication.peers[m.id] for m in r.members.latest.learners]
-        fit = [p for p in peers if p.matched and p.match_id >= r.members.latest_id and not p.doubted_round]
+        heard = [p for p in peers if p.heard_s > since_s]
+        fit = [p for p in heard if p.matched and p.match_id >= r.members.latest_id and not p.doubted_round]
         if not fit:
             return None
         peer: Progress = max(fit, key=lambda p: p.match_id)
@@ -372,7 +402,7 @@ class Changes:
 
     def _append(self, wanted: Member) -> None:
         r = self._r
-        self._round = None
+        self._rounds.clear()
         old = r.members.latest.get(wanted.id)
         r.out.event(
             "member_change", member=wanted.id, role=wanted.role.name, address=wanted.address,

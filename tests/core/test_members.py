@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
@@ -271,6 +272,70 @@ def test_a_change_that_is_asked_for_again_is_the_same_one() -> None:
     assert isinstance(ask(cluster, again), MembersChanged)
     earlier = cluster.reply_to("lost")
     assert isinstance(earlier, Refused) and "asked for again" in earlier.detail
+
+
+def test_of_two_who_ask_again_as_soon_as_they_are_refused_neither_spins() -> None:
+    cluster = started()
+    cluster.run(1.0)
+    leader, asked = cluster.elect(), itertools.count()
+
+    def ask_again(before: str) -> None:
+        origin = f"{next(asked)}"
+        cluster.give(leader.me.id, ChangeMember(origin, MemberStep.ADD, 9, "10.0.0.9:7100", 0))
+        refused[origin] = before
+
+    refused: dict[str, str] = {}
+    ask_again("")
+    ask_again("")
+    seen: set[str] = set()
+    began_s = cluster.now_s
+    while cluster.now_s < began_s + 2.0 and len(seen) < 100:
+        cluster.run(0.001)
+        for reply in list(cluster.replies):
+            if isinstance(reply, Refused) and reply.origin in refused and reply.origin not in seen:
+                seen.add(str(reply.origin))
+                ask_again(str(reply.origin))
+    assert 10 < len(seen) < 2.0 / (leader.cfg.heartbeat_s / 2) + 2
+
+
+def test_a_change_that_waits_for_its_server_holds_up_no_other() -> None:
+    """A learner becomes a voter all the same, and a lost disk is replaced."""
+    cluster = started(4)
+    leader = cluster.elect()
+    cluster.run(0.5)
+    cluster.newcomer(5)
+    ask(cluster, ChangeMember("add", MemberStep.ADD, 5, "10.0.0.5:7100", 0))
+    waits = ChangeMember("w", MemberStep.ADD, 9, "10.0.0.9:7100", 0)
+    cluster.give(leader.me.id, waits)
+    cluster.run_until(lambda: votes(cluster, 5), 3.0)
+    lost = next(id for id in (1, 2, 3, 4) if id != leader.me.id)
+    before = leader.members.latest.identity_of(lost)
+    cluster.wipe(lost)
+    cluster.boot(lost)
+    cluster.run_until(lambda: leader.members.latest.identity_of(lost) != before, 3.0)
+    assert leader.changes is not None and leader.changes.pending == waits
+    cluster.run_until(lambda: votes(cluster, lost), 3.0)
+    cluster.run_until(lambda: cluster.reply_to("w") is not None, 6.0)
+
+
+def test_a_learner_that_died_holds_up_no_other() -> None:
+    cluster = started()
+    leader = cluster.elect()
+    away = next(id for id in (1, 2, 3) if id != leader.me.id)
+    cluster.crash(away)  # too few are left for a promotion
+    for id in (4, 5):
+        cluster.newcomer(id)
+        ask(cluster, ChangeMember(f"add {id}", MemberStep.ADD, id, f"10.0.0.{id}:7100", 0))
+    reign = leader.leadership
+    assert reign is not None
+    cluster.run_until(lambda: all(reign.peers[id].match_id == leader.last_id for id in (4, 5)))
+    cluster.run(0.5)
+    cluster.crash(4)
+    cluster.run(0.1)
+    cluster.boot(away)
+    cluster.run_until(lambda: votes(cluster, 5), 3.0)
+    four = leader.members.latest.get(4)
+    assert four is not None and four.role is Role.LEARNER
 
 
 def test_the_only_voter_stays() -> None:

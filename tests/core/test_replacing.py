@@ -278,7 +278,7 @@ def put_back(cluster: Cluster, leader: Replica, begins: bool) -> tuple[int, Memb
     cluster.catches = lambda e: e.sender.id == late and isinstance(e.message, AppendAnswer)
     if begins:
         cluster.give(leader.me.id, ChangeMember("r", MemberStep.REPLACE, id, old.address, 0))
-    cluster.run_until(lambda: leader.changes is not None and leader.changes._round is not None, 1.0)
+    cluster.run_until(lambda: leader.changes is not None and bool(leader.changes._rounds), 1.0)
     cluster.crash(id)
     cluster.put_back(id)
     cluster.hosts[id].joining = False

@@ -139,7 +139,7 @@ MEMBERS = (
     Mutation(
         "P65", "R27", "a voter is taken out without asking those who remain",
         "one of them is down: no leader until it returns",
-        (edit(Changes, "_may_take_out", ("return self._answered(self._round[1], remain) >= remain.majority",
+        (edit(Changes, "_may_take_out", ("return self._answered(now[1], remain) >= remain.majority",
                                          "return True")),),
         _CALM, ("no progress",), ("steps down",), makes=once(remaining_majority),
     ),

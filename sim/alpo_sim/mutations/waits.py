@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
+from alpo.core.changes import Changes
 from alpo.core.client_ids import random_client
 from alpo.core.election import Election
 from alpo.core.handover import Handover
@@ -129,8 +131,8 @@ def _twice_empty(w: Once) -> Iterator[int]:
 
 
 def _promoted_in_secret(w: Once) -> Iterator[int]:
-    """A leader of three makes a fourth a voter, in an entry that nobody else gets, and crashes. The next leader's entries
-    reach the fourth alone, and that leader goes down as the first comes back: of every list a majority is up."""
+    """A leader of three makes a fourth a voter, in an entry that nobody else gets, and crashes. The next leader's
+    entries reach the fourth alone, and it goes down as the first comes back: of every list a majority is up."""
     a, *others = (id for id in w.cast() if id != spare(w))
     d = spare(w)
     w.boot(d)
@@ -150,6 +152,40 @@ def _promoted_in_secret(w: Once) -> Iterator[int]:
     w.drops = lambda x: False
     w.boot(a)
     yield from w.demands_leader()
+
+
+def _dead_learner(w: Once) -> Iterator[int]:
+    """Two servers are added while too few are up for a promotion. The first dies, and then all others are up."""
+    first, second = w.links.ids[-2:]
+    a, _, c = (id for id in w.cast() if id not in (first, second))
+    w.crash(c)
+    for id in (first, second):
+        w.boot(id)
+        w.change(a, MemberStep.ADD, id)
+        yield 300 * MS
+    w.crash(first)
+    yield 2 * w.options.election_timeout_us  # what it has answered promotes it no more
+    w.boot(c)
+    yield from _demand(w, lambda: w.role(a, second) is Role.VOTER, 2 * SECOND, f"learner {second} is not promoted")
+
+
+def _asks_for_nobody(w: Once) -> Iterator[int]:
+    """A server is added, and an operator asks again and again to add another one, which is not there."""
+    there, nobody = w.links.ids[-2:]
+    a, *_ = (id for id in w.cast() if id not in (there, nobody))
+    w.drops = lambda x: isinstance(x.message, AppendAnswer) and x.sender.id == there
+    w.boot(there)
+    w.change(a, MemberStep.ADD, there)
+    yield from w.waits(lambda: w.role(a, there) is Role.LEARNER, 3 * SECOND)
+    yield 50 * MS
+    w.change(a, MemberStep.ADD, nobody)
+    w.drops = lambda x: False
+    until_us = w.now_us + 2 * SECOND
+    while w.role(a, there) is not Role.VOTER:
+        if w.now_us > until_us:
+            raise Broken("no progress", f"learner {there} is not promoted while server {nobody} is asked for")
+        w.change(a, MemberStep.ADD, nobody)
+        yield 20 * MS
 
 
 WAITS = (
@@ -191,5 +227,19 @@ WAITS = (
         "it outranks voters that need its vote, and may not stand: no leader, with a majority of every list up",
         (edit(Replication, "_flush_peer", ("r.guaranteed_id < self.first_id and", "False and")),),
         planned(network=ORDERED, load=IDLE, seconds=12, spares=1), ("no progress",), makes=once(_promoted_in_secret),
+    ),
+    Mutation(
+        "W7", "R27", "the learner that has accepted most is promoted first, whether it is heard or not",
+        "one that died holds up one that lives while nothing is appended",
+        (edit(Changes, "_begin_catch_up", ("if p.heard_s > since_s", "if True")),),
+        planned(network=ORDERED, load=replace(IDLE, writers=0), seconds=8, spares=2), ("no progress",),
+        makes=once(_dead_learner),
+    ),
+    Mutation(
+        "W8", "R27, R30", "a change that waits for its server holds up promotions and lost disks",
+        "they wait for as long as somebody asks for a server that is not there",
+        (edit(Changes, "advance", ("if self.may_change:", "elif self._lost:"),
+              ("if self.may_change and self._r.members.latest.learners:", "elif self._r.members.latest.learners:")),),
+        planned(network=ORDERED, load=IDLE, seconds=8, spares=2), ("no progress",), makes=once(_asks_for_nobody),
     ),
 )
