@@ -11,6 +11,8 @@ Laws:
 
 from __future__ import annotations
 
+from functools import partial
+
 import trio
 
 from alpo.core.replica import Replica
@@ -22,6 +24,7 @@ from .client_connection import ClientConnection
 from .driver import Driver
 from .limits import Limits
 from .reads import Reads
+from .scrub import Scrubber, unreadable
 
 
 def behind(replica: Replica, id: int) -> tuple[int, ...]:
@@ -37,11 +40,14 @@ class Everyone:
     """Clients' waits for the fully replicated mark. Each wait runs in its client's nursery, and ends with the
     connection."""
 
-    def __init__(self, driver: Driver, store: Store, reads: Reads, limits: Limits) -> None:
+    def __init__(
+        self, driver: Driver, store: Store, reads: Reads, limits: Limits, scrubber: Scrubber
+    ) -> None:
         self._replica: Replica = driver.replica
         self._store = store
         self._reads = reads
         self._limits = limits
+        self._scrubber = scrubber
         self._moved = trio.Event()
         self._seen_id = 0
         driver.after_step.append(self._look)
@@ -56,11 +62,11 @@ class Everyone:
         try:
             if r.leadership is not None:
                 with trio.move_on_after(min(ask.wait_ms / 1000, self._limits.poll_s_max)):
-                    id = await self._entry(ask.lsn)
+                    id = await self._scrubber.past_damage(partial(self._entry, ask.lsn))
                     await self._replicated(id)
                     done = True
         except StoreError as error:
-            client.refuse(ask.request, Code.NOT_READY, detail=f"this server's store cannot be read: {error}")
+            client.refuse(ask.request, Code.NOT_READY, detail=unreadable(error))
             return
         if done or r.leadership is not None:
             client.settle(w.Replicated(ask.request, done, () if done else behind(r, id)))

@@ -5,12 +5,14 @@ Laws:
 * A copy ends at an entry that was guaranteed and on this server's disk when it was asked for. Nothing later is sent.
 * Short transactions read it, so the WAL can still be copied back; guaranteed entries do not change between them. If
   cleaning overtakes the copy, it ends with OUT_OF_RANGE and may be asked for again.
+* A damaged entry is not copied: the copy waits for a sound one from another server (R31).
 * One copy is made at a time; nothing more is read for a client until it has taken what was read before.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import structlog
 import trio
@@ -24,6 +26,7 @@ from alpo.wire.codec import encode
 
 from .client_connection import ClientConnection
 from .limits import Limits
+from .scrub import Scrubber, unreadable
 
 log = structlog.get_logger()
 
@@ -36,10 +39,11 @@ _CHUNK_ROWS = 32
 class Backups:
     """Service for `Backup` requests. A copy runs in its client's nursery, and ends with the connection."""
 
-    def __init__(self, replica: Replica, store: Store, limits: Limits) -> None:
+    def __init__(self, replica: Replica, store: Store, limits: Limits, scrubber: Scrubber) -> None:
         self._replica = replica
         self._store = store
         self._limits = limits
+        self._scrubber = scrubber
         self._thread = trio.CapacityLimiter(1)
         self._one = trio.Lock()
 
@@ -57,7 +61,7 @@ class Backups:
                 await self._copy(client, ask)
         except StoreError as error:
             log.error("backup_failed", why=str(error))
-            client.refuse(ask.request, Code.NOT_READY, detail=f"this server's store cannot be copied: {error}")
+            client.refuse(ask.request, Code.NOT_READY, detail=unreadable(error, "copied"))
 
     async def _copy(self, client: ClientConnection, ask: w.Backup) -> None:
         state = await trio.to_thread.run_sync(self._store.copy_state, self._replica.readable_id, limiter=self._thread)
@@ -67,9 +71,10 @@ class Backups:
             await self._send(client, encode(rows))
         next_id = state.first_id
         while next_id <= state.end_id and not client.link.closed:
-            entries, message = await trio.to_thread.run_sync(
-                self._read, ask.request, next_id, state.end_id, limiter=self._thread
+            read = partial(
+                trio.to_thread.run_sync, self._read, ask.request, next_id, state.end_id, limiter=self._thread
             )
+            entries, message = await self._scrubber.past_damage(read)
             if not entries:
                 client.refuse(ask.request, Code.OUT_OF_RANGE, detail="the log was cleaned while it was copied")
                 return

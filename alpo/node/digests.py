@@ -32,6 +32,7 @@ from alpo.wire.framing import FrameError, FrameReader
 
 from .client_connection import ClientConnection
 from .link import Body
+from .scrub import unreadable
 from .security import Security
 
 #: Bounds of one request.
@@ -67,7 +68,7 @@ class Digests:
         except DamagedAt as error:
             client.refuse(ask.request, Code.NOT_READY, number=error.id, detail=str(error))
         except StoreError as error:
-            client.refuse(ask.request, Code.NOT_READY, detail=f"this server's store cannot be read: {error}")
+            client.refuse(ask.request, Code.NOT_READY, detail=unreadable(error))
         else:
             client.settle(w.DigestIs(ask.request, *span[:5]))
 

@@ -214,21 +214,22 @@ class Node:
         self.driver.on_failure = self._ended.set
         self.driver.keep = self._keep_event
         self.growth = Growth(self.driver, self._store)
-        self.reads = Reads(self.driver, self._store, self.limits)
-        self.everyone = Everyone(self.driver, self._store, self.reads, self.limits)
-        self.backups = Backups(self.replica, self._store, self.limits)
+        care = self._care
+        self.scrubber = Scrubber(self.driver, self._store, care)
+        self.driver.on_mended = self.scrubber.mended
+        self._store.on_damage = lambda damage: _soon(token, functools.partial(self.scrubber.suspect, damage))
+        self.reads = Reads(self.driver, self._store, self.limits, self.scrubber)
+        self.everyone = Everyone(self.driver, self._store, self.reads, self.limits, self.scrubber)
+        self.backups = Backups(self.replica, self._store, self.limits, self.scrubber)
         self.digests = Digests(self.replica, self._store)
         self.cleaner = Cleaner(
             self.driver, self._store, self._retention, lambda: writer.stats.mean_commit_ms / 1000
         )
-        care = self._care
         self.disk = DiskWatch(self.driver, self._store, writer.stats, care.low_water_bytes)
         writer.watch(
             SLOW_SHARE * self._cfg.election_timeout_s, functools.partial(self._slow, token),
             functools.partial(_soon, token, self.disk.look_soon),
         )
-        self.scrubber = Scrubber(self.driver, self._store, care)
-        self.driver.on_mended = self.scrubber.mended
         self.comparer = Comparer(self.driver, self._store, care, self._security)
         configured = {c.id: c.address for c in self._cfg.configured}
         self.poller = Poller(after=functools.partial(self.driver.kick, at_once=True))
@@ -398,7 +399,7 @@ class Node:
         self.reads.begin(client, ask)
 
     def begin_cursors(self, client: ClientConnection, request: int) -> None:
-        client.nursery.start_soon(serve_list, self.driver, self._store, client, request)
+        client.nursery.start_soon(serve_list, self.driver, self._store, self.scrubber, client, request)
 
     def begin_await(self, client: ClientConnection, ask: w.AwaitReplicated) -> None:
         self.everyone.begin(client, ask)

@@ -5,12 +5,16 @@ Laws:
 * A page shows nothing beyond what the core allowed: the id of a `ReadAt`, or the present ``readable_id``.
 * A bounded number of threads reads the store, one page a connection at a time, and no page is made for a client that
   has not read its earlier ones.
+* A read that meets a damaged entry waits for a sound copy from another server (`Scrubber.past_damage`), and then
+  shows that. Only if none comes in time it is refused, and the client asks another server.
 * A page that cleaning overtakes is made again from where the log now begins: a read ends with OUT_OF_RANGE or continues
   without a gap, and the server never takes cleaned entries for damage.
 * However many reads wait for the log to grow, a group costs one look at its end; those that must wait on sleep on.
 """
 
 from __future__ import annotations
+
+from functools import partial
 
 import trio
 
@@ -25,6 +29,7 @@ from .client_connection import ClientConnection
 from .driver import Driver
 from .limits import Limits
 from .pages import Extent, Front, OutOfRange, Overtaken, answer, build_page, build_tail_page, extent_to, with_tail
+from .scrub import Scrubber, unreadable
 from .status import waiting
 from .throttle import Bulk, Size, weight_of
 
@@ -70,11 +75,12 @@ class _Wait:
 class Reads:
     """Service for reads. Each runs in its client's nursery, and ends with the connection."""
 
-    def __init__(self, driver: Driver, store: Store, limits: Limits) -> None:
+    def __init__(self, driver: Driver, store: Store, limits: Limits, scrubber: Scrubber) -> None:
         self._driver = driver
         self._replica = driver.replica
         self._store = store
         self._limits = limits
+        self._scrubber = scrubber
         self._bulk = Bulk(limits.bulk_read_bytes_per_s, self._replica.log.last_id)
         self._threads = trio.CapacityLimiter(limits.read_threads)
         self._nursery: trio.Nursery | None = None
@@ -105,6 +111,14 @@ class Reads:
         """The range that a local reader may see right now. Raises `StoreError`."""
         return await self._extent(self._replica.readable_id)
 
+    async def extent_about(self) -> Extent:
+        """The range as of `extent`; while its last entry is damaged, as if every entry of this log could be read.
+        Raises `StoreError`."""
+        try:
+            return await self.extent()
+        except DamagedStore:
+            return extent_to(front(self._replica), self._replica.readable_id, self._replica.log.next_lsn - 1)
+
     # -- one read ---------------------------------------------------------------------------------------
 
     async def _serve(self, client: ClientConnection, ask: w.Read | w.ReadColumns) -> None:
@@ -112,12 +126,13 @@ class Reads:
             if ask.linearizable:
                 end_id = await self._read_index(client, ask)
             else:
-                end_id = await self._local_end(client, ask)
+                end_id = await self._scrubber.past_damage(partial(self._local_end, client, ask))
             if end_id is not None:
-                await self._send_page(client, ask, end_id)
+                await self._scrubber.past_damage(partial(self._send_page, client, ask, end_id))
         except StoreError as error:
-            self._driver.note("read_failed", why=str(error))
-            client.refuse(ask.request, Code.NOT_READY, detail=f"this server's store cannot be read: {error}")
+            if not isinstance(error, DamagedStore):
+                self._driver.note("read_failed", why=str(error))
+            client.refuse(ask.request, Code.NOT_READY, detail=unreadable(error))
 
     async def _read_index(self, client: ClientConnection, ask: w.Read | w.ReadColumns) -> int | None:
         wait = _Wait()
@@ -204,7 +219,7 @@ class Reads:
             if head is not None:
                 self._known = (end_id, head[1] + head[2] - 1)
             elif end_id > self._replica.log.base_id:
-                raise DamagedStore(f"entry {end_id} is missing")
+                raise DamagedStore(f"entry {end_id} is missing", end_id)
 
     async def wait_for_lsn(self, lsn: int) -> None:
         """Wait until a local reader may see payload ``lsn``."""
@@ -234,9 +249,14 @@ class Reads:
                 self._nursery.start_soon(self._look)
 
     async def _look(self) -> None:
-        """Look up the end of the log in the store: just after a start it is not in memory."""
+        """Look up the end of the log in the store: just after a start it is not in memory. If it cannot be read,
+        pollers wait on: until the log grows, or their time is over."""
         try:
-            found = await self._extent(self._replica.readable_id)
+            found = await self._scrubber.past_damage(self.extent)
+        except StoreError as error:
+            self._driver.note("read_failed", why=str(error))
+            self._looked_at = self._replica.readable_id
+            return
         finally:
             self._looking = False
         self._looked_at = found.end_id

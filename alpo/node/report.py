@@ -9,6 +9,7 @@ import time
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -19,7 +20,7 @@ from alpo.core.disk_space import Appends
 from alpo.core.messages import Room
 from alpo.core.replica import Replica
 from alpo.core.requests import Code
-from alpo.storage.interface import Store, StoreError
+from alpo.storage.interface import DamagedStore, Store, StoreError
 from alpo.storage.timings import Histogram
 from alpo.storage.writer import WriterStats
 from alpo.wire import requests as w
@@ -35,7 +36,7 @@ from .peers import Peers
 from .reads import Reads, front
 from .retention import Cleaner, Lag, lags
 from .routes import Ourselves
-from .scrub import Scrubber
+from .scrub import Scrubber, unreadable
 from .security import Security
 from .space import DiskWatch
 from .status import Growth, appends_of, status_fields, storage_fields, writer_fields
@@ -189,7 +190,7 @@ class Report:
         try:
             fields = await self.status(now_ms)
         except StoreError as error:
-            client.refuse(ask.request, Code.NOT_READY, detail=str(error))
+            client.refuse(ask.request, Code.NOT_READY, detail=unreadable(error))
         else:
             client.settle(w.StatusAnswer(ask.request, fields))
 
@@ -198,7 +199,7 @@ class Report:
         try:
             found = await trio.to_thread.run_sync(self.store.read_events, ask.before, count)
         except StoreError as error:
-            client.refuse(ask.request, Code.NOT_READY, detail=str(error))
+            client.refuse(ask.request, Code.NOT_READY, detail=unreadable(error))
         else:
             rows = [(event.number, event.time_ms, event.name, event.fields) for event in found]
             client.settle(w.EventList(ask.request, self.us.me.id, now_ms, rows))
@@ -225,7 +226,7 @@ class Report:
     async def _asked_of_disk(self) -> tuple[Extent, dict[str, Any]]:
         """What the disk is asked for a status; after `DISK_S` what is known without it. Raises `StoreError`."""
         with trio.move_on_after(DISK_S):
-            within = await self.reads.extent()
+            within = await self.reads.extent_about()
             storage = await trio.to_thread.run_sync(
                 storage_fields, self.store, self.growth, self.stats, abandon_on_cancel=True, limiter=self._threads
             )
@@ -280,10 +281,17 @@ class Report:
         now_ms = wall_ms()
         lag_s: dict[int, float] = {}
         for id, match_id in marks.items():
-            head = self.store.entry_head(max(match_id, base_id) + 1) if match_id < end_id else None
+            head = self._head(max(match_id, base_id) + 1) if match_id < end_id else None
             lag_s[id] = max(0, now_ms - head[0]) / 1000 if head is not None else 0.0
-        fully = self.store.entry_head(fully_id)
-        return Lookups(
-            lags(self.store, cursors, base_id, end_id) if cursors else [], lag_s,
-            fully[1] + fully[2] - 1 if fully is not None else None,
-        )
+        fully = self._head(fully_id)
+        found: list[Lag] = []
+        with suppress(DamagedStore):  # the scrubber tells
+            found = lags(self.store, cursors, base_id, end_id) if cursors else []
+        return Lookups(found, lag_s, fully[1] + fully[2] - 1 if fully is not None else None)
+
+    def _head(self, id: int) -> tuple[int, int, int] | None:
+        """Head of entry ``id``; None if it was cleaned, or is damaged: no figure is worth a page that cannot be made.
+        Raises `StoreError`."""
+        with suppress(DamagedStore):
+            return self.store.entry_head(id)
+        return None

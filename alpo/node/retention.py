@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import trio
@@ -29,6 +30,7 @@ from alpo.wire import requests as w
 
 from .client_connection import ClientConnection
 from .driver import Driver, wall_ms
+from .scrub import Scrubber, unreadable
 
 
 class Lag(NamedTuple):
@@ -88,7 +90,9 @@ class _Wait:
         return self._reply
 
 
-async def serve_list(driver: Driver, store: Store, client: ClientConnection, request: int) -> None:
+async def serve_list(
+    driver: Driver, store: Store, scrubber: Scrubber, client: ClientConnection, request: int
+) -> None:
     """Answer a client's ``request`` with all cursors and their lags."""
     wait = _Wait()
     driver.post(ListCursors(wait))
@@ -98,10 +102,11 @@ async def serve_list(driver: Driver, store: Store, client: ClientConnection, req
         client.refuse(request, reply.code, number=reply.number, leader=reply.leader, detail=reply.detail)
         return
     replica: Replica = driver.replica
+    look = partial(lags, store, reply.rows, replica.log.base_id, replica.guaranteed_id)
     try:
-        rows = await trio.to_thread.run_sync(lags, store, reply.rows, replica.log.base_id, replica.guaranteed_id)
+        rows = await scrubber.past_damage(partial(trio.to_thread.run_sync, look))
     except StoreError as error:
-        client.refuse(request, Code.NOT_READY, detail=f"this server's store cannot be read: {error}")
+        client.refuse(request, Code.NOT_READY, detail=unreadable(error))
         return
     client.settle(w.CursorTable(request, [(r.name, r.lsn, r.lag_bytes, round(r.lag_s * 1000)) for r in rows]))
 
@@ -189,7 +194,7 @@ class Cleaner:
             return False
         head = await trio.to_thread.run_sync(self._store.entry_head, chunk_id)
         if head is None:
-            raise DamagedStore(f"entry {chunk_id} is missing")
+            raise DamagedStore(f"entry {chunk_id} is missing", chunk_id)
         time_ms, lsn, count = head
         began_s = trio.current_time()
         self._driver.post(Clean(chunk_id, time_ms, lsn + count))

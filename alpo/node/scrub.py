@@ -6,6 +6,8 @@ Laws:
   (`throttle.pass_bytes_per_s`), and at most at the configured rate.
 * Damage is an alarm, once, and stays in status until a later look finds the entry sound, or it was cleaned. A damaged
   entry is never served or sent; the core decides what else follows (`alpo.core.damage`).
+* An entry that any other reader finds damaged is checked at once, with or without a scrub: all that follows is the
+  same. Readers wait for the sound copy (`Scrubber.past_damage`), as long as another server may have one.
 * An entry rewritten from a peer's copy is checked as soon as it is on disk: only then does it count as sound. If
   entries stay damaged all the same, SQLite cannot write there: the store is lost (R30).
 * After a restart, entries found damaged before count as damaged before anything is said, and are checked first; then
@@ -16,8 +18,9 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+import math
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 import structlog
 import trio
@@ -39,6 +42,18 @@ RETRY_S, REMEMBER_S = 10.0, 300.0
 MENDED_MAX = 3
 #: Damaged ids shown in status.
 SHOWN_MAX = 100
+#: Election timeouts for which a reader waits until a damaged entry is mended: for two members' copies. Damaged entries
+#: that one read may meet.
+MEND_TIMEOUTS, MET_MAX = 2, 8
+
+T = TypeVar("T")
+
+
+def unreadable(error: StoreError, what: str = "read") -> str:
+    """Reason for not serving a read, for the one who asked: one entry is told as one entry."""
+    if isinstance(error, DamagedStore) and error.id:
+        return f"entry {error.id} is damaged on this server's disk, and no sound copy has come yet: {error}"
+    return f"this server's store cannot be {what}: {error}"
 
 
 class Scrubber:
@@ -61,7 +76,40 @@ class Scrubber:
         self._remembered_s = trio.current_time()
         self._mended: list[int] = []
         self._in_vain: dict[int, int] = {}  # id -> how often it was rewritten and stayed damaged
+        self._suspects: dict[int, None] = {}  # entries that other readers found damaged, to be checked at once
         self._look = trio.Event()
+        self._checked = trio.Event()  # set, and replaced, after entries were checked at once
+
+    def suspect(self, damage: DamagedStore) -> None:
+        """Take damage that some reader has met: an entry is checked at once."""
+        if not damage.id:
+            self._driver.note("read_failed", why=str(damage))
+        elif damage.id not in self._damaged and len(self._suspects) < DAMAGED_MAX:
+            self._suspects[damage.id] = None
+            self._look.set()
+
+    async def past_damage(self, read: Callable[[], Awaitable[T]]) -> T:
+        """Await ``read()``; if it meets a damaged entry, wait for a sound copy from another member, and read again.
+        Raises as ``read`` does: `DamagedStore` if no copy came in time."""
+        for _ in range(MET_MAX):
+            try:
+                return await read()
+            except DamagedStore as damage:
+                self.suspect(damage)
+                if not damage.id or not await self._until_sound(damage.id):
+                    raise
+        return await read()
+
+    async def _until_sound(self, id: int) -> bool:
+        """Wait until entry ``id`` was checked, and mended if it is damaged; False if that is not so in time."""
+        replica = self._driver.replica
+        with trio.move_on_after(MEND_TIMEOUTS * replica.cfg.election_timeout_s):
+            while id in self._suspects or id in self._damaged:
+                if id in self._damaged and not replica.members.other_replicas():
+                    return False
+                await self._checked.wait()
+            return True
+        return False
 
     def mended(self, ids: Sequence[int]) -> None:
         """Note entries that are about to be rewritten, to be checked once they are on disk."""
@@ -70,7 +118,7 @@ class Scrubber:
 
     async def recall(self) -> None:
         """Load the findings from before a restart. Call before anything is said to other servers."""
-        if self._bytes_per_s and self._mark is not None:
+        if self._mark is not None:
             known = await trio.to_thread.run_sync(self._mark.read)
             self._next_id, self._recalled, self._ended_ms = known
             self._damaged = self._of_the_log(self._recalled)
@@ -78,10 +126,10 @@ class Scrubber:
 
     async def run(self) -> None:
         """Scrub until cancelled."""
-        if not self._bytes_per_s:
-            return
         for id in self._recalled:
             await self._stretch(id, 1)
+        if not self._bytes_per_s:
+            await self._rest(math.inf)
         began_s = trio.current_time()
         while True:
             found = await self._stretch(self._next_id, STRETCH_BYTES)
@@ -110,7 +158,7 @@ class Scrubber:
         return size_bytes / pass_bytes_per_s(log_bytes, self._bytes_per_s, self._pass_s)
 
     async def _rest(self, rest_s: float) -> None:
-        """Rest, but check rewritten entries as soon as they are on disk."""
+        """Rest, but check suspects at once, and rewritten entries as soon as they are on disk."""
         until_s = trio.current_time() + rest_s
         while True:
             with trio.move_on_at(until_s):
@@ -118,10 +166,16 @@ class Scrubber:
             if not self._look.is_set():
                 return
             ids, self._mended, self._look = self._mended, [], trio.Event()
-            await self._driver.on_disk()
+            for id in list(self._suspects):
+                await self._stretch(id, 1)
+                del self._suspects[id]
+            if ids:
+                await self._driver.on_disk()
             for id in ids:
                 if await self._stretch(id, 1) is not None:
                     self._heed_mended(id)
+            self._checked.set()
+            self._checked = trio.Event()
 
     def _heed_mended(self, id: int) -> None:
         if id not in self._damaged:
@@ -142,7 +196,7 @@ class Scrubber:
                 return None
             if not self._unlisted_id and not further.at_end:
                 self._unlisted_id = further.next_id
-            await trio.sleep(further.bytes / self._bytes_per_s)
+            await trio.sleep(further.bytes / (self._bytes_per_s or STRETCH_BYTES))
         if found is not None and self._tell():
             await self._remember()
         return found

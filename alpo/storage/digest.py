@@ -29,10 +29,6 @@ _CHECK = struct.Struct("<I")
 class DamagedAt(DamagedStore):
     """Entry ``id`` of the range is damaged or missing."""
 
-    def __init__(self, id: int, why: str) -> None:
-        super().__init__(why)
-        self.id = id
-
 
 class Span(NamedTuple):
     """A range of entries and its digest. ``last_id`` is ``first_id - 1`` while it is empty; ``last_lsn`` is ``first_lsn
@@ -85,4 +81,4 @@ def read_on(store: Store, span: Span, last_id: int, bytes_max: int) -> Span:
     try:
         return span.followed_by(read_sound(store, next_id, min(last_id, span.last_id + rows_max), bytes_max))
     except DamagedStore as error:
-        raise DamagedAt(next_id, str(error)) from error
+        raise DamagedAt(str(error), next_id) from error

@@ -12,7 +12,7 @@ Laws of every store, tested for each in `tests/storage`:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple, Protocol
@@ -45,7 +45,12 @@ class StoreGone(StoreError):
 
 
 class DamagedStore(StoreError):
-    """Bytes on disk are not what was written (R31)."""
+    """Bytes on disk are not what was written (R31). ``id``: the entry that is damaged or missing; 0: the damage is not
+    known to be in an entry."""
+
+    def __init__(self, why: str, id: int = 0) -> None:
+        super().__init__(why)
+        self.id = id
 
 
 class LostCommits(DamagedStore):
@@ -113,6 +118,10 @@ class Readable(Protocol):
 
 class Store(Protocol):
     """One server's log and hard state."""
+
+    #: Called with the damage that a read of entries, of a snapshot or of events meets, whoever reads, before the error
+    #: is raised; from any thread. The scrub reports what it finds by its result alone.
+    on_damage: Callable[[DamagedStore], None]
 
     def boot(self) -> Boot: ...
 

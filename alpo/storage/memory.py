@@ -21,6 +21,7 @@ from .columns import Columns
 from .commit import merge
 from .events import PENDING_MAX, ROWS_MAX, EventRow, KeptEvent
 from .interface import (
+    DamagedStore,
     Rest,
     Scrubbed,
     StateCopy,
@@ -57,6 +58,7 @@ class MemoryStore:
         self._noted: deque[EventRow] = deque(maxlen=PENDING_MAX)
         self._events: deque[KeptEvent] = deque(maxlen=ROWS_MAX)
         self._base = NO_BASE  # the first entry's id is its id + 1
+        self.on_damage: Callable[[DamagedStore], None] = lambda damage: None  # nothing is ever damaged here
 
     def crash(self) -> MemoryStore:
         """Return the store as found after a crash: with all that was committed and nothing else. This object is

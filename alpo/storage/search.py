@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from alpo.core.entries import DamagedEntry, Entry, verify_header
 
+from .connections import translate
 from .interface import DamagedStore
 from .tables import SELECT_HEAD
 
@@ -28,14 +29,20 @@ class Head(NamedTuple):
 
 def read_head(db: sqlite3.Connection, path: Path, id: int) -> Head:
     """Head of entry ``id``, which must exist, checked. Raises `DamagedStore`, sqlite3.Error."""
-    row = db.execute(SELECT_HEAD, (id,)).fetchone()
+    try:
+        row = db.execute(SELECT_HEAD, (id,)).fetchone()
+    except sqlite3.Error as error:
+        meaning = translate(error, path)
+        if not isinstance(meaning, DamagedStore):
+            raise
+        raise DamagedStore(f"{meaning} (at entry {id})", id) from error
     if row is None:
-        raise DamagedStore(f"{path}: entry {id} is missing")
+        raise DamagedStore(f"{path}: entry {id} is missing", id)
     entry: Entry = tuple.__new__(Entry, row)
     try:
         verify_header(entry)
     except DamagedEntry as error:
-        raise DamagedStore(f"{path}: entry {id}: {error}") from error
+        raise DamagedStore(f"{path}: entry {id}: {error}", id) from error
     return Head(entry.time_ms, entry.lsn, entry.count)
 
 

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from alpo.core.disk import Boot, Snapshot, Write
 from alpo.core.entries import DamagedEntry, Entry, verify
@@ -60,10 +60,26 @@ _UPDATE_HARD = (
     " checksum = ? WHERE only = 1"
 )
 _new_entry = functools.partial(tuple.__new__, Entry)
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 def _new_incarnation() -> bytes:
     return secrets.token_bytes(INCARNATION_BYTES)
+
+
+def _telling(read: Callable[Concatenate[SqliteStore, P], T]) -> Callable[Concatenate[SqliteStore, P], T]:
+    """Have a method of the store tell `SqliteStore.on_damage` of the damage that it raises."""
+
+    @functools.wraps(read)
+    def tell(self: SqliteStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return read(self, *args, **kwargs)
+        except DamagedStore as damage:
+            self.on_damage(damage)
+            raise
+
+    return tell
 
 
 class SqliteStore:
@@ -97,6 +113,7 @@ class SqliteStore:
         self._pool = ReadPool(path)
         self._places = Places()
         self._place = Place(path)
+        self.on_damage: Callable[[DamagedStore], None] = lambda damage: None
 
     @staticmethod
     def open(
@@ -227,6 +244,7 @@ class SqliteStore:
 
     # Reading
 
+    @_telling
     def read_entries(self, first_id: int, last_id: int, bytes_max: int) -> list[Entry]:
         last_id = min(last_id, first_id + READ_ROWS_MAX - 1)
         stop_s = time.monotonic() + READ_S_MAX
@@ -239,7 +257,7 @@ class SqliteStore:
                     self._check_cleaned(db, first_id + len(entries))
                     return []
                 if type(entry[10]) is not bytes:
-                    raise DamagedStore(f"{self._path}: the body of entry {entry.id} is no body")
+                    raise DamagedStore(f"{self._path}: the body of entry {entry[0]} is no body", entry[0])
                 size += len(entry[10])
                 if entries and (
                     size > bytes_max or (len(entries) % _READ_ROWS_A_LOOK == 0 and time.monotonic() > stop_s)
@@ -252,9 +270,10 @@ class SqliteStore:
             try:
                 verify(entry)
             except DamagedEntry as error:
-                raise DamagedStore(f"{self._path}: entry {id}: {error}") from error
+                raise DamagedStore(f"{self._path}: entry {id}: {error}", id) from error
         return entries
 
+    @_telling
     def read_columns(self, first_id: int, last_id: int, bytes_max: int) -> Columns:
         stop_s = time.monotonic() + READ_S_MAX
         pages: list[Columns] = []
@@ -288,7 +307,7 @@ class SqliteStore:
                 yield row
                 id += 1
             if row is None or id <= last_id:
-                raise DamagedStore(f"{meaning} (at entry {id})") from error
+                raise DamagedStore(f"{meaning} (at entry {id})", id) from error
 
     def _check_end(self, db: sqlite3.Connection, next_id: int, last_id: int) -> None:
         """Raise `DamagedStore` unless the log ends, or was cleaned, at ``next_id``, where a read to ``last_id`` found
@@ -301,12 +320,13 @@ class SqliteStore:
     def _check_cleaned(self, db: sqlite3.Connection, id: int) -> None:
         """Raise `DamagedStore` unless entry ``id``, which has no row, was cleaned."""
         if id > schema.read_base(db, self._path).id:
-            raise DamagedStore(f"{self._path}: entry {id} is missing")
+            raise DamagedStore(f"{self._path}: entry {id} is missing", id)
 
     def scrub(self, first_id: int, bytes_max: int) -> Scrubbed:
         with self._pool.snapshot() as db:
             return scrub(db, self._path, first_id, bytes_max)
 
+    @_telling
     def read_snapshot(self) -> Snapshot | None:
         with self._pool.snapshot() as db:
             return read_snapshot(db, self._path)
@@ -318,11 +338,13 @@ class SqliteStore:
             yield from entries
             first_id = entries[-1].id + 1
 
+    @_telling
     def entry_head(self, id: int) -> tuple[int, int, int] | None:
         with self._pool.snapshot() as db:
             first, last = self._extent(db)
             return read_head(db, self._path, id) if first <= id <= last else None
 
+    @_telling
     def find_lsn(self, lsn: int, last_id: int) -> int:
         guess_id = self._places.id_of(lsn)
         found = self._find(holds_lsn(lsn), last_id, guess_id)
@@ -330,6 +352,7 @@ class SqliteStore:
             self._places.add(lsn, found)
         return found
 
+    @_telling
     def find_time(self, time_ms: int, last_id: int) -> int:
         return self._find(is_since(time_ms), last_id)
 
@@ -346,6 +369,7 @@ class SqliteStore:
         (last,) = db.execute("SELECT max(id) FROM log").fetchone()
         return base_id + 1, last or base_id
 
+    @_telling
     def read_events(self, before: int, count: int) -> list[KeptEvent]:
         with self._pool.snapshot() as db:
             return read_events(db, before, count)
@@ -381,6 +405,7 @@ class SqliteStore:
         with self._pool.snapshot() as db:
             return count_pages(db).free * schema.PAGE_BYTES
 
+    @_telling
     def copy_state(self, upto_id: int) -> StateCopy:
         with self._pool.snapshot() as db:
             return copy_state(db, self._path, upto_id)

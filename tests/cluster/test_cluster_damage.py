@@ -125,3 +125,58 @@ async def test_a_damaged_page_of_a_running_server_ends_its_store_and_not_the_ser
             ))
             await running.level()
             assert [r.lsn async for r in log.read(local=True, server=follower)] == lsns
+
+
+def flip(data: Path, payload: bytes) -> None:
+    """One bit of this payload, in the data file of a running server."""
+    with closing(sqlite3.connect(data / "alpo.db", timeout=30, isolation_level=None)) as db:
+        assert db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] == 0
+    with (data / "alpo.db").open("r+b") as file:
+        at = file.read().index(payload) + len(payload) // 2
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ 1]))
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("scrub", [{"scrub_bytes_per_s": 16_384, "scrub_pass_s": 86_400.0}, {"scrub_bytes_per_s": 0}])
+async def test_damage_that_a_read_meets_is_mended_while_the_reader_waits(tmp_path: Path, scrub: dict[str, Any]) -> None:
+    """Whatever the scrub's rate: a linearizable read at the leader, a local one and a backup at followers."""
+    async with cluster(tmp_path, proxied=False, storage=scrub) as running:
+        first = await running.leader()
+        other, third = running.others(first)
+        async with connect(running.addresses) as log:
+            payloads = [b"%06d" % number * 300 for number in range(400)]
+            lsns = [await log.append(payload) for payload in payloads]
+            await running.level()
+
+            def told(id: int, name: str) -> list[dict[str, Any]]:
+                return [event for event in events(running, id) if event["event"] == name]
+
+            flip(running.servers[first].data, payloads[20])
+            assert [r.payload async for r in log.read(start=lsns[20], stop=lsns[22])] == payloads[20:23]
+            flip(running.servers[other].data, payloads[30])
+            there = log.read(start=lsns[25], stop=lsns[35], local=True, server=other)
+            assert [r.payload async for r in there] == payloads[25:36]
+            flip(running.servers[third].data, payloads[40])
+            code, stdout, stderr = await alpo(
+                "backup", "--servers", running.addresses, "--server", str(third), str(tmp_path / "copy.db")
+            )
+            assert code == 0, stdout + stderr
+            for id in (first, other, third):
+                await running.until(f"server {id} tells of it", lambda _, id=id: bool(  # type: ignore[misc]
+                    told(id, "damage_found") and told(id, "damage_mended") and told(id, "damage_gone")
+                ))
+                assert not told(id, "read_failed") and not told(id, "store_set_aside")
+            assert told(first, "handing_over")
+            await running.until("nothing is damaged", lambda found: len(found) == 3 and not any(
+                fields["damaged"] for fields in found.values()
+            ))
+        await running.stop()
+        for server in running.servers.values():
+            code, stdout, stderr = await alpo("log", "verify", str(server.data))
+            assert code == 0, stdout + stderr
+            with closing(sqlite3.connect(server.data / "alpo.db")) as db:
+                kept = {name for (name,) in db.execute("SELECT name FROM event_log")}
+            assert kept >= {"damage_found", "damage_mended", "damage_gone"}

@@ -68,9 +68,13 @@ class Client:
         self.done.set()
 
 
+#: A scrubber to which nothing is damaged.
+THROUGH: Any = SimpleNamespace(past_damage=lambda read: read())
+
+
 def serving(store: Any, client: Client, readable_id: int = 38, **limits: int) -> Backups:
     replica = SimpleNamespace(status_text="VOTING", readable_id=readable_id)
-    made = Backups(cast(Any, replica), store, Limits(**limits))
+    made = Backups(cast(Any, replica), store, Limits(**limits), THROUGH)
     made.begin(cast(ClientConnection, client), w.Backup(7))
     return made
 
@@ -162,7 +166,7 @@ async def test_a_copy_never_ends_at_damage_as_if_that_were_the_end(sqlite: Sqlit
 async def run_refused(store: Any, status: str, expected: str) -> None:
     async with trio.open_nursery() as nursery:
         client = Client(nursery)
-        made = Backups(cast(Any, SimpleNamespace(status_text=status, readable_id=0)), store, Limits())
+        made = Backups(cast(Any, SimpleNamespace(status_text=status, readable_id=0)), store, Limits(), THROUGH)
         made.begin(cast(ClientConnection, client), w.Backup(7))
         await client.done.wait()
     assert client.messages == [] and client.refused[0][0] == Code.NOT_READY and expected in client.refused[0][1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from alpo.core.inputs import DamageFound, Input, Received
 from alpo.core.messages import CopyRequest, Envelope
 from alpo.core.requests import Code
 from alpo.node import loader, scrub
-from alpo.node.limits import DiskCare
+from alpo.node.limits import NO_CARE, DiskCare
 from alpo.node.node import Node
 from alpo.storage.interface import DamagedStore, Scrubbed
 from alpo.storage.scrub import ScrubMark
@@ -47,7 +48,9 @@ class Damage:
         def read_entries(first_id: int, last_id: int, bytes_max: int) -> list[Entry]:
             for id in self.ids if threading.get_ident() not in scrubbing else ():
                 if first_id <= id <= last_id:
-                    raise DamagedStore(f"alpo.db: entry {id}: entry {id} does not match its checksum")
+                    damage = DamagedStore(f"alpo.db: entry {id}: entry {id} does not match its checksum", id)
+                    store.on_damage(damage)
+                    raise damage
             return sound_read(first_id, last_id, bytes_max)
 
         def scrub_all(first_id: int, bytes_max: int) -> Scrubbed:
@@ -150,8 +153,8 @@ async def test_readers_get_what_is_sound_and_an_error_that_names_the_rest(monkey
 
 
 @pytest.mark.trio
-async def test_a_peer_gets_what_is_sound_and_the_rest_once_it_is_whole_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The leader that meets damage while it reads for a peer goes on leading."""
+async def test_a_peer_gets_what_is_sound_and_the_rest_from_the_next_leader(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The leader that meets damage while it reads for a peer hands over, and gets a copy itself."""
     async with rig(3, tail_bytes_max=2_000, peer_inflight_bytes_max=1_000) as r:
         leader = await r.leader()
         behind = next(n for n in r.nodes if n is not leader)
@@ -162,16 +165,82 @@ async def test_a_peer_gets_what_is_sound_and_the_rest_once_it_is_whole_again(mon
             assert isinstance(await client.ask(append(id, serial, (1, bytes(500)))), q.Appended)
         begun = behind.replica.last_id
         assert begun < leader.replica.last_id - 20
-        damage.ids = [leader.replica.last_id - 15]
+        told = noted(leader, monkeypatch)
+        damage.ids = [bad_id := leader.replica.last_id - 15]
         writer_of(behind).release()
-        await until(lambda: behind.replica.last_id == damage.ids[0] - 1)
-        for serial in range(41, 51):
-            assert isinstance(await client.ask(append(id, serial, (1, b"more"))), q.Appended)
-        await trio.testing.wait_all_tasks_blocked()
-        assert behind.replica.last_id == damage.ids[0] - 1
+        await until(lambda: told[:1] == [DamageFound((bad_id,))])
+        await until(lambda: leader.replica.leader_id not in (0, leader.us.me.id))
+        next_one = next(n for n in r.nodes if n.us.me.id == leader.replica.leader_id)
+        await until(lambda: behind.replica.guaranteed_id == next_one.replica.last_id > bad_id)
         damage.ids = []
-        await until(lambda: behind.replica.guaranteed_id == leader.replica.last_id)
-        assert leader.replica.leadership is not None
+        await until(lambda: told[-1] == DamageFound(()) and leader.scrubber.fields()["damaged"] == [])
+
+
+class Healing(Damage):
+    """Damage that is over once the entry is written anew."""
+
+    def __init__(self, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__(node, monkeypatch)
+        self.mended: list[int] = []
+        on_mended = node.driver.on_mended
+
+        def heal(ids: Sequence[int]) -> None:
+            self.mended += ids
+            self.ids = [id for id in self.ids if id not in ids]
+            on_mended(ids)
+
+        monkeypatch.setattr(node.driver, "on_mended", heal)
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("leads", [True, False])
+@pytest.mark.parametrize("care", [NO_CARE, DiskCare(0, 1, None, 1e6)], ids=["no-scrub", "slow-scrub"])
+async def test_damage_that_a_read_meets_is_mended_and_the_reader_gets_the_sound_copy(
+    monkeypatch: pytest.MonkeyPatch, leads: bool, care: DiskCare
+) -> None:
+    """Linearizable at the leader, which hands over, and local at a follower; at the front of a page, and within it."""
+    async with rig(3, care=care) as r:
+        await with_entries(r)
+        leader = await r.leader()
+        node = leader if leads else next(n for n in r.nodes if n is not leader)
+        damage, told = Healing(node, monkeypatch), noted(node, monkeypatch)
+        client = await connect(node.us.address)
+        bad_id = node._store.find_lsn(5, node.replica.last_id)
+        for start in (5, 3):
+            damage.ids, damage.mended = [bad_id], []
+            del told[:]
+            answer = await client.ask(read(start, start=start, linearizable=leads and start == 5))
+            rows = list(answer.entries)
+            if start == 3:  # a page ends before the damage, which it has met
+                assert [row[5] for row in rows] == [3, 4]
+                rows = (await client.ask(read(9, start=5))).entries
+            assert [row[5] for row in rows] == list(range(5, 13))
+            assert damage.mended == [bad_id]
+            await until(lambda: told == [DamageFound((bad_id,)), DamageFound(())])
+        if leads:
+            assert leader.replica.leadership is None
+
+
+@pytest.mark.trio
+async def test_damage_of_no_entry_is_told_of_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with rig() as r:
+        await with_entries(r)
+        node = r.nodes[0]
+        client = await connect(node.us.address)
+        told: list[str] = []
+        monkeypatch.setattr(node.driver, "keep", lambda name, fields: bool(told.append(f"{name} {fields}")))
+
+        def read_columns(first_id: int, last_id: int, bytes_max: int) -> Any:
+            damage = DamagedStore("alpo.db: malformed")
+            node._store.on_damage(damage)
+            raise damage
+
+        monkeypatch.setattr(node._store, "read_columns", read_columns)
+        monkeypatch.setattr(node._store, "read_entries", read_columns)
+        refused = await client.ask(read(2, start=5))
+        assert isinstance(refused, w.RequestRefused) and refused.code == Code.NOT_READY
+        assert refused.detail == "this server's store cannot be read: alpo.db: malformed"
+        await until(lambda: any("read_failed" in line for line in told))
 
 
 async def with_entries(r: Rig, count: int = 12) -> None:

@@ -19,6 +19,7 @@ import trio
 from alpo.addresses import parse_address
 from alpo.node.driver import wall_ms
 from alpo.node.report import Report
+from alpo.node.scrub import unreadable
 from alpo.storage.interface import StoreError
 from alpo.tls import Rights
 
@@ -132,7 +133,7 @@ class Site:
         try:
             return await kept.get()
         except StoreError as error:
-            return Answer.text(503, f"this server's store cannot be read: {error}")
+            return Answer.text(503, unreadable(error))
         except Exception as error:  # a page that cannot be made is no reason to end a server that keeps a log
             self._report.driver.note("page_failed", path=visit.path, why=f"{type(error).__name__}: {error}")
             return Answer.text(500, "this page cannot be made: see the server's log")
