@@ -41,6 +41,10 @@ class TlsBroken(ConnectionError):
         return str(self.strerror)
 
 
+class TlsLeft(TlsBroken):
+    """The end of a handshake that the other side broke off: it went away, and said nothing of why."""
+
+
 class SecureSocket(ssl.SSLSocket):
     """A non-blocking TLS connection that behaves as a plain socket does: `send` and `recv` raise BlockingIOError if
     nothing goes now, and OSError (`TlsBroken`) once it has ended. May be used by several threads."""
@@ -50,14 +54,15 @@ class SecureSocket(ssl.SSLSocket):
         return lock
 
     def handshake(self) -> None:
-        """Go on with the handshake. Raises `ssl.SSLWantReadError`, `ssl.SSLWantWriteError`, `TlsBroken`."""
+        """Go on with the handshake. Raises `ssl.SSLWantReadError`, `ssl.SSLWantWriteError`, `TlsBroken`, and `TlsLeft`
+        if the other side has gone."""
         with self._use():
             try:
                 self.do_handshake()
             except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
                 raise
             except (OSError, ValueError) as error:
-                raise TlsBroken(why(error)) from error
+                raise _ended(error) from error
 
     def send(self, data: Any, flags: int = 0) -> int:
         """Send as much as goes now; returns how many bytes."""
@@ -116,6 +121,13 @@ class SecureSocket(ssl.SSLSocket):
         """Close the descriptor in a forked child, where the lock's holder and what OpenSSL was about do not exist."""
         _FORGOTTEN.append(self)  # nor may OpenSSL free it
         os.close(self.detach())
+
+
+def _ended(error: OSError | ValueError) -> TlsBroken:
+    """The error of a handshake that ended with ``error``: `TlsLeft` if only the connection is gone."""
+    gone = ssl.SSLEOFError | ssl.SSLZeroReturnError | ssl.SSLSyscallError
+    left = isinstance(error, gone) or (isinstance(error, OSError) and not isinstance(error, ssl.SSLError))
+    return (TlsLeft if left else TlsBroken)(why(error))
 
 
 def why(error: BaseException) -> str:
@@ -212,7 +224,7 @@ class Contexts:
                 server_hostname=host if context.check_hostname else None,
             )
         except (OSError, ValueError) as error:
-            raise TlsBroken(why(error)) from error
+            raise _ended(error) from error
         assert isinstance(made, SecureSocket)
         return made
 

@@ -113,7 +113,7 @@ class Counters:
     read_s: Histogram = field(default_factory=Histogram)
     #: Connections turned away, by reason.
     connections_refused: Counter[str] = field(default_factory=Counter)
-    #: Handshakes of connections taken, by result: ok, failed.
+    #: Handshakes of connections taken, by result: ok, failed, left (broken off by the other side).
     handshakes: Counter[str] = field(default_factory=Counter)
     #: Requests over HTTP by (path, status).
     http: Counter[tuple[str, str]] = field(default_factory=Counter)

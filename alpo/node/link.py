@@ -27,7 +27,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
-from typing import NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import trio
 
@@ -85,14 +85,27 @@ def prepare(sock: socket.socket, keepalive_s: tuple[int, int] = KEEPALIVE_S) -> 
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
 
 
+def _remote(sock: socket.socket, address: tuple[Any, ...] | None) -> str:
+    try:
+        host, port = (address or sock.getpeername())[:2]
+    except (OSError, ValueError):  # reset already; or no internet address
+        return "?"
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 class Link:
     """A connected socket, made non-blocking (`prepare`). ``queue_bytes_max``: bytes that may wait to be sent."""
 
     def __init__(
-        self, sock: socket.socket, queue_bytes_max: int, keepalive_s: tuple[int, int] = KEEPALIVE_S
+        self, sock: socket.socket, queue_bytes_max: int, keepalive_s: tuple[int, int] = KEEPALIVE_S,
+        address: tuple[Any, ...] | None = None,
     ) -> None:
+        """``address``: the other side's, as `socket.accept` told it: a connection that was reset knows it no more.
+        Raises OSError."""
         prepare(sock, keepalive_s)
         self._sock = sock
+        #: HOST:PORT of the other side; "?" if it cannot be determined.
+        self.remote = _remote(sock, address)
         self._reader = LaneReader(HELLO_BYTES_MAX)
         self._long = Long()
         self._in_lanes = False
@@ -122,15 +135,6 @@ class Link:
         self._paused = trio.Event()  # set when it does so no longer
         self._undeliverable: FrameError | WireError | None = None
         self._is_ready = True  # not during a handshake
-
-    @property
-    def remote(self) -> str:
-        """HOST:PORT of the other side; "?" if it cannot be determined."""
-        try:
-            host, port = self._sock.getpeername()[:2]
-        except OSError:
-            return "?"
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     @property
     def round_trip_ms(self) -> float | None:

@@ -2,7 +2,8 @@
 
 Laws:
 
-* A connection that breaks a rule is told so if possible, and closed; nothing else is affected.
+* A connection that breaks a rule is told so if possible, and closed; nothing else is affected. Status tells of it for
+  an hour. One whose other side goes away during the handshake has broken none.
 * With TLS, the hello's time includes the handshake. A server's hello is heard only if its certificate is that server's.
 * The number of clients is bounded; of connections without a hello, or turned away, the oldest of the host with the most
   is closed for a new one, and when files run out.
@@ -18,6 +19,7 @@ from __future__ import annotations
 import errno
 import socket
 from collections import Counter
+from typing import Any
 
 import structlog
 import trio
@@ -27,7 +29,7 @@ from alpo.core.members import Identity
 from alpo.core.requests import Code
 from alpo.core.settings import Settings
 from alpo.errors import TlsError
-from alpo.secure import TlsBroken
+from alpo.secure import TlsBroken, TlsLeft
 from alpo.tls import Rights, looks_like_tls
 from alpo.wire import requests as w
 from alpo.wire.codec import WireError, decode_hello, encode, encode_problem
@@ -64,7 +66,8 @@ _PAUSE_WHEN_FULL_S = 0.1
 #: Unlisted servers: connections for one configured or listed id; for all other ids together.
 _UNLISTED_AN_ID_MAX = 4
 _UNLISTED_MAX = 16
-_STRANGERS_MAX = 16
+#: Reasons for turning hosts away that are remembered, and seconds for which each is.
+_STRANGERS_MAX, STRANGER_S = 16, 3600.0
 #: Seconds that answers under way may take before a client has to connect again.
 _GREET_ANEW_S = 0.5
 #: Between two looks at the files of certificates.
@@ -101,6 +104,35 @@ def open_listener(host: str, port: int) -> socket.socket:
     return sock
 
 
+class Strangers:
+    """Hosts whose connections were turned away within the last hour, and why; the newest few."""
+
+    def __init__(self) -> None:
+        # (host, why) -> (times, wall clock in ms and Trio's clock of the last time), the newest last
+        self._known: dict[tuple[str, str], tuple[int, int, float]] = {}
+
+    def note(self, remote: str, why: str) -> bool:
+        """Note that a connection from host ``remote`` was turned away. True if that is news."""
+        self._age()
+        times = self._known.pop((remote, why), (0, 0, 0.0))[0]
+        self._known[remote, why] = times + 1, wall_ms(), trio.current_time()
+        if len(self._known) > _STRANGERS_MAX:
+            del self._known[next(iter(self._known))]
+        return not times
+
+    def _age(self) -> None:
+        since_s = trio.current_time() - STRANGER_S
+        self._known = {key: seen for key, seen in self._known.items() if seen[2] > since_s}
+
+    def fields(self) -> list[dict[str, Any]]:
+        """Value of the status key ``strangers``: ``last_ms`` is this server's wall clock."""
+        self._age()
+        return [
+            {"remote": remote, "why": why, "last_ms": last_ms, "times": times}
+            for (remote, why), (times, last_ms, _) in self._known.items()
+        ]
+
+
 def _told_limits(settings: Settings) -> tuple[int, int, int]:
     """The settings that a hello tells clients: a change makes them connect again."""
     return settings.payload_bytes_max, settings.batch_bytes_max, settings.window
@@ -135,8 +167,7 @@ class Listener:
         self.clients: dict[ClientConnection, None] = {}
         self._of_host: Counter[str] = Counter()  # clients
         self._inquiries = 0  # of those, other servers'
-        #: Reason for turning a host away, by host; the newest few, for status.
-        self.strangers: dict[str, str] = {}
+        self.strangers = Strangers()
         self._told_limits = _told_limits(self._settings)
         self._settled: Settings | None = None  # the settings, once looked at, if the last ones are guaranteed
 
@@ -177,7 +208,7 @@ class Listener:
                 await trio.lowlevel.wait_readable(listening)
                 for _ in range(_ACCEPTS_A_TURN):
                     try:
-                        sock, _address = listening.accept()
+                        sock, address = listening.accept()
                     except (BlockingIOError, InterruptedError):
                         break
                     except OSError as error:
@@ -189,11 +220,11 @@ class Listener:
                             await trio.sleep(_PAUSE_WHEN_FULL_S)
                         break
                     self._accepts += 1
-                    nursery.start_soon(self._serve, sock, self._accepts)
+                    nursery.start_soon(self._serve, sock, address, self._accepts)
 
-    async def _serve(self, sock: socket.socket, number: int) -> None:
+    async def _serve(self, sock: socket.socket, address: tuple[Any, ...], number: int) -> None:
         try:
-            link = Link(sock, OUTBOX_BYTES_MOST)
+            link = Link(sock, OUTBOX_BYTES_MOST, address=address)
         except OSError:  # the other side is gone already
             sock.close()
             return
@@ -222,6 +253,11 @@ class Listener:
         with trio.move_on_after(self._limits.hello_timeout_s):
             try:
                 rights = await self._secure(link, turns)
+            except TlsLeft as error:  # as when a command is done while a second connection of its begins
+                counters.handshakes["left"] += 1
+                log.debug("handshake_left", remote=link.remote, why=str(error))
+                link.close(str(error))
+                return
             except TlsBroken as error:
                 counters.handshakes["failed"] += 1
                 counters.connections_refused["tls"] += 1
@@ -291,13 +327,9 @@ class Listener:
                 await trio.sleep(_BETWEEN_PEERS_S)
 
     def _note(self, link: Link, why: str) -> None:
-        """Log why a connection was turned away, and remember it for status; bounded."""
-        host = link.remote.rpartition(":")[0]
-        if self.strangers.pop(host, None) != why:
+        """Log why a connection was turned away, and remember it for status."""
+        if self.strangers.note(link.remote.rpartition(":")[0], why):
             self._driver.note("turned_away", remote=link.remote, why=why)
-        self.strangers[host] = why
-        if len(self.strangers) > _STRANGERS_MAX:
-            del self.strangers[next(iter(self.strangers))]
 
     async def _turn_away(self, link: Link, code: Code, why: str) -> None:
         reason = "cluster" if why.startswith("cluster ") else _REASONS.get(code, "invalid")

@@ -221,7 +221,7 @@ class Report:
             self.disk.look_soon()
         storage |= {**self.scrubber.fields(), "damage": [*self.scrubber.remarks(), *unread]}
         storage |= {**self.comparer.fields(), "divergence": self.comparer.remarks()}
-        return status_fields(self.us, self.replica, self.peers.by_id, self.listener.strangers, within, storage)
+        return status_fields(self.us, self.replica, self.peers.by_id, self.listener.strangers.fields(), within, storage)
 
     async def _asked_of_disk(self) -> tuple[Extent, dict[str, Any]]:
         """What the disk is asked for a status; after `DISK_S` what is known without it. Raises `StoreError`."""

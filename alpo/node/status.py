@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import trio
@@ -74,10 +74,15 @@ async def tell_waiting(driver: Driver, grace_s: float) -> None:
         await trio.sleep(grace_s / 20)
 
 
-def problems(peers: Mapping[int, Peer], strangers: Mapping[str, str]) -> list[str]:
-    """Peers that cannot be reached or are not what they should be, a line each."""
+def problems(peers: Mapping[int, Peer], strangers: Sequence[Mapping[str, Any]], now_ms: int) -> list[str]:
+    """Peers that cannot be reached or are not what they should be, and hosts that were turned away, a line each."""
     found = [f"server {peer.id}: {peer.trouble}" for _, peer in sorted(peers.items()) if peer.trouble]
-    return found + [f"{remote}: {why}" for remote, why in strangers.items()]
+    for each in strangers:
+        age_s = max(0, now_ms - each["last_ms"]) // 1000
+        age = f"{age_s // 60} min" if age_s >= 60 else f"{age_s} s"
+        times = f"{each['times']} times, last " if each["times"] > 1 else ""
+        found.append(f"{each['remote']}: {each['why']} ({times}{age} ago)")
+    return found
 
 
 def member_change(replica: Replica, peers: Mapping[int, Peer]) -> str | None:
@@ -109,7 +114,7 @@ def appends_of(replica: Replica) -> Appends | None:
 
 
 def status_fields(
-    us: Ourselves, replica: Replica, peers: Mapping[int, Peer], strangers: Mapping[str, str], within: Extent,
+    us: Ourselves, replica: Replica, peers: Mapping[int, Peer], strangers: Sequence[Mapping[str, Any]], within: Extent,
     storage: Mapping[str, Any],
 ) -> dict[str, Any]:
     """All keys of `StatusAnswer.fields`. LSNs and ids as a local reader sees them; ``leader`` None while none is
@@ -143,7 +148,8 @@ def status_fields(
         "appends": None if appends is None else appends._asdict(),
         "failures_tolerable": None if appends is None else appends.may_fail,
         "waiting": waiting(replica),
-        "problems": problems(peers, strangers),
+        "problems": problems(peers, strangers, wall_ms()),
+        "strangers": strangers,
         **storage,
     }
 

@@ -306,5 +306,5 @@ class ServerEnd:
         """Answer with this server's status."""
         replica = self.replica
         us = Ourselves(replica.me, self._host.address, (0, 0, 0))
-        fields = status_fields(us, replica, {}, {}, self._extent(replica.readable_id), {})
+        fields = status_fields(us, replica, {}, [], self._extent(replica.readable_id), {})
         client.settle(w.StatusAnswer(ask.request, fields))

@@ -6,6 +6,8 @@ import socket
 
 import msgpack  # type: ignore[import-untyped]
 import pytest
+import trio
+import trio.testing
 from node_rig import Client, append, connect, connect_raw, founded, random_id, rig, until
 
 from alpo.core import messages as m
@@ -15,6 +17,8 @@ from alpo.core.ranks import Rank
 from alpo.core.requests import Code
 from alpo.dialling import Way
 from alpo.node.limits import Limits
+from alpo.node.listener import STRANGER_S, Strangers
+from alpo.node.status import problems
 from alpo.wire import requests as w
 from alpo.wire.codec import decode_envelope, encode, encode_envelope
 from alpo.wire.framing import HELLO_BYTES_MAX, frame
@@ -169,9 +173,38 @@ async def test_those_turned_away_are_in_the_status() -> None:
         client = await founded(r)
         peer = await connect_raw(r.addresses[0])
         await peer.greet(peer_hello(OTHER))
-        await until(lambda: bool(r.nodes[0].listener.strangers))
+        await until(lambda: bool(r.nodes[0].listener.strangers.fields()))
         fields = (await client.ask(w.Status(1))).fields
         assert [p for p in fields["problems"] if "cluster 6f6f" in p]
+        (told,) = fields["strangers"]
+        assert (told["remote"], told["times"]) == ("127.0.0.1", 1) and "cluster 6f6f" in told["why"]
+        assert abs(told["last_ms"] - fields["time_ms"]) < 60_000
+
+
+@pytest.mark.trio
+async def test_who_was_turned_away_is_told_for_an_hour(autojump_clock: trio.testing.MockClock) -> None:
+    known = Strangers()
+    assert known.note("10.0.0.9", "junk") and not known.note("10.0.0.9", "junk")
+    await trio.sleep(STRANGER_S / 2)
+    assert known.note("10.0.0.9", "another cluster")
+    assert [(each["why"], each["times"]) for each in known.fields()] == [("junk", 2), ("another cluster", 1)]
+    await trio.sleep(STRANGER_S / 2)
+    assert [each["why"] for each in known.fields()] == ["another cluster"]
+    assert known.note("10.0.0.9", "junk"), "after an hour it is news again"
+    for number in range(100):
+        known.note(f"10.0.1.{number}", "junk")
+    assert [each["remote"] for each in known.fields()] == [f"10.0.1.{number}" for number in range(84, 100)]
+    await trio.sleep(STRANGER_S)
+    assert known.fields() == []
+
+
+@pytest.mark.parametrize(("times", "age_ms", "told"), [
+    (1, 0, "0 s ago"), (1, 59_999, "59 s ago"), (3, 60_000, "3 times, last 1 min ago"),
+    (2, -5, "2 times, last 0 s ago"),
+])
+def test_problems_tell_how_long_ago(times: int, age_ms: int, told: str) -> None:
+    stranger = {"remote": "10.0.0.9", "why": "junk", "last_ms": 10**12, "times": times}
+    assert problems({}, [stranger], 10**12 + age_ms) == [f"10.0.0.9: junk ({told})"]
 
 
 @pytest.mark.trio

@@ -122,6 +122,9 @@ async def test_a_handshake_cut_at_every_byte_leaves_nothing(certs: Path) -> None
             await _ended(sock)
             sock.close()
         await server.all_gone()
+        handshakes, hosts = server.node.driver.counters.handshakes, server.node.listener.strangers.fields()
+        assert hosts == [] and handshakes["failed"] == 0, "who goes away is no stranger"
+        assert handshakes["left"] > len(hello)
 
 
 async def _ended(sock: socket.socket) -> None:

@@ -97,7 +97,8 @@ FAMILIES = (
     _family("quota_appends_per_second", "quota of one client, in appends a second; 0: none"),
     _family("quota_bytes_per_second", "quota of one client, in bytes a second; 0: none"),
     _family("connections_refused_total", "connections turned away, by reason", "reason"),
-    _family("tls_handshakes_total", "handshakes of connections taken, by result", "result"),
+    _family("tls_handshakes_total", "handshakes of connections taken, by result: ok, failed, or left (the other side "
+            "went away)", "result"),
     _family("certificate_expiry_timestamp_seconds", "end of this server's certificate (cert), and of the first CA's "
             "to end (ca)", "file"),
     _family("certificate_reload_success", "0 if the certificates' files are wrong, and older ones in force"),
@@ -215,7 +216,7 @@ def _clients(report: Report, lookups: Lookups) -> Iterator[tuple[str, list[Sampl
     yield "quota_appends_per_second", [((), r.settings.quota_appends_per_s)]
     yield "quota_bytes_per_second", [((), r.settings.quota_bytes_per_s)]
     yield "connections_refused_total", [((reason,), counters.connections_refused[reason]) for reason in REASONS]
-    yield "tls_handshakes_total", [((result,), counters.handshakes[result]) for result in ("ok", "failed")]
+    yield "tls_handshakes_total", [((result,), counters.handshakes[result]) for result in ("ok", "failed", "left")]
     contexts = report.security.contexts
     ends = [] if contexts is None else [("cert", contexts.cert_ends_s), ("ca", contexts.ca_ends_s)]
     yield "certificate_expiry_timestamp_seconds", [((file,), end_s) for file, end_s in ends]

@@ -24,7 +24,7 @@ from alpo.node.link import Link, LinkClosed
 from alpo.node.security import Security
 from alpo.node.silent import Silent
 from alpo.node.throttle import Pace
-from alpo.secure import TlsBroken
+from alpo.secure import TlsBroken, TlsLeft
 from alpo.tls import Rights, looks_like_tls
 from alpo.wire.framing import LOG_PORT_TOLD
 
@@ -231,8 +231,8 @@ class HttpServer:
         of_host = self._shaking.add(link, self._limits.visitor_connections_max)
         try:
             rights = await link.secure(contexts.for_visitors(), self._turns, roles=roles, first=of_host)
-        except TlsBroken:
-            self._counters.handshakes["failed"] += 1
+        except TlsBroken as error:
+            self._counters.handshakes["left" if isinstance(error, TlsLeft) else "failed"] += 1
             raise
         finally:
             self._shaking.discard(link)
