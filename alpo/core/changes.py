@@ -30,6 +30,7 @@ from .shared import Shared
 
 PATIENCE = 10  # election timeouts that an operator's change may wait before its entry is appended
 EARLIER_MAX = 16  # earlier requests for the pending change whose refusal may wait
+ADDRESS_TIMEOUTS = 10  # election timeouts between two changes of one member's address
 
 
 class CatchUp(NamedTuple):
@@ -64,6 +65,7 @@ class Changes:
         self._catch_up: CatchUp | None = None
         #: True if some member may have another address than the list says.
         self.addresses_changed = True
+        self._next_address_s: dict[int, float] = {}  # when a member's address may be changed again, by id
 
     @property
     def may_change(self) -> bool:
@@ -72,11 +74,16 @@ class Changes:
         return self._replication.first_id <= r.guaranteed_id >= r.members.latest_id
 
     def deadline_s(self) -> float:
-        """The time of the next step, monotonic seconds: in a heartbeat while a change is under way, else infinity."""
+        """The time of the next step, monotonic seconds: in a heartbeat while a change is under way, when an address may
+        be changed again, or an earlier request is refused; else infinity."""
         r = self._r
         busy = self.pending is not None or self.newcomers.sending or r.members.latest.learners
-        due_s = r.now_s + r.cfg.heartbeat_s if busy else float("inf")
-        return min(due_s, max(self._refuse_s, r.now_s)) if self._earlier else due_s
+        due_s = [r.now_s + r.cfg.heartbeat_s] if busy else []
+        if self.addresses_changed:
+            due_s += [each_s for each_s in self._next_address_s.values() if each_s > r.now_s]
+        if self._earlier:
+            due_s.append(max(self._refuse_s, r.now_s))
+        return min(due_s, default=float("inf"))
 
     def advance(self) -> None:
         """Append the next MEMBERS entry if it may be now; give up an operator's change that has waited too long."""
@@ -411,16 +418,20 @@ class Changes:
         self._replication.append_special(Kind.MEMBERS, members_body(r.members.latest.with_member(wanted)))
 
     def _correct_address(self) -> None:
-        """Append a list with the address that one member's hello gave, if it is new. Addresses are hints (R27)."""
-        r = self._r
+        """Append a list with the address that one member's hello gave, if it is new. Addresses are hints (R27): one
+        that changes again and again, because two processes have this identity, is not written each time."""
+        r, waits = self._r, False
         for member in r.members.latest.replicas:
             address = self._address(member)
-            if address != member.address:
+            if address != member.address and r.now_s < self._next_address_s.get(member.id, r.now_s):
+                waits = True
+            elif address != member.address:
+                self._next_address_s[member.id] = r.now_s + ADDRESS_TIMEOUTS * r.cfg.election_timeout_s
                 r.out.event("address_change", member=member.id, old=member.address, new=address)
                 changed = r.members.latest.with_member(member._replace(address=address))
                 self._replication.append_special(Kind.MEMBERS, members_body(changed))
                 return
-        self.addresses_changed = False
+        self.addresses_changed = waits
 
 
 def _not_lost(request: ChangeMember) -> str:

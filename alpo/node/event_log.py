@@ -71,6 +71,10 @@ EVENTS: dict[str, tuple[str, str]] = {
         " `why`; once an outage, and again when the reason is another; `peer_connected` ends it",
     ),
     "turned_away": ("warning", "`remote` said a wrong hello: another cluster or version, the same server id twice"),
+    "twice": (
+        "error", "two processes run as `member`, at `addresses`: a copy of a directory, volume or machine was started;"
+        " stop one of them",
+    ),
     "operator": ("info", "`who` (a certificate's subject, or an address) asked for `what`, with `how`"),
     "no_right": ("warning", "a client's certificate does not allow what it asked for: `why`"),
     "tls_reloaded": ("info", "the certificates were read anew; `mode` is in force for new connections"),

@@ -17,6 +17,7 @@ Laws:
 from __future__ import annotations
 
 import errno
+import math
 import socket
 from collections import Counter
 from typing import Any
@@ -44,6 +45,7 @@ from .link import Body, Link, LinkClosed
 from .peers import Peers, note_timers
 from .poller import Poller
 from .routes import (
+    TWICE_S,
     Ourselves,
     Route,
     Routes,
@@ -245,6 +247,7 @@ class Listener:
 
     async def _greet(self, link: Link, number: int, nursery: trio.Nursery) -> None:
         """Wait for the hello, then serve a peer or a client."""
+        began_s = trio.current_time()
         turns = self._silent.add(link, self._limits.silent_connections_max)
         bodies: list[Body] = []
         rights: Rights | None = None
@@ -283,7 +286,7 @@ class Listener:
                 needed = f"peer/{hello.id}"
                 await self._turn_away(link, Code.NO_RIGHT, refusal(rights, needed))
             else:
-                await self._serve_peer(link, number, hello, bodies[1:])
+                await self._serve_peer(link, number, began_s, hello, bodies[1:])
         elif isinstance(hello, w.ClientHello):
             if rights is not None and not (rights.roles or rights.peers):
                 await self._turn_away(link, Code.NO_RIGHT, refusal(rights, "append, read or admin"))
@@ -387,7 +390,9 @@ class Listener:
 
     # -- peers ------------------------------------------------------------------------------------------
 
-    async def _serve_peer(self, link: Link, number: int, hello: w.PeerHello, bodies: list[Body]) -> None:
+    async def _serve_peer(
+        self, link: Link, number: int, began_s: float, hello: w.PeerHello, bodies: list[Body]
+    ) -> None:
         problem = objection(self._us, self._replica, hello)
         if problem:
             await self._turn_away(link, Code.INVALID, problem)
@@ -396,22 +401,29 @@ class Listener:
         if self._numbers.get(who, 0) > number:
             link.close("the same server has connected anew")
             return
+        twice, believed = self._routes.heard(self._driver, hello, link.remote.rpartition(":")[0], began_s)
+        if not believed and self._routes.rival(who, hello.process):
+            self._driver.counters.connections_refused["twice"] += 1
+            await link.part(encode_problem(Code.INVALID, twice), twice)
+            return
         if timers_differ(self._us, hello):
             note_timers(self._driver, hello.id, hello, self._us)
         full = is_full(self._us, self._replica, hello)
         if hello.version >= w.LANES_VERSION:
             link.open_lanes()
         link.push(encode(our_hello(self._us, self._replica, who, hello.version)))
-        route = Route(link, full, hello.version)
+        route = Route(link, full, hello.version, hello.process)
         self._admit(who, route, number)
         known = listed_incarnation(self._replica, who.id) == who.incarnation
         if known:
             link.allow_frames(FRAME_BYTES_MOST)
-        self._peers.heard_from(who, hello.address, open_for_all=full and known)
-        self._driver.post(PeerAddress(who.id, who.incarnation, hello.address))
-        self._driver.kick()
+        self._peers.heard_from(who, hello.address if believed else "", open_for_all=full and known)
+        if believed:
+            self._driver.post(PeerAddress(who.id, who.incarnation, hello.address))
+            self._driver.kick()
         try:
-            await converse(self._driver, self._poller, route, who, bodies)
+            with trio.move_on_after(math.inf if believed else TWICE_S):  # then it is heard anew
+                await converse(self._driver, self._poller, route, who, bodies)
         finally:
             if self._routes.accepted.get(who) is route:
                 self._forget(who)

@@ -26,6 +26,7 @@ from alpo.core.config import ReplicaConfig
 from alpo.core.disk import Write
 from alpo.core.disk_space import TELL_SHARE
 from alpo.core.inputs import Stop
+from alpo.core.members import INCARNATION_BYTES
 from alpo.core.messages import Envelope
 from alpo.core.replica import Replica
 from alpo.core.requests import Code
@@ -150,7 +151,7 @@ class Node:
             round(cfg.heartbeat_s * 1000), round(cfg.election_timeout_s * 1000), round(cfg.stagger_s * 1000)
         )
         self.limits = limits
-        self.us = Ourselves(cfg.me, cfg.address, timers_ms)
+        self.us = Ourselves(cfg.me, cfg.address, timers_ms, secrets.token_bytes(INCARNATION_BYTES))
         self._cfg = cfg
         self._store = store
         self._make_writer = make_writer

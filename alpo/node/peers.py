@@ -23,6 +23,7 @@ Laws:
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import trio
 
@@ -39,7 +40,7 @@ from .driver import Driver
 from .limits import FRAME_BYTES_MOST, frame_bytes
 from .link import Body, Link, LinkClosed
 from .poller import Poller
-from .routes import Ourselves, Route, Routes, converse, listed_incarnation, objection, our_hello, timers_differ
+from .routes import TWICE_S, Ourselves, Route, Routes, converse, listed_incarnation, objection, our_hello, timers_differ
 from .security import Security, wrong_server
 
 _RETRY_S_MAX = 1.0
@@ -81,6 +82,8 @@ class Peer:
         self.refused = False
         #: Protocol version to try next: the newest, or an older one that the peer has just named.
         self.version = VERSION
+        #: False if its last hello was one of two processes', and not the first one's (`Routes.heard`).
+        self.believed = True
         #: Set while the other side has said that it is stopping.
         self.stopping = False
         #: Cancels the wait after which the present outage is reported; None: there is no outage.
@@ -190,14 +193,18 @@ class Peers:
         return not listed or not peer.incarnation or listed == peer.incarnation
 
     def heard_from(self, who: Identity, address: str, open_for_all: bool) -> None:
-        """Note that a peer has dialled this server from ``address``, so it is up. ``open_for_all``: dialling it would
-        now open a full connection."""
+        """Note that a peer has dialled this server, so it is up, and says that it is at ``address``; "": that is not
+        to be believed. ``open_for_all``: dialling it would now open a full connection."""
         peer = self.by_id.get(who.id)
         if peer is not None and not self._was_replaced(who):
-            peer.said_address, peer.refused = address, False
+            peer.said_address, peer.refused = address or peer.said_address, False
             if open_for_all:
                 self._reopen(peer)
             peer.kick()
+
+    def twice(self) -> list[dict[str, Any]]:
+        """Value of the status key ``twice``: members of which two processes run."""
+        return self._routes.twice(trio.current_time())
 
     def _was_replaced(self, who: Identity) -> bool:
         member = self._replica.members.latest.get(who.id)
@@ -296,6 +303,7 @@ class Peers:
     async def _session(self, peer: Peer, address: str) -> bool:
         """One connection from dialling to its end. True if it was full. Raises what ended it before or during the
         hellos."""
+        began_s = trio.current_time()
         step_s = peer.step_s.get(address, _STEP_S_FIRST)
         way = Way(address, name_s=_NAME_S, tcp_s=step_s, answer_s=step_s)
         sock = await way.connect()
@@ -310,21 +318,21 @@ class Peers:
             with way.answering(tls=False, least_s=self._us.timers_ms[1] / 1000):
                 first, *rest = await link.receive()
             link.allow_frames(frame_bytes(self._replica.settings))
-            hello = self._judge_answer(peer, first, address)
+            hello = self._judge_answer(peer, first, address, began_s)
             if generation != self._security.generation:
                 raise LinkClosed("the certificates have changed")
             full = bool(
                 self._replica.cluster and hello.cluster == self._replica.cluster
                 and target.incarnation and hello.incarnation == target.incarnation
             )
-            route = Route(link, full, version)
+            route = Route(link, full, version, hello.process)
             peer.refused = False
             if full:
                 peer.answered = Identity(hello.id, hello.incarnation), address
             stay_s = math.inf if full or self._is_listed(peer) or len(self._addresses(peer)) == 1 else (
                 _STRANGER_TIMEOUTS * self._us.timers_ms[1] / 1000
             )
-            with trio.move_on_after(stay_s):
+            with trio.move_on_after(stay_s if peer.believed else min(stay_s, TWICE_S)):
                 await self._converse(peer, route, Identity(hello.id, hello.incarnation), rest)
             return full
         finally:
@@ -341,7 +349,7 @@ class Peers:
         if peer.id not in rights.peers:
             raise LinkClosed(wrong_server(way.address, rights, peer.id))
 
-    def _judge_answer(self, peer: Peer, body: Body, address: str) -> PeerHello:
+    def _judge_answer(self, peer: Peer, body: Body, address: str, began_s: float) -> PeerHello:
         hello = decode_hello(body)
         if isinstance(hello, Problem):
             if OLDEST_VERSION <= version_told(hello.text) < peer.version:
@@ -356,7 +364,11 @@ class Peers:
             raise LinkClosed(f"{address}: {problem}")
         if timers_differ(self._us, hello):
             note_timers(self._driver, peer.id, hello, self._us)
-        if not self._was_replaced(Identity(hello.id, hello.incarnation)):
+        who = Identity(hello.id, hello.incarnation)
+        twice, peer.believed = self._routes.heard(self._driver, hello, address, began_s)
+        if not peer.believed and self._routes.rival(who, hello.process):
+            raise LinkClosed(twice)
+        if not self._was_replaced(who) and peer.believed:
             peer.said_address = hello.address
         peer.incarnation = hello.incarnation
         return hello
@@ -366,7 +378,8 @@ class Peers:
         link, full, replaced = route.link, route.full, self._was_replaced(who)
         link.traffic = self._driver.counters.traffic_with(peer.id)[0]
         if not replaced:
-            self._driver.post(PeerAddress(who.id, who.incarnation, peer.said_address))
+            if peer.believed:
+                self._driver.post(PeerAddress(who.id, who.incarnation, peer.said_address))
         if full:
             self._driver.note("peer_connected", peer=peer.id, address=link.remote)
             self._end_outage(peer)

@@ -220,11 +220,12 @@ class Report:
         if unread:
             self.disk.look_soon()
         storage |= {**self.scrubber.fields(), "damage": [*self.scrubber.remarks(), *unread]}
+        storage["twice"] = self.peers.twice()
         storage |= {**self.comparer.fields(), "divergence": self.comparer.remarks()}
         return status_fields(self.us, self.replica, self.peers.by_id, self.listener.strangers.fields(), within, storage)
 
     async def _asked_of_disk(self) -> tuple[Extent, dict[str, Any]]:
-        """What the disk is asked for a status; after `DISK_S` what is known without it. Raises `StoreError`."""
+        """Answers of the disk for a status; after `DISK_S` what is known without it. Raises `StoreError`."""
         with trio.move_on_after(DISK_S):
             within = await self.reads.extent_about()
             storage = await trio.to_thread.run_sync(
@@ -233,7 +234,8 @@ class Report:
             return within, storage
         log, end_id = self.replica.log, self.replica.readable_id
         silent = f"its disk has not answered a question for {DISK_S:g} s"
-        return extent_to(front(self.replica), end_id, log.next_lsn - 1), {**writer_fields(self.stats), "unread": [silent]}
+        within = extent_to(front(self.replica), end_id, log.next_lsn - 1)
+        return within, {**writer_fields(self.stats), "unread": [silent]}
 
     # -- for probes -------------------------------------------------------------------------------------
 

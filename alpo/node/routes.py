@@ -19,7 +19,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NoReturn, TypeAlias
+from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 import trio
 
@@ -39,18 +39,20 @@ from .poller import Poller
 
 @dataclass(frozen=True, slots=True)
 class Ourselves:
-    """This server's constants. ``timers_ms``: heartbeat, election timeout, stagger."""
+    """This server's constants. ``timers_ms``: heartbeat, election timeout, stagger. ``process``: a random number drawn
+    at the start (`PeerHello`)."""
 
     me: Identity
     address: str
     timers_ms: tuple[int, int, int]
+    process: bytes = b""
 
 
 def our_hello(us: Ourselves, replica: Replica, target: Identity, version: int) -> PeerHello:
     """The hello to send to ``target``, whose incarnation is b"" if unknown. ``version``: protocol version to speak."""
     return PeerHello(
         version, replica.cluster, us.me.id, us.me.incarnation, us.address, target.id, target.incarnation,
-        wall_ms(), replica.horizon_ms, us.timers_ms,
+        wall_ms(), replica.horizon_ms, us.timers_ms, us.process,
     )
 
 
@@ -101,9 +103,11 @@ def timers_differ(us: Ourselves, hello: PeerHello) -> bool:
 class Route:
     """A connection to one peer, for all messages (``full``) or for those of the first start only."""
 
-    def __init__(self, link: Link, full: bool, version: int) -> None:
+    def __init__(self, link: Link, full: bool, version: int, process: bytes = b"") -> None:
         self.link = link
         self.full = full
+        #: The other side's process (`PeerHello.process`).
+        self.process = process
         #: Protocol version spoken on this connection; whether that has long messages leave in pieces.
         self.version = version
         self.in_lanes = version >= LANES_VERSION
@@ -117,14 +121,118 @@ class Route:
 _Push: TypeAlias = tuple[Callable[[bytes], None], bytes]
 
 
+@dataclass(slots=True)
+class _Process:
+    """One process of a member: where it says that it is, where its connection came from or went to, and when it was
+    first and last heard, on Trio's clock."""
+
+    address: str
+    remote: str
+    first_s: float
+    last_s: float
+
+
+class _Twins:
+    """The processes of a member that were heard lately."""
+
+    def __init__(self) -> None:
+        self.processes: dict[bytes, _Process] = {}
+        self.seen_ms = 0  # wall clock at which both were last known to run
+        self.told_s = -math.inf  # Trio's clock at which that was last told
+        self.until_s = -math.inf  # Trio's clock until which both count as running
+
+    def running(self) -> list[_Process]:
+        """Processes heard since the newest one was first heard, the one heard first in front."""
+        newest_s = max(each.first_s for each in self.processes.values())
+        found = [each for each in self.processes.values() if each.last_s >= newest_s]
+        return sorted(found, key=lambda each: each.first_s)
+
+    def addresses(self) -> list[str]:
+        """Address of each, for an operator."""
+        said = [process.address for process in self.running()]
+        return sorted(
+            each.address if said.count(each.address) == 1 else f"{each.address} (from {each.remote})"
+            for each in self.running()
+        )
+
+
+class Heard(NamedTuple):
+    """Result of a hello: words for an operator while two processes of the member run, else ""; and whether the address
+    that the hello gives may be believed."""
+
+    twice: str
+    believed: bool
+
+
+#: Seconds for which a process counts as running after a hello, and two of one member as known to run. Processes of one
+#: member that are remembered.
+TWICE_S, _PROCESSES_MAX = 60.0, 4
+
+
 class Routes:
-    """All connections between servers, by peer."""
+    """All connections between servers, by peer; and members of which two processes run, as where a directory, a volume
+    or a machine was copied.
+
+    Both run if one is heard, on a connection begun after the other was first heard, that was heard before the other
+    already. (A process that was started again comes after the one before, which never comes back.)
+    """
 
     def __init__(self) -> None:
         self.dialled: dict[int, Route] = {}
         self.accepted: dict[Identity, Route] = {}
         #: Bodies of appends that go ahead of their entries, by number: see `ahead`.
         self.blocks: dict[int, bytes] = {}
+        self._twins: dict[Identity, _Twins] = {}
+
+    def heard(self, driver: Driver, hello: PeerHello, remote: str, began_s: float) -> Heard:
+        """Note the hello of a server, on a connection with ``remote`` that began at ``began_s``, Trio's clock. While
+        two processes of a member run, only the address of the one that was heard first is believed."""
+        who, now_s = Identity(hello.id, hello.incarnation), driver.clock_s()
+        members = driver.replica.members.latest
+        self._twins = {each: found for each, found in self._twins.items() if members.holds(each)}
+        if not members.holds(who):
+            return Heard("", True)
+        twins = self._twins.setdefault(who, _Twins())
+        connected = {route.process for route in self._with(who)}
+        alive = {
+            key: each for key, each in twins.processes.items() if key in connected or each.last_s > now_s - TWICE_S
+        }
+        key = hello.process or hello.address.encode()
+        mine = alive.pop(key, None) or _Process(hello.address, remote, now_s, now_s)
+        mine.address, mine.remote, mine.last_s = hello.address, remote, now_s
+        lasts = now_s < twins.until_s
+        again = any(mine.first_s < other.first_s < began_s for other in alive.values())
+        if again or (lasts and self.rival(who, hello.process)):
+            twins.seen_ms, twins.until_s = wall_ms(), now_s + TWICE_S
+            for other in connected & alive.keys():
+                alive[other].last_s = now_s
+        alive[key] = mine
+        twins.processes = dict(list(alive.items())[-_PROCESSES_MAX:])
+        if now_s >= twins.until_s:
+            return Heard("", True)
+        if now_s >= twins.told_s + TWICE_S:
+            twins.told_s = now_s
+            driver.note("twice", member=who.id, addresses=twins.addresses())
+        at = " and ".join(twins.addresses())
+        words = f"server {who.id} runs twice, at {at}: a copy of its directory was started; stop one of them"
+        return Heard(words, mine is twins.running()[0])
+
+    def _with(self, who: Identity) -> list[Route]:
+        """Open connections with ``who``."""
+        found = [self.accepted.get(who), self.dialled.get(who.id)]
+        return [route for route in found if route is not None and not route.link.closed]
+
+    def rival(self, who: Identity, process: bytes) -> bool:
+        """True if a connection that ``who`` has dialled belongs to another process than this one."""
+        route = self.accepted.get(who)
+        return route is not None and not route.link.closed and route.process != process
+
+    def twice(self, now_s: float) -> list[dict[str, Any]]:
+        """Value of the status key ``twice``. ``now_s``: Trio's clock."""
+        return [
+            {"id": who.id, "addresses": twins.addresses(), "last_ms": twins.seen_ms}
+            for who, twins in sorted(self._twins.items()) if now_s < twins.until_s
+        ]
 
     def send(self, envelopes: Sequence[Envelope], now_s: float) -> None:
         """Encode and send; the first peer's bytes leave before the next one's are encoded."""

@@ -133,7 +133,7 @@ _COLUMNS = (
 _HELLOS = (
     Shape(1, r.PeerHello, (
         s.number, s.cluster, s.number, s.octets(s.ID_BYTES), _address, s.number, s.incarnation, s.number, s.number,
-        s.fixed(s.number, s.number, s.number),
+        s.fixed(s.number, s.number, s.number), s.octets(0, s.ID_BYTES),
     )),
     Shape(2, r.ClientHello, (s.number, s.cluster, s.text(CLIENT_BYTES_MAX))),
     Shape(3, r.ServerHello, (
@@ -141,6 +141,8 @@ _HELLOS = (
         s.each(s.fixed(s.number, _address)),
     )),
 )
+#: The hello of a server in versions 1 and 2: it does not name its process.
+_PEER_HELLO_2 = _HELLOS[0]._replace(checks=_HELLOS[0].checks[:-1])
 _PROBLEM = Shape(4, r.Problem, (_code, _detail))
 REQUESTS = (
     Shape(16, r.Append, (s.client_id, s.number, s.positive, s.flag, s.flag, _items), forms=s.packed(5)),
@@ -247,6 +249,8 @@ def encode(
     Raises `WireError` for a value that cannot be packed; fields are checked only on arrival.
     """
     shape = _BY_CLASS[version].get(type(message))
+    if type(message) is r.PeerHello and message.version < r.RUNS_VERSION:
+        shape = _PEER_HELLO_2
     if shape is None:
         shape, message = _DONE, r.Done(message[0], _DONE_NUMBERS[type(message)](message))  # type: ignore[arg-type]
     elif version < r.RUNS_VERSION and type(message) is r.ColumnPage:
@@ -268,6 +272,8 @@ def decode_hello(body: bytes | memoryview) -> r.Hello | r.Problem:
     # Checked first: another version may have other fields.
     if fields[0] in _VERSIONED and len(fields) > 1 and not r.OLDEST_VERSION <= s.number(fields[1]) <= r.VERSION:
         raise WrongVersion(fields[1], r.VERSION)
+    if fields[0] == _PEER_HELLO_2.number and len(fields) > 1 and fields[1] < r.RUNS_VERSION:
+        return s.build(_PEER_HELLO_2, fields[1:])  # type: ignore[no-any-return]
     return _decode(fields, _BY_NUMBER_HELLO, "a hello")  # type: ignore[no-any-return]
 
 

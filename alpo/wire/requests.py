@@ -26,7 +26,8 @@ class PeerHello(NamedTuple):
     """First frame from a server that dials another, and the answer to it (R27).
 
     ``cluster`` is b"" before the first start; ``target_incarnation`` is b"" if unknown. ``timers_ms``: (heartbeat,
-    election timeout, stagger). ``horizon_ms``: the sessions' horizon.
+    election timeout, stagger). ``horizon_ms``: the sessions' horizon. ``process``: a random number that the sender's
+    process has drawn at its start; b"" from versions before 3.
     """
 
     version: int
@@ -39,6 +40,7 @@ class PeerHello(NamedTuple):
     time_ms: int
     horizon_ms: int
     timers_ms: tuple[int, int, int]
+    process: bytes = b""
 
 
 #: Beginning of the name by which the `alpo` command calls itself.

@@ -8,6 +8,7 @@ import pytest
 from cluster_kit import Cluster
 from session_leader import CLIENT, random_id
 
+from alpo.core.changes import ADDRESS_TIMEOUTS
 from alpo.core.handover import Handover
 from alpo.core.inputs import PeerAddress, Stop, Tick
 from alpo.core.members import StartStatus
@@ -193,6 +194,24 @@ def test_members_move_to_other_addresses() -> None:
     cluster.run(1)
     members = [replica.members.latest.get(other) for replica in cluster.replicas]
     assert [member and member.address for member in members] == ["10.9.9.9:1"] * 3
+
+
+def test_an_address_that_goes_back_and_forth_is_seldom_written() -> None:
+    """R27: two processes with one identity, each at an address of its own, call 20 times a second."""
+    cluster = Cluster(3)
+    leader = cluster.elect()
+    other = next(id for id in cluster.hosts if id != leader.me.id)
+    incarnation = cluster.replica(other).me.incarnation
+    ids, wait_s = set(), ADDRESS_TIMEOUTS * leader.cfg.election_timeout_s
+    for turn in range(round(4 * wait_s * 20)):
+        cluster.give(leader.me.id, PeerAddress(other, incarnation, f"10.9.9.{turn % 2}:1"))
+        cluster.run(0.05)
+        ids.add(leader.members.latest_id)
+    assert 3 <= len(ids) <= 6
+    cluster.give(leader.me.id, PeerAddress(other, incarnation, "10.9.9.7:1"))
+    cluster.run(wait_s + 0.1)
+    listed = leader.members.latest.get(other)
+    assert listed is not None and listed.address == "10.9.9.7:1", "the last one is written without another word of it"
 
 
 def test_a_far_behind_server_is_brought_up_from_disk() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgpack  # type: ignore[import-untyped]
 import pytest
@@ -18,6 +20,7 @@ from alpo.core.requests import Code
 from alpo.dialling import Way
 from alpo.node.limits import Limits
 from alpo.node.listener import STRANGER_S, Strangers
+from alpo.node.routes import TWICE_S, Heard, Routes
 from alpo.node.status import problems
 from alpo.wire import requests as w
 from alpo.wire.codec import decode_envelope, encode, encode_envelope
@@ -205,6 +208,77 @@ async def test_who_was_turned_away_is_told_for_an_hour(autojump_clock: trio.test
 def test_problems_tell_how_long_ago(times: int, age_ms: int, told: str) -> None:
     stranger = {"remote": "10.0.0.9", "why": "junk", "last_ms": 10**12, "times": times}
     assert problems({}, [stranger], 10**12 + age_ms) == [f"10.0.0.9: junk ({told})"]
+
+
+class Hearing:
+    """What one server makes of the hellos of member 2, on virtual time."""
+
+    def __init__(self) -> None:
+        self.routes, self.told, self.clock_s = Routes(), list[list[str]](), trio.current_time
+        self.replica = SimpleNamespace(members=SimpleNamespace(latest=SimpleNamespace(holds=lambda who: who.id == 2)))
+
+    def note(self, name: str, **fields: Any) -> None:
+        assert name == "twice" and fields["member"] == 2
+        self.told.append(fields["addresses"])
+
+    async def hear(self, process: str, address: str, remote: str = "10.0.0.9", began_s: float | None = None) -> Heard:
+        """After a second, unless the connection is one that began before."""
+        await trio.sleep(1)
+        hello = peer_hello(address=address, process=process.encode() * 16)
+        return self.routes.heard(cast(Any, self), hello, remote, trio.current_time() if began_s is None else began_s)
+
+    @property
+    def status(self) -> list[dict[str, Any]]:
+        return self.routes.twice(trio.current_time())
+
+
+SOUND = Heard("", True)
+
+
+@pytest.mark.trio
+async def test_two_processes_of_one_member_are_told_and_the_first_one_is_believed(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    here = Hearing()
+    assert await here.hear("p", "h:1") == await here.hear("q", "h:2") == SOUND, "started anew, for all that is known"
+    words, believed = await here.hear("p", "h:1")
+    assert believed and "server 2 runs twice, at h:1 and h:2" in words
+    for _ in range(100):
+        assert not (await here.hear("q", "h:2")).believed and (await here.hear("p", "h:1")).believed
+    assert [(each["id"], each["addresses"]) for each in here.status] == [(2, ["h:1", "h:2"])]
+    assert 3 <= len(here.told) <= 5, "once a minute"
+    await trio.sleep(TWICE_S)
+    assert here.status == [] and await here.hear("q", "h:2") == SOUND
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("addresses", [("h:1", "h:1"), ("h:1", "h:2")])
+async def test_processes_without_a_number_are_told_apart_by_address(
+    autojump_clock: trio.testing.MockClock, addresses: tuple[str, str]
+) -> None:
+    """As of a release before; and copies of a machine, which say the same address, by where they call from."""
+    here = Hearing()
+    for turn in range(4):
+        heard = await here.hear("", addresses[turn % 2])
+    assert bool(heard.twice) == (addresses[0] != addresses[1])
+    here = Hearing()
+    for turn in range(4):
+        heard = await here.hear("pq"[turn % 2], addresses[0], remote=f"10.0.0.{turn % 2}")
+    assert "at h:1 (from 10.0.0.0) and h:1 (from 10.0.0.1)" in heard.twice
+
+
+@pytest.mark.trio
+async def test_a_member_that_is_started_again_or_moves_runs_once(autojump_clock: trio.testing.MockClock) -> None:
+    here = Hearing()
+    for turn in range(20):  # again and again, each time at another address, and back
+        began_s = trio.current_time()
+        assert await here.hear(chr(65 + turn), f"h:{turn % 3}") == SOUND
+        assert await here.hear(chr(65 + turn), f"h:{turn % 3}", began_s=began_s) == SOUND
+    began_s = trio.current_time()
+    assert await here.hear("z", "h:9") == SOUND
+    late = await here.hear(chr(65 + 19), "h:1", began_s=began_s)
+    assert late == SOUND, "the answer of the process before, read late"
+    assert here.told == [] and here.status == []
 
 
 @pytest.mark.trio

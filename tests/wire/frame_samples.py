@@ -69,7 +69,7 @@ OTHERS: list[Any] = [
     r.RequestRefused(1, Code.OUT_OF_RANGE, 0, 0, "", "1,7"),
 ]
 
-#: What only connections of version 3 carry, or carry in another form: runs, and conditional appends.
+#: What only connections of version 3 carry, or carry in another form: runs, conditional appends, a server's process.
 RUNS = seal_appends([(1, b"one"), (1, b"two"), (2, RUN[2].body)], "client", 1, 0, 7, 3, 1_001, 5, together=True)
 PEERS_3: list[m.Message] = [
     m.AppendRequest(3, 6, 2, 6, 5, 11, RUNS), m.CopyAnswer(7, 3, RUNS),
@@ -81,6 +81,7 @@ OTHERS_3: list[Any] = [
     q.Appended(None, "client", 1, range(5, 7), False),
     pack_page(1, PageColumns((7,), (3,), (1_001,), ("client",), (1,), (5,), (2,), (RUN[2].body,), (1,)), 7, 7, 1),
     r.AppendAfter("client", 0, 1, False, 7, b"one"), r.AppendAfter("name", 8, 2, True, 0, (2, RUN[2].body)),
+    r.PeerHello(3, b"e" * 16, 1, b"a" * 16, "h:1", 2, b"b" * 16, 1_000, 0, (50, 500, 25), b"p" * 16),
 ]
 
 

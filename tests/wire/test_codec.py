@@ -49,6 +49,7 @@ def short(name: str) -> bool:
 FIELDS: dict[tuple[type, str], st.SearchStrategy[Any]] = {
     (r.PeerHello, "version"): st.just(r.VERSION),
     (r.PeerHello, "incarnation"): ids16,
+    (r.PeerHello, "process"): ids16 | st.just(b""),
     (r.ClientHello, "version"): st.just(r.VERSION),
     (r.ServerHello, "version"): st.just(r.VERSION),
     (r.ServerHello, "members"): st.lists(st.tuples(ints, texts), max_size=4).map(tuple),

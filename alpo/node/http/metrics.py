@@ -80,6 +80,7 @@ FAMILIES = (
     _family("inflight_bytes", "bytes of appends taken and not yet guaranteed"),
     _family("inflight_bytes_limit", "above it no more appends are taken"),
     # -- the other servers
+    _family("members_twice", "members of which two processes run, as this server hears them"),
     _family("peer_connected", "1 if there is a full connection", "peer"),
     _family("peer_round_trip_seconds", "round trip time of its connection, as the kernel measured it", "peer"),
     _family("peer_lag_entries", "entries that it lacks; only from the leader", "peer"),
@@ -183,13 +184,14 @@ RESULTS = (
     "appended", "duplicate", "refused", "fenced", "too_large", "no_space", "overloaded", "no_right", "lost_leadership",
 )
 PATHS = ("/healthz", "/readyz", "/", "/metrics", "/status", "/page.css", "/page.js")
-REASONS = ("overloaded", "invalid", "tls", "no_right", "cluster", "timeout")
+REASONS = ("overloaded", "invalid", "tls", "no_right", "cluster", "timeout", "twice")
 
 
 def _peers(report: Report, lookups: Lookups) -> Iterator[tuple[str, list[Sample]]]:
     r, counters = report.replica, report.driver.counters
     peers = {str(id): peer for id, peer in sorted(report.peers.by_id.items())}
     yield "peer_connected", [((id,), not peer.trouble) for id, peer in peers.items()]
+    yield "members_twice", [((), len(report.peers.twice()))]
     trips = {id: peer.route.link.round_trip_ms if peer.route is not None else None for id, peer in peers.items()}
     yield "peer_round_trip_seconds", [((id,), trip / 1000) for id, trip in trips.items() if trip is not None]
     leadership = r.leadership
