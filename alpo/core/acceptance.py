@@ -81,6 +81,7 @@ class Acceptance:
                 if fresh[0].id <= r.log.last_id:
                     self._expunge(fresh[0].id)
                 r.append_entries(fresh)
+                r.log_clock.heard(r.now_s, r.wall_ms, r.log.last_time_ms)
                 wrote = True
         self.matched_id = max(self.matched_id, upto)
         r.set_guaranteed(min(request.guaranteed_id, self.matched_id))

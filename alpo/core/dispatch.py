@@ -19,6 +19,7 @@ from typing import Any
 
 from . import messages as m
 from .inputs import (
+    AcceptClocks,
     Clean,
     Connected,
     CopyLoaded,
@@ -31,6 +32,7 @@ from .inputs import (
     PeerGone,
     Persisted,
     Received,
+    Slept,
     SnapshotLoaded,
     Space,
     Stop,
@@ -246,6 +248,8 @@ INPUTS: dict[type, Callable[[Parts, Any], None]] = {
     Clean: lambda r, each: r.cleaning.clean(each),
     Space: lambda r, each: r.disks.heard(each),
     DamageFound: lambda r, each: r.damage.heard(each),
+    AcceptClocks: lambda r, each: r.log_clock.accept(),
+    Slept: lambda r, each: r.log_clock.slept(each.asleep_s),
     CopyLoaded: lambda r, each: r.damage.loaded(each),
     ListSessions: _ASK,
     ReadIndex: _ASK,

@@ -113,11 +113,21 @@ class Stop(NamedTuple):
     """A request to hand over leadership if it is held, then set `Ready.may_stop` (R28)."""
 
 
+class AcceptClocks(NamedTuple):
+    """An operator's word that the members' clocks are right, though they have leapt ahead (rules.md#entry-time)."""
+
+
+class Slept(NamedTuple):
+    """This host was suspended for ``asleep_s`` since the last step, and its monotonic clock stood still meanwhile."""
+
+    asleep_s: float
+
+
 class Tick(NamedTuple):
     """No event, only time that has passed: the deadline of the last `Ready` came."""
 
 
 Input: TypeAlias = (
     Received | Connected | Disconnected | Moving | PeerGone | PeerAddress | Persisted | Loaded | Clean | Space
-    | DamageFound | CopyLoaded | SnapshotLoaded | AppendRun | ReadIndex | Request | Stop | Tick
+    | DamageFound | CopyLoaded | SnapshotLoaded | AppendRun | ReadIndex | Request | AcceptClocks | Slept | Stop | Tick
 )

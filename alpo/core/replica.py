@@ -35,6 +35,7 @@ from .inputs import Input
 from .installing import Installing
 from .invariants import check_cheap
 from .log import Log
+from .log_clock import LogClock
 from .machine.cursors import Cursors, Table, Trims
 from .machine.verdicts import SessionTable
 from .members import Identity, MemberList, Members
@@ -70,6 +71,7 @@ class Replica:
         self.connected: dict[int, bool] = {}
         self.seen_addresses: dict[Identity, str] = {}  # addresses from peers' hellos
         self.clocks: dict[int, tuple[int, float]] = {}
+        self.log_clock = LogClock()
         self.wrong_incarnations: dict[int, bytes] = {}
         self.round, self.log = 1, Log(cfg.tail_bytes_max)
         self.log.restore(boot.base, boot.runs, boot.last_id, boot.last_term, boot.last_time_ms, boot.next_lsn)
@@ -198,6 +200,7 @@ class Replica:
         self.now_s, self.wall_ms = now_s, wall_ms
         self.out.begin()
         self.heard_s = now_s
+        self.log_clock.start(now_s, self.log.last_time_ms)
         self.election.restart_timer()
         self.first_start.boot()
         return self._finish()

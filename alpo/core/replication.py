@@ -16,6 +16,7 @@ from operator import attrgetter
 from .damage import Damage
 from .disk import Load
 from .entries import Entry, Kind, seal
+from .log_clock import AHEAD_TOLD_MS
 from .members import Identity
 from .messages import AppendAnswer, AppendRequest, Room, WentBack
 from .progress import CAUGHT_UP_ENTRIES, OWING_TIMEOUTS, Lack, Progress
@@ -194,6 +195,7 @@ class Replication:
             if r.now_s - peer.asked_s >= cfg.heartbeat_s:
                 self.heartbeat(peer)
         self._part()
+        self._look_at_clocks()
         if not self.heard_majority():
             r.out.event("leader_lost_majority", term=r.term)
             r.become_passive()
@@ -408,7 +410,26 @@ class Replication:
     def entry_time_ms(self) -> int:
         """The time for the next entry, ms since 1970: never lower than the last entry's, and no single wrong clock
         moves it (rules.md#entry-time)."""
-        return max(self._r.log.last_time_ms, self.now_ms(self._r.wall_ms, self._r.clocks))
+        r = self._r
+        return r.log_clock.next_ms(r.now_s, self.now_ms(r.wall_ms, r.clocks), r.log.last_time_ms)
+
+    def _look_at_clocks(self) -> None:
+        """Tell of clocks that are not believed, and of a log that is ahead of them; once each, and when it is over."""
+        r, clock = self._r, self._r.log_clock
+        now_ms = clock.look(r.now_s, self.now_ms(r.wall_ms, r.clocks))
+        ahead_ms = max(0, r.log.last_time_ms - int(now_ms))
+        if bool(clock.leap_ms) != clock.told_leap:
+            clock.told_leap = not clock.told_leap
+            if clock.told_leap:
+                r.out.event("clocks_leapt", by_ms=clock.leap_ms)
+            else:
+                r.out.event("clocks_leapt_no_more")
+        if (ahead_ms >= AHEAD_TOLD_MS) if not clock.told_ahead else not ahead_ms:
+            clock.told_ahead = not clock.told_ahead
+            if clock.told_ahead:
+                r.out.event("log_ahead", by_ms=ahead_ms)
+            else:
+                r.out.event("log_ahead_no_more")
 
     def now_ms(self, own_wall_ms: int, clocks: Mapping[int, tuple[int, float]]) -> int:
         """The lower median of our clock and those of the voters heard in this term, ms since 1970."""

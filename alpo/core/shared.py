@@ -18,6 +18,7 @@ from .config import ReplicaConfig
 from .disk import Base, TableSave
 from .entries import Entry
 from .log import Log
+from .log_clock import LogClock
 from .machine.cursors import Cursors, Trims
 from .machine.verdicts import SessionTable
 from .members import Identity, MemberList, Members
@@ -145,6 +146,10 @@ class Shared(Protocol):
     def clocks(self) -> Mapping[int, tuple[int, float]]:
         """Peer id -> (its wall clock in ms since 1970, the time on our monotonic clock at which that came). Set by
         `note_clock`; emptied when a candidacy begins."""
+
+    @property
+    def log_clock(self) -> LogClock:
+        """The time that the next entry would have (rules.md#entry-time). It notes entries and clocks itself."""
 
     # -- the log, marks and state ------------------------------------------------------------------------
 

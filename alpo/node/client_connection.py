@@ -92,6 +92,8 @@ class Services(Protocol[C_contra]):
 
     def begin_give_back(self, client: C_contra, ask: w.GiveBack) -> None: ...
 
+    def accept_clocks(self, client: C_contra, ask: w.AcceptClocks) -> None: ...
+
     def begin_digest(self, client: C_contra, ask: w.RangeDigest) -> None: ...
 
     def begin_status(self, client: C_contra, ask: w.Status) -> None: ...
@@ -166,6 +168,9 @@ class ClientRequests:
             self._services.begin_backup(self, request)
         elif isinstance(request, w.GiveBack):
             self._services.begin_give_back(self, request)
+        elif isinstance(request, w.AcceptClocks):
+            self._services.asked(self.who, "AcceptClocks", "")
+            self._services.accept_clocks(self, request)
         elif isinstance(request, w.RangeDigest):
             self._services.begin_digest(self, request)
         elif isinstance(request, q.ListCursors):

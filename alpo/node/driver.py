@@ -32,7 +32,7 @@ import structlog
 import trio
 
 from alpo.core.disk import Load, LoadCopy, LoadSnapshot, Write
-from alpo.core.inputs import Input, Persisted, Tick
+from alpo.core.inputs import Input, Persisted, Slept, Tick
 from alpo.core.messages import Envelope
 from alpo.core.ready import Event, Ready, carry_out
 from alpo.core.replica import Replica
@@ -49,6 +49,8 @@ log = structlog.get_logger()
 _SOON_S = 0.01
 #: Deadlines that are closer than the next multiple of this wait for it: a lone append sets and drops one each time.
 _GRAIN_S = 0.005
+#: Milliseconds by which wall clock and event loop's clock must have moved apart for a suspension to be looked for.
+_APART_MS = 1000
 #: Number of inputs that could wait at which a step is made all the same.
 _WAITING_MAX = 64
 #: Lone writes in a row after which the event loop's thread commits them, and the most bytes of their bodies. While
@@ -68,6 +70,29 @@ class Asker(Protocol):
 def wall_ms() -> int:
     """The wall clock in ms since the epoch."""
     return time.time_ns() // 1_000_000
+
+
+def _boot_s() -> float:
+    """Seconds since the host's start, suspension included; 0 on systems that do not say."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else 0.0
+
+
+class Suspension:
+    """Notices that the host was suspended: meanwhile the event loop's clock stood still, and the wall clock did not."""
+
+    def __init__(self, boot_s: Callable[[], float] = _boot_s) -> None:
+        self._boot_s = boot_s
+        self._wall_ms, self._now_s, self._slept_s = 0, math.inf, 0.0
+
+    def look(self, now_ms: int, now_s: float) -> float:
+        """Seconds of suspension since the last look; ``now_ms`` and ``now_s``: wall clock and event loop's clock. Costs
+        a system call only if the two have moved apart."""
+        apart_ms = now_ms - self._wall_ms - (now_s - self._now_s) * 1000
+        self._wall_ms, self._now_s = now_ms, now_s
+        if apart_ms < _APART_MS:
+            return 0.0
+        before_s, self._slept_s = self._slept_s, self._boot_s() - now_s
+        return max(0.0, self._slept_s - before_s) if apart_ms < math.inf else 0.0
 
 
 class Driver(trio.abc.Instrument):
@@ -99,7 +124,7 @@ class Driver(trio.abc.Instrument):
         #: The event loop's clock, as `trio.current_time`, which looks it up at every call.
         self.clock_s = trio.lowlevel.current_clock().current_time
         #: Time of the present step, or of the last, by `clock_s`.
-        self.now_s = 0.0
+        self.now_s, self._suspension = 0.0, Suspension()
         self._inbox: list[Input] = []
         self._inbox_bytes = 0
         self._was_full = False  # somebody was told so, and may wait for room
@@ -194,7 +219,9 @@ class Driver(trio.abc.Instrument):
                 self.steps += 1
                 self.inputs += len(inputs)
                 self.now_s = self.clock_s()
-                self._act(self.replica.step(inputs, self.now_s, wall_ms()))
+                if slept_s := self._suspension.look(now_ms := wall_ms(), self.now_s):
+                    inputs.insert(0, Slept(slept_s))
+                self._act(self.replica.step(inputs, self.now_s, now_ms))
                 self._want_report()
         # the node raises it; raised here it would end the caller's task, which did nothing wrong
         except Exception as error:

@@ -75,6 +75,7 @@ EVENTS: dict[str, tuple[str, str]] = {
         "error", "two processes run as `member`, at `addresses`: a copy of a directory, volume or machine was started;"
         " stop one of them",
     ),
+    "handshake_left": ("debug", "the other side went away during the handshake of TLS: no harm, if it is seldom"),
     "operator": ("info", "`who` (a certificate's subject, or an address) asked for `what`, with `how`"),
     "no_right": ("warning", "a client's certificate does not allow what it asked for: `why`"),
     "tls_reloaded": ("info", "the certificates were read anew; `mode` is in force for new connections"),
@@ -98,6 +99,16 @@ EVENTS: dict[str, tuple[str, str]] = {
     "second_leader": ("critical", "two servers claim to lead the same `term`: never to be seen; report it"),
     "expunge": ("info", "entries that were never guaranteed give way to the leader's"),
     # -- disk and store
+    "log_ahead": (
+        "warning", "entries are dated `by_ms` later than the members' clocks, which were ahead before: the log's clock"
+        " goes on at half speed",
+    ),
+    "log_ahead_no_more": ("info", "the members' clocks have caught up with the log"),
+    "clocks_leapt": (
+        "error", "the members' clocks have leapt ahead by `by_ms`, and are not believed: set them right, or"
+        " `alpo clock accept`",
+    ),
+    "clocks_leapt_no_more": ("info", "the members' clocks are believed again"),
     "slow_fsync": ("warning", "a commit or checkpoint took longer than a quarter of the election timeout"),
     "disk_hangs": (
         "warning", "a write has been under way for a quarter of the election timeout, and still is: `under_way_ms`",
@@ -106,7 +117,7 @@ EVENTS: dict[str, tuple[str, str]] = {
     "low_on_space": ("warning", "the disk is about full: it takes no appends (`room` low) or nothing at all (none)"),
     "space_is_back": ("info", "there is room again"),
     "cannot_see_space": ("error", "the system does not say how full the disk is"),
-    "read_failed": ("error", "the store cannot be read: `why`"),
+    "read_failed": ("error", "the store cannot be read (of a damaged entry, `damage_found` tells): `why`"),
     "backup_failed": ("error", "a backup was broken off: `why`"),
     "damage_found": ("error", "entries on this disk are not what was written: `ids`"),
     "damage_mended": ("info", "entry `id` was written anew from the copy of another server"),

@@ -25,7 +25,7 @@ from alpo._version import __version__
 from alpo.core.config import ReplicaConfig
 from alpo.core.disk import Write
 from alpo.core.disk_space import TELL_SHARE
-from alpo.core.inputs import Stop
+from alpo.core.inputs import AcceptClocks, Stop
 from alpo.core.members import INCARNATION_BYTES
 from alpo.core.messages import Envelope
 from alpo.core.replica import Replica
@@ -412,6 +412,16 @@ class Node:
         """Ask the store to return free space, and answer at once: `status` shows the progress."""
         self.writer.give_back()
         client.settle(w.Done(ask.request, 0))
+
+    def accept_clocks(self, client: ClientConnection, ask: w.AcceptClocks) -> None:
+        """Believe the members' clocks, if this server leads."""
+        if self.replica.leadership is None:
+            client.refuse(ask.request, Code.NOT_LEADER, leader=self.replica.leader_id)
+            return
+        leap_ms = self.replica.log_clock.leap_ms
+        self.driver.post(AcceptClocks())
+        self.driver.kick()
+        client.settle(w.Done(ask.request, leap_ms))
 
     def begin_digest(self, client: ClientConnection, ask: w.RangeDigest) -> None:
         self.digests.begin(client, ask)

@@ -221,6 +221,8 @@ class Report:
             self.disk.look_soon()
         storage |= {**self.scrubber.fields(), "damage": [*self.scrubber.remarks(), *unread]}
         storage["twice"] = self.peers.twice()
+        storage["log_ahead_ms"] = max(0, self.replica.log.last_time_ms - now_ms)
+        storage["clocks_leapt_ms"] = self.replica.log_clock.leap_ms if self.replica.leadership is not None else None
         storage |= {**self.comparer.fields(), "divergence": self.comparer.remarks()}
         return status_fields(self.us, self.replica, self.peers.by_id, self.listener.strangers.fields(), within, storage)
 

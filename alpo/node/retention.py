@@ -43,11 +43,13 @@ class Lag(NamedTuple):
     lag_s: float
 
 
-def lags(store: Store, cursors: Iterable[tuple[str, int]], base_id: int, end_id: int) -> list[Lag]:
-    """The lag of each cursor behind entry ``end_id``, in a log that begins after ``base_id``. For a thread. Raises
-    `StoreError`."""
+def lags(
+    store: Store, cursors: Iterable[tuple[str, int]], base_id: int, end_id: int, now_ms: int | None = None
+) -> list[Lag]:
+    """The lag of each cursor behind entry ``end_id``, in a log that begins after ``base_id``. ``now_ms``: the log's
+    time; None: this server's clock. For a thread. Raises `StoreError`."""
     found: list[Lag] = []
-    live_bytes, now_ms = store.live_bytes(), wall_ms()
+    live_bytes, now_ms = store.live_bytes(), wall_ms() if now_ms is None else now_ms
     for name, lsn in cursors:
         id = store.find_lsn(lsn, end_id)
         head = store.entry_head(id) if id <= end_id else None
@@ -125,8 +127,8 @@ _NAMED_MAX = 8
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Retention policy of a server, by its own clock and disk; None: no limit. Entries beyond any limit may be
-    cleaned."""
+    """Retention policy of a server, by the log's clock and its own disk; None: no limit. Entries beyond any limit may
+    be cleaned."""
 
     max_age_s: float | None = None
     max_bytes: int | None = None
@@ -181,7 +183,9 @@ class Cleaner:
         base_id = r.log.base_id
         upto_id = base_id
         if self.policy.limits or r.cleaning.trim_lsn > 1:
-            upto_id = await trio.to_thread.run_sync(self._find, r.guaranteed_id, base_id, r.cleaning.trim_lsn)
+            upto_id = await trio.to_thread.run_sync(
+                self._find, r.guaranteed_id, base_id, r.cleaning.trim_lsn, self._log_now_ms()
+            )
         await self._look_at_cursors(upto_id)
         beat = trio.current_time() // LOOK_EVERY_S
         if beat != self._noted_beat:
@@ -210,9 +214,13 @@ class Cleaner:
 
     # -- what may go ------------------------------------------------------------------------------------
 
-    def _find(self, end_id: int, base_id: int, trim_lsn: int) -> int:
-        """The last id of ``base_id + 1`` … ``end_id`` that need not be kept; ``base_id`` if all must. Runs in a
-        thread."""
+    def _log_now_ms(self) -> int:
+        """The log's time: it may be ahead of this server's clock, and that may have leapt."""
+        return self._replica.log_clock.now_ms(trio.current_time(), wall_ms())
+
+    def _find(self, end_id: int, base_id: int, trim_lsn: int, now_ms: int) -> int:
+        """The last id of ``base_id + 1`` … ``end_id`` that need not be kept at ``now_ms``, the log's time; ``base_id``
+        if all must. Runs in a thread."""
         store, policy = self._store, self.policy
         upto_id = base_id
         if end_id <= base_id:
@@ -220,7 +228,7 @@ class Cleaner:
         if trim_lsn > 1:
             upto_id = max(upto_id, store.find_lsn(trim_lsn, end_id) - 1)
         if policy.max_age_s is not None:
-            oldest_ms = wall_ms() - round(policy.max_age_s * 1000)
+            oldest_ms = now_ms - round(policy.max_age_s * 1000)
             upto_id = max(upto_id, store.find_time(oldest_ms, end_id) - 1)
         if policy.max_entries is not None:
             upto_id = max(upto_id, end_id - policy.max_entries)
@@ -235,7 +243,9 @@ class Cleaner:
         self._holder = None
         if lowest is None or upto_id <= r.log.base_id:
             return
-        (lag,) = await trio.to_thread.run_sync(lags, self._store, [lowest], r.log.base_id, r.guaranteed_id)
+        (lag,) = await trio.to_thread.run_sync(
+            lags, self._store, [lowest], r.log.base_id, r.guaranteed_id, self._log_now_ms()
+        )
         if lag.upto_id >= upto_id:
             return
         self._holder = lag

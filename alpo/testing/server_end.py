@@ -298,6 +298,10 @@ class ServerEnd:
         """Refuse."""
         client.refuse(ask.request, Code.NOT_READY, detail="a simulated server has no data file to make smaller")
 
+    def accept_clocks(self, client: ClientRequests, ask: w.AcceptClocks) -> None:
+        """Refuse."""
+        client.refuse(ask.request, Code.NOT_READY, detail="simulated clocks never leap")
+
     def begin_digest(self, client: ClientRequests, ask: w.RangeDigest) -> None:
         """Refuse."""
         client.refuse(ask.request, Code.NOT_READY, detail="simulated servers do not compare what they hold")

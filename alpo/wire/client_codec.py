@@ -170,6 +170,7 @@ REQUESTS = (
         s.number, s.number, s.number, s.number, s.number, s.number, s.flag, s.number, s.client_id_or_none,
     )),
     Shape(136, r.AppendAfter, (s.client_id, s.number, s.positive, s.flag, s.number, _item)),
+    Shape(137, r.AcceptClocks, (s.number,)),
     Shape(28, q.ChangeMember, (s.number, s.one_of(MemberStep), s.positive, _address, s.signed)),
     Shape(29, q.Transfer, (s.number, s.positive)),
 )

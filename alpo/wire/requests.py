@@ -292,6 +292,13 @@ class GiveBack(NamedTuple):
     request: int
 
 
+class AcceptClocks(NamedTuple):
+    """Request of an operator to believe the members' clocks, though they have leapt ahead. For the leader; answered by
+    `Done` with the milliseconds of the leap."""
+
+    request: int
+
+
 class RangeDigest(NamedTuple):
     """Request for a digest over this server's entries ``first_id`` … ``last_id`` (R31)."""
 
@@ -325,7 +332,7 @@ class RequestRefused(NamedTuple):
 
 ClientRequest: TypeAlias = (
     Append | AppendAfter | q.Request | Read | ReadColumns | Status | AwaitReplicated | ListEvents | Backup | GiveBack
-    | RangeDigest
+    | RangeDigest | AcceptClocks
 )
 ServerReply: TypeAlias = (
     q.Answer | AppendRefused | RequestRefused | Done | Page | ColumnPage | StatusAnswer | Replicated | EventList

@@ -39,6 +39,7 @@ TABLE = (
     _entry("member", _RUN, "Members: the servers that keep the log", "member:app"),
     _entry("transfer", _RUN, "Hand leadership over to a server of your choice", "member:transfer"),
     _entry("settings", _RUN, "Settings: limits that all servers share", "settings:app"),
+    _entry("clock", _RUN, "The log's clock: the time that entries are given", "clock:app"),
     _entry("trim", _KEEP, "Give up all payloads below an LSN, on all servers and for good"),
     _entry("compact", _KEEP, "Give the free space in servers' data files back to the file system, while they serve"),
     _entry("cursor", _KEEP, "Cursors: named positions of readers", "cursor:app"),

@@ -56,7 +56,7 @@ def test_the_commands_are_those_of_the_contract() -> None:
         "alpo bench failover", "alpo outcome", "alpo trim", "alpo explain", "alpo doctor", "alpo backup",
         "alpo restore", "alpo recover", "alpo log show", "alpo log verify", "alpo log export", "alpo log query",
         "alpo log diff", "alpo cursor set", "alpo cursor list", "alpo cursor drop", "alpo settings show",
-        "alpo settings set",
+        "alpo settings set", "alpo clock accept",
         "alpo member list", "alpo member add", "alpo member remove", "alpo member replace", "alpo transfer",
         "alpo certs make", "alpo compact", "alpo spark doctor", "alpo help", "alpo version",
         "alpo state get", "alpo state set", "alpo state add", "alpo state rm", "alpo state names", "alpo state watch",

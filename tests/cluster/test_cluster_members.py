@@ -12,6 +12,7 @@ import pytest
 from harness import Cluster, Server, alpo, cluster, serving
 from ports import free_port
 from probe import status, until
+from proxy import HOST
 
 from alpo import Refused, connect
 from alpo.core.entries import Kind
@@ -298,3 +299,39 @@ async def test_a_rolling_restart_alarms_nobody(tmp_path: Path) -> None:
         lost = [line["why"] for id in running.servers for line in told(running, id, "peer_lost")]
         assert lost.count("the other server says: it is stopping") >= 6
         assert not any(told(running, id, "peer_unreachable") for id in running.servers)
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("elsewhere", [True, False], ids=["another-address", "same-address"])
+async def test_a_copy_of_a_directory_that_runs_too_is_told(tmp_path: Path, elsewhere: bool) -> None:
+    """As of a cloned volume, or of a cloned machine, which also says the same address: both others tell, the original
+    takes part, and the leader does not write an address again and again."""
+    async with cluster(tmp_path, proxied=False) as running:
+        first = await running.leader()
+        original = running.others(first)[0]
+        server = running.servers[original]
+        await running.stop(original)
+        shutil.copytree(server.data, tmp_path / "copy")
+        running.start(original)
+        await running.level()
+        port = free_port()
+        members = {**server.members, original: f"{HOST}:{port}"} if elsewhere else server.members
+        clone = Server(original, tmp_path, members, server.options)
+        clone.home, clone.data, clone.log = tmp_path / "clone", tmp_path / "copy", tmp_path / "clone.log"
+        clone.home.mkdir()
+        clone.spawn(port)
+        try:
+            others = [id for id in running.servers if id != original]
+            found = await running.until("both others tell", lambda found: all(
+                id in found and [one["id"] for one in found[id]["twice"]] == [original] for id in others
+            ))
+            said = found[others[0]]["twice"][0]["addresses"]
+            assert len(said) == 2 and all(server.address in one for one in said) != elsewhere
+            async with connect(running.addresses) as log:
+                await log.append(b"goes on")
+            await running.level()
+            changes = sum(server.log.read_text().count("address_change") for server in running.servers.values())
+            assert changes <= 2
+            await running.until("the copy is told why", lambda _: "runs twice" in clone.log.read_text())
+        finally:
+            clone.kill()

@@ -37,7 +37,8 @@ _VALUES = {
     "role": ("voter", "learner"), "file": ("cert", "ca"), "by": ("member", "cursor"), "peer": ("2", "3"),
     "result": metrics.RESULTS, "reason": metrics.REASONS, "path": metrics.PATHS, "kind": ("named", "unnamed"),
     "job": ("alpo",), "cluster": ("prod",), "instance": ("one:7180", "two:7180", "three:7180"),
-    "alpo_tls_handshakes_total result": ("ok", "failed", "left"), "alpo_read_requests_total kind": ("entries", "columns"),
+    "alpo_tls_handshakes_total result": ("ok", "failed", "left"),
+    "alpo_read_requests_total kind": ("entries", "columns"),
 }
 
 

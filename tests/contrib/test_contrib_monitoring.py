@@ -34,9 +34,10 @@ DASHBOARD: dict[str, Any] = json.loads((CONTRIB / "alpo-dashboard.json").read_te
 PANELS: list[dict[str, Any]] = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 #: Families that no rule and no panel uses: they are for whoever looks closer.
 NOWHERE = """
-cursor_lag_entries_max elections_won_total events_total first_lsn fully_replicated_lsn guaranteed_id guaranteed_lsn
-last_id last_lsn leader_changes_total log_lines_dropped_total members_reachable members_twice peer_connected
-peer_inflight_bytes peer_received_bytes_total quota_appends_per_second quota_bytes_per_second
+clocks_leapt_seconds cursor_lag_entries_max elections_won_total events_total first_lsn fully_replicated_lsn
+guaranteed_id guaranteed_lsn last_id last_lsn leader_changes_total log_ahead_seconds log_lines_dropped_total
+members_reachable members_twice peer_connected peer_inflight_bytes peer_received_bytes_total
+quota_appends_per_second quota_bytes_per_second
 scrub_last_pass_timestamp_seconds sessions_expired_total voting
 """
 _NAMES = re.compile(r"\balpo_\w+")

@@ -14,6 +14,7 @@ from alpo.core.disk import Load, Write
 from alpo.core.inputs import Persisted, Stop, Tick
 from alpo.core.ready import Alarm, OutOfOrder, Ready
 from alpo.core.requests import Initialised
+from alpo.node.driver import Suspension
 from alpo.storage.writer import After
 
 
@@ -270,3 +271,17 @@ async def test_a_write_that_cannot_be_handed_over_ends_the_server() -> None:
             await ended.wait()
         nursery.cancel_scope.cancel()
     assert isinstance(rec.driver.failure, MemoryError)
+
+
+def test_a_suspension_is_told_once_and_a_clock_that_was_set_is_none() -> None:
+    boot_s = 1_000.0
+    suspension = Suspension(lambda: boot_s)
+    assert suspension.look(10**12, 50.0) == 0.0
+    boot_s += 10
+    assert suspension.look(10**12 + 10_000, 60.0) == 0.0
+    boot_s += 8 * 3600 + 1
+    assert suspension.look(10**12 + 11_000 + 8 * 3_600_000, 61.0) == pytest.approx(8 * 3600)
+    boot_s += 1
+    assert suspension.look(10**12 + 12_000 + 8 * 3_600_000, 62.0) == 0.0
+    boot_s += 1
+    assert suspension.look(2 * 10**12, 63.0) == 0.0, "set by hand: the host was awake"

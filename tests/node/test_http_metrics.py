@@ -22,7 +22,10 @@ _ELSEWHERE = {
     "certificate_expiry_timestamp_seconds", "certificate_reload_success", "scrub_last_pass_timestamp_seconds",
     "disk_size_bytes", "disk_free_bytes",
 }
-_LEADERS = {"appends_work", "failures_tolerable", "peer_lag_entries", "peer_lag_seconds", "peer_inflight_bytes"}
+_LEADERS = {
+    "appends_work", "failures_tolerable", "peer_lag_entries", "peer_lag_seconds", "peer_inflight_bytes",
+    "clocks_leapt_seconds",
+}
 
 Scraped = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 

@@ -11,6 +11,7 @@ import pytest
 import trio
 import trio.testing
 
+from alpo.core.log_clock import LogClock
 from alpo.core.members import Identity, Member, MemberList, Role
 from alpo.node import compare
 from alpo.node.compare import Comparer
@@ -252,6 +253,7 @@ def test_without_limits_nothing_is_looked_for_that_may_go(monkeypatch: pytest.Mo
     log.replica.cleaning = SimpleNamespace(trim_lsn=1, cleanable_id=0)
     log.replica.cursors = SimpleNamespace(now={})
     log.replica.damage = SimpleNamespace(binds=False)
+    log.replica.log_clock = LogClock()
     monkeypatch.setattr(trio.to_thread, "run_sync", _never)
     for_virtual_s(10, lambda: Cleaner(cast(Driver, log), cast(Store, log), KEEP_ALL, lambda: 0.0))
     log.replica.cleaning.trim_lsn = 5

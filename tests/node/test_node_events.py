@@ -113,7 +113,7 @@ async def test_a_store_that_cannot_be_read_is_said(monkeypatch: pytest.MonkeyPat
 
         monkeypatch.setattr(r.nodes[0]._store, "read_events", broken)
         answer = await client.ask(w.ListEvents(1, 0, 5))
-        assert (answer.code, answer.detail) == (Code.NOT_READY, "alpo.db: no")
+        assert (answer.code, answer.detail) == (Code.NOT_READY, "this server's store cannot be read: alpo.db: no")
 
 
 @pytest.mark.trio

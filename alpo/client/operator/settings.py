@@ -129,3 +129,15 @@ async def change_settings(
         raise unwelcome(servers, answer)
 
     return await at_leader(servers, attempt, timeout_s)
+
+
+async def accept_clocks(servers: Servers, timeout_s: float) -> int:
+    """Have the leader believe the members' clocks, though they have leapt ahead (rules.md#entry-time). Returns by how
+    many ms they had; 0: they were believed already. Raises `Refused`, `Unavailable`."""
+    async def attempt(connection: Connection) -> int:
+        answer = await connection.ask(w.AcceptClocks)
+        if isinstance(answer, w.Done):
+            return answer.number
+        raise unwelcome(servers, answer)
+
+    return await at_leader(servers, attempt, timeout_s)

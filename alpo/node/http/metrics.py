@@ -66,6 +66,9 @@ FAMILIES = (
     _family("fully_replicated_lsn", "the last payload that every member is known to hold"),
     _family("last_id", "the last entry in this server's log"),
     _family("guaranteed_id", "the last entry that this server knows to be guaranteed"),
+    _family("log_ahead_seconds", "how much later the last entry is dated than this server's clock; 0 if it is not"),
+    _family("clocks_leapt_seconds", "how far the members' clocks have leapt ahead, and are not believed; only from the "
+            "leader"),
     _family("appended_entries_total", "entries that became guaranteed while this server led"),
     _family("appended_payloads_total", "payloads that became guaranteed while this server led"),
     _family("appended_bytes_total", "bytes of the requests that were appended while this server led"),
@@ -166,6 +169,9 @@ def _log(report: Report, status: dict[str, Any], lookups: Lookups) -> Iterator[t
     yield "fully_replicated_lsn", [((), fully)] if fully is not None else []
     yield "last_id", [((), r.last_id)]
     yield "guaranteed_id", [((), r.guaranteed_id)]
+    yield "log_ahead_seconds", [((), status["log_ahead_ms"] / 1000)]
+    leapt_ms = status["clocks_leapt_ms"]
+    yield "clocks_leapt_seconds", [((), leapt_ms / 1000)] if leapt_ms is not None else []
     yield "appended_entries_total", [((), counters.appended_entries)]
     yield "appended_payloads_total", [((), counters.appended_payloads)]
     yield "appended_bytes_total", [((), counters.appended_bytes)]

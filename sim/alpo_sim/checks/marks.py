@@ -21,6 +21,8 @@ _DATA, _MEMBERS = int(Kind.DATA), int(Kind.MEMBERS)
 #: Share by which monotonic clocks, which carry wall clocks forward, may run too fast since the beginning.
 DRIFT_MAX = 0.1
 CLOCK_SLACK_MS = 1000
+#: Part of real time by which the time of a log goes on at least, though it is ahead of the clocks.
+SLOW = 0.5
 
 
 class MarkChecks(Watcher):
@@ -30,6 +32,10 @@ class MarkChecks(Watcher):
         self._stage, self._safety = stage, safety
         self._offset_ms: dict[int, int] = {}  # server -> the furthest ahead that its wall clock ever was
         self._fully_id = 0  # up to there found to be on all disks
+        #: The latest time that some entry had, in ms, less `SLOW` of the time that had passed since the beginning.
+        self._line_ms = 0.0
+        # leader -> term and time in ms of its last entry, and when it was made, in us
+        self._last: dict[int, tuple[int, int, int]] = {}
 
     def stepped(self, host: Host, inputs: Sequence[Input], ready: Ready) -> None:
         replica = host.running
@@ -97,13 +103,25 @@ class MarkChecks(Watcher):
 
     def _check_appended(self, host: Host, replica: Replica, entry: Entry) -> None:
         assert replica.leadership is not None
-        before = replica.log.entry(entry.id - 1)
-        if before is not None and entry.time_ms > before.time_ms and entry.time_ms > self._time_max_ms(replica, entry):
-            raise Broken("entry time", f"entry {entry.id} of leader {host.id} is later than all voters' clocks but one")
+        self._check_time(host, replica, entry)
         if entry.kind == _MEMBERS:
             last_id = replica.members.at(entry.id - 1)[0]
             if max(last_id, replica.leadership.first_id) > replica.guaranteed_id:
                 self._too_early(host, entry.id, max(last_id, replica.leadership.first_id))
+
+    def _check_time(self, host: Host, replica: Replica, entry: Entry) -> None:
+        """Check that an entry is no later than the clocks ever were, or, if others were ahead that vote no more, goes
+        on slowly from there; and that time does not stand still, though the log is ahead of the clocks."""
+        before, now_us = replica.log.entry(entry.id - 1), self._stage.now_us
+        slow_ms = SLOW * now_us / 1000
+        latest_ms = max(self._time_max_ms(replica, entry), self._line_ms + slow_ms * (1 + DRIFT_MAX))
+        self._line_ms = max(self._line_ms, entry.time_ms - slow_ms)
+        if before is not None and entry.time_ms > before.time_ms and entry.time_ms > latest_ms:
+            raise Broken("entry time", f"entry {entry.id} of leader {host.id} is later than all voters' clocks but one")
+        term, time_ms, at_us = self._last.get(host.id, (0, 0, 0))
+        if term == entry.term and entry.time_ms - time_ms < SLOW * (now_us - at_us) / 1000 * (1 - DRIFT_MAX) - 2:
+            raise Broken("entry time", f"the log's time stands still: entry {entry.id} of leader {host.id}")
+        self._last[host.id] = entry.term, entry.time_ms, now_us
 
     def _too_early(self, host: Host, id: int, waits_for_id: int) -> None:
         raise Broken("members", f"leader {host.id} appends member list {id} before entry {waits_for_id} is guaranteed")

@@ -35,7 +35,7 @@ from .timeless import MIDDLE, Middle
 LEFT_OUT = {
     "Replica": (
         "cfg", "rng", "me",  # the server itself; its incarnation comes with the disk
-        "now_s", "wall_ms", "came_s", "clocks",  # the same everywhere, always
+        "now_s", "wall_ms", "came_s", "clocks", "log_clock",  # the same everywhere, always
         "last_leader_id",  # only orders election timers
         "connected",  # all are, always
         "wrong_incarnations",  # only told to the log

@@ -8,6 +8,7 @@ from dataclasses import replace
 from alpo.core import dispatch
 from alpo.core.acceptance import Acceptance
 from alpo.core.log import Log
+from alpo.core.log_clock import LogClock
 from alpo.core.messages import AppendRequest
 from alpo.core.replication import Replication
 
@@ -174,10 +175,16 @@ LOG = (
         "P10", "entry time", "entry time is the leader's clock, whatever the entry before says",
         "time goes back along the log",
         (edit(Replication, "entry_time_ms", (
-            "return max(self._r.log.last_time_ms, self.now_ms(self._r.wall_ms, self._r.clocks))",
-            "return self.now_ms(self._r.wall_ms, self._r.clocks)",
+            "return r.log_clock.next_ms(r.now_s, self.now_ms(r.wall_ms, r.clocks), r.log.last_time_ms)",
+            "return self.now_ms(r.wall_ms, r.clocks)",
         )),),
         world(faults=("jump", "crash")), ("gapless", "alarm"),
+    ),
+    Mutation(
+        "P140", "entry time", "the time of a log that is ahead of the clocks stands still until they have caught up",
+        "leases and sessions do not end for as long as the clocks were ahead",
+        (edit(LogClock, "line_ms", ("max(0.0, now_s - self._line_s)", "0")),),
+        world(faults=("jump", "crash")), ("entry time",),
     ),
     Mutation(
         "P78", "R17", "a server with as long a log of its own is taken to have what was sent to it",
