@@ -331,8 +331,18 @@ class Election:
             r.become_leader()
         elif len(r.members.latest.voters) - len(cycle.outranked) < majority:  # R8
             r.become_passive()
+        elif self._enough_deferred():  # the last vote that counts may come after the deferrals
+            self.stand(handed_over=cycle.handed_over)
         else:
             self._ask_to_defer(again=False)
+
+    def _enough_deferred(self) -> bool:
+        """True if some rival has deferred, and the votes granted and those whose holders have deferred are a majority
+        together (R7)."""
+        cycle = self.cycle
+        assert cycle is not None
+        made_way = sum(1 for holder, _ in cycle.held.values() if cycle.deferred.get(holder))
+        return made_way > 0 and len(cycle.granted) + made_way >= self._r.members.latest.majority
 
     # -- deferral (R5-R7), handing over (R28) -----------------------------------------------------------
 
@@ -377,8 +387,7 @@ class Election:
             return
         if answer.answer is Defer.DEFERRED:
             cycle.deferred[sender.id] = True
-            made_way = sum(1 for holder, _ in cycle.held.values() if cycle.deferred.get(holder))
-            if len(cycle.granted) + made_way >= r.members.latest.majority:  # R7
+            if self._enough_deferred():
                 self.stand(handed_over=cycle.handed_over)
         elif answer.answer in (Defer.LEADER, Defer.OUTRANKED):
             r.become_passive()

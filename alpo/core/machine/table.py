@@ -49,7 +49,8 @@ class SessionState(JournalledSessions):
                     number = 1
                     if len(digest) != DIGEST_BYTES:
                         number = serials_of(digest)
-                        self.has_runs = True
+                        if id < self.first_run_id:
+                            self.first_run_id = id
                     session.slots.append((serial, id, lsn, epoch, digest))
                     session.held += number
                     self._held_total += number

@@ -110,11 +110,16 @@ class SessionTable(SessionState):
             session is not None
             and serial == session.last[0] + 1
             and run.epoch == session.opened[0]
+            and serial + count <= SERIAL_MAX + 1
             and self._room(session, count, guaranteed_id) >= count > 0
         ):
             return [Accept(serial, run.bodies)]
         if not 0 < serial <= SERIAL_MAX or not count or run.epoch < 0:
             return [Refuse(serial, count, Code.INVALID, 0, 0)]
+        fit = SERIAL_MAX + 1 - serial
+        if count > fit:  # what is beyond is of no effect on the rest
+            within = self.judge(run._replace(bodies=run.bodies[:fit], sparse=False), next_id, guaranteed_id)
+            return [*within, Refuse(SERIAL_MAX + 1, count - fit, Code.INVALID, 0, 0)]
         if session is None:
             return self._judge_unknown(run, next_id, guaranteed_id)
         return self._judge_known(session, run, next_id, guaranteed_id)
