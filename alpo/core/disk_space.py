@@ -91,7 +91,7 @@ class Disks:
     @property
     def hangs(self) -> bool:
         """True if a write has been under way for as long as this server waits for its disk."""
-        return self.slow_since_s is not None and self.owed_s >= self._r.cfg.disk_patience_s
+        return self.owed_s >= self._r.cfg.disk_patience_s
 
     def _tell_s(self) -> float:
         cfg = self._r.cfg

@@ -211,7 +211,10 @@ class Log:
 
     def oldest_write(self, after: int = 0) -> _Writing | None:
         """The oldest write under way, of those with a number above ``after``; None if there is none."""
-        return next((write for write in self._writes if write.number > after), None)
+        writes = self._writes
+        if not writes or writes[0].number > after:
+            return writes[0] if writes else None
+        return next((write for write in writes if write.number > after), None)
 
     def persisted(self, number: int) -> None:
         """Note that every write up to ``number`` is on disk."""

@@ -144,6 +144,15 @@ class Faults:
     def stall(self, id: int) -> None:
         self._c.stalled_until[id] = self._c.now_us + self._c.span_us()
 
+    def hang(self, id: int) -> None:
+        """Let the leader's disk stand still, or half of all disks, or all."""
+        leader, span_us = self._c.leader(), self._c.span_us(100 * MS, 5 * SECOND)
+        ids = self._c.disks.in_use()
+        share = self._c.rng.choice((0.0, 0.5, 1.0))
+        hung = [each for each in ids if self._c.rng.random() < share] or [leader.me.id if leader is not None else id]
+        for each in hung:
+            self._c.stalled_until[each] = self._c.now_us + span_us
+
     def full(self, id: int) -> None:
         """Let a disk be low on space, or full, or so full that writes wait for space."""
         span_us = self._c.span_us(500 * MS, 10 * SECOND)
@@ -249,6 +258,7 @@ _FAULTS: dict[str, Callable[[Faults, int], None]] = {
     "bridge": lambda f, id: f._cut("bridge"),
     "isolate": lambda f, id: f._cut("isolate"),
     "stall": Faults.stall,
+    "hang": Faults.hang,
     "full": Faults.full,
     "damage": Faults.damage,
     "jump": Faults.jump,

@@ -136,6 +136,8 @@ class Options:
         drawn["last_down"] = rng.randint(0, (size - 1) // 2) if rng.random() < 0.5 else 0
         if random.Random(f"damage {seed}").random() < 0.3:  # a generator of its own, as in `_keepers`
             drawn["faults"] += ("damage",)
+        if random.Random(f"hangs {seed}").random() < 0.3:
+            drawn["faults"] += ("hang",)
         if random.Random(f"refusals {seed}").random() < 0.5:
             drawn["refusals"] = 0.7
             drawn["faults"] += ("refuse",)

@@ -29,7 +29,7 @@ _CITED = re.compile(r"\bR(\d{1,2})\b(?:(?:-| to )R(\d{1,2})\b)?")
 _ANCHOR = re.compile(r"\brules\.md#([a-z0-9-]+)")
 #: Of a document that users do not have; not of a paper's "section 5.2".
 _ELSEWHERE = re.compile(r"\b[Ss]ection \d+\b(?!\.\d)|\((?:architecture|protocol|interface), [\"A-Z]")
-_MUTATION = re.compile(r"`([MNSGPW]\d+[a-z]?)` \(([^`]*)\)(?:; |$)")
+_MUTATION = re.compile(r"`([MNSGPWH]\d+[a-z]?)` \(([^`]*)\)(?:; |$)")
 
 
 class Section(NamedTuple):
@@ -188,7 +188,7 @@ def test_what_the_walk_through_the_files_names_is_there() -> None:
 def test_mutations_that_the_core_and_its_tests_cite_are_there() -> None:
     unknown = [
         (file, name) for file, text in texts() if file.startswith(("alpo/core/", "tests/core/"))
-        for name in re.findall(r"\b[MNSGPW]\d{1,2}[a-z]?\b", text) if name not in MUTATIONS
+        for name in re.findall(r"\b[MNSGPWH]\d{1,2}[a-z]?\b", text) if name not in MUTATIONS
     ]
     assert unknown == []
 

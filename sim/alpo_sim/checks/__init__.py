@@ -63,6 +63,7 @@ INVARIANTS = {
     "no progress": "once the network allows it there is a leader and all is settled, within a stated bound",
     "answered": "nobody waits for a server that leads no more (R24, R25)",
     "referral": "a server that does not lead sends no client back to itself (R24)",
+    "hung disk": "a server whose disk hangs neither canvasses nor answers those that ask for votes (R34)",
     "disturbed": (
         "a server that comes back from a partition deposes no healthy leader (R2), nor do late requests (R4), nor one "
         "to defer (R6); no candidate makes way for a lesser one"

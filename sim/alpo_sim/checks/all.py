@@ -7,7 +7,7 @@ from alpo.core.entries import Entry
 from ..stage import Stage
 from .candidates import CandidateChecks
 from .history import History
-from .leadership import DepositionChecks, ReignChecks
+from .leadership import DepositionChecks, HungDiskChecks, ReignChecks
 from .marks import MarkChecks
 from .members import MemberChecks
 from .operators import CursorChecks
@@ -29,7 +29,7 @@ class Checks:
         # Of two checks that break in one step the first to watch is reported.
         stage.watchers += [
             self.safety, self.safety.sends, self.lists, StartChecks(), RunChecks(), MarkChecks(stage, self.safety),
-            CandidateChecks(), self.tables, DepositionChecks(stage), ReignChecks(stage),
+            CandidateChecks(), self.tables, DepositionChecks(stage), HungDiskChecks(stage), ReignChecks(stage),
             CursorChecks(self.history.state, self.safety), ResendChecks(stage),
         ]
 

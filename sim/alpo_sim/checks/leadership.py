@@ -1,5 +1,5 @@
-"""Checks of how reigns end: nobody deposes a healthy leader (R2, R4, R6); one that no majority hears steps down (R15).
-"""
+"""Checks of how reigns end: nobody deposes a healthy leader (R2, R4, R6); one that no majority hears steps down (R15); a
+server whose disk hangs has no part in it (R34)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,16 @@ from typing import Any, get_args
 
 from alpo.core.inputs import Input, PeerGone, Received
 from alpo.core.members import Identity
-from alpo.core.messages import AppendAnswer, DeferRequest, HandOver, SnapshotAnswer, VoteRequest
+from alpo.core.messages import (
+    AppendAnswer,
+    CanvassAnswer,
+    CanvassRequest,
+    DeferRequest,
+    HandOver,
+    SnapshotAnswer,
+    VoteAnswer,
+    VoteRequest,
+)
 from alpo.core.ranks import State
 from alpo.core.ready import Ready
 from alpo.core.replica import Replica
@@ -172,6 +181,32 @@ def _was_alone(host: Host, heard_s: float | None) -> bool:
     """True if at some time since ``heard_s`` the server would have said yes to a canvass."""
     replica = host.running
     return heard_s is None or replica.heard_s is None or replica.heard_s - heard_s >= _patience_s(host)
+
+
+class HungDiskChecks(Watcher):
+    """Check *hung disk*: a server with a write under way for longer than it waits for its disk has no part in elections
+    (R34); a candidacy that it has begun may go on. Times of writes are noted here independently, by the server's own monotonic clock."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._handed_s: dict[int, dict[int, float]] = {}  # server -> write under way -> when it was handed out
+
+    def booted(self, host: Host) -> None:
+        self._handed_s[host.id] = {}
+
+    def stepped(self, host: Host, inputs: Sequence[Input], ready: Ready) -> None:
+        now_s, handed_s = host.mono_s(self._stage.now_us), self._handed_s[host.id]
+        patience_s = host.running.cfg.disk_patience_s
+        for number in [number for number in handed_s if not host.writes or number < host.writes[0].number]:
+            del handed_s[number]
+        owed_s = now_s - next(iter(handed_s.values()), now_s)
+        if owed_s > patience_s + _SLACK_S:
+            for envelope in [*ready.send, *ready.send_after_write]:
+                if isinstance(envelope.message, CanvassRequest | CanvassAnswer | VoteAnswer):
+                    raise Broken("hung disk", f"server {host.id} says {type(envelope.message).__name__} to "
+                                 f"{envelope.target.id}; its disk owes a write for {owed_s:.3f} s")
+        if ready.write is not None:
+            handed_s[ready.write.number] = now_s
 
 
 class ReignChecks(Watcher):

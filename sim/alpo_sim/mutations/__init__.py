@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from .disks import DISKS
 from .elections import ELECTIONS
+from .hangs import HANGS
 from .log import LOG
 from .marks import MARKS
 from .members import MEMBERS
@@ -24,11 +25,11 @@ from .waits import WAITS
 
 def _order(mutation: Mutation) -> tuple[int, int, str]:
     name = mutation.name
-    return "MNSGPW".index(name[0]), int("".join(filter(str.isdigit, name))), name
+    return "MNSGPWH".index(name[0]), int("".join(filter(str.isdigit, name))), name
 
 
-_ALL = (*SNAPSHOTS, *DISKS, *ELECTIONS, *LOG, *MARKS, *MEMBERS, *OPERATORS, *SESSIONS, *RUNS, *WAITS)
-#: Name -> mutation, in the order M, N, S, G, P, W.
+_ALL = (*SNAPSHOTS, *DISKS, *ELECTIONS, *LOG, *MARKS, *MEMBERS, *OPERATORS, *SESSIONS, *RUNS, *WAITS, *HANGS)
+#: Name -> mutation, in the order M, N, S, G, P, W, H.
 MUTATIONS = {m.name: m for m in sorted(_ALL, key=_order)}
 
 __all__ = ["MUTATIONS", "Mutation"]

@@ -49,12 +49,17 @@ class _Steady(Actor):
         return
 
 
-def _demand(w: Repeated, met: Callable[[], bool], within_us: int, what: str) -> Iterator[int]:
+def demand(w: Repeated, met: Callable[[], bool], within_us: int, what: str) -> Iterator[int]:
     """Demand that ``met()`` comes true within ``within_us``; ``what``: the violation in words. Yields waits. Raises
     `Broken`."""
     yield from w.waits(met, within_us)
     if not met():
         raise Broken("no progress", f"{what}, {within_us / SECOND:.1f} s long")
+
+
+def steady(w: Once, server: int, every_us: int) -> None:
+    """Have a client append at ``server`` every ``every_us``, as long as that leads."""
+    _Steady(w, server, every_us)
 
 
 def _damaged_under_load(w: Once) -> Iterator[int]:
@@ -65,7 +70,7 @@ def _damaged_under_load(w: Once) -> Iterator[int]:
     _Steady(w, leader, MS)
     yield 100 * MS
     w.damage(leader, (1,))
-    yield from _demand(w, lambda: not w.leads(leader), 8 * w.options.election_timeout_us, "a damaged leader leads on")
+    yield from demand(w, lambda: not w.leads(leader), 8 * w.options.election_timeout_us, "a damaged leader leads on")
 
 
 def _room_again_under_load(w: Once) -> Iterator[int]:
@@ -78,7 +83,7 @@ def _room_again_under_load(w: Once) -> Iterator[int]:
     w.fill(full, Room.PLENTY)
     last_id = w.last_id(full)
     t_us = w.options.election_timeout_us
-    yield from _demand(w, lambda: w.last_id(full) > last_id, 4 * t_us, f"server {full} has room, and is sent nothing")
+    yield from demand(w, lambda: w.last_id(full) > last_id, 4 * t_us, f"server {full} has room, and is sent nothing")
 
 
 def _unmended_follower(w: Once) -> Iterator[int]:
@@ -90,7 +95,7 @@ def _unmended_follower(w: Once) -> Iterator[int]:
     _Steady(w, leader, 2 * MS)
     yield w.some_us(400, 600)
     last_id, t_us = w.last_id(leader), w.options.election_timeout_us
-    yield from _demand(w, lambda: w.last_id(damaged) >= last_id, 2 * t_us, f"server {damaged} stands still")
+    yield from demand(w, lambda: w.last_id(damaged) >= last_id, 2 * t_us, f"server {damaged} stands still")
 
 
 def _all_leave(w: Repeated) -> Iterator[int]:
@@ -100,7 +105,7 @@ def _all_leave(w: Repeated) -> Iterator[int]:
     boots, w.linger_us = w.stage.hosts[leader].boots, w.some_us(1, 6)
     for id in w.stage.hosts:
         w.ask(id, Stop())
-    yield from _demand(
+    yield from demand(
         w, lambda: not w.up(leader) or w.stage.hosts[leader].boots > boots, 2 * SECOND, f"server {leader} stays",
     )
 
