@@ -9,7 +9,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -17,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from alpod import WAIT_S, Serving, ask, flags, run, start
+from alpod import INSTALLED, WAIT_S, Serving, ask, flags, run, start
 from ports import free_port
 
 from alpo import Unavailable, connect_sync
@@ -114,7 +113,7 @@ def test_the_sample_and_the_unit_come_with_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("asked", ["--print-config", "--version", "--check-config"])
 def test_what_it_prints_may_have_no_reader_and_no_room(tmp_path: Path, asked: str) -> None:
-    command = [sys.executable, "-m", "alpo.daemon", *flags(tmp_path, free_port()), asked]
+    command = [INSTALLED, *flags(tmp_path, free_port()), asked]
     reader, writer = os.pipe()
     os.close(reader)
     with Path("/dev/full").open("wb") as full:
