@@ -119,7 +119,8 @@ WRONG_FILES = {
     ),
     "key like no other": (
         f"{TOP}{MEMBERS}[timers]\n\"a\\nb\" = 1\n",
-        'timers."a\\nb" = 1 is not a known key: must be one of heartbeat_s, election_timeout_s, stagger_s, disk_timeout_s',
+        'timers."a\\nb" = 1 is not a known key: must be one of heartbeat_s, election_timeout_s, stagger_s,'
+        " disk_timeout_s",
     ),
     "table is none": (f"timers = 5\n{TOP}{MEMBERS}", "timers = 5: must be a table: [timers]"),
     "timers too close": (

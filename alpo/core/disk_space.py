@@ -180,10 +180,10 @@ class Disks:
         return [*found, *(f"server {id} {lack}" for id, lack in order)]
 
     def advance(self, replication: Replication) -> None:
-        """Hand over to another voter if this leader's disk hangs (`_leave`), or is low or damaged and as many others as a majority have
-        space: to one at a time, an election timeout for each, with `LEAD_ON_TIMEOUTS` in between. If they cannot be
-        brought up to date, because an entry cannot be read, become passive: they elect a leader without this server
-        (R31)."""
+        """Hand over to another voter if this leader's disk hangs (`_leave`), or is low or damaged and as many others as
+        a majority have space: to one at a time, an election timeout for each, with `LEAD_ON_TIMEOUTS` in between. If
+        they cannot be brought up to date, because an entry cannot be read, become passive: they elect a leader without
+        this server (R31)."""
         r = self._r
         why = "low on disk space" if self.room is not Room.PLENTY else "damaged" if self._damage.ids else ""
         hangs = self.hangs

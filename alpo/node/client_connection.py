@@ -9,8 +9,8 @@ Laws:
 * A server with many bytes in flight takes no appends, and every other request: what only asks never waits behind what
   others append.
 * An append too large is refused whole, before the core sees any of it.
-* Appends beyond a client's quota, those for which there is no room, and those whose bodies go ahead (`ahead`) wait here,
-  in order, and the connection is not read from meanwhile (`quotas.Allowance`).
+* Appends beyond a client's quota, those for which there is no room, and those whose bodies go ahead (`ahead`) wait
+  here, in order, and the connection is not read from meanwhile (`quotas.Allowance`).
 """
 
 from __future__ import annotations

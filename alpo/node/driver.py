@@ -168,8 +168,8 @@ class Driver(trio.abc.Instrument):
 
     @property
     def full(self) -> bool:
-        """True if so many bytes are not yet guaranteed, or not on our own disk, that no more appends are taken. A server
-        that does not lead refuses appends, for which it needs no room."""
+        """True if so many bytes are not yet guaranteed, or not on our own disk, that no more appends are taken. A
+        server that does not lead refuses appends, for which it needs no room."""
         if self.unguaranteed_bytes <= self.inflight_bytes_max or not self.replica.serves:
             return False
         self._was_full = True

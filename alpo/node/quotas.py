@@ -117,8 +117,8 @@ class Payer(Protocol):
 
 
 class Allowance:
-    """Appends of one connection, handed on as room and quotas allow. ``payer`` returns whose quota a client's appends count
-    against; ``post`` takes appends, with their bytes."""
+    """Appends of one connection, handed on as room and quotas allow. ``payer`` returns whose quota a client's appends
+    count against; ``post`` takes appends, with their bytes."""
 
     def __init__(self, driver: Payer, payer: Callable[[str], str], post: Callable[[Appends, int], None]) -> None:
         self._driver = driver

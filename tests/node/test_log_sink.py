@@ -100,7 +100,7 @@ def test_a_reader_that_stands_still_costs_the_oldest_lines_and_is_told_how_many(
         else:
             assert number == next_number
             next_number += 1
-    assert (next_number, gaps) == (written, sink.dropped_lines), "the newest lines came, and every line is accounted for"
+    assert (next_number, gaps) == (written, sink.dropped_lines), "the newest lines came, and none is missing untold"
 
 
 def test_lines_that_nobody_can_take_are_counted_and_told_to_the_next_reader(pipe: Pipe) -> None:

@@ -27,7 +27,8 @@ REMEMBERED = "if after and (nth := serial - slots[after - 1][0]) < serials_of(sl
 WORLDS_MAX = 40
 CASES: dict[str, tuple[int, str, Patch]] = {
     "a read is told of more than is guaranteed": (
-        1, "one log", edit(Reads, "advance", ("ReadAt(request.origin, index)", "ReadAt(request.origin, r.log.last_id)"))),
+        1, "one log", edit(Reads, "advance", (
+            "ReadAt(request.origin, index)", "ReadAt(request.origin, r.log.last_id)"))),
     "reads are never answered": (
         1, "no progress", edit(Reads, "_answered", (
             "return count + r.members.i_vote >= r.members.latest.majority", "return False"))),

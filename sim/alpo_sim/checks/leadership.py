@@ -1,5 +1,5 @@
-"""Checks of how reigns end: nobody deposes a healthy leader (R2, R4, R6); one that no majority hears steps down (R15); a
-server whose disk hangs has no part in it (R34)."""
+"""Checks of how reigns end: nobody deposes a healthy leader (R2, R4, R6); one that no majority hears steps down (R15);
+a server whose disk hangs has no part in it (R34)."""
 
 from __future__ import annotations
 
@@ -185,7 +185,8 @@ def _was_alone(host: Host, heard_s: float | None) -> bool:
 
 class HungDiskChecks(Watcher):
     """Check *hung disk*: a server with a write under way for longer than it waits for its disk has no part in elections
-    (R34); a candidacy that it has begun may go on. Times of writes are noted here independently, by the server's own monotonic clock."""
+    (R34); a candidacy that it has begun may go on. Times of writes are noted here independently, by the server's own
+    monotonic clock."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage

@@ -171,7 +171,7 @@ def _dead_learner(w: Once) -> Iterator[int]:
     w.crash(first)
     yield 2 * w.options.election_timeout_us  # what it has answered promotes it no more
     w.boot(c)
-    yield from _demand(w, lambda: w.role(a, second) is Role.VOTER, 2 * SECOND, f"learner {second} is not promoted")
+    yield from demand(w, lambda: w.role(a, second) is Role.VOTER, 2 * SECOND, f"learner {second} is not promoted")
 
 
 def _asks_for_nobody(w: Once) -> Iterator[int]:
