@@ -64,7 +64,7 @@ def test_what_differs_in_its_key_is_not_the_same() -> None:
 def test_what_clients_name_pushes_nothing_out() -> None:
     """A trim by force may drop a thousand cursors at once."""
     recorder = Recorder()
-    slow = [kept(recorder, "slow_fsync", 1, what="commit") for _ in range(3)]
+    slow = [kept(recorder, "slow_fsync", 1, what=what) for what in ("commit", "checkpoint")]
     found = [kept(recorder, "cursor_dropped", 1, cursor=f"c{n}") for n in range(1000)]
     assert None not in slow and [fields is not None for fields in found] == [True] * 30 + [False] * 970
     assert kept(recorder, "slow_fsync", 2, what="commit") is None

@@ -138,20 +138,22 @@ class Steps:
         self.ended = False
 
     def __await__(self) -> Generator[Any, Any, Any]:
+        task = asyncio.current_task()
+        assert task is not None
         steps = self._coroutine.__await__()
         step = partial(steps.send, None)
         while True:
             try:
                 waited_for = step()
-                if self.waits == self._stop:
-                    self.waits += 1
-                    self._crash()
-                    waited_for = steps.throw(asyncio.CancelledError())
             except StopIteration as end:
                 self.ended = True
                 return end.value
             except asyncio.CancelledError:
+                task.uncancel()
                 return None
+            if self.waits == self._stop:
+                self._crash()
+                task.cancel()  # arrives at this wait
             self.waits += 1
             try:
                 yield waited_for
