@@ -1,5 +1,4 @@
-"""The thread that hears signals and watches the event loop's own commits; and the end of the process, which no disk
-delays.
+"""Threads that hear signals, and watch the event loop's own commits; and the end of the process, which no disk delays.
 
 Laws:
 
@@ -33,8 +32,9 @@ _HEARD = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Signals:
-    """The thread. ``heard`` is called in it with each signal's number. A commit in the event loop's thread that takes
-    ``tell_s`` is an event, for which ``keep`` is called with its name and milliseconds. Neither may block."""
+    """The threads. ``heard`` is called in one of them with each signal's number. A commit in the event loop's thread
+    that takes ``tell_s`` is an event, for which ``keep`` is called with its name and milliseconds. Neither may block.
+    """
 
     def __init__(self, heard: Callable[[int], None], tell_s: float, keep: Callable[[str, int], None]) -> None:
         self._heard = heard
@@ -47,11 +47,11 @@ class Signals:
         self._ends = threading.Lock()
 
     def start(self) -> None:
-        """Block the signals, and begin to hear them. Call in the main thread, before others are started."""
+        """Block the signals; begin to hear them, and to watch. Call in the main thread, before others are started."""
         signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
-        threading.Thread(
-            target=contextvars.copy_context().run, args=(self._run,), name="alpo-signals", daemon=True
-        ).start()
+        for name, run in (("alpo-signals", self._hear), ("alpo-commits", self._watch)):
+            context = contextvars.copy_context()
+            threading.Thread(target=context.run, args=(run,), name=name, daemon=True).start()
 
     def ends(self, exit_code: int) -> None:
         """Have the process gone within `STOP_S_MAX`; the first call counts. Any thread."""
@@ -60,22 +60,19 @@ class Signals:
             timer.daemon = True
             timer.start()
 
-    def _run(self) -> None:
+    def _hear(self) -> None:
         while True:
-            number = self._wait()
-            if number in (signal.SIGTERM, signal.SIGINT):
+            # not sigtimedwait: stopped and continued past its time, it returns what was never filled in
+            number = signal.sigwait(_HEARD)
+            if number != signal.SIGHUP:
                 self.ends(0)
-            if number:
-                self._heard(number)
-            self._look()
+            self._heard(number)
 
-    def _wait(self) -> int:
-        """The next signal; 0 if it is time to look at the event loop first."""
-        if not hasattr(signal, "sigtimedwait"):
-            return signal.sigwait(_HEARD)
-        busy = self.here_since_s() < math.inf or self._told_s < math.inf
-        found = signal.sigtimedwait(_HEARD, self._tell_s if busy else _LOOK_S)
-        return found.si_signo if found is not None else 0
+    def _watch(self) -> None:
+        while True:
+            busy = self.here_since_s() < math.inf or self._told_s < math.inf
+            time.sleep(self._tell_s if busy else _LOOK_S)
+            self._look()
 
     def _look(self) -> None:
         """Tell of a commit that keeps the event loop, as the loop itself cannot."""
