@@ -14,7 +14,7 @@ from ..connecting import connected
 from ..exits import Failed, UsageProblem
 from ..frame import App
 from ..options import Target, remember, with_target
-from ..output import print_json, say, table
+from ..output import counted, print_json, say, table
 from ..running import run
 from . import status as standing
 
@@ -136,9 +136,9 @@ def may_fail_text(cluster: Cluster, what: str) -> str:
     """The text of a cluster of which a member was removed, or to which one was added (``what``)."""
     count, appends = len(cluster.voters), cluster.appends()
     if what == "remove":
-        members = "1 member is left" if count == 1 else f"{count} members are left"
+        members = counted(count, "member is left", "members are left")
     else:
-        members = "1 member votes now" if count == 1 else f"{count} members vote now"
+        members = counted(count, "member votes now", "members vote now")
     if not appends.work:
         return f"{members}; appends do not work at this moment: {', '.join(appends.why)}"
     none = {1: "it may not fail", 2: "neither may fail"}.get(count, "none may fail")
