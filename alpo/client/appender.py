@@ -307,7 +307,8 @@ class Appender(Living):
         lacks = appends.get("why")
         if isinstance(lacks, list | tuple) and lacks:
             why = f"{connection.address} leads, but {', '.join(map(str, lacks))}"
-            self._servers.reasons.answered(connection.address, Unavailable(why))
+            kind = NoSpace if isinstance(self._servers.reason, NoSpace) else Unavailable  # what it refused stays that
+            self._servers.reasons.answered(connection.address, kind(why))
 
     def _hear_opening(self, connection: Connection, opening: Opening, message: ServerReply) -> bool:
         session = self._session
