@@ -86,7 +86,7 @@ DISKS = (
     Mutation(
         "P55", "R31", "a server whose disk is damaged gives votes",
         "a leader is made by a server that may not hold what it thinks it holds",
-        (edit(dispatch, "_on_received", ("elif not (kind in m.ASKS_FOR_VOTES and r.damage.binds):", "else:")),),
+        (edit(dispatch, "_on_received", ("(r.damage.binds or r.disks.hangs)", "r.disks.hangs")),),
         _DAMAGED, ("damage",),
     ),
     Mutation(
