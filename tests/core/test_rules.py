@@ -9,7 +9,7 @@ import pytest
 from alpo.core.config import ReplicaConfig
 from alpo.core.disk import Boot, StartState
 from alpo.core.entries import Entry, Kind, json_body, seal
-from alpo.core.inputs import Connected, Persisted, Received, Tick
+from alpo.core.inputs import Connected, DamageFound, Persisted, Received, Tick
 from alpo.core.members import (
     Configured,
     Identity,
@@ -349,6 +349,21 @@ def test_a_candidate_outranked_by_too_many_makes_way() -> None:
         one.hear(voter, VoteAnswer(term, term, Vote.OUTRANKED, 0, None, WALL_MS))
         assert one.replica.state is state
     assert one.replica.term == term
+
+
+def test_a_candidate_whose_damage_is_found_makes_way() -> None:
+    """R31: it may not hold what its rank says that it holds, so votes that it asked for before count no more."""
+    one = One(term=1, terms=(1, 1))
+    one.stand()
+    term = one.replica.term
+    one.step(DamageFound((2,)))
+    assert (one.state(), one.replica.term) == (State.PASSIVE, term)
+    for voter in (1, 2):
+        one.hear(voter, VoteAnswer(term, term, Vote.GRANTED, 0, None, WALL_MS))
+    assert one.state() is State.PASSIVE
+    assert not answers(one.wait(5.0), CanvassRequest) and not answers(one.wait(5.0), VoteRequest)
+    one.step(DamageFound(()))
+    assert answers(one.wait(5.0), CanvassRequest)
 
 
 def test_who_outranks_a_candidate_canvasses_at_once() -> None:

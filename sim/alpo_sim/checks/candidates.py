@@ -94,7 +94,7 @@ class CandidateChecks(Watcher):
             return
         members = replica.members.latest
         if known.deferred and known.free >= members.majority and known.voters <= {v.identity for v in members.voters}:
-            raise Broken("electable", f"candidate {host.id} waits in term {known.term}, of whose votes {known.free} were "
+            raise Broken("electable", f"candidate {host.id} waits in term {known.term}; {known.free} votes of it were "
                          "granted or given up")
 
     def _check_stands(self, host: Host, replica: Replica) -> None:
