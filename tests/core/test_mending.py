@@ -163,3 +163,28 @@ def test_what_another_member_has_cleaned_binds_no_more() -> None:
     cluster.give(others[0].me.id, Clean(8, head[0], head[1] + head[2]))
     cluster.run(0.5)
     assert others[0].log.base_id == 8
+
+
+def test_what_another_member_has_cleaned_says_nothing_of_later_damage() -> None:
+    """R31: an entry that others may still need binds, although one before it binds no more."""
+    cluster, leader, others = cluster_of(mending=True)
+    damaged, other = others
+    head = cluster.hosts[leader.me.id].store.entry_head(8)
+    assert head is not None
+    for replica in (leader, other):
+        cluster.give(replica.me.id, Clean(8, head[0], head[1] + head[2]))
+    cluster.run(0.5)
+    assert leader.log.base_id == other.log.base_id == 8
+    cluster.catches = lambda envelope: isinstance(envelope.message, m.CopyAnswer) and bool(envelope.message.entries)
+    damage(cluster, damaged, 4, 9)
+    cluster.run(1.0)
+    assert any(name == "damage_cleaned_elsewhere" for _, _, name, _ in cluster.events)
+    assert damaged.damage.binds and damaged.damage.first_id == 9
+    assert damaged.cleaning.cleanable_id == 0
+    cluster.crash(other.me.id)
+    assert not append(cluster, 11), "it counts nothing from entry 9 on"
+    cluster.catches = lambda envelope: False
+    cluster.run(3.0)
+    assert mended_by(cluster, damaged) == {9: leader.me.id} and damaged.damage.ids == (4,)
+    assert not damaged.damage.binds
+    assert append(cluster, 12), "it counts again"

@@ -9,7 +9,7 @@ import pytest
 from alpo.core.config import ReplicaConfig
 from alpo.core.disk import Boot, StartState
 from alpo.core.entries import Entry, Kind, json_body, seal
-from alpo.core.inputs import Connected, Persisted, Received, Tick
+from alpo.core.inputs import Connected, DamageFound, Persisted, Received, Tick
 from alpo.core.members import (
     Configured,
     Identity,
@@ -293,6 +293,40 @@ def test_only_an_electable_candidate_asks_to_defer() -> None:
     assert answers(one.hear(2, held), DeferRequest)
 
 
+@pytest.mark.parametrize("last", ["the deferral", "the vote that is held", "the vote that is granted"])
+def test_a_second_cycle_begins_whichever_answer_is_the_last_that_it_needs(last: str) -> None:
+    """R7: of five votes it has its own; 4 holds its own and 3's, or 4's own and 3's is granted: three are free."""
+    one = One(id=5)
+    one.stand()
+    term = one.replica.term
+    for voter in (4, 1):
+        ready = one.hear(voter, VoteAnswer(term, term, Vote.HELD, voter, Rank(0, 0, 0, voter), WALL_MS))
+    assert len(answers(ready, DeferRequest)) == 2, "it is electable, and asks both that hold votes"
+    deferred = DeferAnswer(term, term, Defer.DEFERRED)
+    vote = VoteAnswer(term, term, Vote.HELD, 4, Rank(0, 0, 0, 4), WALL_MS)
+    if last == "the vote that is granted":
+        vote = VoteAnswer(term, term, Vote.GRANTED, 0, None, WALL_MS)
+    pair = ((3, vote), (4, deferred)) if last == "the deferral" else ((4, deferred), (3, vote))
+    for sender, answer in pair:
+        assert one.replica.term == term
+        one.hear(sender, answer)
+    assert (one.state(), one.replica.term) == (State.CANDIDATE, term + 1)
+
+
+def test_no_second_cycle_begins_while_the_votes_that_are_free_are_no_majority() -> None:
+    """R7; P34."""
+    one = One(id=5)
+    one.stand()
+    term = one.replica.term
+    for voter in (4, 1):
+        one.hear(voter, VoteAnswer(term, term, Vote.HELD, voter, Rank(0, 0, 0, voter), WALL_MS))
+    one.hear(4, DeferAnswer(term, term, Defer.DEFERRED))
+    one.hear(3, VoteAnswer(term, term, Vote.HELD, 1, Rank(0, 0, 0, 1), WALL_MS))
+    assert (one.state(), one.replica.term) == (State.CANDIDATE, term)
+    one.hear(1, DeferAnswer(term, term, Defer.DEFERRED))
+    assert (one.state(), one.replica.term) == (State.CANDIDATE, term + 1)
+
+
 def test_a_canvass_moves_no_term_and_is_answered_by_rank() -> None:
     """R1, R2."""
     one = One(term=3, terms=(1, 3))
@@ -315,6 +349,21 @@ def test_a_candidate_outranked_by_too_many_makes_way() -> None:
         one.hear(voter, VoteAnswer(term, term, Vote.OUTRANKED, 0, None, WALL_MS))
         assert one.replica.state is state
     assert one.replica.term == term
+
+
+def test_a_candidate_whose_damage_is_found_makes_way() -> None:
+    """R31: it may not hold what its rank says that it holds, so votes that it asked for before count no more."""
+    one = One(term=1, terms=(1, 1))
+    one.stand()
+    term = one.replica.term
+    one.step(DamageFound((2,)))
+    assert (one.state(), one.replica.term) == (State.PASSIVE, term)
+    for voter in (1, 2):
+        one.hear(voter, VoteAnswer(term, term, Vote.GRANTED, 0, None, WALL_MS))
+    assert one.state() is State.PASSIVE
+    assert not answers(one.wait(5.0), CanvassRequest) and not answers(one.wait(5.0), VoteRequest)
+    one.step(DamageFound(()))
+    assert answers(one.wait(5.0), CanvassRequest)
 
 
 def test_who_outranks_a_candidate_canvasses_at_once() -> None:

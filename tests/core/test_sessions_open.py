@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from session_leader import RANDOM, A, Leader, nonce, random_id, refused
+from session_leader import RANDOM, A, B, Leader, nonce, random_id, refused
 
 from alpo.core.client_ids import created_ms, valid_name
 from alpo.core.entries import Kind
@@ -13,6 +13,7 @@ from alpo.core.machine.verdicts import (
     SERIAL_MAX,
     Accept,
     DropNow,
+    Duplicate,
     OpenAgain,
     OpenNew,
     Refuse,
@@ -117,3 +118,20 @@ def test_names_up_to_128_bytes_are_valid() -> None:
 def test_a_run_without_a_serial_or_a_body_is_invalid(serial: int, bodies: list[Any], leader: Leader) -> None:
     epoch = leader.open()
     assert leader.ask("alice", epoch, serial, *bodies, sparse=True)[0].code == Code.INVALID
+
+
+def test_a_run_is_judged_up_to_the_last_serial_there_can_be(leader: Leader) -> None:
+    """R21: what is beyond is invalid, also right behind the last one, and has no effect on the rest."""
+    epoch = leader.open()
+    assert leader.ask("alice", epoch, SERIAL_MAX, A, B) == [
+        *refused(SERIAL_MAX, 1, Code.SERIAL_EXPECTED, 1, 0), *refused(SERIAL_MAX + 1, 1, Code.INVALID, 0, 0),
+    ]
+    leader.append("alice", epoch, SERIAL_MAX - 1, A, sparse=True)
+    assert leader.ask("alice", epoch, SERIAL_MAX, B, A) == [
+        Accept(SERIAL_MAX, [B]), *refused(SERIAL_MAX + 1, 1, Code.INVALID, 0, 0),
+    ]
+    leader.append("alice", epoch, SERIAL_MAX, B)
+    assert leader.ask("alice", epoch, SERIAL_MAX + 1, A) == refused(SERIAL_MAX + 1, 1, Code.INVALID, 0, 0)
+    assert leader.ask("alice", epoch, SERIAL_MAX - 1, A, B, A, A) == [
+        Duplicate(SERIAL_MAX - 1, [1, 2], 3), *refused(SERIAL_MAX + 1, 2, Code.INVALID, 0, 0),
+    ]

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 from cluster_kit import Cluster
-from session_leader import CLIENT
+from session_leader import CLIENT, RANDOM, A, B, C, Leader, refused
 
 from alpo.core import settings as setting_rules
+from alpo.core.entries import Kind, json_body
+from alpo.core.machine.verdicts import Duplicate
 from alpo.core.requests import ChangeSettings, Code, OpenSession, Refused, SettingsAre, ShowSettings
 from alpo.core.settings import Settings
 
@@ -102,6 +104,19 @@ def test_a_smaller_window_forgets_on_all_servers_alike() -> None:
     assert tables[0] == tables[1] == tables[2]
     (row,) = tables[0][2]
     assert [slot[0] for slot in row.slots] == [5, 6, 7, 8]
+
+
+def test_a_smaller_window_forgets_what_is_in_flight_too() -> None:
+    """R32: a retry of it is told TOO_OLD once the log is guaranteed up to here, and never that it is not in it."""
+    leader = Leader(window=4)
+    leader.guaranteed = 0
+    for serial, append in enumerate((A, B, C), 1):
+        leader.append(RANDOM, 0, serial, append)
+    leader.special(Kind.SETTINGS, json_body(**Settings(window=1).to_plain()))
+    assert leader.ask(RANDOM, 0, 1, A) == refused(1, 1, Code.TOO_OLD, 0, leader.head)
+    assert leader.ask(RANDOM, 0, 3, C) == [Duplicate(3, [3], 3)]
+    leader.table.expunge(leader.head)
+    assert leader.ask(RANDOM, 0, 1, A) == [Duplicate(1, [1], 1)]
 
 
 def test_a_change_that_is_expunged_is_undone() -> None:

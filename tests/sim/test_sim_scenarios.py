@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from alpo.core.members import MemberList
+from alpo_sim.checks.members import MemberChecks
 from alpo_sim.main import app
 from alpo_sim.mutations import MUTATIONS
 from alpo_sim.narrate import comments, narrated
@@ -52,6 +54,17 @@ def test_the_core_as_it_is_keeps_every_rule(file: Path) -> None:
     assert outcome.invariant == "", outcome.detail
     if scenario.mutation:
         assert unmet(scenario, outcome) != []
+
+
+def test_the_first_list_is_that_of_the_servers_that_founded_the_cluster() -> None:
+    """The first server to start loses its disk, and the others start with another list: that one counts, or checks take
+    a member for one that holds nothing."""
+    replay = Replay(read(FOLDER / "start-on-a-lost-disk.txt"))
+    replay.run()
+    (lists,) = (each for each in replay.stage.watchers if isinstance(each, MemberChecks))
+    states = [host.replica.first_start.state for host in replay.stage.hosts.values() if host.replica is not None]
+    founded = [MemberList.from_plain(state.first_list) for state in states if state.cluster]
+    assert founded == [lists.guaranteed[0][1]]
 
 
 def test_the_three_flaws_of_the_draft_are_there() -> None:

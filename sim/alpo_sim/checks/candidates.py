@@ -1,5 +1,5 @@
 """Checks of candidates against the answers that they got: only an electable candidate asks others to defer (R5), and
-only one with enough votes stands anew (R7)."""
+one with enough votes, and only such a one, stands anew (R7)."""
 
 from __future__ import annotations
 
@@ -19,15 +19,17 @@ from ..stage import Watcher
 
 class Answered:
     """Answers that a candidate got in a term. ``granted``: voters that gave it their vote; ``held``: voter -> candidate
-    that has its vote (R5); ``deferred``: candidates that made way."""
+    that has its vote (R5); ``deferred``: candidates that made way; ``voters``: all of whom an answer came."""
 
     def __init__(self, term: int) -> None:
         self.term = term
         self.granted: dict[int, bool] = {}
         self.held: dict[int, int] = {}
         self.deferred: dict[int, bool] = {}
+        self.voters: set[Identity] = set()
 
     def note(self, sender: Identity, answer: VoteAnswer | DeferAnswer) -> None:
+        self.voters.add(sender)
         if isinstance(answer, DeferAnswer):
             if answer.answer is Defer.DEFERRED:
                 self.deferred[sender.id] = True
@@ -60,10 +62,13 @@ class CandidateChecks(Watcher):
         self._stood[host.id] = 0
 
     def stepped(self, host: Host, inputs: Sequence[Input], ready: Ready) -> None:
+        replica = host.running
         for each in inputs:
             if type(each) is Received and isinstance(each.envelope.message, VoteAnswer | DeferAnswer):
-                self._note_answer(host, each.envelope.sender, each.envelope.message)
-        self._check_stands(host, host.running)
+                if each.envelope.target == replica.me:
+                    self._note_answer(host, each.envelope.sender, each.envelope.message)
+        self._check_stands(host, replica)
+        self._check_waits(host, replica)
 
     def sent(self, host: Host, envelope: Envelope) -> None:
         if type(envelope.message) is DeferRequest:
@@ -81,6 +86,16 @@ class CandidateChecks(Watcher):
         count = known.electable if known is not None and known.term == request.term else 1
         if count < host.running.members.latest.majority:
             raise Broken("electable", f"server {host.id} asks others to defer; {count} granted or held in its term")
+
+    def _check_waits(self, host: Host, replica: Replica) -> None:
+        """Check that no candidate waits that might stand anew, whichever answer came last (R7)."""
+        known = self._answered.get(host.id)
+        if known is None or known.term != replica.term or replica.state is not State.CANDIDATE:
+            return
+        members = replica.members.latest
+        if known.deferred and known.free >= members.majority and known.voters <= {v.identity for v in members.voters}:
+            raise Broken("electable", f"candidate {host.id} waits in term {known.term}; {known.free} votes of it were "
+                         "granted or given up")
 
     def _check_stands(self, host: Host, replica: Replica) -> None:
         """Check that a candidate that stands anew has enough votes, granted or given up by their holders (R7)."""

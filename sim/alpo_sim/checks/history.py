@@ -48,7 +48,7 @@ from .session_tables import ModelTable
 
 _DATA, _SESSION = int(Kind.DATA), int(Kind.SESSION)
 #: Refusals after which the refused append never enters the log (R21).
-_FOR_GOOD = (Code.FENCED, Code.SERIAL_REUSED, Code.SKIPPED)
+_FOR_GOOD = (Code.FENCED, Code.SERIAL_REUSED, Code.SKIPPED, Code.INVALID)
 
 
 class OneLog(Protocol):

@@ -34,8 +34,8 @@ class MarkChecks(Watcher):
         self._fully_id = 0  # up to there found to be on all disks
         #: The latest time that some entry had, in ms, less `SLOW` of the time that had passed since the beginning.
         self._line_ms = 0.0
-        # leader -> term and time in ms of its last entry, and when it was made, in us
-        self._last: dict[int, tuple[int, int, int]] = {}
+        # leader -> term and time in ms of its last entry, and when it was made, by its monotonic clock in s
+        self._last: dict[int, tuple[int, int, float]] = {}
 
     def stepped(self, host: Host, inputs: Sequence[Input], ready: Ready) -> None:
         replica = host.running
@@ -118,10 +118,11 @@ class MarkChecks(Watcher):
         self._line_ms = max(self._line_ms, entry.time_ms - slow_ms)
         if before is not None and entry.time_ms > before.time_ms and entry.time_ms > latest_ms:
             raise Broken("entry time", f"entry {entry.id} of leader {host.id} is later than all voters' clocks but one")
-        term, time_ms, at_us = self._last.get(host.id, (0, 0, 0))
-        if term == entry.term and entry.time_ms - time_ms < SLOW * (now_us - at_us) / 1000 * (1 - DRIFT_MAX) - 2:
+        term, time_ms, at_s = self._last.get(host.id, (0, 0, 0.0))
+        now_s = host.mono_s(now_us)  # some plans let it run far slower than any drift
+        if term == entry.term and entry.time_ms - time_ms < SLOW * (now_s - at_s) * 1000 - 2:
             raise Broken("entry time", f"the log's time stands still: entry {entry.id} of leader {host.id}")
-        self._last[host.id] = entry.term, entry.time_ms, now_us
+        self._last[host.id] = entry.term, entry.time_ms, now_s
 
     def _too_early(self, host: Host, id: int, waits_for_id: int) -> None:
         raise Broken("members", f"leader {host.id} appends member list {id} before entry {waits_for_id} is guaranteed")

@@ -63,9 +63,11 @@ class MemberChecks(Watcher):
             self._made = {at: members for at, members in self._made.items() if at[0] > entry.id}
 
     def committing(self, host: Host, writes: Sequence[Write]) -> None:
+        """Take the first list of a server that starts: of those that start before anything is guaranteed the last one's
+        counts. The first to start may lose its disk before the others found the cluster, with another list (R29)."""
         for write in writes:
-            if write.start is not None and write.start.cluster and not self.guaranteed:
-                self.guaranteed.append((0, MemberList.from_plain(write.start.first_list)))
+            if write.start is not None and write.start.cluster and not self._safety.guaranteed:
+                self.guaranteed[:] = [(0, MemberList.from_plain(write.start.first_list))]
 
     def stepped(self, host: Host, inputs: Sequence[Input], ready: Ready) -> None:
         replica = host.running

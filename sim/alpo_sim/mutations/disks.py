@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from alpo.core import dispatch, replica
@@ -9,13 +10,16 @@ from alpo.core.acceptance import Acceptance
 from alpo.core.cleaning import Cleaning
 from alpo.core.damage import Damage
 from alpo.core.disk_space import Disks
+from alpo.core.inputs import Clean
 from alpo.core.machine.cursors import Trims
+from alpo.core.messages import CopyAnswer, VoteAnswer
 from alpo.core.replication import Replication
 
 from ..options import MS
 from .log import LOST
 from .mutation import Mutation, edit
-from .worlds import BUSY, world
+from .planned import Once, once
+from .worlds import BUSY, ORDERED, planned, world
 
 _FULL = world(faults=("full", "full", "crash"), load=BUSY)
 
@@ -26,6 +30,36 @@ _TAILS = world(faults=("damage", "isolate", "isolate"), load=BUSY)
 _CLEANED = world(
     faults=("damage", "damage", "crash"), load=BUSY, clean_every_us=50 * MS, fault_every_us=150 * MS, seconds=8,
 )
+
+
+
+def _damage_beyond(w: Once) -> Iterator[int]:
+    """Two entries of a follower's are damaged, one that the others have cleaned and one that they have not; no copies
+    come."""
+    leader, damaged, other, *_ = w.cast()
+    w.drops = lambda x: isinstance(x.message, CopyAnswer) and bool(x.message.entries)
+    yield from w.waits(lambda: min(w.mark_id(id) for id in w.links.ids) > 20)
+    upto_id = w.mark_id(damaged) // 2
+    for id in (leader, other):
+        time_ms, lsn, count = w.stage.hosts[id].store.entry_head(upto_id) or (0, 0, 0)
+        w.ask(id, Clean(upto_id, time_ms, lsn + count))
+    yield from w.waits(lambda: all(w.stage.hosts[id].running.log.base_id == upto_id for id in (leader, other)))
+    w.damage(damaged, (upto_id, upto_id + 1))
+    yield 300 * MS
+
+
+def _damaged_candidate(w: Once) -> Iterator[int]:
+    """An entry of a candidate's is found damaged before it has any answer."""
+    leader, *_ = w.cast()
+    yield 200 * MS
+    w.drops = lambda x: isinstance(x.message, VoteAnswer)
+    w.crash(leader)
+    yield from w.waits(lambda: any(w.stands(id) for id in w.links.ids))
+    for id in w.links.ids:
+        if w.stands(id):
+            w.damage(id, (1,))
+    yield 100 * MS
+
 
 DISKS = (
     Mutation(
@@ -86,7 +120,7 @@ DISKS = (
     Mutation(
         "P55", "R31", "a server whose disk is damaged gives votes",
         "a leader is made by a server that may not hold what it thinks it holds",
-        (edit(dispatch, "_on_received", ("elif not (kind in m.ASKS_FOR_VOTES and r.damage.binds):", "else:")),),
+        (edit(dispatch, "_on_received", ("(r.damage.binds or r.disks.hangs)", "r.disks.hangs")),),
         _DAMAGED, ("damage",),
     ),
     Mutation(
@@ -120,5 +154,19 @@ DISKS = (
         "it votes and accepts no more",
         (edit(Damage, "on_answer", ("self._gone_id = max(self._gone_id, answer.base_id)", "pass")),),
         _CLEANED, ("no progress",),
+    ),
+    Mutation(
+        "P144", "R31", "what another member has cleaned says that all damage binds no more",
+        "a server accepts entries beyond one that it lacks and others need",
+        (edit(Damage, "on_answer", (
+            "max(self._gone_id, answer.base_id)", "max(self._gone_id, answer.base_id, self.ids[-1])",
+        )),),
+        planned(network=ORDERED, load=BUSY, seconds=4), ("damage",), makes=once(_damage_beyond),
+    ),
+    Mutation(
+        "P145", "R31", "a candidate whose disk is found damaged goes on",
+        "a leader is made that may not hold what it thinks it holds",
+        (edit(Damage, "heard", ("if self.binds and r.state is State.CANDIDATE:", "if False:")),),
+        planned(network=ORDERED, load=BUSY, seconds=4), ("damage",), makes=once(_damaged_candidate),
     ),
 )

@@ -287,10 +287,11 @@ ELECTIONS = (
     Mutation(
         "P34", "R7", "a candidate stands anew after any one deferral",
         "terms are used up, and candidacies that could have won are given up",
-        (edit(Election, "on_defer_answer", (
-            "if len(cycle.granted) + made_way >= r.members.latest.majority:", "if made_way:",
+        (edit(Election, "_enough_deferred", (
+            "made_way > 0 and len(cycle.granted) + made_way >= self._r.members.latest.majority", "made_way > 0",
         )),),
-        world(servers=5, network=COLLIDING, stagger_us=0, faults=("crash_all", "crash"), load=IDLE), ("electable",),
+        world(servers=7, network=COLLIDING, stagger_us=0, faults=("crash_all", "crash", "crash"), load=IDLE),
+        ("electable",),
     ),
     Mutation(
         "P76", "R6", "a leader that is asked to defer steps down",

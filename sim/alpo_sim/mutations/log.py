@@ -118,7 +118,7 @@ LOG = (
     Mutation(
         "P5", "R14", "a late completion of a write vouches for what replaced its entries (A-B-A)",
         "a server takes for durable what its log no longer holds, and stops itself",
-        (edit(Log, "expunge", ("write[1] = min(write[1], self.last_id)", "pass")),),
+        (edit(Log, "expunge", ("write.last_id = min(write.last_id, self.last_id)", "pass")),),
         planned(load=replace(BUSY, retry_us=2 * SECOND)), (*LOST, "guaranteed on a majority", "durable before sent"),
         makes=repeated(late_completion),
     ),
@@ -178,7 +178,7 @@ LOG = (
             "return r.log_clock.next_ms(r.now_s, self.now_ms(r.wall_ms, r.clocks), r.log.last_time_ms)",
             "return self.now_ms(r.wall_ms, r.clocks)",
         )),),
-        world(faults=("jump", "crash")), ("gapless", "alarm"),
+        world(faults=("jump", "crash")), ("gapless", "entry time", "alarm"),
     ),
     Mutation(
         "P140", "entry time", "the time of a log that is ahead of the clocks stands still until they have caught up",

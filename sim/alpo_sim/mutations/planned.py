@@ -11,7 +11,7 @@ from alpo.core.inputs import Stop
 from alpo.core.members import Role
 from alpo.core.messages import Envelope
 from alpo.core.ranks import State
-from alpo.core.requests import ChangeMember, MemberStep, Reply
+from alpo.core.requests import AppendRun, ChangeMember, MemberStep, Reply, Transfer
 
 from ..broken import Broken
 from ..clients import Actor
@@ -138,8 +138,8 @@ def repeated(plan: Plan) -> Callable[[Options], World]:
     return lambda options: Repeated(options, plan)
 
 
-class _Operator(Actor):
-    """Operator that asks for changes of the member list, and looks at the list, not at replies."""
+class _Asker(Actor):
+    """Operator and client of a plan, which looks at the servers, not at replies."""
 
     def heard(self, server: int, reply: Reply) -> None:
         return
@@ -156,7 +156,7 @@ class Once(Repeated):
         self.drops: Callable[[Envelope], bool] = lambda envelope: False
         self.keeps: Callable[[Envelope], bool] = lambda envelope: False
         self.kept: list[Envelope] = []
-        self._operator: _Operator | None = None
+        self._asker: _Asker | None = None
 
     def _on_send(self, host: Host, envelope: Envelope) -> None:
         self._kept = self.keeps(envelope)
@@ -175,11 +175,32 @@ class Once(Repeated):
 
     def change(self, at: int, step: MemberStep, id: int) -> None:
         """Ask server ``at`` for a change of member ``id``."""
-        if self._operator is None:
-            self._operator = _Operator(self.clients)
         address = "" if step is MemberStep.REMOVE else self.stage.hosts[id].address
         if self.up(at):
-            self.ask(at, ChangeMember(self._operator.origin(), step, id, address, 0))
+            self.ask(at, ChangeMember(self._origin(), step, id, address, 0))
+
+    def append(self, at: int, client: str, serial: int, *payloads: bytes, sparse: bool = False) -> None:
+        """Send server ``at`` a frame of appends of ``client``."""
+        if self.up(at):
+            run = AppendRun(self._origin(), client, 0, serial, [(1, each) for each in payloads], sparse)
+            self.history.asked(run)
+            self.ask(at, run)
+
+    def hand_over(self, id: int) -> Iterator[int]:
+        """Have the leader hand over to ``id``, until that leads or a second has passed. Yields waits."""
+        leader = self.leader()
+        if leader is not None and leader.me.id != id:
+            self.ask(leader.me.id, Transfer(self._origin(), id))
+        yield from self.waits(lambda: self.leads(id))
+
+    def older(self, id: int) -> None:
+        """Let a server be of an older version, which knows no runs, from its next boot on."""
+        self.connections.older[id] = True
+
+    def _origin(self) -> tuple[int, int]:
+        if self._asker is None:
+            self._asker = _Asker(self.clients)
+        return self._asker.origin()
 
     def role(self, at: int, id: int) -> Role:
         """The role of ``id`` in the latest member list of server ``at``; GONE if ``id`` is not in it."""

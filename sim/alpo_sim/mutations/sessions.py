@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import replace
 
 from alpo.core import replica, serving
+from alpo.core.client_ids import random_client
 from alpo.core.machine.undo import JournalledSessions
-from alpo.core.machine.verdicts import SessionTable
+from alpo.core.machine.verdicts import SERIAL_MAX, SessionTable
 from alpo.core.reads import Reads
 from alpo.core.reign import Reign
 from alpo.core.replica import Replica
@@ -16,12 +18,13 @@ from alpo.core.requests import OpenSession
 from alpo.core.serving import Serving
 from alpo.core.settings import Settings
 
+from ..host import WALL_ZERO_MS
 from ..options import MS, SECOND, Load
 from ..writers import NamedWriter
 from .fault_plans import astray, behind, long_suffix, slow_zombie
 from .mutation import Mutation, edit, swap
-from .planned import repeated
-from .worlds import CROWD, LATE, LATER, NARROW, NEW_NAMES, READING, SAVING, planned, world
+from .planned import Once, once, repeated
+from .worlds import CROWD, IDLE, LATE, LATER, NARROW, NEW_NAMES, ORDERED, READING, SAVING, planned, world
 
 
 def _open_with_one_nonce(self: NamedWriter, *, fresh: bool) -> None:
@@ -37,6 +40,16 @@ def _open_with_one_nonce(self: NamedWriter, *, fresh: bool) -> None:
 def _says(what: str, condition: str) -> tuple[str, str]:
     """A change of `Serving.answer` by which replies leave at once if ``condition`` holds."""
     return "if rests_on <= r.guaranteed_id and", f"if {condition} or rests_on <= r.guaranteed_id and"
+
+
+def _last_serials(w: Once) -> Iterator[int]:
+    """A client's last serial, and one beyond it, come together, twice."""
+    leader, *_ = w.cast()
+    client = random_client(WALL_ZERO_MS, 1)
+    w.append(leader, client, SERIAL_MAX - 1, b"last but one", sparse=True)
+    for _ in range(2):
+        yield 50 * MS
+        w.append(leader, client, SERIAL_MAX, b"last", b"beyond")
 
 
 #: Load of many writers of one name each, most of whose appends are conditional.
@@ -224,6 +237,12 @@ SESSIONS = (
         (edit(replica, "table_save", ("r.sessions.rows_at(r.guaranteed_id)", "r.sessions.rows_at(r.log.last_id)")),),
         world(limits=SAVING + NARROW, network=LATER, faults=("crash", "crash_all", "isolate", "cut")),
         ("equal tables", "alarm", "no progress", "sessions", "acknowledged"),
+    ),
+    Mutation(
+        "P143", "R21", "whether a serial is beyond the last one is not asked of appends that continue a client's",
+        "an append is acknowledged, and its retry is refused for good",
+        (edit(SessionTable, "judge", ("serial + count <= SERIAL_MAX + 1", "True")),),
+        planned(network=ORDERED, load=IDLE, seconds=2), ("refused for good",), makes=once(_last_serials),
     ),
     Mutation(
         "P32", "R22", "the horizon is not taken back with what moved it",

@@ -23,7 +23,7 @@ from ..host import WALL_ZERO_MS
 from ..options import MS, SECOND
 from .mutation import Mutation, edit
 from .planned import Once, Repeated, once, repeated, spare
-from .worlds import IDLE, ORDERED, planned
+from .worlds import COLLIDING, IDLE, ORDERED, planned, world
 
 
 class _Steady(Actor):
@@ -246,5 +246,12 @@ WAITS = (
         (edit(Changes, "advance", ("if self.may_change:", "elif self._lost:"),
               ("if self.may_change and self._r.members.latest.learners:", "elif self._r.members.latest.learners:")),),
         planned(network=ORDERED, load=IDLE, seconds=8, spares=2), ("no progress",), makes=once(_asks_for_nobody),
+    ),
+    Mutation(
+        "W9", "R7", "a candidate stands anew only when a deferral completes the majority, not when a vote does",
+        "no leader for up to an election timeout more, if a deferral overtakes a vote",
+        (edit(Election, "_settle_cycle", ("elif self._enough_deferred():", "elif False:")),),
+        world(servers=7, network=COLLIDING, stagger_us=0, faults=("crash_all", "crash", "crash"), load=IDLE),
+        ("electable",),
     ),
 )
