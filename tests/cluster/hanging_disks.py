@@ -115,21 +115,24 @@ def compiled(directory: Path) -> Path | str:
     return library if not done.returncode else f"no disk can be made to hang: {done.stderr.strip()}"
 
 
-def halt_file(server: Server) -> Path:
-    return server.home / f"server-{server.id}.halt"
-
-
 def under(library: Path, server: Server) -> None:
-    """Have ``server``, when it is started next, use a disk that can be halted."""
-    server.environ |= {"LD_PRELOAD": str(library), "ALPO_TEST_HALT": str(halt_file(server))}
+    """Have ``server``, when it is started next, and whoever takes its place, use a disk that can be halted."""
+    halt = server.home / f"server-{server.id}.halt"
+    server.environ |= {"LD_PRELOAD": str(library), "ALPO_TEST_HALT": str(halt)}
+
+
+def can_halt(server: Server) -> bool:
+    return "ALPO_TEST_HALT" in server.environ
 
 
 def halt(server: Server, how: str) -> None:
     """Let its disk be so from now on."""
-    fresh = server.home / f"server-{server.id}.halt-next"
+    path = Path(server.environ["ALPO_TEST_HALT"])
+    fresh = path.with_suffix(".next")
     fresh.write_text(how, "utf-8")
-    fresh.rename(halt_file(server))
+    fresh.rename(path)
 
 
 def heal(server: Server) -> None:
-    halt_file(server).unlink(missing_ok=True)
+    """Let its disk move again."""
+    Path(server.environ["ALPO_TEST_HALT"]).unlink(missing_ok=True)

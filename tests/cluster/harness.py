@@ -195,7 +195,9 @@ class Cluster:
         address = await self.network.open(id)
         join = ",".join(other for member, other in self.members.items() if member != id)
         self.members[id] = address
+        before = self.servers.get(id)
         self.servers[id] = Server(id, self.home / "newcomers", {id: address}, self._options | options, join)
+        self.servers[id].environ |= before.environ if before is not None else {}
         (self.home / "newcomers").mkdir(exist_ok=True)
         self.start(id)
         if not replaces:

@@ -1,4 +1,4 @@
-"""Disks that hang under real servers (R34): others lead, nothing is lost, whoever asks is answered, SIGTERM ends all."""
+"""Disks that hang under real servers (R34): others lead, nothing is lost, who asks is answered, SIGTERM ends them."""
 
 from __future__ import annotations
 
