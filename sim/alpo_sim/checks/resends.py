@@ -58,8 +58,10 @@ class ResendChecks(Watcher):
             return
         pair, replica = (host.id, envelope.target.id), host.running
         told, reign = self._told.get(pair), (message.term, host.boots, replica.log.base_id)
-        if told is None or told.reign != reign or self._stands(told):
+        if told is None or told.reign[:2] != reign[:2]:
             told = self._told[pair] = _Told(*reign, self._stage.now_us)
+        elif told.reign != reign or self._stands(told):  # what is in flight has moved by neither
+            told = self._told[pair] = _Told(*reign, told.moved_us)
         if told.moves and message.entries[0].id <= told.last_id:
             what = f"entry {message.entries[0].id} to {envelope.target.id}"
             raise Broken("sent once", f"server {host.id} sends {what} again while it is still on its way")
