@@ -216,15 +216,15 @@ class Safety(Watcher):
     def _check_room(self, host: Host, inputs: Sequence[Input], write: Write) -> None:
         """Check that a server low on space makes no entry with payloads, and one without room takes no other's entries.
 
-        An entry's maker is the leader of its term: the present leader may have changed within the step. An entry that a
-        server made, lost and receives again counts as another's.
+        An entry's maker is the leader of its term: the present leader may have changed within the step, and so may one
+        that nobody has seen yet. An entry that a server made, lost and receives again counts as another's.
         """
         replica = host.running
         room = replica.disks.room
         if room is Room.PLENTY or not write.entries or any(type(each) is Space for each in inputs):
             return
         sent = _entries_sent(inputs)
-        own = [self.leaders.get(e.term) == replica.me and e.id not in sent for e in write.entries]
+        own = [self.leaders.get(e.term, replica.me) == replica.me and e.id not in sent for e in write.entries]
         ours_or_not = zip(write.entries, own, strict=True)
         taken = [e.id for e, ours in ours_or_not if (e.kind == _DATA if ours else room is Room.NONE)]
         if taken:
