@@ -320,7 +320,9 @@ class Node:
             _soon(token, self._reload_asked.set if number == signal.SIGHUP else self.stop)
 
         def keep(name: str, ms: int) -> None:  # once the event loop goes on; the line is in the log already
-            _soon(token, functools.partial(self._keep_event, name, {"under_way_ms": ms}))
+            _soon(token, functools.partial(
+                self._keep_event, name, {"under_way_ms" if name == "disk_hangs" else "took_ms": ms}
+            ))
 
         tell_s = TELL_SHARE * min(self._cfg.disk_patience_s, self._cfg.election_timeout_s)
         found = Signals(heard, tell_s, keep)

@@ -126,7 +126,7 @@ class Ahead:
 
 
 def with_tail(store: Readable, log: Log, end_id: int) -> Readable:
-    """What there is to read up to entry ``end_id``: the store, and from memory what is not on its disk yet."""
+    """Return all that can be read up to entry ``end_id``: the store, and from memory what is not on its disk yet."""
     ahead = log.not_on_disk(end_id)
     return Ahead(store, ahead) if ahead else store
 

@@ -11,7 +11,6 @@ Laws:
 
 from __future__ import annotations
 
-import contextlib
 import contextvars
 import math
 import os
@@ -22,6 +21,8 @@ import time
 from collections.abc import Callable
 
 import structlog
+
+from .log_sink import LogSink
 
 log = structlog.get_logger()
 
@@ -92,6 +93,6 @@ class Signals:
 
 def _leave(exit_code: int) -> None:
     log.warning("disk_left", waited_s=STOP_S_MAX)
-    with contextlib.suppress(OSError, ValueError):
-        sys.stderr.flush()
+    if isinstance(sys.stderr, LogSink):
+        sys.stderr.drain()
     os._exit(exit_code)

@@ -106,7 +106,7 @@ def _chapter(
 _OF_TERM = ("canvass", "candidate", "vote", "deferred", "election_cycle_ended")
 _COMINGS = ("serving", "stopping", "stopped", "stopping_itself")
 _OF_SERVER = (*_COMINGS, "handing_over", "leader_gives_up", "leader_lost_majority", "passive")
-_DISTURBANCES = ("slow_fsync", "second_leader", "timers_differ", "wrong_incarnation", "read_failed")
+_DISTURBANCES = ("slow_fsync", "disk_hangs", "second_leader", "timers_differ", "wrong_incarnation", "read_failed")
 
 
 def _is_step(event: ServerEvent, before: Reign | None) -> bool:
@@ -224,6 +224,11 @@ def _slow(f: Fields) -> str:
     return f"waited {f.get('took_ms')} ms for its disk ({f.get('what')}; more than {f.get('limit_ms')} ms is slow)"
 
 
+def _gives_up(f: Fields) -> str:
+    why = f.get("why") or f"it cannot send damaged entry {f.get('id')}"
+    return f"stops leading term {f.get('term')}: {why}"
+
+
 _PHRASES: dict[str, Callable[[Fields], str]] = {
     "canvass": _canvass,
     "candidate": lambda f: f"stands in term {f.get('term')}" + (
@@ -238,9 +243,9 @@ _PHRASES: dict[str, Callable[[Fields], str]] = {
     "leader": _leader,
     "following": lambda f: f"follows server {f.get('leader')} in term {f.get('term')}",
     "passive": lambda f: f"leads no more (it knows of term {f.get('term')})",
-    "leader_gives_up": lambda f: f"stops leading term {f.get('term')}: it cannot send damaged entry {f.get('id')}",
+    "leader_gives_up": _gives_up,
     "leader_lost_majority": lambda f: f"hears no majority any more and stops leading term {f.get('term')}",
-    "handing_over": lambda f: f"hands over to server {f.get('to')}",
+    "handing_over": lambda f: f"hands over to server {f.get('to')}" + (f": {f['why']}" if f.get("why") else ""),
     "expunge": _expunge,
     "second_leader": lambda f: f"hears a second leader of term {f.get('term')}, server {f.get('sender')}",
     "serving": lambda f: f"is started ({f.get('status')}, last entry {f.get('last_id')}, term {f.get('term')})",
@@ -248,6 +253,8 @@ _PHRASES: dict[str, Callable[[Fields], str]] = {
     "stopped": lambda f: "has stopped" + ("" if f.get("in_time", True) else ", with work still in flight"),
     "stopping_itself": lambda f: f"stops itself: {f.get('why')}",
     "slow_fsync": _slow,
+    "disk_hangs": lambda f: f"waits for its disk: a write is under way for {f.get('under_way_ms')} ms",
+    "disk_moves_again": lambda f: f"waits for its disk no more; a write took {f.get('took_ms')} ms",
     "peer_unreachable": lambda f: f"has no connection to server {f.get('peer')}: {f.get('why')}",
     "peer_lost": lambda f: f"loses its connection to server {f.get('peer')}: {f.get('why')}",
     "peer_connected": lambda f: f"is connected to server {f.get('peer')}",

@@ -144,6 +144,22 @@ def test_a_server_that_is_cut_off_is_no_election() -> None:
     assert "term 3" not in told(tale)
 
 
+def test_a_disk_that_hangs_is_told_and_why_another_leads() -> None:
+    tale = Tale().at(-9000, 2, "leader", term=1, first_id=1, votes=[2, 3], voters=[1, 2, 3])
+    tale.at(-9, 2, "disk_hangs", under_way_ms=126, limit_ms=125)
+    tale.at(366, 2, "handing_over", term=1, to=3, why="its disk hangs")
+    tale.at(380, 3, "leader", term=2, first_id=9, votes=[1, 3], voters=[1, 2, 3])
+    assert "server 2 waits for its disk: a write is under way for 126 ms\n" in told(tale)
+    assert "server 2 hands over to server 3: its disk hangs\n" in told(tale)
+    assert phrase(tale.at(400, 2, "leader_gives_up", term=1, why="its disk hangs").events[-1]) == (
+        "stops leading term 1: its disk hangs"
+    )
+    assert phrase(tale.at(400, 2, "leader_gives_up", term=1, id=7).events[-1]) == (
+        "stops leading term 1: it cannot send damaged entry 7"
+    )
+    assert phrase(tale.at(900, 2, "disk_moves_again", took_ms=900).events[-1]).endswith("a write took 900 ms")
+
+
 @pytest.mark.parametrize("name", ["leader", "following", "canvass", "expunge", "vote", "slow_fsync", "stopped", "new"])
 def test_events_without_their_fields_break_nothing(name: str) -> None:
     tale = failover().at(4_000_000, 1, name).at(4_000_001, 1, name, term="x", leader=[], votes=3, silent_ms="x")

@@ -24,6 +24,7 @@ from typing import Any
 
 import trio
 from disks import Held, OwnDisk, empty, fill, flip_in_file, flip_in_wal, held, is_sound, make_room
+from hanging_disks import DEAD, HANG, can_halt, halt, heal
 from harness import Cluster, Server
 from probe import until
 
@@ -40,6 +41,8 @@ LOW_WATER_BYTES = 8 * MIB
 LEFT_BYTES = (5 * MIB, MIB, 0)
 #: Of a limit on the size of files, beyond what there is of the server's own log.
 LOG_BYTES = MIB
+#: Milliseconds that an fsync of a slow disk takes longer.
+SLOW_MS = (20, 100, 300, 700)
 
 Statuses = dict[int, dict[str, Any]]
 
@@ -179,6 +182,18 @@ class DiskFaults:
                 await trio.sleep(length_s)
             finally:
                 make_room(data)
+
+    async def hold_up(self, kind: str, id: int, length_s: float) -> None:
+        """Let the disk hang, or be slow, where that can be done."""
+        server = self._cluster.servers[id]
+        if can_halt(server):
+            self._by_kind[kind] += 1
+            hangs = self._rng.choice((HANG, DEAD))
+            halt(server, hangs if kind == "hang disk" else str(self._rng.choice(SLOW_MS)))
+            try:
+                await trio.sleep(length_s)
+            finally:
+                heal(server)
 
     def can_cut_power(self, id: int) -> bool:
         disk = self._own.get(self._cluster.servers[id].data)

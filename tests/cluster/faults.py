@@ -42,11 +42,11 @@ KINDS = {
     "isolate from servers": 2, "transfer": 2, "trim": 3,
     "slow links": 4, "lossy": 3, "starve": 4,
     "lose disk": 2, "flip file": 4, "flip WAL": 3, "roll back": 2, "replace": 2, "fill disk": 3, "fail writes": 2,
-    "power cut": 4,
+    "power cut": 4, "hang disk": 4, "slow disk": 3,
 }
 _HARM = ("lose disk", "flip file", "flip WAL", "roll back", "replace")
 #: Of a server's own life; one of them at a time.
-_LIFE = ("kill -9", "stop", "starve", "fill disk", "fail writes", "power cut", *_HARM)
+_LIFE = ("kill -9", "stop", "starve", "fill disk", "fail writes", "power cut", "hang disk", "slow disk", *_HARM)
 #: Payloads that a trim leaves at least, of those that the follower has.
 TRIM_LEAVES = 200
 
@@ -185,6 +185,8 @@ class Injector:
                 await self.disks.fill_up(id, length_s)
             case "fail writes":
                 await self.disks.fail_writes(id, length_s)
+            case "hang disk" | "slow disk":
+                await self.disks.hold_up(kind, id, length_s)
             case _:
                 await self.disks.harm(kind, id, length_s)
 

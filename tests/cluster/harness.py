@@ -5,7 +5,7 @@ Laws:
 * Every server listens on a port of its own choice, which nobody is told: the member list names the `Network`'s
   addresses, so that nothing goes around the faults. (``proxied=False``: the real ports are in the list.)
 * Nothing outlives the test: servers are killed on leaving, and by the kernel if this process dies first.
-* Servers and commands are forks of a warm process (`warm`), but for those of another release.
+* Servers and commands are forks of a warm process (`warm`), but for those of another release or with variables.
 * Nothing waits for a time: everything polls a condition, with a deadline that says what it waited for.
 """
 
@@ -66,6 +66,8 @@ class Server:
         self.paused = False
         #: The release to run, as a file to import from; None: this one.
         self.release: Path | None = None
+        #: Variables beside our own. With some, Python is started for it.
+        self.environ: dict[str, str] = {}
         #: It was started and should run; what else ended it is its own doing.
         self.wanted = False
 
@@ -85,6 +87,8 @@ class Server:
         config = self.home / f"server-{self.id}.toml"
         config.write_text(self._toml(), "utf-8")
         command, environ = _command(ALPOD, _ALPOD, self.release)
+        if self.environ:
+            command, environ = [sys.executable, "-P", "-c", _ALPOD], environ | self.environ
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [*command, "--config", str(config)], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environ,
@@ -191,7 +195,9 @@ class Cluster:
         address = await self.network.open(id)
         join = ",".join(other for member, other in self.members.items() if member != id)
         self.members[id] = address
+        before = self.servers.get(id)
         self.servers[id] = Server(id, self.home / "newcomers", {id: address}, self._options | options, join)
+        self.servers[id].environ |= before.environ if before is not None else {}
         (self.home / "newcomers").mkdir(exist_ok=True)
         self.start(id)
         if not replaces:

@@ -5,10 +5,11 @@
 Eight named clients append numbered payloads, readers read, one follower reads all of the log and moves its cursor on,
 every server keeps 2,000 entries and what the cursor keeps. Every 1 to 3 s something is killed, stopped, starved
 (stopped in slices), cut off, slowed down, left half open, left with little bandwidth or with packets lost, leadership
-is handed over, the log trimmed, a member replaced, a disk lost, filled up, made to fail, damaged (bytes of alpo.db or
-of its WAL flip while the server is down) or put back to an older copy, or the power of one host or of all is cut: what
-was not synced is gone (as root, where ext4 can be mounted from files). Exits 0 if nothing was lost, doubled, stale or
-otherwise wrong; else 1, and keeps the directories of the servers. The seed is printed.
+is handed over, the log trimmed, a member replaced, a disk lost, filled up, made to fail, to hang or to be slow (with a
+C compiler), damaged (bytes of alpo.db or of its WAL flip while the server is down) or put back to an older copy, or the
+power of one host or of all is cut: what was not synced is gone (as root, where ext4 can be mounted from files). Exits 0
+if nothing was lost, doubled, stale or otherwise wrong; else 1, and keeps the directories of the servers. The seed is
+printed.
 
 Its rules: the disks of a minority are harmed, one at a time, and the next one only once all vote again. What ALPO is
 not made to survive is not done: `disk_faults` and `disks` say what that is.
@@ -34,6 +35,7 @@ import trio
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import checkers
+import hanging_disks
 from checkers import Logged, Outcome
 from disk_faults import LOW_WATER_BYTES
 from disks import own_disks
@@ -71,6 +73,8 @@ class Result:
     faults: dict[str, int] = field(default_factory=dict)
     #: Some disks are parts of this machine's own: nobody can cut their power.
     without_power_cuts: bool = False
+    #: The reason why no disk could be made to hang; "" if some could.
+    cannot_hang: str = ""
     #: What came of what was done to disks.
     disks: dict[str, int] = field(default_factory=dict)
     history: History = field(default_factory=History)
@@ -102,6 +106,8 @@ class Result:
         ]
         if self.without_power_cuts:
             lines.append("  no power was cut: not all disks here are ext4, mounted from a file, which takes root")
+        if self.cannot_hang:
+            lines.append(f"  {self.cannot_hang}")
         for name, violations in found.items():
             lines += [f"    {name}: {violation}" for violation in violations[:SHOWN_MAX]]
             if len(violations) > SHOWN_MAX:
@@ -121,7 +127,12 @@ async def soak(home: Path, servers: int, seconds: float, seed: int, tls: bool = 
         own_disks(homes(range(1, minority + 1)), DISK_MIB) as small,
         own_disks(homes(range(minority + 1, servers + 1)), LARGE_DISK_MIB) as large,
     ):
-        async with cluster(home, servers, **options) as running:
+        library = hanging_disks.compiled(home)
+        result.cannot_hang = library if isinstance(library, str) else ""
+        async with cluster(home, servers, start=False, **options) as running:
+            for server in running.servers.values() if isinstance(library, Path) else ():
+                hanging_disks.under(library, server)
+            running.start()
             await running.leader()
             injector = Injector(running, seed, result.history, small, small | large)
             result.stood_s = await _run(running, injector, result.history, seconds, seed)

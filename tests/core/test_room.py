@@ -224,16 +224,19 @@ def test_a_minority_that_is_silent_leaves_appends_alone() -> None:
 
 @pytest.mark.parametrize("hangs", ["leader", "others"])
 def test_a_disk_that_hangs_is_not_counted_on(hangs: str) -> None:
-    """Such a server answers heartbeats, and has all in memory."""
+    """Such a server answers heartbeats of its leader, and has all in memory. One that led is followed by another, and
+    cannot answer in that one's term, which is not on its disk (R34, R14)."""
     cluster, leader, others = cluster_of()
     cluster.run(5.0)
     assert answer_of(cluster) == (True, [], 1), "who owes nothing hangs at nothing, however long nothing comes"
     stuck = [leader.me.id] if hangs == "leader" else others
+    lack = "does not answer" if hangs == "leader" else "confirms no entries"
     cluster.stalls = lambda host, count: host.id in stuck
     said = append(cluster, leader.me.id, 2, b"second")
     cluster.run(3.0)
     assert (said is None) == (hangs == "others")
-    assert answer_of(cluster) == (hangs == "leader", [f"server {id} confirms no entries" for id in sorted(stuck)], 0)
+    assert (cluster.leader is leader) == (hangs == "others")
+    assert answer_of(cluster) == (hangs == "leader", [f"server {id} {lack}" for id in sorted(stuck)], 0)
     cluster.stalls = lambda host, count: False
     for id in stuck:
         cluster.commit(id)

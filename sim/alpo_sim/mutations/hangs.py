@@ -30,7 +30,7 @@ def _leader_hangs(w: Once) -> Iterator[int]:
 
 
 def _nobody_hears(w: Once) -> Iterator[int]:
-    """As before, and no heir is ever told."""
+    """The leader's disk hangs while appends keep coming, and no heir is ever told."""
     leader, *_ = w.cast()
     timeout_us = w.options.election_timeout_us
     w.drops = lambda x: isinstance(x.message, HandOver)
