@@ -128,12 +128,13 @@ async def fill(state: State, variables: int = 30, size: int = 1000, tag: str = "
 
 class Steps:
     """An awaitable that runs a coroutine up to its ``stop``-th wait, counted from 0; there it calls ``crash()``, and
-    cancels the coroutine. ``waits``: number of waits so far; ``ended``: True if the coroutine came to its end."""
+    cancels the task that runs it. ``waits``: number of waits so far; ``ended``: True if the coroutine came to its end."""
 
     def __init__(self, coroutine: Any, stop: int, crash: Callable[[], object] = lambda: None) -> None:
         self._coroutine = coroutine
         self._stop = stop
         self._crash = crash
+        self._task: asyncio.Task[Any] | None = None
         self.waits = 0
         self.ended = False
 
@@ -143,15 +144,19 @@ class Steps:
         while True:
             try:
                 waited_for = step()
-                if self.waits == self._stop:
-                    self.waits += 1
-                    self._crash()
-                    waited_for = steps.throw(asyncio.CancelledError())
             except StopIteration as end:
                 self.ended = True
                 return end.value
             except asyncio.CancelledError:
+                if self._task is not None:
+                    self._task.uncancel()
                 return None
+            if self.waits == self._stop:
+                self._crash()
+                # Not an error thrown in here: a task group takes one for its own unless the task was cancelled.
+                self._task = asyncio.current_task()
+                assert self._task is not None
+                self._task.cancel()
             self.waits += 1
             try:
                 yield waited_for
