@@ -141,8 +141,8 @@ _HELLOS = (
         s.each(s.fixed(s.number, _address)),
     )),
 )
-#: The hello of a server in versions 1 and 2: it does not name its process.
-_PEER_HELLO_2 = _HELLOS[0]._replace(checks=_HELLOS[0].checks[:-1])
+#: The hello of a server in versions before 4: it does not name its process.
+_PEER_HELLO_3 = _HELLOS[0]._replace(checks=_HELLOS[0].checks[:-1])
 _PROBLEM = Shape(4, r.Problem, (_code, _detail))
 REQUESTS = (
     Shape(16, r.Append, (s.client_id, s.number, s.positive, s.flag, s.flag, _items), forms=s.packed(5)),
@@ -250,8 +250,8 @@ def encode(
     Raises `WireError` for a value that cannot be packed; fields are checked only on arrival.
     """
     shape = _BY_CLASS[version].get(type(message))
-    if type(message) is r.PeerHello and message.version < r.RUNS_VERSION:
-        shape = _PEER_HELLO_2
+    if type(message) is r.PeerHello and message.version < r.PROCESS_VERSION:
+        shape = _PEER_HELLO_3
     if shape is None:
         shape, message = _DONE, r.Done(message[0], _DONE_NUMBERS[type(message)](message))  # type: ignore[arg-type]
     elif version < r.RUNS_VERSION and type(message) is r.ColumnPage:
@@ -273,8 +273,8 @@ def decode_hello(body: bytes | memoryview) -> r.Hello | r.Problem:
     # Checked first: another version may have other fields.
     if fields[0] in _VERSIONED and len(fields) > 1 and not r.OLDEST_VERSION <= s.number(fields[1]) <= r.VERSION:
         raise WrongVersion(fields[1], r.VERSION)
-    if fields[0] == _PEER_HELLO_2.number and len(fields) > 1 and fields[1] < r.RUNS_VERSION:
-        return s.build(_PEER_HELLO_2, fields[1:])  # type: ignore[no-any-return]
+    if fields[0] == _PEER_HELLO_3.number and len(fields) > 1 and fields[1] < r.PROCESS_VERSION:
+        return s.build(_PEER_HELLO_3, fields[1:])  # type: ignore[no-any-return]
     return _decode(fields, _BY_NUMBER_HELLO, "a hello")  # type: ignore[no-any-return]
 
 

@@ -61,13 +61,20 @@ def test_what_differs_in_its_key_is_not_the_same() -> None:
     assert len(recorder._kinds) <= 256
 
 
+def test_a_disk_that_stays_slow_is_told_once_a_minute() -> None:
+    recorder = Recorder()
+    found = [kept(recorder, "slow_fsync", at, what="commit", ms=300) for at in range(180)]
+    assert [at for at, fields in enumerate(found) if fields] == [0, 60, 120]
+    assert found[60] == {"what": "commit", "ms": 300, "times": 60}
+
+
 def test_what_clients_name_pushes_nothing_out() -> None:
     """A trim by force may drop a thousand cursors at once."""
     recorder = Recorder()
-    slow = [kept(recorder, "slow_fsync", 1, what=what) for what in ("commit", "checkpoint")]
+    slow = [kept(recorder, "space_is_back", 1, room="plenty") for _ in range(3)]
     found = [kept(recorder, "cursor_dropped", 1, cursor=f"c{n}") for n in range(1000)]
     assert None not in slow and [fields is not None for fields in found] == [True] * 30 + [False] * 970
-    assert kept(recorder, "slow_fsync", 2, what="commit") is None
+    assert kept(recorder, "space_is_back", 2, room="plenty") is None
     assert kept(recorder, "cursor_dropped", 62, cursor="late") == {"cursor": "late", "times": 971}
 
 

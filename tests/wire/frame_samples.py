@@ -69,7 +69,7 @@ OTHERS: list[Any] = [
     r.RequestRefused(1, Code.OUT_OF_RANGE, 0, 0, "", "1,7"),
 ]
 
-#: What only connections of version 3 carry, or carry in another form: runs, conditional appends, a server's process.
+#: What only connections of version 3 carry, or carry in another form: runs, and conditional appends.
 RUNS = seal_appends([(1, b"one"), (1, b"two"), (2, RUN[2].body)], "client", 1, 0, 7, 3, 1_001, 5, together=True)
 PEERS_3: list[m.Message] = [
     m.AppendRequest(3, 6, 2, 6, 5, 11, RUNS), m.CopyAnswer(7, 3, RUNS),
@@ -81,14 +81,19 @@ OTHERS_3: list[Any] = [
     q.Appended(None, "client", 1, range(5, 7), False),
     pack_page(1, PageColumns((7,), (3,), (1_001,), ("client",), (1,), (5,), (2,), (RUN[2].body,), (1,)), 7, 7, 1),
     r.AppendAfter("client", 0, 1, False, 7, b"one"), r.AppendAfter("name", 8, 2, True, 0, (2, RUN[2].body)),
-    r.PeerHello(3, b"e" * 16, 1, b"a" * 16, "h:1", 2, b"b" * 16, 1_000, 0, (50, 500, 25), b"p" * 16),
     r.AcceptClocks(1),
+]
+#: What only connections of version 4 carry, beside `marks`: a server's process.
+OTHERS_4: list[Any] = [
+    r.PeerHello(4, b"e" * 16, 1, b"a" * 16, "h:1", 2, b"b" * 16, 1_000, 0, (50, 500, 25), b"p" * 16),
 ]
 
 
 def frames(version: int = r.VERSION) -> list[bytes]:
     """Each of them as it travels in this version."""
     others, peers = (OTHERS, PEERS) if version < r.RUNS_VERSION else ([*OTHERS, *OTHERS_3], [*PEERS, *PEERS_3])
+    if version >= r.PROCESS_VERSION:
+        others = [*others, *OTHERS_4]
     return [
         *(codec.encode(message, version) for message in others),
         *(codec.encode_envelope(m.Envelope(b"e" * 16, ME, OTHER, message), version=version) for message in peers),

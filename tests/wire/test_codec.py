@@ -266,3 +266,15 @@ def test_version_1_has_no_epochs_of_outcomes_and_no_dropped_names() -> None:
     gone = refused._replace(number=0)  # no session has epoch 0: nobody fences with it
     assert through(gone, codec.decode_server) == gone
     assert through(gone._replace(code=Code.TOO_OLD), codec.decode_server).code == Code.TOO_OLD
+
+
+@pytest.mark.parametrize("version", range(r.OLDEST_VERSION, r.PROCESS_VERSION))
+def test_before_version_4_a_server_does_not_name_its_process(version: int) -> None:
+    hello = r.PeerHello(version, b"", 1, b"a" * 16, "h:1", 2, b"", 1_000, 0, (50, 500, 25), b"p" * 16)
+    sent = FrameReader(1 << 20).feed(codec.encode(hello, version))[0]
+    assert len(msgpack.unpackb(sent)) == 1 + 10  # the number of the type, and the fields that those releases know
+    assert codec.decode_hello(sent) == hello._replace(process=b"")
+    named = codec.encode(hello._replace(version=r.PROCESS_VERSION))
+    body = msgpack.unpackb(FrameReader(1 << 20).feed(named)[0])
+    with pytest.raises(codec.WireError):
+        codec.decode_hello(msgpack.packb([body[0], version, *body[2:]]))
