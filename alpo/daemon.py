@@ -34,6 +34,7 @@ from alpo.node.log_sink import free_stderr
 from alpo.node.node import CannotReload, Fresh, Node
 from alpo.node.retention import Retention
 from alpo.node.security import Security, TlsConfig
+from alpo.node.signals import Signals
 from alpo.storage import schema
 from alpo.storage.directory import has_lost, set_aside
 from alpo.storage.events import event_row
@@ -276,17 +277,19 @@ def _run_through_losses(config: Config, reload: Reloader, security: Security) ->
     Not if no other member could restore its log: then the store stays as it is, and the server ends.
     """
     raise_file_limit()
+    signals = Signals()
     try:
-        _run(config, reload, security)
+        _run(config, reload, security, signals)
     except (DamagedStore, StoreLost) as error:
         if len(config.configured) == 1 and config.join is None:
             raise
         aside = set_aside(config.data, datetime.now(UTC))
         log.critical("store_set_aside", why=str(error), where=str(aside))
-        _run(config, reload, security)
+        signals.goes_on()
+        _run(config, reload, security, signals)
 
 
-def _run(config: Config, reload: Reloader, security: Security) -> None:
+def _run(config: Config, reload: Reloader, security: Security, signals: Signals) -> None:
     with ExitStack() as stack:
         store, listening = stack.enter_context(_claimed(config))
         visitors = stack.enter_context(open_listener(*parse_address(config.http))) if config.http else None
@@ -300,7 +303,7 @@ def _run(config: Config, reload: Reloader, security: Security) -> None:
         gc.freeze()
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
         trio.run(functools.partial(
-            node.run, listening, heed_signals=True, reload=reload, visitors=visitors, visitors_need=config.http_needs,
+            node.run, listening, signals=signals, reload=reload, visitors=visitors, visitors_need=config.http_needs,
         ))
 
 

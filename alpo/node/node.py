@@ -169,19 +169,20 @@ class Node:
         self._ended.set()
 
     async def run(
-        self, listening: socket.socket, *, heed_signals: bool = False, reload: Reload = _nothing_new,
+        self, listening: socket.socket, *, signals: Signals | None = None, reload: Reload = _nothing_new,
         visitors: socket.socket | None = None, visitors_need: str = "none",
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Serve on ``listening`` until `stop`, or SIGTERM and SIGINT if ``heed_signals``. ``reload`` is called, in a
-        thread, at SIGHUP. ``visitors``: listens for HTTP (`alpo.node.http.site`), ``visitors_need``: "cert" or "none".
+        """Serve on ``listening`` until `stop`, or SIGTERM and SIGINT if given ``signals``. ``reload`` is called, in
+        a thread, at SIGHUP. ``visitors``: listens for HTTP (`alpo.node.http.site`), ``visitors_need``: "cert" or "none".
         Raises `alpo.core.ready.Alarm`, `StoreError`."""
         token = trio.lowlevel.current_trio_token()
-        if heed_signals:
-            self._signals = self._hear_signals(token)
+        self._signals = signals
+        if signals is not None:
+            self._heed(signals, token)
         self._make_parts(token)
-        if self._signals is not None:
-            self._signals.here_since_s = lambda: self.writer.here_since_s
+        if signals is not None:
+            signals.here_since_s = lambda: self.writer.here_since_s
         try:
             site = _site_for(visitors, visitors_need, self.report)
             await self._serve(listening, site, reload, task_status)
@@ -315,7 +316,7 @@ class Node:
                 self.driver.note("stopping_itself", why=str(self.driver.failure))
             nursery.cancel_scope.cancel()
 
-    def _hear_signals(self, token: trio.lowlevel.TrioToken) -> Signals:
+    def _heed(self, signals: Signals, token: trio.lowlevel.TrioToken) -> None:
         def heard(number: int) -> None:
             _soon(token, self._reload_asked.set if number == signal.SIGHUP else self.stop)
 
@@ -324,10 +325,7 @@ class Node:
                 self._keep_event, name, {"under_way_ms" if name == "disk_hangs" else "took_ms": ms}
             ))
 
-        tell_s = TELL_SHARE * min(self._cfg.disk_patience_s, self._cfg.election_timeout_s)
-        found = Signals(heard, tell_s, keep)
-        found.start()
-        return found
+        signals.serve(heard, TELL_SHARE * min(self._cfg.disk_patience_s, self._cfg.election_timeout_s), keep)
 
     async def _reload_when_asked(self, reload: Reload) -> None:
         while True:

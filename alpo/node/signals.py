@@ -33,41 +33,64 @@ _HEARD = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Signals:
-    """The threads. ``heard`` is called in one of them with each signal's number. A commit in the event loop's thread
-    that takes ``tell_s`` is an event, for which ``keep`` is called with its name and milliseconds. Neither may block.
-    """
+    """The threads of a process, in which servers may run one after the other (`serve`)."""
 
-    def __init__(self, heard: Callable[[int], None], tell_s: float, keep: Callable[[str, int], None]) -> None:
-        self._heard = heard
+    def __init__(self) -> None:
         #: Returns since when, in `time.perf_counter` seconds, the event loop's thread has been committing; infinity: it
         #: is not. Set by the node.
         self.here_since_s: Callable[[], float] = lambda: math.inf
-        self._tell_s = tell_s
-        self._keep = keep
+        self._heard: Callable[[int], None] | None = None
+        self._keep: Callable[[str, int], None] = lambda name, ms: None
+        self._tell_s = _LOOK_S
         self._told_s = math.inf  # the begin of the commit that was told of
-        self._ends = threading.Lock()
+        self._told_to_stop = False
+        self._timer: threading.Timer | None = None
+        self._turn = threading.Lock()  # for what the threads share
 
-    def start(self) -> None:
-        """Block the signals; begin to hear them, and to watch. Call in the main thread, before others are started."""
-        signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
-        for name, run in (("alpo-signals", self._hear), ("alpo-commits", self._watch)):
-            context = contextvars.copy_context()
-            threading.Thread(target=context.run, args=(run,), name=name, daemon=True).start()
+    def serve(self, heard: Callable[[int], None], tell_s: float, keep: Callable[[str, int], None]) -> None:
+        """Tell a server of signals and slow commits from now on, and of a SIGTERM that came since the one before it.
+        Call in the main thread; the first call, before other threads are started.
+
+        ``heard`` is called in a thread of its own with each signal's number. A commit in the event loop's thread that
+        takes ``tell_s`` is an event, for which ``keep`` is called with its name and milliseconds. Neither may block."""
+        with self._turn:
+            begins = self._heard is None
+            self._heard, self._tell_s, self._keep = heard, tell_s, keep
+            if self._told_to_stop:
+                heard(signal.SIGTERM)
+        if begins:
+            signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
+            for name, run in (("alpo-signals", self._hear), ("alpo-commits", self._watch)):
+                context = contextvars.copy_context()
+                threading.Thread(target=context.run, args=(run,), name=name, daemon=True).start()
 
     def ends(self, exit_code: int) -> None:
         """Have the process gone within `STOP_S_MAX`; the first call counts. Any thread."""
-        if self._ends.acquire(blocking=False):
-            timer = threading.Timer(STOP_S_MAX, contextvars.copy_context().run, (_leave, exit_code))
-            timer.daemon = True
-            timer.start()
+        with self._turn:
+            if self._timer is None:
+                self._timer = threading.Timer(STOP_S_MAX, contextvars.copy_context().run, (_leave, exit_code))
+                self._timer.daemon = True
+                self._timer.start()
+
+    def goes_on(self) -> None:
+        """Take `ends` back, unless a signal asked for it: the process goes on with another server."""
+        self.here_since_s = lambda: math.inf
+        with self._turn:
+            if self._timer is not None and not self._told_to_stop:
+                self._timer.cancel()
+                self._timer = None
 
     def _hear(self) -> None:
         while True:
             # not sigtimedwait: stopped and continued past its time, it returns what was never filled in
             number = signal.sigwait(_HEARD)
+            with self._turn:
+                self._told_to_stop |= number != signal.SIGHUP
+                heard = self._heard
             if number != signal.SIGHUP:
                 self.ends(0)
-            self._heard(number)
+            if heard is not None:
+                heard(number)
 
     def _watch(self) -> None:
         while True:
