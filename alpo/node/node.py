@@ -174,8 +174,8 @@ class Node:
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Serve on ``listening`` until `stop`, or SIGTERM and SIGINT if given ``signals``. ``reload`` is called, in
-        a thread, at SIGHUP. ``visitors``: listens for HTTP (`alpo.node.http.site`), ``visitors_need``: "cert" or "none".
-        Raises `alpo.core.ready.Alarm`, `StoreError`."""
+        a thread, at SIGHUP. ``visitors``: listens for HTTP (`alpo.node.http.site`), ``visitors_need``: "cert" or
+        "none". Raises `alpo.core.ready.Alarm`, `StoreError`."""
         token = trio.lowlevel.current_trio_token()
         self._signals = signals
         if signals is not None:
