@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from alpo.core.cleaning import Cleaning
+from alpo.core.client_ids import random_client
 from alpo.core.machine.undo import JournalledSessions
 from alpo.core.members import Role
 from alpo.core.messages import Room
@@ -15,6 +16,7 @@ from alpo.core.reads import Reads
 from alpo.core.replica import Replica
 from alpo.core.requests import ChangeMember, ListSessions, MemberStep, Transfer
 
+from ..host import WALL_ZERO_MS
 from ..options import MS, SECOND, Load, Options
 from ..world import World
 from .fault_plans import slow_zombie
@@ -28,7 +30,7 @@ READERS = replace(CROWD, keepers=4, keep=("cursor",))
 
 
 def asked_after_its_time(w: Mistaken) -> Iterator[int]:
-    """A leader that has added a fourth server is cut off; the others remove the fourth again, and much is appended.
+    """A leader that has added a fourth server is cut off; the others remove the fourth again, and there is an append.
     Then the old leader, whose clock is slow, is asked for its sessions, to add the fourth one, and to lead."""
     a, *others = (id for id in w.cast() if id != len(w.stage.hosts))
     d = len(w.stage.hosts)
@@ -37,14 +39,21 @@ def asked_after_its_time(w: Mistaken) -> Iterator[int]:
     yield from w.waits(lambda: w.role(a, d) is Role.VOTER and w.role(d, d) is Role.VOTER, 3 * SECOND)
     yield 100 * MS
     term, leader = w.term(a), w.stage.hosts[a].running
-    yield from w.waits(lambda: leader.guaranteed_id == leader.last_id)
+    for id in (*others, d):  # so the leader takes no appends and has no heir, and all that it holds is guaranteed
+        w.fill(id, Room.LOW)
+    assert leader.leadership is not None
+    peers = leader.leadership.peers.values()
+    yield from w.waits(lambda: all(peer.room is Room.LOW for peer in peers) and leader.guaranteed_id == leader.last_id)
+    w.fill(a, Room.LOW)
     w.set_clock(a, 0.1, 0)
-    w.fill(a, Room.LOW)  # so it takes no appends, and all that it holds is guaranteed
     w.alone(a)
+    for id in (*others, d):
+        w.fill(id, Room.PLENTY)
     yield from w.waits(lambda: (now := w.leader()) is not None and now.term > term)
     new = next((id for id in (*others, d) if w.leads(id, term)), d)
     w.change(new, MemberStep.REMOVE, d)
     yield from w.waits(lambda: w.role(new, d) is Role.GONE)
+    w.append(new, random_client(WALL_ZERO_MS, 1), 1, b"after the removal")
     yield 300 * MS
     ask, address = w.asker.ask, w.stage.hosts[d].address
     ask(a, "sessions", ListSessions)
