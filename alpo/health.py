@@ -30,6 +30,8 @@ FSYNC_WARN, FSYNC_BAD, ROUND_TRIP_WARN, WRITE_WARN, WRITE_BAD = 0.25, 0.5, 0.25,
 CLOCKS_WARN_MS, CLOCKS_BAD_MS = 500, 30_000
 #: Milliseconds by which the log's time may be ahead of a server's clock.
 LOG_AHEAD_WARN_MS, LOG_AHEAD_BAD_MS = 10_000, 3_600_000
+#: Milliseconds for which a disk whose entries were mended is told.
+MENDED_TOLD_MS = 86_400_000
 #: Parts of the disk that are free, and days until it is full.
 FREE_WARN, FREE_BAD = 0.1, 0.03
 DAYS_WARN, DAYS_BAD = 14, 2
@@ -294,7 +296,15 @@ def _clocks(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _log_time(cluster: Cluster) -> Iterator[Finding]:
-    """Check that the log's time is not ahead of the members' clocks: they were, together."""
+    """Check that the log's time is not ahead of the members' clocks, because they were, together; and that the leader
+    believes them."""
+    leapt_ms = max((row.get("clocks_leapt_ms") or 0 for row in cluster.there), default=0)
+    if leapt_ms:
+        yield Finding(
+            "log time", Verdict.BAD, None,
+            f"the members' clocks have leapt ahead by {span(leapt_ms / 1000)} together, and are not believed",
+            "set them right; if they are right: alpo clock accept (docs/operations.md#the-logs-clock)",
+        )
     row = max(cluster.there, key=lambda row: row.get("log_ahead_ms") or 0)
     ahead_ms = row.get("log_ahead_ms") or 0
     if ahead_ms > LOG_AHEAD_WARN_MS:
@@ -334,6 +344,10 @@ def _cleaning(cluster: Cluster) -> Iterator[Finding]:
         yield Finding("cleaning", Verdict.OK, None, "nothing is held back")
 
 
+def _mended_ago_ms(row: Row) -> int:
+    return max(0, int((row.get("time_ms") or 0) - (row.get("mended_ms") or 0)))
+
+
 def _copies(cluster: Cluster) -> Iterator[Finding]:
     """Check that the members' entries are sound and equal. Several servers' equal reports are shown once."""
     damaged = [(row, why) for row in cluster.there for why in row.get("damage") or ()]
@@ -345,8 +359,17 @@ def _copies(cluster: Cluster) -> Iterator[Finding]:
         )
     for why in diverged:
         yield Finding("copies", Verdict.BAD, None, why, "docs/operations.md#copies-that-differ")
+    mended = [row for row in cluster.there if row.get("mended") and _mended_ago_ms(row) < MENDED_TOLD_MS]
+    for row in mended:
+        many = row["mended"] > 1
+        yield Finding(
+            "copies", Verdict.WARN, row.get("id"),
+            f"{row['mended']} entr{'ies' if many else 'y'} of its disk {'were' if many else 'was'} damaged and"
+            f" {'were' if many else 'was'} mended since its start, the last {span(_mended_ago_ms(row) / 1000)} ago",
+            "a disk that has damaged one entry will damage others: docs/operations.md#a-damaged-disk",
+        )
     compared = [row for row in cluster.there if "divergence" in row]
-    if compared and not damaged and not diverged:
+    if compared and not damaged and not diverged and not mended:
         yield Finding("copies", Verdict.OK, None, "no entry is known to be damaged or to differ between servers")
 
 

@@ -83,7 +83,7 @@ _KINDS: dict[str, Callable[[object], Any]] = {
     **dict.fromkeys((
         "id", "term", "leader", "last_id", "guaranteed_id", "fully_replicated_id", "first_lsn", "last_lsn", "commits",
         "cleaned_id", "cleanable_id", "clients", "fsync_samples", "disk_bytes", "disk_total_bytes", "disk_free_bytes",
-        "time_ms",
+        "time_ms", "mended", "mended_ms", "clocks_leapt_ms",
     ), _whole),
     **dict.fromkeys((
         "commit_ms", "fsync_p50_ms", "fsync_p99_ms", "fsync_max_ms", "clock_ahead_ms", "clock_error_ms",

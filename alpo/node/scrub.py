@@ -73,6 +73,8 @@ class Scrubber:
         self._told: list[int] = []
         self._passes = 0
         self._ended_ms: int | None = None  # end of the last pass
+        self._mended_count = 0  # entries mended since the start
+        self._mended_ms: int | None = None  # when the last one was
         self._remembered_s = trio.current_time()
         self._mended: list[int] = []
         self._in_vain: dict[int, int] = {}  # id -> how often it was rewritten and stayed damaged
@@ -180,6 +182,8 @@ class Scrubber:
     def _heed_mended(self, id: int) -> None:
         if id not in self._damaged:
             self._in_vain.pop(id, None)
+            self._mended_count += 1
+            self._mended_ms = self._now_ms()
             return
         self._in_vain[id] = self._in_vain.get(id, 0) + 1
         if self._in_vain[id] == MENDED_MAX:
@@ -243,6 +247,8 @@ class Scrubber:
             "scrubbed_id": self._next_id - 1,
             "scrub_passes": self._passes,
             "scrub_ended_ms": self._ended_ms,
+            "mended": self._mended_count,
+            "mended_ms": self._mended_ms,
         }
 
     def remarks(self) -> list[str]:

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import alpo
 from alpo.client.operator.events import Events, ServerEvent
-from alpo.health import Finding, Verdict, examine
+from alpo.health import MENDED_TOLD_MS, Finding, Verdict, examine
 from alpo.standing import growth
 from alpo_cli.app import app
 from alpo_cli.commands import doctor
@@ -184,12 +184,32 @@ def test_cleaning_strangers_elections() -> None:
     assert (handed.verdict, handed.says) == (Verdict.OK, "0 won in the last hour, beside 4 planned hand-overs")
 
 
+def test_clocks_that_have_leapt_together_are_told() -> None:
+    """They agree with each other, and nothing is dated ahead of them."""
+    says = only(three(clocks_leapt_ms=2 * 86_400_000, log_ahead_ms=0), "log time", Verdict.BAD)
+    assert "leapt ahead by 2 d" in says.says and "alpo clock accept" in says.do
+    assert found(three(clocks_leapt_ms=0), "log time") == []
+
+
 def test_copies_that_are_damaged_or_differ() -> None:
     says = only(three(damage=["its disk holds damaged entries, 1 known: 5"]), "copies", Verdict.BAD)
     assert says.server == 2 and "1 known: 5" in says.says
     differs = "entry 5: one copy is held by servers 1 and 3 and another by server 2, which is wrong"
     members = [member(id, divergence=[differs]) for id in (1, 2, 3)]
     assert only(members, "copies", Verdict.BAD)[2:4] == (None, differs), "told once"
+
+
+@pytest.mark.parametrize(("mended", "ago_ms", "told"), [
+    (1, 600_000, "1 entry of its disk was damaged and was mended since its start, the last 10 min ago"),
+    (3, -5, "3 entries of its disk were damaged and were mended since its start, the last 0 s ago"),
+])
+def test_damage_that_was_mended_is_told_for_a_day(mended: int, ago_ms: int, told: str) -> None:
+    at_ms = 1_700_000_000_000
+    says = only(three(mended=mended, mended_ms=at_ms - ago_ms, time_ms=at_ms), "copies", Verdict.WARN)
+    assert (says.server, says.says) == (2, told)
+    later = three(mended=mended, mended_ms=at_ms, time_ms=at_ms + MENDED_TOLD_MS)
+    assert [f.verdict for f in found(later, "copies")] == [Verdict.OK]
+    assert [f.verdict for f in found(three(mended=0, mended_ms=None, time_ms=at_ms), "copies")] == [Verdict.OK]
 
 
 def test_a_server_that_says_less_is_no_finding() -> None:

@@ -109,7 +109,8 @@ async def test_damage_is_an_alarm_until_it_is_gone(monkeypatch: pytest.MonkeyPat
         await until(lambda: mark.read()[1] == [])
         fields = await status(r)
         assert fields["damaged"] == fields["damage"] == [] and fields["scrub_passes"] > 1
-        assert told == [DamageFound((3, 5)), DamageFound((5,)), DamageFound(())]
+        met = [DamageFound((3,))]  # by a reader, before the scrub came there
+        assert told[told[:1] == met:] == [DamageFound((3, 5)), DamageFound((5,)), DamageFound(())]
 
 
 @pytest.mark.trio
@@ -217,6 +218,8 @@ async def test_damage_that_a_read_meets_is_mended_and_the_reader_gets_the_sound_
             assert [row[5] for row in rows] == list(range(5, 13))
             assert damage.mended == [bad_id]
             await until(lambda: told == [DamageFound((bad_id,)), DamageFound(())])
+        fields = (await client.ask(w.Status(1))).fields
+        assert fields["mended"] == 2 and abs(fields["mended_ms"] - fields["time_ms"]) < 60_000
         if leads:
             assert leader.replica.leadership is None
 
@@ -295,7 +298,7 @@ async def test_of_more_damage_than_is_listed_the_rest_is_looked_for_before_all_i
         node = r.nodes[0]
         damage, told = Damage(node, monkeypatch), noted(node, monkeypatch)
         damage.ids = [3, 5, 7, 9, 11]
-        await until(lambda: told == [DamageFound((3, 5))])
+        await until(lambda: told[-1:] == [DamageFound((3, 5))])  # a reader that meets 3 may have it told before
         node.scrubber._pass_s = 1_000_000  # from now on only what was mended is looked at
         passes = node.scrubber._passes
         await until(lambda: node.scrubber._passes > passes)

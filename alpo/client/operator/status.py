@@ -99,6 +99,8 @@ class MemberStatus(_Known, total=False):
     scrubbed_id: int
     scrub_passes: int
     damaged: list[int]
+    mended: int
+    mended_ms: int | None
     compare_passes: int
     diverged: list[dict[str, Any]]
     room: str

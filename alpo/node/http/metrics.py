@@ -128,6 +128,7 @@ FAMILIES = (
     _family("scrub_progress_ratio", "part of the log that the present pass of the scrub has checked"),
     _family("scrub_last_pass_timestamp_seconds", "end of the last whole pass of the scrub"),
     _family("damaged_entries", "entries known to be damaged on this disk"),
+    _family("damage_found_total", "times that entries on this disk were found to be damaged"),
     _family("divergences_total", "times that entries were found to differ from another server's"),
     # -- the process
     _family("loop_lag_seconds", "lateness of a timer of the event loop, looked at once a second", kind="histogram"),
@@ -265,6 +266,7 @@ def _disk(report: Report, status: dict[str, Any]) -> Iterator[tuple[str, list[Sa
     yield "scrub_progress_ratio", [((), min(1.0, max(0.0, done)))]
     yield "scrub_last_pass_timestamp_seconds", told("scrub_ended_ms", 0.001)
     yield "damaged_entries", [((), len(r.damage.ids))]
+    yield "damage_found_total", [((), counters.events["damage_found"])]
     yield "divergences_total", [((), counters.events["diverged"])]
     yield "loop_lag_seconds", [((), counters.loop_lag_s)]
     yield "events_total", [((event,), count) for event, count in sorted(counters.events.items())]
