@@ -16,6 +16,7 @@ import atexit
 import io
 import os
 import select
+import signal
 import sys
 import threading
 from collections import deque
@@ -101,6 +102,7 @@ class LogSink(io.TextIOBase):
             return self._turn.wait_for(lambda: not self._queue and not self._writing, timeout_s)
 
     def _run(self) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # they are for threads that hear them
         while True:
             with self._turn:
                 self._writing = False

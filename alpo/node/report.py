@@ -197,7 +197,9 @@ class Report:
     async def _answer_events(self, client: ClientConnection, ask: w.ListEvents, now_ms: int) -> None:
         count = min(ask.count, EVENTS_MAX)
         try:
-            found = await trio.to_thread.run_sync(self.store.read_events, ask.before, count)
+            found = await trio.to_thread.run_sync(
+                self.store.read_events, ask.before, count, abandon_on_cancel=True, limiter=self._threads
+            )
         except StoreError as error:
             client.refuse(ask.request, Code.NOT_READY, detail=unreadable(error))
         else:

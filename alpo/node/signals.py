@@ -2,8 +2,8 @@
 
 Laws:
 
-* SIGTERM, SIGINT and SIGHUP are blocked in all other threads. So they are heard although the event loop stands still in
-  a commit that its thread makes itself (`alpo.storage.writer.Writer.commit_here`).
+* SIGTERM, SIGINT and SIGHUP are blocked in all other threads (that of `LogSink` may be older, and blocks all). So they
+  are heard although the event loop stands still in a commit of its own (`alpo.storage.writer.Writer.commit_here`).
 * `STOP_S_MAX` after the first SIGTERM or SIGINT, or after `Signals.ends`, the process is gone, whatever its other
   threads wait for: a disk that hangs answers neither the writer nor those that read. Nothing acknowledged rests on what
   is given up then, and the store is left as by a crash.

@@ -130,8 +130,9 @@ async def soak(home: Path, servers: int, seconds: float, seed: int, tls: bool = 
         library = hanging_disks.compiled(home)
         result.cannot_hang = library if isinstance(library, str) else ""
         async with cluster(home, servers, start=False, **options) as running:
-            for server in running.servers.values() if isinstance(library, Path) else ():
-                hanging_disks.under(library, server)
+            if isinstance(library, Path):
+                for server in running.servers.values():
+                    hanging_disks.under(library, server)
             running.start()
             await running.leader()
             injector = Injector(running, seed, result.history, small, small | large)

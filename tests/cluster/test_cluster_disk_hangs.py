@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import hanging_disks
 import pytest
@@ -30,7 +31,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @asynccontextmanager
-async def halting(home: Path, library: Path, **options: object) -> AsyncIterator[Cluster]:
+async def halting(home: Path, library: Path, **options: Any) -> AsyncIterator[Cluster]:
     """Three servers on disks that can be halted."""
     async with cluster(home, start=False, **options) as running:
         for server in running.servers.values():

@@ -32,6 +32,12 @@ def test_a_signal_ends_it_well(tmp_path: Path, sign: signal.Signals) -> None:
         _, err = server.process.communicate(timeout=WAIT_S)
         assert server.process.returncode == 0
         assert [json.loads(line)["event"] for line in err.splitlines()][-1] == "stopped"
+    # The thread that writes the log is older than those that hear signals, and leaves them to those.
+    with Serving(*flags(tmp_path, free_port()), ALPOD_NO_SUCH_KEY="1") as server:
+        assert server.lines[0]["event"] == "unknown_environment"
+        server.process.send_signal(sign)
+        server.process.communicate(timeout=WAIT_S)
+        assert server.process.returncode == 0
     # A terminal's format when asked for, on whatever stderr is.
     console = start(*flags(tmp_path, free_port()), "--log-format", "console")
     assert console.stderr is not None
