@@ -9,7 +9,7 @@ import math
 import os
 import signal
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -61,6 +61,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if limit_s > 0 and not hasattr(item.obj, "hypothesis"):  # whose every example is a run of its own
             item.obj = _within(0.9 * limit_s, item.obj)
     items.sort(key=lambda item: _FIRST.index(folder) if (folder := item.path.parent.name) in _FIRST else len(_FIRST))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Leave nothing in the environment for the next test: commands that run in this process put certificates there."""
+    before = set(os.environ)
+    try:
+        return (yield)
+    finally:
+        for name in os.environ.keys() - before:
+            if name.startswith("ALPO_"):
+                del os.environ[name]
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadGroupScheduling | None:

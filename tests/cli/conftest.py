@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,15 +17,6 @@ def caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(path))
         yield path
-
-
-@pytest.fixture(autouse=True)
-def environ() -> Iterator[None]:
-    """The environment after a test as before it: commands that run in this process put certificates there."""
-    before = dict(os.environ)
-    yield
-    for name in os.environ.keys() - before.keys():
-        del os.environ[name]
 
 
 @pytest.fixture(scope="module")
