@@ -60,6 +60,7 @@ class Changes:
         self._heard: Identity | None = None  # the listed member, if it answered since the operator asked
         self._confirming_round = 0  # a read round begun since then, whose answers show that we lead; 0: none
         self._lost: dict[int, Identity] = {}  # member id -> the server that answers in its place
+        self._told_lost: dict[int, Identity] = {}  # member id -> the latest of those that an event told of
         # member id -> (member as the entry would have it, read round, deadline) of a voter that is to be taken out
         self._rounds: dict[int, tuple[Member, int, float]] = {}
         self._catch_up: CatchUp | None = None
@@ -253,7 +254,9 @@ class Changes:
             and who.incarnation not in member.retired and self._lost.get(who.id) != who
         ):
             self._lost[who.id] = who
-            self._r.out.event("lost_disk", member=who.id, answers_as=who.incarnation.hex())
+            if self._told_lost.get(who.id) != who:  # found again while the old disk was heard a moment ago
+                self._told_lost[who.id] = who
+                self._r.out.event("lost_disk", member=who.id, answers_as=who.incarnation.hex())
 
     def _advance_pending(self) -> None:
         pending, latest = self.pending, self._r.members.latest
