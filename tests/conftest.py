@@ -10,6 +10,7 @@ import os
 import signal
 import threading
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -63,16 +64,28 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: _FIRST.index(folder) if (folder := item.path.parent.name) in _FIRST else len(_FIRST))
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+@contextmanager
+def _no_new_variables() -> Iterator[None]:
     """Leave nothing in the environment for the next test: commands that run in this process put certificates there."""
     before = set(os.environ)
     try:
-        return (yield)
+        yield
     finally:
         for name in os.environ.keys() - before:
             if name.startswith("ALPO_"):
                 del os.environ[name]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    with _no_new_variables():
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    with _no_new_variables():
+        return (yield)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadGroupScheduling | None:

@@ -16,7 +16,6 @@ from ports import free_port
 from alpo.core.requests import Code
 from alpo.wire.codec import encode_problem
 from alpo_cli.certificates import client_leaf, make
-from alpo_cli.local_cluster import LocalCluster
 
 #: Commands that ask a server, with words that are right.
 COMMANDS = [
@@ -105,7 +104,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Place
         thread.join()
     for sock in socks.values():
         sock.close()
-    LocalCluster.load(home).stop()
+    Alpo().run("cluster", "stop", "--dir", home)
 
 
 CASES = [
