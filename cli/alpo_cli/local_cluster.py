@@ -64,9 +64,10 @@ class LocalServer:
         return self.pid > 0 and not (self.data / "alpo.db").exists()
 
     def running(self) -> bool:
-        """True if the process started last is still this alpod. (A zombie has no command line.)"""
-        if self.process is not None and self.process.poll() is not None:
-            return False
+        """True if the process started last is still this alpod. (A zombie has no command line, nor has a process whose
+        program is just being loaded: what this process started itself is asked of the kernel.)"""
+        if self.process is not None:
+            return self.process.poll() is None
         return self.pid > 0 and str(self.data) in command_line(self.pid)
 
     def send(self, signal_number: int) -> bool:

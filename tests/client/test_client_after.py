@@ -197,7 +197,7 @@ async def test_the_outcome_of_one_that_got_no_answer_is_settled() -> None:
     async with fake_cluster() as c, alpo.connect(c.addresses) as log:
         c.script = lambda server, append: SWALLOW
         with pytest.raises(alpo.NotGuaranteed):
-            await log.append(b"a", expect_last=0, timeout_s=0.2)
+            await log.append(b"a", expect_last=0, timeout_s=1.0)
         c.append("~other", 1, 0, 1, b"x")
         c.script = lambda server, append: TAKE
         c.servers[1].kill()
@@ -256,7 +256,7 @@ def test_blocking() -> None:
 async def test_a_cancelled_one_is_not_sent() -> None:
     async with fake_cluster() as c, alpo.connect(c.addresses) as log:
         c.script = lambda server, append: TAKE_MUTE
-        first = log.append_nowait(b"a", timeout_s=0.2)
+        first = log.append_nowait(b"a", timeout_s=1.0)
         with anyio.move_on_after(0.05):
             await log.append(b"b", expect_last=1)
         c.script = lambda server, append: TAKE

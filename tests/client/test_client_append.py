@@ -46,7 +46,7 @@ async def test_never_more_in_flight_than_the_window() -> None:
     async with fake_cluster() as c:
         c.window = 10
         c.script = lambda server, append: TAKE_MUTE
-        async with alpo.connect(c.addresses, timeout_s=0.5) as log:
+        async with alpo.connect(c.addresses, timeout_s=1.0) as log:
             handles = [log.append_nowait(b"x") for _ in range(35)]
             await until(lambda: c.appends)
             await until(lambda: all(h.done for h in handles))
@@ -89,7 +89,7 @@ async def test_leader_dies_with_appends_in_flight(verdict: str) -> None:
 async def test_lost_leadership_is_retried_and_stays_unknown() -> None:
     async with fake_cluster() as c:
         c.script = lambda server, append: Code.LOST_LEADERSHIP
-        async with alpo.connect(c.addresses, timeout_s=0.3) as log:
+        async with alpo.connect(c.addresses, timeout_s=1.0) as log:
             with pytest.raises(alpo.NotGuaranteed) as caught:
                 await log.append(b"a")
             assert (caught.value.client, caught.value.serial, caught.value.epoch) == (log.client, 1, 0)
@@ -108,7 +108,7 @@ async def test_refused_unseen_is_unavailable_and_its_serial_used_again() -> None
             return Code.NOT_LEADER
 
         c.script = step_down
-        async with alpo.connect(c.addresses, timeout_s=0.3) as log:
+        async with alpo.connect(c.addresses, timeout_s=1.0) as log:
             first = log.append_nowait(b"a")
             later = log.append_nowait(b"b", timeout_s=30)
             with pytest.raises(alpo.Unavailable):
@@ -124,7 +124,7 @@ async def test_refused_unseen_is_unavailable_and_its_serial_used_again() -> None
 async def test_silent_server_leaves_the_outcome_unknown_and_first_in_line() -> None:
     async with fake_cluster() as c:
         c.script = lambda server, append: SWALLOW
-        async with alpo.connect(c.addresses, timeout_s=0.3) as log:
+        async with alpo.connect(c.addresses, timeout_s=1.0) as log:
             with pytest.raises(alpo.NotGuaranteed):
                 await log.append(b"a")
             c.script = lambda server, append: TAKE

@@ -95,7 +95,7 @@ async def test_an_unknown_outcome_is_told_before_any_other_error() -> None:
     async with fake_cluster() as c:
         c.script = lambda server, append: TAKE_MUTE
         c.window = 3
-        async with alpo.connect(c.addresses, timeout_s=0.5) as log:
+        async with alpo.connect(c.addresses, timeout_s=1.0) as log:
             with pytest.raises(alpo.NotGuaranteed) as caught:
                 await log.append_many(numbers(10))
             assert caught.value.serial == 1

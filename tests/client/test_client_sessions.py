@@ -205,7 +205,7 @@ async def test_a_random_client_may_not_skip() -> None:
 
 
 async def test_too_old_to_tell() -> None:
-    async with fake_cluster() as c, alpo.connect(c.addresses, client="n", timeout_s=0.3) as log:
+    async with fake_cluster() as c, alpo.connect(c.addresses, client="n", timeout_s=1.0) as log:
         await log.append(b"a")
         c.script = lambda server, append: TAKE_MUTE
         with pytest.raises(alpo.NotGuaranteed) as caught:
@@ -244,7 +244,7 @@ async def test_retry_by_hand() -> None:
         assert dropped.value.too_old
         c.script = lambda server, append: TAKE_MUTE
         with pytest.raises(alpo.NotGuaranteed) as unknown:
-            await log.append_by_hand([b"x"], client="n", serial=3, timeout_s=0.2)
+            await log.append_by_hand([b"x"], client="n", serial=3, timeout_s=1.0)
         assert (unknown.value.client, unknown.value.serial, unknown.value.epoch) == ("n", 3, done.epoch)
         c.script = lambda server, append: Code.NOT_LEADER
         with pytest.raises(alpo.Unavailable):
@@ -299,7 +299,7 @@ async def test_bad_names() -> None:
 
 
 async def test_the_cluster_is_pinned() -> None:
-    async with fake_cluster() as c, alpo.connect(c.addresses, timeout_s=0.3) as log:
+    async with fake_cluster() as c, alpo.connect(c.addresses, timeout_s=1.0) as log:
         await log.append(b"a")
         c.cluster = b"d" * 16
         c.servers[1].script = lambda server, append: CUT

@@ -147,7 +147,7 @@ def test_closing_ends_a_follower_in_another_thread() -> None:
 def test_a_log_that_closed_with_an_error_is_closed() -> None:
     with cluster_in_a_thread() as c:
         c.script = lambda server, append: SWALLOW
-        with pytest.raises(alpo.NotGuaranteed), alpo.connect_sync(c.addresses, timeout_s=0.1) as log:
+        with pytest.raises(alpo.NotGuaranteed), alpo.connect_sync(c.addresses, timeout_s=1.0) as log:
             log.append_nowait(b"x")
         for call in (lambda: log.append(b"x"), lambda: list(log.read()), log.status):
             with pytest.raises(alpo.Closed):

@@ -101,7 +101,7 @@ def test_what_never_became_a_handle_counts() -> None:
 def test_an_unknown_outcome_counts() -> None:
     with cluster_in_a_thread() as c:
         c.script = lambda server, append: SWALLOW
-        with pytest.raises(alpo.NotGuaranteed), alpo.connect_sync(c.addresses, timeout_s=0.3) as log:
+        with pytest.raises(alpo.NotGuaranteed), alpo.connect_sync(c.addresses, timeout_s=1.0) as log:
             log.append_nowait(b"x")
 
 

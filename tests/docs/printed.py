@@ -171,6 +171,14 @@ def _whole(command: str) -> bool:
     return not command.rstrip().endswith("\\") and "unexpected EOF" not in done.stderr
 
 
+#: A killed process is gone when the next command begins: one that a disk holds takes its time.
+_KILL = """kill() {
+    builtin kill "$@" || return
+    [ "$1" = -9 ] || return 0
+    for pid in "${@:2}"; do while grep -q . /proc/$pid/cmdline 2> /dev/null; do command sleep 0.01; done; done
+}"""
+
+
 class Shell:
     """A bash on a terminal, in an empty folder, with the project's commands on its PATH; ``commands``: a folder of
     others that come before them."""
@@ -196,6 +204,7 @@ class Shell:
         )
         os.close(outside)
         self.run("set +m")
+        self.run(_KILL)
 
     def run(self, command: str, until: Callable[[str], bool] | None = None) -> tuple[int, str]:
         """Its exit code, and what it printed on both streams; interrupted once ``until`` holds of that.
