@@ -171,11 +171,12 @@ def _whole(command: str) -> bool:
     return not command.rstrip().endswith("\\") and "unexpected EOF" not in done.stderr
 
 
-#: A killed process is gone when the next command begins: one that a disk holds takes its time.
+#: A killed process is gone when the next command begins: one that a disk holds takes its time. (Of its own jobs bash
+#: would say that they were killed.)
 _KILL = """kill() {
     builtin kill "$@" || return
     [ "$1" = -9 ] || return 0
-    for pid in "${@:2}"; do while grep -q . /proc/$pid/cmdline 2> /dev/null; do command sleep 0.01; done; done
+    for pid in "${@:2}"; do ! jobs -p | grep -qx $pid || continue; while grep -q . /proc/$pid/cmdline 2> /dev/null; do command sleep 0.01; done; done
 }"""
 
 
