@@ -10,7 +10,7 @@ TEST_STAMP := $(VENV)/.installed-for-tests
 SOAK_STAMP := $(VENV)/.installed-for-soak
 SOAK_SECONDS ?= 300
 # More than cores: tests with real servers wait now and then. More still would only import and collect more often.
-WORKERS ?= 4
+WORKERS ?= 6
 IN_PARALLEL = --numprocesses=$(WORKERS) --dist=loadgroup --no-loadscope-reorder
 # What `make check` has mypy check, with a cache of its own: two sets of options throw away each other's.
 CHECKED_TYPES := --cache-dir .mypy_cache/check --follow-imports=silent --exclude '/(spark|pipeline)/' \

@@ -21,7 +21,7 @@ def seed_of_many_kinds(servers: int, seconds: int) -> int:
 
 
 @pytest.mark.parametrize(("servers", "seconds"), [
-    (3, 20), pytest.param(3, 60, marks=pytest.mark.soak), pytest.param(5, 20, marks=pytest.mark.soak),
+    (3, 10), pytest.param(3, 60, marks=pytest.mark.soak), pytest.param(5, 20, marks=pytest.mark.soak),
 ])
 def test_soak(servers: int, seconds: int) -> None:
     seed = seed_of_many_kinds(servers, seconds)

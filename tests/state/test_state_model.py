@@ -26,7 +26,7 @@ from alpo.state.state import State
 from alpo.testing import Broken
 
 #: Runs of each scene in the quick tests, and in the soak.
-QUICK, LONG = 29, 2000
+QUICK, LONG = 16, 2000
 #: Most runs until a mutation must have been caught.
 MUTATION_RUNS = 400
 
