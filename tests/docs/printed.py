@@ -176,7 +176,10 @@ def _whole(command: str) -> bool:
 _KILL = """kill() {
     builtin kill "$@" || return
     [ "$1" = -9 ] || return 0
-    for pid in "${@:2}"; do ! jobs -p | grep -qx $pid || continue; while grep -q . /proc/$pid/cmdline 2> /dev/null; do command sleep 0.01; done; done
+    for pid in "${@:2}"; do
+        ! jobs -p | grep -qx $pid || continue
+        while grep -q . /proc/$pid/cmdline 2> /dev/null; do command sleep 0.01; done
+    done
 }"""
 
 
