@@ -184,8 +184,8 @@ class Cluster:
             spare = max(0, self.voters_there - self.majority)
             if self.led_by is not None:
                 return Appends(None, [f"server {self.led_by}, which leads, does not answer here"], spare)
-            waits = next((row["waiting"][0] for row in self.there if row.get("waiting")), None)
-            return Appends(False, ["nobody leads" + (f": {waits}" if waits else "")], 0)
+            waits = [f": server {row.get('id')} {why}" for row in self.there for why in row.get("waiting") or ()]
+            return Appends(False, ["nobody leads" + "".join(waits[:1])], 0)
         told = self.leader.get("appends")
         if told is not None:
             return Appends(told["work"], told.get("why", []), max(0, told.get("may_fail", 0)))
@@ -236,6 +236,8 @@ def _answering(cluster: Cluster) -> str:
     if cluster.leader is None:
         if cluster.voters_there < cluster.majority:
             return f"{all_there}; {cluster.majority} are needed."
+        if any(row.get("waiting") for row in cluster.there):  # they have no vote yet
+            return f"{all_there}."
         return f"{all_there}; {may_fail(cluster.voters_there - cluster.majority)}."
     return f"{all_there}; {may_fail(appends.may_fail)}." if appends.work else f"{all_there}."
 

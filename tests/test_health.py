@@ -213,9 +213,9 @@ def test_a_learner_may_fail() -> None:
 def test_a_cluster_that_was_not_founded() -> None:
     rows = [row(id, state="passive", leader=None, members=[], term=0, status="EMPTY",
                 waiting=["waits for `alpo cluster init`"]) for id in (1, 2, 3)]
-    assert Cluster(rows).appends() == Appends(False, ["nobody leads: waits for `alpo cluster init`"], 0)
+    assert Cluster(rows).appends() == Appends(False, ["nobody leads: server 1 waits for `alpo cluster init`"], 0)
     assert sentence(rows) == (
-        "Nobody leads: waits for `alpo cluster init`. All 3 members answer; one more may fail."
+        "Nobody leads: server 1 waits for `alpo cluster init`. All 3 members answer."
     )
 
 

@@ -67,6 +67,18 @@ def test_an_unknown_outcome_can_be_retried(cluster: LocalCluster, end: str) -> N
     assert alpo.out("read") == "first\nsecond\n"
 
 
+def test_why_members_cannot_be_asked_is_told_though_others_answer(cluster: LocalCluster) -> None:
+    alpo = Alpo(cluster.addresses)
+    killed = followers(alpo, cluster)
+    for id in killed:
+        assert cluster.get(id).send(signal.SIGKILL)
+    until(lambda: "Nobody leads" in alpo.run("status").stderr.decode())
+    why = [f"server {id}: {cluster.get(id).address}: connection refused" for id in killed]
+    said = alpo.run("status").stderr.decode().splitlines()
+    assert said[-3:] == [*why, "Nobody leads: nothing is appended. 1 of 3 members answer; 2 are needed."]
+    assert alpo.run("member", "list").stderr.decode().splitlines()[-2:] == why
+
+
 @pytest.mark.parametrize("name", [None, "gone"])
 def test_an_import_that_nobody_takes_is_in_doubt_about_nothing(
     cluster: LocalCluster, tmp_path: Path, name: str | None, monkeypatch: pytest.MonkeyPatch,

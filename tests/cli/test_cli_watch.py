@@ -97,7 +97,7 @@ def plain(found: Sight, view: View = View(), width: int = 132, height: int = 40)
      "Server 1 leads since term 4. Appends stand: server 2 confirms no entries, server 3 does not answer. 2 of 3"
      " members answer.", Verdict.BAD),
     ((seen(1, state="passive", leader=None, waiting=["waits for `alpo cluster init`"], members=[]),),
-     "Nobody leads: waits for `alpo cluster init`. The only member answers.", Verdict.BAD),
+     "Nobody leads: server 1 waits for `alpo cluster init`. The only member answers.", Verdict.BAD),
 ])
 def test_the_sentence(servers: tuple[Seen, ...], says: str, verdict: Verdict) -> None:
     found = sight(*servers)

@@ -72,6 +72,7 @@ async def _list(target: Target) -> None:
                       row.get("guaranteed_id"), behind)
             rows.append(["-" if value is None else str(value) for value in values])
         table("", _COLUMNS, rows)
+        standing.tell_missing(found)
     standing.require_one(target, found)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import alpo
 from alpo.core.disk_space import size_text as size
-from alpo.standing import full_in, lag_of
+from alpo.standing import Cluster, full_in, lag_of, sentence
 
 from ..exits import Unreached
 from ..options import Target, with_target
@@ -72,7 +72,17 @@ def show(target: Target, found: list[dict[str, Any]]) -> None:
         for member in found:
             for said in [said for key in _REMARKS for said in member.get(key) or ()]:
                 remark(f"server {member.get('id')}: {said}")
+        tell_missing(found)
+        if any(member.get("reachable") for member in found) and Cluster(found).appends().work is False:
+            remark(sentence(found))
     require_one(target, found)
+
+
+def tell_missing(found: list[dict[str, Any]]) -> None:
+    """Say on stderr why members could not be asked, if others could; if none could, `require_one` says it."""
+    missing = [member for member in found if not member.get("reachable") and member.get("problem")]
+    for member in missing if len(missing) < len(found) else ():
+        remark(f"server {member.get('id')}: {member['problem']}")
 
 
 def require_one(target: Target, found: list[dict[str, Any]]) -> None:
