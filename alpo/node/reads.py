@@ -223,6 +223,10 @@ class Reads:
             elif end_id > self._replica.log.base_id:
                 raise DamagedStore(f"entry {end_id} is missing", end_id)
 
+    async def entry_with(self, lsn: int) -> int:
+        """The id of the entry that payload ``lsn``, which a local reader may see, is in. Raises `StoreError`."""
+        return await self.disk.run(self._threads, self._store.find_lsn, lsn, self._replica.readable_id)
+
     async def wait_for_lsn(self, lsn: int) -> None:
         """Wait until a local reader may see payload ``lsn``."""
         while True:
