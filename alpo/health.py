@@ -27,6 +27,8 @@ from .standing import OUTSIDE, Cluster, Row, growth, lag_of, lag_text, may_fail,
 
 #: Limits as shares of the election timeout: 99th percentile of fsyncs, round trips, the oldest write under way.
 FSYNC_WARN, FSYNC_BAD, ROUND_TRIP_WARN, WRITE_WARN, WRITE_BAD = 0.25, 0.5, 0.25, 0.25, 1.0
+#: Milliseconds for which the oldest read has been under way.
+READ_WARN_MS, READ_BAD_MS = 1_000, 2_000
 CLOCKS_WARN_MS, CLOCKS_BAD_MS = 500, 30_000
 #: Milliseconds by which the log's time may be ahead of a server's clock.
 LOG_AHEAD_WARN_MS, LOG_AHEAD_BAD_MS = 10_000, 3_600_000
@@ -183,7 +185,8 @@ def _appends(cluster: Cluster) -> Iterator[Finding]:
     if not work:
         return (yield Finding(
             "appends", Verdict.BAD, None, f"they stand{causes}",
-            "give space to the servers that lack it, and start those that do not answer: appends go on by themselves",
+            "give space to the servers that lack it, start those that do not answer, and look at the disk and the"
+            " network of those that confirm nothing: appends go on by themselves",
         ))
     if len(cluster.voters) == 1:
         return (yield Finding("appends", Verdict.OK, None, "they work"))
@@ -236,6 +239,7 @@ def _connections(cluster: Cluster) -> Iterator[Finding]:
         yield Finding("connections", Verdict.OK, None, f"every server that answers reaches every other{took}")
 
 
+HANGS_PAGE = "docs/operations.md#a-disk-that-hangs"
 _FASTER = (
     "find what else uses the disk, move the data to a faster one, or raise heartbeat_s and election_timeout_s on all"
     " servers alike"
@@ -261,15 +265,23 @@ def _fsync(cluster: Cluster) -> Iterator[Finding]:
 def _write(cluster: Cluster) -> Iterator[Finding]:
     """Check that no disk hangs now: what is on its way for long is in no percentile yet."""
     for row in cluster.there:
-        age_ms, timeout_ms = row.get("write_under_way_ms"), _timeout_ms(row)
-        if age_ms is None or not timeout_ms or age_ms <= WRITE_WARN * timeout_ms:
+        timeout_ms = _timeout_ms(row)
+        if not timeout_ms:
             continue
-        hangs = age_ms > WRITE_BAD * timeout_ms
-        yield Finding(
-            "disk", Verdict.BAD if hangs else Verdict.WARN, row.get("id"),
-            f"its disk {'hangs' if hangs else 'is slow'}: a write is under way for {age_ms:,.0f} ms; election timeout"
-            f" {timeout_ms:g} ms", f"look at the disk (dmesg, iostat): {_FASTER}",
-        )
+        limits = {
+            "write": (WRITE_WARN * timeout_ms, WRITE_BAD * timeout_ms, f"; election timeout {timeout_ms:g} ms"),
+            "read": (READ_WARN_MS, READ_BAD_MS, ""),
+        }
+        for what, (warn_ms, bad_ms, beside) in limits.items():
+            age_ms = row.get(f"{what}_under_way_ms") or 0
+            if age_ms <= warn_ms:
+                continue
+            hangs = age_ms > bad_ms
+            yield Finding(
+                "disk", Verdict.BAD if hangs else Verdict.WARN, row.get("id"),
+                f"its disk {'hangs' if hangs else 'is slow'}: a {what} is under way for {age_ms:,.0f} ms{beside}",
+                f"look at the disk (dmesg, iostat): {_FASTER if what == 'write' else HANGS_PAGE}",
+            )
 
 
 def _clocks(cluster: Cluster) -> Iterator[Finding]:

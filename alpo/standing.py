@@ -87,7 +87,8 @@ _KINDS: dict[str, Callable[[object], Any]] = {
     ), _whole),
     **dict.fromkeys((
         "commit_ms", "fsync_p50_ms", "fsync_p99_ms", "fsync_max_ms", "clock_ahead_ms", "clock_error_ms",
-        "disk_full_days", "growth_bytes_per_day", "write_under_way_ms", "log_ahead_ms", "certificate_ends_s", "age_s",
+        "disk_full_days", "growth_bytes_per_day", "write_under_way_ms", "read_under_way_ms", "log_ahead_ms",
+        "certificate_ends_s", "age_s",
     ), _number),
     **dict.fromkeys((
         "address", "state", "status", "version", "cluster", "incarnation", "member_change", "room", "problem",

@@ -12,7 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from alpo.client.operator.events import Events
-from alpo.health import Finding, Verdict, examine, not_well, worst
+from alpo.health import READ_BAD_MS, Finding, Verdict, examine, not_well, worst
+from alpo.node.disk_reads import PATIENCE_S_MIN
 from alpo.node.http.page import State, state_of
 from alpo.standing import Appends, Cluster, sentence
 from alpo_cli.app import app
@@ -224,6 +225,25 @@ def test_a_write_that_is_under_way_for_long(age_ms: int | None, verdict: Verdict
     assert [each.verdict for each in found(three(row(2, write_under_way_ms=age_ms)), "disk")] == (
         [verdict] if verdict else []
     )
+
+
+@pytest.mark.parametrize(("age_ms", "verdict"), [
+    (None, None), (1_000, None), (1_001, Verdict.WARN), (2_001, Verdict.BAD),
+])
+def test_a_read_that_is_under_way_for_long(age_ms: int | None, verdict: Verdict | None) -> None:
+    """It is told as a matter of the disk, and of nothing else."""
+    rows = three(row(2, read_under_way_ms=age_ms))
+    assert [each.verdict for each in found(rows, "disk")] == ([verdict] if verdict else [])
+    assert [each.check for each in not_well(examine(rows))] == (["disk"] if verdict else [])
+
+
+def test_a_disk_hangs_for_all_screens_when_it_does_for_its_server() -> None:
+    assert READ_BAD_MS == PATIENCE_S_MIN * 1000
+
+
+def test_what_to_do_where_appends_stand_names_disks_and_links() -> None:
+    (stands,) = found(three(row(1, appends=stand("server 2 confirms no entries"))), "appends")
+    assert "disk" in stands.do and "network" in stands.do
 
 
 @pytest.mark.parametrize(("ahead_ms", "verdict"), [

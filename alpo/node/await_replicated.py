@@ -17,7 +17,7 @@ import trio
 
 from alpo.core.replica import Replica
 from alpo.core.requests import Code
-from alpo.storage.interface import Store, StoreError
+from alpo.storage.interface import StoreError
 from alpo.wire import requests as w
 
 from .client_connection import ClientConnection
@@ -40,11 +40,8 @@ class Everyone:
     """Clients' waits for the fully replicated mark. Each wait runs in its client's nursery, and ends with the
     connection."""
 
-    def __init__(
-        self, driver: Driver, store: Store, reads: Reads, limits: Limits, scrubber: Scrubber
-    ) -> None:
+    def __init__(self, driver: Driver, reads: Reads, limits: Limits, scrubber: Scrubber) -> None:
         self._replica: Replica = driver.replica
-        self._store = store
         self._reads = reads
         self._limits = limits
         self._scrubber = scrubber
@@ -80,7 +77,7 @@ class Everyone:
         await self._reads.wait_for_lsn(lsn)
         if lsn < r.log.base_next_lsn:
             return r.log.base_id
-        return await trio.to_thread.run_sync(self._store.find_lsn, lsn, r.readable_id)
+        return await self._reads.entry_with(lsn)
 
     async def _replicated(self, id: int) -> None:
         while self._replica.fully_replicated_id < id:

@@ -221,7 +221,7 @@ class Node:
         self.driver.on_mended = self.scrubber.mended
         self._store.on_damage = lambda damage: _soon(token, functools.partial(self.scrubber.suspect, damage))
         self.reads = Reads(self.driver, self._store, self.limits, self.scrubber)
-        self.everyone = Everyone(self.driver, self._store, self.reads, self.limits, self.scrubber)
+        self.everyone = Everyone(self.driver, self.reads, self.limits, self.scrubber)
         self.backups = Backups(self.replica, self._store, self.limits, self.scrubber)
         self.digests = Digests(self.replica, self._store)
         self.cleaner = Cleaner(

@@ -9,6 +9,7 @@ Laws:
   shows that. Only if none comes in time it is refused, and the client asks another server.
 * A page that cleaning overtakes is made again from where the log now begins: a read ends with OUT_OF_RANGE or continues
   without a gap, and the server never takes cleaned entries for damage.
+* A read that the disk does not answer is refused, and the client asks another server (`disk_reads`).
 * However many reads wait for the log to grow, a group costs one look at its end; those that must wait on sleep on.
 """
 
@@ -26,6 +27,7 @@ from alpo.wire.codec import encode
 from alpo.wire.column_pages import NO_ENTRIES
 
 from .client_connection import ClientConnection
+from .disk_reads import DiskReads, DiskSilent
 from .driver import Driver
 from .limits import Limits
 from .pages import Extent, Front, OutOfRange, Overtaken, answer, build_page, build_tail_page, extent_to, with_tail
@@ -81,6 +83,8 @@ class Reads:
         self._store = store
         self._limits = limits
         self._scrubber = scrubber
+        #: All reads of the disk that somebody waits for.
+        self.disk = DiskReads(driver)
         self._bulk = Bulk(limits.bulk_read_bytes_per_s, self._replica.log.last_id)
         self._threads = trio.CapacityLimiter(limits.read_threads)
         self._nursery: trio.Nursery | None = None
@@ -130,7 +134,7 @@ class Reads:
             if end_id is not None:
                 await self._scrubber.past_damage(partial(self._send_page, client, ask, end_id))
         except StoreError as error:
-            if not isinstance(error, DamagedStore):
+            if not isinstance(error, DamagedStore | DiskSilent):  # of these it is told already
                 self._driver.note("read_failed", why=str(error))
             client.refuse(ask.request, Code.NOT_READY, detail=unreadable(error))
 
@@ -173,9 +177,9 @@ class Reads:
                     if tail is not None:
                         page, weight = encode(tail, client.version), weight_of(ask, tail)
                     else:
-                        page, weight = await trio.to_thread.run_sync(
-                            _encoded_page, with_tail(self._store, self._replica.log, end_id), ask, within, size,
-                            client.version, limiter=self._threads,
+                        page, weight = await self.disk.run(
+                            self._threads, _encoded_page, with_tail(self._store, self._replica.log, end_id), ask,
+                            within, size, client.version,
                         )
                 except OutOfRange as error:
                     self._refuse_range(client, ask, error)
@@ -213,13 +217,15 @@ class Reads:
                 self._known = (end_id, entry.lsn + entry.count - 1)
             if self._known[0] == end_id:
                 return extent_to(begins, end_id, self._known[1])
-            head = await trio.to_thread.run_sync(
-                self._store.entry_head, end_id, abandon_on_cancel=True, limiter=self._threads
-            )
+            head = await self.disk.run(self._threads, self._store.entry_head, end_id)
             if head is not None:
                 self._known = (end_id, head[1] + head[2] - 1)
             elif end_id > self._replica.log.base_id:
                 raise DamagedStore(f"entry {end_id} is missing", end_id)
+
+    async def entry_with(self, lsn: int) -> int:
+        """The id of the entry that payload ``lsn``, which a local reader may see, is in. Raises `StoreError`."""
+        return await self.disk.run(self._threads, self._store.find_lsn, lsn, self._replica.readable_id)
 
     async def wait_for_lsn(self, lsn: int) -> None:
         """Wait until a local reader may see payload ``lsn``."""
@@ -254,7 +260,8 @@ class Reads:
         try:
             found = await self._scrubber.past_damage(self.extent)
         except StoreError as error:
-            self._driver.note("read_failed", why=str(error))
+            if not isinstance(error, DiskSilent):
+                self._driver.note("read_failed", why=str(error))
             self._looked_at = self._replica.readable_id
             return
         finally:

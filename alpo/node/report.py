@@ -5,6 +5,7 @@ Clients ask for it over the wire, and people, load balancers and Prometheus over
 
 from __future__ import annotations
 
+import math
 import time
 from bisect import bisect_left
 from collections import deque
@@ -28,6 +29,7 @@ from alpo.wire import requests as w
 from .client_connection import ClientConnection
 from .compare import Comparer
 from .counters import Counters
+from .disk_reads import DiskSilent
 from .driver import Driver, wall_ms
 from .limits import Limits
 from .listener import Listener
@@ -39,15 +41,17 @@ from .routes import Ourselves
 from .scrub import Scrubber, unreadable
 from .security import Security
 from .space import DiskWatch
-from .status import Growth, appends_of, status_fields, storage_fields, writer_fields
+from .status import Growth, appends_of, sizes, status_fields, writer_fields
 
 #: Events of one page.
 EVENTS_MAX = 1_000
 #: Seconds for which rates of appends are kept, and over which the latest one is taken.
 RATE_SECONDS, LATELY_SECONDS = 300, 5
 _SNAPSHOT_SECONDS = 10
-#: Seconds after which a status is given without what the disk was asked, and threads that may wait for it meanwhile.
-DISK_S, _DISK_THREADS = 1.0, 2
+#: Seconds after which a status, or what else is told, is given without what the disk was asked; threads that may wait
+#: for it meanwhile; and the age up to which its last answer is given instead. Who asks a server waits for a second
+#: (`http.others.ANSWER_S`, `alpo.client.operator.asking.ATTEMPT_S`), and may be told two things that the disk is asked.
+DISK_S, _DISK_THREADS, KNOWN_S = 0.3, 2, 10.0
 #: Cursors that are looked up: each takes two queries.
 CURSORS_SHOWN = 100
 #: Clients slowed down by their quota that a status names.
@@ -143,11 +147,12 @@ class Check(NamedTuple):
 
 class Lookups(NamedTuple):
     """Facts for which the store is asked. ``cursors``: those furthest behind; ``lag_s``: seconds by which each server
-    is behind, by id (only a leader knows)."""
+    is behind, by id (only a leader knows). ``known``: False if the disk did not answer, and nothing is told."""
 
     cursors: list[Lag]
     lag_s: dict[int, float]
     fully_replicated_lsn: int | None
+    known: bool = True
 
 
 @dataclass
@@ -173,6 +178,7 @@ class Report:
     leaving: bool = False
     started_s: float = field(default_factory=time.monotonic)
     _threads: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(_DISK_THREADS))
+    _answered: tuple[float, dict[str, Any]] = (-math.inf, {})  # the disk's last answer for a status, and when it came
 
     @property
     def replica(self) -> Replica:
@@ -197,9 +203,7 @@ class Report:
     async def _answer_events(self, client: ClientConnection, ask: w.ListEvents, now_ms: int) -> None:
         count = min(ask.count, EVENTS_MAX)
         try:
-            found = await trio.to_thread.run_sync(
-                self.store.read_events, ask.before, count, abandon_on_cancel=True, limiter=self._threads
-            )
+            found = await self.reads.disk.run(self._threads, self.store.read_events, ask.before, count)
         except StoreError as error:
             client.refuse(ask.request, Code.NOT_READY, detail=unreadable(error))
         else:
@@ -211,6 +215,7 @@ class Report:
         within, storage = await self._asked_of_disk()
         storage["clients"] = self.listener.count
         storage["write_under_way_ms"] = round(self.driver.write_under_way_s * 1000)
+        storage["read_under_way_ms"] = round(self.reads.disk.under_way_s * 1000)
         storage["cleaning_waits"] = self.cleaner.waits
         storage["time_ms"] = now_ms
         storage |= {"up_s": round(time.monotonic() - self.started_s), **self.pulse.fields()}
@@ -229,17 +234,17 @@ class Report:
         return status_fields(self.us, self.replica, self.peers.by_id, self.listener.strangers.fields(), within, storage)
 
     async def _asked_of_disk(self) -> tuple[Extent, dict[str, Any]]:
-        """Answers of the disk for a status; after `DISK_S` what is known without it. Raises `StoreError`."""
-        with trio.move_on_after(DISK_S):
+        """Answers of the disk for a status; after `DISK_S` the last ones, if they are not old, and what is known
+        without it. Raises `StoreError`."""
+        with suppress(DiskSilent), trio.move_on_after(DISK_S):
             within = await self.reads.extent_about()
-            storage = await trio.to_thread.run_sync(
-                storage_fields, self.store, self.growth, self.stats, abandon_on_cancel=True, limiter=self._threads
-            )
-            return within, storage
+            found = await self.reads.disk.ask(self._threads, sizes, self.store, self.growth)
+            self._answered = trio.current_time(), found
+            return within, {**found, **writer_fields(self.stats)}
         log, end_id = self.replica.log, self.replica.readable_id
-        silent = f"its disk has not answered a question for {DISK_S:g} s"
-        within = extent_to(front(self.replica), end_id, log.next_lsn - 1)
-        return within, {**writer_fields(self.stats), "unread": [silent]}
+        answered_s, found = self._answered
+        lately = found if trio.current_time() - answered_s < KNOWN_S else {}
+        return extent_to(front(self.replica), end_id, log.next_lsn - 1), {**lately, **writer_fields(self.stats)}
 
     # -- for probes -------------------------------------------------------------------------------------
 
@@ -256,6 +261,7 @@ class Report:
             Check("voting", r.status_text == "VOTING", f"it is {r.status_text}"),
             Check("leader", heard, "no leader was heard within an election timeout"),
             Check("store", failure is None and not full, str(failure or full)),
+            Check("disk", not self.reads.disk.hangs, "its disk hangs: it answers no reads"),
         ]
         if must_lead:
             who = f"server {r.leader_id} leads" if r.leader_id else "there is no leader"
@@ -272,14 +278,17 @@ class Report:
         return appends_of(self.replica)
 
     async def lookups(self) -> Lookups:
-        """Look up what only the store knows. Raises `StoreError`."""
+        """Look up what only the store knows; nothing is known if it takes longer than `DISK_S`. Raises
+        `StoreError`."""
         r = self.replica
         peers = r.leadership.peers if r.leadership is not None else {}
         marks = {id: peer.match_id for id, peer in peers.items() if peer.matched}
         cursors = sorted(r.cursors.now.items(), key=lambda cursor: cursor[1])[:CURSORS_SHOWN]
-        return await trio.to_thread.run_sync(
-            self._look_up, cursors, marks, r.log.base_id, r.guaranteed_id, r.fully_replicated_id
-        )
+        with trio.move_on_after(DISK_S):
+            return await self.reads.disk.ask(
+                self._threads, self._look_up, cursors, marks, r.log.base_id, r.guaranteed_id, r.fully_replicated_id
+            )
+        return Lookups([], {}, None, known=False)
 
     def _look_up(
         self, cursors: list[tuple[str, int]], marks: dict[int, int], base_id: int, end_id: int, fully_id: int

@@ -230,11 +230,6 @@ class Growth:
         }
 
 
-def storage_fields(store: Store, growth: Growth, stats: WriterStats) -> dict[str, Any]:
-    """Status keys of the disk and the writer. Reads the store: for a thread."""
-    return {**_sizes(store, growth), **writer_fields(stats)}
-
-
 def writer_fields(stats: WriterStats) -> dict[str, Any]:
     """Status keys of the writer, for which no disk is asked."""
     lately = stats.timings.spread(time.perf_counter())
@@ -248,8 +243,8 @@ def writer_fields(stats: WriterStats) -> dict[str, Any]:
     }
 
 
-def _sizes(store: Store, growth: Growth) -> dict[str, Any]:
-    """Status keys of file sizes. If they cannot be read, only ``unread``, which says why."""
+def sizes(store: Store, growth: Growth) -> dict[str, Any]:
+    """Status keys of file sizes. If they cannot be read, only ``unread``, which says why. For a thread."""
     try:
         return {
             "disk_bytes": store.size_bytes(), "file_free_bytes": store.free_bytes(), "wal_bytes": store.wal_bytes(),

@@ -13,6 +13,7 @@ import trio
 from hanging_disks import DEAD, HANG, halt, heal
 from harness import Cluster, alpo, cluster
 from probe import until
+from visits import visit
 
 from alpo import Log, NotGuaranteed, Overloaded, connect
 
@@ -186,3 +187,31 @@ async def test_the_disks_of_both_others_hang_and_move_again(tmp_path: Path, libr
         assert found is not None and (found["state"], found["term"]) == ("leader", term)
         nursery.cancel_scope.cancel()
         await all_are_there(running, appends.acknowledged)
+
+
+@pytest.mark.trio
+async def test_a_leaders_disk_answers_no_reads_and_nothing_is_written(tmp_path: Path, library: Path) -> None:
+    """Readers are told why, and go on at the others; whoever asks it for an account gets one."""
+    async with (
+        halting(tmp_path, library, http=True) as running, connect(running.addresses, timeout_s=30) as log,
+    ):
+        for _ in range(20):  # more than a server holds in memory
+            await log.append_many([bytes([n]) * 250 * KB for n in range(8)])
+        await running.level()
+        leader = await running.leader()
+        halt(running.servers[leader], DEAD)
+        records = [record.payload[:1] async for record in log.read(1)]
+        assert len(records) == 160
+        assert '"its disk has not answered a read' in lines_of(running, leader)
+        assert await running.leader(running.others(leader)) != leader
+        at = running.servers[leader].visited
+        for path in ("/metrics", "/status", "/", "/?part"):
+            found = await visit(at, path)
+            assert found.status == 200, path
+            if path == "/metrics":
+                assert "alpo_read_under_way_seconds" in found.text
+        assert "disk: its disk hangs" in (await visit(at, "/readyz")).text
+        code, told, _ = await alpo("doctor", "--servers", running.addresses)
+        assert code == 1 and "bad   disk" in told and "bad   copies" not in told
+        heal(running.servers[leader])
+        await running.until("all read", lambda found: all(row["read_under_way_ms"] == 0 for row in found.values()))

@@ -103,7 +103,8 @@ def test_alerts_have_the_limits_of_the_one_judge() -> None:
     timeout_s = Timers().election_timeout_s
     limits = {
         "AlpoFsyncSlow": f"> {health.FSYNC_WARN * timeout_s:g}",
-        "AlpoDiskHangs": f"alpo_write_under_way_seconds > {health.WRITE_BAD * timeout_s:g} ",
+        "AlpoDiskHangs": f"alpo_write_under_way_seconds > {health.WRITE_BAD * timeout_s:g} or"
+        f" alpo_read_under_way_seconds > {health.READ_BAD_MS / 1000:g} ",
         "AlpoMemberLags": f"alpo_peer_lag_entries > {health.LAG_WARN} ",
         "AlpoDiskFillsSoon": f"predict_linear(alpo_disk_free_bytes[6h], {health.DAYS_BAD} * 86400) ",
         "AlpoCertificateExpires": f"- time() < {health.CERTIFICATE_WARN_DAYS} * 86400",

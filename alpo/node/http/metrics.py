@@ -80,6 +80,7 @@ FAMILIES = (
     _family("fsync_duration_seconds", "one transaction on disk, with its fsync", kind="histogram"),
     _family("batch_entries", "entries of one transaction", kind="histogram"),
     _family("write_under_way_seconds", "for how long the oldest write that is not on disk has been under way"),
+    _family("read_under_way_seconds", "for how long the disk has owed the answer to the oldest read"),
     _family("inflight_bytes", "bytes of appends taken and not yet guaranteed"),
     _family("inflight_bytes_limit", "above it no more appends are taken"),
     # -- the other servers
@@ -182,6 +183,7 @@ def _log(report: Report, status: dict[str, Any], lookups: Lookups) -> Iterator[t
     yield "fsync_duration_seconds", [((), stats.fsync_s)]
     yield "batch_entries", [((), stats.batch_entries)]
     yield "write_under_way_seconds", [((), report.driver.write_under_way_s)]
+    yield "read_under_way_seconds", [((), report.reads.disk.under_way_s)]
     yield "inflight_bytes", [((), report.driver.unguaranteed_bytes)]
     yield "inflight_bytes_limit", [((), report.driver.inflight_bytes_max)]
 
@@ -205,7 +207,7 @@ def _peers(report: Report, lookups: Lookups) -> Iterator[tuple[str, list[Sample]
     found = leadership.peers if leadership is not None else {}
     followers = {id: peer for id, peer in found.items() if peer.matched}  # of others it is not known yet
     yield "peer_lag_entries", [((str(id),), max(0, r.last_id - peer.match_id)) for id, peer in followers.items()]
-    yield "peer_lag_seconds", [((str(id),), lookups.lag_s.get(id, 0.0)) for id in followers]
+    yield "peer_lag_seconds", [((str(id),), lookups.lag_s.get(id, 0.0)) for id in followers if lookups.known]
     yield "peer_inflight_bytes", [((str(id),), peer.in_flight_bytes) for id, peer in followers.items()]
     traffic = {id: counters.traffic_with(int(id)) for id in peers}
     yield "peer_sent_bytes_total", [((id,), sum(one.sent_bytes for one in both)) for id, both in traffic.items()]
@@ -240,8 +242,9 @@ def _clients(report: Report, lookups: Lookups) -> Iterator[tuple[str, list[Sampl
     yield "sessions_expired_total", [((), counters.sessions_ended)]
     yield "cursors", [((), len(r.cursors.now))]
     lags = [max(0, r.log.next_lsn - cursor.lsn) for cursor in lookups.cursors]
-    yield "cursor_lag_entries_max", [((), max(lags, default=0))]
-    yield "cursor_lag_seconds_max", [((), max((cursor.lag_s for cursor in lookups.cursors), default=0.0))]
+    yield "cursor_lag_entries_max", [((), max(lags, default=0))] if lookups.known else []
+    lags_s = [cursor.lag_s for cursor in lookups.cursors]
+    yield "cursor_lag_seconds_max", [((), max(lags_s, default=0.0))] if lookups.known else []
     by, since_s = report.cleaner.held
     held_s = report.driver.clock_s() - since_s
     yield "cleaning_held_seconds", [((who,), held_s if by == who else 0.0) for who in ("member", "cursor")]

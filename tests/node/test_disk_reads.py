@@ -1,0 +1,172 @@
+"""A disk that answers no reads, through the whole shell: readers are refused, the leader hands over, all else works."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import trio
+from node_rig import append, connect, founded, memory_of, random_id, read, rig, until
+from visits import visit
+
+from alpo.client.operator import asking
+from alpo.core import requests as q
+from alpo.core.requests import Code
+from alpo.node import disk_reads, reads, report
+from alpo.node.http import others
+from alpo.node.limits import Limits
+from alpo.node.node import Node
+from alpo.storage.interface import Store, StoreError
+from alpo.wire import requests as w
+
+
+class Disk:
+    """Disks of the servers, each of which may stop to answer."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._monkeypatch = monkeypatch
+        self._moves = threading.Event()
+        self._moves.set()
+        self.waiting = 0
+
+    def hang(self, node: Node) -> None:
+        """Let no page, and no answer for a status, come from its disk; servers have little patience now."""
+        self._monkeypatch.setattr(disk_reads, "PATIENCE_S_MIN", 0.2)
+        self._moves.clear()
+        store = memory_of(node)
+        for name in ("read_entries", "entry_head", "volume", "live_bytes", "find_lsn"):
+            self._monkeypatch.setattr(store, name, self._stuck(getattr(store, name)))
+
+    def _stuck(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def stuck(*args: Any) -> Any:
+            self.waiting += 1
+            self._moves.wait()
+            return call(*args)
+
+        return stuck
+
+    def patience(self) -> None:
+        """Let servers have patience: this machine may be busy."""
+        self._monkeypatch.setattr(disk_reads, "PATIENCE_S_MIN", 60.0)
+
+    def move(self) -> None:
+        self.patience()
+        self._moves.set()
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
+    """Pages are read from it, whatever is in memory."""
+    monkeypatch.setattr(reads, "build_tail_page", lambda *args: None)
+    monkeypatch.setattr(reads, "with_tail", lambda store, log, end_id: store)
+    made = Disk(monkeypatch)
+    try:
+        yield made
+    finally:
+        made.move()
+
+
+@pytest.mark.trio
+async def test_a_leader_whose_disk_answers_no_reads_refuses_them_and_hands_over(disk: Disk) -> None:
+    async with rig(3) as r:
+        leader = await r.leader()
+        client = await connect(r.addresses[leader.us.me.id - 1])
+        assert isinstance(await client.ask(append(random_id(), 1, b"a")), q.Appended)
+        disk.hang(leader)
+        refused = await client.ask(read(1, linearizable=True))
+        assert refused.code == Code.NOT_READY and "its disk has not answered a read" in refused.detail
+        await until(lambda: any(node.replica.reign is not None for node in r.nodes if node is not leader))
+        disk.patience()
+        heir = next(node for node in r.nodes if node is not leader and node.replica.reign is not None)
+        page = await (await connect(r.addresses[heir.us.me.id - 1])).ask(read(2, linearizable=True))
+        assert [row[7] for row in page.entries] == [b"a"]
+        names = leader.driver.counters.events
+        assert names["read_failed"] == 1 and names["handing_over"] == 1
+        disk.move()
+        page = await client.ask(read(3))
+        assert [row[7] for row in page.entries] == [b"a"]
+        await until(lambda: leader.reads.disk.under_way_s == 0.0)
+
+
+@pytest.mark.trio
+async def test_reads_that_hang_hold_no_more_than_their_threads(disk: Disk) -> None:
+    async with rig(limits=Limits(read_threads=2)) as r:
+        client = await founded(r)
+        assert isinstance(await client.ask(append(random_id(), 1, b"a")), q.Appended)
+        disk.hang(r.nodes[0])
+        others = [await connect(r.addresses[0]) for _ in range(6)]
+        for n, other in enumerate(others):
+            await other.send(read(n))
+        for other in others:
+            assert (await other.receive()).code == Code.NOT_READY
+        assert (await client.ask(w.AwaitReplicated(8, 1, 60_000))).code == Code.NOT_READY
+        gone = await connect(r.addresses[0])  # one that does not wait for its answer leaves nothing behind
+        await gone.send(read(1))
+        await trio.aclose_forcefully(gone.stream)
+        await until(lambda: r.nodes[0].listener.count == 7)
+        assert disk.waiting == 2 and r.nodes[0].reads.disk.hangs
+        disk.move()
+        await until(lambda: r.nodes[0].reads.disk.under_way_s == 0.0)
+        assert [row[7] for row in (await client.ask(read(9))).entries] == [b"a"]
+
+
+@pytest.mark.trio
+async def test_a_leader_leads_on_if_nobody_else_could(disk: Disk) -> None:
+    async with rig(3) as r:
+        leader = await r.leader()
+        client = await connect(r.addresses[leader.us.me.id - 1])
+        assert isinstance(await client.ask(append(random_id(), 1, b"a")), q.Appended)
+        term, leadership = leader.replica.term, leader.replica.leadership
+        assert leadership is not None
+        next(node for node in r.nodes if node is not leader).stop()
+        await until(lambda: len(leadership.heirs()) == 1)
+        disk.hang(leader)
+        assert (await client.ask(read(1, linearizable=True))).code == Code.NOT_READY
+        assert leader.replica.term == term and not leader.driver.counters.events["handing_over"]
+
+
+@pytest.mark.trio
+async def test_an_error_of_a_read_is_raised_as_it_is() -> None:
+    async with rig() as r:
+        await founded(r)
+
+        def fail(store: Store) -> int:
+            raise StoreError("as it is")
+
+        with pytest.raises(StoreError, match="as it is"):
+            await r.nodes[0].reads.disk.run(trio.CapacityLimiter(1), fail, memory_of(r.nodes[0]))
+
+
+@pytest.mark.trio
+async def test_who_asks_for_an_account_is_answered_and_told_of_the_disk(disk: Disk) -> None:
+    """Also while a question is outstanding, and with the last answer, if it is not old."""
+    async with rig() as r:
+        client, at = await founded(r), r.visited[0]
+        assert isinstance(await client.ask(append(random_id(), 1, b"a")), q.Appended)
+        before = (await client.ask(w.Status(1))).fields
+        assert before["read_under_way_ms"] < 1000 and (await visit(at, "/readyz")).status == 200
+        disk.hang(r.nodes[0])
+        await client.send(read(2))
+        await until(lambda: r.nodes[0].reads.disk.hangs)
+        told = (await client.ask(w.Status(3))) if (await client.receive()).request == 2 else None
+        assert told is not None and told.fields["read_under_way_ms"] >= 200 and told.fields["damage"] == []
+        assert told.fields["wal_bytes"] == before["wal_bytes"]
+        for path in ("/metrics", "/status", "/", "/?part"):
+            assert (await visit(at, path)).status == 200, path
+        metrics = (await visit(at, "/metrics")).text.splitlines()
+        (age,) = [line.rpartition(" ")[2] for line in metrics if line.startswith("alpo_read_under_way_seconds ")]
+        assert float(age) >= 0.2
+        assert not [line for line in metrics if line.startswith("alpo_cursor_lag")]
+        assert json.loads((await visit(at, "/status")).text)["members"][0]["read_under_way_ms"] >= 200
+        refused = await visit(at, "/readyz")
+        assert refused.status == 503 and "its disk hangs" in refused.text
+        disk.move()
+        await until(lambda: r.nodes[0].reads.disk.under_way_s == 0.0)
+        assert (await visit(at, "/readyz")).status == 200
+
+
+def test_all_that_a_page_asks_of_a_disk_takes_less_than_others_wait_for_it() -> None:
+    assert 2 * report.DISK_S < others.ANSWER_S and 2 * report.DISK_S < asking.ATTEMPT_S
