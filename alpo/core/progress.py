@@ -45,6 +45,7 @@ class Progress:
         self.moved_s = now_s  # when it last owed no acceptance, or accepted more; sending again changes nothing here
         self.took_s = 0.0  # from sending the entries that it accepted last until it had done so
         self.heard_s = now_s
+        self.sending_s = now_s  # when part of a message last left for it
         self.really_heard = False
         self.asked_s = NEVER_S  # when it was last sent anything that it answers
         self.sent_guaranteed_id = -1

@@ -207,7 +207,8 @@ class Replication:
         r, cfg = self._r, self._r.cfg
         due_s = [peer.asked_s + cfg.heartbeat_s for peer in self.peers.values()]
         due_s += [peer.parting_until_s for peer in self.peers.values() if peer.parting_until_s is not None]
-        since_s = [peer.heard_s for peer in self._voters if peer.heard_s > r.now_s - cfg.election_timeout_s]
+        since_s = [max(peer.heard_s, peer.sending_s) for peer in self._voters]
+        since_s = [each_s for each_s in since_s if each_s > r.now_s - cfg.election_timeout_s]
         since_s += [peer.waiting_since_s for peer in self.peers.values() if peer.in_flight]
         return min([*due_s, *(each_s + cfg.election_timeout_s for each_s in since_s)], default=r.now_s)
 
@@ -225,16 +226,17 @@ class Replication:
         return max(min(due, self.marks_due_s), self._r.now_s)
 
     def heard_majority(self) -> bool:
-        """True if a majority of voters, this server included, was heard within an election timeout (R15)."""
+        """True if a majority of voters, this server included, was heard within an election timeout, or was being sent a
+        message: its answers wait behind that (R15)."""
         r = self._r
         since_s = r.now_s - r.cfg.election_timeout_s
-        heard = r.members.i_vote + len([p for p in self._voters if p.heard_s > since_s])
+        heard = r.members.i_vote + len([p for p in self._voters if max(p.heard_s, p.sending_s) > since_s])
         return heard >= r.members.latest.majority
 
     def lack_of(self, peer: Progress) -> Lack | None:
         """The reason why no append can count on voter ``peer`` now; None if it can."""
         r, timeout_s = self._r, self._r.cfg.election_timeout_s
-        if peer.who.id not in r.connected or peer.heard_s <= r.now_s - timeout_s:
+        if peer.who.id not in r.connected or max(peer.heard_s, peer.sending_s) <= r.now_s - timeout_s:
             return Lack.SILENT
         if peer.room is not Room.PLENTY:
             return Lack.FULL if peer.room is Room.NONE else Lack.LOW
@@ -272,10 +274,13 @@ class Replication:
             self.heartbeat(peer)
 
     def moving(self, who: Identity, at_s: float) -> None:
-        """Note that a message to ``who`` was still leaving at ``at_s``: what is in flight is not lost (R17)."""
+        """Note that a message to ``who`` was still leaving at ``at_s``: what is in flight is not lost (R17), and an
+        answer to what was sent meanwhile is not late (R15)."""
         peer = self.progress(who)
         if peer is not None:
             peer.waiting_since_s = max(peer.waiting_since_s, at_s)
+            peer.sending_s = max(peer.sending_s, at_s)
+            peer.moved_s = max(peer.moved_s, at_s)
 
     def _probe(self, peer: Progress) -> None:
         """Send ``peer`` no entries until it has confirmed ``base_id``; heartbeats ask it."""

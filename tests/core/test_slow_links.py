@@ -68,6 +68,23 @@ def test_what_was_leaving_on_a_connection_that_ended_is_sent_again() -> None:
     assert isinstance(cluster.reply_to(origin), Appended)
 
 
+def test_a_leader_whose_messages_are_still_leaving_waits_for_the_answers() -> None:
+    for moves in (True, False):
+        cluster, leader, others = settled()
+        followers = [cluster.hosts[id].running for id in others]
+        for id in others:
+            cluster.cut |= {(id, leader.me.id), (leader.me.id, id)}
+        for _ in range(40):
+            cluster.run(0.05)
+            if moves:
+                for follower in followers:
+                    cluster.give(leader.me.id, Moving(follower.me, False, at_s(cluster, leader.me.id)))
+                    cluster.give(follower.me.id, Moving(leader.me, True, at_s(cluster, follower.me.id)))
+        assert (leader.reign is not None and not leader.reign.replication.lacks()) is moves
+        cluster.run(1)
+        assert leader.reign is None, "nothing leaves any more, and nobody is heard"
+
+
 def test_bytes_of_the_leader_are_a_leader_heard() -> None:
     for moves in (True, False):
         cluster, leader, others = settled()

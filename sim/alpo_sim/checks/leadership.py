@@ -3,10 +3,11 @@ a server whose disk hangs has no part in it (R34)."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, get_args
 
-from alpo.core.inputs import Input, PeerGone, Received
+from alpo.core.inputs import Input, Moving, PeerGone, Received
 from alpo.core.members import Identity
 from alpo.core.messages import (
     AppendAnswer,
@@ -211,8 +212,8 @@ class HungDiskChecks(Watcher):
 
 
 class ReignChecks(Watcher):
-    """Checks *steps down*: a leader that no majority answers stops leading (R15); and *answered*: no client waits for a
-    server that has stopped leading (R24, R25).
+    """Checks *steps down*: a leader that no majority answers, or is being sent messages, stops leading (R15); and
+    *answered*: no client waits for a server that has stopped leading (R24, R25).
 
     Times of answers are noted here independently, by the leader's own monotonic clock. A request waits from the moment
     at which a leader takes it until all its replies have left, or until the leader's process ends.
@@ -267,6 +268,8 @@ class ReignChecks(Watcher):
             if type(each) is Received and isinstance(each.envelope.message, AppendAnswer | SnapshotAnswer):
                 if each.envelope.message.term == replica.term:
                     heard_s[each.envelope.sender] = each.at_s
+            elif type(each) is Moving and not each.incoming:
+                heard_s[each.who] = max(min(each.at_s, now_s), heard_s.get(each.who, -math.inf))
         self._check_heard(host, replica, heard_s, now_s)
 
     @staticmethod

@@ -56,7 +56,7 @@ LEFT_OUT = {
     "Replication": ("began_s", "_voters", "_replicas", "quiet_until_s", "_own_moved_s", "_own_stable_id"),
     "Changes": ("addresses_changed", "_next_address_s", "_told_lost"),  # nobody moves; what events tell
     "Newcomers": ("ask_again_s",),
-    "Progress": ("asked_s", "waiting_since_s", "moved_s", "sent_fully_id", "in_flight_bytes"),
+    "Progress": ("asked_s", "waiting_since_s", "moved_s", "sending_s", "sent_fully_id", "in_flight_bytes"),
     "FirstStart": ("digest", "waits_for", "ask_again_s", "started"),
     "Election": ("timer_s", "_counted"),
     "Round": ("ends_s",),

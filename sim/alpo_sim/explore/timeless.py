@@ -108,7 +108,7 @@ def _leaders_timer(r: Replica, timer: Timer) -> None:
         return
     for peer in r.leadership.peers.values():
         if timer is Timer.SILENCE:
-            peer.heard_s = -LATER_S
+            peer.heard_s = peer.sending_s = -LATER_S
         else:
             peer.asked_s = -LATER_S
         if timer is Timer.PROBE and peer.in_flight:
@@ -119,7 +119,8 @@ def _leaders_timer(r: Replica, timer: Timer) -> None:
 def fall_silent(r: Replica, peer: int) -> None:
     """Make a leader miss ``peer``, as after two heartbeat intervals; with the next step it asks who is there."""
     assert r.leadership is not None and r.changes is not None
-    r.leadership.peers[peer].heard_s = -LATER_S
+    silent = r.leadership.peers[peer]
+    silent.heard_s = silent.sending_s = -LATER_S
     r.changes.newcomers.ask_again_s = NOW_S
 
 
@@ -150,6 +151,7 @@ def stop_clocks(host: Host) -> None:
             peer.asked_s = peer.waiting_since_s = NOW_S
             if peer.heard_s > -LATER_S:
                 peer.heard_s = NOW_S
+            peer.sending_s = peer.heard_s
     if r.changes is not None:
         for sending in r.changes.newcomers.transfers.values():
             sending.asked_s = sending.sent_s = NOW_S
