@@ -236,7 +236,7 @@ class Replication:
     def lack_of(self, peer: Progress) -> Lack | None:
         """The reason why no append can count on voter ``peer`` now; None if it can."""
         r, timeout_s = self._r, self._r.cfg.election_timeout_s
-        if peer.who.id not in r.connected or max(peer.heard_s, peer.sending_s) <= r.now_s - timeout_s:
+        if peer.who.id not in r.connected or peer.heard_s <= r.now_s - timeout_s:
             return Lack.SILENT
         if peer.room is not Room.PLENTY:
             return Lack.FULL if peer.room is Room.NONE else Lack.LOW

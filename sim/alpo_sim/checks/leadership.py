@@ -3,7 +3,6 @@ a server whose disk hangs has no part in it (R34)."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, get_args
 
@@ -267,10 +266,14 @@ class ReignChecks(Watcher):
         for each in inputs:
             if type(each) is Received and isinstance(each.envelope.message, AppendAnswer | SnapshotAnswer):
                 if each.envelope.message.term == replica.term:
-                    heard_s[each.envelope.sender] = each.at_s
+                    self._heard(heard_s, each.envelope.sender, each.at_s)
             elif type(each) is Moving and not each.incoming:
-                heard_s[each.who] = max(min(each.at_s, now_s), heard_s.get(each.who, -math.inf))
+                self._heard(heard_s, each.who, min(each.at_s, now_s))
         self._check_heard(host, replica, heard_s, now_s)
+
+    @staticmethod
+    def _heard(heard_s: dict[Identity, float], who: Identity, at_s: float) -> None:
+        heard_s[who] = max(at_s, heard_s.get(who, at_s))
 
     @staticmethod
     def _check_heard(host: Host, replica: Replica, heard_s: dict[Identity, float], now_s: float) -> None:
