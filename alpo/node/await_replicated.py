@@ -25,6 +25,7 @@ from .driver import Driver
 from .limits import Limits
 from .reads import Reads
 from .scrub import Scrubber, unreadable
+from .threads import in_thread
 
 
 def behind(replica: Replica, id: int) -> tuple[int, ...]:
@@ -80,7 +81,7 @@ class Everyone:
         await self._reads.wait_for_lsn(lsn)
         if lsn < r.log.base_next_lsn:
             return r.log.base_id
-        return await trio.to_thread.run_sync(self._store.find_lsn, lsn, r.readable_id)
+        return await in_thread(self._store.find_lsn, lsn, r.readable_id)
 
     async def _replicated(self, id: int) -> None:
         while self._replica.fully_replicated_id < id:

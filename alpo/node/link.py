@@ -39,6 +39,7 @@ from alpo.wire.lanes import LaneReader, Long, block_frame, forget_frame
 
 from .counters import Traffic
 from .poller import Poller
+from .threads import in_thread
 
 if sys.platform == "linux":
     import fcntl
@@ -177,7 +178,7 @@ class Link:
             try:
                 async with first or contextlib.nullcontext():
                     if not self.closed:  # while it waited for its turn
-                        await trio.to_thread.run_sync(sock.handshake, limiter=turns)
+                        await in_thread(sock.handshake, limiter=turns)
                 self._is_ready = True
                 if not self.closed:
                     return contexts.rights(sock, roles)

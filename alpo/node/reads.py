@@ -31,6 +31,7 @@ from .limits import Limits
 from .pages import Extent, Front, OutOfRange, Overtaken, answer, build_page, build_tail_page, extent_to, with_tail
 from .scrub import Scrubber, unreadable
 from .status import waiting
+from .threads import in_thread
 from .throttle import Bulk, Size, weight_of
 
 #: Attempts at a page that cleaning overtakes; between two of them a chunk was cleaned.
@@ -173,7 +174,7 @@ class Reads:
                     if tail is not None:
                         page, weight = encode(tail, client.version), weight_of(ask, tail)
                     else:
-                        page, weight = await trio.to_thread.run_sync(
+                        page, weight = await in_thread(
                             _encoded_page, with_tail(self._store, self._replica.log, end_id), ask, within, size,
                             client.version, limiter=self._threads,
                         )
@@ -213,7 +214,7 @@ class Reads:
                 self._known = (end_id, entry.lsn + entry.count - 1)
             if self._known[0] == end_id:
                 return extent_to(begins, end_id, self._known[1])
-            head = await trio.to_thread.run_sync(
+            head = await in_thread(
                 self._store.entry_head, end_id, abandon_on_cancel=True, limiter=self._threads
             )
             if head is not None:

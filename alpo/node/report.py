@@ -40,6 +40,7 @@ from .scrub import Scrubber, unreadable
 from .security import Security
 from .space import DiskWatch
 from .status import Growth, appends_of, status_fields, storage_fields, writer_fields
+from .threads import in_thread
 
 #: Events of one page.
 EVENTS_MAX = 1_000
@@ -197,7 +198,7 @@ class Report:
     async def _answer_events(self, client: ClientConnection, ask: w.ListEvents, now_ms: int) -> None:
         count = min(ask.count, EVENTS_MAX)
         try:
-            found = await trio.to_thread.run_sync(
+            found = await in_thread(
                 self.store.read_events, ask.before, count, abandon_on_cancel=True, limiter=self._threads
             )
         except StoreError as error:
@@ -232,7 +233,7 @@ class Report:
         """Answers of the disk for a status; after `DISK_S` what is known without it. Raises `StoreError`."""
         with trio.move_on_after(DISK_S):
             within = await self.reads.extent_about()
-            storage = await trio.to_thread.run_sync(
+            storage = await in_thread(
                 storage_fields, self.store, self.growth, self.stats, abandon_on_cancel=True, limiter=self._threads
             )
             return within, storage
@@ -277,7 +278,7 @@ class Report:
         peers = r.leadership.peers if r.leadership is not None else {}
         marks = {id: peer.match_id for id, peer in peers.items() if peer.matched}
         cursors = sorted(r.cursors.now.items(), key=lambda cursor: cursor[1])[:CURSORS_SHOWN]
-        return await trio.to_thread.run_sync(
+        return await in_thread(
             self._look_up, cursors, marks, r.log.base_id, r.guaranteed_id, r.fully_replicated_id
         )
 
