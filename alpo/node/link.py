@@ -361,12 +361,14 @@ class Link:
         return self._long.ordered
 
     def abandon_long(self) -> None:
-        """Drop what waits to leave in pieces."""
+        """Drop what waits to leave in pieces, but for blocks to forget."""
         with self._lock:
-            self.queued_bytes -= self._long.bytes
+            before_bytes = self._long.bytes
             end = self._long.abandon()
+            self.queued_bytes += self._long.bytes - before_bytes
         if end:
             self.push(end)
+        self._see_to_rest()
 
     def _try(self, data: bytes | bytearray) -> bool:
         """Send what the kernel takes, and queue the rest. True if there is a rest or an error: call `_see_to_rest`."""
