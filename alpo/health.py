@@ -421,14 +421,8 @@ def _certificates(cluster: Cluster) -> Iterator[Finding]:
 
 def _twice(cluster: Cluster) -> Iterator[Finding]:
     """Check that no two processes have one identity: each undoes what the other has done."""
-    told = [(each["id"], tuple(sorted(each.get("addresses", ())))) for row in cluster.there
-            for each in row.get("twice") or ()]
-    for id, addresses in dict.fromkeys(told):
-        at = f", at {' and '.join(addresses)}" if addresses else ""
-        yield Finding(
-            "twice", Verdict.BAD, id, f"two processes have its identity{at}: a disk or a directory was copied",
-            "stop the copy, and empty its directory before it is used again",
-        )
+    for id, says in cluster.twins():
+        yield Finding("twice", Verdict.BAD, id, says, "stop the copy, and empty its directory before it is used again")
 
 
 def _strangers(cluster: Cluster) -> Iterator[Finding]:
