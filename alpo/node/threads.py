@@ -25,7 +25,7 @@ _AGAIN_S = 0.25
 
 
 class _Lack:
-    """Whether the process is known to be out of threads."""
+    """Mark for a process that is known to be out of threads."""
 
     told = False
 
