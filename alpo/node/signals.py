@@ -35,7 +35,7 @@ _HEARD = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class _Exit(NamedTuple):
-    """When the process is to be gone, in `time.monotonic` seconds, and its exit code."""
+    """Time by which the process is to be gone, in `time.monotonic` seconds, and its exit code."""
 
     at_s: float
     code: int
@@ -113,10 +113,15 @@ class Signals:
                 heard(number)
 
     def _watch(self) -> None:
+        skipped = False
         while True:
             busy = self.here_since_s() < math.inf or self._told_s < math.inf
-            time.sleep(self._tell_s if busy else _LOOK_S)
-            self._look()
+            pause_s, began_s = self._tell_s if busy else _LOOK_S, time.perf_counter()
+            time.sleep(pause_s)
+            # The process stood, as under SIGSTOP, and the commit with it: the disk has until the next look.
+            skipped = not skipped and time.perf_counter() - began_s > pause_s + self._tell_s / 2
+            if not skipped:
+                self._look()
 
     def _look(self) -> None:
         """Tell of a commit that keeps the event loop, as the loop itself cannot."""

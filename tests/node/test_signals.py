@@ -101,3 +101,34 @@ def test_a_store_may_take_its_time_to_be_set_aside(monkeypatch: pytest.MonkeyPat
     config: Any = SimpleNamespace(configured=[1, 2, 3], join=None, data=Path("data"))
     daemon._run_through_losses(config, cast(Any, None), Security())
     assert made == [made[0]] * 2
+
+
+class Clock:
+    """Stands for the module `time`: each sleep takes so much longer than it should; the last one does not end."""
+
+    def __init__(self, *longer_s: float) -> None:
+        self.now_s, self._longer_s = 100.0, list(longer_s)
+
+    def perf_counter(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        if not self._longer_s:
+            raise StopIteration
+        self.now_s += seconds + self._longer_s.pop(0)
+
+
+@pytest.mark.parametrize(("longer_s", "told"), [
+    ((0.01,), 1), ((10,), 0), ((10, 10), 1), ((10, 0.01), 1),
+])
+def test_a_commit_that_stood_with_the_whole_process_is_not_the_disks_fault(
+    longer_s: tuple[float, ...], told: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As under SIGSTOP. If it is still under way at the next look, it is."""
+    names: list[str] = []
+    monkeypatch.setattr(module, "time", Clock(*longer_s))
+    signals = Signals()
+    signals._tell_s, signals.here_since_s, signals._keep = 0.1, lambda: 100.0, lambda name, ms: names.append(name)
+    with pytest.raises(StopIteration):
+        signals._watch()
+    assert names == ["disk_hangs"] * told
