@@ -15,8 +15,6 @@ Laws:
 * Clients' requests to append collect while others are not answered yet, until as many wait as are under way, something
   else has to be stepped (the acceptance that answers those, mostly), or `_GRAIN_S` is over: so groups form, and grow
   with the number of clients. The request of a client that is alone never waits.
-* After the process stood (stopped, or without a processor) the writer's thread, which stood as well, may report before
-  a step judges how long its writes take.
 * `pump` runs where inputs arrive, without a task switch; what the poller brings is a group already. Other inputs wait
   for the scheduler's next pass while a write is under way.
 """
@@ -59,8 +57,6 @@ _WAITING_MAX = 64
 #: several clients append, a commit there would hold up the others' requests.
 _LONE_WRITES = 8
 _LONE_BYTES_MAX = 64 << 10
-#: Seconds by which a step is so late that the process must have stood, and most seconds that the writer gets then.
-_STOOD_S, _CATCH_UP_S = 0.1, 0.05
 
 
 class Asker(Protocol):
@@ -216,8 +212,6 @@ class Driver(trio.abc.Instrument):
             return
         self._stepping = True
         try:
-            if self._durable < self._submitted and self.clock_s() > self._deadline_s + _STOOD_S:
-                self._let_writer_catch_up()
             self._hear_writer()
             while self._inbox:
                 inputs, self._inbox, self._inbox_bytes = self._inbox, [], 0
@@ -341,13 +335,6 @@ class Driver(trio.abc.Instrument):
             self._inbox.insert(0, report)  # ahead of later inputs, so that a heartbeat's answer tells of it
             while self._awaited and self._awaited[0][0] <= self._persisted:
                 self._awaited.pop(0)[1].set()
-
-    def _let_writer_catch_up(self) -> None:
-        """Release the GIL until all writes are on disk; a disk that hangs keeps the loop for `_CATCH_UP_S` only."""
-        self._hand_over()
-        until_s = time.perf_counter() + _CATCH_UP_S
-        while self._durable < self._submitted and time.perf_counter() < until_s:
-            time.sleep(0.001)
 
     async def on_disk(self) -> None:
         """Wait until all that was handed to the writer so far is on disk; forever after a failure."""

@@ -89,28 +89,6 @@ async def test_nothing_waits_for_a_write_that_is_not_made() -> None:
 
 
 @pytest.mark.trio
-@pytest.mark.parametrize("hangs", [False, True])
-async def test_a_process_that_stood_lets_its_writer_report_before_it_judges_the_disk(
-    hangs: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As after SIGSTOP and SIGCONT: the write was done long ago, but its thread stood like the loop."""
-    told = Told(Ready(write=write(1, 1), deadline_s=1e-9))
-    recorder = Recorder(told)
-    recorder.driver.post(Tick())
-    recorder.driver.pump()
-
-    def sleep(seconds: float) -> None:
-        if not hangs:
-            recorder.commit(1)
-
-    monkeypatch.setattr("alpo.node.driver.time.sleep", sleep)
-    recorder.driver.clock_s = lambda: 1e6
-    recorder.driver.post(Tick())
-    recorder.driver.pump()
-    assert [type(item) for item in told.steps[-1]] == ([Tick] if hangs else [Persisted, Tick])
-
-
-@pytest.mark.trio
 async def test_inputs_gather_while_a_write_is_under_way(nursery: trio.Nursery) -> None:
     replica = Told(Ready(write=write(1)))
     rec = Recorder(replica)
