@@ -283,9 +283,9 @@ def _run_through_losses(config: Config, reload: Reloader, security: Security) ->
     except (DamagedStore, StoreLost) as error:
         if len(config.configured) == 1 and config.join is None:
             raise
+        signals.goes_on()  # before: a slow disk may take its time for what follows
         aside = set_aside(config.data, datetime.now(UTC))
         log.critical("store_set_aside", why=str(error), where=str(aside))
-        signals.goes_on()
         _run(config, reload, security, signals)
 
 

@@ -162,19 +162,20 @@ class _LookUp:
     def make(self) -> None:
         """Ask the system; takes as long as that takes."""
         began_s = time.monotonic()
+        found: list[Target] | OSError | ValueError = OSError("the look-up has failed")  # if what follows raises another
         try:
-            rows = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
-            found: list[Target] | OSError | ValueError = _in_turn(rows)
+            found = _in_turn(socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM))
         except (OSError, ValueError) as error:
             found = error
-        now_s = time.monotonic()
-        with _look_ups.lock:
-            self.found = found
-            kept_s = min(now_s - began_s, KEPT_S_MAX) if isinstance(found, list) else 0.0
-            self.stands_until_s = now_s + kept_s
-            for wake in self.waiting.values():
-                with suppress(RuntimeError):  # that loop has ended
-                    wake()
+        finally:
+            now_s = time.monotonic()
+            with _look_ups.lock:
+                self.found = found
+                kept_s = min(now_s - began_s, KEPT_S_MAX) if isinstance(found, list) else 0.0
+                self.stands_until_s = now_s + kept_s
+                for wake in self.waiting.values():
+                    with suppress(RuntimeError):  # that loop has ended
+                        wake()
 
 
 def _in_turn(rows: Sequence[tuple[int, int, int, str, tuple[object, ...]]]) -> list[Target]:
@@ -197,18 +198,18 @@ class _LookUps:
         self._threads = 0
 
     def join(self, host: str, port: int, event: anyio.Event, wake: Callable[[], object]) -> _LookUp:
-        """The look-up of this name that stands or is under way, else a new one; ``wake`` is called when it is done."""
+        """The look-up of this name that stands or is under way, else a new one; ``wake`` is called when it is done.
+        Raises OSError if no thread can be started for it, and nothing is changed then."""
         now_s = time.monotonic()
         with self.lock:
             for key in [key for key, one in self._known.items() if one.stands_until_s < now_s]:
                 del self._known[key]
             one = self._known.get((host, port))
             if one is None:
+                if self._threads < THREADS_MAX:
+                    self._start(host)
                 one = self._known[host, port] = _LookUp(host, port)
                 self._queue.append(one)
-                if self._threads < THREADS_MAX:
-                    self._threads += 1
-                    threading.Thread(target=self._work, name=f"name {host}", daemon=True).start()
             if one.found is None:
                 one.waiting[event] = wake
             return one
@@ -217,14 +218,35 @@ class _LookUps:
         with self.lock:
             one.waiting.pop(event, None)
 
+    def _start(self, host: str) -> None:
+        """Start one thread more; the caller has the lock, for which the thread waits. Raises OSError if none can be
+        started and none is there."""
+        thread = threading.Thread(target=self._work, name=f"name {host}", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # the system is out of threads
+            if not self._threads:
+                raise OSError(f"no thread can be started for it ({error})") from error
+        else:
+            self._threads += 1
+
     def _work(self) -> None:
-        while True:
-            with self.lock:
-                if not self._queue:
+        one: _LookUp | None = None
+        try:
+            while (one := self._next()) is not None:
+                one.make()
+        finally:
+            if one is not None:  # a defect: the queue is not empty
+                with self.lock:
                     self._threads -= 1
-                    return
-                one = self._queue.popleft()
-            one.make()
+
+    def _next(self) -> _LookUp | None:
+        """The look-up to make now; None: there is none, and the thread that asked does not count any more."""
+        with self.lock:
+            if self._queue:
+                return self._queue.popleft()
+            self._threads -= 1
+            return None
 
 
 _look_ups = _LookUps()

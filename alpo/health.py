@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import Enum
+from statistics import median_low
 from typing import Any, NamedTuple
 
 from alpo.core.disk_space import size_text as size
@@ -30,7 +31,7 @@ FSYNC_WARN, FSYNC_BAD, ROUND_TRIP_WARN, WRITE_WARN, WRITE_BAD = 0.25, 0.5, 0.25,
 #: Milliseconds for which the oldest read has been under way.
 READ_WARN_MS, READ_BAD_MS = 1_000, 2_000
 CLOCKS_WARN_MS, CLOCKS_BAD_MS = 500, 30_000
-#: Milliseconds by which the log's time may be ahead of a server's clock.
+#: Milliseconds by which the log's time may be ahead of the clocks of most members.
 LOG_AHEAD_WARN_MS, LOG_AHEAD_BAD_MS = 10_000, 3_600_000
 #: Milliseconds for which a disk whose entries were mended is told.
 MENDED_TOLD_MS = 86_400_000
@@ -317,14 +318,17 @@ def _log_time(cluster: Cluster) -> Iterator[Finding]:
             f"the members' clocks have leapt ahead by {span(leapt_ms / 1000)} together, and are not believed",
             "set them right; if they are right: alpo clock accept (docs/operations.md#the-logs-clock)",
         )
-    row = max(cluster.there, key=lambda row: row.get("log_ahead_ms") or 0)
-    ahead_ms = row.get("log_ahead_ms") or 0
+    told = [row for row in cluster.there if row.get("log_ahead_ms") is not None]
+    if not told:
+        return
+    ahead_ms = median_low(row["log_ahead_ms"] for row in told)  # one clock that is behind is the finding of `_clocks`
     if ahead_ms > LOG_AHEAD_WARN_MS:
+        whose = "the members' clocks" if len(told) > 1 else f"the clock of server {told[0].get('id')}"
         yield Finding(
             "log time", Verdict.BAD if ahead_ms > LOG_AHEAD_BAD_MS else Verdict.WARN, None,
-            f"the log's time is {span(ahead_ms / 1000)} ahead of the clock of server {row.get('id')}: the members'"
-            " clocks were ahead together",
-            "let NTP or chrony set the clocks; leases, the end of sessions and max_age_s are judged by the log's time",
+            f"the log's time is {span(ahead_ms / 1000)} ahead of {whose}: the members' clocks were ahead together",
+            "see that the clocks are right now, nothing else is to be done: leases, the end of sessions and max_age_s"
+            " take up to twice as long until the clocks have caught up",
         )
 
 
@@ -429,14 +433,8 @@ def _certificates(cluster: Cluster) -> Iterator[Finding]:
 
 def _twice(cluster: Cluster) -> Iterator[Finding]:
     """Check that no two processes have one identity: each undoes what the other has done."""
-    told = [(each["id"], tuple(sorted(each.get("addresses", ())))) for row in cluster.there
-            for each in row.get("twice") or ()]
-    for id, addresses in dict.fromkeys(told):
-        at = f", at {' and '.join(addresses)}" if addresses else ""
-        yield Finding(
-            "twice", Verdict.BAD, id, f"two processes have its identity{at}: a disk or a directory was copied",
-            "stop the copy, and empty its directory before it is used again",
-        )
+    for id, says in cluster.twins():
+        yield Finding("twice", Verdict.BAD, id, says, "stop the copy, and empty its directory before it is used again")
 
 
 def _strangers(cluster: Cluster) -> Iterator[Finding]:

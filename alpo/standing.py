@@ -202,6 +202,16 @@ class Cluster:
         work = takes >= self.majority and not (self.leader or {}).get("space")
         return Appends(work, [*low, *silent], takes - self.majority if work else 0)
 
+    def twins(self) -> list[tuple[int, str]]:
+        """Members of which two processes run, each with a sentence; what several servers tell alike comes once."""
+        told = [(each["id"], tuple(sorted(each.get("addresses", ())))) for row in self.there
+                for each in row.get("twice") or ()]
+        copied = "a disk or a directory was copied"
+        return [
+            (id, f"two processes have its identity{', at ' if at else ''}{' and '.join(at)}: {copied}")
+            for id, at in dict.fromkeys(told)
+        ]
+
 
 # -- in a sentence --------------------------------------------------------------------------------------
 

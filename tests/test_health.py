@@ -126,7 +126,7 @@ RECORDED: dict[str, tuple[Rows, Verdict, str, list[str]]] = {
         "Server 1 leads since term 7. Appends work. The only member answers.", [],
     ),
     "what else there may be": (
-        three(row(1, certificate_ends_s=NOW_MS / 1000 + 5 * 86_400, log_ahead_ms=20_000),
+        three(row(1, certificate_ends_s=NOW_MS / 1000 + 5 * 86_400, log_ahead_ms=4e6),
               row(2, strangers=[{"remote": "10.0.0.9", "why": "<b>\x1b[2J", "last_ms": NOW_MS, "times": 3}],
                   twice=[{"id": 3, "addresses": ["h9:7100", "h3:7100"], "last_ms": NOW_MS}]),
               row(3, guaranteed_id=-20_000, log_ahead_ms=4e6, fsync_p99_ms=130.0,
@@ -250,9 +250,12 @@ def test_what_to_do_where_appends_stand_names_disks_and_links() -> None:
     (None, None), (-5_000_000, None), (10_000, None), (10_001, Verdict.WARN), (3_600_001, Verdict.BAD),
 ])
 def test_a_log_that_is_ahead_of_the_clocks(ahead_ms: int | None, verdict: Verdict | None) -> None:
-    assert [each.verdict for each in found(three(row(2, log_ahead_ms=ahead_ms)), "log time")] == (
-        [verdict] if verdict else []
-    )
+    """By most of them: a clock that is behind alone says nothing of the log, nor does one that is still ahead."""
+    right, ahead = row(1, log_ahead_ms=0), row(2, log_ahead_ms=ahead_ms)
+    for rows in ([ahead], [ahead, row(3, log_ahead_ms=ahead_ms)], [right, ahead, row(3, log_ahead_ms=ahead_ms)]):
+        assert [each.verdict for each in found(rows, "log time")] == ([verdict] if verdict else [])
+    for rows in ([right, ahead], [right, ahead, row(3, log_ahead_ms=0)], [right, ahead, down(3)]):
+        assert found(rows, "log time") == []
 
 
 @pytest.mark.parametrize(("days", "verdict"), [(15, None), (13, Verdict.WARN), (-1, Verdict.BAD)])

@@ -27,6 +27,7 @@ from alpo.wire.codec import encode
 from .client_connection import ClientConnection
 from .limits import Limits
 from .scrub import Scrubber, unreadable
+from .threads import in_thread
 
 log = structlog.get_logger()
 
@@ -64,7 +65,7 @@ class Backups:
             client.refuse(ask.request, Code.NOT_READY, detail=unreadable(error, "copied"))
 
     async def _copy(self, client: ClientConnection, ask: w.Backup) -> None:
-        state = await trio.to_thread.run_sync(self._store.copy_state, self._replica.readable_id, limiter=self._thread)
+        state = await in_thread(self._store.copy_state, self._replica.readable_id, limiter=self._thread)
         head = w.BackupHead(ask.request, state.schema, state.server_id, state.end_id, state.bytes_about)
         await self._send(client, encode(head))
         for rows in _state_messages(ask.request, state):
@@ -72,7 +73,7 @@ class Backups:
         next_id = state.first_id
         while next_id <= state.end_id and not client.link.closed:
             read = partial(
-                trio.to_thread.run_sync, self._read, ask.request, next_id, state.end_id, limiter=self._thread
+                in_thread, self._read, ask.request, next_id, state.end_id, limiter=self._thread
             )
             entries, message = await self._scrubber.past_damage(read)
             if not entries:

@@ -31,6 +31,7 @@ from .digests import IDS_MAX, PIECE_BYTES, DamagedThere, Inquiry, Unusable, held
 from .driver import Driver
 from .limits import DiskCare
 from .security import Security
+from .threads import in_thread
 from .throttle import SMALL_PART, pass_bytes_per_s
 
 log = structlog.get_logger()
@@ -143,7 +144,7 @@ class Comparer:
                 await inquiry.aclose()
             self._keep(peer, first_id, last_id, await self._settle(peer.id, differing))
             next_id = self._next_ids[peer] = last_id + 1
-            log_bytes = await trio.to_thread.run_sync(self._store.live_bytes)
+            log_bytes = await in_thread(self._store.live_bytes)
             paid_s = began_s + self._range_bytes / pass_bytes_per_s(log_bytes, self._bytes_per_s, self._pass_s)
             await trio.sleep(max(paid_s - trio.current_time(), 0.0))
         self._next_ids.pop(peer, None)
@@ -182,7 +183,7 @@ class Comparer:
         """Digest of exactly these entries here; None if they were cleaned. Raises `DamagedAt`, `StoreError`."""
         span = Span.before(first_id)
         while span.last_id < last_id:
-            longer = await trio.to_thread.run_sync(read_on, self._store, span, last_id, PIECE_BYTES)
+            longer = await in_thread(read_on, self._store, span, last_id, PIECE_BYTES)
             if longer.last_id == span.last_id:
                 return None
             await self._rest(longer.bytes - span.bytes)

@@ -34,6 +34,7 @@ from .client_connection import ClientConnection
 from .link import Body
 from .scrub import unreadable
 from .security import Security
+from .threads import in_thread
 
 #: Bounds of one request.
 IDS_MAX, BYTES_MAX, SECONDS_MAX = 4096, 1 << 20, 1.0
@@ -80,7 +81,7 @@ class Digests:
         stop_s = trio.current_time() + SECONDS_MAX
         while span.last_id < last_id:
             began_s = trio.current_time()
-            longer = await trio.to_thread.run_sync(read_on, self._store, span, last_id, PIECE_BYTES)
+            longer = await in_thread(read_on, self._store, span, last_id, PIECE_BYTES)
             cleaned = longer.last_id == span.last_id
             span = longer
             if cleaned or span.bytes >= BYTES_MAX or trio.current_time() >= stop_s:

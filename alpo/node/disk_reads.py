@@ -26,6 +26,7 @@ from alpo.core.requests import Reply, Transfer
 from alpo.storage.interface import StoreError
 
 from .driver import Driver
+from .threads import in_thread
 
 #: Seconds that a read may take whatever ``disk_timeout_s`` says: a page has a mebibyte, and many may be read at once.
 PATIENCE_S_MIN = 2.0
@@ -79,7 +80,7 @@ class DiskReads:
             finally:
                 del self._begun[key]
 
-        return await trio.to_thread.run_sync(counted, abandon_on_cancel=True, limiter=limiter)
+        return await in_thread(counted, abandon_on_cancel=True, limiter=limiter)
 
     async def run(self, limiter: trio.CapacityLimiter, read: Callable[[*Ts], T], *args: *Ts) -> T:
         """Call ``read`` in a thread, until the disk hangs. Raises as it does, and `DiskSilent`."""

@@ -47,6 +47,9 @@ EVENTS: dict[str, tuple[str, str]] = {
         "warning", "the limit of open `files` is too low for the bounds on connections, which are lowered: `clients`, "
         "`silent` ones, `operators`' and other servers', `visitors` of HTTP; raise it (LimitNOFILE, ulimit -n)"
     ),
+    "no_threads": (
+        "warning", "the system lets it start no thread (`why`; see TasksMax, pids.max): what needs one waits"
+    ),
     "loopback_among_others": ("warning", "the servers' addresses in the configuration do not fit together: `why`"),
     "log_lines_dropped": ("warning", "so many `lines` of this log are missing here: its reader did not take them"),
     # -- the first start and membership

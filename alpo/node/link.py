@@ -39,6 +39,7 @@ from alpo.wire.lanes import LaneReader, Long, block_frame, forget_frame
 
 from .counters import Traffic
 from .poller import Poller
+from .threads import in_thread
 
 if sys.platform == "linux":
     import fcntl
@@ -177,7 +178,7 @@ class Link:
             try:
                 async with first or contextlib.nullcontext():
                     if not self.closed:  # while it waited for its turn
-                        await trio.to_thread.run_sync(sock.handshake, limiter=turns)
+                        await in_thread(sock.handshake, limiter=turns)
                 self._is_ready = True
                 if not self.closed:
                     return contexts.rights(sock, roles)
@@ -360,12 +361,14 @@ class Link:
         return self._long.ordered
 
     def abandon_long(self) -> None:
-        """Drop what waits to leave in pieces."""
+        """Drop what waits to leave in pieces, but for blocks to forget."""
         with self._lock:
-            self.queued_bytes -= self._long.bytes
+            before_bytes = self._long.bytes
             end = self._long.abandon()
+            self.queued_bytes += self._long.bytes - before_bytes
         if end:
             self.push(end)
+        self._see_to_rest()
 
     def _try(self, data: bytes | bytearray) -> bool:
         """Send what the kernel takes, and queue the rest. True if there is a rest or an error: call `_see_to_rest`."""

@@ -59,6 +59,7 @@ from .routes import (
 )
 from .security import Security, refusal
 from .silent import Silent
+from .threads import in_thread
 
 log = structlog.get_logger()
 
@@ -310,7 +311,7 @@ class Listener:
             await trio.sleep(CERTIFICATES_LOOK_S)
             before = self._security.contexts
             try:
-                fresh = await trio.to_thread.run_sync(self._security.fresh)
+                fresh = await in_thread(self._security.fresh)
             except TlsError as error:
                 self._driver.note("tls_reload_failed", why=str(error))
             else:

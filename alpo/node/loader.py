@@ -21,6 +21,7 @@ from alpo.storage.interface import DamagedStore, Store, StoreError
 from alpo.storage.scrub import ROW_BYTES, read_sound
 
 from .driver import Driver
+from .threads import in_thread
 from .throttle import Pace
 
 #: Seconds until entries that could not be read for a peer are tried again.
@@ -91,7 +92,7 @@ class Loader:
     async def _load(self, load: Load) -> None:
         """Read entries that are no longer in the core's memory."""
         try:
-            entries = await trio.to_thread.run_sync(
+            entries = await in_thread(
                 read_sound, self._store, load.first_id, self._replica.log.stable_id, load.bytes_max
             )
         except DamagedStore as error:
@@ -114,7 +115,7 @@ class Loader:
     async def _load_snapshot(self, wanted: LoadSnapshot) -> None:
         """Read a snapshot for a server that entries alone cannot bring up to date."""
         try:
-            snapshot = await trio.to_thread.run_sync(self._store.read_snapshot)
+            snapshot = await in_thread(self._store.read_snapshot)
         except StoreError as error:
             self._driver.failed(error)
             return
@@ -126,7 +127,7 @@ class Loader:
         """Read an entry for a server whose own is damaged. If it is damaged here too, nothing is sent: the peer asks
         other servers in turn."""
         try:
-            entries = await trio.to_thread.run_sync(self._store.read_entries, wanted.id, wanted.id, 1)
+            entries = await in_thread(self._store.read_entries, wanted.id, wanted.id, 1)
         except DamagedStore as error:
             self._tell_damage(wanted.peer.id, error)
             return

@@ -7,6 +7,7 @@ Laws:
 * Lines come out in order, each by one write if the reader takes it, so that servers can share a terminal or a pipe.
 * Lines that are dropped, or cannot be written, are counted; when the reader takes lines again, a line in their place
   says how many there were.
+* A thread that ends, by a defect or without memory, loses what it was writing, which is counted; another one goes on.
 * At the end of the process the queue is written, for at most `DRAIN_S`.
 """
 
@@ -55,6 +56,7 @@ class LogSink(io.TextIOBase):
         #: Lines dropped since the start.
         self.dropped_lines = 0
         self._told_lines = 0  # of those
+        self._notice_failed = False  # the last `notice` raised
         self._torn = False  # the last line was written in part
         self.begin_anew()
 
@@ -64,7 +66,7 @@ class LogSink(io.TextIOBase):
         self._queue: deque[_Piece] = deque()
         self._queued_bytes = 0
         self._begun = ""  # text of a line without its end
-        self._writing = False
+        self._writing: _Piece | None = None
         self._thread: threading.Thread | None = None
 
     def write(self, text: str) -> int:
@@ -82,12 +84,15 @@ class LogSink(io.TextIOBase):
         self._queued_bytes += len(piece.data)
         while self._queued_bytes > QUEUED_BYTES_MAX:
             self.dropped_lines += self._take().lines
-        if self._thread is None:
+        self._need_thread()
+        self._turn.notify_all()
+
+    def _need_thread(self) -> None:
+        if self._thread is None and self._queue:
             thread = threading.Thread(target=self._run, name="alpo-log", daemon=True)
             with suppress(RuntimeError):  # the system is out of threads: the next line tries again
                 thread.start()
                 self._thread = thread
-        self._turn.notify_all()
 
     def _take(self) -> _Piece:
         piece = self._queue.popleft()
@@ -99,16 +104,28 @@ class LogSink(io.TextIOBase):
         with self._turn:
             if self._begun:
                 self.write("\n")
+            self._need_thread()
             return self._turn.wait_for(lambda: not self._queue and not self._writing, timeout_s)
 
     def _run(self) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # they are for threads that hear them
+        try:
+            self._write_on()
+        finally:
+            with self._turn:
+                if self._writing is not None:
+                    self.dropped_lines += self._writing.lines
+                self._writing = self._thread = None
+                self._need_thread()
+                self._turn.notify_all()
+
+    def _write_on(self) -> None:
         while True:
             with self._turn:
-                self._writing = False
+                self._writing = None
                 self._turn.notify_all()
                 self._turn.wait_for(lambda: self._queue)
-                piece, self._writing = self._take(), True
+                piece = self._writing = self._take()
                 dropped = self.dropped_lines
             try:
                 if dropped > self._told_lines:
@@ -119,7 +136,10 @@ class LogSink(io.TextIOBase):
                     self.dropped_lines += piece.lines
 
     def _tell(self, dropped: int) -> None:
-        line = self.notice(dropped - self._told_lines)
+        notice = _plain_notice if self._notice_failed else self.notice
+        self._notice_failed = True
+        line = notice(dropped - self._told_lines)
+        self._notice_failed = False
         if line is not None:
             self._write_all(f"{line}\n".encode(self.encoding, self.errors))
         self._told_lines = dropped

@@ -58,6 +58,7 @@ from .security import Security
 from .signals import STOP_S_MAX, Signals
 from .space import DiskWatch
 from .status import Growth, tell_waiting
+from .threads import in_thread
 
 #: Time to finish what is in flight; the rest of `STOP_S_MAX` is for closing the store.
 LEAVE_S_MAX = STOP_S_MAX - 0.5
@@ -193,7 +194,7 @@ class Node:
             listening.close()
             self.poller.close()
             with trio.CancelScope(shield=True):
-                await trio.to_thread.run_sync(self.writer.close)
+                await in_thread(self.writer.close)
         if self.driver.failure is not None:
             raise self.driver.failure
 
@@ -333,7 +334,7 @@ class Node:
             self._reload_asked = trio.Event()
             notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
             try:
-                fresh = await trio.to_thread.run_sync(reload)
+                fresh = await in_thread(reload)
             except CannotReload as error:
                 self.driver.note("reload_failed", why=str(error))
             else:

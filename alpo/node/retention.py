@@ -31,6 +31,7 @@ from alpo.wire import requests as w
 from .client_connection import ClientConnection
 from .driver import Driver, wall_ms
 from .scrub import Scrubber, unreadable
+from .threads import in_thread
 
 
 class Lag(NamedTuple):
@@ -106,7 +107,7 @@ async def serve_list(
     replica: Replica = driver.replica
     look = partial(lags, store, reply.rows, replica.log.base_id, replica.guaranteed_id)
     try:
-        rows = await scrubber.past_damage(partial(trio.to_thread.run_sync, look))
+        rows = await scrubber.past_damage(partial(in_thread, look))
     except StoreError as error:
         client.refuse(request, Code.NOT_READY, detail=unreadable(error))
         return
@@ -183,7 +184,7 @@ class Cleaner:
         base_id = r.log.base_id
         upto_id = base_id
         if self.policy.limits or r.cleaning.trim_lsn > 1:
-            upto_id = await trio.to_thread.run_sync(
+            upto_id = await in_thread(
                 self._find, r.guaranteed_id, base_id, r.cleaning.trim_lsn, self._log_now_ms()
             )
         await self._look_at_cursors(upto_id)
@@ -196,7 +197,7 @@ class Cleaner:
             chunk_id = min(chunk_id, self._holder.upto_id)
         if chunk_id <= base_id:
             return False
-        head = await trio.to_thread.run_sync(self._store.entry_head, chunk_id)
+        head = await in_thread(self._store.entry_head, chunk_id)
         if head is None:
             raise DamagedStore(f"entry {chunk_id} is missing", chunk_id)
         time_ms, lsn, count = head
@@ -243,7 +244,7 @@ class Cleaner:
         self._holder = None
         if lowest is None or upto_id <= r.log.base_id:
             return
-        (lag,) = await trio.to_thread.run_sync(
+        (lag,) = await in_thread(
             lags, self._store, [lowest], r.log.base_id, r.guaranteed_id, self._log_now_ms()
         )
         if lag.upto_id >= upto_id:

@@ -31,6 +31,7 @@ from alpo.storage.scrub import DAMAGED_MAX
 
 from .driver import Driver, wall_ms
 from .limits import DiskCare
+from .threads import in_thread
 from .throttle import SMALL_PART, pass_bytes_per_s
 
 log = structlog.get_logger()
@@ -121,7 +122,7 @@ class Scrubber:
     async def recall(self) -> None:
         """Load the findings from before a restart. Call before anything is said to other servers."""
         if self._mark is not None:
-            known = await trio.to_thread.run_sync(self._mark.read)
+            known = await in_thread(self._mark.read)
             self._next_id, self._recalled, self._ended_ms = known
             self._damaged = self._of_the_log(self._recalled)
             self._tell()
@@ -153,7 +154,7 @@ class Scrubber:
     async def _paid_for(self, size_bytes: int) -> float:
         """Seconds to rest after reading ``size_bytes``."""
         try:
-            log_bytes = await trio.to_thread.run_sync(self._store.live_bytes)
+            log_bytes = await in_thread(self._store.live_bytes)
         except StoreError as error:
             log.error("cannot_scrub", why=str(error))
             return RETRY_S
@@ -207,7 +208,7 @@ class Scrubber:
 
     async def _look_at(self, first_id: int, bytes_max: int) -> Scrubbed | None:
         try:
-            found = await trio.to_thread.run_sync(self._store.scrub, first_id, bytes_max)
+            found = await in_thread(self._store.scrub, first_id, bytes_max)
         except StoreError as error:
             log.error("cannot_scrub", why=str(error))
             return None
@@ -236,7 +237,7 @@ class Scrubber:
         self._remembered_s = trio.current_time()
         if self._mark is not None:
             try:
-                await trio.to_thread.run_sync(self._mark.write, self._next_id, self._told, self._ended_ms)
+                await in_thread(self._mark.write, self._next_id, self._told, self._ended_ms)
             except OSError as error:  # a full disk, perhaps: the next pass finds it again
                 log.warning("cannot_remember_scrub", why=str(error))
 

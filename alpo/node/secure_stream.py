@@ -14,6 +14,8 @@ import trio
 
 from alpo.secure import SecureSocket
 
+from .threads import in_thread
+
 _RECEIVE_BYTES = 1 << 16
 #: Pause after a send that was refused though the socket could be written to: TLS may want to read first.
 _REFUSED_S = 0.001
@@ -30,7 +32,7 @@ class SecureStream(trio.abc.Stream):
         """Make the handshake. ``turns``: of handshakes that may compute at a time. Raises `alpo.secure.TlsBroken`."""
         while True:
             try:
-                return await trio.to_thread.run_sync(self._sock.handshake, limiter=turns)
+                return await in_thread(self._sock.handshake, limiter=turns)
             except ssl.SSLWantReadError:
                 await trio.lowlevel.wait_readable(self._sock)
             except ssl.SSLWantWriteError:

@@ -7,6 +7,7 @@ Laws:
 * `STOP_S_MAX` after the first SIGTERM or SIGINT, or after `Signals.ends`, the process is gone, whatever its other
   threads wait for: a disk that hangs answers neither the writer nor those that read. Nothing acknowledged rests on what
   is given up then, and the store is left as by a crash.
+* All threads are started with the first server: an end needs none that a process out of threads could not start.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 import structlog
 
@@ -30,6 +32,13 @@ STOP_S_MAX = 5.0
 #: Seconds between two looks at the event loop's commits while it makes none.
 _LOOK_S = 1.0
 _HEARD = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+class _Exit(NamedTuple):
+    """Time by which the process is to be gone, in `time.monotonic` seconds, and its exit code."""
+
+    at_s: float
+    code: int
 
 
 class Signals:
@@ -44,8 +53,8 @@ class Signals:
         self._tell_s = _LOOK_S
         self._told_s = math.inf  # the begin of the commit that was told of
         self._told_to_stop = False
-        self._timer: threading.Timer | None = None
-        self._turn = threading.Lock()  # for what the threads share
+        self._exit: _Exit | None = None
+        self._turn = threading.Condition(threading.Lock())  # for what the threads share; told when `_exit` changes
 
     def serve(self, heard: Callable[[int], None], tell_s: float, keep: Callable[[str, int], None]) -> None:
         """Tell a server of signals and slow commits from now on, and of a SIGTERM that came since the one before it.
@@ -60,25 +69,36 @@ class Signals:
                 heard(signal.SIGTERM)
         if begins:
             signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
-            for name, run in (("alpo-signals", self._hear), ("alpo-commits", self._watch)):
+            for name, run in (("alpo-end", self._end), ("alpo-signals", self._hear), ("alpo-commits", self._watch)):
                 context = contextvars.copy_context()
                 threading.Thread(target=context.run, args=(run,), name=name, daemon=True).start()
 
     def ends(self, exit_code: int) -> None:
         """Have the process gone within `STOP_S_MAX`; the first call counts. Any thread."""
         with self._turn:
-            if self._timer is None:
-                self._timer = threading.Timer(STOP_S_MAX, contextvars.copy_context().run, (_leave, exit_code))
-                self._timer.daemon = True
-                self._timer.start()
+            if self._exit is None:
+                self._exit = _Exit(time.monotonic() + STOP_S_MAX, exit_code)
+                self._turn.notify_all()
 
     def goes_on(self) -> None:
         """Take `ends` back, unless a signal asked for it: the process goes on with another server."""
         self.here_since_s = lambda: math.inf
         with self._turn:
-            if self._timer is not None and not self._told_to_stop:
-                self._timer.cancel()
-                self._timer = None
+            if not self._told_to_stop:
+                self._exit = None
+                self._turn.notify_all()
+
+    def _end(self) -> None:
+        exit_code: int | None = None
+        with self._turn:
+            while exit_code is None:
+                if self._exit is None:
+                    self._turn.wait()
+                elif (left_s := self._exit.at_s - time.monotonic()) > 0:
+                    self._turn.wait(left_s)
+                else:
+                    exit_code = self._exit.code
+        _leave(exit_code)
 
     def _hear(self) -> None:
         while True:
@@ -93,10 +113,15 @@ class Signals:
                 heard(number)
 
     def _watch(self) -> None:
+        skipped = False
         while True:
             busy = self.here_since_s() < math.inf or self._told_s < math.inf
-            time.sleep(self._tell_s if busy else _LOOK_S)
-            self._look()
+            pause_s, began_s = self._tell_s if busy else _LOOK_S, time.perf_counter()
+            time.sleep(pause_s)
+            # The process stood, as under SIGSTOP, and the commit with it: the disk has until the next look.
+            skipped = not skipped and time.perf_counter() - began_s > pause_s + self._tell_s / 2
+            if not skipped:
+                self._look()
 
     def _look(self) -> None:
         """Tell of a commit that keeps the event loop, as the loop itself cannot."""

@@ -24,6 +24,7 @@ from alpo.storage.interface import Store, StoreError, StoreGone, Volume
 from alpo.storage.writer import WriterStats
 
 from .driver import Driver
+from .threads import in_thread
 
 log = structlog.get_logger()
 
@@ -75,7 +76,7 @@ class DiskWatch:
         while True:
             self._wanted = trio.Event()
             try:
-                disk, file_free_bytes = await trio.to_thread.run_sync(self._look)
+                disk, file_free_bytes = await in_thread(self._look)
             except StoreGone as error:
                 return self._driver.failed(error)
             except StoreError as error:

@@ -21,6 +21,7 @@ from .driver import Driver, wall_ms
 from .pages import Extent
 from .peers import Peer
 from .routes import Ourselves
+from .threads import in_thread
 
 #: Reason shown while only an operator can begin the first start.
 INIT_WANTED = "waits for `alpo cluster init`"
@@ -190,9 +191,9 @@ class Growth:
     async def run(self) -> None:
         """Sample until cancelled, or the store cannot be read: other readers report that."""
         try:
-            self._samples.extend(await trio.to_thread.run_sync(self._earlier))
+            self._samples.extend(await in_thread(self._earlier))
             while True:
-                sample = await trio.to_thread.run_sync(self._sample)
+                sample = await in_thread(self._sample)
                 self._samples.append(sample)
                 self._driver.keep(_NAME, {"live_bytes": sample.live_bytes})
                 await trio.sleep(SAMPLE_EVERY_S)

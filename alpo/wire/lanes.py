@@ -74,10 +74,15 @@ class Long:
         return piece_frame(parts)
 
     def abandon(self) -> bytes:
-        """Drop what waits; returns the frame to send if a part of one has left."""
+        """Drop what waits, but for the frames that have blocks forgotten: else the other side keeps those. Returns the
+        frame to send now if a part of one has left."""
         begun, self._begun = self._begun, False
-        self._frames.clear()
+        frames, self._frames = self._frames, []
         self.bytes = self.ordered = 0
+        for data, _ in frames:
+            whole = bytes(data.obj)  # also of the one that has begun to leave
+            if whole.startswith(_HEADS[FORGET], HEADER_BYTES):
+                self.add(whole, ordered=False)
         return frame(_HEADS[ABANDON]) if begun else b""
 
 

@@ -53,6 +53,14 @@ def test_on_a_terminal_remarks_stand_below_the_table(
     assert "server 1: server 3: cannot be\\ereached\n" in shown.out and shown.err == ""
 
 
+def test_two_processes_of_one_member_are_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    twice = [{"id": 3, "addresses": ["h9:7100", "h3:7100"], "last_ms": 1}]
+    show(Target(("a:1",), 1.0, False), [{**member, "twice": twice, "problems": []} for member in (LEADER, BEHIND)])
+    assert capsys.readouterr().err == (
+        "server 3: two processes have its identity, at h3:7100 and h9:7100: a disk or a directory was copied\n"
+    )
+
+
 def test_json_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     show(Target(("a:1",), 1.0, True), MEMBERS)
     out = capsys.readouterr().out

@@ -168,6 +168,40 @@ async def test_names_that_never_resolve_delay_no_other_thread_and_no_other_name(
     await until(lambda: len(set(names.asked)) == 60)
 
 
+async def test_a_process_out_of_threads_says_so_and_resolves_names_once_it_has_some(
+    names: Names, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names.known["db"] = [GOOD]
+    start, room = threading.Thread.start, [False]
+
+    def starting(thread: threading.Thread) -> None:
+        if not room[0] and thread.name.startswith("name "):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", starting)
+    for port in range(1, dialling.THREADS_MAX + 2):
+        with pytest.raises(Unreachable, match=rf"db:{port}: the name db .* no thread can be started .*can't start new"):
+            await Way(f"db:{port}").connect()
+    room[0] = True
+    assert [target.where for target in await look_up("db", 1)] == [(GOOD, 1)]
+
+
+async def test_a_look_up_that_ends_by_a_defect_is_told_and_leaves_room(
+    names: Names, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", lambda args: told.append(args.exc_type))
+    with monkeypatch.context() as context:
+        context.setattr(dialling, "_in_turn", lambda rows: 1 // 0)
+        for port in range(1, dialling.THREADS_MAX + 2):
+            with pytest.raises(OSError, match="the look-up has failed"):
+                await look_up("localhost", port)
+    assert await look_up("localhost", 1)
+    await until(lambda: len(told) == dialling.THREADS_MAX + 1)
+    assert set(told) == {ZeroDivisionError}
+
+
 async def test_the_answer_of_a_slow_look_up_stands_for_as_long_as_it_took(
     names: Names, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -110,7 +110,7 @@ def test_alerts_have_the_limits_of_the_one_judge() -> None:
         "AlpoCertificateExpires": f"- time() < {health.CERTIFICATE_WARN_DAYS} * 86400",
         "AlpoElections": f"> {health.ELECTIONS_WARN}",
         "AlpoOneMoreIsTooMany": " < 1 ",
-        "AlpoLogTime": f"(alpo_log_ahead_seconds) > {health.LOG_AHEAD_BAD_MS // 1000} ",
+        "AlpoLogTime": f"(alpo_log_ahead_seconds > {health.LOG_AHEAD_BAD_MS // 1000}) ",
     }
     exprs = {rule["alert"]: rule["expr"] + " " for rule in ALERTS}
     assert {name: limit in exprs[name] for name, limit in limits.items()} == dict.fromkeys(limits, True)

@@ -89,7 +89,7 @@ class Log:
 @pytest.fixture(autouse=True)
 def _no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Virtual time does not wait for them."""
-    async def run_sync(function: Callable[..., Any], *arguments: Any) -> Any:
+    async def run_sync(function: Callable[..., Any], *arguments: Any, **options: object) -> Any:
         await trio.lowlevel.checkpoint()
         return function(*arguments)
 
@@ -243,7 +243,7 @@ def test_a_disk_with_room_for_long_is_looked_at_seldom(low_water_bytes: int, fre
     assert watch._pause_s() == pause_s
 
 
-async def _never(*arguments: object) -> None:
+async def _never(*arguments: object, **options: object) -> None:
     raise AssertionError("a thread was asked")
 
 

@@ -167,9 +167,13 @@ async def test_blocks_are_acknowledged_and_rates_measured() -> None:
         one.send_block(7, bytes(4 << 20))
         await until(lambda: held == [7])
         assert one.long_bytes_per_s is not None and one.long_bytes_per_s > 0
+        one.push_long(frame(LONG), ordered=True)
         one.forget_block(7)
+        one.abandon_long()
+        assert two._reader._blocks and 0 < one.queued_bytes < len(LONG)
         await one.wait_below(0)
         assert not one.held
+        await until(lambda: not two._reader._blocks)
         nursery.cancel_scope.cancel()
     one.close("done")
     two.close("done")

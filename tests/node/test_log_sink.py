@@ -145,6 +145,38 @@ def test_a_line_that_was_torn_is_ended_before_the_next(pipe: Pipe, monkeypatch: 
     assert sink.drain(WAIT_S)
 
 
+def test_a_thread_that_ends_by_a_defect_is_followed_by_another(pipe: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    really, errors, ended = os.write, [MemoryError(), MemoryError()], threading.Semaphore(0)
+
+    def write(descriptor: int, data: bytes) -> int:
+        if errors:
+            raise errors.pop()
+        return really(descriptor, data)
+
+    monkeypatch.setattr("alpo.node.log_sink.os.write", write)
+    monkeypatch.setattr(threading, "excepthook", lambda args: ended.release())
+    sink = LogSink(pipe.writer)
+    sink.notice = "gap of {}".format
+    for line in ("one\n", "two\nthree\n", "four\n", "five\n"):
+        sink.write(line)
+    assert pipe.lines_until("five") == ["gap of 3", "four", "five"]
+    assert sink.drain(WAIT_S) and sink.dropped_lines == 3
+    assert ended.acquire(timeout=WAIT_S) and ended.acquire(timeout=WAIT_S)
+
+
+def test_a_notice_that_fails_costs_one_line_and_is_told_plainly(pipe: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = threading.Semaphore(0)
+    monkeypatch.setattr(threading, "excepthook", lambda args: ended.release())
+    sink = LogSink(pipe.writer)
+    sink.notice = lambda lines: str(lines // 0)
+    sink.write("." * (2 * QUEUED_BYTES_MAX) + "\n")  # more than may wait
+    sink.write("lost\n")
+    assert sink.drain(WAIT_S) and sink.dropped_lines == 2
+    sink.write("next\n")
+    assert pipe.lines_until("next") == ["2 lines were dropped: nobody took them", "next"]
+    assert ended.acquire(timeout=WAIT_S)
+
+
 def test_a_pipe_that_another_process_has_made_nonblocking(pipe: Pipe) -> None:
     os.set_blocking(pipe.writer, False)
     sink = LogSink(pipe.writer)

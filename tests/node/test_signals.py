@@ -5,11 +5,18 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from alpo import daemon
 from alpo.node import signals as module
+from alpo.node.security import Security
 from alpo.node.signals import Signals
+from alpo.storage.interface import DamagedStore
 
 
 @pytest.fixture
@@ -21,45 +28,107 @@ def left(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     yield codes
 
 
-def made() -> tuple[Signals, list[int]]:
-    """One that hears nothing of the tests' own signals, with what its server is told."""
+def made() -> tuple[Signals, list[int], threading.Thread]:
+    """One that hears nothing of the tests' own signals, with what its server is told, and the thread that ends the
+    process."""
     signals, heard = Signals(), list[int]()
     signals._heard = heard.append  # as if begun already
-    return signals, heard
-
-
-def timer_of(signals: Signals) -> threading.Timer:
-    assert signals._timer is not None
-    return signals._timer
+    thread = threading.Thread(target=signals._end, daemon=True)
+    thread.start()
+    return signals, heard, thread
 
 
 def test_a_process_whose_server_has_ended_is_gone_soon(left: list[int]) -> None:
-    signals, _ = made()
+    signals, _, thread = made()
     signals.ends(1)
     signals.ends(0)
-    timer_of(signals).join()
+    thread.join()
     assert left == [1]
 
 
-def test_a_process_that_goes_on_with_another_server_stays(left: list[int]) -> None:
+def test_a_process_that_goes_on_with_another_server_stays(left: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """As when a lost store is set aside."""
-    signals, _ = made()
+    signals, _, thread = made()
+    monkeypatch.setattr(module, "STOP_S_MAX", 3600)
     signals.ends(1)
-    timer = timer_of(signals)
     signals.goes_on()
-    timer.join()
-    assert left == []
-    signals.ends(1)
-    timer_of(signals).join()
-    assert left == [1]
+    monkeypatch.setattr(module, "STOP_S_MAX", 0.05)
+    signals.ends(2)
+    thread.join()
+    assert left == [2], "the first end was taken back"
 
 
 def test_a_signal_that_comes_between_two_servers_is_for_the_second(left: list[int]) -> None:
-    signals, first = made()
+    signals, first, thread = made()
     second: list[int] = []
     signals._told_to_stop = True
     signals.ends(0)
     signals.goes_on()
     signals.serve(second.append, 1.0, lambda name, ms: None)
-    timer_of(signals).join()
+    thread.join()
     assert (first, second, left) == ([], [signal.SIGTERM], [0])
+
+
+def test_an_end_needs_no_thread_that_is_yet_to_be_started(left: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process may be out of threads by then."""
+    def none(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    signals, _, thread = made()
+    monkeypatch.setattr(threading.Thread, "start", none)
+    signals.ends(1)
+    thread.join()
+    assert left == [1]
+
+
+def test_a_store_may_take_its_time_to_be_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its server has failed, and asked for the end of the process; but another one is to follow."""
+    made: list[Signals] = []
+
+    def run(config: object, reload: object, security: object, signals: Signals) -> None:
+        made.append(signals)
+        if len(made) == 1:
+            signals.ends(1)
+            raise DamagedStore("entry 7", 7)
+
+    def set_aside(directory: Path, now: datetime) -> Path:
+        assert made[0]._exit is None
+        return directory
+
+    monkeypatch.setattr(daemon, "raise_file_limit", lambda: None)
+    monkeypatch.setattr(daemon, "_run", run)
+    monkeypatch.setattr(daemon, "set_aside", set_aside)
+    config: Any = SimpleNamespace(configured=[1, 2, 3], join=None, data=Path("data"))
+    daemon._run_through_losses(config, cast(Any, None), Security())
+    assert made == [made[0]] * 2
+
+
+class Clock:
+    """Stands for the module `time`: each sleep takes so much longer than it should; the last one does not end."""
+
+    def __init__(self, *longer_s: float) -> None:
+        self.now_s, self._longer_s = 100.0, list(longer_s)
+
+    def perf_counter(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        if not self._longer_s:
+            raise StopIteration
+        self.now_s += seconds + self._longer_s.pop(0)
+
+
+@pytest.mark.parametrize(("longer_s", "told"), [
+    ((0.01,), 1), ((10,), 0), ((10, 10), 1), ((10, 0.01), 1),
+])
+def test_a_commit_that_stood_with_the_whole_process_is_not_the_disks_fault(
+    longer_s: tuple[float, ...], told: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As under SIGSTOP. If it is still under way at the next look, it is."""
+    names: list[str] = []
+    monkeypatch.setattr(module, "time", Clock(*longer_s))
+    signals = Signals()
+    signals._tell_s, signals.here_since_s, signals._keep = 0.1, lambda: 100.0, lambda name, ms: names.append(name)
+    with pytest.raises(StopIteration):
+        signals._watch()
+    assert names == ["disk_hangs"] * told

@@ -117,7 +117,7 @@ def test_on_a_disk_that_is_slow_at_every_commit_looks_are_bounded(monkeypatch: p
         looks.append(trio.current_time())
         return Volume(1 << 41, 1 << 40)
 
-    async def at_once(function: Callable[[], Any]) -> Any:
+    async def at_once(function: Callable[[], Any], **options: object) -> Any:
         return function()
 
     monkeypatch.setattr(trio.to_thread, "run_sync", at_once)

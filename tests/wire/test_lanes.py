@@ -102,6 +102,28 @@ def test_what_is_abandoned_leaves_no_trace() -> None:
     assert Other().feed(begun, end, *pieces(frame(b"\x93next"))) == [b"\x93next"]
 
 
+@pytest.mark.parametrize("before", [0, 1, 3, 4])
+def test_blocks_are_forgotten_though_what_waits_is_abandoned(before: int) -> None:
+    """Else the other side keeps them for as long as the connection lasts, and takes no more one day."""
+    long, other = Long(), Other()
+    for _ in range(3 * BLOCKS_MAX):
+        long.add(block_frame(7, b"x" * 30_000), ordered=False)
+        while long.bytes:
+            other.feed(long.piece())
+        long.add(frame(bytes(3 * lanes._PIECE_DATA_BYTES - HEADER_BYTES - 5)), ordered=True)  # a piece ends in the next
+        long.add(forget_frame(7), ordered=False)
+        long.add(frame(b"\x93" + bytes(2 * PIECE_BYTES_MAX)), ordered=True)
+        for _ in range(before):
+            other.feed(long.piece())
+        end = long.abandon()
+        assert not long.ordered and long.bytes <= len(forget_frame(7))
+        if end:
+            other.feed(end)
+        while long.bytes:
+            other.feed(long.piece())
+        assert not other.reader._blocks
+
+
 def test_entries_count_until_the_last_of_them_has_left() -> None:
     long = Long()
     long.add(frame(bytes(2 * PIECE_BYTES_MAX)), ordered=True)

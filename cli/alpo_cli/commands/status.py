@@ -72,6 +72,8 @@ def show(target: Target, found: list[dict[str, Any]]) -> None:
         for member in found:
             for said in [said for key in _REMARKS for said in member.get(key) or ()]:
                 remark(f"server {member.get('id')}: {said}")
+        for id, said in Cluster(found).twins():
+            remark(f"server {id}: {said}")
         tell_missing(found)
         if any(member.get("reachable") for member in found) and Cluster(found).appends().work is False:
             remark(sentence(found))
