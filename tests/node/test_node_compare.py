@@ -268,8 +268,9 @@ async def test_a_store_that_cannot_say_its_size_does_not_make_it_begin_again(mon
         monkeypatch.setattr(node._store, "live_bytes", fail)
         places = range(1, node.replica.guaranteed_id + 1, 8)
         await until(lambda: len(begun) >= 6 * len(places))
-    for peer in (2, 3):  # in turns, each from where it was, to the end and then from the beginning
-        assert {first_id for who, first_id in begun if who == peer} == {*places}, begun
+        for peer in (2, 3):  # in turns, each from where it was, to the end and then from the beginning; one that a
+            # stalled machine makes silent is passed over for a while
+            await until(lambda: {first_id for who, first_id in begun if who == peer} == {*places})
 
 
 def _addresses(r: Rig, id: int, sock: Any) -> Any:
