@@ -38,12 +38,13 @@ class Disk:
         self._monkeypatch.setattr(disk_reads, "PATIENCE_S_MIN", 0.2)
         self._moves.clear()
         store = memory_of(node)
-        for name in ("read_entries", "entry_head", "volume", "live_bytes", "find_lsn"):
-            self._monkeypatch.setattr(store, name, self._stuck(getattr(store, name), name not in ("volume", "live_bytes")))
+        for name, of_a_page in [("read_entries", True), ("entry_head", True), ("find_lsn", True), ("volume", False),
+                                ("live_bytes", False)]:
+            self._monkeypatch.setattr(store, name, self._stuck(getattr(store, name), of_a_page))
 
-    def _stuck(self, call: Callable[..., Any], counts: bool) -> Callable[..., Any]:
+    def _stuck(self, call: Callable[..., Any], of_a_page: bool) -> Callable[..., Any]:
         def stuck(*args: Any) -> Any:
-            self.waiting += counts
+            self.waiting += of_a_page
             self._moves.wait()
             return call(*args)
 
