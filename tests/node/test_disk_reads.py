@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import trio
-from node_rig import Rig, append, connect, founded, memory_of, random_id, read, rig, until
+from node_rig import Client, Rig, append, connect, founded, memory_of, random_id, read, rig, until
 from visits import visit
 
 from alpo.client.operator import asking
@@ -69,6 +69,14 @@ async def servers(disk: Disk, *args: Any, **given: Any) -> AsyncIterator[Rig]:
             disk.move()
 
 
+async def leader_with_a_payload(r: Rig) -> tuple[Node, Client]:
+    """The leader, and a connection to it."""
+    leader = await r.leader()
+    client = await connect(r.addresses[leader.us.me.id - 1])
+    assert isinstance(await client.ask(append(random_id(), 1, b"a")), q.Appended)
+    return leader, client
+
+
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
     """Pages are read from it, whatever is in memory."""
@@ -84,9 +92,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
 @pytest.mark.trio
 async def test_a_leader_whose_disk_answers_no_reads_refuses_them_and_hands_over(disk: Disk) -> None:
     async with servers(disk, 3) as r:
-        leader = await r.leader()
-        client = await connect(r.addresses[leader.us.me.id - 1])
-        assert isinstance(await client.ask(append(random_id(), 1, b"a")), q.Appended)
+        leader, client = await leader_with_a_payload(r)
         disk.hang(leader)
         refused = await client.ask(read(1, linearizable=True))
         assert refused.code == Code.NOT_READY and "its disk has not answered a read" in refused.detail
@@ -128,9 +134,7 @@ async def test_reads_that_hang_hold_no_more_than_their_threads(disk: Disk) -> No
 @pytest.mark.trio
 async def test_a_leader_leads_on_if_nobody_else_could(disk: Disk) -> None:
     async with servers(disk, 3) as r:
-        leader = await r.leader()
-        client = await connect(r.addresses[leader.us.me.id - 1])
-        assert isinstance(await client.ask(append(random_id(), 1, b"a")), q.Appended)
+        leader, client = await leader_with_a_payload(r)
         term, leadership = leader.replica.term, leader.replica.leadership
         assert leadership is not None
         next(node for node in r.nodes if node is not leader).stop()
