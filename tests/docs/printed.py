@@ -171,13 +171,13 @@ def _whole(command: str) -> bool:
     return not command.rstrip().endswith("\\") and "unexpected EOF" not in done.stderr
 
 
-#: A killed process is gone when the next command begins: one that a disk holds takes its time. (Of its own jobs bash
-#: would say that they were killed.)
+#: A killed process is gone when the next command begins: one that a disk holds takes its time. Bash does not say
+#: "Killed" of a job that is its own no more; of the others it says that whenever it happens to hear of it.
 _KILL = """kill() {
+    [ "$1" != -9 ] || disown "${@:2}" 2> /dev/null
     builtin kill "$@" || return
     [ "$1" = -9 ] || return 0
     for pid in "${@:2}"; do
-        ! jobs -p | grep -qx $pid || continue
         while grep -q . /proc/$pid/cmdline 2> /dev/null; do command sleep 0.01; done
     done
 }"""
