@@ -133,7 +133,8 @@ class _Handover:
         fit = [
             peer for peer in r.leadership.heirs()
             if peer.room is Room.PLENTY and peer.match_id >= r.guaranteed_id
-            and peer.owed_s(now_s) <= BETTER_SHARE * timeout_s
+            # what owes nothing may be quick, however long its last write took: nothing may be written from now on
+            and (not peer.in_flight or peer.owed_s(now_s) <= BETTER_SHARE * timeout_s)
         ]
         best = next_in_turn(fit, self._tried) if len(fit) >= r.members.latest.majority else None
         if best is not None:

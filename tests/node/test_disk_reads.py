@@ -93,6 +93,9 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
 async def test_a_leader_whose_disk_answers_no_reads_refuses_them_and_hands_over(disk: Disk) -> None:
     async with servers(disk, 3) as r:
         leader, client = await leader_with_a_payload(r)
+        assert leader.replica.leadership is not None
+        for peer in leader.replica.leadership.peers.values():
+            peer.took_s = 60.0  # what was written last was written slowly, and nothing is written now
         disk.hang(leader)
         refused = await client.ask(read(1, linearizable=True))
         assert refused.code == Code.NOT_READY and "its disk has not answered a read" in refused.detail

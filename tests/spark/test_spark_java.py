@@ -91,7 +91,7 @@ def test_spark_runs_where_the_system_has_no_java(tmp_path: Path) -> None:
         environment["PATH"] = _without_java(tools, tmp_path)
     told = subprocess.run(
         [sys.executable, "-c", program, log.path], capture_output=True, text=True, env=environment, check=False,
-        timeout=150,
+        timeout=500,
     )
     assert told.returncode == 0, told.stderr
     home, payloads = told.stdout.split()
