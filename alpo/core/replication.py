@@ -280,7 +280,8 @@ class Replication:
         if peer is not None:
             peer.waiting_since_s = max(peer.waiting_since_s, at_s)
             peer.sending_s = max(peer.sending_s, at_s)
-            peer.moved_s = max(peer.moved_s, at_s)
+            if peer.in_flight and peer.last_id < peer.in_flight[0][0]:  # else its disk owes, whatever else arrives
+                peer.moved_s = max(peer.moved_s, at_s)
 
     def _probe(self, peer: Progress) -> None:
         """Send ``peer`` no entries until it has confirmed ``base_id``; heartbeats ask it."""

@@ -42,7 +42,8 @@ class DiskSilent(StoreError):
 
 
 class DiskReads:
-    """All reads of the store that clients and operators wait for. For the Trio thread."""
+    """The reads of the store that clients and operators wait for, many at a time. (Digests and backups have one each.)
+    For the Trio thread."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver

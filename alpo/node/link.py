@@ -11,7 +11,9 @@ Laws:
 * Until `allow_frames` a frame may be no longer than a hello.
 * After `open_lanes` what `push_long` gets leaves in pieces, with whatever `push` gets between them, and the kernel
   keeps little that it has not sent: nothing short waits behind more than 64 KiB on this side.
-* Bytes of an unfinished frame that come, or that leave what is queued, are told to ``moving``: the connection lives.
+* Bytes of an unfinished frame that come are told to ``moving``: the connection lives. So are queued bytes that the
+  other host has acknowledged, but no more than `_UNANSWERED_BYTES` of them since its last frame: its kernel takes
+  bytes also while its process stands.
 * TLS, if there is any, begins before the first frame. Its handshakes take turns in threads: each costs milliseconds.
 * One task receives: by `receive`, or by `deliver`, which costs no task switch for each group of frames. After a close
   by any of them, receiver and drainer both end with `LinkClosed`.
@@ -27,6 +29,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, NoReturn, TypeAlias
 
 import trio
@@ -55,6 +58,12 @@ _UNSENT_BYTES = 16 << 10
 #: Linux' request for the number of bytes not sent yet.
 _SIOCOUTQNSD = 0x894B if sys.platform == "linux" else None
 _COUNT = struct.Struct("i")
+#: Linux' request for the number of bytes not acknowledged yet, sent or not.
+_SIOCOUTQ = 0x5411 if sys.platform == "linux" else None
+#: Seconds between looks at what was acknowledged.
+_LOOK_S = 0.05
+#: Acknowledged bytes after which the other side should have answered: twice what its question may wait behind.
+_UNANSWERED_BYTES = 128 << 10
 #: Sends of queued bytes before other tasks run.
 _SENDS_A_TURN = 8
 #: Bytes or seconds of leaving pieces that are enough to measure a connection by: more than the kernel has room for.
@@ -62,8 +71,8 @@ _MEASURED_BYTES, _MEASURED_S = 1 << 20, 0.05
 #: Pause after a send that was refused though the socket could be written to.
 _REFUSED_S = 0.001
 _LINGER_BYTES = 1 << 22
-#: Length of Linux' `struct tcp_info` up to `tcpi_rtt`, the round trip time in microseconds.
-_RTT_END = 72
+#: Where Linux' `struct tcp_info` has `tcpi_rtt`, the round trip time in microseconds, and `tcpi_bytes_acked`.
+_RTT, _ACKED = slice(68, 72), slice(120, 128)
 
 
 class LinkClosed(Exception):
@@ -116,10 +125,14 @@ class Link:
         #: Bytes of long frames that leave in a second, by the last that took a while; None: not known yet.
         self.long_bytes_per_s: float | None = None
         self._long_since_s, self._long_sent_bytes = 0.0, 0
-        #: Called when part of a frame has come (True), or has left what was queued (False). For the Trio thread.
+        #: Called when part of a frame has come (True), or some of what was queued has arrived (False). For the Trio
+        #: thread.
         self.moving: Callable[[bool], None] = lambda incoming: None
         #: Bytes of payload over this connection, or, once replaced, over all to the same server.
         self.traffic = Traffic()
+        self._arrived_bytes = 0  # acknowledged by the other host, when that was last looked at
+        self._answered_bytes = 0  # of these, those at the last frame of the other side
+        self._answered = True  # a frame has come since then
         self._queue: deque[memoryview] = deque()
         self._queue_bytes_max = queue_bytes_max
         self._lock = threading.Lock()
@@ -140,13 +153,18 @@ class Link:
     @property
     def round_trip_ms(self) -> float | None:
         """Round trip time in ms as the kernel measured it; None if not available or the connection is closed."""
+        found = self._tcp_info(_RTT)
+        return None if found is None else found / 1000
+
+    def _tcp_info(self, field: slice) -> int | None:
+        """A field of the kernel's account of the connection; None if it has none, or the connection is closed."""
         if not hasattr(socket, "TCP_INFO") or self.closed:
             return None
         try:
-            info = self._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RTT_END)
+            found = self._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, field.stop)[field]
         except OSError:
             return None
-        return int.from_bytes(info[_RTT_END - 4 : _RTT_END], sys.byteorder) / 1000 if len(info) == _RTT_END else None
+        return int.from_bytes(found, sys.byteorder) if len(found) == field.stop - field.start else None
 
     async def first_bytes(self) -> bytes:
         """The first `alpo.tls.FIRST_BYTES` bytes, which `receive` or `secure` gets again; fewer if the connection ends.
@@ -229,6 +247,7 @@ class Link:
             data = await self.receive_some()
             bodies = self._reader.feed(data)
             if bodies:
+                self._answered = True
                 return bodies
             self.moving(True)
 
@@ -288,6 +307,7 @@ class Link:
             if not data:
                 self.close("closed by the other side")
             elif bodies := self._reader.feed(data):
+                self._answered = True
                 if not self._take(bodies):
                     self._pause()
             else:
@@ -412,12 +432,41 @@ class Link:
             if self.closed:
                 return
             self._wake = trio.Event()
-            await self._wake.wait()
+            await self._while_arriving(self._wake.wait)
+
+    async def _while_arriving(self, wait: Callable[[], Awaitable[None]]) -> None:
+        """Wait; meanwhile, tell of what arrives at the other host."""
+        self._look_at_arrivals()
+        while self._leaves_bytes():
+            with trio.move_on_after(_LOOK_S) as look:
+                await wait()
+            self._look_at_arrivals()
+            if not look.cancelled_caught:
+                return
+        await wait()
+
+    def _leaves_bytes(self) -> bool:
+        """True if the other host has not acknowledged all that was sent in lanes."""
+        if not self._in_lanes or _SIOCOUTQ is None or self.closed:
+            return False
+        return _COUNT.unpack(fcntl.ioctl(self._sock, _SIOCOUTQ, bytes(_COUNT.size))) != (0,)
+
+    def _look_at_arrivals(self) -> None:
+        """Tell if bytes have arrived since the last look, unless the other side should have answered by now."""
+        if not self._in_lanes:
+            return
+        acknowledged = self._tcp_info(_ACKED)
+        arrived_bytes = self.traffic.sent_bytes if acknowledged is None else acknowledged
+        if self._answered:
+            self._answered, self._answered_bytes = False, arrived_bytes
+        if self._arrived_bytes < arrived_bytes <= self._answered_bytes + _UNANSWERED_BYTES:
+            self.moving(False)
+        self._arrived_bytes = arrived_bytes
 
     async def _send_some(self) -> None:
         sends = 0
         try:
-            await trio.lowlevel.wait_writable(self._sock)
+            await self._while_arriving(partial(trio.lowlevel.wait_writable, self._sock))
             while sends < _SENDS_A_TURN and self._send_next() and self._kernel_keeps_little():
                 sends += 1
         except (BlockingIOError, InterruptedError):
@@ -427,7 +476,8 @@ class Link:
         except (OSError, trio.ClosedResourceError) as error:
             self.close(self.closed or str(error))
             return
-        self.moving(False)
+        if not self._in_lanes:  # then an answer may wait behind all that is queued
+            self.moving(False)
         self._sent.unpark_all()
 
     def _kernel_keeps_little(self) -> bool:

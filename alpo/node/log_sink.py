@@ -30,6 +30,9 @@ QUEUED_BYTES_MAX = 1 << 20
 DRAIN_S = 1.0
 #: Longest text that waits for its line end; a longer one is a line.
 _LINE_CHARS_MAX = 1 << 16
+#: Longest text that is written at once; of a longer one the rest is cut off, lest it push out all that waits.
+_PIECE_BYTES_MAX = QUEUED_BYTES_MAX // 2
+_CUT = b" (cut off)\n"
 
 
 class _Piece(NamedTuple):
@@ -76,7 +79,10 @@ class LogSink(io.TextIOBase):
             if len(self._begun) > _LINE_CHARS_MAX:
                 whole, end, self._begun = whole + end + self._begun, "\n", ""
             if end:
-                self._put(_Piece((whole + end).encode(self.encoding, self.errors), whole.count("\n") + 1))
+                data = (whole + end).encode(self.encoding, self.errors)
+                if len(data) > _PIECE_BYTES_MAX:
+                    data = data[:_PIECE_BYTES_MAX] + _CUT
+                self._put(_Piece(data, data.count(b"\n")))
         return len(text)
 
     def _put(self, piece: _Piece) -> None:

@@ -189,6 +189,8 @@ class Node:
             await self._serve(listening, site, reload, task_status)
         except Exception as error:  # nothing that was foreseen: kept, should nobody read the log
             self.driver.note("stopping_itself", why=_first(error))
+            if signals is not None:  # below, the end may wait for a disk
+                signals.ends(1)
             raise
         finally:
             listening.close()
@@ -401,7 +403,7 @@ class Node:
         self.reads.begin(client, ask)
 
     def begin_cursors(self, client: ClientConnection, request: int) -> None:
-        client.nursery.start_soon(serve_list, self.driver, self._store, self.scrubber, client, request)
+        client.nursery.start_soon(serve_list, self.driver, self._store, self.reads, self.scrubber, client, request)
 
     def begin_await(self, client: ClientConnection, ask: w.AwaitReplicated) -> None:
         self.everyone.begin(client, ask)

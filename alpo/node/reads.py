@@ -15,7 +15,9 @@ Laws:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from typing import TypeVar, TypeVarTuple
 
 import trio
 
@@ -34,6 +36,9 @@ from .pages import Extent, Front, OutOfRange, Overtaken, answer, build_page, bui
 from .scrub import Scrubber, unreadable
 from .status import waiting
 from .throttle import Bulk, Size, weight_of
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 #: Attempts at a page that cleaning overtakes; between two of them a chunk was cleaned.
 _OVERTAKEN_MAX = 8
@@ -217,7 +222,7 @@ class Reads:
                 self._known = (end_id, entry.lsn + entry.count - 1)
             if self._known[0] == end_id:
                 return extent_to(begins, end_id, self._known[1])
-            head = await self.disk.run(self._threads, self._store.entry_head, end_id)
+            head = await self.look(self._store.entry_head, end_id)
             if head is not None:
                 self._known = (end_id, head[1] + head[2] - 1)
             elif end_id > self._replica.log.base_id:
@@ -225,7 +230,11 @@ class Reads:
 
     async def entry_with(self, lsn: int) -> int:
         """The id of the entry that payload ``lsn``, which a local reader may see, is in. Raises `StoreError`."""
-        return await self.disk.run(self._threads, self._store.find_lsn, lsn, self._replica.readable_id)
+        return await self.look(self._store.find_lsn, lsn, self._replica.readable_id)
+
+    async def look(self, read: Callable[[*Ts], T], *args: *Ts) -> T:
+        """Call ``read`` in one of the threads for reads. Raises as `DiskReads.run`."""
+        return await self.disk.run(self._threads, read, *args)
 
     async def wait_for_lsn(self, lsn: int) -> None:
         """Wait until a local reader may see payload ``lsn``."""

@@ -30,6 +30,7 @@ from alpo.wire import requests as w
 
 from .client_connection import ClientConnection
 from .driver import Driver, wall_ms
+from .reads import Reads
 from .scrub import Scrubber, unreadable
 from .threads import in_thread
 
@@ -94,7 +95,7 @@ class _Wait:
 
 
 async def serve_list(
-    driver: Driver, store: Store, scrubber: Scrubber, client: ClientConnection, request: int
+    driver: Driver, store: Store, reads: Reads, scrubber: Scrubber, client: ClientConnection, request: int
 ) -> None:
     """Answer a client's ``request`` with all cursors and their lags."""
     wait = _Wait()
@@ -107,7 +108,7 @@ async def serve_list(
     replica: Replica = driver.replica
     look = partial(lags, store, reply.rows, replica.log.base_id, replica.guaranteed_id)
     try:
-        rows = await scrubber.past_damage(partial(in_thread, look))
+        rows = await scrubber.past_damage(partial(reads.look, look))
     except StoreError as error:
         client.refuse(request, Code.NOT_READY, detail=unreadable(error))
         return

@@ -41,16 +41,19 @@ async def in_thread(
         begun = True
         return work(*args)
 
+    lacked = False
     while True:
         try:
             found = await trio.to_thread.run_sync(run, abandon_on_cancel=abandon_on_cancel, limiter=limiter)
         except RuntimeError as error:  # the system is out of threads
             if begun:
                 raise
+            lacked = True
             if not _Lack.told:
                 _Lack.told = True
                 log.warning("no_threads", why=str(error))
             await trio.sleep(_AGAIN_S)
         else:
-            _Lack.told = False
+            if lacked:  # another's success may be that of a thread that was there already
+                _Lack.told = False
             return found

@@ -8,6 +8,7 @@ from session_leader import CLIENT
 from alpo.core.inputs import DamageFound, Disconnected, Moving, Tick
 from alpo.core.messages import AppendRequest, CopyRequest, Envelope
 from alpo.core.newcomers import Sending
+from alpo.core.progress import OWING_TIMEOUTS, Lack
 from alpo.core.replica import Replica
 from alpo.core.requests import Appended
 
@@ -83,6 +84,14 @@ def test_a_leader_whose_messages_are_still_leaving_waits_for_the_answers() -> No
         assert (leader.reign is not None) is moves
         cluster.run(1)
         assert leader.reign is None, "nothing leaves any more, and nobody is heard"
+
+
+def test_a_follower_that_confirms_nothing_of_what_it_has_is_told_while_more_leaves_for_it() -> None:
+    cluster, leader, (hung, _) = settled()
+    cluster.stalls = lambda host, count: host.id == hung
+    cluster.append(CLIENT, 1, b"a")
+    move(cluster, leader.me.id, cluster.hosts[hung].running, False, OWING_TIMEOUTS * leader.cfg.election_timeout_s + 1)
+    assert leader.leadership is not None and leader.leadership.lacks() == {hung: Lack.OWES}
 
 
 def test_bytes_of_the_leader_are_a_leader_heard() -> None:

@@ -23,6 +23,7 @@ An output that ends with the line `^C` is that of a command that is interrupted 
 
 from __future__ import annotations
 
+import codecs
 import itertools
 import os
 import pty
@@ -220,12 +221,12 @@ class Shell:
         script = f"{{ {self._here(command)}\n}} < /dev/null; printf '\\n{end} %d\\n' $?\n"
         self._process.stdin.write(script.encode())
         self._process.stdin.flush()
-        printed = ""
+        printed, decoder = "", codecs.getincrementaldecoder("utf-8")("replace")  # a read may end within a character
         deadline_s = time.monotonic() + ENDS_WITHIN_S
         while (found := re.search(rf"\n{end} (\d+)\n", printed)) is None:
             if not select.select([self._terminal], [], [], max(0.0, deadline_s - time.monotonic()))[0]:
                 raise AssertionError(f"{command!r} has not ended; it printed:\n{printed}")
-            printed += os.read(self._terminal, 65536).decode("utf-8", "replace").replace("\r\n", "\n")
+            printed = (printed + decoder.decode(os.read(self._terminal, 65536))).replace("\r\n", "\n")
             if until is not None and until(self._there(printed)):
                 self._interrupt()
                 until = None

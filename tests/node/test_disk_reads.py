@@ -117,6 +117,7 @@ async def test_reads_that_hang_hold_no_more_than_their_threads(disk: Disk) -> No
     async with servers(disk, limits=Limits(read_threads=2)) as r:
         client = await founded(r)
         assert isinstance(await client.ask(append(random_id(), 1, b"a")), q.Appended)
+        await client.ask(q.SetCursor(1, "reader", 1))
         disk.hang(r.nodes[0])
         others = [await connect(r.addresses[0]) for _ in range(6)]
         for n, other in enumerate(others):
@@ -124,6 +125,7 @@ async def test_reads_that_hang_hold_no_more_than_their_threads(disk: Disk) -> No
         for other in others:
             assert (await other.receive()).code == Code.NOT_READY
         assert (await client.ask(w.AwaitReplicated(8, 1, 60_000))).code == Code.NOT_READY
+        assert (await client.ask(q.ListCursors(9))).code == Code.NOT_READY
         gone = await connect(r.addresses[0])  # one that does not wait for its answer leaves nothing behind
         await gone.send(read(1))
         await trio.aclose_forcefully(gone.stream)

@@ -14,6 +14,7 @@ import trio
 from node_rig import until
 from test_link import pair, read_all
 
+from alpo.node import link as link_module
 from alpo.node.link import Link
 from alpo.node.poller import Poller
 from alpo.wire.framing import frame
@@ -141,6 +142,49 @@ async def test_bytes_of_an_unfinished_frame_are_told_in_both_directions(nursery:
             reading.start_soon(read_all, other)
             await until(lambda: False in moved)
             reading.cancel_scope.cancel()
+        link.close("done")
+    poller.close()
+
+
+@pytest.mark.trio
+async def test_what_arrives_is_told_until_the_other_side_should_have_answered(
+    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its kernel takes bytes also while its process stands; and slow links take a piece in more than a timeout."""
+    monkeypatch.setattr(link_module, "_LOOK_S", 0.001)
+    link, other = pair(1 << 26)
+    looks: list[int] = []
+    moved: list[int] = []
+    standing = False
+
+    def acknowledged(field: slice) -> int:
+        looks.append(looks[-1] + (not standing) * (16 << 10) if looks else 0)
+        return looks[-1]
+
+    monkeypatch.setattr(link, "_tcp_info", acknowledged)
+    link.moving = lambda incoming: None if incoming else moved.append(looks[-1])
+    link.open_lanes()
+    link.allow_frames(1 << 25)
+    poller = Poller(lambda: None)
+    with other:
+        nursery.start_soon(poller.run)
+        nursery.start_soon(link.drain)
+        nursery.start_soon(partial(link.deliver, poller, lambda came: True, trio.lowlevel.checkpoint))
+        link.push_long(frame(LONG), ordered=False)  # of which this side's kernel takes no more soon
+        await until(lambda: looks[-1:] > [1 << 20])
+        assert moved == [n << 14 for n in range(1, 9)]
+        other.sendall(frame(b"\x92an answer"))
+        await until(lambda: len(moved) > 8)
+        count = len(looks)
+        await until(lambda: len(looks) > count + 20)
+        assert len(moved) == 17
+        other.sendall(frame(b"\x92an answer"))
+        await until(lambda: len(moved) == 26)
+        standing = True
+        other.sendall(frame(b"\x92an answer"))
+        count = len(looks)
+        await until(lambda: len(looks) > count + 20)
+        assert len(moved) == 26
         link.close("done")
     poller.close()
 

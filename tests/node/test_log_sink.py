@@ -14,6 +14,7 @@ from contextlib import suppress
 
 import pytest
 
+from alpo.node import log_sink
 from alpo.node.log_sink import QUEUED_BYTES_MAX, LogSink
 
 WAIT_S = 30
@@ -118,10 +119,17 @@ def test_lines_that_nobody_can_take_are_counted_and_told_to_the_next_reader(pipe
     after.close()
 
 
+def _drop_a_line(sink: LogSink) -> None:
+    """As if more waited than may."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(log_sink, "QUEUED_BYTES_MAX", 0)
+        sink.write("dropped\n")
+
+
 def test_a_notice_that_nobody_wants_is_not_written(pipe: Pipe) -> None:
     sink = LogSink(pipe.writer)
     sink.notice = lambda lines: None
-    sink.write("." * (2 * QUEUED_BYTES_MAX) + "\n")  # more than may wait
+    _drop_a_line(sink)
     assert sink.dropped_lines == 1
     sink.write("next\n")
     assert pipe.lines_until("next") == ["next"]
@@ -169,7 +177,7 @@ def test_a_notice_that_fails_costs_one_line_and_is_told_plainly(pipe: Pipe, monk
     monkeypatch.setattr(threading, "excepthook", lambda args: ended.release())
     sink = LogSink(pipe.writer)
     sink.notice = lambda lines: str(lines // 0)
-    sink.write("." * (2 * QUEUED_BYTES_MAX) + "\n")  # more than may wait
+    _drop_a_line(sink)
     sink.write("lost\n")
     assert sink.drain(WAIT_S) and sink.dropped_lines == 2
     sink.write("next\n")
@@ -192,6 +200,10 @@ def test_text_that_never_ends_is_cut_and_bad_text_is_escaped(pipe: Pipe) -> None
     assert pipe.lines_until("x") == ["x" * 70_000]
     sink.write("\udcff grün\n")
     assert _some(pipe) == ["\\udcff grün"]
+    sink.write(f"before\n{'y' * (3 << 20)}\n")
+    sink.write("after\n")
+    before, cut, after = pipe.lines_until("after")
+    assert (before, after) == ("before", "after") and cut.startswith("y" * 500_000) and cut.endswith("y (cut off)")
 
 
 def python(code: str, **redirected: object) -> subprocess.Popen[bytes]:

@@ -73,3 +73,13 @@ async def test_work_that_waits_for_a_thread_can_be_cancelled(room: Room) -> None
     with trio.move_on_after(0.05) as scope:
         await in_thread(lambda: None)
     assert scope.cancelled_caught and room.refused
+
+
+async def test_a_success_of_work_that_lacked_no_thread_ends_no_lack(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its thread may have been there before."""
+    monkeypatch.setattr(threads._Lack, "told", True)
+    room.some = True
+    await in_thread(lambda: None)
+    assert threads._Lack.told
