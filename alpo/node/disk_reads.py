@@ -102,9 +102,12 @@ class DiskReads:
         raise self._given_up()
 
     async def _until_it_hangs(self, scope: trio.CancelScope) -> None:
-        own_s = trio.current_time() + OWN_SHARE * self.patience_s
+        share_s = OWN_SHARE * self.patience_s
+        own_s = trio.current_time() + share_s
         while trio.current_time() < (end_s := max(own_s, self._oldest_s() + self.patience_s)):
             await trio.sleep_until(end_s)
+            if trio.current_time() > end_s + share_s:  # this process stood: the disk may have answered meanwhile
+                own_s = trio.current_time() + share_s
         scope.cancel()
 
     def _given_up(self) -> DiskSilent:

@@ -6,17 +6,21 @@ import json
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import trio
 from node_rig import Client, Rig, append, connect, founded, memory_of, random_id, read, rig, until
+from trio.testing import MockClock, wait_all_tasks_blocked
 from visits import visit
 
 from alpo.client.operator import asking
 from alpo.core import requests as q
 from alpo.core.requests import Code
 from alpo.node import disk_reads, reads, report
+from alpo.node.disk_reads import DiskReads
+from alpo.node.driver import Driver
 from alpo.node.http import others
 from alpo.node.limits import Limits
 from alpo.node.node import Node
@@ -159,6 +163,25 @@ async def test_an_error_of_a_read_is_raised_as_it_is() -> None:
 
         with pytest.raises(StoreError, match="as it is"):
             await r.nodes[0].reads.disk.run(trio.CapacityLimiter(1), fail, memory_of(r.nodes[0]))
+
+
+@pytest.mark.trio
+async def test_a_process_that_stood_waits_once_more_for_its_disk(mock_clock: MockClock) -> None:
+    cfg = SimpleNamespace(disk_patience_s=4.0)
+    driver = SimpleNamespace(replica=SimpleNamespace(cfg=cfg), clock_s=mock_clock.current_time)
+    reads, moves, found = DiskReads(cast(Driver, driver)), threading.Event(), list[bool]()
+
+    async def ask() -> None:
+        found.append(await reads.run(trio.CapacityLimiter(1), moves.wait, 60.0))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ask)
+        while not reads._begun:
+            await trio.lowlevel.checkpoint()
+        mock_clock.jump(60)
+        await wait_all_tasks_blocked()
+        moves.set()
+    assert found == [True]
 
 
 @pytest.mark.trio
