@@ -55,6 +55,11 @@ def test_every_check_holds_over_fixed_seeds(first: int) -> None:
         assert verdict.steps > 100
 
 
+def test_a_candidate_that_is_being_removed_counts_no_vote_of_its_own() -> None:
+    """Its removal is in its log, and may yet be expunged, so it stands. The check took it for one that waits in vain."""
+    assert run_world(World(Options.draw(300420, seconds=10))).ok
+
+
 @pytest.mark.parametrize("seed", [3, 5, 18])
 def test_a_seed_gives_the_same_trace_in_other_processes_and_hash_seeds(seed: int) -> None:
     code = f"import test_sim_world as t; print(t.trace_of({seed}, 10))"

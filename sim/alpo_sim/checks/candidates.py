@@ -41,13 +41,13 @@ class Answered:
 
     @property
     def electable(self) -> int:
-        """Number of voters that granted their vote or said who has it, the candidate included."""
-        return 1 + len(self.granted.keys() | self.held.keys())
+        """Number of other voters that granted their vote or said who has it."""
+        return len(self.granted.keys() | self.held.keys())
 
     @property
     def free(self) -> int:
-        """Number of votes that were granted, its own included, or that a server that made way has (R7)."""
-        return 1 + len(self.granted) + sum(holder in self.deferred for holder in self.held.values())
+        """Number of other voters' votes that were granted, or that a server that made way has (R7)."""
+        return len(self.granted) + sum(holder in self.deferred for holder in self.held.values())
 
 
 class CandidateChecks(Watcher):
@@ -83,7 +83,8 @@ class CandidateChecks(Watcher):
 
     def _check_electable(self, host: Host, request: DeferRequest) -> None:
         known = self._answered.get(host.id)
-        count = known.electable if known is not None and known.term == request.term else 1
+        others = known.electable if known is not None and known.term == request.term else 0
+        count = host.running.members.i_vote + others  # a candidate that is being removed has no vote
         if count < host.running.members.latest.majority:
             raise Broken("electable", f"server {host.id} asks others to defer; {count} granted or held in its term")
 
@@ -92,9 +93,9 @@ class CandidateChecks(Watcher):
         known = self._answered.get(host.id)
         if known is None or known.term != replica.term or replica.state is not State.CANDIDATE:
             return
-        members = replica.members.latest
-        if known.deferred and known.free >= members.majority and known.voters <= {v.identity for v in members.voters}:
-            raise Broken("electable", f"candidate {host.id} waits in term {known.term}; {known.free} votes of it were "
+        members, free = replica.members.latest, replica.members.i_vote + known.free
+        if known.deferred and free >= members.majority and known.voters <= {v.identity for v in members.voters}:
+            raise Broken("electable", f"candidate {host.id} waits in term {known.term}; {free} votes of it were "
                          "granted or given up")
 
     def _check_stands(self, host: Host, replica: Replica) -> None:
@@ -105,7 +106,8 @@ class CandidateChecks(Watcher):
         if not stood or cycle is None or replica.term != stood + 1 or cycle.handed_over:
             return
         known = self._answered.get(host.id)
-        free = known.free if known is not None and known.term == stood else 1
+        others = known.free if known is not None and known.term == stood else 0
+        free = replica.members.i_vote + others
         if free < replica.members.latest.majority:
             raise Broken("electable", f"candidate {host.id} stands anew, in term {replica.term}; {free} votes of term "
                          f"{stood} were granted or given up")
