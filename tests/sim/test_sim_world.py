@@ -56,7 +56,7 @@ def test_every_check_holds_over_fixed_seeds(first: int) -> None:
 
 
 def test_a_candidate_that_is_being_removed_counts_no_vote_of_its_own() -> None:
-    """Its removal is in its log, and may yet be expunged, so it stands. The check took it for one that waits in vain."""
+    """Its removal is in its log, and may yet be expunged, so it stands. The check took it for one that waits."""
     assert run_world(World(Options.draw(300420, seconds=10))).ok
 
 
