@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -87,3 +88,31 @@ def test_the_first_page_leads_to_every_other() -> None:
 
 def test_every_page_begins_with_its_title() -> None:
     assert [name for name in sorted(PAGES) if not (ROOT / "docs" / name).read_text("utf-8").startswith("# ")] == []
+
+
+def test_what_the_readme_names_is_there() -> None:
+    readme = (ROOT / "README.md").read_text("utf-8")
+    links = set(re.findall(r"\]\(([^)#]+)", readme))
+    assert [link for link in links if not (ROOT / link).is_file()] == []
+    assert links >= {f"docs/{page}.md" for page in (
+        "cookbook", "cli", "client", "frameworks", "state", "deploying", "operations", "monitoring", "security",
+        "elsewhere", "performance", "protocol", "glossary",
+    )}
+
+
+def test_the_package_names_pages_that_are_there() -> None:
+    urls = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["urls"]
+    assert [url for url in urls.values() if "://" not in url and not (ROOT / url).is_file()] == []
+    assert {"Documentation", "Changelog"} <= set(urls)
+
+
+def test_the_figures_of_the_readme_are_those_of_the_measurements() -> None:
+    rows = (ROOT / "README.md").read_text("utf-8").partition("## How fast")[2].partition("\n\nThree servers")[0]
+    figures = re.findall(r"\d[\d,.]*", "".join(row.split("|")[2] for row in rows.splitlines() if row.startswith("| ")))
+    measured = re.findall(r"\d[\d,.]*\d", (ROOT / "docs" / "performance.md").read_text("utf-8"))
+    assert len(figures) >= 5 and [figure for figure in figures if figure not in measured] == []
+
+
+def test_the_cookbook_has_twenty_tasks_each_with_an_example() -> None:
+    tasks = (ROOT / "docs" / "cookbook.md").read_text("utf-8").split("\n## ")[1:]
+    assert len(tasks) == 20 and [task.partition("\n")[0] for task in tasks if "\n    $ " not in task] == []
