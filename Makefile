@@ -117,6 +117,8 @@ release: $(CHECK_STAMP) ## move the notes in changes/ into CHANGELOG.md, commit 
 	if git rev-parse --quiet --verify "refs/tags/v$$version" > /dev/null; then \
 	    echo "v$$version is released: set the next version in alpo/_version.py" >&2; exit 1; fi; \
 	if ls changes | grep -qvE '^(README|template)\.md$$'; then \
+	    if grep -qxF "## $$version" CHANGELOG.md; then \
+	        echo "CHANGELOG.md has $$version already: set the next version in alpo/_version.py" >&2; exit 1; fi; \
 	    $(BIN)/towncrier build --yes --version "$$version" && git commit --quiet --message "Release $$version" || exit 1; fi; \
 	grep -qxF "## $$version" CHANGELOG.md || { echo "CHANGELOG.md says nothing of $$version" >&2; exit 1; }; \
 	git tag --annotate "v$$version" --message "ALPO $$version" && echo "tagged v$$version"

@@ -106,4 +106,10 @@ def test_a_release_is_made_once_and_of_what_is_committed(clone: Path) -> None:
     git(clone, "commit", "--quiet", "--all", "--message", "next")
     done = release(clone)
     assert done.returncode != 0 and "CHANGELOG.md says nothing of 9.9.0" in done.stderr
+    (clone / "changes" / "three.new.md").write_text("- More.\n", "utf-8")
+    (clone / "CHANGELOG.md").write_text("<!-- release notes begin -->\n\n## 9.9.0\n", "utf-8")
+    git(clone, "add", "--all")
+    git(clone, "commit", "--quiet", "--message", "gathered too early")
+    done = release(clone)
+    assert done.returncode != 0 and "CHANGELOG.md has 9.9.0 already" in done.stderr
     assert git(clone, "tag") == "v9.8.7\n"
