@@ -35,7 +35,7 @@ test $$pytest -eq 0 && test $$mypy -eq 0
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help venv lint check test demo demo-spark bench soak sim-coverage screenshots release-notes clean
+.PHONY: help venv lint check test demo demo-spark bench soak sim-coverage screenshots release-notes release clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -110,6 +110,18 @@ screenshots: $(TEST_STAMP) ## pictures of the page for the docs; needs Chromium
 
 release-notes: $(CHECK_STAMP) ## what the next release will add to CHANGELOG.md, from the files in changes/
 	$(BIN)/towncrier build --draft
+
+release: $(CHECK_STAMP) ## move the notes in changes/ into CHANGELOG.md, commit that, and tag it vX.Y.Z; publishes nothing
+	@test -z "$$(git status --porcelain)" || { echo "commit first: a release is made of what is committed" >&2; exit 1; }
+	@version=$$(sed -n 's/^__version__ = "\(.*\)"/\1/p' alpo/_version.py); \
+	if git rev-parse --quiet --verify "refs/tags/v$$version" > /dev/null; then \
+	    echo "v$$version is released: set the next version in alpo/_version.py" >&2; exit 1; fi; \
+	if ls changes | grep -qvE '^(README|template)\.md$$'; then \
+	    if grep -qxF "## $$version" CHANGELOG.md; then \
+	        echo "CHANGELOG.md has $$version already: set the next version in alpo/_version.py" >&2; exit 1; fi; \
+	    $(BIN)/towncrier build --yes --version "$$version" && git commit --quiet --message "Release $$version" || exit 1; fi; \
+	grep -qxF "## $$version" CHANGELOG.md || { echo "CHANGELOG.md says nothing of $$version" >&2; exit 1; }; \
+	git tag --annotate "v$$version" --message "ALPO $$version" && echo "tagged v$$version"
 
 clean: ## remove .venv and whatever the tools left behind
 	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis

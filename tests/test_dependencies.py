@@ -19,6 +19,7 @@ USES = {
     "hatchling": ("pyproject.toml", r'^build-backend = "hatchling\.build"'),
     "mkdocs": ("mkdocs.yml", r"^nav:|^docs_dir:|^site_name:"),
     "mypy": ("Makefile", r"^\t\$\(BIN\)/mypy"),
+    "pygments": ("docs/theme/hooks.py", r"^from pygments\.formatters import"),
     "ruff": ("Makefile", r"^\t\$\(BIN\)/ruff check"),
     "pytest-timeout": ("pyproject.toml", r"^timeout_method = "),
     "pytest-trio": ("tests/node/test_pace.py", r"^pytestmark = pytest\.mark\.trio[\s\S]*autojump_clock"),

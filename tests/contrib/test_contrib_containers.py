@@ -4,6 +4,7 @@ namespaces, as far as this machine allows."""
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import os
 import re
@@ -135,6 +136,16 @@ def test_the_servers_are_three_that_agree(place: str) -> None:
         assert config.tls is not None and config.tls.mode == "require"
         assert str(config.tls.key) == f"{CERTS}/server-{config.id}.key"
         assert set(environment) - {"POD_NAME", "POD_NAMESPACE", "ALPOD_HTTP"} <= set(variables())
+
+
+def test_the_line_in_the_manual_starts_one_server() -> None:
+    line = (ROOT / "docs" / "frameworks.md").read_text("utf-8").partition("$ docker run ")[2].partition("\n    $ ")[0]
+    words = shlex.split(line)
+    environment = dict(word.split("=", 1) for before, word in itertools.pairwise(words) if before == "--env")
+    config = configuration(environment)
+    assert config.id == 1 and [line.address for line in config.member] == [config.advertised] == ["127.0.0.1:7100"]
+    assert words[-1] in FOLDER.joinpath("Containerfile").read_text("utf-8")
+    assert f"alpo-1:{instructions('VOLUME')[0]}" in words
 
 
 def test_compose_starts_them_with_little_power() -> None:

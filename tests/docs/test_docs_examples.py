@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -31,6 +33,12 @@ def test_the_examples_of_a_page_print_what_it_says(page: Path, tmp_path: Path) -
     finally:
         shell.close()
     assert not any(wrong), "\n\n".join(text for text in wrong if text)
+
+
+def test_the_python_of_the_pages_is_python() -> None:
+    for page in PAGES:
+        for block in re.findall(r"^```python\n(.*?)^```", page.read_text("utf-8"), re.MULTILINE | re.DOTALL):
+            compile(block, page.name, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | ast.PyCF_ONLY_AST)
 
 
 def test_what_a_reader_sees_changed_is_a_difference() -> None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
+import pytest
+from browser import browser, program
 from mkdocs.config import load_config
 from printed import ROOT
 
@@ -21,15 +24,57 @@ def listed(nav: Any) -> set[str]:
     return {page for each in inside or () for page in listed(each)}
 
 
-def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where it was built."""
+    folder = tmp_path_factory.mktemp("site")
     # Not --quiet: it silences warnings before they are counted, and --strict then fails of nothing.
     done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)], cwd=ROOT,
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)], cwd=ROOT,
         capture_output=True, text=True, check=False,
     )
     said = (done.stdout + done.stderr).splitlines()
     assert (done.returncode, [line for line in said if not line.startswith("INFO ")]) == (0, [])
-    assert {page.name for page in tmp_path.glob("*.html")} >= {"index.html"}
+    return folder
+
+
+def test_a_reader_is_told_to_nobody_else(site: Path) -> None:
+    pages = list(site.rglob("*.html"))
+    assert {page.parent.name for page in pages} >= {page.removesuffix(".md") for page in PAGES} - {"index"}
+    fetches = re.compile(r"""<(?:script|link|img|iframe)\b[^>]*(?:src|href)=["']?(?:https?:)?//[^>]*>""")
+    assert [found for page in pages for found in fetches.findall(page.read_text("utf-8"))] == []
+    styles = (style for style in site.rglob("*.css") if "@import" in style.read_text("utf-8"))
+    assert list(styles) == []
+
+
+def test_commands_and_what_they_print_are_told_apart(site: Path) -> None:
+    shown = (site / "cli" / "index.html").read_text("utf-8")
+    assert shown.count('<span class="gp">$ </span>') > 50 and '<span class="go">hello</span>' in shown
+    # A block right behind a list would be a paragraph of it: such a one is fenced.
+    assert [page for page in site.rglob("*.html") if ":::" in page.read_text("utf-8")] == []
+    assert re.search(r'<span class="nb">export</span>', (site / "deploying" / "index.html").read_text("utf-8"))
+    for scheme in ("light", "dark"):
+        assert ".codehilite .gp" in (site / "css" / f"code-{scheme}.css").read_text("utf-8")
+
+
+@pytest.mark.skipif(program() is None, reason="no Chromium here: the site was looked at by no browser")
+@pytest.mark.trio
+async def test_pages_fit_into_windows_and_the_search_stays_in_view(site: Path, tmp_path: Path) -> None:
+    wide = "[...document.querySelectorAll('table')].filter(each => each.scrollWidth > each.clientWidth + 1).length"
+    search = "(({top, right}) => top >= 0 && right <= innerWidth)(document.querySelector('.site-search')" \
+        ".getBoundingClientRect())"
+    ground = "[document.documentElement.dataset.bsTheme, getComputedStyle(document.body).backgroundColor]"
+    async with browser(tmp_path) as tab:
+        for page in ("cli", "elections"):
+            for width, dark in ((1280, True), (390, False)):
+                await tab.look(f"file://{site}/{page}/index.html", width, dark=dark)
+                await tab.value("scrollTo(0, document.body.scrollHeight)")
+                assert await tab.value(search), (page, width)
+                assert await tab.value("document.documentElement.scrollWidth") == width, page
+                assert (page, width) != ("cli", 1280) or await tab.value(wide) == 0
+                scheme, colour = await tab.value(ground)
+                assert scheme == ("dark" if dark else "light") and (colour != "rgb(255, 255, 255)") == dark
+        assert [said for said in tab.complaints if "darkmode.js" in said] == []
 
 
 def test_every_page_is_in_the_navigation() -> None:
@@ -43,3 +88,31 @@ def test_the_first_page_leads_to_every_other() -> None:
 
 def test_every_page_begins_with_its_title() -> None:
     assert [name for name in sorted(PAGES) if not (ROOT / "docs" / name).read_text("utf-8").startswith("# ")] == []
+
+
+def test_what_the_readme_names_is_there() -> None:
+    readme = (ROOT / "README.md").read_text("utf-8")
+    links = set(re.findall(r"\]\(([^)#]+)", readme))
+    assert [link for link in links if not (ROOT / link).is_file()] == []
+    assert links >= {f"docs/{page}.md" for page in (
+        "cookbook", "cli", "client", "frameworks", "state", "deploying", "operations", "monitoring", "security",
+        "elsewhere", "performance", "protocol", "glossary",
+    )}
+
+
+def test_the_package_names_pages_that_are_there() -> None:
+    urls = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["urls"]
+    assert [url for url in urls.values() if "://" not in url and not (ROOT / url).is_file()] == []
+    assert {"Documentation", "Changelog"} <= set(urls)
+
+
+def test_the_figures_of_the_readme_are_those_of_the_measurements() -> None:
+    rows = (ROOT / "README.md").read_text("utf-8").partition("## How fast")[2].partition("\n\nThree servers")[0]
+    figures = re.findall(r"\d[\d,.]*", "".join(row.split("|")[2] for row in rows.splitlines() if row.startswith("| ")))
+    measured = re.findall(r"\d[\d,.]*\d", (ROOT / "docs" / "performance.md").read_text("utf-8"))
+    assert len(figures) >= 5 and [figure for figure in figures if figure not in measured] == []
+
+
+def test_the_cookbook_has_twenty_tasks_each_with_an_example() -> None:
+    tasks = (ROOT / "docs" / "cookbook.md").read_text("utf-8").split("\n## ")[1:]
+    assert len(tasks) == 20 and [task.partition("\n")[0] for task in tasks if "\n    $ " not in task] == []

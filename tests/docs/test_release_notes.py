@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -49,15 +50,66 @@ def test_the_notes_of_the_next_release_hold_every_file() -> None:
     assert [path.name for path in FILES if path.read_text("utf-8").rstrip() not in notes] == []
 
 
-def test_a_release_moves_the_notes_into_the_changelog(tmp_path: Path) -> None:
-    (tmp_path / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text("utf-8"), "utf-8")
-    (tmp_path / "CHANGELOG.md").write_text((ROOT / "CHANGELOG.md").read_text("utf-8"), "utf-8")
-    (tmp_path / "changes").mkdir()
-    (tmp_path / "changes" / "template.md").write_text((CHANGES / "template.md").read_text("utf-8"), "utf-8")
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """A small repository with two notes, at version 9.8.7."""
+    for name in ("Makefile", "pyproject.toml", "CHANGELOG.md", "changes/template.md", "changes/README.md"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes((ROOT / name).read_bytes())
     (tmp_path / "changes" / "one.fixed.md").write_text("- One\n  thing.\n", "utf-8")
     (tmp_path / "changes" / "two.new.md").write_text("- Two things.\n", "utf-8")
-    build = [sys.executable, "-m", "towncrier", "build", "--yes", "--version", "9.8.7"]
-    subprocess.run(build, cwd=tmp_path, capture_output=True, check=True)
-    built = (tmp_path / "CHANGELOG.md").read_text("utf-8")
-    assert "\n## 9.8.7\n\n### New\n- Two things.\n\n### Fixed\n- One\n  thing.\n\n## 0.1.0\n" in built
-    assert [path.name for path in (tmp_path / "changes").iterdir()] == ["template.md"]
+    (tmp_path / "alpo").mkdir()
+    (tmp_path / "alpo" / "_version.py").write_text('__version__ = "9.8.7"\n', "utf-8")
+    git(tmp_path, "init", "--quiet")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "--quiet", "--message", "before")
+    return tmp_path
+
+
+def run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    who = {f"GIT_{role}_{what}": "x" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    return subprocess.run(command, cwd=folder, env=os.environ | who, capture_output=True, text=True, check=False)
+
+
+def git(folder: Path, *arguments: str) -> str:
+    done = run(folder, "git", *arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def release(folder: Path) -> subprocess.CompletedProcess[str]:
+    make = ["make", "--no-print-directory", "release", f"BIN={Path(sys.executable).parent}", "CHECK_STAMP="]
+    return run(folder, *make)
+
+
+def test_a_release_moves_the_notes_into_the_changelog_and_tags_that(clone: Path) -> None:
+    before = (clone / "CHANGELOG.md").read_text("utf-8")
+    done = release(clone)
+    assert done.returncode == 0 and done.stdout.endswith("tagged v9.8.7\n"), done.stderr
+    head, mark, older = before.partition("<!-- release notes begin -->\n")
+    assert (clone / "CHANGELOG.md").read_text("utf-8") == (
+        f"{head}{mark}\n## 9.8.7\n\n### New\n- Two things.\n\n### Fixed\n- One\n  thing.\n{older}")
+    assert sorted(path.name for path in (clone / "changes").iterdir()) == ["README.md", "template.md"]
+    assert git(clone, "status", "--porcelain") == "" and git(clone, "log", "--format=%s") == "Release 9.8.7\nbefore\n"
+    assert git(clone, "rev-parse", "v9.8.7^{commit}") == git(clone, "rev-parse", "HEAD")
+
+
+def test_a_release_is_made_once_and_of_what_is_committed(clone: Path) -> None:
+    (clone / "more").touch()
+    done = release(clone)
+    assert done.returncode != 0 and "commit first" in done.stderr and git(clone, "tag") == ""
+    (clone / "more").unlink()
+    assert release(clone).returncode == 0
+    done = release(clone)
+    assert done.returncode != 0 and "v9.8.7 is released" in done.stderr
+    (clone / "alpo" / "_version.py").write_text('__version__ = "9.9.0"\n', "utf-8")
+    git(clone, "commit", "--quiet", "--all", "--message", "next")
+    done = release(clone)
+    assert done.returncode != 0 and "CHANGELOG.md says nothing of 9.9.0" in done.stderr
+    (clone / "changes" / "three.new.md").write_text("- More.\n", "utf-8")
+    (clone / "CHANGELOG.md").write_text("<!-- release notes begin -->\n\n## 9.9.0\n", "utf-8")
+    git(clone, "add", "--all")
+    git(clone, "commit", "--quiet", "--message", "gathered too early")
+    done = release(clone)
+    assert done.returncode != 0 and "CHANGELOG.md has 9.9.0 already" in done.stderr
+    assert git(clone, "tag") == "v9.8.7\n"
