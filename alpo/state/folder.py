@@ -19,7 +19,7 @@ import anyio
 from alpo.client.handle import Handle
 from alpo.client.log import Log
 from alpo.client.record import Record
-from alpo.client.tasks import Bell, News
+from alpo.client.tasks import Bell, Living, News
 from alpo.errors import AlpoError, Closed, NotGuaranteed, OutOfRange, Unavailable
 
 from .codec import FORMAT, Guard, Op
@@ -100,10 +100,24 @@ class Folder:
         self._watchers: list[Watcher] = []
         self._asking = Bell()
         self._question: _Question | None = None
+        #: This fold's tasks, and all others of its state.
+        self.tasks = Living("State", self._run, self._ask_ends, ended=self._tasks_ended)
 
     # -- tasks ----------------------------------------------------------------------------------------------
 
-    async def run(self) -> None:
+    def open(self) -> None:
+        """Start the tasks, if they were not yet. Raises what ended the fold, and RuntimeError in another event loop."""
+        self.log._servers.require_here()
+        if self.tasks.started:
+            self.tasks.need_home()
+        else:
+            self.require()
+            self.tasks.start()
+
+    def _tasks_ended(self) -> None:
+        self.fail(Closed(ENDED))
+
+    async def _run(self) -> None:
         """Load the state, and follow the log until it is closed (a task)."""
         try:
             machine = await self.patiently(lambda: load(self.log, self._shelf))
@@ -139,7 +153,7 @@ class Folder:
                 await self.log._sleep(AGAIN_S)  # gone from one server only
         return False
 
-    async def ask_ends(self) -> None:
+    async def _ask_ends(self) -> None:
         """Ask for the log's end, for all who wait for it together (a task)."""
         while True:
             await self._asking.wait()
@@ -274,6 +288,7 @@ class Folder:
     async def reach(self, lsn: int, timeout_s: float | None = None) -> Machine:
         """The machine, once it has folded up to ``lsn``. Raises `Unavailable` at the deadline, and what ended the fold.
         """
+        self.open()
         machine = self.machine
         if machine is not None and machine.lsn >= lsn and self.failure is None:
             return machine
@@ -289,6 +304,7 @@ class Folder:
 
     async def now(self) -> Machine:
         """The machine, once it has folded all that was guaranteed when this was called. Raises as `reach`."""
+        self.open()
         self.require()
         question = self._question
         if question is None:

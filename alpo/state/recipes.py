@@ -54,7 +54,8 @@ class Lock:
 
     ``ttl_s``: a holder that is not heard for so long has lost it; it renews every third of that. ``value``: shown to
     all others by `holder`. If the lock is lost, the body of the ``async with`` is cancelled, and `LockLost` raised
-    behind it. A `Lock` is used once at a time; after it was given back it may be taken again.
+    behind it: so the task that entered must leave it too, where `acquire` and `release` may be called by any. A `Lock`
+    is used once at a time; after it was given back it may be taken again.
     """
 
     def __init__(self, state: State, name: str, ttl_s: float = 10.0, value: Value = b"") -> None:
@@ -69,11 +70,14 @@ class Lock:
         #: Time until which the lock is surely ours, on the log's local clock.
         self._until_s = 0.0
         self._lost = False
+        #: Body of the ``async with``, and the task that entered it.
         self._scope: anyio.CancelScope | None = None
+        self._task_id = 0
         self._renewing: anyio.CancelScope | None = None
 
     async def __aenter__(self) -> Self:
         await self.acquire()
+        self._task_id = anyio.get_current_task().id
         self._scope = anyio.CancelScope()
         self._scope.__enter__()
         return self
@@ -85,6 +89,9 @@ class Lock:
         assert scope is not None
         lost = self._lost
         try:
+            if anyio.get_current_task().id != self._task_id:
+                text = "only the task that entered a Lock can leave it, since its body is cancelled if the lock is lost"
+                raise RuntimeError(f"{text}: elsewhere, use acquire() and release()")
             swallowed = bool(scope.__exit__(kind, error, trace))
         finally:
             with self._log._move_on_after(min(self._ttl_s, _RELEASE_S), shield=True):
@@ -300,11 +307,15 @@ class Election:
         return self._lock()
 
     async def leader(self) -> Variable:
-        """The present leader's variable; its value is None if there is none. Raises as `State.fetch`."""
+        """The present leader's variable; its value is None if there is none. Raises as `State.fetch`.
+
+        One that has died is named until something is appended after its lease, as another candidate's try is.
+        """
         return await self._state.fetch(self._name)
 
     async def observe(self) -> AsyncIterator[Variable]:
-        """Iterate over the leaders: the present one, then each that follows; the value None: nobody leads."""
+        """Iterate over the leaders: the present one, then each that follows; the value None: nobody leads, as far as
+        `leader` can tell."""
         async with self._state.watch(self._name) as watch:
             first = await self._state.fetch(self._name, local=True)
             if not first.version:

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from datetime import datetime
+from functools import partial
 from os import PathLike
 from types import TracebackType
 from typing import Any, Literal, Self, cast
 
 import anyio
-from anyio.abc import TaskGroup
 
 from alpo.client.log import Log
 from alpo.client.log import connect as connect_log
@@ -63,7 +63,10 @@ LAST_S = 2.0
 
 
 class State:
-    """The state in ``log``, which stays the caller's. Use it in ``async with``.
+    """The state in ``log``, which stays the caller's, for one event loop: in another, every call raises RuntimeError.
+
+    Use it in ``async with``; or as it is, and await `close` at the end: then its tasks begin with the first call, and
+    end with the loop at the latest. It may be entered, used and left by different tasks.
 
     ``create``: the first write founds the state if the log holds none; else it raises `NotFounded`. ``expect``: the id
     (hex, see `status`) of the state that it must be; `WrongState` is raised for another. ``timeout_s``: for reads, and
@@ -86,7 +89,7 @@ class State:
         self._folder = Folder(log, timeout_s, state_id, self._cache)
         self._keeper = Keeper(self._folder, snapshots == "auto")
         self._owns_log = False
-        self._tasks: TaskGroup | None = None
+        self._entered = self._left = False
         self._founding = anyio.Lock()
         self._unsettled = Settling(self._folder)
         #: Tasks that leaving waits for, `LAST_S` at most; told when one ends.
@@ -96,33 +99,44 @@ class State:
         self._payload_bytes_max = 0
 
     async def __aenter__(self) -> Self:
-        if self._tasks is not None:
+        if self._entered:
             raise RuntimeError("a State is entered once")
+        self._entered = True
         if self._owns_log:
             await self._log.__aenter__()
-        self._tasks = anyio.create_task_group()
-        await self._tasks.__aenter__()
-        self._tasks.start_soon(self._folder.run)
-        self._tasks.start_soon(self._folder.ask_ends)
-        self._tasks.start_soon(self._keeper.run)
+        self._folder.open()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._tasks is not None
+        try:
+            await self._finish()
+        finally:
+            if self._owns_log:
+                await self._log.__aexit__(kind, error, trace)
+
+    async def close(self) -> None:
+        """Close, as leaving the ``async with`` does; may be called again, and from any task of the loop. Raises as
+        `Log.close`, if `connect` made this state."""
+        await self.__aexit__(None, None, None)
+
+    async def _finish(self) -> None:
+        """End every task, once the last have done their work, and write the cache."""
+        folder = self._folder
+        if self._log._servers.inherited:
+            return
+        folder.tasks.need_home()
+        first, self._left = not self._left, True
         try:
             with self._log._move_on_after(LAST_S, shield=True):
                 while self._last:
                     await self._last_done.wait()
-            self._folder.fail(Closed(ENDED))
-            self._tasks.cancel_scope.cancel()
-            await self._tasks.__aexit__(None, None, None)
-            if self._cache is not None:
-                await self._cache.put(self._folder)
         finally:
-            if self._owns_log:
-                await self._log.__aexit__(kind, error, trace)
+            folder.fail(Closed(ENDED))
+            await folder.tasks.end()
+        if self._cache is not None and first:
+            await self._cache.put(folder)
 
     @property
     def log(self) -> Log:
@@ -160,7 +174,6 @@ class State:
 
     async def _machine(self, local: bool, at_least: int | None) -> Machine:
         """The fold, as new as asked for."""
-        self._need_entered()
         if at_least is not None:
             if not isinstance(at_least, int) or isinstance(at_least, bool) or not 0 <= at_least <= INT_MAX:
                 raise ValueError(f"at_least is an LSN, not {at_least!r}")
@@ -284,7 +297,8 @@ class State:
 
     def _start_soon(self, job: Callable[[], Coroutine[Any, Any, None]], last: bool = False) -> None:
         """Start a task that ends with this state at the latest; ``last``: leaving waits a moment for it."""
-        self._need_entered().start_soon(self._run_last if last else job, *((job,) if last else ()))
+        self._folder.open()
+        self._folder.tasks.start_soon(partial(self._run_last, job) if last else job)
 
     async def _run_last(self, job: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self._last += 1
@@ -293,12 +307,6 @@ class State:
         finally:
             self._last -= 1
             self._last_done.tell()
-
-    def _need_entered(self) -> TaskGroup:
-        """The tasks of this state. Raises RuntimeError before it was entered."""
-        if self._tasks is None:
-            raise RuntimeError("use the State in an `async with`")
-        return self._tasks
 
     # -- inside ---------------------------------------------------------------------------------------------
 

@@ -67,6 +67,7 @@ class Watch:
         return self
 
     async def __anext__(self) -> Variable:
+        self._folder.tasks.need_home()
         if not self._entered:
             raise RuntimeError("enter a watch with async with before iterating over it")
         while True:

@@ -289,6 +289,8 @@ class FakeServer:
         if isinstance(request, q.SetCursor):
             c.cursors[request.name] = request.lsn
             return [r.Done(number, request.lsn)]
+        if isinstance(request, q.ShowSettings):
+            return [q.SettingsAre(number, {"payload_bytes_max": c.payload_bytes_max, "batch_bytes_max": 8 << 20})]
         if isinstance(request, q.ListCursors):
             return [r.CursorTable(number, [(name, lsn, 10 * lsn, 1500) for name, lsn in sorted(c.cursors.items())])]
         if isinstance(request, q.DropCursor):
