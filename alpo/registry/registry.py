@@ -155,10 +155,10 @@ class Registry:
         """Write our header, if nobody else has written one since we looked; then take the rows as of that."""
         state, log, name = self._state, self._state.log, self._name
         deadline_s = log._now_s() + self._recover_timeout_s
-        settings = await self._patiently(log.settings, deadline_s)
+        settings = await self._patiently(lambda: log.settings(max(0.0, deadline_s - log._now_s())), deadline_s)
         limits = int(settings["payload_bytes_max"]), int(settings["batch_bytes_max"])
         self._queue = Queue(name, self._mirror.values, self._upgrade, *limits)
-        machine = await self._patiently(lambda: state._machine(False, None), deadline_s)
+        machine = await self._patiently(lambda: state._machine(False, None, deadline_s), deadline_s)
         rows = rows_of(name, machine)
         cell = need_header(name, machine, rows)
         if cell is None and self._strict:
@@ -176,7 +176,7 @@ class Registry:
         except Changed as error:
             text = f"another process recovered registry {name!r} at the same time, and was first"
             raise Deposed(text, name=name, token=0, version=error.version) from error
-        self._mirror.open(await state._folder.reach(self._token))
+        self._mirror.open(await state._folder.reach(self._token, deadline_s))
         if self._mirror.token != self._token:
             self._mirror.leave()
             raise self._deposed(self._mirror.token)
@@ -273,7 +273,8 @@ class Registry:
             if batch.sent is not None:
                 await state._told(batch.sent)
             else:
-                await self._patiently(state._folder.now, state.log._now_s() + self._write_timeout_s)
+                deadline_s = state._folder.until_s(self._write_timeout_s)
+                await self._patiently(lambda: state._folder.now(deadline_s), deadline_s)
                 if self._over is not None:
                     raise copy(self._over)
         except BaseException as error:

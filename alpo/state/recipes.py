@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncIterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from types import TracebackType
 from typing import Self
@@ -127,12 +127,17 @@ class Lock:
         if timeout_s is not None:
             need_seconds(timeout_s, zero=True)
         give_up_s = math.inf if timeout_s is None else self._log._now_s() + timeout_s
-        if not await self._acquire(give_up_s):
-            raise Unavailable(f"the lock {self._name!r} was not free within {timeout_s:g} s")
+        late = f"the lock {self._name!r} was not free within {timeout_s or 0:g} s"
+        try:
+            if await self._acquire(give_up_s):
+                return
+        except _MAY_PASS as error:  # what it may have got is given back
+            raise Unavailable(f"{late}: {error}") from error
+        raise Unavailable(late)
 
     async def try_acquire(self) -> bool:
-        """Take the lock if nobody has it; returns True if so. Raises as `State.commit`."""
-        return await self._acquire(None)
+        """Take the lock if nobody has it; returns True if so. Raises as `State.commit`, by the state's timeout."""
+        return await self._acquire(self._state._folder.until_s(), once=True)
 
     async def release(self) -> bool:
         """Give the lock back, if it is still ours. False: nobody can tell whether that came through. It is no matter:
@@ -153,38 +158,41 @@ class Lock:
 
     # -- taking it ------------------------------------------------------------------------------------------
 
-    async def _acquire(self, give_up_s: float | None) -> bool:
-        """Take the lock by this time of the log's clock; None: at once, or not at all."""
+    async def _acquire(self, give_up_s: float, once: bool = False) -> bool:
+        """Take the lock by this time of the log's clock; ``once``: at once, or not at all. Raises as `State.commit`,
+        unless there is time to try again."""
         if self._token:
             raise RuntimeError(f"the lock {self._name!r} is held already")
-        while not await self._got(give_up_s):
-            if give_up_s is None or not await self._wait_for_chance(give_up_s):
-                return False
-        return True
+        while True:
+            try:
+                if await self._try(give_up_s):
+                    return True
+                if once or not await self._wait_for_chance(give_up_s):
+                    return False
+            except _MAY_PASS:
+                if once or self._log._now_s() >= give_up_s:
+                    raise
+                await self._log._sleep(min(AGAIN_S, give_up_s - self._log._now_s()))
 
-    async def _got(self, give_up_s: float | None) -> bool:
-        """Try to take the lock. Raises as `State.commit`, unless there is time to try again."""
-        try:
-            return await self._try(give_up_s)
-        except _MAY_PASS:
-            if give_up_s is None or self._log._now_s() >= give_up_s:
-                raise
-            await self._log._sleep(min(AGAIN_S, give_up_s - self._log._now_s()))
-            return False
+    def _left_s(self, give_up_s: float) -> float | None:
+        """The seconds until then, for one question; None: as long as the state gives it."""
+        return None if give_up_s == math.inf else self._state._left_s(give_up_s)
 
-    async def _try(self, give_up_s: float | None) -> bool:
+    async def _try(self, give_up_s: float) -> bool:
         """Make the lock's variable, unless it is there; the entry of this very try ends a lease that is over."""
         state, sent_s = self._state, self._log._now_s()
         put = Put(self._name, self._value, lease_s=self._ttl_s)
-        sent = await state._send([If(self._name, version=0).plain()], [put.plain()])
+        sent = await state._send([If(self._name, version=0).plain()], [put.plain()], self._left_s(give_up_s))
         try:
             token = await self._outcome(sent, give_up_s)
             until_s = sent_s + _SURE * self._ttl_s
             while self._log._now_s() > until_s - self._ttl_s / 2:  # told so late that the lease may be over
                 sent_s = self._log._now_s()
-                kept = await self._keep(token)
+                kept = await self._keep(token, self._left_s(give_up_s))
                 if kept is False:
                     return False
+                if kept is None and sent_s >= give_up_s:
+                    raise Unavailable(f"nobody tells whether the lock {self._name!r} is still held")
                 until_s = sent_s + _SURE * self._ttl_s if kept else until_s
         except Changed:
             return False
@@ -197,13 +205,11 @@ class Lock:
         state._start_soon(partial(self._renew, token, self._renewing))
         return True
 
-    async def _outcome(self, sent: Sent, give_up_s: float | None) -> int:
+    async def _outcome(self, sent: Sent, give_up_s: float) -> int:
         """The LSN of a try, waited for until ``give_up_s`` if the log cannot tell in time. Raises as `State.commit`."""
         try:
             return (await self._state._told(sent)).lsn
         except NotGuaranteed:
-            if give_up_s is None:
-                raise
             wait = partial(self._state._unsettled.outcome_of, sent)
             token = await unless(_Alarm(self._state, give_up_s), wait)
             if token is None:
@@ -218,7 +224,9 @@ class Lock:
     async def _wait_for_chance(self, give_up_s: float) -> bool:
         """Wait until nobody holds the lock, or its lease may be over. False: the time is up."""
         log = self._log
-        async with self._state.watch(self._name) as watch:
+        watch = self._state.watch(self._name)
+        await watch.enter(None if give_up_s == math.inf else give_up_s)
+        with closing(watch):
             seen, renewed_s = Variable(self._name), 0.0
             while log._now_s() < give_up_s:
                 now = await self._state.fetch(self._name, local=True)
@@ -263,10 +271,11 @@ class Lock:
                 if self._scope is not None:
                     self._scope.cancel()
 
-    async def _keep(self, token: int) -> bool | None:
+    async def _keep(self, token: int, timeout_s: float | None = None) -> bool | None:
         """Renew once. False: the lock is another's; None: nobody knows."""
+        guard, keep = If(self._name, created=token), Keep(self._name, self._ttl_s)
         try:
-            await self._state.commit([If(self._name, created=token)], [Keep(self._name, self._ttl_s)])
+            await self._state._do([guard.plain()], [keep.plain()], timeout_s)
         except Changed:
             return False
         except _MAY_PASS:

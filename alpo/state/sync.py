@@ -52,7 +52,7 @@ class SyncState:
     """
 
     def __init__(
-        self, log: SyncLog, *, create: bool = True, expect: str | None = None, timeout_s: float = 10.0,
+        self, log: SyncLog, *, create: bool = True, expect: str | None = None, timeout_s: float | None = None,
         snapshots: Literal["auto", "off"] = "auto", cache: str | PathLike[str] | None = None,
     ) -> None:
         self._log = log
@@ -116,13 +116,13 @@ class SyncState:
     def update(self, name: str, function: Callable[[Variable], Any]) -> Variable:
         """Fetch, call ``function`` with the variable, in the caller's thread, and store what it returns: see
         `State.update`."""
-        variable = self.fetch(name)
+        variable, left_s = self._run(partial(self._state._begin_update, name))
         while True:
             wanted = function(variable)
             try:
-                return self._run(partial(self._state._write_update, variable, wanted))
+                return self._run(partial(self._state._write_update, variable, wanted, left_s))
             except Changed:
-                variable = self.fetch(name, local=True)
+                variable, left_s = self._run(partial(self._state._begin_update, name, local=True))
 
     def watch(self, prefix: str = "", *, every: bool = False) -> Generator[Variable, None, None]:
         """Iterate over the variables that begin with ``prefix`` as they are now, and then whenever they change: see
