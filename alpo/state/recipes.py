@@ -6,15 +6,15 @@ Laws:
   higher with every holder. Writes that are fenced by the token are exclusive, whatever clocks do.
 * A lease is over when an entry of the log says so, by its time. A waiter that believes it over only tries: its own
   entry decides.
-* `Lock.held`, and the cancellation of the body, are local: right as long as clocks run at about the same speed, and a
-  process that was stopped learns it only when it runs again.
+* `Lock.held`, and the cancellation of the body, are local: they follow what this process has folded, and are right as
+  long as clocks run at about the same speed. A process that was stopped learns it only when it runs again.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator
-from contextlib import closing, suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack, closing, suppress
 from functools import partial
 from types import TracebackType
 from typing import Self
@@ -28,6 +28,8 @@ from alpo.errors import AlpoError, Closed, NotGuaranteed, Unavailable
 from .errors import PASSING, Changed, LockLost
 from .folder import Sent
 from .loading import AGAIN_S
+from .machine import Machine
+from .shapes import Cell
 from .state import State
 from .variable import Expunge, If, Keep, Put, Value, Variable, lease_ms, need_name, value_bytes
 from .watching import Watch
@@ -200,9 +202,15 @@ class Lock:
             if isinstance(error, _MAY_PASS) or not isinstance(error, Exception):  # or cancelled: it may be ours yet
                 state._start_soon(partial(self._take_back, sent), last=True)
             raise
+        folder = state._folder
+        folder.require()
+        if folder.machine is None or not _is_of(folder.machine.cells.get(self._name), token):
+            return False  # taken away already
         self._lost, self._token, self._until_s = False, token, until_s
         self._renewing = anyio.CancelScope()
-        state._start_soon(partial(self._renew, token, self._renewing))
+        guard = _Guard(self._name, token, self._lose)
+        folder.watch(guard)
+        state._start_soon(partial(self._renew, token, self._renewing, guard))
         return True
 
     async def _outcome(self, sent: Sent, give_up_s: float) -> int:
@@ -254,10 +262,11 @@ class Lock:
 
     # -- keeping it -----------------------------------------------------------------------------------------
 
-    async def _renew(self, token: int, scope: anyio.CancelScope) -> None:
+    async def _renew(self, token: int, scope: anyio.CancelScope, guard: _Guard) -> None:
         """Renew the lease until the lock is given back or lost (a task of the state's)."""
         log = self._log
-        with scope:
+        with scope, ExitStack() as stack:
+            stack.callback(self._state._folder.unwatch, guard)
             while True:
                 await log._sleep(max(0.0, min(self._ttl_s / 3, self._until_s - log._now_s())))
                 sent_s = log._now_s()
@@ -266,10 +275,17 @@ class Lock:
                     self._until_s = sent_s + _SURE * self._ttl_s
                 elif kept is False or log._now_s() >= self._until_s:
                     break
-            if self._token == token:
-                self._lost = True
-                if self._scope is not None:
-                    self._scope.cancel()
+            self._lose(token)
+
+    def _lose(self, token: int) -> None:
+        """Take note that the lock of this token is not ours any more."""
+        if self._token != token:
+            return
+        self._lost = True
+        if self._renewing is not None:
+            self._renewing.cancel()
+        if self._scope is not None:
+            self._scope.cancel()
 
     async def _keep(self, token: int, timeout_s: float | None = None) -> bool | None:
         """Renew once. False: the lock is another's; None: nobody knows."""
@@ -284,6 +300,30 @@ class Lock:
         except AlpoError:
             return False  # the state has ended
         return True
+
+
+def _is_of(cell: Cell | None, token: int) -> bool:
+    """True if a lock's variable is that of the holder with this token."""
+    return cell is not None and cell.created == token
+
+
+class _Guard:
+    """A `Watcher` that calls ``lose(token)`` once the fold says that a lock is not this token's any more, or ends."""
+
+    def __init__(self, name: str, token: int, lose: Callable[[int], None]) -> None:
+        self._name = name
+        self._token = token
+        self._lose = lose
+
+    def note(self, name: str, cell: Cell | None, time_ms: int) -> None:
+        if name == self._name and not _is_of(cell, self._token):
+            self._lose(self._token)
+
+    def jumped(self, machine: Machine) -> None:
+        self.note(self._name, machine.cells.get(self._name), machine.time_ms)
+
+    def wake(self) -> None:
+        self._lose(self._token)
 
 
 class _Alarm:
