@@ -59,7 +59,6 @@ class Appender:
         # Of the loop of the tasks: looked at by every append. (More than 30 attributes would make them slower.)
         self._clock: Callable[[], float]
         self._new_event: Callable[[], Event]
-        self._runs: Callable[[], bool]
         self._thread = 0
         self.named = client is not None
         self._servers = servers
@@ -109,7 +108,7 @@ class Appender:
         """Start the tasks. Raises `Closed`."""
         self._require_usable()
         loop = self.tasks.start()
-        self._clock, self._new_event, self._runs, self._thread = loop.clock, loop.new_event, loop.runs, get_ident()
+        self._clock, self._new_event, self._thread = loop.clock, loop.new_event, get_ident()
 
     def _require_usable(self) -> None:
         """Raises `Closed` once the session was closed."""
@@ -136,7 +135,7 @@ class Appender:
     def deadline_s(self, timeout_s: float | None) -> float:
         """The deadline of an append made now, seconds of the loop's clock: every append begins here. Raises TypeError,
         ValueError, and as `_come_home`."""
-        if get_ident() != self._thread or not self._runs():
+        if get_ident() != self._thread:  # another loop in this thread is told where it waits: that costs more to see
             self._come_home()
         if timeout_s is None:
             return self._clock() + self._timeout_s
@@ -382,8 +381,7 @@ class Appender:
 
     def _begin_wait(self) -> Event:
         """Give a handle's first waiter its event; send at once if nothing is under way, else let a group gather."""
-        if get_ident() != self._thread or not self._runs():
-            self._come_home()
+        self.tasks.need_home()
         if not self._session.line.handles:
             self._pump()
         return self._new_event()

@@ -263,6 +263,7 @@ class Log(AsyncOnly, Reading):
 
     async def _append(self, parcel: Parcel, place: Place, sparse: bool, timeout_s: float | None) -> int | None:
         """Queue an append and wait for its outcome."""
+        self._need_home()
         deadline_s = self._appender.deadline_s(timeout_s)
         await self._appender.wait_room(parcel.size, deadline_s)
         handle = self._appender.append(parcel, place, sparse, deadline_s, awaited=True)
@@ -292,6 +293,7 @@ class Log(AsyncOnly, Reading):
         for each append. Raises as `append`.
         """
         self._servers.require_open()
+        self._need_home()
         need_append(serial, timeout_s)
         many = Many(lambda parcel, number: self.enter(parcel, number, False, timeout_s), serial)
         try:

@@ -301,7 +301,7 @@ class Folder:
                 await self._news.wait()
         self.require()
         at = "nothing" if self.machine is None else f"up to LSN {self.machine.lsn}"
-        raise Unavailable(f"the state is folded {at}, and LSN {lsn} did not come within {timeout_s:g} s")
+        raise Unavailable(f"the state is folded {at}, and LSN {lsn} did not come within {timeout_s:.3g} s")
 
     async def now(self, until_s: float | None = None) -> Machine:
         """The machine, once it has folded all that was guaranteed when this was called. Raises as `reach`."""

@@ -369,7 +369,7 @@ def foreign_calls(log: alpo.Log, state: alpo.state.State, registry: Registry, wa
         await handle
 
     async def queued() -> None:
-        log.append_nowait(b"x")
+        await log.append_nowait(b"x")
 
     return [
         lambda: log.append(b"x"), lambda: log.append_many([b"x"]), queued, awaited, log.end, log.last, log.settle,
