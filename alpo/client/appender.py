@@ -11,7 +11,10 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from copy import copy
+from functools import partial
+from threading import get_ident
 
 import anyio
 
@@ -45,13 +48,18 @@ PARTING_S = 0.02
 AGAIN_FIRST_S, AGAIN_MAX_S = 0.01, 0.25
 
 
-class Appender(Living):
-    """The tasks that send one client's appends: `start` it in a task group, and use it from that event loop alone."""
+class Appender:
+    """The tasks that send one client's appends, in one event loop: the one where `start` was called, or else the first
+    append made."""
 
     def __init__(
         self, servers: Servers, client: str | None, timeout_s: float, queue_max: int, queue_bytes_max: int
     ) -> None:
-        super().__init__(self._run_manager, self._run_writer, self._run_watch)
+        self.tasks = Living("Log", self._run_manager, self._run_writer, self._run_watch, ended=self._all_over)
+        # Of the loop of the tasks: looked at by every append. (More than 30 attributes would make them slower.)
+        self._clock: Callable[[], float]
+        self._new_event: Callable[[], Event]
+        self._thread = 0
         self.named = client is not None
         self._servers = servers
         self._timeout_s = timeout_s
@@ -96,10 +104,23 @@ class Appender(Living):
         self._require_open()
         return self._session.opened_last
 
-    @property
-    def over(self) -> Closed | None:
-        """The `Closed` that ended the session; None while it has not been closed."""
-        return self._session.ended if isinstance(self._session.ended, Closed) else None
+    def start(self) -> None:
+        """Start the tasks. Raises `Closed`."""
+        self._require_usable()
+        loop = self.tasks.start()
+        self._clock, self._new_event, self._thread = loop.clock, loop.new_event, get_ident()
+
+    def _require_usable(self) -> None:
+        """Raises `Closed` once the session was closed."""
+        if isinstance(self._session.ended, Closed):
+            raise copy(self._session.ended)
+
+    def _come_home(self) -> None:
+        """Start the tasks, unless they are. Raises `Closed`, and RuntimeError in another loop than theirs."""
+        self._require_usable()
+        if not self.tasks.started:
+            self.start()
+        self.tasks.need_home()
 
     def _require_open(self) -> None:
         if self.named and not self._session.ready:
@@ -112,7 +133,10 @@ class Appender(Living):
         self._connection = self._better = None
 
     def deadline_s(self, timeout_s: float | None) -> float:
-        """The deadline of an append made now, seconds of the loop's clock. Raises TypeError, ValueError."""
+        """The deadline of an append made now, seconds of the loop's clock: every append begins here. Raises TypeError,
+        ValueError, and as `_come_home`."""
+        if get_ident() != self._thread:  # another loop in this thread is told where it waits: that costs more to see
+            self._come_home()
         if timeout_s is None:
             return self._clock() + self._timeout_s
         need_seconds(timeout_s)
@@ -157,7 +181,8 @@ class Appender(Living):
 
     async def opened(self) -> None:
         """Wait until the named session is open. Raises `Refused` if the cluster takes no more names."""
-        if self.named and not self.started:
+        self.tasks.need_home()
+        if self.named and not self.tasks.started:
             self.start()
         while self.named and not self._session.ready:
             if self._open_refused is not None:
@@ -168,6 +193,7 @@ class Appender(Living):
 
     async def settle(self) -> dict[int, int | None | AlpoError]:
         """Wait until every append told as unknown has an outcome; returns the outcomes, by serial."""
+        self.tasks.need_home()
         while self._session.outcomes.unknown:
             await self.news.wait()
             self._require_usable()
@@ -183,6 +209,11 @@ class Appender(Living):
         error = self._session.close()
         self._tell()
         return error
+
+    def _all_over(self) -> None:
+        """End the whole log, whose tasks have ended: its loop is about to, or one of them has failed."""
+        self.close()
+        self._servers.close()
 
     # -- finding the leader, hearing it -----------------------------------------------------------------------
 
@@ -350,6 +381,7 @@ class Appender(Living):
 
     def _begin_wait(self) -> Event:
         """Give a handle's first waiter its event; send at once if nothing is under way, else let a group gather."""
+        self.tasks.need_home()
         if not self._session.line.handles:
             self._pump()
         return self._new_event()
@@ -415,10 +447,10 @@ class Appender(Living):
             self._heard_s = now_s
             return
         every_s = max(PROBE_EVERY_S, self._servers.busy_pause_s)
-        if self._tasks is not None and now_s - self._probed_s >= every_s:
+        if now_s - self._probed_s >= every_s:
             self._probing = True
             self._probed_s = now_s
-            self._tasks.start_soon(self._probe, connection)
+            self.tasks.start_soon(partial(self._probe, connection))
 
     async def _probe(self, connection: Connection) -> None:
         """Ask all servers who leads; leave the present connection, which is silent, for a better one if there is one.

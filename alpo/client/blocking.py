@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import atexit
 import inspect
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Iterable
@@ -282,9 +283,11 @@ def _unsent() -> Closed:
 
 
 def _close_all() -> None:
+    # After Ctrl-C no append is waited for, as by the end of a `with`. (`ps1`: a shell, which goes on after it.)
+    drain = not isinstance(getattr(sys, "last_value", None), KeyboardInterrupt) or hasattr(sys, "ps1")
     with ExitStack() as stack:
         for log in list(_OPEN):
-            stack.callback(log.close)
+            stack.callback(log.close if drain else partial(log._close, drain))
 
 
 atexit.register(_close_all)

@@ -17,7 +17,6 @@ from types import TracebackType
 from typing import Any, Self, overload
 
 import anyio
-from anyio.abc import TaskGroup
 
 from alpo.errors import AlpoError, NotGuaranteed
 from alpo.tls import Tls
@@ -66,10 +65,10 @@ def append_after(log: Log, payloads: Iterable[Payload], expect_last: int) -> Han
 
 
 class Log(AsyncOnly, Reading):
-    """One client of a cluster, made by `connect`, for one event loop.
+    """One client of a cluster, made by `connect`, for one event loop: in another, every call raises RuntimeError.
 
     Use it in ``async with``; or as it is, and await `close` at the end: then its tasks begin with the first append, and
-    end with the loop at the latest.
+    end with the loop at the latest. It may be entered, used and left by different tasks.
     """
 
     def __init__(
@@ -77,30 +76,26 @@ class Log(AsyncOnly, Reading):
     ) -> None:
         super().__init__(servers, timeout_s)
         self._appender = Appender(servers, client, timeout_s, queue_max, queue_bytes_max)
-        self._tasks: TaskGroup | None = None
+        servers.need_home = self._need_home
+        self._entered = False
 
     async def __aenter__(self) -> Self:
         self._servers.require_open()
-        if self._tasks is not None:
+        if self._entered:
             raise RuntimeError("a Log is entered once")
-        if self._appender.started:
-            await self._begin()
-            return self
-        self._tasks = anyio.create_task_group()
-        await self._tasks.__aenter__()
-        try:
-            await self._begin()
-        except BaseException as error:
-            # Left in the order in which they were entered: an outer scope, the one that cancels, is left after this.
-            await self._tasks.__aexit__(type(error), error, error.__traceback__)
-            raise
+        self._entered = True
+        await self._begin()
         return self
+
+    def _need_home(self) -> None:
+        """Raise RuntimeError in another event loop than that of the tasks, if they were started."""
+        self._appender.tasks.need_home()
 
     async def _begin(self) -> None:
         """Start the tasks, and wait a moment for a named session to open."""
         try:
-            if not self._appender.started:
-                self._appender.start(self._tasks)
+            if not self._appender.tasks.started:
+                self._appender.start()
             # If the open is refused, the first append raises that.
             with suppress(AlpoError), anyio.move_on_after(min(OPEN_WAIT_S, self._timeout_s)):
                 await self._appender.opened()
@@ -111,13 +106,7 @@ class Log(AsyncOnly, Reading):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        unheard: Exception | None = None
-        try:
-            unheard = await self._finish(drain=error is None or isinstance(error, Exception))
-        finally:
-            if self._tasks is not None and not self._servers.inherited:
-                # The task group is not given the body's error, which it would wrap in an ExceptionGroup.
-                await self._tasks.__aexit__(None, None, None)
+        unheard = await self._finish(drain=error is None or isinstance(error, Exception))
         if error is None and unheard is not None:
             raise unheard
 
@@ -135,12 +124,13 @@ class Log(AsyncOnly, Reading):
         """End every task and connection; returns the first error that nobody was told, or None."""
         if self._servers.inherited:
             return None
+        self._need_home()
         try:
             if drain:
                 await self._appender.drain()
         finally:
             unheard = self._close_at_once()
-            await self._appender.end()
+            await self._appender.tasks.end()
         return unheard
 
     def _close_at_once(self) -> Exception | None:
@@ -273,6 +263,7 @@ class Log(AsyncOnly, Reading):
 
     async def _append(self, parcel: Parcel, place: Place, sparse: bool, timeout_s: float | None) -> int | None:
         """Queue an append and wait for its outcome."""
+        self._need_home()
         deadline_s = self._appender.deadline_s(timeout_s)
         await self._appender.wait_room(parcel.size, deadline_s)
         handle = self._appender.append(parcel, place, sparse, deadline_s, awaited=True)
@@ -302,6 +293,7 @@ class Log(AsyncOnly, Reading):
         for each append. Raises as `append`.
         """
         self._servers.require_open()
+        self._need_home()
         need_append(serial, timeout_s)
         many = Many(lambda parcel, number: self.enter(parcel, number, False, timeout_s), serial)
         try:
@@ -351,6 +343,7 @@ class Log(AsyncOnly, Reading):
     async def wait_room(self) -> None:
         """Wait until `append_nowait` has room for a payload in the local queue. Raises `Closed`."""
         self._servers.require_open()
+        self._need_home()
         await self._appender.wait_room(1, None)
 
     async def _outcome_of(self, handle: Handle) -> int | None | AlpoError:

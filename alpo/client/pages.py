@@ -148,6 +148,7 @@ class Pages(Closing):
 
     async def __anext__(self) -> PagePart:
         self._servers.require_here()  # in a forked child nothing may touch the parent's event loop
+        self._servers.need_home()
         if self._over:
             self._let_go()
             raise StopAsyncIteration

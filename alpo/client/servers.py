@@ -107,6 +107,9 @@ class Servers:
         self._answer_s: dict[str, float] = {}
         #: Seconds that the last try took, by address.
         self._took_s: dict[str, float] = {}
+        #: Called before anything is asked: raises RuntimeError in another event loop than that of the tasks behind
+        #: these connections, if there are any.
+        self.need_home: Callable[[], None] = lambda: None
         watch_forks(self)
 
     @property
@@ -139,6 +142,7 @@ class Servers:
     async def dial(self, address: str, timeout_s: float = math.inf, way: Way | None = None) -> Connection:
         """A new connection to one server; what its hello tells is noted. ``way``: None for one without bounds of its
         own. Raises `Lost`."""
+        self.need_home()
         self._hold_open()
         way = way or Way(address)
         self._ways[id(way)] = way
@@ -231,6 +235,7 @@ class Servers:
 
         ``fresh``: not a connection that was used before.
         """
+        self.need_home()
         idle = None if fresh else self._take_idle(lambda c: c.leads)
         if idle is not None:
             return idle
@@ -262,6 +267,7 @@ class Servers:
     async def any(self, server: int | None, avoid: str | None = None) -> Connection:
         """A connection to server ``server``, or to the first that answers (None), at address ``avoid`` last. Raises
         `Lost` once all have failed; `NoSuchServer` for a server that is no member."""
+        self.need_home()
         idle = self._take_idle(lambda c: c.hello.id == server if server is not None else c.address != avoid)
         if idle is not None:
             return idle

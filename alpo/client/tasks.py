@@ -2,24 +2,26 @@
 
 Laws:
 
-* However its tasks end, `Living.close` has been called by then, so that nobody waits for what will not come.
+* However the tasks of a `Living` end, ``ended`` has been called by then, so that nobody waits for what will not come.
+* No task of a user's holds anything open: what is entered in one task may be left in another, or never.
 * In a forked child nothing is sent, no event loop is touched, and no lock is waited for: its holder is not there.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import sys
 from collections.abc import Callable, Coroutine
-from copy import copy
+from threading import get_ident
 from typing import Any, NamedTuple, Protocol
 from weakref import WeakSet
 
 import anyio
 from anyio.abc import TaskGroup
 
-from alpo.errors import Closed
+logger = logging.getLogger("alpo")
 
 
 class Event(Protocol):
@@ -33,10 +35,11 @@ class Event(Protocol):
 class Loop(NamedTuple):
     """The running loop's tools.
 
-    ``clock``: as `anyio.current_time`. ``spawn``: starts a task that ends with the loop, if not before; what it returns
-    must be kept for as long as the task is to live.
+    ``runs``: False while another loop runs in its thread. ``clock``: as `anyio.current_time`. ``spawn``: starts a task
+    that ends with the loop, if not before; what it returns must be kept for as long as the task is to live.
     """
 
+    runs: Callable[[], bool]
     clock: Callable[[], float]
     new_event: Callable[[], Event]
     spawn: Callable[[Callable[[], Coroutine[Any, Any, None]]], object]
@@ -50,9 +53,15 @@ def running_loop() -> Loop:
     """The tools of the loop that runs: Trio's also where Trio is a guest in an asyncio loop."""
     trio = sys.modules.get("trio")  # if a Trio task runs, it is imported
     if trio is not None and trio.lowlevel.in_trio_task():
-        return Loop(trio.lowlevel.current_clock().current_time, trio.Event, trio.lowlevel.spawn_system_task)
+        run = trio.lowlevel
+        return Loop(_always, run.current_clock().current_time, trio.Event, run.spawn_system_task)
     loop = asyncio.get_running_loop()
-    return Loop(loop.time, asyncio.Event, lambda function: loop.create_task(function()))
+    return Loop(loop.is_running, loop.time, asyncio.Event, lambda function: loop.create_task(function()))
+
+
+def _always() -> bool:
+    """True: no other run of Trio begins in a thread before one has ended."""
+    return True
 
 
 class Bell:
@@ -138,54 +147,56 @@ os.register_at_fork(after_in_child=_in_child)
 
 
 class Living:
-    """Tasks (``jobs``) that run until `end`; `start` starts them, or else the first look at ``_clock``."""
+    """Tasks (``jobs``) of an object, in no task of its users': `start` and `end` may be called by any tasks of one
+    event loop, which is the object's from then on. ``kind``: the name of the object's class; ``ended``: called once
+    the tasks have ended, for whatever reason.
+    """
 
-    def __init__(self, *jobs: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        self._jobs = jobs
+    def __init__(
+        self, kind: str, *jobs: Callable[[], Coroutine[Any, Any, None]], ended: Callable[[], object]
+    ) -> None:
+        self._kind = kind
+        self._jobs = list(jobs)
+        self._tell_end = ended
         self._tasks: TaskGroup | None = None
-        self._clock: Callable[[], float] = self._begin_alone
-        self._new_event: Callable[[], Event]
+        #: The loop of the tasks, while they live, and the thread that it runs in.
+        self._home: Loop | None = None
+        self._thread = 0
         #: Set when the tasks have ended; None before they are started.
         self._ended: Event | None = None
         #: Result of `Loop.spawn`, which keeps the task alive.
         self._alone: object = None
         self._closing = False
-
-    @property
-    def over(self) -> Closed | None:
-        """The error that tells why the tasks cannot be started any more; None if they can."""
-        raise NotImplementedError
-
-    def close(self) -> Exception | None:
-        """Tell all tasks that wait that it is over; returns the first error that nobody was told."""
-        raise NotImplementedError
-
-    def _require_usable(self) -> None:
-        """Raises `Closed` if it is over."""
-        if self.over is not None:
-            raise copy(self.over)
+        self._broken: Exception | None = None
 
     @property
     def started(self) -> bool:
         """True once `start` was called."""
         return self._ended is not None
 
-    def start(self, tasks: TaskGroup | None = None) -> None:
-        """Start the tasks: in a task group, or on the running loop alone. Raises `Closed`."""
-        self._require_usable()
-        loop = running_loop()
-        self._clock, self._new_event = loop.clock, loop.new_event
+    def start(self) -> Loop:
+        """Start the tasks on the running loop, which is returned."""
+        loop = self._home = running_loop()
+        self._thread = get_ident()
         self._ended = loop.new_event()
-        if tasks is None:
-            self._alone = loop.spawn(self._live)
-        else:
-            tasks.start_soon(self._live)
+        self._alone = loop.spawn(self._live)
+        return loop
 
-    def _begin_alone(self) -> float:
-        """Start the tasks and return the time. It stands for the clock until then: every append begins with a look at
-        that."""
-        self.start()
-        return self._clock()
+    def start_soon(self, job: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Start one more task, which ends with the others at the latest; once they are ending, do nothing."""
+        if self._tasks is None:
+            self._jobs.append(job)
+        elif not self._closing:
+            self._tasks.start_soon(job)
+
+    def need_home(self) -> None:
+        """Raise RuntimeError unless the running loop is that of the tasks, or they were not started, or have ended."""
+        if self._home is not None and (get_ident() != self._thread or not self._home.runs()):
+            kind = self._kind
+            raise RuntimeError(
+                f"this {kind} belongs to the event loop in which it was entered or first used: make another {kind} for"
+                " this one, or send the work to its own loop"
+            )
 
     async def _live(self) -> None:
         """Run the jobs, to the end."""
@@ -195,15 +206,26 @@ class Living:
                 async with anyio.create_task_group() as self._tasks:
                     for job in self._jobs:
                         self._tasks.start_soon(job)
+        except Exception as error:  # a mistake of ours: who leaves the object is told
+            self._broken = error
+            logger.exception("a task of a %s has failed", self._kind)
         finally:
-            self.close()  # was called already, unless a task failed or the loop ends
+            self._tell_end()  # was told already, unless a task failed or the loop ends
             self._ended.set()
+            self._home, self._thread = None, 0
+
+    async def done(self) -> None:
+        """Wait until all tasks have ended."""
+        if self._ended is not None:
+            await self._ended.wait()
 
     async def end(self) -> None:
-        """Stop working, after `close`; returns when all tasks have ended."""
+        """Stop working; returns when all tasks have ended. Raises what one of them failed with."""
         self._closing = True
         if self._tasks is not None:
             self._tasks.cancel_scope.cancel()
-        if self._ended is not None:
-            with anyio.CancelScope(shield=True):
-                await self._ended.wait()
+        with anyio.CancelScope(shield=True):
+            await self.done()
+        broken, self._broken = self._broken, None
+        if broken is not None:
+            raise broken

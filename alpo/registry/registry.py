@@ -17,10 +17,9 @@ from typing import Any, Self, TypeVar
 
 import anyio
 import anyio.lowlevel
-from anyio.abc import TaskGroup
 
 from alpo.client.arguments import need_seconds
-from alpo.client.tasks import Bell, running_loop
+from alpo.client.tasks import Bell, Living
 from alpo.errors import AlpoError, Closed, NotGuaranteed, SessionExpired, TooLarge
 from alpo.state.codec import By, Do, Guard, Op
 from alpo.state.errors import PASSING, Changed, Full, Unsettled
@@ -54,7 +53,8 @@ class Registry:
     `Readmit` admits whom it does not know. ``recover_timeout_s`` and ``write_timeout_s``: seconds on the log's clock,
     whatever the log's own timeouts.
 
-    Leaving it waits for the operations that are under way, unless it is cancelled.
+    Leaving it waits for the operations that are under way, unless it is cancelled. It may be entered, used and left by
+    different tasks of one event loop; `open` and `close` are for programs that cannot use ``async with``.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Registry:
         self._rows = Rows(self._mirror.values)
         self._token = 0
         self._bell = Bell()
-        self._tasks: TaskGroup | None = None
+        self._tasks = Living("Registry", self._run, ended=self._left)
         self._entered = self._closing = False
         self._over: AlpoError | None = None
         #: Set once this process does not lead any more, for any reason: `apply` raises it.
@@ -109,34 +109,45 @@ class Registry:
         return self._rows
 
     async def __aenter__(self) -> Self:
-        if self._entered:
-            raise RuntimeError("a Registry is entered once: recovering anew takes a new one")
-        self._entered = True
-        await self._recover()
-        try:
-            self._new_event = running_loop().new_event
-            self._tasks = anyio.create_task_group()
-            await self._tasks.__aenter__()
-            self._tasks.start_soon(self._run)
-        except BaseException:
-            self._mirror.leave()
-            raise
+        await self.open()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._tasks is not None
+        await self._finish(drain=error is None or isinstance(error, Exception))
+
+    async def open(self) -> None:
+        """Recover, as entering the ``async with`` does, for a program that cannot use one; `close` it at the end.
+
+        Raises `Deposed`, `NotInitialised`, `Damaged`, `NewerFormat`, and as `State.commit`; RuntimeError the second
+        time.
+        """
+        if self._entered:
+            raise RuntimeError("a Registry is entered once: recovering anew takes a new one")
+        self._entered = True
+        try:
+            await self._recover()
+            self._new_event = self._tasks.start().new_event
+        except BaseException:
+            self._mirror.leave()
+            raise
+
+    async def close(self) -> None:
+        """Leave, as the end of the ``async with`` does; may be called again, and from any task of the loop."""
+        await self._finish(drain=True)
+
+    async def _finish(self, drain: bool) -> None:
+        """End; ``drain``: once all operations that are under way have ended."""
+        self._tasks.need_home()
         self._closing = True
         self._bell.ring()
-        if error is not None and not isinstance(error, Exception):
-            self._tasks.cancel_scope.cancel()
         try:
-            # The task group is not given the body's error, which it would wrap in an ExceptionGroup.
-            await self._tasks.__aexit__(None, None, None)
+            if drain:
+                await self._tasks.done()
         finally:
-            self._end(Closed(f"registry {self._name!r} was left"))
-            self._mirror.leave()
+            await self._tasks.end()
+            self._left()
 
     # -- recovering -----------------------------------------------------------------------------------------
 
@@ -144,10 +155,10 @@ class Registry:
         """Write our header, if nobody else has written one since we looked; then take the rows as of that."""
         state, log, name = self._state, self._state.log, self._name
         deadline_s = log._now_s() + self._recover_timeout_s
-        settings = await self._patiently(log.settings, deadline_s)
+        settings = await self._patiently(lambda: log.settings(max(0.0, deadline_s - log._now_s())), deadline_s)
         limits = int(settings["payload_bytes_max"]), int(settings["batch_bytes_max"])
         self._queue = Queue(name, self._mirror.values, self._upgrade, *limits)
-        machine = await self._patiently(lambda: state._machine(False, None), deadline_s)
+        machine = await self._patiently(lambda: state._machine(False, None, deadline_s), deadline_s)
         rows = rows_of(name, machine)
         cell = need_header(name, machine, rows)
         if cell is None and self._strict:
@@ -165,7 +176,7 @@ class Registry:
         except Changed as error:
             text = f"another process recovered registry {name!r} at the same time, and was first"
             raise Deposed(text, name=name, token=0, version=error.version) from error
-        self._mirror.open(await state._folder.reach(self._token))
+        self._mirror.open(await state._folder.reach(self._token, deadline_s))
         if self._mirror.token != self._token:
             self._mirror.leave()
             raise self._deposed(self._mirror.token)
@@ -197,8 +208,10 @@ class Registry:
         """
         if self._over is not None:
             raise copy(self._over)
-        if self._tasks is None or self._closing:
+        tasks = self._tasks
+        if not tasks.started or self._closing:
             raise Closed(f"registry {self._name!r} is not entered, or was left")
+        tasks.need_home()
         waiting = self._queue.add(operation, self._new_event)
         if self._bell.parked:
             self._bell.ring()
@@ -234,8 +247,7 @@ class Registry:
                     finally:
                         before.done()
         finally:
-            self._end(Closed(f"registry {self._name!r} was left"))
-            self._mirror.leave()
+            self._left()
 
     async def _next(self, most: int = BATCH_MAX) -> Batch | None:
         """Send the next batch, if there is one. None if there is none, or it has failed."""
@@ -261,7 +273,8 @@ class Registry:
             if batch.sent is not None:
                 await state._told(batch.sent)
             else:
-                await self._patiently(state._folder.now, state.log._now_s() + self._write_timeout_s)
+                deadline_s = state._folder.until_s(self._write_timeout_s)
+                await self._patiently(lambda: state._folder.now(deadline_s), deadline_s)
                 if self._over is not None:
                     raise copy(self._over)
         except BaseException as error:
@@ -289,6 +302,7 @@ class Registry:
         else:
             batch.fail(self._cut(batch))
             raise error
+
     # -- the end --------------------------------------------------------------------------------------------
 
     def _cut(self, batch: Batch) -> AlpoError:
@@ -308,11 +322,17 @@ class Registry:
         """Hear that somebody else wrote the header."""
         self._end(self._deposed(0 if cell is None else cell.version))
 
+    def _left(self) -> None:
+        """End for good, as whoever leaves does."""
+        self._end(Closed(f"registry {self._name!r} was left"))
+        self._mirror.leave()
+
     def _end(self, error: AlpoError) -> None:
         """End for good, with what every operation raises from now on."""
         if self._over is None:
             self._over = error
             self._mirror.close()
-            self._queue.fail(error)
+            if self._tasks.started:
+                self._queue.fail(error)
             self._bell.ring()
             self.deposed.set()

@@ -86,7 +86,11 @@ class ViewWatch:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._error = self._error or Closed("this watch was left")
+        self.close()
+
+    def close(self) -> None:
+        """End the watch: whoever waits for its next view stops iterating."""
+        self._new, self._error = False, Closed("this watch was left")
         self._mirror.leave()
         self._news.tell()
 
@@ -94,6 +98,7 @@ class ViewWatch:
         return self
 
     async def __anext__(self) -> View:
+        self._state._folder.tasks.need_home()
         if not self._entered:
             raise RuntimeError("enter a watch with async with before iterating over it")
         while not self._new:

@@ -19,7 +19,7 @@ import anyio
 from alpo.client.handle import Handle
 from alpo.client.log import Log
 from alpo.client.record import Record
-from alpo.client.tasks import Bell, News
+from alpo.client.tasks import Bell, Living, News
 from alpo.errors import AlpoError, Closed, NotGuaranteed, OutOfRange, Unavailable
 
 from .codec import FORMAT, Guard, Op
@@ -35,17 +35,14 @@ ENDED = "this State was left"
 
 class Sent:
     """A command of this process on its way: its append, and its result once it was folded. ``freeze``: keep the machine
-    as of a granted snapshot. ``whole``: its append's deadline is also that of the fold."""
+    as of a granted snapshot. The append's deadline is also that of the fold."""
 
-    __slots__ = ("freeze", "frozen", "guards", "handle", "ops", "result", "whole")
+    __slots__ = ("freeze", "frozen", "guards", "handle", "ops", "result")
 
-    def __init__(
-        self, handle: Handle, guards: Sequence[Guard], ops: Sequence[Op], freeze: bool, whole: bool
-    ) -> None:
+    def __init__(self, handle: Handle, guards: Sequence[Guard], ops: Sequence[Op], freeze: bool) -> None:
         self.handle = handle
         self.guards = guards
         self.ops = ops
-        self.whole = whole
         self.result: Result | None = None
         self.freeze = freeze
         self.frozen: Frozen | None = None
@@ -100,10 +97,24 @@ class Folder:
         self._watchers: list[Watcher] = []
         self._asking = Bell()
         self._question: _Question | None = None
+        #: This fold's tasks, and all others of its state.
+        self.tasks = Living("State", self._run, self._ask_ends, ended=self._tasks_ended)
 
     # -- tasks ----------------------------------------------------------------------------------------------
 
-    async def run(self) -> None:
+    def open(self) -> None:
+        """Start the tasks, if they were not yet. Raises what ended the fold, and RuntimeError in another event loop."""
+        self.log._servers.require_here()
+        if self.tasks.started:
+            self.tasks.need_home()
+        else:
+            self.require()
+            self.tasks.start()
+
+    def _tasks_ended(self) -> None:
+        self.fail(Closed(ENDED))
+
+    async def _run(self) -> None:
         """Load the state, and follow the log until it is closed (a task)."""
         try:
             machine = await self.patiently(lambda: load(self.log, self._shelf))
@@ -139,7 +150,7 @@ class Folder:
                 await self.log._sleep(AGAIN_S)  # gone from one server only
         return False
 
-    async def ask_ends(self) -> None:
+    async def _ask_ends(self) -> None:
         """Ask for the log's end, for all who wait for it together (a task)."""
         while True:
             await self._asking.wait()
@@ -271,13 +282,18 @@ class Folder:
         """Wait until something was folded, or the folding has ended."""
         await self._news.wait()
 
-    async def reach(self, lsn: int, timeout_s: float | None = None) -> Machine:
+    def until_s(self, timeout_s: float | None = None) -> float:
+        """The deadline, on the log's clock, of a call that begins now (None: this state's timeout)."""
+        return self.log._now_s() + (self.timeout_s if timeout_s is None else timeout_s)
+
+    async def reach(self, lsn: int, until_s: float | None = None) -> Machine:
         """The machine, once it has folded up to ``lsn``. Raises `Unavailable` at the deadline, and what ended the fold.
         """
+        self.open()
         machine = self.machine
         if machine is not None and machine.lsn >= lsn and self.failure is None:
             return machine
-        timeout_s = self.timeout_s if timeout_s is None else timeout_s
+        timeout_s = self.timeout_s if until_s is None else max(0.0, until_s - self.log._now_s())
         with self.log._move_on_after(timeout_s):
             while self.failure is None:
                 if self.machine is not None and self.machine.lsn >= lsn:
@@ -285,23 +301,33 @@ class Folder:
                 await self._news.wait()
         self.require()
         at = "nothing" if self.machine is None else f"up to LSN {self.machine.lsn}"
-        raise Unavailable(f"the state is folded {at}, and LSN {lsn} did not come within {timeout_s:g} s")
+        raise Unavailable(f"the state is folded {at}, and LSN {lsn} did not come within {timeout_s:.3g} s")
 
-    async def now(self) -> Machine:
+    async def now(self, until_s: float | None = None) -> Machine:
         """The machine, once it has folded all that was guaranteed when this was called. Raises as `reach`."""
-        self.require()
-        question = self._question
-        if question is None:
-            question = self._question = _Question()
-            self._asking.ring()
-        await question.event.wait()
-        if question.error is not None:
-            raise copy(question.error)
-        return await self.reach(question.end_lsn)
+        self.open()
+        log, began_s = self.log, self.log._now_s()
+        until_s = self.until_s() if until_s is None else until_s
+        while True:
+            self.require()
+            question = self._question
+            if question is None:
+                question = self._question = _Question()
+                self._asking.ring()
+            with log._move_on_after(max(0.0, until_s - log._now_s())):
+                await question.event.wait()
+            if not question.event.is_set():
+                why = f": {log._servers.reason}" if log._servers.reason is not None else ""
+                raise Unavailable(f"no server answered a read within {until_s - began_s:g} s{why}")
+            if question.error is None:
+                return await self.reach(question.end_lsn, until_s)
+            # Others asked it before: their time is up, and ours may not be.
+            if not isinstance(question.error, PASSING) or log._now_s() >= until_s:
+                raise copy(question.error)
 
     def enter(
-        self, payloads: Sequence[bytes], guards: Sequence[Guard] = (), ops: Sequence[Op] = (), *, freeze: bool = False,
-        timeout_s: float | None = None,
+        self, payloads: Sequence[bytes], guards: Sequence[Guard] = (), ops: Sequence[Op] = (), *, timeout_s: float,
+        freeze: bool = False,
     ) -> Sent:
         """Append a command, as one batch; ``timeout_s``: for all of it, until it is folded. Raises as
         `Log.append_nowait`, and what ended the fold: nobody could judge the command here."""
@@ -311,7 +337,7 @@ class Folder:
             handle = log.append_nowait(payloads[0], timeout_s=timeout_s)
         else:
             handle = log.append_batch_nowait(payloads, timeout_s=timeout_s)
-        sent = Sent(handle, guards, ops, freeze, timeout_s is not None)
+        sent = Sent(handle, guards, ops, freeze)
         self._sent.append(sent)
         return sent
 
@@ -332,8 +358,7 @@ class Folder:
         if sent.result is None:
             last_lsn = sent.handle.lsns[-1]
             try:
-                left_s = max(0.0, sent.handle.deadline_s - self.log._now_s()) if sent.whole else None
-                await self.reach(last_lsn, left_s)
+                await self.reach(last_lsn, sent.handle.deadline_s)
             except AlpoError as error:
                 if sent.result is None:
                     handle = sent.handle

@@ -13,8 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-import anyio
-
 from alpo.client.tasks import Bell
 from alpo.errors import AlpoError
 
@@ -36,12 +34,12 @@ RETRY_S = 30.0
 
 
 class Keeper:
-    """The keeper of ``folder``'s log. ``auto``: it writes snapshots, and trims, by itself."""
+    """The keeper of ``folder``'s log, with tasks beside the folder's. ``auto``: it writes snapshots, and trims, by
+    itself."""
 
     def __init__(self, folder: Folder, auto: bool) -> None:
         self._folder = folder
         self._log = folder.log
-        self._auto = auto
         self._found_lsn = 0
         self._untidy = False
         #: Begin of the last snapshot that was read back.
@@ -52,14 +50,8 @@ class Keeper:
         self._doubt: tuple[int, int] | None = None
         self._bell = Bell()
         folder.on_result = self._notice
-
-    async def run(self) -> None:
-        """Do all of it (a task)."""
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._settle_doubts)
-            if self._auto:
-                tasks.start_soon(self._snapshot_when_due)
-                tasks.start_soon(self._tidy_when_needed)
+        for task in (self._settle_doubts, *((self._snapshot_when_due, self._tidy_when_needed) if auto else ())):
+            folder.tasks.start_soon(task)
 
     async def snapshot(self, trim: bool) -> SnapshotInfo:
         """Write a snapshot now; ``trim``: let go what it makes superfluous. Raises as `write_snapshot`."""

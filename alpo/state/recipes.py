@@ -6,15 +6,15 @@ Laws:
   higher with every holder. Writes that are fenced by the token are exclusive, whatever clocks do.
 * A lease is over when an entry of the log says so, by its time. A waiter that believes it over only tries: its own
   entry decides.
-* `Lock.held`, and the cancellation of the body, are local: right as long as clocks run at about the same speed, and a
-  process that was stopped learns it only when it runs again.
+* `Lock.held`, and the cancellation of the body, are local: they follow what this process has folded, and are right as
+  long as clocks run at about the same speed. A process that was stopped learns it only when it runs again.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack, closing, suppress
 from functools import partial
 from types import TracebackType
 from typing import Self
@@ -28,6 +28,8 @@ from alpo.errors import AlpoError, Closed, NotGuaranteed, Unavailable
 from .errors import PASSING, Changed, LockLost
 from .folder import Sent
 from .loading import AGAIN_S
+from .machine import Machine
+from .shapes import Cell
 from .state import State
 from .variable import Expunge, If, Keep, Put, Value, Variable, lease_ms, need_name, value_bytes
 from .watching import Watch
@@ -54,7 +56,8 @@ class Lock:
 
     ``ttl_s``: a holder that is not heard for so long has lost it; it renews every third of that. ``value``: shown to
     all others by `holder`. If the lock is lost, the body of the ``async with`` is cancelled, and `LockLost` raised
-    behind it. A `Lock` is used once at a time; after it was given back it may be taken again.
+    behind it: so the task that entered must leave it too, where `acquire` and `release` may be called by any. A `Lock`
+    is used once at a time; after it was given back it may be taken again.
     """
 
     def __init__(self, state: State, name: str, ttl_s: float = 10.0, value: Value = b"") -> None:
@@ -69,11 +72,14 @@ class Lock:
         #: Time until which the lock is surely ours, on the log's local clock.
         self._until_s = 0.0
         self._lost = False
+        #: Body of the ``async with``, and the task that entered it.
         self._scope: anyio.CancelScope | None = None
+        self._task_id = 0
         self._renewing: anyio.CancelScope | None = None
 
     async def __aenter__(self) -> Self:
         await self.acquire()
+        self._task_id = anyio.get_current_task().id
         self._scope = anyio.CancelScope()
         self._scope.__enter__()
         return self
@@ -85,6 +91,9 @@ class Lock:
         assert scope is not None
         lost = self._lost
         try:
+            if anyio.get_current_task().id != self._task_id:
+                text = "only the task that entered a Lock can leave it, since its body is cancelled if the lock is lost"
+                raise RuntimeError(f"{text}: elsewhere, use acquire() and release()")
             swallowed = bool(scope.__exit__(kind, error, trace))
         finally:
             with self._log._move_on_after(min(self._ttl_s, _RELEASE_S), shield=True):
@@ -120,12 +129,17 @@ class Lock:
         if timeout_s is not None:
             need_seconds(timeout_s, zero=True)
         give_up_s = math.inf if timeout_s is None else self._log._now_s() + timeout_s
-        if not await self._acquire(give_up_s):
-            raise Unavailable(f"the lock {self._name!r} was not free within {timeout_s:g} s")
+        late = f"the lock {self._name!r} was not free within {timeout_s or 0:g} s"
+        try:
+            if await self._acquire(give_up_s):
+                return
+        except _MAY_PASS as error:  # what it may have got is given back
+            raise Unavailable(f"{late}: {error}") from error
+        raise Unavailable(late)
 
     async def try_acquire(self) -> bool:
-        """Take the lock if nobody has it; returns True if so. Raises as `State.commit`."""
-        return await self._acquire(None)
+        """Take the lock if nobody has it; returns True if so. Raises as `State.commit`, by the state's timeout."""
+        return await self._acquire(self._state._folder.until_s(), once=True)
 
     async def release(self) -> bool:
         """Give the lock back, if it is still ours. False: nobody can tell whether that came through. It is no matter:
@@ -146,38 +160,41 @@ class Lock:
 
     # -- taking it ------------------------------------------------------------------------------------------
 
-    async def _acquire(self, give_up_s: float | None) -> bool:
-        """Take the lock by this time of the log's clock; None: at once, or not at all."""
+    async def _acquire(self, give_up_s: float, once: bool = False) -> bool:
+        """Take the lock by this time of the log's clock; ``once``: at once, or not at all. Raises as `State.commit`,
+        unless there is time to try again."""
         if self._token:
             raise RuntimeError(f"the lock {self._name!r} is held already")
-        while not await self._got(give_up_s):
-            if give_up_s is None or not await self._wait_for_chance(give_up_s):
-                return False
-        return True
+        while True:
+            try:
+                if await self._try(give_up_s):
+                    return True
+                if once or not await self._wait_for_chance(give_up_s):
+                    return False
+            except _MAY_PASS:
+                if once or self._log._now_s() >= give_up_s:
+                    raise
+                await self._log._sleep(min(AGAIN_S, give_up_s - self._log._now_s()))
 
-    async def _got(self, give_up_s: float | None) -> bool:
-        """Try to take the lock. Raises as `State.commit`, unless there is time to try again."""
-        try:
-            return await self._try(give_up_s)
-        except _MAY_PASS:
-            if give_up_s is None or self._log._now_s() >= give_up_s:
-                raise
-            await self._log._sleep(min(AGAIN_S, give_up_s - self._log._now_s()))
-            return False
+    def _left_s(self, give_up_s: float) -> float | None:
+        """The seconds until then, for one question; None: as long as the state gives it."""
+        return None if give_up_s == math.inf else self._state._left_s(give_up_s)
 
-    async def _try(self, give_up_s: float | None) -> bool:
+    async def _try(self, give_up_s: float) -> bool:
         """Make the lock's variable, unless it is there; the entry of this very try ends a lease that is over."""
         state, sent_s = self._state, self._log._now_s()
         put = Put(self._name, self._value, lease_s=self._ttl_s)
-        sent = await state._send([If(self._name, version=0).plain()], [put.plain()])
+        sent = await state._send([If(self._name, version=0).plain()], [put.plain()], self._left_s(give_up_s))
         try:
             token = await self._outcome(sent, give_up_s)
             until_s = sent_s + _SURE * self._ttl_s
             while self._log._now_s() > until_s - self._ttl_s / 2:  # told so late that the lease may be over
                 sent_s = self._log._now_s()
-                kept = await self._keep(token)
+                kept = await self._keep(token, self._left_s(give_up_s))
                 if kept is False:
                     return False
+                if kept is None and sent_s >= give_up_s:
+                    raise Unavailable(f"nobody tells whether the lock {self._name!r} is still held")
                 until_s = sent_s + _SURE * self._ttl_s if kept else until_s
         except Changed:
             return False
@@ -185,18 +202,22 @@ class Lock:
             if isinstance(error, _MAY_PASS) or not isinstance(error, Exception):  # or cancelled: it may be ours yet
                 state._start_soon(partial(self._take_back, sent), last=True)
             raise
+        folder = state._folder
+        folder.require()
+        if folder.machine is None or not _is_of(folder.machine.cells.get(self._name), token):
+            return False  # taken away already
         self._lost, self._token, self._until_s = False, token, until_s
         self._renewing = anyio.CancelScope()
-        state._start_soon(partial(self._renew, token, self._renewing))
+        guard = _Guard(self._name, token, self._lose)
+        folder.watch(guard)
+        state._start_soon(partial(self._renew, token, self._renewing, guard))
         return True
 
-    async def _outcome(self, sent: Sent, give_up_s: float | None) -> int:
+    async def _outcome(self, sent: Sent, give_up_s: float) -> int:
         """The LSN of a try, waited for until ``give_up_s`` if the log cannot tell in time. Raises as `State.commit`."""
         try:
             return (await self._state._told(sent)).lsn
         except NotGuaranteed:
-            if give_up_s is None:
-                raise
             wait = partial(self._state._unsettled.outcome_of, sent)
             token = await unless(_Alarm(self._state, give_up_s), wait)
             if token is None:
@@ -211,7 +232,9 @@ class Lock:
     async def _wait_for_chance(self, give_up_s: float) -> bool:
         """Wait until nobody holds the lock, or its lease may be over. False: the time is up."""
         log = self._log
-        async with self._state.watch(self._name) as watch:
+        watch = self._state.watch(self._name)
+        await watch.enter(None if give_up_s == math.inf else give_up_s)
+        with closing(watch):
             seen, renewed_s = Variable(self._name), 0.0
             while log._now_s() < give_up_s:
                 now = await self._state.fetch(self._name, local=True)
@@ -239,10 +262,11 @@ class Lock:
 
     # -- keeping it -----------------------------------------------------------------------------------------
 
-    async def _renew(self, token: int, scope: anyio.CancelScope) -> None:
+    async def _renew(self, token: int, scope: anyio.CancelScope, guard: _Guard) -> None:
         """Renew the lease until the lock is given back or lost (a task of the state's)."""
         log = self._log
-        with scope:
+        with scope, ExitStack() as stack:
+            stack.callback(self._state._folder.unwatch, guard)
             while True:
                 await log._sleep(max(0.0, min(self._ttl_s / 3, self._until_s - log._now_s())))
                 sent_s = log._now_s()
@@ -251,15 +275,23 @@ class Lock:
                     self._until_s = sent_s + _SURE * self._ttl_s
                 elif kept is False or log._now_s() >= self._until_s:
                     break
-            if self._token == token:
-                self._lost = True
-                if self._scope is not None:
-                    self._scope.cancel()
+            self._lose(token)
 
-    async def _keep(self, token: int) -> bool | None:
+    def _lose(self, token: int) -> None:
+        """Take note that the lock of this token is not ours any more."""
+        if self._token != token:
+            return
+        self._lost = True
+        if self._renewing is not None:
+            self._renewing.cancel()
+        if self._scope is not None:
+            self._scope.cancel()
+
+    async def _keep(self, token: int, timeout_s: float | None = None) -> bool | None:
         """Renew once. False: the lock is another's; None: nobody knows."""
+        guard, keep = If(self._name, created=token), Keep(self._name, self._ttl_s)
         try:
-            await self._state.commit([If(self._name, created=token)], [Keep(self._name, self._ttl_s)])
+            await self._state._do([guard.plain()], [keep.plain()], timeout_s)
         except Changed:
             return False
         except _MAY_PASS:
@@ -268,6 +300,30 @@ class Lock:
         except AlpoError:
             return False  # the state has ended
         return True
+
+
+def _is_of(cell: Cell | None, token: int) -> bool:
+    """True if a lock's variable is that of the holder with this token."""
+    return cell is not None and cell.created == token
+
+
+class _Guard:
+    """A `Watcher` that calls ``lose(token)`` once the fold says that a lock is not this token's any more, or ends."""
+
+    def __init__(self, name: str, token: int, lose: Callable[[int], None]) -> None:
+        self._name = name
+        self._token = token
+        self._lose = lose
+
+    def note(self, name: str, cell: Cell | None, time_ms: int) -> None:
+        if name == self._name and not _is_of(cell, self._token):
+            self._lose(self._token)
+
+    def jumped(self, machine: Machine) -> None:
+        self.note(self._name, machine.cells.get(self._name), machine.time_ms)
+
+    def wake(self) -> None:
+        self._lose(self._token)
 
 
 class _Alarm:
@@ -300,11 +356,15 @@ class Election:
         return self._lock()
 
     async def leader(self) -> Variable:
-        """The present leader's variable; its value is None if there is none. Raises as `State.fetch`."""
+        """The present leader's variable; its value is None if there is none. Raises as `State.fetch`.
+
+        One that has died is named until something is appended after its lease, as another candidate's try is.
+        """
         return await self._state.fetch(self._name)
 
     async def observe(self) -> AsyncIterator[Variable]:
-        """Iterate over the leaders: the present one, then each that follows; the value None: nobody leads."""
+        """Iterate over the leaders: the present one, then each that follows; the value None: nobody leads, as far as
+        `leader` can tell."""
         async with self._state.watch(self._name) as watch:
             first = await self._state.fetch(self._name, local=True)
             if not first.version:

@@ -35,6 +35,7 @@ class Settling:
 
     async def settle(self) -> dict[int, int | AlpoError]:
         """Wait for all outcomes; returns those that came since the last call, by serial. Raises `Closed`."""
+        self._folder.open()
         while self._unknown:
             sent = self._unknown[0]
             outcome = await self._wait_for(sent)

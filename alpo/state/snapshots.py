@@ -96,7 +96,7 @@ async def _send(folder: Folder, payload: bytes, freeze: bool = False) -> Sent:
     while True:
         await folder.log.wait_room()
         try:
-            sent = folder.enter([payload], freeze=freeze)
+            sent = folder.enter([payload], freeze=freeze, timeout_s=folder.timeout_s)
         except Overloaded:
             await folder.log._sleep(AGAIN_S)
             continue

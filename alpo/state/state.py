@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from datetime import datetime
+from functools import partial
 from os import PathLike
 from types import TracebackType
 from typing import Any, Literal, Self, cast
 
 import anyio
-from anyio.abc import TaskGroup
 
+from alpo.client.arguments import need_seconds
 from alpo.client.log import Log
 from alpo.client.log import connect as connect_log
 from alpo.client.tasks import News
@@ -63,30 +64,36 @@ LAST_S = 2.0
 
 
 class State:
-    """The state in ``log``, which stays the caller's. Use it in ``async with``.
+    """The state in ``log``, which stays the caller's, for one event loop: in another, every call raises RuntimeError.
+
+    Use it in ``async with``; or as it is, and await `close` at the end: then its tasks begin with the first call, and
+    end with the loop at the latest. It may be entered, used and left by different tasks.
 
     ``create``: the first write founds the state if the log holds none; else it raises `NotFounded`. ``expect``: the id
-    (hex, see `status`) of the state that it must be; `WrongState` is raised for another. ``timeout_s``: for reads, and
-    for the wait until a write is folded; appends have the log's. ``snapshots``: "auto" keeps the log short, "off" is
+    (hex, see `status`) of the state that it must be; `WrongState` is raised for another. ``timeout_s``: seconds until
+    each call ends, whatever it has to ask for (None: the log's); of an `update`, each of its tries, without the
+    function; of a `snapshot`, each of its appends. ``snapshots``: "auto" keeps the log short, "off" is
     for programs that only read, or live shortly. ``cache``: a file that saves the next process of this kind to read the
     log; whatever is wrong with it is ignored. Its calls may come from any number of tasks.
     """
 
     def __init__(
-        self, log: Log, *, create: bool = True, expect: str | None = None, timeout_s: float = 10.0,
+        self, log: Log, *, create: bool = True, expect: str | None = None, timeout_s: float | None = None,
         snapshots: Literal["auto", "off"] = "auto", cache: str | PathLike[str] | None = None,
     ) -> None:
         if snapshots not in ("auto", "off"):
             raise ValueError(f'snapshots is "auto" or "off", not {snapshots!r}')
         self._log = log
         self._create = create
-        self._timeout_s = timeout_s
+        if timeout_s is None:
+            timeout_s = log._timeout_s
+        need_seconds(timeout_s)
         state_id = b"" if expect is None else id_of(expect)
         self._cache = None if cache is None else Cache(cache, state_id)
         self._folder = Folder(log, timeout_s, state_id, self._cache)
         self._keeper = Keeper(self._folder, snapshots == "auto")
         self._owns_log = False
-        self._tasks: TaskGroup | None = None
+        self._entered = self._left = False
         self._founding = anyio.Lock()
         self._unsettled = Settling(self._folder)
         #: Tasks that leaving waits for, `LAST_S` at most; told when one ends.
@@ -96,33 +103,44 @@ class State:
         self._payload_bytes_max = 0
 
     async def __aenter__(self) -> Self:
-        if self._tasks is not None:
+        if self._entered:
             raise RuntimeError("a State is entered once")
+        self._entered = True
         if self._owns_log:
             await self._log.__aenter__()
-        self._tasks = anyio.create_task_group()
-        await self._tasks.__aenter__()
-        self._tasks.start_soon(self._folder.run)
-        self._tasks.start_soon(self._folder.ask_ends)
-        self._tasks.start_soon(self._keeper.run)
+        self._folder.open()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._tasks is not None
+        try:
+            await self._finish()
+        finally:
+            if self._owns_log:
+                await self._log.__aexit__(kind, error, trace)
+
+    async def close(self) -> None:
+        """Close, as leaving the ``async with`` does; may be called again, and from any task of the loop. Raises as
+        `Log.close`, if `connect` made this state."""
+        await self.__aexit__(None, None, None)
+
+    async def _finish(self) -> None:
+        """End every task, once the last have done their work, and write the cache."""
+        folder = self._folder
+        if self._log._servers.inherited:
+            return
+        folder.tasks.need_home()
+        first, self._left = not self._left, True
         try:
             with self._log._move_on_after(LAST_S, shield=True):
                 while self._last:
                     await self._last_done.wait()
-            self._folder.fail(Closed(ENDED))
-            self._tasks.cancel_scope.cancel()
-            await self._tasks.__aexit__(None, None, None)
-            if self._cache is not None:
-                await self._cache.put(self._folder)
         finally:
-            if self._owns_log:
-                await self._log.__aexit__(kind, error, trace)
+            folder.fail(Closed(ENDED))
+            await folder.tasks.end()
+        if self._cache is not None and first:
+            await self._cache.put(folder)
 
     @property
     def log(self) -> Log:
@@ -148,8 +166,13 @@ class State:
         that LSN, which somebody else told. Raises TypeError, ValueError, `Unavailable`, and what ended the folding
         (`Unrecoverable`, `NewerFormat`, `Diverged`, `WrongState`, `Closed`).
         """
+        return await self._fetch(name, local, at_least)
+
+    async def _fetch(
+        self, name: str, local: bool = False, at_least: int | None = None, until_s: float | None = None
+    ) -> Variable:
         need_name(name)
-        machine = await self._machine(local, at_least)
+        machine = await self._machine(local, at_least, until_s)
         return variable_of(name, machine.cells.get(name))
 
     async def names(self, prefix: str = "", *, local: bool = False) -> list[str]:
@@ -158,15 +181,14 @@ class State:
         machine = await self._machine(local, None)
         return sorted(name for name in machine.cells if name.startswith(prefix) and ROW_MARK not in name)
 
-    async def _machine(self, local: bool, at_least: int | None) -> Machine:
-        """The fold, as new as asked for."""
-        self._need_entered()
+    async def _machine(self, local: bool, at_least: int | None = None, until_s: float | None = None) -> Machine:
+        """The fold, as new as asked for, by this time of the log's clock (None: the state's timeout from now)."""
         if at_least is not None:
             if not isinstance(at_least, int) or isinstance(at_least, bool) or not 0 <= at_least <= INT_MAX:
                 raise ValueError(f"at_least is an LSN, not {at_least!r}")
-            machine = await self._folder.reach(at_least)
+            machine = await self._folder.reach(at_least, until_s)
         else:
-            machine = await (self._folder.reach(0) if local else self._folder.now())
+            machine = await (self._folder.reach(0, until_s) if local else self._folder.now(until_s))
         if not self._create and not machine.founded:
             raise NotFounded("this log holds no state: the first write of a program that may create one makes it")
         return machine
@@ -225,21 +247,28 @@ class State:
         It returns bytes or text, None to take the variable away, or else what JSON can hold. It may be called several
         times. Raises what it raises, and as `commit`.
         """
-        variable = await self.fetch(name)
+        variable, left_s = await self._begin_update(name)
         while True:
             wanted = function(variable)
             try:
-                return await self._write_update(variable, wanted)
+                return await self._write_update(variable, wanted, left_s)
             except Changed:
-                variable = await self.fetch(name, local=True)  # as of that refusal, at least
+                variable, left_s = await self._begin_update(name, local=True)  # as of that refusal, at least
 
-    async def _write_update(self, variable: Variable, wanted: Any) -> Variable:
+    async def _begin_update(self, name: str, local: bool = False) -> tuple[Variable, float]:
+        """The variable to update, and the seconds that are left to write it."""
+        until_s = self._folder.until_s()
+        variable = await self._fetch(name, local, None, until_s)
+        return variable, until_s - self._log._now_s()
+
+    async def _write_update(self, variable: Variable, wanted: Any, left_s: float) -> Variable:
         """Store what the function of an `update` returned."""
+        guards = [If(variable.name, version=variable.version)]
         if wanted is None:
-            return await self.expunge(variable) if variable.version else variable
-        if isinstance(wanted, bytes | bytearray | memoryview | str):
-            return await self.store(variable.mutate(wanted))
-        return await self.store(variable.mutate(json=wanted))
+            return await self._expunge(guards, variable.name, left_s) if variable.version else variable
+        plain = isinstance(wanted, bytes | bytearray | memoryview | str)
+        changed = variable.mutate(wanted) if plain else variable.mutate(json=wanted)
+        return await self._put(guards, Put(variable.name, value_of(changed), lease_s=changed.lease_s), left_s)
 
     async def add(self, name: str, number: int = 1) -> int:
         """Add to a counter, which is 0 if it is not there; returns the sum. One append, no conflict, never twice.
@@ -284,7 +313,8 @@ class State:
 
     def _start_soon(self, job: Callable[[], Coroutine[Any, Any, None]], last: bool = False) -> None:
         """Start a task that ends with this state at the latest; ``last``: leaving waits a moment for it."""
-        self._need_entered().start_soon(self._run_last if last else job, *((job,) if last else ()))
+        self._folder.open()
+        self._folder.tasks.start_soon(partial(self._run_last, job) if last else job)
 
     async def _run_last(self, job: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self._last += 1
@@ -294,38 +324,42 @@ class State:
             self._last -= 1
             self._last_done.tell()
 
-    def _need_entered(self) -> TaskGroup:
-        """The tasks of this state. Raises RuntimeError before it was entered."""
-        if self._tasks is None:
-            raise RuntimeError("use the State in an `async with`")
-        return self._tasks
-
     # -- inside ---------------------------------------------------------------------------------------------
 
-    async def _put(self, guards: list[If], put: Put) -> Variable:
+    async def _put(self, guards: list[If], put: Put, timeout_s: float | None = None) -> Variable:
         op = put.plain()
-        result = await self._do([guard.plain() for guard in guards], [op])
+        result = await self._do([guard.plain() for guard in guards], [op], timeout_s)
         return variable_of(op[1], result.cell)
 
-    async def _expunge(self, guards: list[If], name: str) -> Variable:
-        await self._do([guard.plain() for guard in guards], [Expunge(name).plain()])
+    async def _expunge(self, guards: list[If], name: str, timeout_s: float | None = None) -> Variable:
+        await self._do([guard.plain() for guard in guards], [Expunge(name).plain()], timeout_s)
         return Variable(name)
 
-    async def _do(self, guards: Sequence[Guard], ops: Sequence[Op]) -> Result:
+    async def _do(self, guards: Sequence[Guard], ops: Sequence[Op], timeout_s: float | None = None) -> Result:
         """Append a command, and return what the fold says of it."""
-        return await self._told(await self._send(guards, ops))
+        return await self._told(await self._send(guards, ops, timeout_s))
 
     async def _send(self, guards: Sequence[Guard], ops: Sequence[Op], timeout_s: float | None = None) -> Sent:
-        """Append a command; ``timeout_s``: for the append and the fold together."""
+        """Append a command; ``timeout_s``: until the fold has told its effect (None: the state's)."""
+        until_s = self._folder.until_s(timeout_s)
         if len(guards) > OPS_MAX or len(ops) > OPS_MAX:
             raise TooLarge(f"a command of {max(len(guards), len(ops))} conditions or operations: {OPS_MAX} is the most")
         need_fences(guards, ops)
         if self._folder.machine is not None:
             refuse_at_once(self._folder.machine, guards)
-        await self._need_founded(guards)
+        await self._need_founded(guards, until_s)
         payloads = codec.command(guards, ops, self._payload_bytes_max)
-        await self._log.wait_room()
-        return self._folder.enter(payloads, guards, ops, timeout_s=timeout_s)
+        room = False
+        with self._log._move_on_after(self._left_s(until_s)):
+            await self._log.wait_room()
+            room = True
+        if not room:
+            raise Unavailable("there was no room in the local queue in time: nothing was written")
+        return self._folder.enter(payloads, guards, ops, timeout_s=self._left_s(until_s))
+
+    def _left_s(self, until_s: float) -> float:
+        """The seconds until then, on the log's clock; not 0, which is no timeout."""
+        return max(0.001, until_s - self._log._now_s())
 
     async def _told(self, sent: Sent) -> Result:
         """Wait for what the fold says of a command that was sent."""
@@ -337,26 +371,40 @@ class State:
             raise
         return judged(sent, self._folder.machine, sent.last_lsn)
 
-    async def _need_founded(self, guards: Sequence[Guard]) -> None:
+    async def _need_founded(self, guards: Sequence[Guard], until_s: float) -> None:
         """Found the state, unless the log holds one already. Raises `NotFounded` if this program must not, `Changed` if
-        the guards could not hold in it."""
+        the guards could not hold in it, `Unavailable` at the deadline."""
         machine = self._folder.machine
         if machine is not None and machine.founded and self._payload_bytes_max:
             return
-        async with self._founding:
+        mine = False
+        with self._log._move_on_after(self._left_s(until_s)):
+            await self._founding.acquire()
+            mine = True
+        if not mine:
+            raise Unavailable(f"the state could not be founded in time: {self._log._servers.reason or 'no answer'}")
+        try:
             if not self._payload_bytes_max:
-                self._payload_bytes_max = int((await self._log.settings())["payload_bytes_max"])
-            machine = await self._machine(False, None)
+                settings = await self._log.settings(self._left_s(until_s))
+                self._payload_bytes_max = int(settings["payload_bytes_max"])
+            machine = await self._machine(False, None, until_s)
             if machine.founded:
                 return
             refuse_unfounded(guards)
-            state_id = self._log._servers.rng.randbytes(codec.ID_BYTES)
-            try:
-                result = await self._folder.result_of(self._folder.enter([codec.found(state_id, Limits())]))
-            except NotGuaranteed as error:  # the write itself was not sent
-                raise Unavailable(f"the state could not be founded in time: {error}") from error
-            if result is not None and result.outcome is Outcome.FOUNDED:
-                await self._log.set_cursor(CURSOR, result.lsn)
+            await self._found(until_s)
+        finally:
+            self._founding.release()
+
+    async def _found(self, until_s: float) -> None:
+        """Found the state. Raises `Unavailable` at the deadline."""
+        folder, state_id = self._folder, self._log._servers.rng.randbytes(codec.ID_BYTES)
+        try:
+            sent = folder.enter([codec.found(state_id, Limits())], timeout_s=self._left_s(until_s))
+            result = await folder.result_of(sent)
+        except NotGuaranteed as error:  # the write itself was not sent
+            raise Unavailable(f"the state could not be founded in time: {error}") from error
+        if result is not None and result.outcome is Outcome.FOUNDED:
+            await self._log.set_cursor(CURSOR, result.lsn, self._left_s(until_s))
 
 
 def connect(

@@ -9,20 +9,19 @@ Laws:
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Generator, Sequence
-from concurrent.futures import Future
 from datetime import datetime
 from functools import partial, wraps
 from os import PathLike
 from types import TracebackType
 from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar
 
-import anyio
-
 from alpo.client.sync import SyncLog
 from alpo.client.sync import connect_sync as connect_log
+from alpo.errors import Closed
 from alpo.tls import Tls
 
 from .errors import Changed, LockLost
+from .folder import ENDED
 from .recipes import Lock
 from .rows import Rows
 from .state import State
@@ -45,11 +44,15 @@ def _blocking(
 
 
 class SyncState:
-    """The state in ``log``, blocking; may be used from several threads. Use it in a ``with``. Arguments, results and
-    errors are those of `State`."""
+    """The state in ``log``, blocking; may be used from several threads. Arguments, results and errors are those of
+    `State`.
+
+    Use it in a ``with``; or as it is, and `close` it at the end: then it opens with the first call, and ends with its
+    log, or with the interpreter, at the latest.
+    """
 
     def __init__(
-        self, log: SyncLog, *, create: bool = True, expect: str | None = None, timeout_s: float = 10.0,
+        self, log: SyncLog, *, create: bool = True, expect: str | None = None, timeout_s: float | None = None,
         snapshots: Literal["auto", "off"] = "auto", cache: str | PathLike[str] | None = None,
     ) -> None:
         self._log = log
@@ -57,45 +60,27 @@ class SyncState:
             log._log, create=create, expect=expect, timeout_s=timeout_s, snapshots=snapshots, cache=cache
         )
         self._owns_log = False
-        self._living: Future[None] | None = None
 
     def __enter__(self) -> Self:
-        if self._living is not None:
-            raise RuntimeError("a SyncState is entered once")
-        portal = self._log._require_portal()
-        self._stop: anyio.Event | None = None
-        begun: Future[None] = self._log._new_future()  # type: ignore[assignment]
-        self._living = portal.start_task_soon(partial(self._live, begun))
-        begun.result()
+        self._run(self._state.__aenter__)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._living is not None
         try:
-            if not self._log.closed:
-                self._log._call(self._end)
-                self._living.result()
+            if not self._state._folder.tasks.started:
+                self._state._folder.fail(Closed(ENDED))
+            elif not self._log.closed:
+                self._log._call(self._state.close)
         finally:
             if self._owns_log:
                 self._log.__exit__(kind, error, trace)
 
-    async def _live(self, begun: Future[None]) -> None:
-        """Keep the state open: entered and left by one task."""
-        self._stop = anyio.Event()
-        try:
-            async with self._state:
-                begun.set_result(None)
-                await self._stop.wait()
-        except BaseException as error:
-            if not begun.done():
-                begun.set_exception(error)
-            raise
-
-    async def _end(self) -> None:
-        assert self._stop is not None
-        self._stop.set()
+    def close(self) -> None:
+        """Close, as leaving the ``with`` does; may be called again, and from any thread. Raises as `SyncLog.close`, if
+        `connect_sync` made this state."""
+        self.__exit__(None, None, None)
 
     def _run(self, function: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run ``function()`` in the loop; returns what it returns."""
@@ -131,13 +116,13 @@ class SyncState:
     def update(self, name: str, function: Callable[[Variable], Any]) -> Variable:
         """Fetch, call ``function`` with the variable, in the caller's thread, and store what it returns: see
         `State.update`."""
-        variable = self.fetch(name)
+        variable, left_s = self._run(partial(self._state._begin_update, name))
         while True:
             wanted = function(variable)
             try:
-                return self._run(partial(self._state._write_update, variable, wanted))
+                return self._run(partial(self._state._write_update, variable, wanted, left_s))
             except Changed:
-                variable = self.fetch(name, local=True)
+                variable, left_s = self._run(partial(self._state._begin_update, name, local=True))
 
     def watch(self, prefix: str = "", *, every: bool = False) -> Generator[Variable, None, None]:
         """Iterate over the variables that begin with ``prefix`` as they are now, and then whenever they change: see

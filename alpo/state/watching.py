@@ -45,12 +45,16 @@ class Watch:
         self._news = News()
 
     async def __aenter__(self) -> Self:
-        machine = await self._folder.now()
+        await self.enter()
+        return self
+
+    async def enter(self, until_s: float | None = None) -> None:
+        """Enter by this time of the log's clock. For the library."""
+        machine = await self._folder.now(until_s)
         self._folder.watch(self)
         for name in sorted(machine.cells):
             self.note(name, machine.cells[name], 0)
         self._entered = True
-        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -67,6 +71,7 @@ class Watch:
         return self
 
     async def __anext__(self) -> Variable:
+        self._folder.tasks.need_home()
         if not self._entered:
             raise RuntimeError("enter a watch with async with before iterating over it")
         while True:

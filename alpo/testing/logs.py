@@ -214,7 +214,7 @@ class SimulatedLog(Log):
 
     def __init__(self, log: Log, engine: Engine, turns: Turns) -> None:
         self._log = log
-        self._servers = log._servers
+        self._servers, self._timeout_s = log._servers, log._timeout_s
         self._engine = engine
         self._turns = turns
         self._stay: Stay[Log] | None = None

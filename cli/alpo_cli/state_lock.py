@@ -17,13 +17,14 @@ import sys
 import termios
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import anyio
 from anyio.abc import TaskStatus
 
+from alpo.errors import Unavailable
 from alpo.state import State
 from alpo.state.recipes import Lock
 
@@ -172,13 +173,16 @@ def _not_run(program: str, error: type[OSError]) -> int:
 
 async def _hold(target: Target, plan: Plan, story: Story) -> None:
     """Obtain the lock, run the command, and give the lock back."""
+    begun_s = anyio.current_time()
+    if plan.wait_s:
+        target = replace(target, timeout_s=min(target.timeout_s, plan.wait_s))
     async with anyio.create_task_group() as tasks:
         await tasks.start(_pass_signals_on, story, tasks.cancel_scope)
         async with opened(target, create=True) as state:
             story.state = state
             lock = Lock(state, plan.name, plan.ttl_s, f"{os.uname().nodename}:{os.getpid()}")
             with unknown_told(target):
-                if await _obtain(lock, plan.wait_s, story):
+                if await _obtain(lock, plan.wait_s, begun_s, story):
                     story.token = lock.token
             if story.token is not None:
                 try:
@@ -204,10 +208,18 @@ async def _pass_signals_on(
                 story.child.send(number)
 
 
-async def _obtain(lock: Lock, wait_s: float | None, story: Story) -> bool:
-    """Take the lock; False if somebody else has it. Raises `Unavailable` at the deadline, and as `Lock.acquire`."""
-    if wait_s != 0:
-        await lock.acquire(wait_s)
+async def _obtain(lock: Lock, wait_s: float | None, begun_s: float, story: Story) -> bool:
+    """Take the lock; False if somebody else has it. Raises `Unavailable` ``wait_s`` after ``begun_s``, and as
+    `Lock.acquire`."""
+    if wait_s is None:
+        await lock.acquire()
+        return True
+    if wait_s > 0:
+        try:
+            await lock.acquire(max(0.0, begun_s + wait_s - anyio.current_time()))
+        except Unavailable as error:
+            why = f": {error.__cause__}" if error.__cause__ is not None else ""
+            raise Unavailable(f"the lock {lock.name!r} was not free within {wait_s:g} s{why}") from error
         return True
     taken = await lock.try_acquire()
     if not taken:

@@ -82,7 +82,7 @@ def test_a_lock_whose_try_or_release_nobody_answers(
                 stopped.enter_context(no_majority(directory))
             return enter(self, *given, **named)
 
-        async def interrupt(self: Lock, sent: Sent, give_up_s: float | None) -> int:
+        async def interrupt(self: Lock, sent: Sent, give_up_s: float) -> int:
             while interrupted and not sent.handle.serial:  # before it is sent, nothing is in doubt
                 await anyio.sleep(0.01)
             if interrupted:

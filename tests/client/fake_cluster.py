@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, cast
+from weakref import WeakKeyDictionary
 
 import anyio
 from anyio.abc import SocketAttribute, SocketStream, TaskGroup, TaskStatus
@@ -163,6 +164,7 @@ class FakeServer:
         #: Problem frame to greet with, instead of a hello.
         self.problem: r.Problem | None = None
         self.frozen = False
+        self._sending: WeakKeyDictionary[SocketStream, anyio.Lock] = WeakKeyDictionary()
         #: What this server's own copy holds, None: everything.
         self.local_lsn: int | None = None
         #: Rows of an `EventList`, and each ``before`` that was asked for.
@@ -235,7 +237,7 @@ class FakeServer:
                             tasks.start_soon(self._read, stream, request)
                         else:
                             for reply in self._answers(request):
-                                await stream.send(encode(reply))
+                                await self._send(stream, reply)
                     todo = list(frames.feed(await stream.receive()))
                 except (anyio.EndOfStream, anyio.BrokenResourceError, _Cut):
                     tasks.cancel_scope.cancel()
@@ -289,6 +291,8 @@ class FakeServer:
         if isinstance(request, q.SetCursor):
             c.cursors[request.name] = request.lsn
             return [r.Done(number, request.lsn)]
+        if isinstance(request, q.ShowSettings):
+            return [q.SettingsAre(number, {"payload_bytes_max": c.payload_bytes_max, "batch_bytes_max": 8 << 20})]
         if isinstance(request, q.ListCursors):
             return [r.CursorTable(number, [(name, lsn, 10 * lsn, 1500) for name, lsn in sorted(c.cursors.items())])]
         if isinstance(request, q.DropCursor):
@@ -330,16 +334,21 @@ class FakeServer:
         c = self.cluster
         c.reads.append((self.id, ask))
         if ask.linearizable and c.leader != self.id:
-            await stream.send(encode(r.RequestRefused(
+            await self._send(stream, r.RequestRefused(
                 ask.request, Code.NOT_LEADER, 0, c.leader, self._address(c.leader), ""
-            )))
+            ))
             return
         if ask.wait_ms and not ask.linearizable:
             with anyio.move_on_after(ask.wait_ms / 1000):
                 while self._end() < (ask.end or ask.start):
                     await c.grown.wait()
         with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
-            await stream.send(encode(self._page(ask)))
+            await self._send(stream, self._page(ask))
+
+    async def _send(self, stream: SocketStream, reply: Any) -> None:
+        """Send as one of the tasks that answer over this connection."""
+        async with self._sending.setdefault(stream, anyio.Lock()):
+            await stream.send(encode(reply))
 
     def _end(self) -> int:
         return self.cluster.last_lsn if self.local_lsn is None else min(self.local_lsn, self.cluster.last_lsn)

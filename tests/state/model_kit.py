@@ -176,8 +176,8 @@ async def lock(process: Process) -> None:
 async def careless(process: Process) -> None:
     """Write a row of the lock's without holding it, past the library's own check."""
     (payload,) = command([], [(int(Do.PUT), "lock\0row", b"careless", 0)], 1 << 20)
-    await process.state._need_founded([])
-    await process.folder.result_of(process.folder.enter([payload]))
+    await process.state._need_founded([], process.state._folder.until_s())
+    await process.folder.result_of(process.folder.enter([payload], timeout_s=10))
 
 
 async def snapshot(process: Process) -> None:

@@ -195,8 +195,8 @@ def test_a_snapshot_that_was_jumped_over() -> None:
     async def work(s: Stopped) -> None:
         now = s.state._folder.now
 
-        async def now_and_stop() -> Any:
-            machine = await now()
+        async def now_and_stop(until_s: float | None = None) -> Any:
+            machine = await now(until_s)
             await s.stop()
             return machine
 

@@ -54,7 +54,7 @@ Patch = Callable[[pytest.MonkeyPatch], None]
 
 def fetch_without_asking(patch: pytest.MonkeyPatch) -> None:
     """A: a fetch answers from what is folded, without a question for the end."""
-    async def now(folder: Folder) -> Machine:
+    async def now(folder: Folder, until_s: float | None = None) -> Machine:
         return await folder.reach(0)
 
     patch.setattr(Folder, "now", now)

@@ -10,7 +10,7 @@ import anyio.lowlevel
 import pytest
 
 from alpo.errors import Closed, Unavailable
-from alpo.state import Changed, If, LockLost, Put, State
+from alpo.state import Changed, If, LockLost, Put, State, SyncState
 from alpo.state.recipes import Election, Lock
 from alpo.testing import Cluster
 
@@ -139,6 +139,73 @@ def test_a_lost_lock_cancels_its_body_and_is_told(backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("way", ["taken by this process", "taken by another", "the state is loaded anew"])
+def test_a_lock_is_lost_as_soon_as_its_process_knows(backend: str, way: str) -> None:
+    """Of a lease of an hour: its holder would ask for a renewal in 20 minutes."""
+    async def work(cluster: Cluster, one: State, two: State) -> None:
+        lock, anew = Lock(one, "lock", ttl_s=3600), way == "the state is loaded anew"
+        begun = cluster.now_s
+
+        async def take() -> None:
+            if anew:
+                cut_off(cluster, "one")
+            await (one if way == "taken by this process" else two).put("lock", None)
+            assert await Lock(two, "lock", ttl_s=3600).try_acquire()
+            for _ in range(2 if anew else 0):
+                await two.put("x", "1")
+                await two.snapshot(trim=True)
+            cluster.heal()
+            await one.fetch("lock")
+            assert not lock.held
+
+        async with anyio.create_task_group() as tasks:
+            with pytest.raises(LockLost):
+                async with lock:
+                    assert lock.held
+                    tasks.start_soon(take)
+                    await one.log._sleep(3600)
+        assert cluster.now_s - begun < 60
+        assert not lock.held and await lock.release()
+        assert not await Lock(one, "lock", ttl_s=3600).try_acquire()
+
+    both(backend, work)
+
+
+def test_a_blocking_lock_is_lost_as_soon_as_its_process_knows() -> None:
+    with Cluster(seed=3) as cluster, cluster.connect_sync("one") as a, cluster.connect_sync("two") as b:
+        with SyncState(a) as one, SyncState(b) as two:
+            lock, other = one.lock("lock", 3600), two.lock("lock", 3600)
+            lock.acquire()
+            lock.require()
+            two.put("lock", None)
+            assert other.try_acquire()
+            one.fetch("x")
+            with pytest.raises(LockLost):
+                lock.require()
+            assert (lock.held, other.held) == (False, True)
+
+
+def test_a_lock_taken_away_before_its_taker_looked_is_not_taken() -> None:
+    """In the same page as the try: its taker folds both at once."""
+    async def work(cluster: Cluster, one: State, two: State) -> None:
+        lock, told = Lock(one, "lock", ttl_s=3600), one._told
+
+        async def told_late(sent: Any) -> Any:
+            result = await told(sent)
+            await two.put("lock", "another's")
+            await two.put("lock", None)
+            await two.put("lock", "another's")
+            await one.fetch("lock")
+            return result
+
+        one._told = told_late  # type: ignore[method-assign]
+        assert not await lock.try_acquire()
+        assert not lock.held
+
+    both("asyncio", work)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_an_error_of_the_body_gives_the_lock_back(backend: str) -> None:
     async def work(cluster: Cluster, one: State, two: State) -> None:
         with pytest.raises(ZeroDivisionError):
@@ -163,7 +230,7 @@ def test_a_lease_that_can_never_be_is_told_at_once() -> None:
     both("asyncio", work)
 
 
-# -- a state that is left, or was never entered ---------------------------------------------------------------
+# -- a state that is left ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -171,9 +238,6 @@ def test_a_state_that_is_left_answers_nothing_any_more(backend: str) -> None:
     async def go(cluster: Cluster) -> None:
         async with cluster.connect() as log:
             state = State(log)
-            for call in (lambda: state.fetch("a"), lambda: state.put("a", "1"), state.names):
-                with pytest.raises(RuntimeError, match="async with"):
-                    await call()
             told: list[object] = []
 
             async def fetch() -> None:

@@ -193,7 +193,7 @@ def test_one_that_was_taken_over_does_nothing_more() -> None:
         rest = [codec.part(upload.sid, upload.parts + i, b"late") for i in range(3)]
         end = codec.end(upload.sid, upload.parts, upload.chain, bytes(16))
         for payload in [*rest, end]:
-            result = await zombie._folder.result_of(enter([payload]))
+            result = await zombie._folder.result_of(enter([payload], timeout_s=10))
             assert result is not None and result.outcome is Outcome.STALE
         machine = await machine_of(zombie)
         assert machine.snapshot is not None and machine.snapshot[:2] == info[:2]

@@ -30,7 +30,7 @@ def test_the_founding_of_two_is_one_and_the_cursor_keeps_it_from_being_trimmed()
             state._folder.enter = noted  # type: ignore[method-assign, assignment]
         async with anyio.create_task_group() as tasks:
             for state in states:
-                tasks.start_soon(partial(state._need_founded, []))
+                tasks.start_soon(partial(state._need_founded, [], state._folder.until_s()))
         first, second = sorted(handle.lsn for handle in foundings)
         cursors = {cursor.name: cursor.lsn for cursor in await states[0].log.cursors()}
         assert cursors[CURSOR] == first < second
@@ -48,7 +48,7 @@ def test_what_another_took_away_at_once_was_kept_and_is_told_the_next_time() -> 
         kept = await one.put("a", "1", lease_s=1000)
         reach = one._folder.reach
 
-        async def beyond(lsn: int, timeout_s: float | None = None) -> object:
+        async def beyond(lsn: int, until_s: float | None = None) -> object:
             """Folded farther than asked, as a page does that holds more: by then the variable is gone."""
             one._folder.reach = reach  # type: ignore[method-assign]
             gone = await other.expunge(await other.fetch("a"))

@@ -83,11 +83,12 @@ async def gather(servers: Servers, since: datetime | None, timeout_s: float) -> 
     if since is not None:
         need_datetime(since=since)
     since_ms = 0 if since is None else int(since.timestamp() * 1000)
+    give_up_s = anyio.current_time() + timeout_s
     members = await members_of(servers, timeout_s)
     accounts = [Account() for _ in members]
     async with anyio.create_task_group() as tasks:
         for (_, address), account in zip(members, accounts, strict=True):
-            tasks.start_soon(_ask, servers, address, account, since_ms, timeout_s)
+            tasks.start_soon(_ask, servers, address, account, since_ms, give_up_s - anyio.current_time())
     events = merged(accounts)
     silent = [
         Silent(id, address, account.problem)

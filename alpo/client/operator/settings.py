@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypedDict, cast
 
+import anyio
+
 from alpo.client.connection import Connection
 from alpo.client.servers import Servers
 from alpo.core import requests as q
@@ -112,6 +114,7 @@ async def change_settings(
         check_setting(name, value)
     if not changed:
         raise ValueError(f"no setting is named; there are {', '.join(NAMES)}")
+    give_up_s = anyio.current_time() + timeout_s
     now = cast(Mapping[str, float], await settings(servers, timeout_s) if expected is None else expected)
     if missing := [name for name in changed if name not in now]:
         raise ValueError(f"expected says nothing of {', '.join(missing)}")
@@ -128,7 +131,7 @@ async def change_settings(
             raise Refused(f"changed meanwhile, nothing was set: {answer.detail}")
         raise unwelcome(servers, answer)
 
-    return await at_leader(servers, attempt, timeout_s)
+    return await at_leader(servers, attempt, max(0.0, give_up_s - anyio.current_time()))
 
 
 async def accept_clocks(servers: Servers, timeout_s: float) -> int:

@@ -125,6 +125,7 @@ async def status(servers: Servers, timeout_s: float) -> list[MemberStatus]:
     answer at an address given and are no members (they were removed or replaced, or wait to be added) come last.
     """
     servers.require_open()
+    give_up_s = anyio.current_time() + timeout_s
     members = await members_of(servers, timeout_s)
     listed = {address for _, address in members}
     others: list[tuple[int | None, str]] = [(None, address) for address in servers.configured if address not in listed]
@@ -132,7 +133,7 @@ async def status(servers: Servers, timeout_s: float) -> list[MemberStatus]:
     async with anyio.create_task_group() as tasks:
         for (id, address), row in zip(members + others, rows, strict=True):
             row.update(id=id, address=address, reachable=False)
-            tasks.start_soon(_status_of, servers, address, row, timeout_s)
+            tasks.start_soon(_status_of, servers, address, row, give_up_s)
     found, known = rows[: len(members)], {(row["id"], row.get("incarnation")) for row in rows[: len(members)]}
     outside = [row for row in rows[len(members) :] if row["reachable"]]
     found += [row for row in outside if (row["id"], row.get("incarnation")) not in known]
@@ -150,15 +151,17 @@ async def members_of(servers: Servers, timeout_s: float) -> list[tuple[int | Non
     return [*sorted(servers.members.items())] or [(None, address) for address in servers.candidates]
 
 
-async def _status_of(servers: Servers, address: str, row: dict[str, Any], timeout_s: float) -> None:
-    """Fill one server's row. ``timeout_s``: for the name to be resolved; each later step has `STATUS_S` at most."""
-    step_s = min(timeout_s, STATUS_S)
+async def _status_of(servers: Servers, address: str, row: dict[str, Any], give_up_s: float) -> None:
+    """Fill one server's row, by this time of the loop's clock; each step but the name's has `STATUS_S` at most."""
     connection: Connection | None = None
     row["problem"] = f"{address} does not answer"
+    left_s = give_up_s - anyio.current_time()
+    if left_s <= 0:
+        return
     try:
-        way = Way(address, name_s=timeout_s, tcp_s=step_s, answer_s=step_s)
-        connection = await servers.dial(address, way=way)
-        with anyio.move_on_after(step_s):
+        way = Way(address, name_s=left_s, tcp_s=min(left_s, STATUS_S), answer_s=min(left_s, STATUS_S))
+        connection = await servers.dial(address, left_s, way)
+        with anyio.move_on_after(min(give_up_s - anyio.current_time(), STATUS_S)):
             told = await account(connection)
             row.update(told or {"problem": f"{address} gives no account of itself"})
             if told:
