@@ -25,6 +25,8 @@ T = TypeVar("T")
 EARLIEST, LATEST = "earliest", "latest"
 RECORDS_PER_PARTITION = 65_536
 EXACTLY_ONCE, DIRECT = "exactlyonce", "direct"
+#: Numbers of a writer that may come again: any up to the last one; the last one; the last one with the same rows.
+ANY, LAST, SAME = "any", "last", "same"
 #: Low bits of a serial that number the entries of a writer's batch; the bits above number the batch.
 BATCH_BITS = 20
 #: Prefix of the client name made of a query's or an application's id.
@@ -132,7 +134,7 @@ def _state(options: _Given, streaming: bool) -> bool:
 @dataclass(frozen=True)
 class WriteOptions:
     """Options of a write. ``directory``: the checkpoint's, or ""; ``app``, ``version``: "" and -1 if the user does not
-    number the write."""
+    number the write; ``repeat``: as of `committing.Job`."""
 
     servers: tuple[str, ...]
     directory: str = ""
@@ -141,6 +143,7 @@ class WriteOptions:
     direct: bool = False
     timeout_s: float = 60.0
     tls: Tls | None = None
+    repeat: str = ANY
 
     @staticmethod
     def of(given: Mapping[str, str], *, streaming: bool) -> WriteOptions:
@@ -157,7 +160,10 @@ class WriteOptions:
             options.take("mode", _one_of(EXACTLY_ONCE, DIRECT), EXACTLY_ONCE) == DIRECT,
             options.take("timeout", _seconds, 60.0),
             options.tls(),
+            options.take("txnRepeat", _one_of(ANY, LAST, SAME), LAST if streaming else ANY),
         )
+        if options.given("txnRepeat") and not made.app:
+            raise SourceError("txnRepeat goes with txnAppId and txnVersion: it says which numbers may come again")
         if bool(made.app) != (made.version >= 0):
             raise SourceError("txnAppId and txnVersion go together: who writes, and the number of this write")
         if made.app and (streaming or made.direct):

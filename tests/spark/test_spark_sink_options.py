@@ -20,7 +20,9 @@ def of(streaming: bool = False, **given: str) -> WriteOptions:
 
 
 def test_what_is_given_in_any_case() -> None:
-    assert of(True, CheckpointLocation="file:///a/b", TIMEOUT="5s") == WriteOptions(("h:1", "i:2"), "/a/b", timeout_s=5)
+    assert of(True, CheckpointLocation="file:///a/b", TIMEOUT="5s") == WriteOptions(
+        ("h:1", "i:2"), "/a/b", timeout_s=5, repeat="last"
+    )
     assert of(True, mode="Direct").direct and not of(mode="exactlyOnce").direct
     assert of(txnAppId="a", txnVersion="0") == WriteOptions(("h:1", "i:2"), app="a", version=0)
     assert of(checkpointLocation="c").directory == str(Path("c").absolute())
@@ -37,6 +39,8 @@ def test_what_is_given_in_any_case() -> None:
     (False, {"txnAppId": "a", "txnVersion": str(1 << 43)}, "from 0 to 8796093022207"),
     (False, {"txnAppId": "a" * 123, "txnVersion": "1"}, "1 to 122 bytes"),
     (False, {"txnAppId": "", "txnVersion": "1"}, "1 to 122 bytes"),
+    (False, {"txnRepeat": "same"}, "goes with txnAppId"),
+    (False, {"txnAppId": "a", "txnVersion": "1", "txnRepeat": "never"}, "one of any, last, same"),
     (False, {"mode": "twice"}, "one of exactlyonce, direct"),
     (False, {"servers": ""}, "no servers"),
 ])
