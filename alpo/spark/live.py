@@ -7,6 +7,7 @@ time is up: no server that is silent holds a read up.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ from alpo.wire.requests import Page
 from .origin import DataLoss, Extent, SourceError, Stretch
 
 T = TypeVar("T")
+
+logger = logging.getLogger("alpo")
 
 _BACKEND = "trio"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -91,6 +94,20 @@ class ServerOrigin:
 
         found = self._run(ask)
         return self.extent().next_lsn if found is None else found
+
+    def move_cursor(self, name: str, lsn: int) -> bool:
+        """Have the cluster keep what comes from ``lsn`` on for the reader ``name``. False, with a warning, if nobody
+        answers, or the log does not hold ``lsn`` any more. Raises `SourceError`."""
+        async def ask() -> bool:
+            try:
+                async with connect(self.servers, timeout_s=self.timeout_s, tls=self.tls) as log:
+                    await log.set_cursor(name, lsn)
+                    return True
+            except (Unavailable, OutOfRange) as error:
+                logger.warning("the cursor %s was not moved to LSN %d: %s", name, lsn, error)
+                return False
+
+        return self._run(ask)
 
     def _run(self, ask: Callable[[], Awaitable[T]]) -> T:
         try:

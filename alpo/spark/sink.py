@@ -44,7 +44,7 @@ class Message(WriterCommitMessage):
 def check_columns(schema: StructType) -> None:
     """Raise `SourceError` unless there is a column ``payload`` and no other."""
     found = [(field.name, field.dataType) for field in schema.fields]
-    if len(found) != 1 or found[0][0] != "payload" or not isinstance(found[0][1], BinaryType | StringType):
+    if len(found) != 1 or found[0][0].lower() != "payload" or not isinstance(found[0][1], BinaryType | StringType):
         columns = ", ".join(f"{name} {type.simpleString()}" for name, type in found)
         raise SourceError(
             "a row that is written has one column: payload, binary or string (as UTF-8); the cluster gives the rest. "

@@ -12,7 +12,7 @@ from harness import Cluster, cluster
 from probe import until
 from spark_kit import options, read_all, read_span, rows_in
 
-from alpo import connect
+from alpo import Log, connect
 from alpo.client.operator import status
 from alpo.client.pages import Pages
 from alpo.client.servers import Servers
@@ -189,6 +189,47 @@ async def test_a_trigger_waits_for_servers_that_come_back(tmp_path: Path, monkey
         assert found == [wanted] and any(one.reachable for one in members)
         with pytest.raises(SourceError, match=r"answers within 0\.1 s: .*connection refused"):
             await trio.to_thread.run_sync(members_of, ("127.0.0.1:1",), 0.1)
+
+
+@pytest.mark.trio
+async def test_a_stream_moves_its_cursor_when_a_batch_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with cluster(tmp_path, proxied=False) as running:
+        await filled(running)
+
+        async def cursors() -> dict[str, int]:
+            async with connect(running.addresses) as log:
+                return {one.name: one.lsn for one in await log.cursors()}
+
+        def planner(**given: Any) -> LogStreamReader:
+            wanted = options(True, servers=running.addresses, cursor="nightly", **given)
+            return LogStreamReader(wanted, ["lsn", "payload"])
+
+        reader = planner(startingLsn=21)
+        start = await trio.to_thread.run_sync(reader.initialOffset)
+        assert await cursors() == {"nightly": 21}
+        await trio.to_thread.run_sync(reader.latestOffset, start, reader.getDefaultReadLimit())
+        assert await cursors() == {"nightly": 21}
+        sets = Counter[int]()
+        set_cursor = Log.set_cursor
+
+        async def noted(self: Log, name: str, lsn: int) -> None:
+            sets[lsn] += 1
+            await set_cursor(self, name, lsn)
+
+        monkeypatch.setattr(Log, "set_cursor", noted)
+        for lsn in (121, 121):
+            await trio.to_thread.run_sync(reader.commit, start | {"lsn": lsn})
+        assert await cursors() == {"nightly": 121} and sets == {121: 1}
+        again = planner()
+        await trio.to_thread.run_sync(again.commit, start | {"lsn": 150})
+        assert await cursors() == {"nightly": 150}
+        async with connect(running.addresses) as log:
+            await log.trim(150)
+        await trio.to_thread.run_sync(again.commit, start | {"lsn": 140})
+        assert "the cursor nightly was not moved to LSN 140: LSN 140 is not in the log" in caplog.text
+        assert await cursors() == {"nightly": 150}
 
 
 def of_stream(running: Cluster) -> ReadOptions:
