@@ -130,12 +130,12 @@ def _is_past(job: Job, writer: Writer) -> bool:
     return True
 
 
-def _conflict(job: Job, why: str) -> SourceError:
+def _conflict(job: Job, why: str, hint: str = "") -> SourceError:
     return SourceError(
-        f"ALPO_OTHER_BATCH: batch {job.batch} of {job.client}: {why}. Its rows are not in the log, and were not "
-        "written. Is the query's checkpoint new, or an older copy? Go on with the checkpoint that wrote what the log "
+        f"ALPO_OTHER_BATCH: batch {job.batch} of {job.client} was not written, and is not known to be in the log: "
+        f"{why}. Is the query's checkpoint new, or an older copy? Go on with the checkpoint that wrote what the log "
         f"has; or begin with a new name (a stream: a new checkpointLocation; append_batch: another query=NAME), after "
-        f"the last row that the log has (alpo read --client {job.client} --last 1)"
+        f"the last row that the log has (alpo read --client {job.client} --last 1){hint}"
     )
 
 
@@ -144,9 +144,9 @@ def _require_same(job: Job, there: Iterable[list[bytes]], wanted: Iterable[list[
     (there_rows, there_digest), (rows, digest) = _digest(there), _digest(wanted)
     if there_digest != digest:
         raise _conflict(
-            job, f"the log's batch {job.batch} has other rows ({there_rows}) than this one ({rows}). If this batch is "
-            "Spark's last one, and only its rows come out differently each time (rand, uuid), give repeat=\"last\" "
-            "(option txnRepeat); else"
+            job, f"the log's batch {job.batch} has other rows ({there_rows}) than this one ({rows})",
+            ". If Spark has only repeated its last batch, and rows come out differently each time (rand, uuid), give "
+            'repeat="last" (option txnRepeat)',
         )
 
 
