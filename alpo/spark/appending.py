@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Protocol
 
 from alpo.addresses import parse_servers
@@ -20,7 +20,7 @@ from alpo.client.log import Log
 from alpo.client.operator.settings import Settings
 from alpo.client.payloads import batch
 from alpo.client.servers import Servers
-from alpo.errors import AlpoError
+from alpo.errors import AlpoError, OutOfRange
 
 from .options import BATCH_BITS, WriteOptions
 from .origin import SourceError
@@ -44,6 +44,10 @@ class Writer(Protocol):
 
     async def append(self, chunks: Iterable[Chunk]) -> None:
         """Append all, in order; returns when all are guaranteed. Raises `AlpoError`, especially `Fenced`."""
+
+    async def held(self, serial: int) -> list[bytes]:
+        """The payloads of the entry that this session appended under ``serial``. Raises `SourceError` if they are gone,
+        `AlpoError`."""
 
 
 #: (client name or None for a random one, hex id of the only acceptable cluster or "") -> a session.
@@ -92,7 +96,6 @@ def numbered(number: int, chunks: Iterable[list[bytes]], last_serial: int) -> It
             yield serial, chunk
 
 
-
 class ClusterWriter:
     """A `Writer` over the client library."""
 
@@ -111,6 +114,20 @@ class ClusterWriter:
             under_way.append(await self._log.enter(batch(chunk), serial, True, None))
         while under_way:
             await under_way.popleft()
+
+    async def held(self, serial: int) -> list[bytes]:
+        client = str(self._log.client)
+        there = await self._log.outcome(client, serial)
+        rows = []
+        with suppress(OutOfRange):  # it was trimmed, as far as it is gone
+            async with self._log.read(there.lsn) as records:
+                async for record in records:
+                    if (record.client, record.serial) != (client, serial):
+                        break
+                    rows.append(record.payload)
+        if there.lsn is None or not rows:
+            raise SourceError(f"what {client} appended under serial {serial} cannot be read any more: was it trimmed?")
+        return rows
 
 
 def opener(options: WriteOptions) -> OpenWriter:

@@ -34,8 +34,8 @@ _LENGTH = struct.Struct("<I")
 
 
 def arrow_schema(names: Sequence[str]) -> pa.Schema:
-    """Schema of the columns ``names``, in that order."""
-    return pa.schema([ARROW.field(name) for name in names])
+    """Schema of the columns ``names``, in that order and in the case of the user's."""
+    return pa.schema([ARROW.field(name.lower()).with_name(name) for name in names])
 
 
 def batch_of(stretch: Stretch, first_lsn: int, last_lsn: int, schema: pa.Schema) -> pa.RecordBatch:
@@ -44,7 +44,7 @@ def batch_of(stretch: Stretch, first_lsn: int, last_lsn: int, schema: pa.Schema)
     begins_lsn = stretch.lsns[0]
     begin, end = max(first_lsn - begins_lsn, 0), last_lsn + 1 - begins_lsn
     column = _column if set(stretch.counts) == {1} else _payload_column
-    return pa.RecordBatch.from_arrays([column(stretch, f.name)[begin:end] for f in schema], schema=schema)
+    return pa.RecordBatch.from_arrays([column(stretch, f.name.lower())[begin:end] for f in schema], schema=schema)
 
 
 def _column(stretch: Stretch, name: str) -> pa.Array:

@@ -6,12 +6,14 @@ Laws:
   serials mean the same in every replay, whatever its plan produces then, and the log recognises repetitions.
 * A batch that needs no manifest is one entry: all of it appears at once.
 * An earlier batch that was fixed and not finished is finished first.
+* A number that the log has already is a repetition, or an error (`Job.repeat`): no row is dropped in silence.
 * Only one run writes. It claims the checkpoint, then opens the session, which fences the previous run, and checks its
   claim again. A zombie that opens the session after that sees the claim and appends nothing.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,7 +23,7 @@ from alpo.errors import Fenced
 
 from .appending import ENTRY_BYTES, OpenWriter, Writer, cut, limit_of, numbered
 from .ledger import Ledger, Manifest
-from .options import BATCH_BITS
+from .options import ANY, BATCH_BITS, LAST, SAME
 from .origin import SourceError
 from .staging import Part, check, payloads
 
@@ -35,11 +37,18 @@ KEPT = 2
 
 @dataclass(frozen=True)
 class Job:
-    """Batch ``batch`` of writer ``client``, in run ``run``."""
+    """Batch ``batch`` of writer ``client``, in run ``run``.
+
+    ``repeat``: `ANY`: a number up to the log's last one counts as done. `LAST`: only the last one may come again, as
+    Spark planned it (``plan``: a digest of that, "" if not known); its rows may be others. `SAME`: only the last one,
+    with the same rows.
+    """
 
     client: str
     batch: int
     run: str
+    repeat: str = ANY
+    plan: str = ""
 
 
 async def commit(job: Job, parts: Sequence[Part], ledger: Ledger, open_writer: OpenWriter) -> None:
@@ -82,32 +91,91 @@ async def _commit(job: Job, parts: Sequence[Part], ledger: Ledger, open_writer: 
 
 
 def _fixed(job: Job, parts: Sequence[Part], ledger: Ledger, writer: Writer) -> bool:
-    """Fix the batch unless it is fixed already. False if there is nothing to write."""
-    if ledger.manifest(job.batch) is not None:
-        return True
-    last_batch, entries = divmod(writer.last_serial, 1 << BATCH_BITS)
-    if last_batch > job.batch:
-        logger.info("batch %d of %s was written: the log has batch %d", job.batch, job.client, last_batch)
+    """Fix the batch unless it is fixed already. False if there is nothing to write. Raises `SourceError`."""
+    manifest = ledger.manifest(job.batch)
+    if (manifest is None or job.repeat != ANY) and _is_past(job, writer):
         return False
+    if manifest is not None:
+        if job.repeat == LAST and job.plan and manifest.plan and job.plan != manifest.plan:
+            raise _conflict(job, f"Spark has planned it anew, and the log's batch {job.batch} is another")
+        if job.repeat == SAME:
+            _require_same(job, _payloads(manifest.parts, ledger.staged), _payloads(_in_order(parts), ledger.staged))
+        return True
+    entries = _entries(job, writer)
     parts = _in_order(parts)
     if not parts:
         return False
-    if last_batch == job.batch and entries:
+    if entries:
         raise SourceError(
             f"the log has {entries} entries of batch {job.batch} of {job.client} already, and the manifest that says "
             "which payloads those are is not in this checkpoint: was another one, or none, used before?"
         )
-    ledger.fix(Manifest(job.batch, limit_of(parts, writer), tuple(parts)))
+    ledger.fix(Manifest(job.batch, limit_of(parts, writer), tuple(parts), job.plan))
     return True
+
+
+def _entries(job: Job, writer: Writer) -> int:
+    """Number of entries of this batch that the log has; there is no later batch."""
+    return max(0, writer.last_serial - (job.batch << BATCH_BITS))
+
+
+def _is_past(job: Job, writer: Writer) -> bool:
+    """True if the log has a later batch, so that this one counts as done. Raises `SourceError` if it must not."""
+    last_batch = writer.last_serial >> BATCH_BITS
+    if last_batch <= job.batch:
+        return False
+    if job.repeat != ANY:
+        raise _conflict(job, f"the log has batch {last_batch} already, and Spark repeats only its last one")
+    logger.info("batch %d of %s was written: the log has batch %d", job.batch, job.client, last_batch)
+    return True
+
+
+def _conflict(job: Job, why: str, hint: str = "") -> SourceError:
+    return SourceError(
+        f"ALPO_OTHER_BATCH: batch {job.batch} of {job.client} was not written, and is not known to be in the log: "
+        f"{why}. Is the query's checkpoint new, or an older copy? Go on with the checkpoint that wrote what the log "
+        f"has; or begin with a new name (a stream: a new checkpointLocation; append_batch: another query=NAME), after "
+        f"the last row that the log has (alpo read --client {job.client} --last 1){hint}"
+    )
+
+
+def _require_same(job: Job, there: Iterable[list[bytes]], wanted: Iterable[list[bytes]]) -> None:
+    """Raise `SourceError` unless both are the same payloads, in any order."""
+    (there_rows, there_digest), (rows, digest) = _digest(there), _digest(wanted)
+    if there_digest != digest:
+        raise _conflict(
+            job, f"the log's batch {job.batch} has other rows ({there_rows}) than this one ({rows})",
+            ". If Spark has only repeated its last batch, and rows come out differently each time (rand, uuid), give "
+            'repeat="last" (option txnRepeat)',
+        )
+
+
+def _digest(pieces: Iterable[list[bytes]]) -> tuple[int, int]:
+    """Number of payloads, and a digest of them that does not depend on their order."""
+    rows = digest = 0
+    for piece in pieces:
+        rows += len(piece)
+        digest += sum(int.from_bytes(hashlib.blake2b(payload, digest_size=16).digest()) for payload in piece)
+    return rows, digest
 
 
 async def commit_one_entry(job: Job, parts: Sequence[Part], open_writer: OpenWriter) -> None:
     """Commit without a checkpoint, for a write that fits in one entry. Raises like `commit`."""
     parts = _in_order(parts)
+    if not parts:
+        return
     async with open_writer(job.client, "") as writer:
-        last_batch, entries = divmod(writer.last_serial, 1 << BATCH_BITS)
-        if (last_batch, entries) > (job.batch, 0):
-            logger.info("batch %d of %s was written: the log has batch %d", job.batch, job.client, last_batch)
+        if _is_past(job, writer):
+            return
+        entries = _entries(job, writer)
+        if entries:
+            if job.repeat == SAME and entries > 1:
+                raise SourceError(
+                    f"the log has {entries} entries of batch {job.batch} of {job.client}, which were written with a "
+                    "checkpoint: give the same one"
+                )
+            if job.repeat == SAME:
+                _require_same(job, [await writer.held((job.batch << BATCH_BITS) + 1)], _payloads(parts, None))
             return
         limit = limit_of(parts, writer)
         if limit < sum(part.size for part in parts):

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from .live import ServerOrigin
 from .options import ReadOptions
 from .origin import Extent, Origin
 from .reading import check_cluster, first_of, origin_of
@@ -25,11 +26,25 @@ class Follower:
         self._now_s = now_s
         self._waits_since_s: float | None = None
         self._end_lsn: int | None = None
+        self._cursor_lsn = 0
 
     def initial(self) -> Offset:
         """Offset at which a query without a checkpoint begins."""
         extent = self.origin.extent()
-        return {"log": extent.cluster, "lsn": first_of(self.options, self.origin, extent)}
+        offset = {"log": extent.cluster, "lsn": first_of(self.options, self.origin, extent)}
+        self.committed(offset)
+        return offset
+
+    def committed(self, offset: Offset) -> None:
+        """Move the cursor, if there is one: what comes before ``offset`` is not needed any more. Raises `SourceError`
+        if the cluster does not take it; if it does not answer, the next one comes."""
+        lsn = int(offset["lsn"])
+        if not self.options.cursor or lsn == self._cursor_lsn:
+            return
+        given = self.options
+        servers = ServerOrigin(given.servers, timeout_s=given.timeout_s, cluster=str(offset["log"]), tls=given.tls)
+        if servers.move_cursor(given.cursor, lsn):
+            self._cursor_lsn = lsn
 
     def fix_end(self) -> None:
         """Let the stream end at what exists now (Spark's AvailableNow)."""

@@ -11,20 +11,25 @@ if TYPE_CHECKING:
 
 def append_batch(
     df: DataFrame, batch_id: int, *, servers: str | Sequence[str], query: str | None = None,
-    checkpoint: str | None = None, timeout_s: float = 60.0,
+    checkpoint: str | None = None, timeout_s: float = 60.0, repeat: str = "same",
 ) -> None:
     """Append the column ``payload`` of ``df`` once, as batch ``batch_id`` of ``query``: for `foreachBatch`.
 
-    Called again with the same number it appends nothing, whatever ``df`` is then: a function that writes several of
-    them gives each a ``query`` of its own. ``query``: name of the writer (default: the id of the streaming query that
-    this runs in). ``checkpoint``: a directory of this writer's own, shared by the driver and all executors; needed for
-    more than one entry of the log. Raises ValueError without a query, and the sink's errors as Spark presents them.
+    Called again with the same rows, in any order, under the last number, it appends nothing. Any other call under a
+    number that the log has is an error (``ALPO_OTHER_BATCH``), so that no row is lost; ``repeat="last"`` takes the last
+    number for a repetition whatever the rows, as rows need that come out differently each time (rand, uuid). A function
+    that writes several frames gives each a ``query`` of its own.
+
+    ``query``: name of the writer (default: the id of the streaming query that this runs in). ``checkpoint``: a
+    directory of this writer's own, shared by the driver and all executors; needed for more than one entry of the log.
+    Raises ValueError without a query, and the sink's errors as Spark presents them.
     """
     if query is None:
         query = df.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
     if not query:
         raise ValueError("say who writes: query=NAME (only within foreachBatch it is known)")
     writer = df.write.format("alpo").mode("append").option("txnAppId", query).option("txnVersion", batch_id)
+    writer = writer.option("txnRepeat", repeat)
     if checkpoint is not None:
         writer = writer.option("checkpointLocation", checkpoint)
     writer.options(

@@ -15,6 +15,7 @@ Laws:
 
 from __future__ import annotations
 
+import hashlib
 import json
 import zlib
 from collections.abc import Iterable
@@ -37,11 +38,13 @@ _DONE = ".done"
 
 @dataclass(frozen=True)
 class Manifest:
-    """Content of one batch: the parts in this order, in entries of up to ``limit`` bytes each."""
+    """Content of one batch: the parts in this order, in entries of up to ``limit`` bytes each. ``plan``: as of
+    `Ledger.plan`."""
 
     batch: int
     limit: int
     parts: tuple[Part, ...]
+    plan: str = ""
 
 
 def staged_folder(checkpoint: str) -> Path:
@@ -114,6 +117,12 @@ class Ledger:
 
     # -- what its batches are ---------------------------------------------------------------------------------
 
+    def plan(self, batch: int) -> str:
+        """Digest of what Spark has planned for a batch of the query to which the checkpoint belongs; "" if it is not
+        there. Spark writes it once, before the batch, and a repetition finds it as it was."""
+        path = self._root.parent / "offsets" / str(batch)
+        return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest() if path.exists() else ""
+
     def manifest(self, batch: int) -> Manifest | None:
         """The manifest of a batch, checked with all its files; None if there is none."""
         path = self._commits / str(batch)
@@ -163,7 +172,8 @@ class Ledger:
 def _bytes(manifest: Manifest) -> list[bytes]:
     """Encode a manifest: header with CRC, description, and the bytes of parts that are in no file."""
     parts = [vars(part) | {"tag": vars(part.tag), "data": None} for part in manifest.parts]
-    text = json.dumps({"batch": manifest.batch, "limit": manifest.limit, "parts": parts}).encode() + b"\n"
+    fields = {"batch": manifest.batch, "limit": manifest.limit, "plan": manifest.plan, "parts": parts}
+    text = json.dumps(fields).encode() + b"\n"
     body = [text, *(part.data for part in manifest.parts)]
     crc = 0
     for piece in body:
@@ -185,7 +195,7 @@ def _read(path: Path, staged: Path) -> Manifest:
             at += part.length
         check(part, staged)
         parts.append(part)
-    return Manifest(fields["batch"], fields["limit"], tuple(parts))
+    return Manifest(fields["batch"], fields["limit"], tuple(parts), fields.get("plan", ""))
 
 
 def _json(path: Path, text: bytes) -> dict[str, Any]:

@@ -1,20 +1,23 @@
 """Options of the data source, all checked on the driver; error texts say what would be right.
 
-Spark passes options as text, with names in any case.
+Spark passes options as text, with names in any case. A name that is not known is an error: a limit or a beginning that
+was misspelt must not be left out without a word.
 """
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TypeVar
 
 from alpo.addresses import parse_servers
 from alpo.core.client_ids import CLIENT_BYTES_MAX, valid_name
+from alpo.core.machine.cursors import NAME_WANTED, valid_cursor
 from alpo.errors import TlsError
 from alpo.tls import Tls, tls_given
 
@@ -22,21 +25,37 @@ from .origin import SourceError
 
 T = TypeVar("T")
 
+_TLS = ("tls.ca", "tls.cert", "tls.key", "tls.name")
+#: Names of all options of a read, and of a write; `SPARKS` are Spark's own, which it shows to a sink.
+READS = (
+    "servers", "path", "archivePath", "verifyArchive", "startingLsn", "startingTimestamp", "startingTimestampStrategy",
+    "endingLsn", "endingTimestamp", "recordsPerPartition", "state", "asOfLsn", "readFrom", "failOnDataLoss",
+    "maxRecordsPerTrigger", "maxBytesPerTrigger", "minRecordsPerTrigger", "maxTriggerDelay", "cursor", "timeout", *_TLS,
+)
+WRITES = ("servers", "checkpointLocation", "txnAppId", "txnVersion", "txnRepeat", "mode", "timeout", *_TLS)
+SPARKS = ("queryName",)
+
 EARLIEST, LATEST = "earliest", "latest"
 RECORDS_PER_PARTITION = 65_536
 EXACTLY_ONCE, DIRECT = "exactlyonce", "direct"
+#: Numbers of a writer that may come again: any up to the last one; the last one; the last one with the same rows.
+ANY, LAST, SAME = "any", "last", "same"
 #: Low bits of a serial that number the entries of a writer's batch; the bits above number the batch.
 BATCH_BITS = 20
+#: Advice to users of ``CREATE TABLE``.
+NO_TABLES = "use CREATE TEMPORARY VIEW name USING alpo OPTIONS (…), or spark.read"
 #: Prefix of the client name made of a query's or an application's id.
 WRITER_PREFIX = "spark:"
 
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """Options of a read. ``starting``, ``ending``: an LSN, `EARLIEST` or `LATEST`; ``ending`` is included. ``state``:
-    read not the payloads, but the state that they make up to ``as_of``, an LSN or `LATEST`.
+    """Options of a read. ``starting``, ``ending``: an LSN, `EARLIEST` or `LATEST`; ``ending`` is included, the time
+    ``until_ms`` is not. ``state``: read not the payloads, but the state that they make up to ``as_of``, an LSN or
+    `LATEST`.
 
-    ``read_from``: "any", "leader" or a server's id. Times in seconds; 0 and None: not restricted.
+    ``read_from``: "any", "leader" or a server's id. ``cursor``: the name of the one that a stream moves, or "".
+    Times in seconds; 0 and None: not restricted.
     """
 
     servers: tuple[str, ...] = ()
@@ -47,6 +66,7 @@ class ReadOptions:
     ending: int | str = LATEST
     since_ms: int | None = None
     since_strategy: str = "error"
+    until_ms: int | None = None
     records_max: int = 0
     bytes_max: int = 0
     records_min: int = 0
@@ -54,6 +74,7 @@ class ReadOptions:
     records_per_partition: int = RECORDS_PER_PARTITION
     fail_on_data_loss: bool = True
     read_from: str = "any"
+    cursor: str = ""
     timeout_s: float = 30.0
     tls: Tls | None = None
     state: bool = False
@@ -62,7 +83,7 @@ class ReadOptions:
     @staticmethod
     def of(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         """Parse the user's options. Raises `SourceError`."""
-        options = _Given(given)
+        options = _Given(given, READS)
         servers: tuple[str, ...] = options.take("servers", _servers, ())
         path = options.take("path", str, "")
         archive = options.take("archivePath", str, "")
@@ -70,22 +91,31 @@ class ReadOptions:
             raise SourceError(
                 "say where to read: option servers (HOST:PORT,HOST:PORT,…) or option path (a data directory or a "
                 "backup), one of them, with option archivePath or without; or archivePath alone"
+                + ("" if given else f". (Spark shows no options of tables in its catalogue: {NO_TABLES})")
             )
         state = _state(options, streaming)
         since_ms = options.take("startingTimestamp", _time_ms, None)
         if since_ms is not None and options.given("startingLsn"):
             raise SourceError("only one of startingLsn and startingTimestamp can say where to begin")
-        records_max, bytes_max = options.take("maxRecordsPerTrigger", _count, 0), options.take(
-            "maxBytesPerTrigger", _count, 0
-        )
+        if options.given("endingLsn") and options.given("endingTimestamp"):
+            raise SourceError("only one of endingLsn and endingTimestamp can say where to end")
+        records_max = options.take("maxRecordsPerTrigger", _count, 0)
+        records_min = options.take("minRecordsPerTrigger", _count, 0)
+        bytes_max = options.take("maxBytesPerTrigger", _count, 0)
+        cursor = options.take("cursor", _cursor, "")
         if records_max and bytes_max:
             raise SourceError("only one of maxRecordsPerTrigger and maxBytesPerTrigger can limit a trigger")
+        if records_max and records_min > records_max:
+            raise SourceError(f"minRecordsPerTrigger is {records_min}, more than maxRecordsPerTrigger: {records_max}")
+        if cursor and not servers:
+            raise SourceError("a cursor is kept by servers: option cursor needs option servers")
         if not streaming:
             options.only_streaming(
-                "maxRecordsPerTrigger", "maxBytesPerTrigger", "minRecordsPerTrigger", "maxTriggerDelay"
+                "maxRecordsPerTrigger", "maxBytesPerTrigger", "minRecordsPerTrigger", "maxTriggerDelay", "cursor"
             )
-        elif options.given("endingLsn"):
-            raise SourceError("a stream has no end: endingLsn is for a batch read")
+        for name in ("endingLsn", "endingTimestamp"):
+            if streaming and options.given(name):
+                raise SourceError(f"a stream has no end: {name} is for a batch read")
         begin: int | str = LATEST if streaming else EARLIEST
         end: int | str = LATEST
         return ReadOptions(
@@ -95,20 +125,21 @@ class ReadOptions:
             ending=options.take("endingLsn", _end, end),
             since_ms=since_ms,
             since_strategy=options.take("startingTimestampStrategy", _one_of("error", "latest"), "error"),
+            until_ms=options.take("endingTimestamp", _time_ms, None),
             records_max=records_max, bytes_max=bytes_max,
-            records_min=options.take("minRecordsPerTrigger", _count, 0),
+            records_min=records_min,
             delay_s=options.take("maxTriggerDelay", _seconds, math.inf),
             records_per_partition=options.take("recordsPerPartition", _count, RECORDS_PER_PARTITION),
             fail_on_data_loss=options.take("failOnDataLoss", _flag, True),
-            read_from=options.take("readFrom", _read_from, "any"),
-            timeout_s=options.take("timeout", _seconds, 30.0),
+            read_from=options.take("readFrom", _read_from, "any"), cursor=cursor,
+            timeout_s=options.take("timeout", _timeout, 30.0),
             tls=options.tls(), state=state, as_of=options.take("asOfLsn", _end, end),
         )
 
 
 def wants_state(given: Mapping[str, str]) -> bool:
     """True if these options ask for a state, not for payloads. Raises `SourceError`."""
-    return _Given(given).take("state", _flag, False)
+    return _Given(given, READS).take("state", _flag, False)
 
 
 def _state(options: _Given, streaming: bool) -> bool:
@@ -119,7 +150,10 @@ def _state(options: _Given, streaming: bool) -> bool:
         return False
     if streaming:
         raise SourceError("a state is read as of one LSN: state=true is for spark.read, not for readStream")
-    for name in ("startingLsn", "startingTimestamp", "startingTimestampStrategy", "endingLsn", "recordsPerPartition"):
+    for name in (
+        "startingLsn", "startingTimestamp", "startingTimestampStrategy", "endingLsn", "endingTimestamp",
+        "recordsPerPartition",
+    ):
         if options.given(name):
             raise SourceError(
                 f"option {name} is for reading payloads: a state is made of all of them, up to option asOfLsn"
@@ -132,7 +166,7 @@ def _state(options: _Given, streaming: bool) -> bool:
 @dataclass(frozen=True)
 class WriteOptions:
     """Options of a write. ``directory``: the checkpoint's, or ""; ``app``, ``version``: "" and -1 if the user does not
-    number the write."""
+    number the write; ``repeat``: as of `committing.Job`."""
 
     servers: tuple[str, ...]
     directory: str = ""
@@ -141,11 +175,12 @@ class WriteOptions:
     direct: bool = False
     timeout_s: float = 60.0
     tls: Tls | None = None
+    repeat: str = ANY
 
     @staticmethod
     def of(given: Mapping[str, str], *, streaming: bool) -> WriteOptions:
         """Parse the user's options. Raises `SourceError`."""
-        options = _Given(given)
+        options = _Given(given, (*WRITES, *SPARKS))
         servers: tuple[str, ...] = options.take("servers", _servers, ())
         if not servers:
             raise SourceError("say where to write: option servers (HOST:PORT,HOST:PORT,…)")
@@ -155,9 +190,12 @@ class WriteOptions:
             options.take("txnAppId", _app, ""),
             options.take("txnVersion", _version, -1),
             options.take("mode", _one_of(EXACTLY_ONCE, DIRECT), EXACTLY_ONCE) == DIRECT,
-            options.take("timeout", _seconds, 60.0),
+            options.take("timeout", _timeout, 60.0),
             options.tls(),
+            options.take("txnRepeat", _one_of(ANY, LAST, SAME), LAST if streaming else ANY),
         )
+        if options.given("txnRepeat") and not made.app:
+            raise SourceError("txnRepeat goes with txnAppId and txnVersion: it says which numbers may come again")
         if bool(made.app) != (made.version >= 0):
             raise SourceError("txnAppId and txnVersion go together: who writes, and the number of this write")
         if made.app and (streaming or made.direct):
@@ -171,10 +209,18 @@ class WriteOptions:
 
 
 class _Given:
-    """The user's options by name, in any case."""
+    """The user's options by name, in any case; of ``known`` names only."""
 
-    def __init__(self, given: Mapping[str, str]) -> None:
+    def __init__(self, given: Mapping[str, str], known: Sequence[str]) -> None:
+        """Raises `SourceError` for a name that is not known."""
         self._given = {name.lower(): text for name, text in given.items()}
+        names = {name.lower(): name for name in known}
+        if "provider" in self._given:  # and other keys, which Spark adds when it makes a table
+            raise SourceError(f"Spark could not read this table again, as it does not show its options: {NO_TABLES}")
+        for name in self._given.keys() - names:
+            near = [names[match] for match in get_close_matches(name, names, 2)]
+            meant = f"did you mean {' or '.join(near)}?" if near else f"the options are {', '.join(known)}"
+            raise SourceError(f"there is no option {name}: {meant}")
 
     def given(self, name: str) -> bool:
         return name.lower() in self._given
@@ -191,7 +237,7 @@ class _Given:
     def tls(self) -> Tls | None:
         """Certificates to show and trust: files that the driver and the executors see. Without options, those that the
         driver's environment names."""
-        names = [self._given.get(f"tls.{part}", "").strip() for part in ("ca", "cert", "key", "name")]
+        names = [self._given.get(name, "").strip() for name in _TLS]
         try:
             return tls_given(os.environ, *names)
         except TlsError as error:
@@ -218,13 +264,19 @@ def _place(text: str) -> int | str:
 
 
 def _end(text: str) -> int | str:
-    return LATEST if text.lower() == LATEST else _lsn(text)
+    return LATEST if text.lower() == LATEST else _lsn(text, "latest")
 
 
-def _lsn(text: str) -> int:
+def _lsn(text: str, words: str = "earliest or latest") -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise ValueError("it must be an LSN (1 or more), earliest or latest")
+        raise ValueError(f"it must be an LSN (1 or more), {words}")
     return int(text)
+
+
+def _cursor(text: str) -> str:
+    if not valid_cursor(text):
+        raise ValueError(NAME_WANTED)
+    return text
 
 
 def _directory(text: str) -> str:
@@ -277,6 +329,8 @@ def _read_from(text: str) -> str:
     return text
 
 
+#: The last millisecond of the year 9999, the last one that Python's calendar has.
+_TIME_MS_MAX = 253_402_300_799_999
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -288,9 +342,18 @@ def _seconds(text: str) -> float:
     raise ValueError("it must be a time such as 500ms, 10s, 5m or 1h")
 
 
+def _timeout(text: str) -> float:
+    seconds = _seconds(text)
+    if not seconds:
+        raise ValueError("it must be more than 0")
+    return seconds
+
+
 def _time_ms(text: str) -> int:
     """Parse milliseconds since the epoch, or RFC 3339 with a time zone."""
     if text.isdecimal():
+        if int(text) > _TIME_MS_MAX:
+            raise ValueError("it must be milliseconds since 1970, up to the year 9999; are these smaller units?")
         return int(text)
     try:
         time = datetime.fromisoformat(text)
@@ -298,4 +361,7 @@ def _time_ms(text: str) -> int:
         time = datetime.min
     if time.tzinfo is None:
         raise ValueError("it must be milliseconds since 1970, or a time with its zone such as 2026-11-21T08:00:00Z")
-    return math.ceil(time.astimezone(UTC).timestamp() * 1000)
+    try:
+        return math.ceil(time.astimezone(UTC).timestamp() * 1000)
+    except OverflowError as error:
+        raise ValueError("in UTC it must be a time of the years 1 to 9999") from error

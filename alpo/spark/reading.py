@@ -78,8 +78,10 @@ def first_of(options: ReadOptions, origin: Origin, extent: Extent) -> int:
         return extent.first_lsn
     if options.starting == LATEST:
         return extent.next_lsn
-    assert isinstance(options.starting, int)
-    return options.starting
+    first = int(options.starting)
+    if first > extent.next_lsn:
+        raise SourceError(f"{origin.where} ends at LSN {extent.next_lsn - 1}, and startingLsn is {first}")
+    return first
 
 
 def span_of(options: ReadOptions, origin: Origin) -> tuple[Extent, int, int]:
@@ -90,6 +92,10 @@ def span_of(options: ReadOptions, origin: Origin) -> tuple[Extent, int, int]:
     last = extent.next_lsn - 1 if options.ending == LATEST else int(options.ending)
     if last >= extent.next_lsn:
         raise SourceError(f"{origin.where} ends at LSN {extent.next_lsn - 1}, and endingLsn is {last}")
+    if options.starting not in (EARLIEST, LATEST) and options.ending != LATEST and first > last + 1:
+        raise SourceError(f"startingLsn is {first}, and endingLsn {last} comes before it")
+    if options.until_ms is not None:
+        last = min(last, origin.lsn_since(options.until_ms) - 1)
     return extent, what_is_left(options, origin, extent, first, last), last
 
 

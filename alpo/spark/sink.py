@@ -44,7 +44,7 @@ class Message(WriterCommitMessage):
 def check_columns(schema: StructType) -> None:
     """Raise `SourceError` unless there is a column ``payload`` and no other."""
     found = [(field.name, field.dataType) for field in schema.fields]
-    if len(found) != 1 or found[0][0] != "payload" or not isinstance(found[0][1], BinaryType | StringType):
+    if len(found) != 1 or found[0][0].lower() != "payload" or not isinstance(found[0][1], BinaryType | StringType):
         columns = ", ".join(f"{name} {type.simpleString()}" for name, type in found)
         raise SourceError(
             "a row that is written has one column: payload, binary or string (as UTF-8); the cluster gives the rest. "
@@ -109,7 +109,8 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
         found = {(part.tag.query, part.tag.run, part.tag.batch) for part in parts}
         if len(found) != 1 or parts[0].tag.batch != batchId:
             raise SourceError(f"batch {batchId} got what was staged for others: {sorted(found)}")
-        job = Job(WRITER_PREFIX + parts[0].tag.query, batchId, parts[0].tag.run)
+        tag = parts[0].tag
+        job = Job(WRITER_PREFIX + tag.query, batchId, tag.run, self._options.repeat, ledger.plan(batchId))
         _run(partial(commit, job, parts, ledger, opener(self._options)))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
@@ -142,7 +143,8 @@ class LogWriter(DataSourceArrowWriter):
         parts, options, ledger = _parts(messages), self._options, self._ledger()
         if options.direct:
             return
-        job = Job(WRITER_PREFIX + options.app, options.version, parts[0].tag.run if parts else self._run)
+        run = parts[0].tag.run if parts else self._run
+        job = Job(WRITER_PREFIX + options.app, options.version, run, options.repeat)
         if not options.app:
             _run(partial(commit_unnumbered, parts, ledger.staged if ledger else None, opener(options)))
             self.abort(messages)  # staged files are no longer needed

@@ -15,7 +15,7 @@ from .origin import Extent, Origin, SourceError
 from .ranges import Range, cut
 from .reading import end_of, origin_of, pinned, rows_of, span_of
 from .sink import LogStreamWriter, LogWriter
-from .stream import LogStreamReader
+from .stream import LogStreamReader, RefusedStreamReader
 
 
 @dataclass
@@ -36,14 +36,20 @@ class StatePartition(InputPartition):
 
 
 def columns_of(schema: StructType, types: Mapping[str, str] = columns.TYPES) -> list[str]:
-    """Names of the columns that the user wants. Raises `SourceError` for an unknown one, or one of another type."""
-    for field in schema.fields:
-        wanted = types.get(field.name)
+    """Names of the columns that the user wants, in the user's case. Raises `SourceError` for an unknown one, one of
+    another type, one that is named twice, and NOT NULL."""
+    names = [field.name for field in schema.fields]
+    for name, field in zip(names, schema.fields, strict=True):
+        wanted = types.get(name.lower())
         if wanted is None:
-            raise SourceError(f"there is no column {field.name}: the columns are {', '.join(types)}")
+            raise SourceError(f"there is no column {name}: the columns are {', '.join(types)}")
         if field.dataType.simpleString() != wanted:
-            raise SourceError(f"column {field.name} is a {wanted}, not a {field.dataType.simpleString()}")
-    return [field.name for field in schema.fields]
+            raise SourceError(f"column {name} is a {wanted}, not a {field.dataType.simpleString()}")
+        if not field.nullable:
+            raise SourceError(f"column {name}: leave NOT NULL out (Spark compares it with what the columns are)")
+        if [other.lower() for other in names].count(name.lower()) > 1:
+            raise SourceError(f"column {name} is named twice")
+    return names
 
 
 class AlpoDataSource(DataSource):
@@ -70,7 +76,10 @@ class AlpoDataSource(DataSource):
         return LogStreamWriter(WriteOptions.of(self.options, streaming=True), schema)
 
     def streamReader(self, schema: StructType) -> LogStreamReader:
-        return LogStreamReader(ReadOptions.of(self.options, streaming=True), columns_of(schema))
+        try:
+            return LogStreamReader(ReadOptions.of(self.options, streaming=True), columns_of(schema))
+        except SourceError as error:
+            return RefusedStreamReader(error)
 
 
 class LogReader(DataSourceReader):

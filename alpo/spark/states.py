@@ -50,7 +50,7 @@ class State(NamedTuple):
 
 def batches_of(state: State, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Yield the variables, sorted by name, as batches of ``columns``; always the same batches for the same state."""
-    schema = pa.schema([ARROW.field(name) for name in columns])
+    schema = pa.schema([ARROW.field(name.lower()).with_name(name) for name in columns])
     cells = state.machine.cells
     held: list[tuple[str, Cell]] = []
     size = 0
@@ -69,13 +69,14 @@ def _batch_of(state: State, rows: Sequence[tuple[str, Cell]], schema: pa.Schema)
 
 
 def _column(state: State, rows: Sequence[tuple[str, Cell]], field: pa.Field) -> pa.Array:
-    if field.name == "time":
+    name = field.name.lower()
+    if name == "time":
         return pa.array([cell.time_ms for _, cell in rows], pa.timestamp("ms", tz="UTC")).cast(field.type)
-    if field.name == "state_id":
+    if name == "state_id":
         return pa.repeat(pa.scalar(state.id, field.type), len(rows))
-    if field.name == "as_of_lsn":
+    if name == "as_of_lsn":
         return pa.repeat(pa.scalar(state.machine.lsn, field.type), len(rows))
-    value_of = _VALUES[field.name]
+    value_of = _VALUES[name]
     return pa.array([value_of(name, cell) for name, cell in rows], field.type)
 
 

@@ -18,7 +18,7 @@ from pyspark.sql.streaming.datasource import (
 
 from .following import Follower
 from .options import ReadOptions
-from .origin import Origin
+from .origin import Origin, SourceError
 from .ranges import Range, cut
 from .reading import check_cluster, pinned, rows_of, what_is_left
 
@@ -80,7 +80,22 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield from rows_of(partition.origin, partition.range, self._columns, self._options.fail_on_data_loss)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Do nothing: offsets are in the checkpoint, and a cursor takes care of retention."""
+        """Move the stream's cursor, if it has one: everything before ``end`` is done. Offsets are in the checkpoint."""
+        self._plan().committed(end)
 
     def stop(self) -> None:
         """Do nothing: nothing is held open between calls."""
+
+
+class RefusedStreamReader(LogStreamReader):
+    """Reader of a stream that cannot be. Its first call raises ``why``: what is raised while there is no reader yet,
+    PySpark's planner hides behind an error of its own."""
+
+    def __init__(self, why: SourceError) -> None:
+        self._why = why
+
+    def _plan(self) -> Follower:
+        raise self._why
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        raise self._why

@@ -20,6 +20,7 @@ class FakeLog:
         self.entries: list[list[bytes]] = []
         self.epochs: dict[str, int] = {}
         self.last: dict[str, int] = {}
+        self.held: dict[tuple[str, int], list[bytes]] = {}
         self.cluster = "aa"
         self.batch_bytes_max = batch_bytes_max
         self.crash_after: int | None = None
@@ -56,6 +57,10 @@ class FakeWriter:
                 if serial <= self._log.last.get(self._name, 0):
                     raise Skipped("an older serial")
                 self._log.last[self._name] = serial
+                self._log.held[self._name, serial] = chunk
             self._log.entries.append(chunk)
             if self._log.crash_after is not None:
                 self._log.crash_after -= 1
+
+    async def held(self, serial: int) -> list[bytes]:
+        return self._log.held[self._name, serial]

@@ -1,11 +1,12 @@
-"""Spark with executors of their own: on a cluster, to which the wheel is shipped; and over Spark Connect, from a client
-that has nothing of ALPO.
+"""Spark with executors of their own: on a cluster, to which the wheel is shipped; on a master and two workers; and over
+Spark Connect, from a client that has nothing of ALPO.
 
-    python tests/spark/shipped.py [--over cluster,connect]
+    python tests/spark/shipped.py [--over cluster,master,connect]
 
 Two executors, each a Java process of its own. The log is read as a batch and copied as a stream into itself, one
-executor killed with `kill -9` in the middle: what is read and copied must be every payload once. Needs the extra
-`soak`. Prints a line a case; the exit code is 1 if one failed.
+executor killed with `kill -9` in the middle: what is read and copied must be every payload once. With the master, jobs
+of alpo-pipeline run too, by spark-submit. Needs the extra `soak`. Prints a line a case; the exit code is 1 if one
+failed.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,60 @@ def settings(folder: Path) -> dict[str, str]:
 
 
 @asynccontextmanager
+async def process(
+    command: list[str], log: trio.Path, given: dict[str, str], folder: Path, is_up: Callable[[], Awaitable[bool]]
+) -> AsyncIterator[None]:
+    """One of Spark's processes, once it is up; ``log``: what it says. Ended afterwards."""
+    async with await log.open("wb") as out:
+        started = await trio.lowlevel.open_process(
+            command, stdin=subprocess.DEVNULL, stdout=out.wrapped, stderr=out.wrapped, cwd=folder, env=given
+        )
+
+    async def up() -> bool:
+        assert started.poll() is None, f"{log.name} has ended"
+        return await is_up()
+
+    try:
+        await until(up, math.inf)
+        yield
+    except BaseException:
+        print((await log.read_text("utf-8", "replace"))[-8000:], file=sys.stderr)
+        raise
+    finally:
+        started.terminate()  # a worker ends its executors
+        with trio.CancelScope(shield=True):
+            with trio.move_on_after(20):
+                await started.wait()
+            started.kill()
+            await started.wait()
+
+
+@asynccontextmanager
+async def master(folder: Path, given: dict[str, str]) -> AsyncIterator[str]:
+    """A master and two workers of one core; the master's URL."""
+    port, start = free_port(), [f"{given['SPARK_HOME']}/bin/spark-class"]
+    url = f"spark://127.0.0.1:{port}"
+    places = ["--host", "127.0.0.1", "--webui-port", "0"]
+    async with AsyncExitStack() as stack:
+        command = [*start, "org.apache.spark.deploy.master.Master", "--port", str(port), *places]
+        await stack.enter_async_context(
+            process(command, trio.Path(folder / "master.log"), given, folder, lambda: listens(port))
+        )
+        for name in ("worker-1", "worker-2"):
+            log = trio.Path(folder / f"{name}.log")
+
+            async def registered(log: trio.Path = log) -> bool:
+                return "Successfully registered with master" in await log.read_text("utf-8", "replace")
+
+            command = [
+                *start, "org.apache.spark.deploy.worker.Worker", url, "--cores", "1", "--memory", "1g", *places,
+                "--work-dir", str(folder / name),
+            ]
+            await stack.enter_async_context(process(command, log, given, folder, registered))
+        yield url
+
+
+@asynccontextmanager
 async def connect_server(folder: Path, package: Path, given: dict[str, str]) -> AsyncIterator[str]:
     """A Spark Connect server with executors of its own, which have ALPO where the server has it; its URL."""
     port, log = free_port(), trio.Path(folder / "server.log")
@@ -93,26 +148,9 @@ async def connect_server(folder: Path, package: Path, given: dict[str, str]) -> 
         "--class", "org.apache.spark.sql.connect.service.SparkConnectServer",
         *(word for key, value in confs.items() for word in ("--conf", f"{key}={value}")), "spark-internal",
     ]
-    async with await log.open("wb") as out:
-        process = await trio.lowlevel.open_process(
-            command, stdin=subprocess.DEVNULL, stdout=out.wrapped, stderr=out.wrapped, cwd=folder,
-            env=given | {"PYTHONPATH": f"{package}:{given['PYTHONPATH']}"},
-        )
-
-    async def up() -> bool:
-        assert process.poll() is None, "the Spark Connect server has ended"
-        return await listens(port)
-
-    try:
-        await until(up, math.inf)
+    given = given | {"PYTHONPATH": f"{package}:{given['PYTHONPATH']}"}
+    async with process(command, log, given, folder, lambda: listens(port)):
         yield f"sc://127.0.0.1:{port}"
-    except BaseException:
-        print((await log.read_text("utf-8", "replace"))[-8000:], file=sys.stderr)
-        raise
-    finally:
-        process.kill()
-        with trio.CancelScope(shield=True):
-            await process.wait()
 
 
 async def listens(port: int) -> bool:
@@ -159,6 +197,40 @@ async def over_a_cluster(folder: Path) -> dict[str, Any]:
     return found
 
 
+async def over_a_master(folder: Path) -> dict[str, Any]:
+    """As over a cluster; then jobs, to which the wheel is shipped by ``--py-files``."""
+    package, given = wheel(folder / "dist"), environment(folder)
+    driver = given | {"PYTHONPATH": f"{package}:{given['PYTHONPATH']}"}
+    async with master(folder, given) as url:
+        found = await drive(url, settings(folder), driver, folder)
+        assert found["before"] == [""], f"executors have ALPO without being given it: {found['before']}"
+        await trio.Path(folder / "jobs").mkdir()
+        async with cluster(folder / "jobs", proxied=False) as running:
+            await running.level()
+            async with connect(running.addresses) as log:
+                await log.append_batch([b"%d" % n for n in range(COUNT)])
+            await running.level()
+
+            async def job(*words: str) -> dict[str, Any]:
+                script = folder / "job.py"
+                script.write_text("from alpo_cli.pipeline.main import main\n\nmain()\n")
+                confs = (word for key, value in settings(folder).items() for word in ("--conf", f"{key}={value}"))
+                done = await trio.run_process(
+                    [f"{given['SPARK_HOME']}/bin/spark-submit", "--master", url, "--py-files", str(package), *confs,
+                     str(script), *words, "--servers", running.addresses, "--json"],
+                    capture_stdout=True, capture_stderr=True, check=False, env=given, cwd=folder,
+                )
+                assert done.returncode == 0, done.stdout.decode() + done.stderr.decode()[-8000:]
+                told: dict[str, Any] = json.loads(done.stdout.decode().splitlines()[-1])
+                return told
+
+            made = await job("archive", "--to", str(folder / "archive"), "--range-rows", "50")
+            assert (made["payloads"], made["ranges"], made["checked"]) == (COUNT, 5, True), made
+            audited = await job("audit")
+            assert audited["faults"] in (0, []), audited
+    return found
+
+
 async def over_connect(folder: Path) -> dict[str, Any]:
     """A client that has nothing of ALPO: the server and its executors have it, and find it by themselves."""
     package, given = wheel(folder / "dist"), environment(folder)
@@ -166,7 +238,9 @@ async def over_connect(folder: Path) -> dict[str, Any]:
         return await drive(url, {}, given, folder)
 
 
-CASES: dict[str, Callable[[Path], Awaitable[dict[str, Any]]]] = {"cluster": over_a_cluster, "connect": over_connect}
+CASES: dict[str, Callable[[Path], Awaitable[dict[str, Any]]]] = {
+    "cluster": over_a_cluster, "master": over_a_master, "connect": over_connect,
+}
 
 
 async def run(name: str) -> str:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -170,3 +171,22 @@ def test_a_span_is_cut_at_multiples_and_whole(first: int, length: int, size: int
     parts = cut(first, last, size)
     assert [lsn for part in parts for lsn in range(part.first, part.last + 1)] == list(range(first, last + 1))
     assert all((part.first - 1) // size == (part.last - 1) // size == part.turn for part in parts)
+
+
+def test_a_read_ends_where_it_is_told_to(log: FileLog) -> None:
+    log.append([[b"1"], [b"2", b"3"], [b"4"], [b"5"]])
+    times = [entry.time_ms for entry in log.entries]
+
+    def lsns(**given: Any) -> list[int]:
+        return [lsn for lsn, _ in read_all(options(path=log.path, **given))]
+
+    assert lsns(endingTimestamp=times[1]) == [1], "what has that time is not read"
+    assert lsns(endingTimestamp=times[2]) == [1, 2, 3]
+    assert lsns(endingTimestamp=times[3] + 1) == [1, 2, 3, 4, 5]
+    assert lsns(endingTimestamp=times[0]) == lsns(endingTimestamp=1) == []
+    assert lsns(startingTimestamp=times[1], endingTimestamp=times[3]) == [2, 3, 4]
+    assert lsns(startingLsn=4, endingLsn=3) == lsns(startingLsn=6) == lsns(startingLsn=4, endingTimestamp=1) == []
+    with pytest.raises(SourceError, match="startingLsn is 4, and endingLsn 2 comes before it"):
+        lsns(startingLsn=4, endingLsn=2)
+    with pytest.raises(SourceError, match="ends at LSN 5, and startingLsn is 7"):
+        lsns(startingLsn=7)

@@ -33,6 +33,12 @@ def test_it_begins_where_the_options_say(log: FileLog) -> None:
     assert Follower(options(True, path=log.path, startingTimestamp=log.entries[5].time_ms)).initial() == at(6)
 
 
+def test_a_beginning_that_is_not_there_yet_is_refused(log: FileLog) -> None:
+    assert Follower(options(True, path=log.path, startingLsn=11)).initial() == at(11)
+    with pytest.raises(SourceError, match="ends at LSN 10, and startingLsn is 12"):
+        Follower(options(True, path=log.path, startingLsn=12)).initial()
+
+
 def test_limits(log: FileLog) -> None:
     follower = Follower(options(True, path=log.path))
     assert follower.latest(at(3), 0, 0) == at(11)

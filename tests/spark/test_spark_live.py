@@ -9,16 +9,21 @@ from typing import Any
 import pytest
 import trio
 from harness import Cluster, cluster
-from spark_kit import options, read_all, read_span
+from probe import until
+from spark_kit import options, read_all, read_span, rows_in
 
-from alpo import connect
+from alpo import Log, connect
+from alpo.client.operator import status
 from alpo.client.pages import Pages
+from alpo.client.servers import Servers
 from alpo.spark import live, reading
+from alpo.spark.jobs.members import Member, members_of
 from alpo.spark.live import ServerOrigin
 from alpo.spark.options import ReadOptions
 from alpo.spark.origin import DataLoss, SourceError
 from alpo.spark.ranges import Range
 from alpo.spark.reading import origin_of, rows_of
+from alpo.spark.stream import LogStreamReader
 
 COUNT = 300
 
@@ -49,9 +54,9 @@ async def test_ranges_are_spread_over_replicas_and_make_the_whole_log(
     asked: Counter[int | None] = Counter()
     pages_of = ServerOrigin._pages_of
 
-    def noted(self: ServerOrigin, replica: int | None, first: int, last: int) -> object:
+    def noted(self: ServerOrigin, replica: int | None, first: int, last: int, hello_s: float) -> object:
         asked[replica] += 1
-        return pages_of(self, replica, first, last)
+        return pages_of(self, replica, first, last, hello_s)
 
     monkeypatch.setattr(ServerOrigin, "_pages_of", noted)
     async with cluster(tmp_path, proxied=False) as running:
@@ -130,6 +135,120 @@ async def test_a_replica_that_dies_in_the_middle_and_one_that_hangs(
 
 
 @pytest.mark.trio
+async def test_no_step_of_a_trigger_waits_for_a_server_that_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever waited for it would wait for a minute."""
+    for module, name in ((live, "_HELLO_S"), (live, "_REPLICA_S"), (status, "STATUS_S")):
+        monkeypatch.setattr(module, name, 60.0)
+    async with cluster(tmp_path, proxied=False) as running:
+        wanted = await filled(running)
+        leader = await running.leader()
+        hanging = running.others(leader)[0]
+        running.servers[hanging].pause()
+        await running.until(
+            "the leader misses it",
+            lambda found: hanging in {peer["id"] for peer in found[leader]["peers"] if not peer["reachable"]},
+        )
+        try:
+            with trio.fail_after(30):
+                found = await trio.to_thread.run_sync(one_trigger, of_stream(running), abandon_on_cancel=True)
+            assert found == wanted
+        finally:
+            running.servers[hanging].resume()
+
+
+@pytest.mark.trio
+async def test_a_trigger_waits_for_servers_that_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = Counter[str]()
+    dial = Servers.dial
+
+    async def noted(self: Servers, address: str, *given: Any, **options: Any) -> Any:
+        tried[address] += 1
+        return await dial(self, address, *given, **options)
+
+    monkeypatch.setattr(Servers, "dial", noted)
+    async with cluster(tmp_path, proxied=False) as running:
+        wanted = await filled(running)
+        found: list[list[tuple[Any, ...]]] = []
+        members: list[Member] = []
+        for server in running.servers.values():
+            server.kill()
+
+        def survey() -> None:
+            members.extend(members_of(tuple(running.members.values()), 300.0))
+
+        async with trio.open_nursery() as nursery:
+            async def trigger() -> None:
+                found.append(await trio.to_thread.run_sync(one_trigger, of_stream(running)))
+
+            nursery.start_soon(trigger)
+            nursery.start_soon(trio.to_thread.run_sync, survey)
+            try:
+                await until(lambda: min(tried[address] for address in running.members.values()) > 10)
+                assert not found and not members
+            finally:
+                running.start()  # what waits in a thread cannot be cancelled
+        assert found == [wanted] and any(one.reachable for one in members)
+        with pytest.raises(SourceError, match=r"answers within 0\.1 s: .*connection refused"):
+            await trio.to_thread.run_sync(members_of, ("127.0.0.1:1",), 0.1)
+
+
+@pytest.mark.trio
+async def test_a_stream_moves_its_cursor_when_a_batch_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with cluster(tmp_path, proxied=False) as running:
+        await filled(running)
+
+        async def cursors() -> dict[str, int]:
+            async with connect(running.addresses) as log:
+                return {one.name: one.lsn for one in await log.cursors()}
+
+        def planner(**given: Any) -> LogStreamReader:
+            wanted = options(True, servers=running.addresses, cursor="nightly", **given)
+            return LogStreamReader(wanted, ["lsn", "payload"])
+
+        reader = planner(startingLsn=21)
+        start = await trio.to_thread.run_sync(reader.initialOffset)
+        assert await cursors() == {"nightly": 21}
+        await trio.to_thread.run_sync(reader.latestOffset, start, reader.getDefaultReadLimit())
+        assert await cursors() == {"nightly": 21}
+        sets = Counter[int]()
+        set_cursor = Log.set_cursor
+
+        async def noted(self: Log, name: str, lsn: int) -> None:
+            sets[lsn] += 1
+            await set_cursor(self, name, lsn)
+
+        monkeypatch.setattr(Log, "set_cursor", noted)
+        for lsn in (121, 121):
+            await trio.to_thread.run_sync(reader.commit, start | {"lsn": lsn})
+        assert await cursors() == {"nightly": 121} and sets == {121: 1}
+        again = planner()
+        await trio.to_thread.run_sync(again.commit, start | {"lsn": 150})
+        assert await cursors() == {"nightly": 150}
+        async with connect(running.addresses) as log:
+            await log.trim(150)
+        await trio.to_thread.run_sync(again.commit, start | {"lsn": 140})
+        assert "the cursor nightly was not moved to LSN 140: LSN 140 is not in the log" in caplog.text
+        assert await cursors() == {"nightly": 150}
+
+
+def of_stream(running: Cluster) -> ReadOptions:
+    return options(True, servers=running.addresses, startingLsn=1, recordsPerPartition=50, timeout="5m")
+
+
+def one_trigger(given: ReadOptions) -> list[tuple[Any, ...]]:
+    """What Spark's planner and executors do for a trigger: the first one of a stream."""
+    reader = LogStreamReader(given, ["lsn", "payload"])
+    end = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
+    assert reader.reportLatestOffset() == end
+    parts = reader.partitions(reader.initialOffset(), end)
+    return [row for part in parts for batch in reader.read(part) for row in rows_in(batch)]
+
+
+@pytest.mark.trio
 async def test_what_was_trimmed_is_a_loss(tmp_path: Path) -> None:
     async with cluster(tmp_path, proxied=False) as running:
         wanted = await filled(running)
@@ -164,5 +283,7 @@ async def test_another_cluster_is_refused_and_nobody_there_is_said(tmp_path: Pat
         origin = ServerOrigin(of(running).servers, timeout_s=2.0, cluster="ab" * 16)
         with pytest.raises(SourceError, match="not abab"):
             await trio.to_thread.run_sync(origin.extent)
-        with pytest.raises(SourceError, match="no server answers"):
-            await read(options(servers="127.0.0.1:1", timeout="1s"))
+        with pytest.raises(SourceError, match=r"no answer within 0\.3 s: .*connection refused"):
+            await read(options(servers="127.0.0.1:1", timeout="300ms"))
+        with pytest.raises(SourceError, match=r"no server 7 to read from \(readFrom\); it has 1, 2, 3"):
+            await read(of(running, readFrom=7))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
+from printed import ROOT
 from spark_kit import options
 
-from alpo.spark.options import EARLIEST, LATEST, ReadOptions
+from alpo.spark.options import EARLIEST, LATEST, READS, WRITES, ReadOptions
 from alpo.spark.origin import SourceError
 
 
@@ -53,11 +55,43 @@ def test_times(text: str, time_ms: int) -> None:
         (False, {"path": "/data", "readFrom": "everybody"}, "any, leader"),
         (False, {"path": "/data", "recordsPerPartition": "0"}, "1 or more"),
         (False, {"path": "/data", "startingTimestampStrategy": "never"}, "one of error, latest"),
+        (False, {"path": "/data", "endingLsn": "earliest"}, r"an LSN \(1 or more\), latest$"),
+        (False, {"path": "/data", "endingLsn": "1", "endingTimestamp": "5"}, "only one of endingLsn and ending"),
+        (True, {"path": "/data", "endingTimestamp": "5"}, "endingTimestamp is for a batch read"),
+        (False, {"path": "/data", "state": "true", "endingTimestamp": "5"}, "endingTimestamp is for reading payloads"),
+        (True, {"path": "/data", "minRecordsPerTrigger": "6", "maxRecordsPerTrigger": "5"}, "is 6, more than max.*: 5"),
+        (False, {"path": "/data", "startingTimestamp": "1795633383667000000"}, "Timestamp .*milliseconds since"),
+        (False, {"path": "/data", "startingTimestamp": "9999-12-31T23:59:59-23:00"}, "Timestamp .*the years 1 to"),
+        (False, {"path": "/data", "endingTimestamp": "0001-01-01T00:00:00+23:00"}, "endingTimestamp .*the years 1 to"),
+        (False, {"path": "/data", "startingTimestamp": "-1"}, "Timestamp .*milliseconds since"),
+        (False, {"path": "/data", "timeout": "0s"}, "option timeout is '0s': it must be more than 0"),
+        (True, {"path": "/data", "cursor": "nightly"}, "option cursor needs option servers"),
+        (False, {"servers": "h:1", "cursor": "nightly"}, "cursor is for a stream"),
+        (True, {"servers": "h:1", "cursor": ""}, "option cursor is '': a cursor's name"),
+        (True, {"servers": "h:1", "startingLsns": "earliest"}, "no option startinglsns: did you mean startingLsn"),
+        (True, {"servers": "h:1", "startingOffsets": "earliest"}, "did you mean startingLsn"),
+        (True, {"servers": "h:1", "maxRecordPerTrigger": "1"}, "did you mean maxRecordsPerTrigger"),
+        (True, {"servers": "h:1", "maxOffsetsPerTrigger": "1"}, "did you mean .*maxRecordsPerTrigger"),
+        (False, {"servers": "h:1", "failOnDataLos": "false"}, "did you mean failOnDataLoss"),
+        (False, {"server": "h:1"}, "did you mean servers"),
+        (False, {"servers": "h:1", "zzz": "1"}, "no option zzz: the options are servers, path"),
+        (False, {"servers": "h:1", "txnAppId": "a"}, "no option txnappid"),
+        (False, {"servers": "h:1", "provider": "alpo", "owner": "me", "option.servers": "h:1"}, "TEMPORARY VIEW"),
     ],
 )
 def test_what_is_wrong_is_said(streaming: bool, given: dict[str, str], words: str) -> None:
     with pytest.raises(SourceError, match=words):
         ReadOptions.of(given, streaming=streaming)
+
+
+@pytest.mark.parametrize(("page", "chapter", "known"), [
+    ("spark.md", "Reading", READS), ("spark-writing.md", "Options", WRITES),
+])
+def test_the_page_lists_every_option(page: str, chapter: str, known: tuple[str, ...]) -> None:
+    text = (ROOT / "docs" / page).read_text("utf-8").partition(f"\n## {chapter}\n")[2]
+    (rows,) = re.findall(r"^\| option \|.*\n\|[-|]+\n((?:\|.*\n)+)", text, re.MULTILINE)[:1]
+    listed = {name for row in rows.splitlines() for name in re.findall(r"`([^`]+)`", row.split("|")[1])}
+    assert listed == set(known)
 
 
 def test_without_a_delay_it_waits_for_ever() -> None:

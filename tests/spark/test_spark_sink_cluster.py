@@ -87,12 +87,20 @@ async def test_writes_without_a_checkpoint(tmp_path: Path) -> None:
         for _ in range(2):
             await commit_one_entry(Job("spark:app", 7, "r"), [part(rows, 7)], open_writer)
         await commit_one_entry(Job("spark:app", 6, "r"), [part(rows, 6)], open_writer)
+        same = Job("spark:app", 7, "r", "same")
+        await commit_one_entry(same, [part(rows[::-1], 7)], open_writer)
+        with pytest.raises(SourceError, match="other rows"):
+            await commit_one_entry(same, [part([*rows, b"10"], 7)], open_writer)
         assert await payloads(running) == rows
         for _ in range(2):
             await commit_unnumbered([part([b"a" * 250_000] * 5, 0)], None, open_writer)
         await append_directly([[b"b"], [b"c", b"d"]], open_writer)
         assert await payloads(running) == rows + [b"a" * 250_000] * 10 + [b"b", b"c", b"d"]
         assert len({client for client, _, _ in await entries(running)}) == 4
+        async with connect(running.addresses) as log:
+            await log.trim(11)
+        with pytest.raises(SourceError, match="cannot be read any more: was it trimmed"):
+            await commit_one_entry(same, [part(rows, 7)], open_writer)
 
 
 @pytest.mark.trio

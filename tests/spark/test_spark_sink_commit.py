@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -56,15 +57,16 @@ def rows(batch: int, count: int = 40, seed: int = 0) -> list[bytes]:
 
 
 class Driver:
-    """One run of the query: a ledger over the checkpoint, and commits."""
+    """One run of the query: a ledger over the checkpoint, and commits. ``repeat``: that of a stream, if not given."""
 
-    def __init__(self, checkpoint: Path, log: FakeLog, run: str = "r") -> None:
+    def __init__(self, checkpoint: Path, log: FakeLog, run: str = "r", repeat: str = "last") -> None:
         self.ledger = Ledger(str(checkpoint))
-        self.log, self.run = log, run
+        self.log, self.run, self.repeat = log, run, repeat
 
     def commit(self, batch: int, payloads: list[bytes], partitions: int = 2) -> None:
         parts = staged(payloads, self.ledger, batch, partitions, self.run)
-        trio.run(commit, Job(CLIENT, batch, self.run), parts, self.ledger, self.log.open)
+        job = Job(CLIENT, batch, self.run, self.repeat, self.ledger.plan(batch))
+        trio.run(commit, job, parts, self.ledger, self.log.open)
 
 
 def test_batches_come_once_and_in_order(tmp_path: Path) -> None:
@@ -153,11 +155,14 @@ def test_a_driver_that_dies_between_appends(tmp_path: Path, appends: int) -> Non
     with pytest.raises(Crash):
         Driver(tmp_path, log, "a").commit(7, rows(7))
     log.crash_after = appends
+    done = 6
     with pytest.raises(Crash):
         Driver(tmp_path, log, "b").commit(7, rows(7, 20, seed=1))
+        done = 7
         Driver(tmp_path, log, "b").commit(8, rows(8))
     log.crash_after = None
-    Driver(tmp_path, log, "c").commit(7, rows(7, 20, seed=2))
+    if done == 6:  # Spark repeats no batch that it has noted as done
+        Driver(tmp_path, log, "c").commit(7, rows(7, 20, seed=2))
     Driver(tmp_path, log, "c").commit(8, rows(8))
     assert log.payloads == rows(7) + rows(8)
 
@@ -259,10 +264,10 @@ def test_an_earlier_version_that_was_interrupted_is_finished_first(tmp_path: Pat
     log = FakeLog()
     log.crash_after = 2
     with pytest.raises(Crash):
-        Driver(tmp_path, log, "a").commit(100, rows(5))
+        Driver(tmp_path, log, "a", "any").commit(100, rows(5))
     log.crash_after = None
-    Driver(tmp_path, log, "b").commit(2000, rows(6))
-    Driver(tmp_path, log, "c").commit(100, rows(5))
+    Driver(tmp_path, log, "b", "any").commit(2000, rows(6))
+    Driver(tmp_path, log, "c", "any").commit(100, rows(5))
     assert log.payloads == rows(5) + rows(6)
 
 
@@ -363,6 +368,100 @@ def test_runs_that_are_remembered_are_bounded(tmp_path: Path, monkeypatch: pytes
     assert sorted(int(path.name) for path in (tmp_path / "alpo" / "runs").iterdir()) == [7, 8, 9, 10]
     with pytest.raises(Fenced):
         ledger.claim("run-8")
+
+
+# -- no row is dropped in silence -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("copied_at", range(5))
+def test_an_older_copy_of_the_checkpoint_is_told(tmp_path: Path, copied_at: int) -> None:
+    log, checkpoint = FakeLog(), tmp_path / "checkpoint"
+    for batch in range(5):
+        if batch == copied_at and batch:
+            shutil.copytree(checkpoint, tmp_path / "copy")
+        Driver(checkpoint, log).commit(batch, rows(batch))
+    before = list(log.payloads)
+    driver = Driver(tmp_path / "copy", log, "after")
+    for batch in range(copied_at, 5):
+        said = f"_BATCH: batch {batch} of spark:q .*the log has batch 4 already" if batch < 4 else "entries of batch 4"
+        with pytest.raises(SourceError, match=said):
+            driver.commit(batch, rows(batch, seed=1))
+    assert log.payloads == before
+    driver.commit(5, rows(5))
+    assert log.payloads == before + rows(5)
+
+
+def test_a_batch_that_spark_planned_anew_is_told(tmp_path: Path) -> None:
+    """The newest files of Spark's own were deleted, and what the sink keeps beside them was not."""
+    log, planned = FakeLog(), tmp_path / "offsets" / "1"
+    planned.parent.mkdir()
+    Driver(tmp_path, log).commit(0, rows(0))
+    planned.write_text('v1\n{"batchTimestampMs": 1}\n{"lsn": 80}', "utf-8")
+    Driver(tmp_path, log).commit(1, rows(1))
+    Driver(tmp_path, log, "again").commit(1, rows(1, 50, seed=1))  # a repetition, whatever its rows are
+    planned.write_text('v1\n{"batchTimestampMs": 2}\n{"lsn": 90}', "utf-8")
+    with pytest.raises(SourceError, match="planned it anew, and the log's batch 1 is another"):
+        Driver(tmp_path, log, "anew").commit(1, rows(1, 50))
+    assert log.payloads == rows(0) + rows(1)
+
+
+class Function:
+    """What `append_batch` does for one name, with a checkpoint of its own or without."""
+
+    def __init__(self, checkpoint: Path | None, log: FakeLog) -> None:
+        self.ledger = Ledger(str(checkpoint)) if checkpoint else None
+        self.log = log
+
+    def append(self, batch: int, payloads: list[bytes], repeat: str = "same", partitions: int = 2) -> None:
+        parts = staged(payloads, self.ledger, batch, partitions)
+        job = Job(CLIENT, batch, "r", repeat)
+        if self.ledger is None:
+            trio.run(commit_one_entry, job, parts, self.log.open)
+        else:
+            trio.run(commit, job, parts, self.ledger, self.log.open)
+
+
+@pytest.mark.parametrize("with_checkpoint", [False, True])
+@pytest.mark.parametrize("last", [0, 1, 3])
+def test_a_name_that_another_query_goes_on_with_is_told(tmp_path: Path, with_checkpoint: bool, last: int) -> None:
+    log = FakeLog(2000)
+    function = Function(tmp_path if with_checkpoint else None, log)
+    for batch in range(last + 1):
+        function.append(batch, rows(batch, 20))
+    before = list(log.payloads)
+    for batch in range(last + 1):  # the query has a new checkpoint
+        other = f"the log has batch {last} already" if batch < last else r"other rows \(20\) than this one \(21\)"
+        with pytest.raises(SourceError, match=rf"OTHER_BATCH: batch {batch} of spark:q .*{other}.*another query="):
+            function.append(batch, rows(batch, 21, seed=1))
+        function.append(batch, [])  # nothing is lost
+    assert log.payloads == before
+    function.append(last + 1, rows(last + 1, 20))
+    assert log.payloads == before + rows(last + 1, 20)
+
+
+@pytest.mark.parametrize("with_checkpoint", [False, True])
+def test_a_function_that_is_called_again_appends_once(tmp_path: Path, with_checkpoint: bool) -> None:
+    log = FakeLog(2000)
+    function = Function(tmp_path if with_checkpoint else None, log)
+    payloads = [*rows(2, 20), b"twice", b"twice"]
+    for partitions in (2, 3, 1):
+        function.append(2, payloads, partitions=partitions)
+        function.append(2, payloads[::-1], partitions=partitions)
+    function.append(2, rows(2, 7, seed=1), "last")
+    for batch in (1, 2):
+        function.append(batch, rows(batch, 7, seed=1), "any")
+    with pytest.raises(SourceError, match="the log has batch 2 already"):
+        function.append(1, rows(1), "last")
+    with pytest.raises(SourceError, match=r'other rows .*repeat="last"'):
+        function.append(2, [*payloads[:-1], b"once"])
+    assert log.payloads == payloads
+
+
+def test_what_was_written_in_several_entries_needs_its_checkpoint(tmp_path: Path) -> None:
+    log = FakeLog()
+    Function(tmp_path, log).append(2, rows(2, 40))
+    with pytest.raises(SourceError, match="entries of batch 2 of spark:q, which were written with a checkpoint"):
+        Function(None, log).append(2, rows(2, 40))
 
 
 # -- without a checkpoint -------------------------------------------------------------------------------------

@@ -50,7 +50,7 @@ def test_one_frame_with_several_filters(spark: SparkSession, log: FileLog) -> No
 
 
 def test_a_schema_of_ones_own_reads_those_columns_alone(spark: SparkSession, log: FileLog) -> None:
-    frame = spark.read.format("alpo").schema("serial bigint, lsn bigint").option("path", log.path).load()
+    frame = spark.read.format("alpo").schema("SERIAL bigint, lsn bigint").option("path", log.path).load()
     found = frame.agg({"lsn": "max", "serial": "min"}).first()
     assert found is not None and (found["max(lsn)"], found["min(serial)"]) == (250, 1)
     with pytest.raises(Exception, match="there is no column topic: the columns are lsn, id"):
@@ -64,9 +64,19 @@ def test_an_empty_span(spark: SparkSession, log: FileLog) -> None:
     assert frame.collect() == []
 
 
-def test_errors_say_what_is_wrong(spark: SparkSession, log: FileLog) -> None:
+def test_errors_say_what_is_wrong(spark: SparkSession, log: FileLog, tmp_path: Path) -> None:
     with pytest.raises(Exception, match="option servers"):
         spark.read.format("alpo").load().collect()
+    stream = spark.readStream.format("alpo").option("path", log.path).option("endingLsn", 5).load()
+    query = stream.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    with pytest.raises(Exception, match="a stream has no end: endingLsn is for a batch read") as caught:
+        query.awaitTermination()
+    assert "UnboundLocalError" not in str(caught.value)
+    with pytest.raises(Exception, match="TEMPORARY VIEW"):
+        spark.sql(f"CREATE TABLE kept USING alpo OPTIONS (path '{log.path}')")
+    assert not spark.catalog.tableExists("kept")
+    spark.sql(f"CREATE TEMPORARY VIEW seen USING alpo OPTIONS (path '{log.path}')")
+    assert spark.sql("SELECT max(LSN) FROM seen").collect()[0][0] == 250
     log.tamper("UPDATE log SET body = x'00' WHERE id = 9")
     with pytest.raises(Exception, match="entry 9: the body of entry 9 does not match its digest"):
         spark.read.format("alpo").option("path", log.path).load().collect()

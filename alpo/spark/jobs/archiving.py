@@ -30,6 +30,8 @@ from .members import members_of, slowest_cursor, trim
 #: Ranges between two manifests: what has to be checked again after a driver was killed.
 WAVE = 64
 RANGE_ROWS = 131_072
+#: Seconds that one of several replicas may be silent.
+SILENT_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -135,7 +137,9 @@ def _first_content(task: RangeTask) -> Content:
 
 
 def _at(task: RangeTask, replica: int) -> ServerOrigin:
-    return replace(task.origin, read_from=str(replica))
+    """One replica's payloads. Others take its place if it is silent, so it is waited for only so long."""
+    wait_s = SILENT_S if len(task.replicas) > 1 else task.origin.timeout_s
+    return replace(task.origin, read_from=str(replica), timeout_s=min(task.origin.timeout_s, wait_s))
 
 
 def archive(

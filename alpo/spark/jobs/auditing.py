@@ -73,7 +73,8 @@ def survey(wanted: Wanted) -> tuple[tuple[Copy, ...], list[Fault]]:
     faults: list[Fault] = []
     if wanted.servers:
         for member in members_of(wanted.servers, wanted.timeout_s):
-            name, why = f"server {member.id}" if member.id is not None else member.address, "it does not answer"
+            name = f"server {member.id}" if member.id is not None else member.address
+            why = member.problem or "it does not answer"
             if member.reachable and member.id is not None:
                 try:
                     copies.append(ServerCopy.of(wanted.servers, member, wanted.timeout_s))

@@ -8,15 +8,20 @@ from typing import Any, NamedTuple, TypeVar
 import anyio
 
 from alpo.client.log import Log, connect
+from alpo.client.operator.status import MemberStatus
 from alpo.errors import AlpoError
 
 from ..origin import SourceError
 
 T = TypeVar("T")
 
+#: Seconds until servers are asked again of which none answered.
+_PAUSE_S = 0.25
+
 
 class Member(NamedTuple):
-    """A member's status. ``id`` is None for an address where no server answers; 0 and "" if unknown."""
+    """A member's status. ``id`` is None for an address where no server answers; 0 and "" if unknown. ``problem``: the
+    reason why it does not answer."""
 
     id: int | None
     address: str
@@ -26,15 +31,24 @@ class Member(NamedTuple):
     guaranteed_id: int
     first_lsn: int
     last_lsn: int
+    problem: str = ""
 
 
 def members_of(servers: tuple[str, ...], timeout_s: float) -> list[Member]:
-    """The status of every member. Raises `SourceError` if none answers, or they belong to several clusters."""
-    rows = _ask(servers, timeout_s, lambda log: log.status())
-    members = [_member(dict(row)) for row in rows]
+    """The status of every member. Raises `SourceError` if none answers in time, or they belong to several clusters."""
+    async def ask(log: Log) -> list[MemberStatus]:
+        until_s = anyio.current_time() + timeout_s
+        while True:
+            rows = await log.status()
+            if any(row["reachable"] for row in rows) or anyio.current_time() >= until_s:
+                return rows
+            await anyio.sleep(_PAUSE_S)
+
+    members = [_member(dict(row)) for row in _ask(servers, timeout_s, ask)]
     clusters = {member.cluster for member in members if member.reachable}
     if not clusters:
-        raise SourceError(f"no server of {','.join(servers)} answers within {timeout_s:g} s")
+        why = "; ".join(dict.fromkeys(member.problem for member in members))
+        raise SourceError(f"no server of {','.join(servers)} answers within {timeout_s:g} s: {why}")
     if len(clusters) > 1:
         raise SourceError(f"{','.join(servers)} are of several clusters: {', '.join(sorted(clusters))}")
     return members
@@ -43,7 +57,7 @@ def members_of(servers: tuple[str, ...], timeout_s: float) -> list[Member]:
 def _member(row: dict[str, Any]) -> Member:
     return Member(
         row["id"], row["address"], row["reachable"], row["status"] == "VOTING", row.get("cluster") or "",
-        row["guaranteed_id"] or 0, row["first_lsn"] or 0, row["last_lsn"] or 0,
+        row["guaranteed_id"] or 0, row["first_lsn"] or 0, row["last_lsn"] or 0, row.get("problem") or "",
     )
 
 
