@@ -20,14 +20,14 @@ import anyio
 
 from alpo.core.client_ids import CLIENT_BYTES_MAX
 from alpo.core.requests import Code
-from alpo.errors import Closed, OutOfRange, Overloaded, ProtocolError, Refused, Unavailable
+from alpo.errors import Closed, NoSpace, OutOfRange, ProtocolError, Refused, Unavailable
 from alpo.wire.column_pages import PageColumns, unpack_page
 from alpo.wire.packing import WireError
 from alpo.wire.requests import ColumnPage, Page, Read, ReadColumns, RequestRefused, ServerReply
 
 from .arguments import need_datetime, need_int, need_seconds, need_str
 from .connection import Connection, Lost
-from .reasons import AWAY
+from .reasons import AWAY, kind_of
 from .record import PageEntry
 from .servers import PAUSE_FIRST_S, PAUSE_MAX_S, NoSuchServer, Servers
 
@@ -231,7 +231,7 @@ class Pages(Closing):
             self._judge(None)
             reason = self._servers.reason
             why = f": {reason}" if reason is not None else ""
-            kind = Overloaded if isinstance(reason, Overloaded) else Unavailable
+            kind = Unavailable if isinstance(reason, NoSpace) else kind_of(reason)  # which another call was told
             raise kind(f"no server answered a read within {self._timeout_s:g} s{why}") from error
 
     def _moves_on(self, page: Page | ColumnPage) -> bool:

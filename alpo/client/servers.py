@@ -385,8 +385,8 @@ class _Search:
             pause_s = min(pause_s * 2, PAUSE_MAX_S if outage else PAUSE_ELECTION_S)
 
     def _note_slow(self, way: Way) -> None:
-        """Note at which step a try is that is still under way."""
-        if way.begun:
+        """Note at which step a try is that is still under way, unless an earlier one was told more."""
+        if way.begun and not self._servers.reasons.lasts(way.address):
             self._servers.reasons.lost(way.address, Unavailable(way.late()))
 
     def _ask(self, address: str, wait: bool) -> None:

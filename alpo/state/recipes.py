@@ -23,7 +23,7 @@ import anyio
 
 from alpo.client.arguments import need_seconds
 from alpo.client.reading import unless
-from alpo.errors import AlpoError, Closed, NotGuaranteed, Unavailable
+from alpo.errors import AlpoError, Closed, NotGuaranteed, ProtocolError, Unavailable
 
 from .errors import PASSING, Changed, LockLost
 from .folder import Sent
@@ -159,6 +159,8 @@ class Lock:
         """Try to take the lock. Raises as `State.commit`, unless there is time to try again."""
         try:
             return await self._try(give_up_s)
+        except ProtocolError:
+            raise
         except _MAY_PASS:
             if give_up_s is None or self._log._now_s() >= give_up_s:
                 raise
