@@ -307,6 +307,12 @@ class Connection:
             anyio.notify_closing(self._sock)
             self._sock.close()
 
+    def leave(self) -> None:
+        """Close a connection on which no task waits; in any thread, also where no loop runs."""
+        if not self.closed:
+            self.closed = True
+            self._sock.close()
+
     def abandon(self) -> None:
         """Forget the socket in a forked child: it stays open in the parent, and the server is told nothing."""
         self.closed = True

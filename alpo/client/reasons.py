@@ -168,6 +168,10 @@ class Reasons:
             few = f"{answering} of {servers} servers {'answers' if answering == 1 else 'answer'}"
             self._note(_ALL, _Rank.FEW, Unavailable(f"{few}, less than a majority (see alpo status)"))
 
+    def crowded(self, error: AlpoError) -> None:
+        """Note that it was nobody's turn for a connection in time."""
+        self._note(_ALL, _Rank.ANSWER, error)
+
     def found(self, address: str) -> None:
         """Note that the server at ``address`` will do: all reasons are over, but for a refusal of its own."""
         own = self._known.get(address)

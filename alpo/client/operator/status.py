@@ -157,7 +157,7 @@ async def _status_of(servers: Servers, address: str, row: dict[str, Any], timeou
     row["problem"] = f"{address} does not answer"
     try:
         way = Way(address, name_s=timeout_s, tcp_s=step_s, answer_s=step_s)
-        connection = await servers.dial(address, way=way)
+        connection = await servers.lend(lambda: servers.dial(address, way=way))
         with anyio.move_on_after(step_s):
             told = await account(connection)
             row.update(told or {"problem": f"{address} gives no account of itself"})
@@ -165,8 +165,9 @@ async def _status_of(servers: Servers, address: str, row: dict[str, Any], timeou
                 del row["problem"]
     except Lost as lost:
         row["problem"] = str(lost)
-    if connection is not None:
-        servers.drop(connection)
+    finally:
+        if connection is not None:
+            servers.drop(connection)
 
 
 async def account(connection: Connection) -> dict[str, Any]:
