@@ -67,6 +67,28 @@ def test_what_another_took_away_at_once_was_kept_and_is_told_the_next_time() -> 
         with_states(cluster, 2, work)
 
 
+@pytest.mark.parametrize("how", ["taken away", "made anew", "lapsed"])
+def test_keep_raises_changed_for_what_is_not_ours_any_more(how: str) -> None:
+    async def work(states: list[State]) -> None:
+        one, other = states
+        ours = await one.put("a", "1", lease_s=2)
+        if how == "lapsed":
+            await other.log._sleep(10)
+            await other.put("b", "time goes on")
+        else:
+            await other.expunge(await other.fetch("a"))
+        if how == "made anew":
+            await other.put("a", "theirs", lease_s=1000)
+        with pytest.raises(Changed) as caught:
+            await one.keep(ours)
+        assert caught.value.name == "a"
+        now = await one.fetch("a")
+        assert (now.version > ours.version, now.lease_s) == ((True, 1000) if how == "made anew" else (False, None))
+
+    with Cluster(seed=1, servers=1) as cluster:
+        with_states(cluster, 2, work)
+
+
 def test_a_state_whose_servers_are_another_cluster_s_ends_with_that() -> None:
     async def work(states: list[State]) -> None:
         (state,) = states
