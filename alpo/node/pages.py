@@ -17,6 +17,7 @@ Laws:
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -26,7 +27,7 @@ from alpo.core.entries import Entry, Kind, join_payloads, split_payloads
 from alpo.core.log import Log
 from alpo.storage.columns import NO_COLUMNS, Columns, joined, only, without_bodies
 from alpo.storage.interface import DamagedStore, Readable, Scrubbed
-from alpo.storage.scrub import read_sound_columns
+from alpo.storage.scrub import STRETCH_S, read_sound_columns
 from alpo.wire.column_pages import NO_ENTRIES, PageColumns, pack_page
 from alpo.wire.framing import GATHERED_BYTES_MAX
 from alpo.wire.requests import ColumnPage, Page, Read, ReadColumns
@@ -207,8 +208,10 @@ def _of_client(
 ) -> tuple[Columns, int]:
     """One client's entries from ``next_id`` on, as many as fit in a page, and the LSN up to which was looked."""
     parts: list[Columns] = []
-    begin_id, scanned = next_id, 0
-    while next_id <= last_id and bytes_max > 0 and rows_max > 0 and scanned < SCAN_BYTES_MAX:
+    begin_id, scanned, stop_s = next_id, 0, time.monotonic() + STRETCH_S
+    while next_id <= last_id and bytes_max > 0 and rows_max > 0 and (
+        not scanned or (scanned < SCAN_BYTES_MAX and time.monotonic() < stop_s)
+    ):
         try:
             upto_id, ids, heads = whose.above(store, next_id, within.first_id, last_id)
             scanned += HEAD_BYTES * max(0, heads - len(ids))
@@ -322,8 +325,8 @@ class Back:
     """The search for the LSN from which a client has as many payloads as ``ask.last``: backwards from the end, in steps
     of a bounded time."""
 
-    #: Heads that a step reads before it ends: a tenth of a second from a cold disk.
-    HEADS_MAX = 2048
+    #: Heads that a step reads before it ends, unless its time is up before.
+    HEADS_MAX = 8192
 
     def __init__(self, ask: Read | ReadColumns, within: Extent) -> None:
         self._missing, self._upto_id = ask.last, within.end_id
@@ -333,8 +336,8 @@ class Back:
 
     def step(self, store: Readable, whose: Whose, within: Extent) -> None:
         """Look on. Raises `Overtaken`, and the store's `DamagedStore`."""
-        looked = 0
-        while looked < self.HEADS_MAX:
+        looked, stop_s = 0, time.monotonic() + STRETCH_S
+        while looked < self.HEADS_MAX and (not looked or time.monotonic() < stop_s):
             if self._upto_id < within.first_id or self._missing <= 0 or self._found_lsn <= within.first_lsn:
                 self.start = max(within.first_lsn, self._found_lsn)
                 return

@@ -34,8 +34,10 @@ from .pages import Back, Extent, Front, OutOfRange, answer, build_page, build_ta
 from .scrub import Scrubber, unreadable
 from .status import waiting
 from .throttle import Bulk, Size, weight_of
-from .whose import Overtaken, Traces, Whose
+from .whose import Overtaken, Traces, Whose, begin_of
 
+#: Seconds after the start when the heads of what the log held are looked through, with pauses so many times as long.
+LOOK_AFTER_S, LOOK_SHARE = 30.0, 9
 #: Attempts at a page that cleaning overtakes; between two of them a chunk was cleaned.
 _OVERTAKEN_MAX = 8
 
@@ -98,6 +100,7 @@ class Reads:
     def start(self, nursery: trio.Nursery) -> None:
         """Begin to serve; helper tasks run in ``nursery``."""
         self._nursery = nursery
+        nursery.start_soon(self._look_through_later)
         self._driver.after_step.append(self._notice)
 
     def begin(self, client: ClientConnection, ask: w.Read | w.ReadColumns) -> None:
@@ -206,6 +209,26 @@ class Reads:
     def _whose(self, client: str) -> Whose | None:
         """The knowledge of whose entries are asked for; None for "", all clients."""
         return Whose(client, self._replica.sessions.entries_of(client), self._traces) if client else None
+
+    async def _look_through_later(self) -> None:
+        await trio.sleep(LOOK_AFTER_S)
+        await self.look_through()
+
+    async def look_through(self) -> None:
+        """Find out, in little of a thread's time, whose entries were written before the start, the newest first: who
+        asks for one client's payloads need not wait for that then."""
+        nobody, upto_id = Whose("", traces=self._traces), self._replica.readable_id
+        while upto_id > self._replica.log.base_id and not self._traces.full:
+            first_id, began_s = self._replica.log.base_id + 1, trio.current_time()
+            if self._traces.knows(upto_id):
+                upto_id = begin_of(upto_id) - 1
+                continue
+            try:
+                down_id, _, _ = await self.disk.run(self._threads, nobody.below, self._store, upto_id, first_id)
+            except (StoreError, Overtaken):
+                down_id = begin_of(upto_id)  # whoever needs it hears of it
+            upto_id = down_id - 1
+            await trio.sleep(LOOK_SHARE * (trio.current_time() - began_s))
 
     async def _search(self, search: Back, whose: Whose, end_id: int) -> int:
         """Go through with a search, in steps of which none takes so long that the disk would be taken for a silent one.

@@ -24,7 +24,7 @@ from alpo.storage.interface import DamagedStore, Readable
 
 #: Ids whose heads are read at a time, and numbers that are remembered, of four bytes: one for each client in each such
 #: stretch of ids.
-STRETCH_IDS, HELD_MAX = 1024, 4 << 20
+STRETCH_IDS, HELD_MAX = 256, 4 << 20
 _DATA = int(Kind.DATA)
 
 
@@ -42,6 +42,15 @@ class Traces:
         self._next_id = 1
         self._followed: set[str] | None = set()
         self._lock = threading.Lock()
+
+    @property
+    def full(self) -> bool:
+        """True if there is hardly room for more."""
+        return self._held > HELD_MAX - 2 * STRETCH_IDS
+
+    def knows(self, id: int) -> bool:
+        """True if the clients of the stretch of entry ``id`` are known."""
+        return id // STRETCH_IDS in self._clients
 
     def lacks(self, stretch: int, client: str) -> bool:
         """True if the client surely has no entry in this stretch."""
@@ -115,7 +124,7 @@ class Whose:
             return down_id, _places(store, self._ids[bisect_left(self._ids, down_id) : bisect_right(self._ids, id)]), 0
         heads = self._heads(store, id, first_id, id)
         if heads is None:
-            return max(first_id, _begin_of(id)), iter(()), 0
+            return max(first_id, begin_of(id)), iter(()), 0
         places = [(heads.lsns[at], heads.counts[at]) for at in self._mine(heads)]
         return heads.ids[0], reversed(places), heads.kinds.count(_DATA)
 
@@ -131,7 +140,7 @@ class Whose:
         stretch = id // STRETCH_IDS
         if self._traces.lacks(stretch, self._client):
             return None
-        begin_id, end_id = max(first_id, _begin_of(id)), min(last_id, _end_of(id))
+        begin_id, end_id = max(first_id, begin_of(id)), min(last_id, _end_of(id))
         whole = end_id == _end_of(id)
         while True:
             try:
@@ -150,13 +159,13 @@ class Whose:
         return heads
 
 
-def _begin_of(id: int) -> int:
+def begin_of(id: int) -> int:
     """The first id of the stretch of entry ``id``."""
     return id - id % STRETCH_IDS
 
 
 def _end_of(id: int) -> int:
-    return _begin_of(id) + STRETCH_IDS - 1
+    return begin_of(id) + STRETCH_IDS - 1
 
 
 def _places(store: Readable, ids: Sequence[int]) -> Iterator[tuple[int, int]]:

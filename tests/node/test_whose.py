@@ -19,7 +19,7 @@ from alpo.core.entries import Entry, Kind, join_payloads, seal, split_payloads
 from alpo.core.log import Log
 from alpo.core.machine.verdicts import SessionTable, drop_body, open_body
 from alpo.core.settings import Settings
-from alpo.node import pages, whose
+from alpo.node import pages, reads, whose
 from alpo.node.pages import Back, Extent, Front, build_page, extent
 from alpo.node.whose import Overtaken, Traces, Whose
 from alpo.storage.interface import DamagedStore
@@ -318,7 +318,9 @@ def test_cleaning_that_overtakes_is_noticed() -> None:
 
 @pytest.mark.trio
 async def test_a_server_looks_in_steps_of_which_none_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One long step would count as a disk that does not answer, and have the leader hand over."""
+    """One long step would count as a disk that does not answer, and have the leader hand over. What the log held at the
+    start is looked through by and by."""
+    monkeypatch.setattr(reads, "LOOK_SHARE", 0)
     monkeypatch.setattr(pages, "TAIL_ENTRIES_MAX", 0)
     async with rig() as r:
         client = await founded(r)
@@ -354,6 +356,24 @@ async def test_a_server_looks_in_steps_of_which_none_is_long(monkeypatch: pytest
         steps.clear()
         page = await client.ask(read(3, last=5, client="nobody", linearizable=True))
         assert page.entries == [] and sum(steps) <= 4, "heads are read once"
+        node.reads._traces = Traces()  # as after a start
+
+        def damaged(first_id: int, last_id: int) -> Any:
+            if first_id <= 9 <= last_id:
+                raise DamagedStore("entry 9", 9)
+            return looked(first_id, last_id)
+
+        monkeypatch.setattr(memory_of(node), "read_heads", damaged)
+        await node.reads.look_through()
+        assert not node.reads._traces.knows(9) and node.reads._traces.knows(5), "what is damaged does not end it"
+        monkeypatch.setattr(memory_of(node), "read_heads", looked)
+        steps.clear()
+        page = await client.ask(read(5, last=5, client="nobody", linearizable=True))
+        assert page.entries == [] and sum(steps) <= 8, "only of the stretch that was damaged, and of the last"
+        monkeypatch.setattr(whose, "HELD_MAX", 0)
+        node.reads._traces = Traces()
+        await node.reads.look_through()
+        assert not node.reads._traces._clients, "there is no room"
 
 
 def test_payloads_of_a_batch_are_split_by_the_reader() -> None:
