@@ -214,14 +214,16 @@ def _of_client(
     ):
         try:
             upto_id, ids, heads = whose.above(store, next_id, within.first_id, last_id)
-            scanned += HEAD_BYTES * max(0, heads - len(ids))
+            others = max(0, heads - len(ids))
+            scanned, rows_max = scanned + HEAD_BYTES * others, rows_max - others
             for first, last in _runs(ids):
-                entries = read_sound_columns(store, first, min(last, first + rows_max - 1), bytes_max)
+                entries = read_sound_columns(store, first, min(last, first + max(1, rows_max) - 1), bytes_max)
                 if not entries.ids:
                     raise Overtaken
                 parts.append(entries)
+                rows_max -= len(entries.ids)
                 size = sum(map(len, entries.bodies))
-                bytes_max, scanned, rows_max = bytes_max - size, scanned + size, rows_max - len(entries.ids)
+                bytes_max, scanned = bytes_max - size, scanned + size
                 next_id = entries.ids[-1] + 1
                 if next_id <= last or bytes_max <= 0 or rows_max <= 0:
                     break
