@@ -25,6 +25,7 @@ from .errors import (
     SerialReused,
     SessionExpired,
     Skipped,
+    TlsMismatch,
     TooLarge,
     Unavailable,
 )
@@ -49,7 +50,8 @@ __all__ = [
     "Leadership", "Log", "MemberInfo", "MemberStatus", "NoSpace", "NotEverywhere", "NotGuaranteed", "OutOfRange",
     "Outcome", "Overloaded", "PeerStatus", "ProtocolError", "Record", "Records", "Refused", "SerialExpected",
     "SerialReused", "ServerEvent", "SessionExpired", "SessionInfo", "Settings", "Silent", "Skipped", "StopEvent",
-    "SyncLog", "SyncStopEvent", "Tls", "TooLarge", "Unavailable", "__version__", "connect", "connect_sync",
+    "SyncLog", "SyncStopEvent", "Tls", "TlsMismatch", "TooLarge", "Unavailable", "__version__", "connect",
+    "connect_sync",
 ]
 
 #: Name -> module, imported when first asked for: a server, above all its core, does without the

@@ -120,8 +120,14 @@ class TooLarge(AlpoError):
     """The payload or batch is over the limit. Nothing was sent."""
 
 
-class ProtocolError(AlpoError):
-    """The other side is not an ALPO server, speaks another version, or belongs to another cluster."""
+class ProtocolError(Unavailable):
+    """No server will ever do as things are: what answers is not an ALPO server, speaks another version, or belongs to
+    another cluster, as after a restore. Repeating never helps. Also an answer that makes no sense."""
+
+
+class TlsMismatch(Unavailable, Refused):
+    """No server will do before files are changed: one side speaks TLS and the other does not, or one does not take the
+    other's certificate. Certificates that are renewed meanwhile count."""
 
 
 class TlsError(ValueError):

@@ -42,7 +42,7 @@ class TlsBroken(ConnectionError):
 
 
 class TlsLeft(TlsBroken):
-    """The end of a handshake that the other side broke off: it went away, and said nothing of why."""
+    """The end of a handshake or connection that the other side broke off: it went away, and said nothing of why."""
 
 
 class SecureSocket(ssl.SSLSocket):
@@ -76,18 +76,20 @@ class SecureSocket(ssl.SSLSocket):
                 if not sent:
                     raise BlockingIOError from error
             except (OSError, ValueError) as error:
-                raise TlsBroken(self._last_words() or why(error)) from error
+                raise _ended(self._last_words() or error) from error
         return sent
 
-    def _last_words(self) -> str:
+    def _last_words(self) -> ssl.SSLError | None:
         """The reason why the other side refused this one: in TLS 1.3 its verdict arrives only after the handshake."""
         try:
             super().recv(1)
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            pass
         except ssl.SSLError as error:
-            return "" if isinstance(error, ssl.SSLWantReadError | ssl.SSLWantWriteError) else why(error)
+            return error
         except (OSError, ValueError):
             pass
-        return ""
+        return None
 
     def recv(self, bytes_max: int = _RECORD_BYTES, flags: int = 0) -> bytes:
         """Receive what there is, up to about ``bytes_max``; b"" at the end."""
@@ -106,7 +108,7 @@ class SecureSocket(ssl.SSLSocket):
                     raise BlockingIOError from error
             except (OSError, ValueError) as error:
                 if not parts:
-                    raise TlsBroken(why(error)) from error
+                    raise _ended(error) from error
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def shutdown(self, how: int) -> None:
@@ -124,7 +126,7 @@ class SecureSocket(ssl.SSLSocket):
 
 
 def _ended(error: OSError | ValueError) -> TlsBroken:
-    """The error of a handshake that ended with ``error``: `TlsLeft` if only the connection is gone."""
+    """The error of a handshake or connection that ended with ``error``: `TlsLeft` if only the connection is gone."""
     gone = ssl.SSLEOFError | ssl.SSLZeroReturnError | ssl.SSLSyscallError
     left = isinstance(error, gone) or (isinstance(error, OSError) and not isinstance(error, ssl.SSLError))
     return (TlsLeft if left else TlsBroken)(why(error))

@@ -28,20 +28,24 @@ from alpo._version import __version__
 from alpo.core.requests import Code
 from alpo.core.settings import BATCH_BYTES_MOST
 from alpo.dialling import Unreachable, Way
-from alpo.errors import AlpoError, Overloaded, ProtocolError, Refused, Unavailable
-from alpo.secure import SecureSocket, Trust
+from alpo.errors import AlpoError, Overloaded, ProtocolError, Refused, TlsMismatch, Unavailable
+from alpo.secure import SecureSocket, TlsBroken, TlsLeft, Trust
 from alpo.tls import Rights
 from alpo.wire.codec import WireError, decode_hello, decode_server, encode, version_told
 from alpo.wire.framing import (
+    CLUSTER_TOLD,
     HELLO_BYTES_MAX,
     HTTP_TOLD,
     LOG_PORT_TOLD,
+    TLS_ONLY_TOLD,
     TLS_TOLD,
     FrameError,
     FrameReader,
     frame_bytes_max,
 )
 from alpo.wire.requests import OLDEST_VERSION, VERSION, ClientHello, ClientRequest, Problem, ServerHello, ServerReply
+
+from .reasons import OtherCluster
 
 #: `tcpi_bytes_acked` and `tcpi_bytes_received`, at offset 120 of Linux' `struct tcp_info`.
 _MOVED = struct.Struct("@QQ")
@@ -122,7 +126,7 @@ class Connection:
             if isinstance(error, Unreachable):
                 raise Lost(Unavailable(str(error))) from error
             if isinstance(error, OSError):
-                raise Lost(Unavailable(f"{address}: {error.strerror or error}")) from error
+                raise _lost(address, error) from error
             raise
         return connection
 
@@ -146,7 +150,7 @@ class Connection:
         if not isinstance(hello, ServerHello):
             raise Lost(ProtocolError(f"{self.address} answered a client as a server answers another"))
         if cluster and hello.cluster and hello.cluster != cluster:
-            raise Lost(ProtocolError(f"{self.address} belongs to another cluster, {hello.cluster.hex()}"))
+            raise Lost(OtherCluster(f"{self.address} belongs to another cluster, {hello.cluster.hex()}"))
         if self._rights is not None and hello.id not in self._rights.peers:
             raise Lost(ProtocolError(f"{self.address}: {self._rights} is not the certificate of server {hello.id}"))
         self.hello = hello
@@ -179,7 +183,7 @@ class Connection:
         except BlockingIOError:
             sent = 0
         except OSError as error:
-            raise self._lost(error) from error
+            raise _lost(self.address, error) from error
         if sent < len(data):
             self.backlog = data[sent:]
 
@@ -204,7 +208,7 @@ class Connection:
                     continue
                 self.backlog = self.backlog[sent:]
         except (OSError, anyio.ClosedResourceError) as error:
-            raise self._lost(error) from error
+            raise _lost(self.address, error) from error
 
     async def receive(self) -> list[ServerReply]:
         """All messages that one receive completes, at least one. Raises `Lost`."""
@@ -238,6 +242,19 @@ class Connection:
                 if message[0] == number:
                     return message
 
+    async def _provoke(self) -> None:
+        """Send an empty line to a port that has not said hello: many other protocols' servers answer that, ours never
+        does. Raises `Lost` if something strange comes back."""
+        try:
+            with anyio.move_on_after(_STRANGER_S):
+                self.send_now(b"\r\n\r\n")
+                while True:
+                    await self._receive_bodies()
+        except _Strange as strange:
+            raise await self._judge_stranger(strange) from strange
+        except Lost:
+            pass  # its time was up before
+
     async def _judge_stranger(self, strange: _Strange) -> Lost:
         """The end of a connection to a port that speaks something else, in words that say what."""
         data = strange.data
@@ -254,7 +271,7 @@ class Connection:
             where = f"{LOG_PORT_TOLD} {port[1].decode()}" if port else f"{LOG_PORT_TOLD} the one of alpod's --listen"
             return Lost(ProtocolError(f"{self.address}: an HTTP port answers there; {where}"))
         if strange.what == TLS_TOLD and self._rights is None:
-            return Lost(Refused(f"{self.address}: a port with TLS answers there; {_GIVE_TLS}"))
+            return Lost(TlsMismatch(f"{self.address}: a port with TLS answers there; {_GIVE_TLS}"))
         return strange
 
     async def _receive_bodies(self) -> list[bytes | memoryview]:
@@ -272,7 +289,7 @@ class Connection:
                     continue
                 break
         except (OSError, anyio.ClosedResourceError) as error:
-            raise self._lost(error) from error
+            raise _lost(self.address, error) from error
         if not data and self._frames.begins_as_tls:
             raise _Strange(self.address, TLS_TOLD, data)
         if not data:
@@ -290,6 +307,12 @@ class Connection:
             anyio.notify_closing(self._sock)
             self._sock.close()
 
+    def leave(self) -> None:
+        """Close a connection on which no task waits; in any thread, also where no loop runs."""
+        if not self.closed:
+            self.closed = True
+            self._sock.close()
+
     def abandon(self) -> None:
         """Forget the socket in a forked child: it stays open in the parent, and the server is told nothing."""
         self.closed = True
@@ -298,16 +321,24 @@ class Connection:
         else:
             self._sock.close()
 
-    def _lost(self, error: Exception) -> Lost:
-        text = (error.strerror or error) if isinstance(error, OSError) else "the connection was closed"
-        return Lost(Unavailable(f"{self.address}: {text}"))
+
+def _lost(address: str, error: Exception) -> Lost:
+    if isinstance(error, TlsBroken) and not isinstance(error, TlsLeft):
+        return Lost(TlsMismatch(f"{address}: {error}"))
+    text = (error.strerror or error) if isinstance(error, OSError) else "the connection was closed"
+    return Lost(Unavailable(f"{address}: {text}"))
 
 
 def _problem(address: str, problem: Problem) -> Lost:
     text = f"{address}: {problem.text}"
     if problem.code == Code.NO_RIGHT:
-        return Lost(Refused(text))
-    return Lost(Overloaded(text) if problem.code == Code.OVERLOADED else ProtocolError(text))
+        return Lost((TlsMismatch if problem.text == TLS_ONLY_TOLD else Refused)(text))
+    if problem.code == Code.OVERLOADED:
+        return Lost(Overloaded(text))
+    _, told, theirs = problem.text.partition(CLUSTER_TOLD)
+    if told:
+        return Lost(Unavailable(text) if theirs.startswith(" none") else OtherCluster(text))
+    return Lost(ProtocolError(text))
 
 
 async def _greeted(way: Way, version: int, cluster: bytes, trust: Trust | None) -> tuple[Connection, int]:
@@ -315,6 +346,7 @@ async def _greeted(way: Way, version: int, cluster: bytes, trust: Trust | None) 
     the server asks for. Nothing was sent to a server that is none of the cluster's, by its certificate. Raises `Lost`,
     OSError."""
     sock = await way.connect()
+    connection: Connection | None = None
     try:
         with way.answering(trust is not None):
             rights: Rights | None = None
@@ -329,6 +361,13 @@ async def _greeted(way: Way, version: int, cluster: bytes, trust: Trust | None) 
                 way.greet()
             connection = Connection(sock, way.address, version, rights)
             return connection, await connection._greet(cluster)
+    except Unreachable:
+        try:
+            if connection is not None:
+                await connection._provoke()
+            raise
+        finally:
+            sock.close()
     except BaseException:
         sock.close()
         raise

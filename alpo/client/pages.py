@@ -6,7 +6,9 @@ Laws:
   (R26). Every later page may come from any server, which waits until it has that much.
 * A follower goes on at the LSN after the last one it gave, on whatever server: no gap, no repeat.
 * Nothing is given twice, and nothing is skipped: a page that fails is asked for again, as a whole.
-* An iterator owns its connection and uses it from the consumer's task alone: no task runs behind a reader's back.
+* An iterator uses its connection from the consumer's task alone: no task runs behind a reader's back. Between two pages
+  the connection may be taken away, and the page that was asked for ahead comes from another.
+* An iterator that is over has no connection, nor has one that is collected.
 """
 
 from __future__ import annotations
@@ -20,14 +22,14 @@ import anyio
 
 from alpo.core.client_ids import CLIENT_BYTES_MAX
 from alpo.core.requests import Code
-from alpo.errors import Closed, OutOfRange, Overloaded, ProtocolError, Refused, Unavailable
+from alpo.errors import Closed, NoSpace, OutOfRange, ProtocolError, Refused, Unavailable
 from alpo.wire.column_pages import PageColumns, unpack_page
 from alpo.wire.packing import WireError
 from alpo.wire.requests import ColumnPage, Page, Read, ReadColumns, RequestRefused, ServerReply
 
 from .arguments import need_datetime, need_int, need_seconds, need_str
 from .connection import Connection, Lost
-from .reasons import AWAY
+from .reasons import AWAY, kind_of
 from .record import PageEntry
 from .servers import PAUSE_FIRST_S, PAUSE_MAX_S, NoSuchServer, Servers
 
@@ -123,13 +125,13 @@ class Pages(Closing):
     """An iterator over pages as they come; a page may be empty."""
 
     _ask: type[Read] | type[ReadColumns] = Read
+    _connection: Connection | None = None
 
     def __init__(self, servers: Servers, query: Query, timeout_s: float) -> None:
         need_seconds(timeout_s)
         self._servers = servers
         self._query = query
         self._timeout_s = timeout_s
-        self._connection: Connection | None = None
         #: Number of the request under way on the connection; 0 for none.
         self._asked = 0
         #: The first LSN of the next page, and the last of the read; 0 until the first page has come.
@@ -141,6 +143,10 @@ class Pages(Closing):
         self._doubt = False
         #: Reason given by the last server that could not serve the read; "" if there was none.
         self._said = ""
+
+    def __del__(self) -> None:
+        if self._connection is not None:
+            self._servers.left(self._connection)
 
     async def aclose(self) -> None:
         self._over = True
@@ -194,9 +200,13 @@ class Pages(Closing):
         self._doubt = query.follow and not query.local and not entries and not self._doubt
         if not query.follow and self._next_lsn > self._end_lsn:
             self._over = True
+            self._let_go()
+        elif self._servers.crowded:
+            self._let_go()
         elif self._connection is not None:
             try:
                 self._send(self._connection)
+                self._servers.rest(self._connection)
             except Lost:
                 self._drop()  # the next page is asked for elsewhere
         return PagePart(entries, first_lsn, _NO_LSN if query.follow else self._end_lsn)
@@ -205,13 +215,14 @@ class Pages(Closing):
         """The next page, from whichever server gives it. Raises `Closed`, and as `Log.read`."""
         attempt_s = ATTEMPT_S + (POLL_MS / 1000 if self._query.follow else 0)
         pause_s = 0.0
+        self._resume()
         try:
             with anyio.fail_after(self._timeout_s):
                 while True:
                     self._servers.require_open()
                     reply: ServerReply | None = None
                     try:
-                        connection = self._connection = self._connection or await self._choose()
+                        connection = self._connection = self._connection or await self._servers.lend(self._choose)
                         with anyio.move_on_after(attempt_s):
                             reply = await self._exchange(connection)
                         if isinstance(reply, Page | ColumnPage) and self._moves_on(reply):
@@ -232,7 +243,7 @@ class Pages(Closing):
             self._judge(None)
             reason = self._servers.reason
             why = f": {reason}" if reason is not None else ""
-            kind = Overloaded if isinstance(reason, Overloaded) else Unavailable
+            kind = Unavailable if isinstance(reason, NoSpace) else kind_of(reason)  # which another call was told
             raise kind(f"no server answered a read within {self._timeout_s:g} s{why}") from error
 
     def _moves_on(self, page: Page | ColumnPage) -> bool:
@@ -290,7 +301,15 @@ class Pages(Closing):
         elif reply.code in (Code.INVALID, Code.NO_RIGHT):
             raise Refused(reply.detail or "the server takes no such read")
 
+    def _resume(self) -> None:
+        """Have the connection back, unless it was taken away while the last page was looked at."""
+        if self._connection is not None:
+            self._servers.resume(self._connection)
+            if self._connection.closed:
+                self._connection, self._asked = None, 0
+
     def _let_go(self) -> None:
+        self._resume()
         if self._connection is not None and self._asked == 0 and not self._connection.backlog:
             connection, self._connection = self._connection, None
             self._servers.give_back(connection)

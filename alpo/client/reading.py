@@ -92,7 +92,8 @@ async def unless(stop: StopEvent, step: Callable[[], Awaitable[T]]) -> T | None:
 class Batches(Closing):
     """An iterator over lists of records, returned by `Log.read_batches` and `Log.follow_batches`.
 
-    Close it (``aclose``, or ``async with``) when leaving early, or let the `Log` do so.
+    One that is left early needs no closing: it keeps no connection. ``aclose``, or ``async with``, keeps the connection
+    for the next read.
     """
 
     def __init__(self, servers: Servers, query: Query, timeout_s: float, stop: StopEvent | None = None) -> None:
@@ -142,7 +143,8 @@ class Batches(Closing):
 class Records(Closing):
     """An iterator over records, returned by `Log.read` and `Log.follow`.
 
-    Close it (``aclose``, or ``async with``) when leaving early, or let the `Log` do so.
+    One that is left early needs no closing: it keeps no connection. ``aclose``, or ``async with``, keeps the connection
+    for the next read.
     """
 
     def __init__(self, batches: Batches) -> None:

@@ -8,6 +8,8 @@ Laws of `Reasons`:
 
 * An answer to what was asked comes first, then that too few servers answer, then what servers say of themselves, then
   addresses where nobody answers.
+* That repeating does not help (`_LASTING`) is told only if no server of the cluster is heard, and a server of
+  another cluster answers in its place, or most addresses are wrong: else the cluster may yet come back.
 * One reason is kept for each address, the newest, of `ADDRESSES_MAX` addresses; `TOLD_MAX` are told.
 """
 
@@ -29,6 +31,7 @@ from alpo.errors import (
     SerialReused,
     SessionExpired,
     Skipped,
+    TlsMismatch,
     TooLarge,
     Unavailable,
 )
@@ -44,9 +47,18 @@ TOO_OLD_FOR_AFTER = "is of an older release, which knows no conditional appends:
 AWAY = frozenset({Code.NOT_LEADER, Code.LOST_LEADERSHIP})
 
 
+class OtherCluster(ProtocolError):
+    """The reason of a server that belongs to another cluster. Told as a `ProtocolError`."""
+
+
+#: Errors that no other try betters.
+_LASTING = (ProtocolError, TlsMismatch)
+_KINDS = (NoSpace, Overloaded, TlsMismatch, ProtocolError, Refused)
+
+
 def kind_of(reason: AlpoError | None) -> type[AlpoError]:
     """The error class for what was not done by its deadline, by the last reason known."""
-    return next((kind for kind in (NoSpace, Overloaded, Refused) if isinstance(reason, kind)), Unavailable)
+    return next((kind for kind in _KINDS if isinstance(reason, kind)), Unavailable)
 
 
 def unknown(text: str, client: str, serial: int, epoch: int, too_old: bool = False) -> NotGuaranteed:
@@ -143,10 +155,10 @@ class Reasons:
     def lost(self, address: str, error: AlpoError) -> None:
         """Note that there is no connection to ``address`` (any more)."""
         rank = _Rank.SILENT
-        if isinstance(error, NoSpace | Overloaded | Refused):
-            rank = _Rank.ANSWER
-        elif isinstance(error, ProtocolError):
+        if isinstance(error, _LASTING):
             rank = _Rank.SAYS
+        elif isinstance(error, NoSpace | Overloaded | Refused):
+            rank = _Rank.ANSWER
         self._note(address, rank, error)
 
     def counted(self, answering: int, servers: int) -> None:
@@ -156,6 +168,10 @@ class Reasons:
             few = f"{answering} of {servers} servers {'answers' if answering == 1 else 'answer'}"
             self._note(_ALL, _Rank.FEW, Unavailable(f"{few}, less than a majority (see alpo status)"))
 
+    def crowded(self, error: AlpoError) -> None:
+        """Note that it was nobody's turn for a connection in time."""
+        self._note(_ALL, _Rank.ANSWER, error)
+
     def found(self, address: str) -> None:
         """Note that the server at ``address`` will do: all reasons are over, but for a refusal of its own."""
         own = self._known.get(address)
@@ -164,6 +180,10 @@ class Reasons:
     def knows(self, address: str) -> bool:
         """True if there is a reason for ``address``."""
         return address in self._known
+
+    def lasts(self, address: str) -> bool:
+        """True if the reason for ``address`` is one that no other try betters."""
+        return address in self._known and isinstance(self._known[address].error, _LASTING)
 
     def over(self) -> None:
         """Note that a server has done what it was asked: all reasons are over."""
@@ -183,7 +203,16 @@ class Reasons:
         newest_first = list(self._known.values())[::-1]
         errors = [reason.error for reason in sorted(newest_first, key=lambda reason: reason.rank)]
         texts = list(dict.fromkeys(map(str, errors)))
-        if len(texts) == 1:
-            return errors[0]
         more = [f"{len(texts) - TOLD_MAX} more"] if len(texts) > TOLD_MAX else []
-        return type(errors[0])("; ".join([*texts[:TOLD_MAX], *more]))
+        return self._kind(errors[0])("; ".join([*texts[:TOLD_MAX], *more]))
+
+    def _kind(self, first: AlpoError) -> type[AlpoError]:
+        """The class of all reasons together, of which ``first`` is told first."""
+        if not isinstance(first, _LASTING):
+            return type(first)
+        wrong = [reason.error for reason in self._known.values() if isinstance(reason.error, _LASTING)]
+        heard = sum(reason.rank < _Rank.SILENT for reason in self._known.values()) > len(wrong)
+        replaced = any(isinstance(error, OtherCluster) for error in wrong)
+        if heard or not (replaced or 2 * len(wrong) > len(self._known)):
+            return Unavailable
+        return TlsMismatch if all(isinstance(error, TlsMismatch) for error in wrong) else ProtocolError

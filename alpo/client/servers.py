@@ -7,6 +7,9 @@ Laws:
 * A server counts as the leader only if it said so of itself, in a hello of this moment.
 * All tries are bounded in time, and in number by a pause that grows while nobody leads, and as servers take longer to
   answer: clients without a leader must not keep servers, or what is on the way to them, too busy to elect one.
+* Reads and requests have `CONNECTIONS_MAX` connections at a time. Beyond that each waits for its turn, and a reader
+  that looks at a page gives its connection to who waits. Of readers that were left, few keep one for longer than
+  `LEFT_S`, and none that is collected.
 * A server that is slow to reach delays no other: the others are asked again every second, while its own try goes on.
 """
 
@@ -16,6 +19,7 @@ import functools
 import math
 import os
 import random
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeAlias
 
@@ -23,7 +27,7 @@ import anyio
 
 from alpo.addresses import SERVER_DEFAULT, parse_address, parse_servers
 from alpo.dialling import Step, Way
-from alpo.errors import AlpoError, Closed, Unavailable
+from alpo.errors import AlpoError, Closed, Overloaded, Unavailable
 from alpo.secure import Trust
 from alpo.tls import Tls, tls_given
 from alpo.wire.requests import ServerHello, Status, StatusAnswer
@@ -45,6 +49,9 @@ ELECTION_S = 3.0
 #: A pause is at least so many times as long as the quickest server took to answer; for this reason at most so long.
 BUSY_TIMES, PAUSE_BUSY_MAX_S = 4, 2.0
 IDLE_MAX = 4
+#: Most connections that reads and requests have at a time. Readers that look at a page and keep theirs for longer than
+#: `LEFT_S`. Seconds until who waits for a turn looks whether a reader was collected meanwhile.
+CONNECTIONS_MAX, RESTING_MAX, LEFT_S, LOOK_S = 128, 16, 1.0, 0.25
 CANDIDATES_MAX = 64
 _CLOSED = "this Log is closed"
 
@@ -101,6 +108,11 @@ class Servers:
         self._cluster = cluster
         self._idle: list[Connection] = []
         self._open: dict[int, Connection] = {}
+        #: Places of reads and requests: their connections, or the turns of those that are on the way to one. By id.
+        self._lent: dict[int, object] = {}
+        #: Connections of readers that look at a page, and since when; the oldest first. By id.
+        self._resting: dict[int, tuple[Connection, float]] = {}
+        self._turns: deque[anyio.Event] = deque()
         #: Tries under way.
         self._ways: dict[int, Way] = {}
         #: Seconds for TLS and the hello of addresses where the first bound was too short; the newest few.
@@ -183,10 +195,81 @@ class Servers:
         if hello.members:
             self.members = {member: address for member, address in hello.members if _valid(address)}
 
+    async def lend(self, find: Callable[[], Awaitable[Connection]]) -> Connection:
+        """The connection that ``find()`` returns, for a reader or a request, when it is its turn. `drop` it or
+        `give_back`. Raises what ``find`` raises."""
+        key = await self._enter()
+        try:
+            connection = await find()
+        except BaseException:
+            self._vacate(key)
+            raise
+        del self._lent[key]
+        self._lent[id(connection)] = connection
+        return connection
+
+    async def _enter(self) -> int:
+        """Wait for a place, and take it; returns its key."""
+        turn = anyio.Event()
+        if len(self._lent) >= CONNECTIONS_MAX and self._resting:
+            self.drop(next(iter(self._resting.values()))[0])
+        self._turns.append(turn)
+        self._hand_on()
+        try:
+            while not turn.is_set():
+                with anyio.move_on_after(LOOK_S):
+                    await turn.wait()
+                self._hand_on()
+        except BaseException:
+            if turn in self._turns:
+                self._turns.remove(turn)
+            self._vacate(id(turn))
+            self.reasons.crowded(Overloaded(f"all {CONNECTIONS_MAX} connections of this log are in use"))
+            raise
+        return id(turn)
+
+    def _hand_on(self) -> None:
+        """Give free places to those that wait for one, in their order."""
+        while self._turns and (len(self._lent) < CONNECTIONS_MAX or self._over):
+            turn = self._turns.popleft()
+            self._lent[id(turn)] = turn
+            turn.set()
+
+    def _vacate(self, key: int) -> None:
+        self._lent.pop(key, None)
+        self._hand_on()
+
+    @property
+    def crowded(self) -> bool:
+        """True if somebody waits for a connection that a reader may give back."""
+        return bool(self._turns)
+
+    def rest(self, connection: Connection) -> None:
+        """Note that the reader of this connection looks at a page. Until `resume` the connection may be closed."""
+        now_s = anyio.current_time()
+        self._resting[id(connection)] = connection, now_s
+        while len(self._resting) > RESTING_MAX:
+            longest, since_s = next(iter(self._resting.values()))
+            if now_s - since_s < LEFT_S:
+                break
+            self.drop(longest)
+
+    def resume(self, connection: Connection) -> None:
+        """Note that the reader of this connection goes on."""
+        self._resting.pop(id(connection), None)
+
+    def left(self, connection: Connection) -> None:
+        """Close the connection of a reader that is no more; in any thread, also where no loop runs."""
+        for known in (self._open, self._resting, self._lent):
+            known.pop(id(connection), None)
+        connection.leave()
+
     def drop(self, connection: Connection) -> None:
         """Close a connection for good."""
         self._open.pop(id(connection), None)
+        self._resting.pop(id(connection), None)
         connection.close()
+        self._vacate(id(connection))
 
     def give_back(self, connection: Connection) -> None:
         """Keep an idle connection for the next request."""
@@ -194,6 +277,7 @@ class Servers:
             self.drop(connection)
         else:
             self._idle.append(connection)
+            self._vacate(id(connection))
 
     def close(self) -> None:
         """Close every connection, for good."""
@@ -201,6 +285,7 @@ class Servers:
         self._idle.clear()
         for connection in list(self._open.values()):
             self.drop(connection)
+        self._hand_on()
 
     def forked(self) -> None:
         """Forget all connections in a forked child: they are the parent's, which goes on with them."""
@@ -391,8 +476,8 @@ class _Search:
             pause_s = min(pause_s * 2, PAUSE_MAX_S if outage else PAUSE_ELECTION_S)
 
     def _note_slow(self, way: Way) -> None:
-        """Note at which step a try is that is still under way."""
-        if way.begun:
+        """Note at which step a try is that is still under way, unless an earlier one was told more."""
+        if way.begun and not self._servers.reasons.lasts(way.address):
             self._servers.reasons.lost(way.address, Unavailable(way.late()))
 
     def _ask(self, address: str, wait: bool) -> None:

@@ -34,7 +34,7 @@ from alpo.secure import TlsBroken, TlsLeft
 from alpo.tls import Rights, looks_like_tls
 from alpo.wire import requests as w
 from alpo.wire.codec import WireError, decode_hello, encode, encode_problem
-from alpo.wire.framing import FrameError
+from alpo.wire.framing import CLUSTER_TOLD, TLS_ONLY_TOLD, FrameError
 
 from .ahead import Ahead
 from .client_connection import ClientConnection, Services
@@ -77,8 +77,6 @@ _GREET_ANEW_S = 0.5
 CERTIFICATES_LOOK_S = 60.0
 #: Between two servers' connections that are closed to be opened anew: no majority is lost for long.
 _BETWEEN_PEERS_S = 0.2
-#: Answer to a plain connection where TLS is required.
-TLS_ONLY = "this server speaks TLS only: give --ca, --cert and --key, or tls= in Python"
 #: Labels of the metric of connections refused.
 _REASONS = {Code.NO_RIGHT: "no_right", Code.OVERLOADED: "overloaded"}
 _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -281,7 +279,7 @@ class Listener:
         if rights is not None and generation != self._security.generation:
             link.close("the certificates have changed")
         elif rights is None and not self._security.takes_plain:
-            await self._turn_away(link, Code.NO_RIGHT, TLS_ONLY)
+            await self._turn_away(link, Code.NO_RIGHT, TLS_ONLY_TOLD)
         elif isinstance(hello, w.PeerHello):
             if rights is not None and hello.id not in rights.peers:
                 needed = f"peer/{hello.id}"
@@ -352,7 +350,7 @@ class Listener:
             await self._turn_away(link, Code.OVERLOADED, crowded)
             return
         if hello.cluster and hello.cluster != cluster:
-            why = f"cluster {hello.cluster.hex()}: this server belongs to {cluster.hex() or 'none yet'}"
+            why = f"cluster {hello.cluster.hex()}: {CLUSTER_TOLD} {cluster.hex() or 'none yet'}"
             if cluster:
                 await self._turn_away(link, Code.INVALID, why)
             else:  # a client that came before our first start: nothing to remember

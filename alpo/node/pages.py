@@ -9,6 +9,7 @@ Laws:
 * An LSN outside the log is an error that gives the log's bounds, never a silent skip (R20). No payload below
   ``first_lsn`` is sent, not even from a batch that was trimmed in the middle. Of a run (R32) only the appends from
   ``start`` on are sent, so that whoever reads on never gets them twice.
+* Of a log of which one client's payloads are wanted, only the heads of others' entries are read (`whose`).
 * A page ends before a damaged entry; one that would begin with it raises the store's `DamagedStore` (R31).
 * The store may be cleaned while a page is made. Missing entries then raise `Overtaken`: the caller looks again where
   the log begins, and gets another page or a true `OutOfRange`.
@@ -16,19 +17,22 @@ Laws:
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from alpo.core.client_ids import CLIENT_BYTES_MAX
 from alpo.core.entries import Entry, Kind, join_payloads, split_payloads
 from alpo.core.log import Log
-from alpo.storage.columns import Columns, joined, only
+from alpo.storage.columns import NO_COLUMNS, Columns, joined, only, without_bodies
 from alpo.storage.interface import DamagedStore, Readable, Scrubbed
-from alpo.storage.scrub import read_sound_columns
+from alpo.storage.scrub import STRETCH_S, read_sound_columns
 from alpo.wire.column_pages import NO_ENTRIES, PageColumns, pack_page
 from alpo.wire.framing import GATHERED_BYTES_MAX
 from alpo.wire.requests import ColumnPage, Page, Read, ReadColumns
+
+from .whose import Overtaken, Whose
 
 #: Bytes that a page of one client's payloads looks through before it is returned with what was found.
 SCAN_BYTES_MAX = 8 << 20
@@ -38,8 +42,8 @@ ROW_BYTES_MAX = 6 * 9 + CLIENT_BYTES_MAX + 1 + 2 + 5
 PAGE_ROWS_MAX = GATHERED_BYTES_MAX // 2 // ROW_BYTES_MAX
 #: Most entries, and bytes of their bodies, of a page that is made of the log's tail in memory.
 TAIL_ENTRIES_MAX, TAIL_BYTES_MAX = 64, 32 << 10
-#: Ids read at a time when one client's last payloads are searched for.
-_BACK_IDS = 4096
+#: Bytes that the head of another client's entry counts among those: from a cold disk it takes about as long.
+HEAD_BYTES = 2048
 
 
 class OutOfRange(Exception):
@@ -49,10 +53,6 @@ class OutOfRange(Exception):
         super().__init__(f"{first_lsn},{last_lsn}")
         self.first_lsn = first_lsn
         self.last_lsn = last_lsn
-
-
-class Overtaken(Exception):
-    """Entries that the page needs were cleaned since its `Extent` was determined."""
 
 
 class Front(NamedTuple):
@@ -93,6 +93,14 @@ class Ahead:
         if first_id < self._first_id:
             return self._store.read_columns(first_id, min(last_id, self._first_id - 1), bytes_max)
         return Columns.of(self._held(first_id, last_id, bytes_max))
+
+    def read_heads(self, first_id: int, last_id: int) -> Columns:
+        heads = NO_COLUMNS
+        if first_id < self._first_id:
+            heads = self._store.read_heads(first_id, min(last_id, self._first_id - 1))
+            if not heads.ids or last_id < self._first_id:
+                return heads
+        return joined([heads, without_bodies(self._held(max(first_id, self._first_id), last_id, 1 << 62))])
 
     def _held(self, first_id: int, last_id: int, bytes_max: int) -> list[Entry]:
         chosen = list(self._entries[first_id - self._first_id : last_id + 1 - self._first_id])
@@ -164,11 +172,12 @@ def answer(
 
 
 def build_page(
-    store: Readable, ask: Read | ReadColumns, within: Extent, bytes_max: int, rows_max: int = PAGE_ROWS_MAX
+    store: Readable, ask: Read | ReadColumns, within: Extent, bytes_max: int, rows_max: int = PAGE_ROWS_MAX,
+    whose: Whose | None = None,
 ) -> Page | ColumnPage:
-    """Read the page for ``ask``, from at most ``rows_max`` entries. Raises `OutOfRange`, `Overtaken`, and the store's
-    `DamagedStore`."""
-    start = _start(store, ask, within, bytes_max)
+    """Read the page for ``ask``, from at most ``rows_max`` entries; ``whose``: what is known of the client that is
+    asked for. Raises `OutOfRange`, `Overtaken`, and the store's `DamagedStore`."""
+    start = _start(store, ask, within)
     all_gone = not ask.start and 0 < ask.end < within.first_lsn
     if all_gone or not within.first_lsn <= start <= within.end_lsn + 1:
         raise OutOfRange(within.first_lsn, within.end_lsn)
@@ -177,29 +186,66 @@ def build_page(
         last_id = store.find_lsn(ask.end, within.end_id)
     if start > within.end_lsn or 0 < ask.end < start:
         return answer(ask, NO_ENTRIES, start, within.end_lsn, within.first_lsn)
+    first_id = store.find_lsn(start, last_id)
+    if ask.client:
+        whose = whose or Whose(ask.client)
+        head = store.entry_head(first_id)
+        if head is None or head[1] > start:
+            raise Overtaken
+        found, next_lsn = _of_client(store, whose, within, first_id, last_id, bytes_max, rows_max)
+        return _finish(ask, only(found, int(Kind.DATA), ask.client), start, next_lsn, within)
+    if first_id > last_id or bytes_max <= 0 or rows_max <= 0:
+        raise Overtaken  # the entry with this LSN was there before
+    entries = read_sound_columns(store, first_id, min(last_id, first_id + rows_max - 1), bytes_max)
+    if not entries.ids or entries.lsns[0] > start:
+        raise Overtaken
+    next_lsn = entries.lsns[-1] + entries.counts[-1]
+    return _finish(ask, only(entries, int(Kind.DATA)), start, next_lsn, within)
+
+
+def _of_client(
+    store: Readable, whose: Whose, within: Extent, next_id: int, last_id: int, bytes_max: int, rows_max: int
+) -> tuple[Columns, int]:
+    """One client's entries from ``next_id`` on, as many as fit in a page, and the LSN up to which was looked."""
     parts: list[Columns] = []
-    rows = 0
-    next_id, next_lsn, scanned = store.find_lsn(start, last_id), start, 0
-    while next_id <= last_id and bytes_max > 0 and rows < rows_max and scanned < SCAN_BYTES_MAX:
+    begin_id, scanned, stop_s = next_id, 0, time.monotonic() + STRETCH_S
+    while next_id <= last_id and bytes_max > 0 and rows_max > 0 and (
+        not scanned or (scanned < SCAN_BYTES_MAX and time.monotonic() < stop_s)
+    ):
         try:
-            entries = read_sound_columns(store, next_id, min(last_id, next_id + rows_max - rows - 1), bytes_max)
+            upto_id, ids, heads = whose.above(store, next_id, within.first_id, last_id)
+            others = max(0, heads - len(ids))
+            scanned, rows_max = scanned + HEAD_BYTES * others, rows_max - others
+            for first, last in _runs(ids):
+                entries = read_sound_columns(store, first, min(last, first + max(1, rows_max) - 1), bytes_max)
+                if not entries.ids:
+                    raise Overtaken
+                parts.append(entries)
+                rows_max -= len(entries.ids)
+                size = sum(map(len, entries.bodies))
+                bytes_max, scanned = bytes_max - size, scanned + size
+                next_id = entries.ids[-1] + 1
+                if next_id <= last or bytes_max <= 0 or rows_max <= 0:
+                    break
+            else:
+                next_id = upto_id + 1
         except DamagedStore:
-            if next_lsn > start:
+            if next_id > begin_id:
                 break
             raise
-        if not entries.ids or entries.lsns[0] > next_lsn:
-            raise Overtaken
-        found = only(entries, int(Kind.DATA), ask.client)
-        parts.append(found)
-        rows += len(entries.ids)
-        bytes_max -= sum(map(len, found.bodies))
-        scanned += sum(map(len, entries.bodies)) + 100 * len(entries.ids)
-        next_id, next_lsn = entries.ids[-1] + 1, entries.lsns[-1] + entries.counts[-1]
-        if not ask.client:
-            break
-    if next_lsn == start:
-        raise Overtaken  # the entry with this LSN was there before
-    return _finish(ask, joined(parts), start, next_lsn, within)
+    head = store.entry_head(next_id - 1)
+    if head is None or next_id == begin_id:
+        raise Overtaken
+    return joined(parts), head[1] + head[2]
+
+
+def _runs(ids: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """The first and last of each run of consecutive ids."""
+    first_at = 0
+    for at in range(1, len(ids) + 1):
+        if at == len(ids) or ids[at] != ids[at - 1] + 1:
+            yield ids[first_at], ids[at - 1]
+            first_at = at
 
 
 def build_tail_page(log: Log, ask: Read | ReadColumns, within: Extent, bytes_max: int) -> Page | ColumnPage | None:
@@ -256,12 +302,15 @@ def _cut(page: PageColumns, start: int, first_lsn: int) -> PageColumns:
     )
 
 
-def _start(store: Readable, ask: Read | ReadColumns, within: Extent, bytes_max: int) -> int:
+def _start(store: Readable, ask: Read | ReadColumns, within: Extent) -> int:
     if within.end_lsn < within.first_lsn and not ask.start:
         return within.end_lsn + 1
+    if ask.last > 0 and ask.client:
+        search = Back(ask, within)
+        while search.start is None:
+            search.step(store, Whose(ask.client), within)
+        return search.start
     if ask.last > 0:
-        if ask.client:
-            return _last_of_client(store, ask, within, bytes_max)
         return max(within.first_lsn, within.end_lsn - ask.last + 1)
     if ask.since_ms > 0:
         id = store.find_time(ask.since_ms, within.end_id)
@@ -274,22 +323,32 @@ def _start(store: Readable, ask: Read | ReadColumns, within: Extent, bytes_max: 
     return ask.start or within.first_lsn
 
 
-def _last_of_client(store: Readable, ask: Read | ReadColumns, within: Extent, bytes_max: int) -> int:
-    """The LSN from which this client has ``ask.last`` payloads; searched backwards from the end."""
-    missing, upto = ask.last, within.end_id
-    while upto >= within.first_id:
-        first_id = max(within.first_id, upto - _BACK_IDS + 1)
-        found: list[tuple[int, int]] = []
-        id = first_id
-        while id <= upto:
-            entries = store.read_entries(id, upto, bytes_max)
-            if not entries:
-                raise Overtaken
-            found += [(e.lsn, e.count) for e in entries if e.client == ask.client and e.kind == Kind.DATA]
-            id = entries[-1].id + 1
-        for lsn, count in reversed(found):
-            if missing <= count:
-                return max(within.first_lsn, lsn + count - missing)
-            missing -= count
-        upto = first_id - 1
-    return within.first_lsn
+class Back:
+    """The search for the LSN from which a client has as many payloads as ``ask.last``: backwards from the end, in steps
+    of a bounded time."""
+
+    #: Heads that a step reads before it ends, unless its time is up before.
+    HEADS_MAX = 8192
+
+    def __init__(self, ask: Read | ReadColumns, within: Extent) -> None:
+        self._missing, self._upto_id = ask.last, within.end_id
+        self._found_lsn = within.end_lsn + 1
+        #: The LSN, once it is found; the one after the end if the client has no payload.
+        self.start: int | None = None
+
+    def step(self, store: Readable, whose: Whose, within: Extent) -> None:
+        """Look on. Raises `Overtaken`, and the store's `DamagedStore`."""
+        looked, stop_s = 0, time.monotonic() + STRETCH_S
+        while looked < self.HEADS_MAX and (not looked or time.monotonic() < stop_s):
+            if self._upto_id < within.first_id or self._missing <= 0 or self._found_lsn <= within.first_lsn:
+                self.start = max(within.first_lsn, self._found_lsn)
+                return
+            down_id, places, heads = whose.below(store, self._upto_id, within.first_id)
+            looked += heads
+            for lsn, count in places:
+                self._found_lsn = lsn + max(0, count - self._missing)
+                self._missing -= count
+                looked += 1
+                if self._missing <= 0:
+                    break
+            self._upto_id = down_id - 1

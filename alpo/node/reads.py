@@ -32,14 +32,17 @@ from .client_connection import ClientConnection
 from .disk_reads import DiskReads, DiskSilent
 from .driver import Driver
 from .limits import Limits
-from .pages import Extent, Front, OutOfRange, Overtaken, answer, build_page, build_tail_page, extent_to, with_tail
+from .pages import Back, Extent, Front, OutOfRange, answer, build_page, build_tail_page, extent_to, with_tail
 from .scrub import Scrubber, unreadable
 from .status import waiting
 from .throttle import Bulk, Size, weight_of
+from .whose import Overtaken, Traces, Whose, begin_of
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
+#: Seconds after the start when the heads of what the log held are looked through, with pauses so many times as long.
+LOOK_AFTER_S, LOOK_SHARE = 30.0, 9
 #: Attempts at a page that cleaning overtakes; between two of them a chunk was cleaned.
 _OVERTAKEN_MAX = 8
 
@@ -50,11 +53,11 @@ def front(replica: Replica) -> Front:
 
 
 def _encoded_page(
-    store: Readable, ask: w.Read | w.ReadColumns, within: Extent, size: Size, version: int
+    store: Readable, ask: w.Read | w.ReadColumns, within: Extent, size: Size, version: int, whose: Whose | None
 ) -> tuple[bytes, int]:
     """Make a page and encode it for a connection of this protocol ``version``; returns the frame and its weight. All
     costly work is done in the reading thread."""
-    page = build_page(store, ask, within, size.bytes, size.rows)
+    page = build_page(store, ask, within, size.bytes, size.rows, whose)
     return encode(page, version), weight_of(ask, page)
 
 
@@ -92,6 +95,7 @@ class Reads:
         self.disk = DiskReads(driver)
         self._bulk = Bulk(limits.bulk_read_bytes_per_s, self._replica.log.last_id)
         self._threads = trio.CapacityLimiter(limits.read_threads)
+        self._traces = Traces()
         self._nursery: trio.Nursery | None = None
         self._pollers: dict[trio.Event, int] = {}  # event -> LSN that it waits for
         self._looked_at = -1  # readable id for which pollers were last woken
@@ -101,6 +105,7 @@ class Reads:
     def start(self, nursery: trio.Nursery) -> None:
         """Begin to serve; helper tasks run in ``nursery``."""
         self._nursery = nursery
+        nursery.start_soon(self._look_through_later)
         self._driver.after_step.append(self._notice)
 
     def begin(self, client: ClientConnection, ask: w.Read | w.ReadColumns) -> None:
@@ -175,16 +180,21 @@ class Reads:
             began_s = trio.current_time()
             bytes_max = min(max(1, ask.bytes_max), self._limits.page_bytes_max)
             size = self._bulk.size(ask, bytes_max)
+            whose = self._whose(ask.client)
+            search = Back(ask, await self._extent(end_id)) if whose is not None and ask.last else None
             for _ in range(_OVERTAKEN_MAX):
                 within = await self._extent(end_id)
                 try:
+                    if search is not None and whose is not None:
+                        start = max(await self._search(search, whose, end_id), within.first_lsn)
+                        ask = ask._replace(start=start, last=0)
                     tail = build_tail_page(self._replica.log, ask, within, size.bytes)
                     if tail is not None:
                         page, weight = encode(tail, client.version), weight_of(ask, tail)
                     else:
                         page, weight = await self.disk.run(
                             self._threads, _encoded_page, with_tail(self._store, self._replica.log, end_id), ask,
-                            within, size, client.version,
+                            within, size, client.version, whose,
                         )
                 except OutOfRange as error:
                     self._refuse_range(client, ask, error)
@@ -200,6 +210,39 @@ class Reads:
                 client.settle_encoded(page)
                 return
             self._refuse_range(client, ask, OutOfRange(front(self._replica).first_lsn, within.end_lsn))
+
+    def _whose(self, client: str) -> Whose | None:
+        """The knowledge of whose entries are asked for; None for "", all clients."""
+        return Whose(client, self._replica.sessions.entries_of(client), self._traces) if client else None
+
+    async def _look_through_later(self) -> None:
+        await trio.sleep(LOOK_AFTER_S)
+        await self.look_through()
+
+    async def look_through(self) -> None:
+        """Find out, in little of a thread's time, whose entries were written before the start, the newest first: who
+        asks for one client's payloads need not wait for that then."""
+        nobody, upto_id = Whose("", traces=self._traces), self._replica.readable_id
+        while upto_id > self._replica.log.base_id and not self._traces.full:
+            first_id, began_s = self._replica.log.base_id + 1, trio.current_time()
+            if self._traces.knows(upto_id):
+                upto_id = begin_of(upto_id) - 1
+                continue
+            try:
+                down_id, _, _ = await self.disk.run(self._threads, nobody.below, self._store, upto_id, first_id)
+            except (StoreError, Overtaken):
+                down_id = begin_of(upto_id)  # whoever needs it hears of it
+            upto_id = down_id - 1
+            await trio.sleep(LOOK_SHARE * (trio.current_time() - began_s))
+
+    async def _search(self, search: Back, whose: Whose, end_id: int) -> int:
+        """Go through with a search, in steps of which none takes so long that the disk would be taken for a silent one.
+        Returns the LSN. Raises `Overtaken`, `StoreError`."""
+        while search.start is None:
+            within = await self._extent(end_id)
+            store = with_tail(self._store, self._replica.log, end_id)
+            await self.disk.run(self._threads, search.step, store, whose, within)
+        return search.start
 
     def _refuse_range(self, client: ClientConnection, ask: w.Read | w.ReadColumns, error: OutOfRange) -> None:
         """Refuse a read outside the log. But a reader that waited on a lagging server gets an empty page: the LSN may
@@ -253,6 +296,7 @@ class Reads:
     def _notice(self) -> None:
         """Wake pollers if the readable end has moved; called after every step."""
         self._bulk.notice(self._replica.log.last_id, self._driver.now_s)
+        self._traces.follow(self._replica.log, self._replica.readable_id)
         if self._pollers and self._replica.readable_id != self._looked_at and not self._looking:
             assert self._nursery is not None
             entry = self._replica.log.entry(self._replica.readable_id)

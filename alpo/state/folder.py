@@ -20,7 +20,7 @@ from alpo.client.handle import Handle
 from alpo.client.log import Log
 from alpo.client.record import Record
 from alpo.client.tasks import Bell, Living, News
-from alpo.errors import AlpoError, Closed, NotGuaranteed, OutOfRange, Unavailable
+from alpo.errors import AlpoError, Closed, NotGuaranteed, OutOfRange, ProtocolError, Unavailable
 
 from .codec import FORMAT, Guard, Op
 from .errors import PASSING, NewerFormat, WrongState
@@ -132,6 +132,8 @@ class Folder:
         while True:
             try:
                 return await step()
+            except ProtocolError:
+                raise  # of another cluster, say: no other try betters it
             except PASSING:
                 await self.log._sleep(AGAIN_S)
 
@@ -142,6 +144,8 @@ class Folder:
                 async with self.log.follow_batches(machine.lsn + 1) as batches:
                     async for records in batches:
                         self._fold(machine, records)
+            except ProtocolError:
+                raise
             except PASSING:
                 await self.log._sleep(AGAIN_S)
             except OutOfRange:

@@ -23,7 +23,7 @@ import anyio
 
 from alpo.client.arguments import need_seconds
 from alpo.client.reading import unless
-from alpo.errors import AlpoError, Closed, NotGuaranteed, Unavailable
+from alpo.errors import AlpoError, Closed, NotGuaranteed, ProtocolError, Unavailable
 
 from .errors import PASSING, Changed, LockLost
 from .folder import Sent
@@ -171,6 +171,8 @@ class Lock:
                     return True
                 if once or not await self._wait_for_chance(give_up_s):
                     return False
+            except ProtocolError:
+                raise
             except _MAY_PASS:
                 if once or self._log._now_s() >= give_up_s:
                     raise

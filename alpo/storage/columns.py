@@ -25,7 +25,7 @@ from alpo.core.entries import (
 )
 from alpo.core.runs import parts
 
-from .tables import SELECT
+from .tables import SELECT, SELECT_HEADS
 
 _HEADER = struct.Struct("<QQQQQQQQ")
 _KINDS = frozenset(map(int, Kind))
@@ -66,6 +66,11 @@ class Columns(NamedTuple):
 NO_COLUMNS = Columns(*[()] * len(Columns._fields))
 
 
+def without_bodies(entries: Iterable[Entry]) -> Columns:
+    """Columns of the entries, each with b"" for its body."""
+    return Columns.of([entry._replace(body=b"") for entry in entries])
+
+
 def joined(parts: Sequence[Columns]) -> Columns:
     """The pages ``parts`` in one."""
     if len(parts) < 2:
@@ -76,14 +81,9 @@ def joined(parts: Sequence[Columns]) -> Columns:
 def verify_columns(columns: Columns, first_id: int) -> None:
     """Check everything that `entries.verify` and `entries.verify_headers` check, batches and runs (R32) included, and
     that ids are ``first_id``, ``first_id + 1`` and so on. Raises `DamagedEntry`, which does not say at which entry."""
-    ids, terms, kinds, times_ms, clients, serials, epochs, lsns, counts, digests, bodies, checks = columns
+    kinds, counts, digests, bodies = columns.kinds, columns.counts, columns.digests, columns.bodies
     try:
-        if list(ids) != list(range(first_id, first_id + len(ids))):
-            raise DamagedEntry(f"an entry from {first_id} on is missing")
-        encoded = {client: client.encode() for client in set(clients)}
-        heads = map(crc32, map(_HEADER.pack, ids, terms, kinds, times_ms, serials, epochs, lsns, counts))
-        if list(map(crc32, map(encoded.__getitem__, clients), map(crc32, digests, heads))) != list(checks):
-            raise DamagedEntry(f"an entry from {first_id} on does not match its checksum")
+        _verify_heads(columns, first_id)
         if set(map(type, bodies)) != {bytes}:
             raise DamagedEntry(f"an entry from {first_id} on has a body that is none")
         plain = set(map(len, digests)) == {DIGEST_BYTES}
@@ -96,6 +96,17 @@ def verify_columns(columns: Columns, first_id: int) -> None:
             verify_payloads(entry)
     except (struct.error, TypeError, AttributeError, ValueError) as error:
         raise error if isinstance(error, DamagedEntry) else DamagedEntry(f"not entries: {error}") from error
+
+
+def _verify_heads(columns: Columns, first_id: int) -> None:
+    """Check the part of `verify_columns` that needs no bodies."""
+    ids, terms, kinds, times_ms, clients, serials, epochs, lsns, counts, digests, _, checks = columns
+    if list(ids) != list(range(first_id, first_id + len(ids))):
+        raise DamagedEntry(f"an entry from {first_id} on is missing")
+    encoded = {client: client.encode() for client in set(clients)}
+    heads = map(crc32, map(_HEADER.pack, ids, terms, kinds, times_ms, serials, epochs, lsns, counts))
+    if list(map(crc32, map(encoded.__getitem__, clients), map(crc32, digests, heads))) != list(checks):
+        raise DamagedEntry(f"an entry from {first_id} on does not match its checksum")
 
 
 def verify_payloads(entry: Entry) -> None:
@@ -162,6 +173,19 @@ def sound_columns(db: sqlite3.Connection, first_id: int, end_id: int, bytes_max:
         columns = Columns.of(db.execute(SELECT, (first_id, last_id)).fetchall())
         verify_columns(columns, first_id)
     except (DamagedEntry, sqlite3.Error):
+        return NO_COLUMNS
+    finally:
+        db.text_factory = before
+    return columns
+
+
+def sound_heads(db: sqlite3.Connection, first_id: int, last_id: int) -> Columns:
+    """Read entries without their bodies (b""), which SQLite does not even locate. Empty if anything is wrong."""
+    before, db.text_factory = db.text_factory, str
+    try:
+        columns = Columns.of(db.execute(SELECT_HEADS, (first_id, last_id)).fetchall())
+        _verify_heads(columns, first_id)
+    except (DamagedEntry, sqlite3.Error, struct.error, TypeError, AttributeError, ValueError):
         return NO_COLUMNS
     finally:
         db.text_factory = before

@@ -107,6 +107,8 @@ class Readable(Protocol):
 
     def read_columns(self, first_id: int, last_id: int, bytes_max: int, /) -> Columns: ...
 
+    def read_heads(self, first_id: int, last_id: int, /) -> Columns: ...
+
     def scrub(self, first_id: int, bytes_max: int, /) -> Scrubbed: ...
 
     def entry_head(self, id: int, /) -> tuple[int, int, int] | None: ...
@@ -159,6 +161,10 @@ class Store(Protocol):
     def read_columns(self, first_id: int, last_id: int, bytes_max: int) -> Columns:
         """Read like `read_entries`, but as columns, which is faster. May also end before a damaged or missing entry,
         unless that is ``first_id``. Any thread."""
+
+    def read_heads(self, first_id: int, last_id: int) -> Columns:
+        """Read entries ``first_id`` … ``last_id``, some thousand at most, without their bodies (b""), which are not
+        verified; empty if ``first_id`` is past the end or was cleaned. Any thread. Raises `DamagedStore`."""
 
     def scrub(self, first_id: int, bytes_max: int) -> Scrubbed:
         """Check about ``bytes_max`` of entries, from ``first_id`` or the first one there is. Any thread."""

@@ -17,7 +17,7 @@ from alpo.core.entries import Entry
 from alpo.core.members import INCARNATION_BYTES
 
 from .boot import make_boot, make_image
-from .columns import Columns
+from .columns import Columns, without_bodies
 from .commit import merge
 from .events import PENDING_MAX, ROWS_MAX, EventRow, KeptEvent
 from .interface import (
@@ -164,6 +164,9 @@ class MemoryStore:
 
     def read_columns(self, first_id: int, last_id: int, bytes_max: int) -> Columns:
         return Columns.of(self.read_entries(first_id, last_id, bytes_max))
+
+    def read_heads(self, first_id: int, last_id: int) -> Columns:
+        return without_bodies(self.read_entries(first_id, last_id, 1 << 62))
 
     def scrub(self, first_id: int, bytes_max: int) -> Scrubbed:
         entries = self.read_entries(max(first_id, self._base.id + 1), self._last_id, bytes_max)

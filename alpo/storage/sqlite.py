@@ -28,7 +28,7 @@ from alpo.core.members import INCARNATION_BYTES
 from . import schema
 from .backup import copy_state
 from .boot import read_boot, read_snapshot
-from .columns import Columns, joined, sound_columns
+from .columns import Columns, joined, sound_columns, sound_heads
 from .commit import ROWS_A_STATEMENT, apply, insert, merge
 from .connections import ReadPool, connect_writer, translate
 from .directory import DirectoryLock, Place
@@ -290,6 +290,17 @@ class SqliteStore:
             return Columns.of(self.read_entries(first_id, last_id, bytes_max))
         self._places.add(pages[-1].lsns[-1] + pages[-1].counts[-1], next_id)
         return joined(pages)
+
+    @_telling
+    def read_heads(self, first_id: int, last_id: int) -> Columns:
+        with self._pool.snapshot() as db:
+            heads = sound_heads(db, first_id, last_id)
+            first, last = self._extent(db)
+            if not first <= first_id <= last or (heads.ids and heads.ids[-1] == min(last_id, last)):
+                return heads
+            for id in range(first_id, min(last_id, last) + 1):
+                read_head(db, self._path, id)  # raises an error that names the entry
+        raise DamagedStore(f"{self._path}: entries from {first_id} on cannot be read", first_id)
 
     def _rows(self, db: sqlite3.Connection, first_id: int, last_id: int) -> Iterator[tuple[Any, ...]]:
         """Yield rows ``first_id`` … ``last_id``. Damage that SQLite finds raises `DamagedStore` with the id."""

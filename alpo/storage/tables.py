@@ -20,6 +20,7 @@ COLUMNS = ", ".join(f'"{name}"' for name in Entry._fields)
 SELECT = f"SELECT {COLUMNS} FROM log WHERE id BETWEEN ? AND ? ORDER BY id"
 #: An entry without its body, which SQLite does not even locate.
 SELECT_HEAD = "SELECT {} FROM log WHERE id = ?".format(COLUMNS.replace('"body"', "x''"))
+SELECT_HEADS = SELECT.replace('"body"', "x''")
 
 #: Bytes of the body of a batch or a run that are fetched at a time while walking from one payload's length to the next.
 PART_BYTES = 8192

@@ -83,6 +83,8 @@ class ClientEnd(Connection):
             if self._news is not None:
                 self._news.set()
 
+    leave = close
+
     def abandon(self) -> None:
         self.closed = True
 

@@ -25,6 +25,9 @@ GATHERED_BYTES_MAX = 8 << 20
 HTTP_TOLD, TLS_TOLD = "the other side speaks HTTP", "the other side speaks TLS"
 #: Words of a server's HTTP port to who does not speak HTTP; the port's number follows.
 LOG_PORT_TOLD = "the log's port is"
+#: Words of a server to a client without TLS; and to one of another cluster, of which the id follows, or else "none".
+TLS_ONLY_TOLD = "this server speaks TLS only: give --ca, --cert and --key, or tls= in Python"
+CLUSTER_TOLD = "this server belongs to"
 
 _HEADER = struct.Struct("<II")
 _HTTP = (b"HTTP", b"GET ", b"HEAD", b"POST", b"PUT ", b"OPTI", b"DELE", b"PATC", b"PRI ", b"CONN")

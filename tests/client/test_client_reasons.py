@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
 
 import anyio
@@ -9,9 +10,11 @@ import pytest
 from fake_cluster import SWALLOW, TAKE, FakeCluster, fake_cluster
 
 import alpo
-from alpo.client.reasons import ADDRESSES_MAX, TOLD_MAX, Reasons
+from alpo.client.reasons import ADDRESSES_MAX, TOLD_MAX, OtherCluster, Reasons
 from alpo.client.servers import Servers, given_servers
 from alpo.core.requests import Code
+from alpo.wire.framing import CLUSTER_TOLD, TLS_ONLY_TOLD
+from alpo.wire.requests import Problem
 
 pytestmark = pytest.mark.anyio
 
@@ -205,3 +208,72 @@ def test_it_is_bounded() -> None:
         reasons.lost(f"h{n}", alpo.Unavailable(f"h{n}: refused"))
     assert len(reasons._known) == ADDRESSES_MAX
     assert str(reasons.told).split("; ")[TOLD_MAX:] == [f"{ADDRESSES_MAX - TOLD_MAX} more"]
+
+
+@pytest.mark.parametrize(("name", "says"), [
+    *((name, "hello") for name in [*CALLS, "read", "local", "follow"]), ("append", "problem"), ("read", "problem"),
+])
+async def test_servers_of_another_cluster_are_an_error_of_their_own(name: str, says: str) -> None:
+    """As after a restore at the same addresses: the program that was connected before is never told to repeat."""
+    calls: dict[str, Call] = {
+        **CALLS, "read": lambda log: anext(log.read()), "local": lambda log: anext(log.read(local=True)),
+        "follow": lambda log: anext(log.follow()),
+    }
+    async with fake_cluster() as c:
+        log = alpo.connect(c.addresses, client="c" if name == "opened" else None, timeout_s=0.3)
+        await log.end(timeout_s=30)
+        c.cluster = bytes(16)[1:] + b"x"
+        for server in c.servers.values():
+            if says == "problem":
+                server.problem = Problem(Code.INVALID, f"cluster 00ff: {CLUSTER_TOLD} {c.cluster.hex()}")
+        c.servers[3].kill()  # a restored cluster has one server at first
+        for connection in log._servers._idle:
+            connection.close()
+        log._servers._idle.clear()
+        said = f"(another cluster,|{CLUSTER_TOLD}) {c.cluster.hex()}"
+        while True:  # its time may be up before, on a machine that stalls
+            with pytest.raises(alpo.Unavailable) as caught:
+                await calls[name](log)
+            if re.search(said, str(caught.value)):
+                break
+        assert type(caught.value) is alpo.ProtocolError
+        await log.close()
+
+
+WEB, NEW = alpo.ProtocolError("a: an HTTP port answers there"), OtherCluster("a: another cluster")
+NO_TLS, GONE = alpo.TlsMismatch("a: TLS"), alpo.Unavailable("a: connection refused")
+
+
+@pytest.mark.parametrize(("wrong", "kind"), [
+    ([WEB], alpo.ProtocolError), ([NEW], alpo.ProtocolError), ([NO_TLS], alpo.TlsMismatch), ([GONE], alpo.Unavailable),
+    ([WEB, GONE], alpo.Unavailable), ([WEB, NO_TLS, GONE], alpo.ProtocolError),
+    ([NO_TLS, NO_TLS, GONE], alpo.TlsMismatch), ([NO_TLS, GONE, GONE], alpo.Unavailable),
+    ([GONE, GONE, NEW], alpo.ProtocolError),
+])
+def test_that_repeating_is_of_no_use_is_told_when_no_server_can_come_back(
+    wrong: list[alpo.AlpoError], kind: type[alpo.AlpoError]
+) -> None:
+    reasons = Reasons()
+    for at, error in enumerate(wrong):
+        reasons.lost(f"a{at}", error)
+    assert type(reasons.told) is kind
+    reasons.says("our own", alpo.Unavailable("knows no leader"))
+    assert type(reasons.told) is alpo.Unavailable, "a server of this cluster is heard"
+
+
+@pytest.mark.parametrize(("code", "text", "kind"), [
+    (Code.NO_RIGHT, TLS_ONLY_TOLD, alpo.TlsMismatch), (Code.NO_RIGHT, "it takes the role read", alpo.Refused),
+    (Code.INVALID, f"cluster aa: {CLUSTER_TOLD} none yet", alpo.Unavailable),
+    (Code.INVALID, f"cluster aa: {CLUSTER_TOLD} bb", alpo.ProtocolError),
+    (Code.INVALID, "version 9, this server speaks 3", alpo.ProtocolError), (Code.OVERLOADED, "full", alpo.Overloaded),
+])
+async def test_what_a_server_says_before_it_closes_is_an_error_of_its_own(
+    code: Code, text: str, kind: type[alpo.AlpoError]
+) -> None:
+    async with fake_cluster(1) as c:
+        c.servers[1].problem = Problem(code, text)
+        for call in (CALLS["append"], CALLS["last"], CALLS["settings"]):
+            async with alpo.connect(c.addresses, timeout_s=0.5) as log:
+                with pytest.raises(alpo.AlpoError, match=re.escape(text)) as caught:
+                    await call(log)
+            assert type(caught.value) is kind

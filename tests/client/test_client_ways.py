@@ -334,6 +334,27 @@ async def test_a_port_of_something_else_is_told_as_that(says: bytes, kind: type[
     assert isinstance(caught.value.reason, kind) and why in str(caught.value)
 
 
+@pytest.mark.parametrize("says", [b"", b"<html>bad request", b"HTTP/1.0 400 Bad Request\r\n\r\n"])
+async def test_a_port_that_waits_for_a_line_is_told_as_what_it_is(says: bytes) -> None:
+    """A web server of another kind waits for the end of the line that a hello begins: it is silent till then."""
+    def answer(listening: socket.socket) -> None:
+        sock, _ = listening.accept()
+        with sock, sock.makefile("rb") as lines:
+            lines.readline()
+            sock.sendall(says)
+            sock.recv(1000)
+
+    with socket.create_server((GOOD, 0)) as listening:
+        thread = threading.Thread(target=answer, args=(listening,))
+        thread.start()
+        address = f"{GOOD}:{listening.getsockname()[1]}"
+        with pytest.raises(Lost) as caught:
+            await Connection.open(address, way=Way(address, answer_s=0.1))
+        thread.join()
+    assert type(caught.value.reason) is (alpo.ProtocolError if says else alpo.Unavailable)
+    assert ("no hello" in str(caught.value)) is not bool(says)
+
+
 async def test_a_dial_that_is_given_up_leaves_no_socket(names: Names, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dialling, "AGAIN_S", 0.005)
     monkeypatch.setattr(dialling, "STAGGER_S", 0.001)

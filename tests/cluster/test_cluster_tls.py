@@ -173,7 +173,7 @@ async def test_two_clusters_under_one_ca_are_strangers(tmp_path: Path) -> None:
                 await log.append(b"no")
         tls = alpo.Tls(*running.tls("ops").files, name="test")
         async with alpo.connect(running.servers, timeout_s=3, tls=tls) as log:
-            with pytest.raises(alpo.Unavailable, match="is not the certificate of a server of test"):
+            with pytest.raises(alpo.ProtocolError, match="is not the certificate of a server of test"):
                 await log.append(b"no")
 
 
@@ -183,17 +183,17 @@ async def test_who_is_not_trusted_hears_why(tmp_path: Path) -> None:
         strangers = make_certificates(tmp_path / "strangers")
         shutil.copy(running.certs / "ca.pem", strangers / "ca.pem")  # it trusts them, they do not trust it
         async with running.connect("ops", timeout_s=3, certs=strangers) as log:
-            with pytest.raises(alpo.Unavailable, match="does not trust this side's certificate: another CA made it"):
+            with pytest.raises(alpo.TlsMismatch, match="does not trust this side's certificate: another CA made it"):
                 await log.append(b"no")
         async with running.connect(timeout_s=3) as log:
-            with pytest.raises(alpo.Refused, match="this server speaks TLS only: give --ca, --cert and --key"):
+            with pytest.raises(alpo.TlsMismatch, match="this server speaks TLS only: give --ca, --cert and --key"):
                 await log.append(b"no")
 
 
 @pytest.mark.trio
 async def test_tls_to_a_plain_server_is_told_so(tmp_path: Path) -> None:
     async with tls_cluster(tmp_path, mode="none") as running, running.connect("ops", timeout_s=3) as log:
-        with pytest.raises(alpo.Unavailable, match="speaks plain, without TLS"):
+        with pytest.raises(alpo.TlsMismatch, match="speaks plain, without TLS"):
             await log.append(b"no")
 
 
@@ -235,7 +235,7 @@ async def test_a_ca_is_replaced_while_the_log_is_appended_to(tmp_path: Path) -> 
                     running.reload(id)
                     await running.logged(id, '"event": "tls_reloaded"', times + 1)
                 assert await (before if certs is both else after).append(b"%d" % number) == number
-            with pytest.raises(alpo.Unavailable, match="another CA made it"):  # its connection has ended too
+            with pytest.raises(alpo.TlsMismatch, match="another CA made it"):  # its connection has ended too
                 await before.append(b"no", timeout_s=3)
 
 

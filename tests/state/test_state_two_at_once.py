@@ -9,6 +9,7 @@ import anyio
 import pytest
 from snapshot_rig import with_states
 
+from alpo.errors import ProtocolError, Unavailable
 from alpo.state import Changed, State, codec
 from alpo.state.loading import CURSOR
 from alpo.testing import Cluster
@@ -64,3 +65,52 @@ def test_what_another_took_away_at_once_was_kept_and_is_told_the_next_time() -> 
 
     with Cluster(seed=1, servers=1) as cluster:
         with_states(cluster, 2, work)
+
+
+@pytest.mark.parametrize("how", ["taken away", "made anew", "lapsed"])
+def test_keep_raises_changed_for_what_is_not_ours_any_more(how: str) -> None:
+    async def work(states: list[State]) -> None:
+        one, other = states
+        ours = await one.put("a", "1", lease_s=2)
+        if how == "lapsed":
+            await other.log._sleep(10)
+            await other.put("b", "time goes on")
+        else:
+            await other.expunge(await other.fetch("a"))
+        if how == "made anew":
+            await other.put("a", "theirs", lease_s=1000)
+        with pytest.raises(Changed) as caught:
+            await one.keep(ours)
+        assert caught.value.name == "a"
+        now = await one.fetch("a")
+        assert (now.version > ours.version, now.lease_s) == ((True, 1000) if how == "made anew" else (False, None))
+
+    with Cluster(seed=1, servers=1) as cluster:
+        with_states(cluster, 2, work)
+
+
+def test_a_state_whose_servers_are_another_cluster_s_ends_with_that() -> None:
+    async def work(states: list[State]) -> None:
+        (state,) = states
+        await state.put("a", "1")
+        follow = state.log.follow_batches
+        asked: list[int | str | None] = []
+
+        def other(start: int, **named: Any) -> Any:
+            asked.append(start)
+            if len(asked) == 1:  # what passes is asked again
+                raise Unavailable("no server answered a read within 10 s")
+            raise ProtocolError("127.0.0.1:7100 belongs to another cluster")
+
+        state.log.follow_batches = other  # type: ignore[method-assign, assignment]
+        machine = state._folder.machine
+        assert machine is not None
+        with pytest.raises(ProtocolError, match="belongs to another cluster"):
+            await state._folder._follow(machine)
+        with pytest.raises(ProtocolError):
+            await state._folder.patiently(partial(state._folder._follow, machine))
+        assert len(asked) == 3
+        state.log.follow_batches = follow  # type: ignore[method-assign]
+
+    with Cluster(seed=1, servers=1) as cluster:
+        with_states(cluster, 1, work)

@@ -278,7 +278,7 @@ def failing(log: SyncLog) -> None:
         assert_type(error, alpo.Closed | alpo.NoSpace | alpo.Overloaded)
     except (alpo.Refused, alpo.TooLarge, alpo.Unavailable) as error:
         assert_type(error, alpo.Refused | alpo.TooLarge | alpo.Unavailable)
-    except (alpo.SerialReused, alpo.SessionExpired, alpo.Skipped, alpo.ProtocolError) as error:
+    except (alpo.SerialReused, alpo.SessionExpired, alpo.Skipped, alpo.TlsMismatch, alpo.ProtocolError) as error:
         assert_type(str(error), str)
     except alpo.AlpoError as error:
         assert_type(error.args, tuple[Any, ...])

@@ -62,7 +62,7 @@ async def until_answered(
                 connection: Connection | None = None
                 whole = False
                 try:
-                    connection = await connect()
+                    connection = await servers.lend(connect)
                     with anyio.move_on_after(attempt_s):
                         result = await attempt(connection)
                         whole = True

@@ -119,12 +119,13 @@ async def _ask(servers: Servers, address: str, account: Account, since_ms: int, 
     account.problem = f"{address} does not answer"
     with anyio.move_on_after(timeout_s):
         try:
-            connection = await servers.dial(address, timeout_s)
+            connection = await servers.lend(lambda: servers.dial(address, timeout_s))
             account.problem = await _read(connection, account, since_ms, PAGE, PAGES_MAX)
         except Lost as lost:
             account.problem = str(lost)
-    if connection is not None:
-        servers.drop(connection)
+        finally:
+            if connection is not None:
+                servers.drop(connection)
 
 
 async def _read(

@@ -61,7 +61,7 @@ async def watch(servers: Servers, server: int, timeout_s: float) -> AsyncIterato
     connection: Connection | None = None
     try:
         with anyio.fail_after(timeout_s):
-            connection = await servers.any(server)
+            connection = await servers.lend(lambda: servers.any(server))
             before = await _look(connection)
         yield before
         with anyio.fail_after(timeout_s):
@@ -153,7 +153,7 @@ async def copy_log(
 async def _connect(servers: Servers, server: int | None, timeout_s: float) -> Connection:
     try:
         with anyio.fail_after(timeout_s):
-            return await (servers.leader() if server is None else servers.any(server))
+            return await servers.lend(lambda: servers.leader() if server is None else servers.any(server))
     except Lost as lost:
         raise lost.reason from lost
     except TimeoutError as error:

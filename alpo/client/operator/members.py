@@ -88,6 +88,8 @@ async def change(
     patience_s = timeout_s - told_s
     try:
         return await at_leader(servers, attempt, patience_s, patience_s)
+    except ProtocolError:
+        raise
     except Unavailable as error:
         why = await _under_way(servers, told_s)
         if not why:

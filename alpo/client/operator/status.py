@@ -160,7 +160,7 @@ async def _status_of(servers: Servers, address: str, row: dict[str, Any], give_u
         return
     try:
         way = Way(address, name_s=left_s, tcp_s=min(left_s, STATUS_S), answer_s=min(left_s, STATUS_S))
-        connection = await servers.dial(address, left_s, way)
+        connection = await servers.lend(lambda: servers.dial(address, left_s, way))
         with anyio.move_on_after(min(give_up_s - anyio.current_time(), STATUS_S)):
             told = await account(connection)
             row.update(told or {"problem": f"{address} gives no account of itself"})
@@ -168,8 +168,9 @@ async def _status_of(servers: Servers, address: str, row: dict[str, Any], give_u
                 del row["problem"]
     except Lost as lost:
         row["problem"] = str(lost)
-    if connection is not None:
-        servers.drop(connection)
+    finally:
+        if connection is not None:
+            servers.drop(connection)
 
 
 async def account(connection: Connection) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from operator import lt
 
 from alpo.core.client_ids import created_ms, valid_name
-from alpo.core.entries import DIGEST_BYTES, DamagedEntry, Entry, Kind, parse_body, serials_of
+from alpo.core.entries import DIGEST_BYTES, INT_MAX, DamagedEntry, Entry, Kind, parse_body, serials_of
 from alpo.core.settings import Settings
 
 from .journal import APPENDED, CREATED, ENDED, FORGOT, OPENED, Opened, Session, Slot
@@ -72,6 +72,17 @@ class SessionState(JournalledSessions):
                 window = self.settings.window
             if time_ms > self._idle_after_ms:
                 self._end_idle(id, time_ms)
+
+    def entries_of(self, client: str) -> tuple[int, list[int]]:
+        """(id, ids): at and above entry ``id``, the client's DATA entries are exactly those with these ids, ascending.
+        Of what is below, the table knows nothing."""
+        session = self._sessions.get(client)
+        if session is None:  # a random one that has not ended has not begun
+            return 0 if created_ms(client) > self.horizon_ms else INT_MAX, []
+        if not session.slots:
+            return session.last[1] + 1, []
+        begins = session.random and session.slots[0][0] == 1
+        return 0 if begins else session.slots[0][1], [slot[1] for slot in session.slots]
 
     def would_append(self, serials: dict[str, list[int]], epochs: set[tuple[str, int]], until_ms: int) -> bool:
         """True if these entries of one serial are surely consistent with the table; if False, ask `inconsistency` for
