@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from alpo.core.disk_space import size_text as size
+from alpo.core.settings import size_text as size
 
 #: A server's answer with the keys of `alpo status --json`; only ``id``, ``address``, ``reachable`` and ``problem`` of
 #: one that does not answer.

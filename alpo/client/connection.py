@@ -31,7 +31,7 @@ from alpo.dialling import Unreachable, Way
 from alpo.errors import AlpoError, Overloaded, ProtocolError, Refused, Unavailable
 from alpo.secure import SecureSocket, Trust
 from alpo.tls import Rights
-from alpo.wire.codec import WireError, decode_hello, decode_server, encode, version_told
+from alpo.wire.client_codec import decode_hello, decode_server, encode
 from alpo.wire.framing import (
     HELLO_BYTES_MAX,
     HTTP_TOLD,
@@ -41,7 +41,9 @@ from alpo.wire.framing import (
     FrameReader,
     frame_bytes_max,
 )
+from alpo.wire.packing import WireError
 from alpo.wire.requests import OLDEST_VERSION, VERSION, ClientHello, ClientRequest, Problem, ServerHello, ServerReply
+from alpo.wire.shapes import version_told
 
 #: `tcpi_bytes_acked` and `tcpi_bytes_received`, at offset 120 of Linux' `struct tcp_info`.
 _MOVED = struct.Struct("@QQ")

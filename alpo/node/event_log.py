@@ -24,9 +24,7 @@ from typing import Any
 import structlog
 import trio
 
-from .log_sink import LogSink
-
-LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+from .log_sink import LEVELS, LogSink
 
 #: Event -> (level, meaning). debug: many in an ordinary hour; info: the ordinary course; warning: look when there is
 #: time; error: something is broken and the server continues; critical: the server ends, or has lost its store.

@@ -50,7 +50,8 @@ def commands_of(modules: set[str]) -> set[str]:
 
 #: Slow to import, and of no use to a command that asks servers for something and prints what they say.
 HEAVY = {"trio", "pydantic", "pydantic_core", "pyarrow", "pyspark", "matplotlib", "sqlite3", "sqlite_utils",
-         "structlog", "rich", "statistics", "alpo.config", "alpo.node", "alpo.storage", "alpo.core.replica"}
+         "structlog", "rich", "statistics", "alpo.config", "alpo.node", "alpo.storage", "alpo.core.replica",
+         "alpo.core.replication", "alpo.core.election", "alpo.wire.peer_codec", "alpo.wire.codec"}
 #: Besides those, what help, the version and completion do without.
 CLIENT = {"tomllib", "anyio", "asyncio", "msgpack", "ssl", "alpo.client.log", "alpo.wire"}
 
@@ -59,7 +60,7 @@ CLIENT = {"tomllib", "anyio", "asyncio", "msgpack", "ssl", "alpo.client.log", "a
     ("append", "x"), ("read",), ("status", "--json"), ("trim", "--before", "2"), ("session", "list"),
     ("cursor", "set", "c", "1"), ("member", "add", "4=h:1"), ("settings", "show"), ("outcome", "c", "1"),
     ("doctor", "--json"), ("explain",), ("transfer", "1"), ("compact", "--all"), ("cluster", "init"),
-    ("watch", "--count", "1"),
+    ("watch", "--count", "1"), ("state", "get", "x"),
 ])
 def test_a_command_imports_itself_and_the_client(words: tuple[str, ...]) -> None:
     modules = imported("--servers", "127.0.0.1:1", "--timeout", "0.1", *words)

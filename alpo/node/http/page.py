@@ -11,7 +11,7 @@ from html import escape
 from typing import Any, NamedTuple
 
 from alpo._version import __version__
-from alpo.core.disk_space import size_text
+from alpo.core.settings import size_text
 from alpo.health import LAG_WARN, Finding, examine, not_well, worst
 from alpo.standing import lag_of, leader_of, sentence
 

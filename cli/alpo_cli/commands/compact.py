@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from alpo.core.disk_space import size_text as size
+from alpo.core.settings import size_text as size
 from alpo.errors import AlpoError
 
 from ..exits import Failed, Unreached, UsageProblem

@@ -8,9 +8,9 @@ import typer
 
 import alpo
 from alpo.core.client_ids import CLIENT_BYTES_MAX
-from alpo.core.disk_space import size_text as size
 from alpo.core.entries import INT_MAX
 from alpo.core.machine.cursors import NAME_WANTED, valid_cursor
+from alpo.core.settings import size_text as size
 
 from ..connecting import connected
 from ..exits import UsageProblem
