@@ -109,6 +109,9 @@ class Servers:
         self._took_s: dict[str, float] = {}
         watch_forks(self)
 
+    def __str__(self) -> str:
+        return ", ".join(self._configured)
+
     @property
     def cluster(self) -> bytes:
         """The id of the only cluster whose servers will do; b"" until a server has named one."""

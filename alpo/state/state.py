@@ -124,6 +124,9 @@ class State:
             if self._owns_log:
                 await self._log.__aexit__(kind, error, trace)
 
+    def __repr__(self) -> str:
+        return f"<State as of LSN {self.lsn}, in {self._log!r}>"
+
     @property
     def log(self) -> Log:
         """The log that holds this state."""

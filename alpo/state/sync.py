@@ -59,6 +59,9 @@ class SyncState:
         self._owns_log = False
         self._living: Future[None] | None = None
 
+    def __repr__(self) -> str:
+        return f"<SyncState as of LSN {self._state.lsn}, in {self._log!r}>"
+
     def __enter__(self) -> Self:
         if self._living is not None:
             raise RuntimeError("a SyncState is entered once")
@@ -175,6 +178,9 @@ class SyncRows:
         self._rows = rows
         self.name = rows.name
 
+    def __repr__(self) -> str:
+        return f"<Sync{repr(self._rows)[1:]}"
+
     def fetch(self, row: str, *, local: bool = False, at_least: int | None = None) -> Variable:
         """The row, as `SyncState.fetch` gives a variable."""
         return self._state._run(partial(self._rows.fetch, row, local=local, at_least=at_least))
@@ -197,6 +203,9 @@ class SyncLock:
     def __init__(self, state: SyncState, lock: Lock) -> None:
         self._state = state
         self._lock = lock
+
+    def __repr__(self) -> str:
+        return f"<Sync{repr(self._lock)[1:]}"
 
     def __enter__(self) -> Self:
         self.acquire()
