@@ -15,6 +15,7 @@ Laws:
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 
 import trio
@@ -51,6 +52,10 @@ def _encoded_page(
     costly work is done in the reading thread."""
     page = build_page(store, ask, within, size.bytes, size.rows)
     return encode(page, version), weight_of(ask, page)
+
+
+class NotReady(Exception):
+    """This server serves no reads now; the message says why."""
 
 
 class _Wait:
@@ -122,6 +127,24 @@ class Reads:
             return await self.extent()
         except DamagedStore:
             return extent_to(front(self._replica), self._replica.readable_id, self._replica.log.next_lsn - 1)
+
+    async def look(self, ask: w.Read) -> w.Page:
+        """The page for a visitor over HTTP: of this server's own copy, at once. Raises `NotReady`, `OutOfRange`,
+        `StoreError`."""
+        if self._replica.status_text != "VOTING":
+            raise NotReady(f"this server is {self._replica.status_text}")
+        return await self._scrubber.past_damage(partial(self._looked_up, ask))
+
+    async def _looked_up(self, ask: w.Read) -> w.Page:
+        for _ in range(_OVERTAKEN_MAX):
+            end_id = self._replica.readable_id
+            within = await self._extent(end_id)
+            store = with_tail(self._store, self._replica.log, end_id)
+            with suppress(Overtaken):
+                page = await self.disk.run(self._threads, build_page, store, ask, within, ask.bytes_max)
+                assert isinstance(page, w.Page)
+                return page
+        raise OutOfRange(front(self._replica).first_lsn, within.end_lsn)
 
     # -- one read ---------------------------------------------------------------------------------------
 
