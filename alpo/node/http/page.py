@@ -106,7 +106,7 @@ def _numbers(view: View) -> str:
     cells = (
         ("payloads a second", _whole(leader.get("payloads_per_s"))),
         ("append p50 / p99", f"{_ms(p50_ms, '')} / {_ms(p99_ms, '')} <small>ms</small>"),
-        ("guaranteed LSN", _whole(leader.get("last_lsn", own.get("last_lsn")))),
+        ("guaranteed LSN", _whole(max((row.get("last_lsn") or 0 for row in view["members"]), default=0))),
         ("LSN on every member", _whole(view.get("fully_replicated_lsn"))),
         ("clients", f"{clients:,} <small>of {view['clients_max']:,} a server</small>"),
         ("log on disk", _bytes(own.get("disk_bytes"))),
