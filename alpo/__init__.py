@@ -6,6 +6,7 @@ Programs begin with `connect` or `connect_sync`; every error derives from `AlpoE
 from __future__ import annotations
 
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ._version import __version__
@@ -80,4 +81,6 @@ if not TYPE_CHECKING:  # type checkers must not see this function: they would ac
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    """List what programs may use: not what this module itself imports."""
+    own = (name for name, value in globals().items() if name.startswith("__") or isinstance(value, ModuleType))
+    return sorted({*__all__, *own})

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from alpo.core.disk_space import size_text as size
+from alpo.core.settings import size_text as size
 
 #: A server's answer with the keys of `alpo status --json`; only ``id``, ``address``, ``reachable`` and ``problem`` of
 #: one that does not answer.
@@ -21,6 +21,8 @@ Row: TypeAlias = Mapping[str, Any]
 
 #: Lag of fewer seconds than this is not told: the servers are not asked at the very same moment.
 LAG_TOLD_S = 2.0
+#: Days from which on it is not told when a disk is full: today's rate says little of then.
+FULL_TOLD_DAYS = 90
 #: Longest text taken of an answer, most elements of a list in it, and the largest number.
 _CHARS_MAX, _ELEMENTS_MAX, _NUMBER_MAX = 500, 100, 2**63
 #: Standing of servers that belong to no cluster any more.
@@ -263,15 +265,18 @@ def growth(row: Row) -> str:
     rate = row.get("growth_bytes_per_day")
     if rate is None:
         return "too early to say how fast the log grows"
-    return f"the log grows by {size(rate)} a day: full in {full_in(row)}" if rate > 0 else "the log does not grow"
+    if rate <= 0:
+        return "the log does not grow"
+    days = full_in(row)
+    return f"the log grows by {size(rate)} a day" + (f": full in {days}" if days != "-" else "")
 
 
 def full_in(row: Row) -> str:
-    """Days until the disk is full, as text; a dash if unknown or never."""
+    """Days until the disk is full, as text; a dash if unknown, never, or so far off that it says nothing."""
     days = row.get("disk_full_days")
-    if days is None:
+    if days is None or days >= FULL_TOLD_DAYS:
         return "-"
-    return f"{days:.1f} days" if days < 10 else f"{days:.0f} days" if days < 3650 else "over ten years"
+    return f"{days:.1f} days" if days < 10 else f"{days:.0f} days"
 
 
 def lag_text(entries: int, late_s: float | None) -> str:

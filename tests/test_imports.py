@@ -20,9 +20,9 @@ PURE = {
 #: Folder or file -> what it must not import, nor anything below it.
 FORBIDDEN = {
     "alpo": {"alpo_cli", "alpo_elections", "alpo_sim"},
-    "alpo/wire": {"alpo.node", "alpo.client", "alpo.storage", "alpo.daemon", "alpo.config"},
-    "alpo/storage": {"alpo.node", "alpo.client", "alpo.wire", "alpo.daemon", "alpo.config"},
-    "alpo/client": {"alpo.node", "alpo.storage", "alpo.daemon"},
+    "alpo/wire": {"alpo.node", "alpo.client", "alpo.storage", "alpo.daemon", "alpo.server", "alpo.config"},
+    "alpo/storage": {"alpo.node", "alpo.client", "alpo.wire", "alpo.daemon", "alpo.server", "alpo.config"},
+    "alpo/client": {"alpo.node", "alpo.storage", "alpo.daemon", "alpo.server"},
     "alpo/node": {"alpo.client"},
     "cli/alpo_cli": {"alpo.node", "alpo.core.replica"},
     "sim/alpo_sim": {"alpo.node", "alpo.client", "alpo_elections", "trio", "asyncio"},

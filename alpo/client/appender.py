@@ -20,7 +20,7 @@ import anyio
 
 from alpo.core.requests import Appended, Code, Opened
 from alpo.errors import AlpoError, Closed, NoSpace, Refused, Unavailable
-from alpo.wire.codec import encode
+from alpo.wire.client_codec import encode
 from alpo.wire.requests import AppendRefused, RequestRefused, ServerReply, Status, StatusAnswer
 
 from .arguments import Place, check_name, need_append, need_seconds

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from datetime import datetime
 from numbers import Real
-from typing import Any, NamedTuple, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
 
 from alpo.core.client_ids import CLIENT_BYTES_MAX, RANDOM_MARK, is_random
 from alpo.core.entries import INT_MAX
@@ -102,6 +102,17 @@ class Unpickled:
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError("a Log cannot be pickled: connect in the other process")
+
+
+class AsyncIterated:
+    """A class whose objects are iterated over by ``async for`` alone: a plain ``for`` raises TypeError."""
+
+    if not TYPE_CHECKING:  # type checkers refuse the plain loop by themselves
+
+        def __iter__(self) -> NoReturn:
+            raise TypeError(
+                f"{type(self).__name__} is iterated over by async for; for a plain for there is connect_sync()"
+            )
 
 
 class AsyncOnly(Unpickled):

@@ -31,7 +31,7 @@ from alpo.dialling import Unreachable, Way
 from alpo.errors import AlpoError, Overloaded, ProtocolError, Refused, TlsMismatch, Unavailable
 from alpo.secure import SecureSocket, TlsBroken, TlsLeft, Trust
 from alpo.tls import Rights
-from alpo.wire.codec import WireError, decode_hello, decode_server, encode, version_told
+from alpo.wire.client_codec import decode_hello, decode_server, encode
 from alpo.wire.framing import (
     CLUSTER_TOLD,
     HELLO_BYTES_MAX,
@@ -43,7 +43,9 @@ from alpo.wire.framing import (
     FrameReader,
     frame_bytes_max,
 )
+from alpo.wire.packing import WireError
 from alpo.wire.requests import OLDEST_VERSION, VERSION, ClientHello, ClientRequest, Problem, ServerHello, ServerReply
+from alpo.wire.shapes import version_told
 
 from .reasons import OtherCluster
 

@@ -81,6 +81,11 @@ class Handle(Generic[L_co]):
         #: Called by the first wait: sees to it that the append is sent, and returns the event to wait for.
         self._begin_wait = begin_wait
 
+    def __repr__(self) -> str:
+        which = f" of client {self.client!r}, serial {self.serial}" if self.serial else ""
+        told = f"{type(self._error).__name__}: {self._error}" if self._error is not None else f"LSN {self.lsn}"
+        return f"<Handle{which}: {told if self.done else 'under way'}>"
+
     @property
     def error(self) -> AlpoError | None:
         """The error of an append that failed; None before that and after success. Looking counts as being told."""

@@ -141,6 +141,10 @@ class Log(AsyncOnly, Reading):
 
     # -- who we are -----------------------------------------------------------------------------------------
 
+    def __repr__(self) -> str:
+        named = "a random client" if self.client is None else f"client {self.client!r}"
+        return f"<{type(self).__name__} of {self._servers}: {named}, {'closed' if self.closed else 'open'}>"
+
     @property
     def client(self) -> str | None:
         """The client id: the name given, or the random id, which is None until the first append is sent."""

@@ -27,7 +27,7 @@ from alpo.wire.column_pages import PageColumns, unpack_page
 from alpo.wire.packing import WireError
 from alpo.wire.requests import ColumnPage, Page, Read, ReadColumns, RequestRefused, ServerReply
 
-from .arguments import need_datetime, need_int, need_seconds, need_str
+from .arguments import AsyncIterated, need_datetime, need_int, need_seconds, need_str
 from .connection import Connection, Lost
 from .reasons import AWAY, kind_of
 from .record import PageEntry
@@ -54,6 +54,9 @@ class Query(NamedTuple):
     client: str
     follow: bool
     from_end: bool = False
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name}={value!r}" for name, value in self._asdict().items() if value not in (0, "", None))
 
     @staticmethod
     def of(
@@ -93,7 +96,7 @@ class Query(NamedTuple):
         return Query(start or 0, stop or 0, local, server, last or 0, since_ms, client or "", follow, from_end)
 
 
-class Closing:
+class Closing(AsyncIterated):
     """The base of iterators that have a connection: ``async for``, ``async with`` and `aclose`, all but ``__anext__``.
     """
 

@@ -100,6 +100,7 @@ class Batches(Closing):
         if stop is not None:
             need_stop(stop)
         self._pages = Pages(servers, query, timeout_s)
+        self._query = query
         self.servers = servers
         self.stop = stop
         #: Number of last records wanted of one client, 0 if not asked for. Pages may hold more: `__anext__` cuts them
@@ -118,6 +119,9 @@ class Batches(Closing):
                 records = self._held if self._pages.over else []
             if records:
                 return records
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.servers}: {self._query}>"
 
     @property
     def follows(self) -> bool:
@@ -160,6 +164,9 @@ class Records(Closing):
             self._records = await self.batches.__anext__()
             self._records.reverse()
         return self._records.pop()
+
+    def __repr__(self) -> str:
+        return repr(self.batches).replace("<Batches", "<Records", 1)
 
     async def aclose(self) -> None:
         self._records = []

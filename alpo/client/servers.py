@@ -124,6 +124,9 @@ class Servers:
         self.need_home: Callable[[], None] = lambda: None
         watch_forks(self)
 
+    def __str__(self) -> str:
+        return ", ".join(self._configured)
+
     @property
     def cluster(self) -> bytes:
         """The id of the only cluster whose servers will do; b"" until a server has named one."""

@@ -43,6 +43,9 @@ class SyncLog(BlockingLog):
 
     # -- who we are -----------------------------------------------------------------------------------------
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {repr(self._log).partition(' ')[2]}"
+
     @property
     def closed(self) -> bool:
         """True once closed, here or in the process that this one was forked from."""

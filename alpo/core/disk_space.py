@@ -26,6 +26,7 @@ from .inputs import Space
 from .messages import Room
 from .progress import Lack, Progress, next_in_turn
 from .replication import Replication
+from .settings import size_text
 from .shared import Shared
 
 #: Part of `ReplicaConfig.disk_patience_s`, or of the election timeout, after which a write under way is an event.
@@ -38,14 +39,6 @@ LEAD_ON_TIMEOUTS = 4
 #: Reason to hand over, in the event.
 HANGS = "its disk hangs"
 _NO_ROOM = (Lack.LOW, Lack.FULL)
-
-
-def size_text(count: int) -> str:
-    """A number of bytes in words for people: "1.5 GiB"."""
-    for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if count >= factor:
-            return f"{count / factor:.1f} {unit}"
-    return f"{count} B"
 
 
 class Appends(NamedTuple):

@@ -81,3 +81,11 @@ def problem(settings: Settings) -> str:
         if plain[lesser] > plain[greater]:
             return f"{greater} = {plain[greater]} is less than {lesser} = {plain[lesser]}"
     return ""
+
+
+def size_text(count: int) -> str:
+    """A number of bytes in words for people: "1.5 GiB"."""
+    for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= factor:
+            return f"{count / factor:.1f} {unit}"
+    return f"{count} B"

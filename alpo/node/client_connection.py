@@ -25,10 +25,10 @@ import trio
 from alpo.addresses import AddressError, parse_dialled
 from alpo.core import requests as q
 from alpo.core.client_ids import is_random
-from alpo.core.disk_space import size_text
 from alpo.core.inputs import Input
 from alpo.core.replica import Replica
 from alpo.core.requests import Code, Reply
+from alpo.core.settings import size_text
 from alpo.tls import Rights
 from alpo.wire import requests as w
 from alpo.wire.codec import decode_client, encode, largest

@@ -24,9 +24,7 @@ from typing import Any
 import structlog
 import trio
 
-from .log_sink import LogSink
-
-LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+from .log_sink import LEVELS, LogSink
 
 #: Event -> (level, meaning). debug: many in an ordinary hour; info: the ordinary course; warning: look when there is
 #: time; error: something is broken and the server continues; critical: the server ends, or has lost its store.
@@ -73,7 +71,10 @@ EVENTS: dict[str, tuple[str, str]] = {
         "warning", "no full connection to `peer` for ten election timeouts (a minute if it said that it was stopping):"
         " `why`; once an outage, and again when the reason is another; `peer_connected` ends it",
     ),
-    "turned_away": ("warning", "`remote` said a wrong hello: another cluster or version, the same server id twice"),
+    "turned_away": (
+        "warning", "`remote` was turned away: `why`, as another cluster or version, a wrong certificate, no words of"
+        " this protocol, the same server id twice",
+    ),
     "twice": (
         "error", "two processes run as `member`, at `addresses`: a copy of a directory, volume or machine was started;"
         " stop one of them",

@@ -21,10 +21,12 @@ import signal
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import NamedTuple, TextIO, cast
 
+#: Name of each level of the log -> its number in `logging`, which takes long to import.
+LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 QUEUED_BYTES_MAX = 1 << 20
 #: Longest time for which the end of the process waits until all lines are written.
 DRAIN_S = 1.0
@@ -194,3 +196,28 @@ def free_stderr() -> None:
 def dropped_lines() -> int:
     """The number of lines of this process' log that were dropped."""
     return sys.stderr.dropped_lines if isinstance(sys.stderr, LogSink) else 0
+
+
+@contextmanager
+def told_on_stdout() -> Iterator[None]:
+    """End well if the reader of what is printed here has gone (`alpod --print-config | head -1`), else with the
+    reason."""
+    try:
+        try:
+            yield
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the interpreter flushes stdout once more when it exits
+        if isinstance(error, BrokenPipeError):
+            sys.exit(0)
+        print(f"alpod: {reason(error)}", file=sys.stderr, flush=True)
+        sys.exit(1)
+
+
+def reason(error: Exception) -> str:
+    """The error in a line for the operator, with its file if it has one."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{os.fsdecode(error.filename)}: {error.strerror}" if error.filename else error.strerror
+    return str(error)

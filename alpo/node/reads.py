@@ -16,6 +16,7 @@ Laws:
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import TypeVar, TypeVarTuple
 
@@ -59,6 +60,10 @@ def _encoded_page(
     costly work is done in the reading thread."""
     page = build_page(store, ask, within, size.bytes, size.rows, whose)
     return encode(page, version), weight_of(ask, page)
+
+
+class NotReady(Exception):
+    """This server serves no reads now; the message says why."""
 
 
 class _Wait:
@@ -132,6 +137,24 @@ class Reads:
             return await self.extent()
         except DamagedStore:
             return extent_to(front(self._replica), self._replica.readable_id, self._replica.log.next_lsn - 1)
+
+    async def look(self, ask: w.Read) -> w.Page:
+        """The page for a visitor over HTTP: of this server's own copy, at once. Raises `NotReady`, `OutOfRange`,
+        `StoreError`."""
+        if self._replica.status_text != "VOTING":
+            raise NotReady(f"this server is {self._replica.status_text}")
+        return await self._scrubber.past_damage(partial(self._looked_up, ask))
+
+    async def _looked_up(self, ask: w.Read) -> w.Page:
+        for _ in range(_OVERTAKEN_MAX):
+            end_id = self._replica.readable_id
+            within = await self._extent(end_id)
+            store = with_tail(self._store, self._replica.log, end_id)
+            with suppress(Overtaken):
+                page = await self.disk.run(self._threads, build_page, store, ask, within, ask.bytes_max)
+                assert isinstance(page, w.Page)
+                return page
+        raise OutOfRange(front(self._replica).first_lsn, within.end_lsn)
 
     # -- one read ---------------------------------------------------------------------------------------
 
@@ -265,7 +288,7 @@ class Reads:
                 self._known = (end_id, entry.lsn + entry.count - 1)
             if self._known[0] == end_id:
                 return extent_to(begins, end_id, self._known[1])
-            head = await self.look(self._store.entry_head, end_id)
+            head = await self.ask_disk(self._store.entry_head, end_id)
             if head is not None:
                 self._known = (end_id, head[1] + head[2] - 1)
             elif end_id > self._replica.log.base_id:
@@ -273,9 +296,9 @@ class Reads:
 
     async def entry_with(self, lsn: int) -> int:
         """The id of the entry that payload ``lsn``, which a local reader may see, is in. Raises `StoreError`."""
-        return await self.look(self._store.find_lsn, lsn, self._replica.readable_id)
+        return await self.ask_disk(self._store.find_lsn, lsn, self._replica.readable_id)
 
-    async def look(self, read: Callable[[*Ts], T], *args: *Ts) -> T:
+    async def ask_disk(self, read: Callable[[*Ts], T], *args: *Ts) -> T:
         """Call ``read`` in one of the threads for reads. Raises as `DiskReads.run`."""
         return await self.disk.run(self._threads, read, *args)
 

@@ -108,7 +108,7 @@ async def serve_list(
     replica: Replica = driver.replica
     look = partial(lags, store, reply.rows, replica.log.base_id, replica.guaranteed_id)
     try:
-        rows = await scrubber.past_damage(partial(reads.look, look))
+        rows = await scrubber.past_damage(partial(reads.ask_disk, look))
     except StoreError as error:
         client.refuse(request, Code.NOT_READY, detail=unreadable(error))
         return

@@ -17,9 +17,9 @@ from typing import Any
 import structlog
 import trio
 
-from alpo.core.disk_space import size_text
 from alpo.core.inputs import Space
 from alpo.core.messages import Room
+from alpo.core.settings import size_text
 from alpo.storage.interface import Store, StoreError, StoreGone, Volume
 from alpo.storage.writer import WriterStats
 

@@ -108,6 +108,9 @@ class Registry:
         """The rows as of the last write, as long as we led: a live, read-only mapping; looking costs no message."""
         return self._rows
 
+    def __repr__(self) -> str:
+        return f"<Registry {self._name!r}: {f'token {self._token}' if self._token else 'not led'}>"
+
     async def __aenter__(self) -> Self:
         await self.open()
         return self

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
+from alpo.client.arguments import AsyncIterated
 from alpo.client.tasks import News
 from alpo.errors import AlpoError, Closed
 from alpo.state.machine import Machine
@@ -55,7 +56,7 @@ def _view(
     return View(name, leader, Rows(rows), lsn, 0 if cell is None else cell.version, changed, state)
 
 
-class ViewWatch:
+class ViewWatch(AsyncIterated):
     """An async iterator over views of one registry. Enter it with ``async with``: else iterating raises RuntimeError.
 
     Of changes that come faster than views are taken, the next view has all: none is missed in the end. A batch of the
@@ -75,6 +76,9 @@ class ViewWatch:
         self._entered = False
         self._error: AlpoError | None = None
         self._news = News()
+
+    def __repr__(self) -> str:
+        return f"<ViewWatch of registry {self._name!r}>"
 
     async def __aenter__(self) -> Self:
         machine: Machine = await self._state._machine(False, None)

@@ -77,6 +77,10 @@ class Lock:
         self._task_id = 0
         self._renewing: anyio.CancelScope | None = None
 
+    def __repr__(self) -> str:
+        held = f"held, token {self._token}" if self.held else "lost" if self._lost else "not held"
+        return f"<Lock {self._name!r}: {held}>"
+
     async def __aenter__(self) -> Self:
         await self.acquire()
         self._task_id = anyio.get_current_task().id
@@ -351,6 +355,9 @@ class Election:
         self._lock()  # what is wrong is told now
         self._state = state
         self._name = name
+
+    def __repr__(self) -> str:
+        return f"<Election {self._name!r}>"
 
     def lead(self) -> Lock:
         """The reign: ``async with`` waits until this process leads. Its body is cancelled when it leads no more, and

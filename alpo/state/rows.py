@@ -32,6 +32,9 @@ class Rows:
         self._owner = _simple(owner)
         self._fence = fence
 
+    def __repr__(self) -> str:
+        return f"<Rows of {self._owner!r}{'' if self._fence is None else f', fence {self._fence}'}>"
+
     def name(self, row: str) -> str:
         """The whole name of a row, for `State.commit`. Raises TypeError, ValueError."""
         return need_name(f"{self._owner}{ROW_MARK}{_simple(row)}")

@@ -142,6 +142,9 @@ class State:
         if self._cache is not None and first:
             await self._cache.put(folder)
 
+    def __repr__(self) -> str:
+        return f"<State as of LSN {self.lsn}, in {self._log!r}>"
+
     @property
     def log(self) -> Log:
         """The log that holds this state."""

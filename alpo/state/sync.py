@@ -61,6 +61,9 @@ class SyncState:
         )
         self._owns_log = False
 
+    def __repr__(self) -> str:
+        return f"<SyncState as of LSN {self._state.lsn}, in {self._log!r}>"
+
     def __enter__(self) -> Self:
         self._run(self._state.__aenter__)
         return self
@@ -160,6 +163,9 @@ class SyncRows:
         self._rows = rows
         self.name = rows.name
 
+    def __repr__(self) -> str:
+        return f"<Sync{repr(self._rows)[1:]}"
+
     def fetch(self, row: str, *, local: bool = False, at_least: int | None = None) -> Variable:
         """The row, as `SyncState.fetch` gives a variable."""
         return self._state._run(partial(self._rows.fetch, row, local=local, at_least=at_least))
@@ -182,6 +188,9 @@ class SyncLock:
     def __init__(self, state: SyncState, lock: Lock) -> None:
         self._state = state
         self._lock = lock
+
+    def __repr__(self) -> str:
+        return f"<Sync{repr(self._lock)[1:]}"
 
     def __enter__(self) -> Self:
         self.acquire()

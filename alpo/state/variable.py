@@ -156,6 +156,11 @@ class Put:
     ) -> None:
         self._op: Op = (int(Do.PUT), need_name(name), value_bytes(value, json), lease_ms(lease_s))
 
+    def __repr__(self) -> str:
+        _, name, value, lease = self._op
+        shown = repr(value) if len(value) <= 40 else f"{value[:40]!r}… ({len(value):,} bytes)"
+        return f"Put({name!r}, {shown}{f', lease_s={lease / 1000:g}' if lease else ''})"
+
     def plain(self) -> Op:
         """The operation as it is logged."""
         return self._op

@@ -6,6 +6,7 @@ from collections import OrderedDict, deque
 from types import TracebackType
 from typing import Self
 
+from alpo.client.arguments import AsyncIterated
 from alpo.client.tasks import News
 from alpo.errors import Closed
 
@@ -20,7 +21,7 @@ from .variable import Variable, time_of, variable_of
 EVERY_MAX = 10_000
 
 
-class Watch:
+class Watch(AsyncIterated):
     """An async iterator over variables whose names begin with a prefix: first those that are there, then each that
     changed. Enter it with ``async with``: else iterating raises RuntimeError.
 
@@ -43,6 +44,9 @@ class Watch:
         self._entered = False
         self._closed = False
         self._news = News()
+
+    def __repr__(self) -> str:
+        return f"<Watch of {self._prefix!r}{', every change' if self._every else ''}>"
 
     async def __aenter__(self) -> Self:
         await self.enter()

@@ -69,6 +69,9 @@ class Cluster:
 
     # -- the whole of it --------------------------------------------------------------------------------
 
+    def __repr__(self) -> str:
+        return self.recipe
+
     def __enter__(self) -> Self:
         self.open()
         return self

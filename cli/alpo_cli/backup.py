@@ -13,7 +13,7 @@ from shlex import quote
 
 from alpo.client.operator.files import Overtaken, copy_log
 from alpo.client.servers import Servers, given_tls
-from alpo.core.disk_space import size_text as size
+from alpo.core.settings import size_text as size
 from alpo.storage.backup import BackupWriter, Finished
 from alpo.storage.founding import Founded, Remains, recovery, restore
 from alpo.storage.interface import StoreError

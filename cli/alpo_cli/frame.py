@@ -37,6 +37,14 @@ _CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 #: Limits above this come from the machine, and are not shown.
 _TOLD_MAX = 2**31 - 1
 _SHOWN_CHARS_MAX = 80
+#: Name of a command in other tools -> its names here, in one group or another.
+ALSO_CALLED = {
+    "list": ("names", "rows", "show"), "ls": ("list", "names", "rows"), "delete": ("rm", "remove", "drop"),
+    "del": ("rm", "remove", "drop"), "remove": ("rm", "drop"), "rm": ("remove", "drop"), "put": ("set", "append"),
+    "write": ("set", "append"), "incr": ("add",), "publish": ("append",), "produce": ("append",), "tail": ("read",),
+    "consume": ("read",), "subscribe": ("watch", "read"), "campaign": ("elect",), "leader": ("elect", "status"),
+    "transaction": ("txn",), "info": ("status", "show"), "members": ("member",), "health": ("doctor",),
+}
 _WHOLE = re.compile(r"[+-]?[0-9]{1,4000}")
 _BLANK = re.compile(r"\n\s*\n")
 _SENTENCE = re.compile(r"(?<=\.)\s")
@@ -268,7 +276,10 @@ class Group(_Plain, TyperGroup):
         name, *rest = args
         command = self.get_command(ctx, name)
         if command is None and not ctx.resilient_parsing:
-            near = did_you_mean(name, self.list_commands(ctx)) or f"; see {ctx.command_path} --help"
+            known = self.list_commands(ctx)
+            called = [other for other in ALSO_CALLED.get(name, ()) if other in known]
+            near = f"; did you mean {' or '.join(called)}?" if called else did_you_mean(name, known)
+            near = near or f"; see {ctx.command_path} --help"
             raise Wrong(f"there is no command {shown(name)}{near}")
         return name if command else None, command, rest
 

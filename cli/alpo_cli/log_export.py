@@ -26,7 +26,7 @@ from alpo.storage.schema import sync
 from .backup import store_errors
 from .exits import Failed, UsageProblem
 from .log_database import DatabaseWriter
-from .output import counted, json_line, payload_fields, rfc3339_ms, say
+from .output import counted, json_line, payload_fields, print_json, rfc3339_ms, say
 from .progress import Step, slow_progress
 
 #: Payloads in a row group, and bytes after which one is written.
@@ -108,12 +108,12 @@ class Wanted(NamedTuple):
     replace: bool = False
 
 
-def export(where: Path, wanted: Wanted) -> None:
-    """Export. Raises UsageProblem if a database exists already; Failed, after all sound payloads were written, if
-    anything is damaged."""
+def export(where: Path, wanted: Wanted, as_json: bool) -> None:
+    """Export; ``as_json``: what was written to a file is told on stdout. Raises UsageProblem if a database exists
+    already; Failed, after all sound payloads were written, if anything is damaged."""
     start, stop = wanted.start, wanted.stop
     faults: list[Fault] = []
-    beyond = 0
+    written = beyond = 0
     with slow_progress() as step, store_errors(), open_source(where) as source:
         summary = source.summary()
         faults += [Fault(0, 0, what) for what in summary.damage]
@@ -130,10 +130,13 @@ def export(where: Path, wanted: Wanted) -> None:
                     for lsn, payload in enumerate(split_payloads(part.count, part.body), part.lsn):
                         if start <= lsn <= stop:
                             writer.write(entry, part.serial, lsn, payload)
+                            written += 1
                             beyond += entry.id > summary.guaranteed_id
     if beyond:
         known = f"not known here to be guaranteed (beyond entry {summary.guaranteed_id})"
         say(f"at the end {counted(beyond, 'payload')} {known}")
+    if as_json and wanted.output is not None:
+        print_json({"file": str(wanted.output), "payloads": written, "not_guaranteed": beyond, "damaged": len(faults)})
     for fault in faults:
         say(tell(fault))
     if faults:

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 from unicodedata import category
 
 import typer
@@ -30,6 +30,8 @@ _LOOK_S = 0.5
 PANEL = "Cluster and output"
 #: Options of TLS, in the order of `alpo.tls.tls_given`.
 TLS_OPTIONS = ("ca", "cert", "key", "tls_name")
+#: Every option that all commands of the cluster take.
+SHARED = ("servers", "config", "timeout", "json", *TLS_OPTIONS)
 
 Servers = Annotated[
     str | None,
@@ -103,6 +105,12 @@ def remember(
     given.update(_given(
         servers=servers, config=config, timeout=timeout, json=json, ca=ca, cert=cert, key=key, tls_name=tls_name
     ))
+
+
+def given_so_far(ctx: typer.Context) -> dict[str, Any]:
+    """The shared options in a command line that is not complete yet, for `resolve`; the innermost counts."""
+    outer = given_so_far(cast(typer.Context, ctx.parent)) if ctx.parent is not None else {}
+    return outer | _given(**{name: ctx.params.get(name) for name in SHARED})
 
 
 def _given(**values: Any) -> dict[str, Any]:
@@ -267,7 +275,7 @@ def only_json(command: Callable[..., None]) -> Callable[..., None]:
 
 def _with_shared_options(
     command: Callable[..., None], first: Callable[[dict[str, Any]], list[Target]],
-    names: tuple[str, ...] = ("servers", "config", "timeout", "json", *TLS_OPTIONS),
+    names: tuple[str, ...] = SHARED,
 ) -> Callable[..., None]:
     own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.annotation is not Target]
     names = tuple(name for name in names if name not in {p.name for p in own})  # a command's own option wins

@@ -126,6 +126,19 @@ def print_json(fields: dict[str, Any]) -> None:
     print(json_line(fields), flush=True)
 
 
+def json_value(text: str) -> Any:
+    """The value of a JSON text. Raises ValueError for what is none: also NaN and Infinity, which Python would read, and
+    what is nested too deeply."""
+    try:
+        return json.loads(text, parse_constant=_no_json)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+def _no_json(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
 def rfc3339(time: datetime) -> str:
     """Time in RFC 3339, UTC, with milliseconds: ``2026-01-31T08:00:00.000Z``."""
     return time.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import base64
 import csv
-import json
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
@@ -30,7 +29,7 @@ from . import running
 from .connecting import connected
 from .exits import Failed, UsageProblem
 from .options import Target
-from .output import Sink, escape, escape_bytes, json_line, payload_fields, rfc3339
+from .output import Sink, escape, escape_bytes, json_line, json_value, payload_fields, rfc3339
 
 #: Columns of CSV and TSV, and names that a user's format may have.
 COLUMNS = ("lsn", "id", "term", "time", "client", "serial", "payload", "payload_base64")
@@ -134,16 +133,12 @@ def _parsed_payload(record: Record) -> dict[str, Any]:
     """JSON keys of a record, with ``payload_json``, a value, replacing a payload that is JSON."""
     fields = record_fields(record)
     try:
-        value = json.loads(fields["payload"], parse_constant=_no_json)
-    except (KeyError, ValueError, RecursionError):
+        value = json_value(fields["payload"])
+    except (KeyError, ValueError):
         return fields
     del fields["payload"]
     return {**fields, "payload_json": value}
 
-
-def _no_json(name: str) -> None:
-    """Reject NaN and Infinity, which Python reads and JSON does not have."""
-    raise ValueError(name)
 
 
 def _row(record: Record, terminal: bool) -> list[object]:

@@ -13,19 +13,20 @@ import base64
 import io
 import os
 import sys
+from collections.abc import Set
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from alpo.errors import TooLarge
-from alpo.state import Add, Changed, Expunge, If, Put, SnapshotInfo, State, StateStatus, Variable
-from alpo.state.variable import VALUE_BYTES_MAX
+from alpo.state import Add, Changed, Expunge, If, Keep, Put, SnapshotInfo, State, StateStatus, Variable
+from alpo.state.variable import VALUE_BYTES_MAX, Operation
 
 from . import running
 from .append import hint_on_terminal
 from .exits import Failed, UsageProblem, reason
 from .options import Target
-from .output import Sink, counted, escape, escape_bytes, json_line, print_json, rfc3339, say, table
+from .output import Sink, counted, escape, escape_bytes, json_line, json_value, print_json, rfc3339, say, table
 from .running import in_thread
 from .state_open import opened, write
 
@@ -41,12 +42,18 @@ def variable_fields(variable: Variable) -> dict[str, Any]:
     }
 
 
-def value_fields(value: bytes | None) -> dict[str, str | None]:
-    """JSON keys of a value: ``value`` if it is UTF-8 text, or None, else ``value_base64``."""
+def value_fields(value: bytes | None) -> dict[str, Any]:
+    """JSON keys of a value: ``value`` if it is UTF-8 text, or None, and ``value_json`` beside it if that text is JSON;
+    else ``value_base64``."""
+    if value is None:
+        return {"value": None}
     try:
-        return {"value": None if value is None else value.decode()}
+        text = value.decode()
     except UnicodeDecodeError:
-        return {"value_base64": base64.b64encode(value or b"").decode("ascii")}
+        return {"value_base64": base64.b64encode(value).decode("ascii")}
+    with suppress(ValueError):
+        return {"value": text, "value_json": json_value(text)}
+    return {"value": text}
 
 
 async def get(target: Target, name: str, local: bool, at_least: int | None, raw: bool) -> None:
@@ -72,7 +79,7 @@ async def value_of(value: str | None, file: Path | None) -> bytes:
             with io.FileIO(file) as stream:
                 data = await _all_of(stream)
         except OSError as error:
-            raise UsageProblem(f"--file {file}: {reason(error)}") from error
+            raise UsageProblem(f"{file}: {reason(error)}") from error
     else:
         hint_on_terminal("the value")
         data = await _all_of(io.FileIO(sys.stdin.fileno(), closefd=False))
@@ -138,6 +145,89 @@ def _changed(target: Target, error: Changed) -> Failed:
     if error.version == 0:
         return Failed(f"there is no variable {name}")
     return Failed(f"{name} is at {error.version}, {f'not at {error.expected}' if error.expected else 'not absent'}")
+
+
+def transact(target: Target, text: bytes) -> None:
+    """Do what a transaction in JSON says, all of it or nothing, and print its LSN, which is the version of all that it
+    has written. Raises UsageProblem; Failed if a condition does not hold."""
+    guards, operations = _transaction(text)
+    fields: dict[str, Any] = {"version": None, "changed": None, "sums": None}
+
+    async def step(state: State) -> tuple[int, list[int]]:
+        try:
+            result = await state._do([guard.plain() for guard in guards], [each.plain() for each in operations])
+        except Changed as error:
+            raise _changed(target, error) from error
+        return result.lsn, list(result.sums)
+
+    fields["version"], fields["sums"] = running.run(write(target, fields, step))
+    if target.json:
+        print_json(fields)
+    else:
+        print(fields["version"])
+
+
+def _transaction(text: bytes) -> tuple[list[If], list[Operation]]:
+    """Conditions and operations of `alpo state txn`. Raises UsageProblem that names what is wrong."""
+    where = "the transaction"
+    guards: list[If] = []
+    operations: list[Operation] = []
+    try:
+        given = _object(json_value(text.decode()), {"if", "do"})
+        conditions, steps = given.get("if", []), given.get("do")
+        if not isinstance(conditions, list) or not isinstance(steps, list) or not steps:
+            raise ValueError('"if" is a list, and "do" a list that is not empty')
+        for number, each in enumerate(conditions, 1):
+            where = f'condition {number} of "if"'
+            fields = _object(each, {"name", "version", "created"})
+            guards.append(If(fields.get("name", ""), fields.get("version"), fields.get("created")))
+            guards[-1].plain()
+        for number, each in enumerate(steps, 1):
+            where = f'operation {number} of "do"'
+            operations.append(_operation(each))
+            operations[-1].plain()
+    except (TypeError, ValueError) as error:
+        raise UsageProblem(f"{where}: {error}") from error
+    return guards, operations
+
+
+def _object(given: Any, keys: Set[str]) -> dict[str, Any]:
+    """``given``, a JSON object with no other ``keys``. Raises TypeError."""
+    if not isinstance(given, dict):
+        raise TypeError("a JSON object is wanted")
+    if unknown := sorted(given.keys() - keys):
+        raise TypeError(f"there is no key {unknown[0]!r} here; there are {', '.join(sorted(keys))}")
+    return given
+
+
+#: Operation of a transaction -> the other keys that it takes.
+_KEYS = {"put": {"value", "value_json", "value_base64", "lease_s"}, "expunge": set(), "add": {"number"},
+         "keep": {"lease_s"}}
+
+
+def _operation(each: Any) -> Operation:
+    """One of "do". Raises TypeError, ValueError."""
+    verbs = [verb for verb in _KEYS if isinstance(each, dict) and verb in each]
+    if len(verbs) != 1:
+        raise TypeError(f"a JSON object with one of the keys {', '.join(_KEYS)} is wanted")
+    verb = verbs[0]
+    given = _object(each, {verb, *_KEYS[verb]})
+    name, lease_s = given[verb], given.get("lease_s")
+    if verb == "add":
+        return Add(name, given.get("number", 1))
+    if verb == "keep":
+        return Keep(name, lease_s)
+    if verb == "expunge":
+        return Expunge(name)
+    values = [(key, given[key]) for key in ("value", "value_json", "value_base64") if key in given]
+    if len(values) != 1:
+        raise TypeError("put takes one of value, value_json and value_base64")
+    key, value = values[0]
+    if key == "value_json":
+        return Put(name, json=value, lease_s=lease_s)
+    if not isinstance(value, str):
+        raise TypeError(f"{key} is text")
+    return Put(name, base64.b64decode(value, validate=True) if key == "value_base64" else value, lease_s=lease_s)
 
 
 def add(target: Target, name: str, number: int) -> None:

@@ -1,4 +1,4 @@
-"""Work of `alpo state lock`: a command that runs only while a lock is held.
+"""Work of `alpo state lock`: a command that runs only while a lock is held; and of `alpo state elect`.
 
 Laws:
 
@@ -25,13 +25,14 @@ import anyio
 from anyio.abc import TaskStatus
 
 from alpo.errors import Unavailable
-from alpo.state import State
-from alpo.state.recipes import Lock
+from alpo.state import LockLost, State, Variable
+from alpo.state.recipes import Election, Lock
 
 from .exits import Failed, Unknown
 from .options import Target
-from .output import escape, print_json, say
-from .running import in_thread, run
+from .output import Sink, escape, escape_bytes, json_line, print_json, say
+from .running import in_thread, run, unless_interrupted
+from .state import value_fields
 from .state_open import need_settled, opened, unknown_told
 
 #: Time that a command has to end, once the lock is lost, before it is killed.
@@ -180,7 +181,7 @@ async def _hold(target: Target, plan: Plan, story: Story) -> None:
         await tasks.start(_pass_signals_on, story, tasks.cancel_scope)
         async with opened(target, create=True) as state:
             story.state = state
-            lock = Lock(state, plan.name, plan.ttl_s, f"{os.uname().nodename}:{os.getpid()}")
+            lock = Lock(state, plan.name, plan.ttl_s, _me())
             with unknown_told(target):
                 if await _obtain(lock, plan.wait_s, begun_s, story):
                     story.token = lock.token
@@ -266,3 +267,55 @@ async def _end(child: Child) -> None:
     with anyio.move_on_after(GRACE_S):
         while child.code is None:
             await anyio.sleep(_LOOK_S / 2)
+
+
+# -- elections ------------------------------------------------------------------------------------------
+
+
+def _me() -> str:
+    """The value by which others know this process, unless another is given."""
+    return f"{os.uname().nodename}:{os.getpid()}"
+
+
+def elect(target: Target, name: str, value: str | None, ttl_s: float) -> None:
+    """Wait until this process leads, say so, and lead until Ctrl-C. Raises Unknown if leadership is lost,
+    KeyboardInterrupt if Ctrl-C comes before it leads, and the library's errors."""
+    led: list[int] = []
+
+    async def lead() -> None:
+        async with opened(target, create=True) as state:
+            reign = Election(state, name, value if value is not None else _me(), ttl_s).lead()
+            with unknown_told(target):
+                async with reign:
+                    led.append(reign.token)
+                    fields = {"name": name, "token": reign.token, **value_fields((await reign.holder()).value)}
+                    await Sink().write((json_line(fields) if target.json else str(reign.token)).encode() + b"\n")
+                    await anyio.sleep_forever()
+
+    try:
+        interrupted = run(unless_interrupted, lead)
+    except* LockLost as lost:
+        raise Unknown(f"this process leads {escape(name)} no more: {lost.exceptions[0]}") from lost
+    if interrupted and not led:
+        raise KeyboardInterrupt
+
+
+async def _observe(target: Target, name: str) -> None:
+    sink = Sink()
+    async with opened(target, create=True) as state:
+        async for leader in Election(state, name).observe():
+            await sink.write(_leader_line(target, leader).encode())
+
+
+def _leader_line(target: Target, leader: Variable) -> str:
+    if target.json:
+        return json_line({"name": leader.name, "token": leader.created or None, **value_fields(leader.value)}) + "\n"
+    if leader.value is None:
+        return "nobody\n"
+    return f"{leader.created}\t{escape_bytes(leader.value)}\n"
+
+
+def observe(target: Target, name: str) -> None:
+    """Print who leads, and who follows, until Ctrl-C, which is no error."""
+    with suppress(KeyboardInterrupt):
+        run(_observe, target, name)

@@ -77,3 +77,17 @@ def write(process: subprocess.Popen[bytes], data: bytes) -> None:
 def read_line(process: subprocess.Popen[bytes]) -> str:
     assert process.stdout is not None
     return process.stdout.readline().decode()
+
+
+#: Shell -> the variables with which it asks for completions of a line.
+SHELLS = {
+    "bash": lambda line: {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split(" ")) - 1)},
+    "zsh": lambda line: {"_TYPER_COMPLETE_ARGS": line},
+    "fish": lambda line: {"_TYPER_COMPLETE_ARGS": line, "_TYPER_COMPLETE_FISH_ACTION": "get-args"},
+}
+
+
+def completed(shell: str, line: str, servers: str = "") -> str:
+    """What a shell is offered at the end of ``line``."""
+    env = {**environment(servers), "_ALPO_COMPLETE": f"complete_{shell}", **SHELLS[shell](line)}
+    return subprocess.run(COMMAND, env=env, capture_output=True, timeout=60, check=True, text=True).stdout

@@ -60,7 +60,7 @@ def test_the_commands_are_those_of_the_contract() -> None:
         "alpo member list", "alpo member add", "alpo member remove", "alpo member replace", "alpo transfer",
         "alpo certs make", "alpo compact", "alpo spark doctor", "alpo help", "alpo version",
         "alpo state get", "alpo state set", "alpo state add", "alpo state rm", "alpo state names", "alpo state watch",
-        "alpo state lock", "alpo state status", "alpo state snapshot",
+        "alpo state lock", "alpo state elect", "alpo state txn", "alpo state status", "alpo state snapshot",
         "alpo registry init", "alpo registry show", "alpo registry rows",
     ])
 

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 import typer
-from alpo_command import COMMAND
+from alpo_command import SHELLS, completed
 from typer.testing import CliRunner
 
 import alpo
 import alpo_cli.commands
 from alpo_cli.app import TABLE, app
-from alpo_cli.frame import purpose
+from alpo_cli.frame import ALSO_CALLED, purpose
 
 ROOT: Any = typer.main.get_command(app)
 
@@ -50,7 +50,8 @@ def commands_of(modules: set[str]) -> set[str]:
 
 #: Slow to import, and of no use to a command that asks servers for something and prints what they say.
 HEAVY = {"trio", "pydantic", "pydantic_core", "pyarrow", "pyspark", "matplotlib", "sqlite3", "sqlite_utils",
-         "structlog", "rich", "statistics", "alpo.config", "alpo.node", "alpo.storage", "alpo.core.replica"}
+         "structlog", "rich", "statistics", "alpo.config", "alpo.node", "alpo.storage", "alpo.core.replica",
+         "alpo.core.replication", "alpo.core.election", "alpo.wire.peer_codec", "alpo.wire.codec"}
 #: Besides those, what help, the version and completion do without.
 CLIENT = {"tomllib", "anyio", "asyncio", "msgpack", "ssl", "alpo.client.log", "alpo.wire"}
 
@@ -59,7 +60,7 @@ CLIENT = {"tomllib", "anyio", "asyncio", "msgpack", "ssl", "alpo.client.log", "a
     ("append", "x"), ("read",), ("status", "--json"), ("trim", "--before", "2"), ("session", "list"),
     ("cursor", "set", "c", "1"), ("member", "add", "4=h:1"), ("settings", "show"), ("outcome", "c", "1"),
     ("doctor", "--json"), ("explain",), ("transfer", "1"), ("compact", "--all"), ("cluster", "init"),
-    ("watch", "--count", "1"),
+    ("watch", "--count", "1"), ("state", "get", "x"),
 ])
 def test_a_command_imports_itself_and_the_client(words: tuple[str, ...]) -> None:
     modules = imported("--servers", "127.0.0.1:1", "--timeout", "0.1", *words)
@@ -89,18 +90,6 @@ def test_the_root_imports_no_command(words: tuple[str, ...]) -> None:
     assert commands_of(imported(*words)) == set()
 
 
-SHELLS = {
-    "bash": lambda line: {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split(" ")) - 1)},
-    "zsh": lambda line: {"_TYPER_COMPLETE_ARGS": line},
-    "fish": lambda line: {"_TYPER_COMPLETE_ARGS": line, "_TYPER_COMPLETE_FISH_ACTION": "get-args"},
-}
-
-
-def completed(shell: str, line: str) -> str:
-    env = {**os.environ, "_ALPO_COMPLETE": f"complete_{shell}", **SHELLS[shell](line)}
-    return subprocess.run(COMMAND, env=env, capture_output=True, timeout=60, check=True, text=True).stdout
-
-
 @pytest.mark.parametrize("shell", SHELLS)
 @pytest.mark.parametrize(("line", "there", "absent"), [
     ("alpo re", {"read", "restore", "recover"}, {"append"}), ("alpo member ", {"add", "list"}, {"append"}),
@@ -119,6 +108,12 @@ def test_completion_imports_no_client(shell: str) -> None:
         modules = imported(_ALPO_COMPLETE=f"complete_{shell}", **SHELLS[shell](line))
         assert modules & (HEAVY | CLIENT) == set()
         assert commands_of(modules) <= {"append", "member", "status"}  # the one that is completed, and what it shows
+
+
+def test_every_name_that_other_tools_have_is_told() -> None:
+    """Each other name leads to a command that there is."""
+    known = {path[-1] for path in every(ROOT) if path}
+    assert {name for names in ALSO_CALLED.values() for name in names} <= known
 
 
 def test_the_table_says_what_the_commands_say() -> None:
@@ -172,6 +167,8 @@ def test_helps_are_plain(path: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(("words", "said"), [
     (["vesion"], "there is no command 'vesion'; did you mean version or session?"),
     (["zzz"], "there is no command 'zzz'; see alpo --help"),
+    (["state", "list"], "there is no command 'list'; did you mean names?"),
+    (["produce"], "there is no command 'produce'; did you mean append?"),
     (["member", "lst"], "there is no command 'lst'; did you mean list?"),
     (["help", "member", "lst"], "alpo member has no command 'lst'; did you mean list?"),
     (["help", "read", "x"], "alpo read has no command 'x'"),

@@ -30,6 +30,7 @@ FOLD = ("--fold", "json:loads")
 READ = {
     "alpo append --file": ("append", "--file", "{bad}"),
     "alpo state set --file": ("state", "set", "name", "--file", "{bad}"),
+    "alpo state txn FILE": ("state", "txn", "{bad}"),
     "alpo import FILE": ("import", "{bad}"),
     "alpo restore FILE": ("restore", "{bad}", "--data", "{new}", *LISTEN),
     "alpo recover --data": ("recover", "--data", "{bad}", "--force-new-cluster", "--yes"),

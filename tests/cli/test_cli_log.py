@@ -164,6 +164,8 @@ def test_payloads_are_exported(sqlite: SqliteBench, tmp_path: Path) -> None:
     assert rows[19]["time"].isoformat(timespec="milliseconds")[:23] + "Z" == records[19]["time"]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["data", "x.jsonl", "x.parquet"]
     run("export", sqlite.directory, "--format", "parquet", code=2)
+    told = lines("export", sqlite.directory, "--from", 20, "--output", file.with_name("y.jsonl"))
+    assert told == [{"file": str(file.with_name("y.jsonl")), "payloads": 35, "not_guaranteed": 12, "damaged": 0}]
 
 
 def test_parquet_without_pyarrow_says_what_to_install(

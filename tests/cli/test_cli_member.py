@@ -1,13 +1,17 @@
-"""`alpo member add|remove` says how many members may fail now."""
+"""`alpo member add|remove` says how many members may fail now, and asks; ids and names are completed."""
 
 from __future__ import annotations
 
+import os
+import pty
+import subprocess
 from typing import Any
 
 import pytest
+from alpo_command import COMMAND, ENDS_WITHIN_S, Alpo, completed, environment, until
 
 from alpo.standing import Cluster
-from alpo_cli.commands.member import may_fail_text
+from alpo_cli.commands.member import may_fail_text, question_of
 
 
 def rows(voters: int, may_fail: int, *why: str, work: bool = True) -> list[dict[str, Any]]:
@@ -36,3 +40,45 @@ def rows(voters: int, may_fail: int, *why: str, work: bool = True) -> list[dict[
 ])
 def test_how_many_may_fail(what: str, found: list[dict[str, Any]], says: str) -> None:
     assert may_fail_text(Cluster(found), what) == says
+
+
+@pytest.mark.parametrize(("voters", "id", "asks"), [
+    (5, 5, ""), (4, 4, ""), (3, 9, ""), (3, 8, ""), (1, 1, ""),
+    (3, 2, "without server 2, 2 members vote: neither of them may fail, or appends stand"),
+    (2, 1, "without server 1, 1 member votes: it may not fail, or appends stand"),
+])
+def test_it_is_asked_before_fewer_than_three_vote(voters: int, id: int, asks: str) -> None:
+    assert question_of(Cluster(rows(voters, 1)), id) == asks
+
+
+def test_a_terminal_is_asked_and_a_script_is_not(alpo: Alpo) -> None:
+    def remove(id: int, answer: bytes) -> subprocess.CompletedProcess[bytes]:
+        ours, theirs = pty.openpty()
+        os.write(ours, answer)
+        done = subprocess.run([*COMMAND, "member", "remove", str(id)], stdin=theirs, capture_output=True,
+                              env=environment(alpo.servers), timeout=ENDS_WITHIN_S, check=False)
+        os.close(ours)
+        os.close(theirs)
+        return done
+
+    done = remove(3, b"no\n")
+    assert (done.returncode, done.stdout) == (1, b"Type yes to go on: ")
+    assert b"without server 3, 2 members vote" in done.stderr and b"nothing was changed" in done.stderr
+    assert len(Cluster(alpo.lines("member", "list")[0]["members"]).voters) == 3
+    done = remove(3, b"yes\n")
+    assert done.returncode == 0 and b"2 members are left: neither may fail" in done.stderr
+    assert "1 member is left: it may not fail" in alpo.says("member", "remove", "2", code=0)
+
+
+def test_what_the_cluster_knows_is_completed(alpo: Alpo) -> None:
+    alpo.run("cursor", "set", "nightly", "1")
+    alpo.run("append", "x", "--client", "billing")
+    alpo.run("state", "set", "limits/t7", "5")
+    for words, there in (
+        ("transfer ", "1"), ("member remove ", "1"), ("read --server ", "1"), ("cursor drop ni", "nightly"),
+        ("outcome ", "billing"), ("state get lim", "limits/t7"), ("state watch ", "limits/t7"),
+    ):
+        # On a busy machine the limit may pass: then it offers nothing, and is asked again.
+        until(lambda words=words, there=there: there in completed("bash", f"alpo {words}", alpo.servers).split())  # type: ignore[misc]
+    for line in ("alpo --servers 127.0.0.1:1 transfer ", "alpo transfer --servers nonsense:x "):
+        assert completed("bash", line, alpo.servers).strip() == ""

@@ -134,6 +134,58 @@ def test_a_counter_counts_all_shells(alpo: Alpo) -> None:
     assert "holds no integer" in alpo.says("state", "add", "word", code=1)
 
 
+def test_a_value_that_is_json_is_shown_as_one(alpo: Alpo) -> None:
+    for text, shown in (('{"rate": 5}', {"rate": 5}), ("7", 7), ("null", None), ('"a"', "a")):
+        alpo.run("state", "set", "shape", text)
+        (line,) = alpo.lines("state", "get", "shape")
+        assert list(line) == [*VARIABLE, "value_json"] and (line["value"], line["value_json"]) == (text, shown)
+    for text in ("NaN", "{", "", "[" * 100_000):
+        alpo.run("state", "set", "shape", stdin=text.encode())
+        assert list(alpo.lines("state", "get", "shape")[0]) == VARIABLE
+
+
+def test_a_transaction_is_done_as_a_whole_or_not_at_all(alpo: Alpo, tmp_path: Path) -> None:
+    version = int(alpo.out("state", "set", "txn/a", "1"))
+    file = tmp_path / "move.json"
+    file.write_text(json.dumps({
+        "if": [{"name": "txn/a", "version": version}, {"name": "txn/b", "version": 0}],
+        "do": [{"put": "txn/b", "value_base64": base64.b64encode(BYTES).decode(), "lease_s": 600}, {"expunge": "txn/a"},
+               {"put": "txn/c", "value_json": {"n": [1]}}, {"add": "txn/n", "number": 5}, {"add": "txn/n"},
+               {"keep": "txn/b"}],
+    }))
+    (done,) = alpo.lines("state", "txn", file)
+    assert done == {"version": done["version"], "changed": None, "sums": [5, 6]}
+    found = {name: alpo.lines("state", "get", f"txn/{name}")[0] for name in "bcn"}
+    assert {one["version"] for one in found.values()} == {done["version"]} and found["b"]["lease_s"] is None
+    assert (base64.b64decode(found["b"]["value_base64"]), found["c"]["value_json"]) == (BYTES, {"n": [1]})
+    assert alpo.says("state", "txn", file, code=1) == "alpo: there is no variable txn/a\n"
+    assert alpo.lines("state", "txn", "-", stdin=file.read_bytes(), code=1) == [
+        {"name": "txn/a", "version": None, "changed": 0}]
+    assert alpo.out("state", "get", "txn/n") == "6\n"
+
+
+def test_one_leads_and_the_next_follows(alpo: Alpo) -> None:
+    with alpo.under_way("state", "elect", "boss", "--observe") as seen:
+        assert read_line(seen) == "nobody\n"
+        with alpo.under_way("state", "elect", "boss", "one") as one:
+            token = int(read_line(one))
+            assert read_line(seen) == f"{token}\tone\n"
+            with alpo.under_way("state", "elect", "boss", "two", "--json") as two:
+                one.send_signal(signal.SIGINT)
+                assert (one.wait(30), one.communicate()[1]) == (0, b"")
+                second = json.loads(read_line(two))
+                assert second == {"name": "boss", "token": second["token"], "value": "two"} and second["token"] > token
+                leaders = [read_line(seen)]
+                if leaders == ["nobody\n"]:  # it may see the one go before the other comes
+                    leaders.append(read_line(seen))
+                assert leaders[-1] == f"{second['token']}\ttwo\n"
+                alpo.run("state", "rm", "boss")  # by anybody's hand
+                assert two.wait(30) == 3
+                assert b"this process leads boss no more" in two.communicate()[1]
+        seen.send_signal(signal.SIGINT)
+        assert seen.wait(30) == 0
+
+
 def test_a_lease_ends(alpo: Alpo) -> None:
     alpo.run("state", "set", "short", "x", "--lease", "0.3")
 
@@ -285,10 +337,37 @@ def lead(servers: str) -> None:
     (["add", "--lease", "5"], "add has no option --lease"),
     (["rm", "a", "--if-version", "0"], "must be at least 1"),
     (["lock", "a", "--no-wait", "--wait", "1", "--", "true"], "--no-wait does not go with --wait"),
+    (["elect", "a", "b", "--observe"], "VALUE does not go with --observe"),
+    (["txn", "/no/such"], "/no/such: No such file"),
     (["lock", "a"], "COMMAND … is missing"), (["lock", "a", "--ttl", "0", "--", "true"], "--ttl must be"),
 ])
 def test_wrong_usage(words: list[str], said: str) -> None:
     result = CliRunner().invoke(app, ["state", *words], env={"ALPO_SERVERS": "127.0.0.1:1"})
+    assert (result.exit_code, result.stdout) == (2, ""), result.output
+    assert said in result.stderr and result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("", "the transaction: "), ("[]", "the transaction: a JSON object is wanted"),
+    ("{}", '"do" a list that is not empty'),
+    ('{"do": [{"add": "a"}], "when": []}', "there is no key 'when' here; there are do, if"),
+    ('{"do": ["add a"]}', 'operation 1 of "do": a JSON object with one of the keys put, expunge, add, keep is wanted'),
+    ('{"do": [{"add": "a"}, {"add": "b", "put": "c"}]}', 'operation 2 of "do": a JSON object with one of'),
+    ('{"do": [{"add": "a", "nubmer": 2}]}', "there is no key 'nubmer' here; there are add, number"),
+    ('{"do": [{"add": "a", "number": "2"}]}', "what is added is an int"),
+    ('{"do": [{"put": "a"}]}', "put takes one of value, value_json and value_base64"),
+    ('{"do": [{"put": "a", "value": 5}]}', "value is text"),
+    ('{"do": [{"put": "a", "value_base64": "?"}]}', "operation 1"),
+    ('{"do": [{"expunge": ""}]}', "a name is 1 to 512 bytes"),
+    ('{"do": [{"keep": "a", "lease_s": -1}]}', "lease_s is more"),
+    ('{"if": [{"name": "a"}], "do": [{"add": "a"}]}', 'condition 1 of "if": '),
+    ('{"if": [{"version": 1}], "do": [{"add": "a"}]}', "a name is 1 to 512 bytes"),
+    ('{"if": [{"name": "a", "value": 1}], "do": [{"add": "a"}]}', "there is no key 'value' here"),
+])
+def test_wrong_transactions(text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "t.json").write_text(text)
+    words = ["state", "txn", str(tmp_path / "t.json")]
+    result = CliRunner().invoke(app, words, env={"ALPO_SERVERS": "127.0.0.1:1"})
     assert (result.exit_code, result.stdout) == (2, ""), result.output
     assert said in result.stderr and result.stderr.count("\n") == 1
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from alpo.core.disk_space import size_text as size
+from alpo.core.settings import size_text as size
 from alpo.standing import lag_of
 from alpo_cli.commands.status import KEYS, as_json, show
 from alpo_cli.exits import Failed

@@ -7,14 +7,19 @@ import inspect
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, cast, get_overloads
 
 import pytest
 
 import alpo
+import alpo.registry
+import alpo.state
 from alpo import testing
+from alpo.registry import ViewWatch
+from alpo.state.recipes import Election, Lock
 from alpo.testing.logs import SimulatedLog, SimulatedSyncLog
 
 ROOT = Path(__file__).parents[2]
@@ -83,7 +88,8 @@ def test_what_a_call_gives_has_a_name_in_the_package() -> None:
 
 def test_every_name_is_there() -> None:
     assert [name for name in alpo.__all__ if not hasattr(alpo, name)] == []
-    assert set(alpo.__all__) <= set(dir(alpo))
+    shown = {name for name in dir(alpo) if not name.startswith("__") and not inspect.ismodule(getattr(alpo, name))}
+    assert shown == {name for name in alpo.__all__ if not name.startswith("__")} and "__version__" in dir(alpo)
 
 
 TYPING = ROOT / "tests" / "typing"
@@ -157,3 +163,54 @@ def test_beginning_to_work_imports_no_more_than_it_needs() -> None:
     assert {"trio", "pydantic", "rich", "typer", "structlog", "sqlite3", "sqlite_utils"} & set(
         ran.stdout.split()
     ) == set()
+
+
+def test_every_public_object_shows_itself() -> None:
+    """None of them has `object`'s own repr: an address in memory tells nobody anything."""
+    modules = [alpo, alpo.state, alpo.registry, testing]
+    kinds = [getattr(module, name) for module in modules for name in module.__all__] + [Lock, Election]
+    plain = [kind for kind in kinds if inspect.isclass(kind) and not getattr(kind, "_is_protocol", False)]
+    assert [kind.__name__ for kind in plain if kind.__repr__ is object.__repr__] == []
+    assert len(plain) > 40
+
+
+async def shown() -> AsyncIterator[tuple[object, str]]:
+    """Objects, opened and not, and how each is shown."""
+    at = "127.0.0.1:1, 127.0.0.1:2"
+    log = alpo.connect(at.replace(" ", ""), "billing")
+    yield log, f"<Log of {at}: client 'billing', open>"
+    yield log.read(5, client="a"), f"<Records of {at}: start=5, client='a'>"
+    yield log.follow_batches(local=True), f"<Batches of {at}: local=True, follow=True>"
+    state = alpo.state.State(log)
+    yield state, f"<State as of LSN 0, in <Log of {at}: client 'billing', open>>"
+    yield state.watch("limits/"), "<Watch of 'limits/'>"
+    yield state.rows("agents", 7), "<Rows of 'agents', fence 7>"
+    yield Lock(state, "nightly"), "<Lock 'nightly': not held>"
+    yield Election(state, "boss"), "<Election 'boss'>"
+    yield alpo.registry.Registry(state, "agents"), "<Registry 'agents': not led>"
+    yield alpo.state.Put("a", "x" * 50, lease_s=1.5), f"Put('a', b'{'x' * 40}'… (50 bytes), lease_s=1.5)"
+    await log.close()
+    yield log, f"<Log of {at}: client 'billing', closed>"
+    with closing(alpo.connect_sync(at.replace(" ", ""))) as blocking:
+        yield blocking, f"<SyncLog of {at}: a random client, open>"
+        sync = alpo.state.SyncState(blocking)
+        yield sync, f"<SyncState as of LSN 0, in <SyncLog of {at}: a random client, open>>"
+        yield sync.lock("nightly"), "<SyncLock 'nightly': not held>"
+        yield sync.rows("agents"), "<SyncRows of 'agents'>"
+    with testing.Cluster(seed=4) as cluster:
+        yield cluster, "alpo.testing.Cluster(seed=4)"
+
+
+@pytest.mark.anyio
+async def test_how_they_show_themselves() -> None:
+    async for given, says in shown():
+        assert repr(given) == says
+
+
+@pytest.mark.anyio
+async def test_a_plain_loop_is_told_what_to_write_instead() -> None:
+    async with alpo.connect("127.0.0.1:1") as log:
+        state = alpo.state.State(log)
+        for many in (log.read(), log.follow(), log.read_batches(), state.watch(), ViewWatch(state, "agents")):
+            with pytest.raises(TypeError, match=f"^{type(many).__name__} is iterated over by async for; for a plain"):
+                list(cast(Any, many))

@@ -43,6 +43,8 @@ async def test_probes_need_no_certificate_and_all_else_needs_a_role(tmp_path: Pa
             for stem, status in (("reader", 200), ("ops", 200), ("server-2", 200), ("billing", 403)):
                 answer = await visit(at, path, context=context(running.certs, stem))
                 assert answer.status == status, (path, stem)
+        for stem, status in (("", 403), ("reader", 200), ("ops", 200), ("server-2", 403), ("billing", 403)):
+            assert (await visit(at, "/log", context=context(running.certs, stem))).status == status, stem
         plain = await visit(at, "/status")
         assert plain.status == 403 and "use https" in plain.text
         assert (await visit(at, "/healthz")).status == 200

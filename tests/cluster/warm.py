@@ -200,7 +200,7 @@ def _serve(listening: socket.socket, folder: Path) -> Callable[[], None]:
     programs = {
         "alpo": importlib.import_module("alpo_cli.main").main, "alpod": importlib.import_module("alpo.daemon").main,
     }
-    for name in ("anyio._backends._asyncio", "anyio._backends._trio", "rich.live", "rich.table"):
+    for name in ("alpo.server", "anyio._backends._asyncio", "anyio._backends._trio", "rich.live", "rich.table"):
         importlib.import_module(name)
     for module in pkgutil.walk_packages(alpo_cli.__path__, "alpo_cli."):
         if "pipeline" not in module.name and "spark" not in module.name:

@@ -9,6 +9,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -76,6 +77,16 @@ def test_help_and_version() -> None:
     for flag in ("--version", "-V"):
         code, out, _ = ask(flag)
         assert code == 0 and out.startswith("alpod ")
+
+
+@pytest.mark.parametrize("flag", ["--version", "--help", "--print-config", "--print-unit"])
+def test_what_needs_no_server_imports_none(flag: str) -> None:
+    command = [sys.executable, "-X", "importtime", "-m", "alpo.daemon", flag]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=True)
+    modules = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "alpo.node.log_sink" in modules  # it did tell
+    servers = {"trio", "pydantic", "structlog", "rich", "logging", "sqlite3", "alpo.server", "alpo.config"}
+    assert modules & servers == set()
 
 
 def test_why_it_cannot_run_is_json_among_json(tmp_path: Path) -> None:

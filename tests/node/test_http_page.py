@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 from html.parser import HTMLParser
 from typing import Any
 
 import pytest
 import trio
-from node_rig import connect, rig, until
+from node_rig import append, connect, founded, random_id, rig, until
 from visits import visit
 
 from alpo.core import requests as q
 from alpo.node.digests import Inquiry
 from alpo.node.http import others, site
-from alpo.node.http.page import render, state_of
+from alpo.node.http.page import axis_top, render, state_of
 
-_VOID = {"meta", "link", "rect", "polyline"}
+_VOID = {"meta", "link", "rect", "polyline", "path", "input"}
 
 
 class Checked(HTMLParser):
@@ -135,6 +136,19 @@ def test_the_first_sentence_says_how_things_are(change: dict[int, Any], level: s
     assert bool(state.items) == (level != "ok")
 
 
+@pytest.mark.parametrize(("rates", "top"), [
+    ([0] * 300, 1), ([7] * 10, 10), ([20] * 299 + [11_576], 20), ([1000, 1999] * 100, 2000), ([3], 5),
+    ([20] * 280 + [11_576] * 20, 20_000), ([2_000_001] * 9, 5_000_000),
+])
+def test_one_spike_does_not_flatten_the_curve(rates: list[int], top: int) -> None:
+    assert axis_top(rates) == top
+    html = render(view() | {"rates": [[1000 * n, rate] for n, rate in enumerate(rates)]}, whole=True)
+    said = checked(html).text
+    assert f"highest {max(rates):,}" in said and (", above the curve" in said) == (max(rates) > top)
+    heights = [float(pair.partition(",")[2]) for pair in re.findall(r"[\d.-]+,[\d.-]+", html[html.index("<polyline"):])]
+    assert all(2 <= height <= 62 for height in heights[: len(rates)])
+
+
 def test_a_page_is_made_when_nothing_is_known() -> None:
     bare = {"id": 1, "address": "a:1", "reachable": True, "state": "passive", "age_s": 0.0, "problem": None}
     rows = [bare, {"id": 2, "address": "b:2", "reachable": False, "age_s": None, "problem": "not asked yet"}]
@@ -166,6 +180,42 @@ async def test_the_page_shows_every_member_and_those_that_went(monkeypatch: pyte
         status = json.loads((await visit(at, "/status")).text)
         row = status["members"][gone.us.me.id - 1]
         assert row["reachable"] is False and row["problem"] and row["age_s"] >= 0 and row["last_id"] is not None
+
+
+@pytest.mark.trio
+async def test_payloads_are_listed_and_shown_one_by_one() -> None:
+    evil = b'<script>alert(1)</script>\x1b[31m'
+    given = [b'{"n": [1, {"b": "<i>"}]}', evil, bytes(range(256)), b"", "grün\n".encode(), b"x" * 70_000]
+    async with rig() as found:
+        at = found.visited[0]
+        assert (await visit(at, "/log")).text == "this server is EMPTY\n"
+        client = await founded(found)
+        empty = checked((await visit(at, "/log")).text)
+        assert "has 1 to 0" in empty.text and "no payloads here" in empty.text
+        for number in range(25):
+            await client.ask(append(random_id(), 1, (1, b"old %d" % number)))
+        me = random_id()
+        for serial, payload in enumerate(given, 1):
+            await client.ask(append(me, serial, (1, payload)))
+        html = (await visit(at, "/log")).text
+        page = checked(html)
+        assert "server 1 has 1 to 31" in page.text and "<script>alert" not in html and "\x1b" not in html
+        assert re.findall(r'lsn=(\d+)"', html) == [str(lsn) for lsn in range(31, 11, -1)]
+        older = (await visit(at, "/log?before=12")).text
+        assert re.findall(r'lsn=(\d+)"', older) == [str(lsn) for lsn in range(11, 0, -1)] and "before=32" in older
+        assert re.findall(r'lsn=(\d+)"', (await visit(at, "/log?before=32")).text) == re.findall(r'lsn=(\d+)"', html)
+        shown = [checked((await visit(at, f"/log?lsn={lsn}")).text).text for lsn in range(26, 32)]
+        assert '"b": "<i>"' in shown[0] and "JSON" in shown[0] and "00000000  7b 22 6e 22" in shown[0]
+        assert "Text" in shown[1] and "<script>alert(1)</script>\ufffd[31m" in shown[1]
+        assert "Text" not in shown[2] and "fc fd fe ff  ................" in shown[2] and "none" in shown[3]
+        assert "Text" in shown[4] and "grün\n" in shown[4] and len(shown[5]) < 75_000 and "the first 65,536" in shown[5]
+        for query, status in (
+            ("lsn=32", 200), ("lsn=0", 400), ("lsn=x", 400), ("lsn=" + "9" * 19, 400), ("before=" + "9" * 18, 200),
+            ("a=1&b=1&c=1&d=1&e=1", 400), ("lsn=1&lsn=2", 200),
+        ):
+            assert (await visit(at, f"/log?{query}")).status == status, query
+        await client.ask(q.Trim(99, 21))
+        assert "has 21 to 31" in checked((await visit(at, "/log?lsn=20")).text).text
 
 
 @pytest.mark.trio

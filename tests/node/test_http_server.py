@@ -6,7 +6,7 @@ import json
 import random
 from contextlib import suppress
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import trio
@@ -20,6 +20,7 @@ from alpo.core.requests import Code
 from alpo.node.http import server, site
 from alpo.node.limits import Limits
 from alpo.storage.interface import StoreError
+from alpo.tls import Rights
 
 
 @pytest.mark.trio
@@ -340,3 +341,16 @@ async def test_a_store_that_fails_is_asked_once_for_all(monkeypatch: pytest.Monk
             answer = await visit(found.visited[0], "/metrics")
             assert (answer.status, answer.text) == (503, "this server's store cannot be read: the disk\n")
         assert asked == 1
+
+
+@pytest.mark.parametrize(("mode", "held", "status"), [
+    ("accept", None, 403), ("dial", Rights("CN=a", frozenset({"append"})), 403),
+    ("require", Rights("CN=b", peers=frozenset({2})), 403),
+])
+@pytest.mark.trio
+async def test_payloads_take_a_role_whatever_the_pages_take(mode: str, held: Rights | None, status: int) -> None:
+    """Also with ``http_auth = "none"``, and where plain connections are still taken."""
+    report = SimpleNamespace(security=SimpleNamespace(mode=mode))
+    visit = site.Visit(b"GET", b"/log?lsn=1", "localhost", held, secure=True)
+    answer = await site.Site._payloads(cast(Any, SimpleNamespace(_report=report)), visit)
+    assert answer.status == status and b"the role read or admin" in answer.body

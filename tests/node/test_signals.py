@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from alpo import daemon
+from alpo import server
 from alpo.node import signals as module
 from alpo.node.security import Security
 from alpo.node.signals import Signals
@@ -95,11 +95,11 @@ def test_a_store_may_take_its_time_to_be_set_aside(monkeypatch: pytest.MonkeyPat
         assert made[0]._exit is None
         return directory
 
-    monkeypatch.setattr(daemon, "raise_file_limit", lambda: None)
-    monkeypatch.setattr(daemon, "_run", run)
-    monkeypatch.setattr(daemon, "set_aside", set_aside)
+    monkeypatch.setattr(server, "raise_file_limit", lambda: None)
+    monkeypatch.setattr(server, "_run", run)
+    monkeypatch.setattr(server, "set_aside", set_aside)
     config: Any = SimpleNamespace(configured=[1, 2, 3], join=None, data=Path("data"))
-    daemon._run_through_losses(config, cast(Any, None), Security())
+    server._run_through_losses(config, cast(Any, None), Security())
     assert made == [made[0]] * 2
 
 

@@ -192,7 +192,7 @@ def _log(report: Report, status: dict[str, Any], lookups: Lookups) -> Iterator[t
 RESULTS = (
     "appended", "duplicate", "refused", "fenced", "too_large", "no_space", "overloaded", "no_right", "lost_leadership",
 )
-PATHS = ("/healthz", "/readyz", "/", "/metrics", "/status", "/page.css", "/page.js")
+PATHS = ("/healthz", "/readyz", "/", "/log", "/metrics", "/status", "/page.css", "/page.js")
 REASONS = ("overloaded", "invalid", "tls", "no_right", "cluster", "timeout", "twice")
 
 

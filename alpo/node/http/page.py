@@ -5,13 +5,14 @@ Every value goes through `html.escape`: clients choose the names of cursors, and
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
+from itertools import count
 from typing import Any, NamedTuple
 
 from alpo._version import __version__
-from alpo.core.disk_space import size_text
+from alpo.core.settings import size_text
 from alpo.health import LAG_WARN, Finding, examine, not_well, worst
 from alpo.standing import lag_of, leader_of, sentence
 
@@ -43,13 +44,19 @@ def render(view: View, *, whole: bool) -> str:
     )
     if not whole:
         return parts
+    return document(title, f'<a class="skip" href="#members">to the table of members</a>{parts}', live=True)
+
+
+def document(title: str, body: str, *, live: bool) -> str:
+    """A whole page; ``live``: it is kept up to date. ``body``: HTML."""
+    script = (
+        '<script src="/page.js" defer></script><noscript><meta http-equiv="refresh" content="5"></noscript>'
+    ) if live else ""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<title>{escape(title)}</title>"
-        '<link rel="icon" href="data:,"><link rel="stylesheet" href="/page.css"><script src="/page.js" defer></script>'
-        '<noscript><meta http-equiv="refresh" content="5"></noscript></head><body>'
-        f'<a class="skip" href="#members">to the table of members</a>{parts}</body></html>\n'
+        f'<title>{escape(title)}</title><link rel="icon" href="data:,"><link rel="stylesheet" href="/page.css">{script}'
+        f"</head><body>{body}</body></html>\n"
     )
 
 
@@ -61,10 +68,10 @@ def state_of(view: View) -> State:
     late_s = {int(id): lag_s for id, lag_s in view["lag_s"].items()}
     found = examine(view["members"], late_s=late_s)
     items = [
-        f"{_subject(one)}: {escape(_printable(one.says))}. {_dim(escape(f'{one.do[:1].upper()}{one.do[1:]}.'))}"
+        f"{_subject(one)}: {escape(printable(one.says))}. {_dim(escape(f'{one.do[:1].upper()}{one.do[1:]}.'))}"
         for one in not_well(found)
     ]
-    return State(worst(found).value, _printable(sentence(view["members"])), items)
+    return State(worst(found).value, printable(sentence(view["members"])), items)
 
 
 def _subject(finding: Finding) -> str:
@@ -99,7 +106,7 @@ def _numbers(view: View) -> str:
     cells = (
         ("payloads a second", _whole(leader.get("payloads_per_s"))),
         ("append p50 / p99", f"{_ms(p50_ms, '')} / {_ms(p99_ms, '')} <small>ms</small>"),
-        ("guaranteed LSN", _whole(leader.get("last_lsn", own.get("last_lsn")))),
+        ("guaranteed LSN", _whole(max((row.get("last_lsn") or 0 for row in view["members"]), default=0))),
         ("LSN on every member", _whole(view.get("fully_replicated_lsn"))),
         ("clients", f"{clients:,} <small>of {view['clients_max']:,} a server</small>"),
         ("log on disk", _bytes(own.get("disk_bytes"))),
@@ -112,17 +119,29 @@ def _rates(view: View) -> str:
     head = '<section id="rates"><h2 id="rate">Payloads a second, last 5 minutes</h2>'
     if not rates:
         return head + '<p class="dim" id="sparktext">No second has passed yet.</p></section>'
-    top, lowest = max(rates), min(view["rates"], key=lambda pair: pair[1])
+    top, lowest = axis_top(rates), min(view["rates"], key=lambda pair: pair[1])
     points = " ".join(
-        f"{600 - 2 * (len(rates) - index - 1)},{62 - (58 * rate / top if top else 0):.0f}"
-        for index, rate in enumerate(rates)
+        f"{600 - 2 * (len(rates) - index - 1)},{62 - 60 * min(rate, top) / top:.0f}" for index, rate in enumerate(rates)
     )
     at = f"{datetime.fromtimestamp(lowest[0] / 1000, UTC):%H:%M:%S}"
+    cut = ", above the curve" if max(rates) > top else ""
     return (
-        f'{head}<svg class="spark" viewBox="0 0 600 64" preserveAspectRatio="none" role="img" '
-        f'aria-labelledby="rate sparktext"><polyline points="{points}"/></svg>'
-        f'<p class="dim" id="sparktext">Now {rates[-1]:,}, highest {top:,}, lowest {lowest[1]:,} at {at}.</p></section>'
+        f'{head}<div class="plot" aria-hidden="true"><span>{top:,}</span><span>{top / 2:,.4g}</span><span>0</span>'
+        '<svg class="spark" viewBox="0 0 600 64" preserveAspectRatio="none">'
+        f'<path d="M0 2H600M0 32H600M0 62H600"/><polyline points="{points}"/></svg>'
+        '<span class="from">5 min ago</span><span class="now">now</span></div>'
+        f'<p class="dim" id="sparktext">Now {rates[-1]:,}, highest {max(rates):,}{cut}, lowest {lowest[1]:,} at {at}.'
+        "</p></section>"
     )
+
+
+def axis_top(rates: Sequence[int]) -> int:
+    """The rate at the top of the curve: 1, 2 or 5 times a power of ten. A few seconds far above all others do not
+    count: they would press the rest to the floor."""
+    most = sorted(rates)[(len(rates) - 1) * 19 // 20]
+    wanted = max(max(rates) if max(rates) <= 2 * most else most, 1)
+    tops: Iterator[int] = (step * 10**power for power in count() for step in (1, 2, 5))
+    return next(top for top in tops if top >= wanted)
 
 
 _COLUMNS = (
@@ -157,18 +176,22 @@ def _member(row: Row, members: Sequence[Row], view: View, trip: float | None, sp
     status, level = str(row.get("status") or "unknown"), _OK
     if not reachable:
         age_s = row.get("age_s")
+        if age_s is None and row.get("last_lsn") is None:
+            return _never_heard(row)
         status, level = f"no answer {f'for {_span(age_s)}' if age_s is not None else 'since it started'}", _BAD
     elif status != "VOTING" or (lag or 0) > LAG_WARN:
-        status, level = status if status != "VOTING" else "VOTING, behind", _WARN
+        status, level = status if status != "VOTING" else "votes, behind", _WARN
+    else:
+        status = "votes"
     cells = (
         "<b>leader</b>" if leads and reachable else escape(_role(row)),
-        f"<code>{_name(row.get('address') or '-')}</code>",
+        f"<code>{shown_name(row.get('address') or '-')}</code>",
         _extent(row, span),
         behind,
         _ms(trip) if row["id"] != view["seen_by"] else "-",
         f"{_ms(row.get('fsync_p50_ms'))} / {_ms(row.get('fsync_p99_ms'))}",
         _bytes(row.get("disk_free_bytes")),
-        f'<b class="{level}">{"&#9888; " if level != _OK else ""}{escape(status)}</b>',
+        status if level == _OK else f'<b class="{level}">&#9888; {escape(status)}</b>',
     )
     tds = "".join(
         f'<td data-h="{name}"{f" class={kind}" if kind else ""}>{cell}</td>'
@@ -176,6 +199,16 @@ def _member(row: Row, members: Sequence[Row], view: View, trip: float | None, sp
     )
     gone = "" if reachable else ' class="gone"'
     return f'<tr{gone}><th scope="row">server {row["id"]}</th>{tds}</tr>'
+
+
+def _never_heard(row: Row) -> str:
+    """The row of a member of which nothing is known but its address."""
+    (role, _), (address, _), *rest = _COLUMNS
+    return (
+        f'<tr class="gone"><th scope="row">server {row["id"]}</th><td data-h="{role}">-</td><td data-h="{address}">'
+        f'<code>{shown_name(row.get("address") or "-")}</code></td><td data-h="status" colspan="{len(rest)}">'
+        '<b class="bad">&#9888; no answer since it started</b></td></tr>'
+    )
 
 
 def _role(row: Row) -> str:
@@ -220,7 +253,7 @@ def _cursors(view: View) -> str:
     end = max((row.get("last_lsn") or 0 for row in view["members"]), default=0)
     cursors = sorted(view["cursors"], key=lambda one: one["lsn"])
     rows = "".join(
-        f'<tr><th scope="row">{_name(one["name"])}</th><td class="n">{one["lsn"]:,}</td>'
+        f'<tr><th scope="row">{shown_name(one["name"])}</th><td class="n">{one["lsn"]:,}</td>'
         f'<td class="n">{max(0, end - one["lsn"] + 1):,}, {_span(one["lag_s"])}</td></tr>'
         for one in cursors[:ROWS_MAX]
     )
@@ -238,7 +271,7 @@ def _sessions(view: View) -> str:
     told = f"Forgotten since the start: {found['ended']:,}. Refused for want of rights: {found['refused']:,}."
     slowed = [str(who) for row in view["members"] for who in row.get("slowed") or ()]
     if slowed:
-        told += f" Slowed down by their quota: {', '.join(map(_name, slowed[:10]))}."
+        told += f" Slowed down by their quota: {', '.join(map(shown_name, slowed[:10]))}."
     return (
         f'<section id="sessions"><h2>Sessions</h2><p>{found["named"]:,} named, {found["unnamed"]:,} without a name, of '
         f'{found["unnamed_max"]:,}. {_dim(told)}</p></section>'
@@ -260,7 +293,7 @@ def _storage(view: View) -> str:
 
 def _footer(view: View) -> str:
     own = _own(view)
-    paths = ("/status", "/metrics", "/readyz?verbose")
+    paths = ("/log", "/status", "/metrics", "/readyz?verbose")
     links = "".join(f' <a href="{path}">{path.partition("?")[0]}</a>' for path in paths)
     return f"<footer>ALPO {__version__}, up {_span(own.get('up_s') or 0)}.{links}</footer>"
 
@@ -282,13 +315,17 @@ def _certificate_days(view: View) -> float | None:
     return None if ends_s is None else float(ends_s - view["time_ms"] / 1000) / 86400
 
 
-def _name(text: object) -> str:
-    shown = _printable(str(text))
+def shown_name(text: object) -> str:
+    """A name that a stranger chose, as HTML."""
+    shown = printable(str(text))
     return escape(shown if len(shown) <= NAME_MAX else shown[: NAME_MAX - 1] + "…")
 
 
-def _printable(text: str) -> str:
-    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
+def printable(text: str, kept: str = "") -> str:
+    """``text`` with a sign in place of each character that does not show as itself, but for those in ``kept``."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() or char in kept else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 
 def _dim(text: str) -> str:

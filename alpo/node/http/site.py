@@ -1,7 +1,7 @@
 """The pages of a server: which paths there are, who may see them, and their contents, made at most once a second.
 
 `/healthz`: the server lives. `/readyz`: requests may be sent to it. `/metrics`: for Prometheus. `/status`: the whole
-cluster, as JSON. `/`: the same for people. Nothing can be changed here.
+cluster, as JSON. `/`: the same for people. `/log`: payloads, for whoever may read the log. Nothing can be changed here.
 """
 
 from __future__ import annotations
@@ -18,14 +18,19 @@ import trio
 
 from alpo.addresses import parse_address
 from alpo.node.driver import wall_ms
+from alpo.node.pages import OutOfRange
+from alpo.node.reads import NotReady
 from alpo.node.report import Report
 from alpo.node.scrub import unreadable
+from alpo.node.security import missing_role
 from alpo.storage.interface import StoreError
 from alpo.tls import Rights
+from alpo.wire.requests import Read
 
 from .metrics import PATHS, Metrics
 from .others import Others
 from .page import render
+from .payloads import Wanted, payloads_page
 
 #: Seconds for which an answer is kept, whoever asks.
 KEPT_S = 1.0
@@ -95,6 +100,7 @@ class Site:
         self._names = names | {"localhost", socket.gethostname().lower()}
         self._others = Others(report)
         self._metrics = Metrics(report)
+        self._looking = trio.Lock()  # one visitor at a time has payloads read
         self._pages: dict[tuple[str, str], Kept] = {
             ("/metrics", ""): Kept(self._scrape),
             ("/status", ""): Kept(self._status),
@@ -122,16 +128,18 @@ class Site:
         if not visit.secure and visit.host is not None and not self._is_ours(visit.host):
             return Answer.text(421, "this is no name of this server: use its address, or a name in the member list")
         if visit.path not in PATHS:
-            return Answer.text(404, "there is nothing here: see /, /status, /metrics, /healthz and /readyz")
+            return Answer.text(404, "there is nothing here: see /, /log, /status, /metrics, /healthz and /readyz")
         if problem := self._objection(visit):
             return problem
         if visit.path in _ASSETS:
             return _asset(visit.path)
         kept = self._pages.get((visit.path, "part" if visit.query == "part" else ""))
-        if kept is None:
+        if kept is None and visit.path != "/log":
             return Answer.text(404, "there is nothing here")
         try:
-            return await kept.get()
+            return await kept.get() if kept is not None else await self._payloads(visit)
+        except NotReady as error:
+            return Answer.text(503, str(error))
         except StoreError as error:
             return Answer.text(503, unreadable(error))
         except Exception as error:  # a page that cannot be made is no reason to end a server that keeps a log
@@ -147,6 +155,21 @@ class Site:
             return None
         held = str(rights) if visit.secure and rights is not None else "no certificate"
         return Answer.text(403, f"{held}: this takes a certificate with the role read or admin")
+
+    async def _payloads(self, visit: Visit) -> Answer:
+        """Payloads, for who may read the log, whatever `auth` says. Raises `StoreError`, `NotReady`."""
+        security = self._report.security
+        if security.mode != "off" and (visit.rights is None or missing_role(visit.rights, Read)):
+            return Answer.text(403, "payloads take a certificate with the role read or admin")
+        try:
+            wanted = Wanted.of(visit.query)
+            async with self._looking:
+                text = await payloads_page(wanted, self._report.reads.look, self._report.us.me.id)
+        except OutOfRange as error:
+            return Answer.text(404, f"the log goes from LSN {error.first_lsn} to {error.last_lsn}")
+        except ValueError as error:
+            return Answer.text(400, str(error))
+        return Answer(200, HTML, text.encode("utf-8", "replace"))
 
     def _is_ours(self, host: str) -> bool:
         """True if ``host`` is an address or a name of this cluster's: a page elsewhere cannot have its own name point

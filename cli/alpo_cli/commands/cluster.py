@@ -215,4 +215,7 @@ def init(target: Target) -> None:
             await log.init()
 
     run(found)
-    say("the cluster is founded")
+    if target.json:
+        print_json({"founded": True})
+    else:
+        say("the cluster is founded")

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from alpo.core.disk_space import size_text as size
+from alpo.core.settings import size_text as size
 from alpo.errors import AlpoError
 
+from ..completing import complete_ids
 from ..exits import Failed, Unreached, UsageProblem
 from ..options import Target, with_target
 from ..output import counted, print_json, say
@@ -83,6 +84,7 @@ def _tell(target: Target, before: FileSpace, now: FileSpace) -> None:
 def compact(
     target: Target,
     server: Annotated[int | None, typer.Option("--server", metavar="ID", min=1, show_default=False,
+                                               autocompletion=complete_ids,
                                                help="This server's file.")] = None,
     every: Annotated[bool, typer.Option("--all", show_default=False,
                                         help="Every member's file, one after the other.")] = False,

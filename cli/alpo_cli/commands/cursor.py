@@ -8,10 +8,11 @@ import typer
 
 import alpo
 from alpo.core.client_ids import CLIENT_BYTES_MAX
-from alpo.core.disk_space import size_text as size
 from alpo.core.entries import INT_MAX
 from alpo.core.machine.cursors import NAME_WANTED, valid_cursor
+from alpo.core.settings import size_text as size
 
+from ..completing import complete_cursors
 from ..connecting import connected
 from ..exits import UsageProblem
 from ..frame import App
@@ -26,7 +27,8 @@ app = App(
 )
 
 Name = Annotated[
-    str, typer.Argument(metavar="NAME", show_default=False, help=f"1 to {CLIENT_BYTES_MAX} bytes of UTF-8.")
+    str, typer.Argument(metavar="NAME", show_default=False, autocompletion=complete_cursors,
+                        help=f"1 to {CLIENT_BYTES_MAX} bytes of UTF-8.")
 ]
 
 

@@ -148,7 +148,8 @@ def export(
         said = "--output" if file is None else "--to"
         _check_ending(output, format, said)
         a_new_file(output, said, inputs=(where,), replaced=True)
-    work.export(where, work.Wanted(start or 1, stop or INT_MAX, format.value, output, json_columns, fts, replace))
+    wanted = work.Wanted(start or 1, stop or INT_MAX, format.value, output, json_columns, fts, replace)
+    work.export(where, wanted, target.json)
 
 
 def _check_ending(output: Path, format: Format, said: str) -> None:

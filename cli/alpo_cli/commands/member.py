@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import Annotated, Any
 
@@ -10,6 +11,7 @@ import typer
 from alpo.addresses import AddressError, parse_address, undialled
 from alpo.standing import Cluster, lag_of
 
+from ..completing import complete_ids
 from ..connecting import connected
 from ..exits import Failed, UsageProblem
 from ..frame import App
@@ -147,6 +149,15 @@ def may_fail_text(cluster: Cluster, what: str) -> str:
     return f"{members}: {none if not spare else 'one may fail' if spare == 1 else f'{spare} may fail'}"
 
 
+def question_of(cluster: Cluster, id: int) -> str:
+    """The text to ask before a voter is removed, if fewer than three are left; "": no question."""
+    left = len(cluster.voters - {id})
+    if id not in cluster.voters or left >= 3 or not left:
+        return ""
+    may = "neither of them may fail" if left == 2 else "it may not fail"
+    return f"without server {id}, {counted(left, 'member votes', 'members vote')}: {may}, or appends stand"
+
+
 def _done(what: str, id: int, votes: bool) -> str:
     if what == "remove":
         return f"server {id} is no longer a member"
@@ -189,17 +200,23 @@ def add(target: Target, member: NewMember, wait: Wait = True) -> None:
 @with_target
 def remove(
     target: Target,
-    id: Annotated[int, typer.Argument(metavar="ID", min=1, show_default=False, help="The server to take out.")],
+    id: Annotated[int, typer.Argument(metavar="ID", min=1, show_default=False, autocompletion=complete_ids,
+                                     help="The server to take out.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", show_default=False, help="Do not ask.")] = False,
 ) -> None:
     """Take a server out of the cluster.
 
     Refused unless a majority of those who would remain answers. If it leads, another takes over first. Its data
-    directory is of no use afterwards: stop it and delete that.
+    directory is of no use afterwards: stop it and delete that. On a terminal it asks if fewer than three would vote.
 
     Examples:
 
         alpo member remove 4
     """
+    if not yes and sys.stdin.isatty() and (question := question_of(Cluster(run(standing.members, target)), id)):
+        say(question)
+        if input("Type yes to go on: ").strip() != "yes":
+            raise Failed("nothing was changed")
     run(_change, target, "remove", id, "", False)
 
 
@@ -223,7 +240,8 @@ def replace(target: Target, member: NewMember, wait: Wait = True) -> None:
 @with_target
 def transfer(
     target: Target,
-    id: Annotated[int, typer.Argument(metavar="ID", min=1, show_default=False, help="The server that shall lead.")],
+    id: Annotated[int, typer.Argument(metavar="ID", min=1, show_default=False, autocompletion=complete_ids,
+                                     help="The server that shall lead.")],
 ) -> None:
     """Hand leadership over to a server of your choice.
 

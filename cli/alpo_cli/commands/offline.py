@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from ..completing import complete_ids
 from ..exits import UsageProblem
 from ..inputs import a_log, a_new_directory, a_new_file
 from ..options import Target, check_dialled, with_target, without_servers
@@ -20,6 +21,7 @@ def backup(
     target: Target,
     file: Annotated[Path, typer.Argument(metavar="FILE", show_default=False, help="Where to; replaced if it exists.")],
     server: Annotated[int | None, typer.Option("--server", metavar="ID", min=1, show_default="the leader",
+                                               autocompletion=complete_ids,
                                                help="Whose log; works without a leader too.")] = None,
 ) -> None:
     """Copy one server's log while it serves, as far as it is guaranteed.

@@ -9,6 +9,7 @@ import typer
 import alpo
 from alpo.core.entries import INT_MAX
 
+from ..completing import complete_clients
 from ..connecting import connected
 from ..options import Target, check_client, with_target
 from ..output import print_json
@@ -26,7 +27,7 @@ async def ask(target: Target, client: str, serial: int, epoch: int) -> alpo.Outc
 @with_target
 def outcome(
     target: Target,
-    client: Annotated[str, typer.Argument(metavar="CLIENT", show_default=False,
+    client: Annotated[str, typer.Argument(metavar="CLIENT", show_default=False, autocompletion=complete_clients,
                                           help="A name, or a random client's id.")],
     serial: Annotated[int, typer.Argument(metavar="SERIAL", min=1, max=INT_MAX, show_default=False,
                                           help="As the message of exit 3 gives it.")],

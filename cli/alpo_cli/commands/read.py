@@ -9,6 +9,7 @@ import typer
 
 from alpo.core.entries import INT_MAX
 
+from ..completing import complete_ids
 from ..exits import UsageProblem
 from ..inputs import parse_since
 from ..options import Target, check_client, with_target
@@ -49,6 +50,7 @@ def read(
     local: Annotated[bool, typer.Option("--local", show_default=False,
                                         help="A server's own copy, however far it is.")] = False,
     server: Annotated[int | None, typer.Option("--server", metavar="ID", min=1, show_default=False,
+                                               autocompletion=complete_ids,
                                                help="Which server (needs --local).")] = None,
 ) -> None:
     """Read guaranteed payloads in order, one a line.

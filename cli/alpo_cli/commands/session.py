@@ -8,6 +8,7 @@ import typer
 
 from alpo.core.client_ids import is_random
 
+from ..completing import complete_clients
 from ..connecting import connected
 from ..exits import Failed
 from ..frame import App
@@ -96,7 +97,8 @@ def list_(
 @with_target
 def drop(
     target: Target,
-    name: Annotated[str, typer.Argument(metavar="NAME", show_default=False, help="The client name to forget.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", show_default=False, autocompletion=complete_clients,
+                                       help="The client name to forget.")],
     epoch: Annotated[int | None, typer.Option("--epoch", min=1, show_default=False,
                                               help="Only if this is its current epoch.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", show_default=False,

@@ -9,6 +9,7 @@ import typer
 
 from alpo.core.entries import INT_MAX
 
+from ..completing import complete_names
 from ..exits import UsageProblem
 from ..frame import App
 from ..options import Target, remember, with_target
@@ -20,8 +21,12 @@ app = App(
          "\n\nExamples:\n\n    alpo state set motd hello\n\n    alpo state get motd",
 )
 
-Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False, help="1 to 512 bytes of UTF-8.")]
-Prefix = Annotated[str, typer.Argument(metavar="PREFIX", show_default=False, help="What their names begin with.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False, autocompletion=complete_names,
+                                     help="1 to 512 bytes of UTF-8.")]
+Prefix = Annotated[str, typer.Argument(metavar="PREFIX", show_default=False, autocompletion=complete_names,
+                                       help="What their names begin with.")]
+Ttl = Annotated[float, typer.Option("--ttl", metavar="SECONDS", min=0.1, max=1e6,
+                                    help="A holder that is not heard for so long has lost it.")]
 Version = Annotated[
     int | None, typer.Option("--if-version", metavar="V", min=0, max=INT_MAX, show_default=False,
                              help="Only if the variable is at this version."),
@@ -206,8 +211,7 @@ def lock(
     target: Target, name: Name,
     command: Annotated[list[str], typer.Argument(metavar="COMMAND …", show_default=False,
                                                  help="What to run, after --.")],
-    ttl: Annotated[float, typer.Option("--ttl", metavar="SECONDS", min=0.1, max=1e6,
-                                       help="A holder that is not heard for so long has lost it.")] = 10.0,
+    ttl: Ttl = 10.0,
     wait: Annotated[float | None, typer.Option("--wait", metavar="SECONDS", min=0, max=1e9, show_default="for ever",
                                                help="Give up if it is not free within this time.")] = None,
     no_wait: Annotated[bool, typer.Option("--no-wait", show_default=False,
@@ -237,6 +241,65 @@ def lock(
         raise UsageProblem("--no-wait does not go with --wait")
     if code := hold(target, Plan(name, tuple(command), ttl, 0 if no_wait else wait)):
         raise typer.Exit(code)
+
+
+@app.command()
+@with_target
+def elect(
+    target: Target, name: Name,
+    value: Annotated[str | None, typer.Argument(metavar="VALUE", show_default="HOST:PID",
+                                                help="What tells all others who it is.")] = None,
+    ttl: Ttl = 10.0,
+    observe: Annotated[bool, typer.Option("--observe", show_default=False,
+                                          help="Print who leads, and each that follows; take no part.")] = False,
+) -> None:
+    """Lead: wait until nobody else does, print the token, and lead until Ctrl-C.
+
+    A token is higher with every leader. If leadership is lost, as by a pause of the machine, the exit code is 3.
+    With --observe a line is token and value, with a tab between them, or "nobody"; Ctrl-C ends it.
+
+    Examples:
+
+        alpo state elect scheduler "$HOSTNAME"
+
+        alpo state elect scheduler --observe --json | jq --unbuffered .value
+    """
+    from .. import state_lock as work
+    from ..state_open import check_name
+
+    check_name(name)
+    if observe and value is not None:
+        raise UsageProblem("VALUE does not go with --observe")
+    if observe:
+        work.observe(target, name)
+    else:
+        work.elect(target, name, value, ttl)
+
+
+@app.command()
+@with_target
+def txn(
+    target: Target,
+    file: Annotated[Path | None, typer.Argument(metavar="FILE", show_default="stdin",
+                                                help="The transaction, as JSON.")] = None,
+) -> None:
+    """Do several writes together, all of them or none, and print their version.
+
+    FILE holds an object: "if" is a list of conditions, name and version (0: not there) or created; "do" is a list of
+    operations: put (with value, value_json or value_base64, and lease_s), add (number), keep (lease_s) or expunge, each
+    with the name of a variable. If a condition does not hold, nothing is written, and the exit code is 1.
+
+    Examples:
+
+        alpo state txn move.json
+
+        echo '{"if": [{"name": "a", "version": 12}], "do": [{"expunge": "a"}]}' | alpo state txn
+
+        echo '{"do": [{"add": "stock", "number": -1}, {"add": "sold"}]}' | alpo state txn --json | jq .sums
+    """
+    from .. import state as work
+
+    work.transact(target, run(work.value_of, None, file))
 
 
 @app.command()

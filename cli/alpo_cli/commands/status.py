@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import alpo
-from alpo.core.disk_space import size_text as size
+from alpo.core.settings import size_text as size
 from alpo.standing import Cluster, full_in, lag_of, sentence
 
 from ..exits import Unreached

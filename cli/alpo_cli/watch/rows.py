@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
-from alpo.core.disk_space import size_text
+from alpo.core.settings import size_text
 from alpo.standing import full_in, lag_of, lag_text, span
 
 from .. import story
