@@ -290,9 +290,9 @@ async def one_resolved(addresses: Iterable[str]) -> None:
 
 def _waker(event: anyio.Event) -> Callable[[], object]:
     """A function for another thread that sets ``event``, which belongs to the running loop."""
-    trio = sys.modules.get("trio")
-    if trio is not None and trio.lowlevel.in_trio_task():
-        token = trio.lowlevel.current_trio_token()
+    lowlevel = getattr(sys.modules.get("trio"), "lowlevel", None)  # another thread may be about to import it
+    if lowlevel is not None and lowlevel.in_trio_task():
+        token = lowlevel.current_trio_token()
         return lambda: token.run_sync_soon(event.set)
     loop = asyncio.get_running_loop()
     return lambda: loop.call_soon_threadsafe(event.set)

@@ -51,9 +51,8 @@ NEW_EVENT: Callable[[], Event] = asyncio.Event
 
 def running_loop() -> Loop:
     """The tools of the loop that runs: Trio's also where Trio is a guest in an asyncio loop."""
-    trio = sys.modules.get("trio")  # if a Trio task runs, it is imported
-    if trio is not None and trio.lowlevel.in_trio_task():
-        run = trio.lowlevel
+    run = getattr(trio := sys.modules.get("trio"), "lowlevel", None)  # another thread may be about to import it
+    if trio is not None and run is not None and run.in_trio_task():
         return Loop(_always, run.current_clock().current_time, trio.Event, run.spawn_system_task)
     loop = asyncio.get_running_loop()
     return Loop(loop.is_running, loop.time, asyncio.Event, lambda function: loop.create_task(function()))

@@ -39,8 +39,8 @@ def run(body: Callable[[*Args], Awaitable[Result]], *args: *Args) -> Result:
 
 async def in_thread(work: Callable[[*Args], Result], *args: *Args) -> Result:
     """Run ``work`` in a new thread; returns or raises what it does. If cancelled, the thread is abandoned."""
-    trio = sys.modules.get("trio")  # code that runs in a Trio task has imported it
-    if trio is not None and trio.lowlevel.in_trio_task():
+    trio = sys.modules.get("trio")  # code that runs in a Trio task has imported it; another thread may be about to
+    if trio is not None and hasattr(trio, "lowlevel") and trio.lowlevel.in_trio_task():
         return await trio.to_thread.run_sync(work, *args, abandon_on_cancel=True)  # type: ignore[no-any-return]
     import asyncio
 

@@ -255,7 +255,8 @@ def test_what_is_never_left_ends_with_its_loop(name: str, anyio_backend: str) ->
         await use(left[-1])
 
     async def again() -> None:
-        assert getattr(left[0], "log", left[0]).closed  # with its connections
+        under: Any = getattr(left[0], "log", left[0])
+        assert under.closed  # with its connections
         with pytest.raises(Closed):
             await use(left[-1])
         for each in reversed(left):
