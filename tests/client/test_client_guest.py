@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+from types import ModuleType
 from typing import Any
 
+import pytest
 import trio
+from alpo_cli.running import in_thread
 from test_client_sync import cluster_in_a_thread
 
 import alpo
+from alpo import dialling
+from alpo.client.tasks import running_loop
 
 
 def test_trio_as_a_guest_of_asyncio() -> None:
@@ -27,3 +33,17 @@ def test_trio_as_a_guest_of_asyncio() -> None:
             return (await ended).unwrap()
 
         assert asyncio.run(host()) == [1, 2, 3]
+
+
+def test_a_trio_that_another_thread_is_about_to_import_does_not_run_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "trio", ModuleType("trio"))
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        assert running_loop().runs == loop.is_running
+        event = asyncio.Event()
+        await asyncio.to_thread(dialling._waker(event))  # type: ignore[arg-type]
+        await event.wait()
+        assert await in_thread(lambda: 7) == 7
+
+    asyncio.run(main())
