@@ -27,6 +27,8 @@ app = App(
 )
 
 _POLL_S = 0.2
+#: Looks at a cluster whose appends do not work yet, before that is told.
+_LOOKS = 10
 _COLUMNS = ["id", "address", "role", "state", "status", "last", "guaranteed", "lag"]
 
 NewMember = Annotated[str, typer.Argument(
@@ -131,8 +133,17 @@ async def _change(target: Target, what: str, id: int, address: str, wait: bool) 
 
 
 async def _may_fail(target: Target, what: str) -> str:
-    """Text on the members that vote, and how many of them may fail now: ``3 members are left: one may fail``."""
-    return may_fail_text(Cluster(await standing.members(target)), what)
+    """Text on the members that vote, and how many of them may fail now: ``3 members are left: one may fail``. A leader
+    that has just taken over gets a moment."""
+    import anyio
+
+    cluster = Cluster(await standing.members(target))
+    for _ in range(_LOOKS):
+        if cluster.appends().work:
+            break
+        await anyio.sleep(_POLL_S)
+        cluster = Cluster(await standing.members(target))
+    return may_fail_text(cluster, what)
 
 
 def may_fail_text(cluster: Cluster, what: str) -> str:
