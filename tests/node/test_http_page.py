@@ -13,8 +13,9 @@ from node_rig import append, connect, founded, random_id, rig, until
 from visits import visit
 
 from alpo.core import requests as q
+from alpo.core.entries import join_payloads
 from alpo.node.digests import Inquiry
-from alpo.node.http import others, site
+from alpo.node.http import others, payloads, site
 from alpo.node.http.page import axis_top, render, state_of
 
 _VOID = {"meta", "link", "rect", "polyline", "path", "input"}
@@ -214,8 +215,22 @@ async def test_payloads_are_listed_and_shown_one_by_one() -> None:
             ("a=1&b=1&c=1&d=1&e=1", 400), ("lsn=1&lsn=2", 200),
         ):
             assert (await visit(at, f"/log?{query}")).status == status, query
+        await client.ask(append(me, 7, (3, join_payloads([b"one", b"two", b"three"]))))
+        assert "two" in checked((await visit(at, "/log?lsn=33")).text).text
+        around = checked((await visit(at, "/log?before=34")).text).text
+        assert "one" in around and "two" in around and "three" not in around
         await client.ask(q.Trim(99, 21))
-        assert "has 21 to 31" in checked((await visit(at, "/log?lsn=20")).text).text
+        assert "has 21 to 34" in checked((await visit(at, "/log?lsn=20")).text).text
+
+
+def test_json_that_indenting_makes_huge_is_shown_as_text() -> None:
+    """The server's event loop makes the page: whoever may append must not have it build 59 million characters."""
+    data = b"[" * 900 + b",".join([b"1"] * 31_000) + b"]" * 900
+    kind, text = payloads._told(data, whole=True)
+    assert kind == "Text" and text == data.decode()
+    nested = b"[" * 30 + b",".join([b"1"] * 1000) + b"]" * 30
+    kind, text = payloads._told(nested, whole=True)
+    assert kind == "JSON" and json.loads(text) == json.loads(nested)
 
 
 @pytest.mark.trio

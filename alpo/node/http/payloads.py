@@ -3,7 +3,8 @@
 Laws:
 
 * Every value goes through `html.escape`: whoever may append chooses what stands here.
-* Bounded: `LISTED` payloads a list, `READ_BYTES` for one page of a read, `SHOWN_BYTES` and `DUMPED_BYTES` of a payload.
+* Bounded: `LISTED` payloads a list, `READ_BYTES` for one page of a read, `SHOWN_BYTES` and `DUMPED_BYTES` of a payload,
+  `INDENTED_CHARS` of JSON: the server's event loop makes them, and nested lists take a thousand times their bytes.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ from typing import NamedTuple
 from urllib.parse import parse_qs
 
 from alpo.core.entries import INT_MAX, split_payloads
+from alpo.node.threads import in_thread
 from alpo.wire.requests import Page, Read
 
 from .page import document, printable, shown_name
 
 LISTED = 20
 READ_BYTES = 1 << 20
-SHOWN_BYTES, DUMPED_BYTES, PREVIEW_CHARS = 64 << 10, 1 << 10, 160
+SHOWN_BYTES, INDENTED_CHARS, DUMPED_BYTES, PREVIEW_CHARS = 64 << 10, 256 << 10, 1 << 10, 160
 _NO_LINE = str.maketrans({"\n": "⏎", "\r": "⏎", "\t": " "})
 
 Look = Callable[[Read], Awaitable[Page]]
@@ -97,9 +99,10 @@ async def _between(look: Look, first: int, last: int) -> tuple[list[Payload], in
     while first <= last:
         page = await look(_ask(first, last))
         for id, term, time_ms, client, serial, lsn, count, body in page.entries:
-            for number, data in enumerate(split_payloads(count, body)):
-                if first <= lsn + number <= last:
-                    found.append(Payload(lsn + number, id, term, time_ms, client, serial, data))
+            each = [body] if count == 1 else await in_thread(split_payloads, count, body)  # a batch may hold a million
+            begin = max(0, first - lsn)
+            for one, data in enumerate(each[begin : last + 1 - lsn], lsn + begin):
+                found.append(Payload(one, id, term, time_ms, client, serial, data))
         first = max(page.next_lsn, first + 1)
     return found, page.first_lsn, page.end_lsn
 
@@ -144,10 +147,22 @@ def _told(data: bytes, whole: bool) -> tuple[str, str]:
         return "", ""
     if whole and text.lstrip()[:1] in ("{", "["):
         try:
-            return "JSON", printable(json.dumps(json.loads(text), indent=2, ensure_ascii=False), kept="\n")
+            return "JSON", printable(_indented(text), kept="\n")
         except (ValueError, RecursionError):
             pass
     return f"Text{'' if whole else f', the first {SHOWN_BYTES:,} bytes'}", printable(text, kept="\n\t")
+
+
+def _indented(text: str) -> str:
+    """JSON, indented. Raises ValueError if it is none, or too long then; RecursionError."""
+    parts: list[str] = []
+    chars = 0
+    for part in json.JSONEncoder(indent=2, ensure_ascii=False).iterencode(json.loads(text)):
+        parts.append(part)
+        chars += len(part)
+        if chars > INDENTED_CHARS:
+            raise ValueError("too long")
+    return "".join(parts)
 
 
 def _dump(data: bytes) -> str:
