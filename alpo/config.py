@@ -311,7 +311,7 @@ class Config(_Table):
         secure = self.tls is not None and self.tls.mode == "require"
         for name, host, risk in (
             ("listen", self.listen_address[0], "read and append"),
-            ("http", parse_address(self.http or self.listen)[0], "see the state of the cluster"),
+            ("http", parse_address(self.http or self.listen)[0], "see the state of the cluster, and all payloads"),
         ):
             if not secure and not self.insecure and not _is_loopback(host):
                 accepted = (

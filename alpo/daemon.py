@@ -88,7 +88,8 @@ def _parser() -> argparse.ArgumentParser:
         "--insecure", action="store_const", const=True, help="listen on a non-loopback address without TLS"
     )
     parser.add_argument(
-        "--http", metavar="HOST:PORT", help="for people, probes and Prometheus: /, /status, /metrics, /healthz, /readyz"
+        "--http", metavar="HOST:PORT",
+        help="for people, probes and Prometheus: /, /log, /status, /metrics, /healthz, /readyz",
     )
     parser.add_argument("--log-format", choices=("auto", "console", "json"), help="auto: console on a terminal")
     parser.add_argument("--log-level", choices=tuple(LEVELS), help="log nothing below this (default: info)")
