@@ -25,6 +25,8 @@ from .running import in_thread
 _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 #: Format characters used in many languages and in emoji: zero width non-joiner and joiner.
 _JOINERS = "\u200c\u200d"
+#: Writer of values, as `json_line` writes them, which refuses what is no JSON.
+_AGAIN = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 _NAMED = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\x1b": "\\e"}
 
 
@@ -127,12 +129,14 @@ def print_json(fields: dict[str, Any]) -> None:
 
 
 def json_value(text: str) -> Any:
-    """The value of a JSON text. Raises ValueError for what is none: also NaN and Infinity, which Python would read, and
-    what is nested too deeply."""
+    """The value of a JSON text. Raises ValueError for what is none, or could not be written again: NaN, Infinity and
+    1e999, half of a surrogate pair, and what is nested too deeply."""
     try:
-        return json.loads(text, parse_constant=_no_json)
+        value = json.loads(text, parse_constant=_no_json)
+        _AGAIN.encode(value).encode()
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
+    return value
 
 
 def _no_json(name: str) -> None:

@@ -140,7 +140,6 @@ def _parsed_payload(record: Record) -> dict[str, Any]:
     return {**fields, "payload_json": value}
 
 
-
 def _row(record: Record, terminal: bool) -> list[object]:
     """Columns of a record: its payload is in one of the last two."""
     shown = escape if terminal else str

@@ -82,7 +82,9 @@ def test_payloads_that_are_json_as_values(payload: bytes, value: Any) -> None:
     assert line["payload_json"] == value and "payload" not in line and line["lsn"] == 7
 
 
-@pytest.mark.parametrize("payload", [b"text", b"{", b"NaN", b"[Infinity]", b"", b"[" * 100_000])
+@pytest.mark.parametrize("payload", [
+    b"text", b"{", b"NaN", b"[Infinity]", b"", b"[" * 100_000, b"[1e999]", b'{"a": "\\ud800"}',
+])
 def test_payloads_that_are_no_json_stay_text(payload: bytes) -> None:
     line = json.loads(written(style("--json", "--json-payload"), payload))
     assert line["payload"] == payload.decode() and "payload_json" not in line
