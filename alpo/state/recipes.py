@@ -148,6 +148,7 @@ class Lock:
     async def release(self) -> bool:
         """Give the lock back, if it is still ours. False: nobody can tell whether that came through. It is no matter:
         the lease ends it."""
+        self._state._folder.tasks.need_home()  # before the lock is forgotten
         token, self._token = self._token, 0
         if self._renewing is not None:
             self._renewing.cancel()

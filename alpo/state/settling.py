@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from alpo.errors import AlpoError
+from alpo.errors import AlpoError, Unavailable
 
 from .errors import Unsettled
 from .folder import Folder, Sent
@@ -34,14 +34,20 @@ class Settling:
                 self._keep(sent, self._judged(sent, sent.last_lsn))
 
     async def settle(self) -> dict[int, int | AlpoError]:
-        """Wait for all outcomes; returns those that came since the last call, by serial. Raises `Closed`."""
-        self._folder.open()
-        while self._unknown:
-            sent = self._unknown[0]
-            outcome = await self._wait_for(sent)
-            if sent in self._unknown:  # nobody else was quicker
-                self._unknown.remove(sent)
-                self._keep(sent, outcome)
+        """Wait for all outcomes; returns those that came since the last call, by serial. Raises `Unavailable` at the
+        deadline, and `Closed`."""
+        folder = self._folder
+        folder.open()
+        with folder.log._move_on_after(folder.timeout_s):
+            while self._unknown:
+                sent = self._unknown[0]
+                outcome = await self._wait_for(sent)
+                if sent in self._unknown:  # nobody else was quicker
+                    self._unknown.remove(sent)
+                    self._keep(sent, outcome)
+        if self._unknown:
+            why = folder.log._servers.reason or "no answer"
+            raise Unavailable(f"there are writes whose outcome is still unknown: {why}")
         told, self._outcomes = self._outcomes, {}
         return told
 

@@ -307,7 +307,8 @@ class State:
 
     async def settle(self) -> dict[int, int | AlpoError]:
         """Wait until every write that was told as `NotGuaranteed` has an outcome; returns those that came since the
-        last call: serial -> LSN, or the error that it ended with. Raises `Unavailable` at the deadline."""
+        last call: serial -> LSN, or the error that it ended with. Raises `Unavailable` at the deadline: what is
+        known by then stays for the next call."""
         return await self._unsettled.settle()
 
     def rows(self, owner: str, fence: int | None = None) -> Rows:

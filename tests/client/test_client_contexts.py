@@ -379,7 +379,7 @@ def foreign_calls(log: alpo.Log, state: alpo.state.State, registry: Registry, wa
         log.close, lambda: state.fetch("x"), lambda: state.fetch("x", local=True), lambda: state.put("x", "1"),
         state.names, state.status, state.snapshot, state.settle, state.watch().__aenter__, watch.__anext__, state.close,
         lambda: state.update("x", lambda variable: None), lock.acquire, lock.try_acquire, lock.holder,
-        lambda: registry.apply(Admit("b", 1)), lambda: Registry.view(state, "agents"), registry.close,
+        lock.release, lambda: registry.apply(Admit("b", 1)), lambda: Registry.view(state, "agents"), registry.close,
     ]
 
 

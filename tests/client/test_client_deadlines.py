@@ -19,7 +19,7 @@ from fake_cluster import fake_cluster
 
 import alpo
 import alpo.state
-from alpo.errors import AlpoError
+from alpo.errors import AlpoError, NotGuaranteed
 from alpo.registry import Admit, Registry
 from alpo.registry.view import View, ViewWatch
 from alpo.state import State, SyncState
@@ -209,6 +209,25 @@ def test_every_call_ends_by_its_deadline(kind: str, standing: str) -> None:
         with Cluster(seed=1, servers=1) as cluster:
             anyio.run(main, cluster, row)
     assert not late, "\n".join(["", *late])
+
+
+def test_so_does_settling_what_nobody_tells() -> None:
+    """Above, nothing is left to settle."""
+    async def main(cluster: Cluster) -> None:
+        async with cluster.connect(timeout_s=MADE_WITH_S) as log, State(log, timeout_s=MADE_WITH_S) as state:
+            await state.put("x", b"1")
+            cluster.pause(1)
+            for it in (state, log):
+                with pytest.raises(NotGuaranteed):
+                    await (state.put("x", b"2") if it is state else log.append(b"x"))
+                took_s, told = await measured(cluster, it, "settle", {})
+                assert took_s <= MADE_WITH_S + GRACE_S and told.startswith("Unavailable: there are")
+            cluster.heal()
+            assert [type(lsn) for lsn in (await state.settle()).values()] == [int]
+            assert await state.settle() == {}
+
+    with Cluster(seed=1, servers=1) as cluster:
+        anyio.run(main, cluster)
 
 
 def blocked(cluster: Cluster, kind: type, log: alpo.SyncLog, row: tuple[str, dict[str, Any], float]) -> list[str]:
