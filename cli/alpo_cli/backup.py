@@ -22,7 +22,7 @@ from alpo.wire.requests import BackupHead, BackupRows
 from .connecting import telling
 from .exits import Failed, UsageProblem
 from .options import Target
-from .output import counted, print_json, say
+from .output import counted, print_json, say, says_yes
 from .progress import Step, slow_progress
 from .running import in_thread, run
 
@@ -125,7 +125,7 @@ def recover(target: Target, data: Path, yes: bool) -> None:
         raise UsageProblem("this asks before it does anything: answer on a terminal, or give --yes")
     with slow_progress() as step, store_errors(), recovery(data, step) as found:
         say(warning(found.remains, data))
-        if not yes and input("Type yes to go on: ").strip() != "yes":
+        if not yes and not says_yes():
             raise Failed("nothing was changed")
         name = f"before-recover-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}.json"
         founded = found.go_on(_now_ms(), name)

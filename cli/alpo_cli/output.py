@@ -63,6 +63,12 @@ def say(text: str) -> None:
         lead_nowhere(2)
 
 
+def says_yes() -> bool:
+    """Ask on stderr whether to go on; True if the terminal answers yes."""
+    print("Type yes to go on: ", end="", file=sys.stderr, flush=True)  # input(text) asks on stdout, which may be a pipe
+    return sys.stdin.readline().strip() == "yes"
+
+
 def lead_nowhere(descriptor: int) -> None:
     """Have all that is still written to a standard stream vanish: the interpreter writes what is left when it exits,
     and an error there would become the exit code."""

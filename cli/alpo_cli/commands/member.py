@@ -16,7 +16,7 @@ from ..connecting import connected
 from ..exits import Failed, UsageProblem
 from ..frame import App
 from ..options import Target, remember, with_target
-from ..output import counted, print_json, say, table
+from ..output import counted, print_json, say, says_yes, table
 from ..running import run
 from . import status as standing
 
@@ -226,7 +226,7 @@ def remove(
     """
     if not yes and sys.stdin.isatty() and (question := question_of(Cluster(run(standing.members, target)), id)):
         say(question)
-        if input("Type yes to go on: ").strip() != "yes":
+        if not says_yes():
             raise Failed("nothing was changed")
     run(_change, target, "remove", id, "", False)
 
