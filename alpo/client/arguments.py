@@ -44,6 +44,11 @@ def need_seconds(timeout_s: Any, zero: bool = False) -> None:
         raise ValueError("timeout_s must be positive")
 
 
+def seconds_text(seconds: float) -> str:
+    """Seconds in words for an error: of what earlier steps left of a deadline, its thousandths are enough."""
+    return f"{round(seconds, 3):g} s"
+
+
 def need_servers(servers: object) -> None:
     """Check that ``servers`` is a string or a collection of strings. Raises TypeError."""
     if isinstance(servers, bytes | bytearray) or not isinstance(servers, Collection):

@@ -16,6 +16,7 @@ from typing import Protocol, TypeVar
 
 import anyio
 
+from alpo.client.arguments import seconds_text
 from alpo.client.handle import Handle
 from alpo.client.log import Log
 from alpo.client.record import Record
@@ -305,7 +306,7 @@ class Folder:
                 await self._news.wait()
         self.require()
         at = "nothing" if self.machine is None else f"up to LSN {self.machine.lsn}"
-        raise Unavailable(f"the state is folded {at}, and LSN {lsn} did not come within {timeout_s:.3g} s")
+        raise Unavailable(f"the state is folded {at}, and LSN {lsn} did not come within {seconds_text(timeout_s)}")
 
     async def now(self, until_s: float | None = None) -> Machine:
         """The machine, once it has folded all that was guaranteed when this was called. Raises as `reach`."""
@@ -322,7 +323,7 @@ class Folder:
                 await question.event.wait()
             if not question.event.is_set():
                 why = f": {log._servers.reason}" if log._servers.reason is not None else ""
-                raise Unavailable(f"no server answered a read within {until_s - began_s:g} s{why}")
+                raise Unavailable(f"no server answered a read within {seconds_text(until_s - began_s)}{why}")
             if question.error is None:
                 return await self.reach(question.end_lsn, until_s)
             # Others asked it before: their time is up, and ours may not be.

@@ -10,6 +10,7 @@ import pytest
 from fake_cluster import SWALLOW, TAKE, FakeCluster, fake_cluster
 
 import alpo
+import alpo.state
 from alpo.client.reasons import ADDRESSES_MAX, TOLD_MAX, OtherCluster, Reasons
 from alpo.client.servers import Servers, given_servers
 from alpo.core.requests import Code
@@ -34,6 +35,13 @@ CALLS: dict[str, Call] = {
     "outcome": lambda log: log.outcome("c", 1),
     "append_by_hand": lambda log: log.append_by_hand([b"x"], client="c", serial=1),
 }
+
+
+async def test_the_time_that_was_left_is_told_in_few_digits() -> None:
+    """Of a second, a step of a call of `State` leaves 0.999778 to the next."""
+    async with alpo.connect("127.0.0.1:1", timeout_s=0.2) as log, alpo.state.State(log) as state:
+        with pytest.raises(alpo.Unavailable, match=r"within 0\.[12]\d{0,2} s: "):
+            await state.put("x", "1")
 
 
 def one_lives(c: FakeCluster) -> None:

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import anyio
 
+from alpo.client.arguments import seconds_text
 from alpo.client.connection import Connection, Lost
 from alpo.client.reasons import AWAY, UNSEEN, code_name, kind_of
 from alpo.client.servers import PAUSE_FIRST_S, PAUSE_MAX_S, Servers
@@ -95,7 +96,7 @@ def no_answer(servers: Servers, timeout_s: float, hint: str = "") -> AlpoError:
     """The error for a request that nobody answered in time, with the last known reason."""
     reason = servers.reason
     why = f": {reason}" if reason is not None else ""
-    return kind_of(reason)(f"no answer within {timeout_s:g} s{why}{hint}")
+    return kind_of(reason)(f"no answer within {seconds_text(timeout_s)}{why}{hint}")
 
 
 def unwelcome(servers: Servers, answer: w.ServerReply) -> Exception:
