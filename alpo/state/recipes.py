@@ -128,14 +128,15 @@ class Lock:
         return await self._state.fetch(self._name)
 
     async def acquire(self, timeout_s: float | None = None) -> None:
-        """Wait for the lock, and take it; ``timeout_s`` None: as long as it takes. Raises `Unavailable` at the
-        deadline, RuntimeError if it is held already, and what ended the state."""
+        """Wait for the lock, and take it; ``timeout_s`` None: as long as it takes; 0: take it only if nobody has it, as
+        `try_acquire`. Raises `Unavailable` at the deadline, RuntimeError if it is held already, and what ended the
+        state."""
         if timeout_s is not None:
             need_seconds(timeout_s, zero=True)
         give_up_s = math.inf if timeout_s is None else self._log._now_s() + timeout_s
         late = f"the lock {self._name!r} was not free within {timeout_s or 0:g} s"
         try:
-            if await self._acquire(give_up_s):
+            if await (self.try_acquire() if timeout_s == 0 else self._acquire(give_up_s)):
                 return
         except _MAY_PASS as error:  # what it may have got is given back
             raise Unavailable(f"{late}: {error}") from error

@@ -316,6 +316,18 @@ def test_deadlines_are_on_the_logs_clock(backend: str) -> None:
     both(backend, work)
 
 
+def test_no_time_to_wait_is_time_to_take_what_is_free() -> None:
+    async def work(cluster: Cluster, one: State, two: State) -> None:
+        lock, other = Lock(one, "lock"), Lock(two, "lock")
+        await lock.acquire(timeout_s=0)
+        began_s = one.log._now_s()
+        with pytest.raises(Unavailable, match="not free within 0 s"):
+            await other.acquire(timeout_s=0)
+        assert lock.held and one.log._now_s() - began_s < 1
+
+    both("asyncio", work)
+
+
 @pytest.mark.parametrize("version", [1, 1000])
 def test_a_condition_that_cannot_hold_founds_no_state(version: int) -> None:
     async def go(cluster: Cluster) -> None:
