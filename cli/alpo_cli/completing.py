@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable
 import typer
 
 import alpo
+from alpo.errors import TlsError
 
 from .connecting import connected
 from .exits import Failed, UsageProblem
@@ -33,7 +34,7 @@ def _completing(
     def complete(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
         try:
             return run(asked, resolve(given_so_far(ctx)), incomplete)
-        except (alpo.AlpoError, Failed, UsageProblem, OSError):  # TimeoutError too
+        except (alpo.AlpoError, Failed, TlsError, UsageProblem, OSError):  # TimeoutError too
             return []
 
     return complete

@@ -82,5 +82,6 @@ def test_what_the_cluster_knows_is_completed(alpo: Alpo) -> None:
     ):
         # On a busy machine the limit may pass: then it offers nothing, and is asked again.
         until(lambda words=words, there=there: there in completed("bash", f"alpo {words}", alpo.servers).split())  # type: ignore[misc]
-    for line in ("alpo --servers 127.0.0.1:1 transfer ", "alpo transfer --servers nonsense:x "):
+    for line in ("alpo --servers 127.0.0.1:1 transfer ", "alpo transfer --servers nonsense:x ",
+                 "alpo transfer --ca none.pem --cert none.pem --key none.key "):
         assert completed("bash", line, alpo.servers).strip() == ""
