@@ -174,9 +174,9 @@ def _not_run(program: str, error: type[OSError]) -> int:
 
 async def _hold(target: Target, plan: Plan, story: Story) -> None:
     """Obtain the lock, run the command, and give the lock back."""
-    begun_s = anyio.current_time()
+    begun_s, timeout_s = anyio.current_time(), target.timeout_s
     if plan.wait_s:
-        target = replace(target, timeout_s=min(target.timeout_s, plan.wait_s))
+        target = replace(target, timeout_s=min(timeout_s, plan.wait_s))
     async with anyio.create_task_group() as tasks:
         await tasks.start(_pass_signals_on, story, tasks.cancel_scope)
         async with opened(target, create=True) as state:
@@ -185,6 +185,7 @@ async def _hold(target: Target, plan: Plan, story: Story) -> None:
             with unknown_told(target):
                 if await _obtain(lock, plan.wait_s, begun_s, story):
                     story.token = lock.token
+            state._folder.timeout_s = timeout_s  # the renewals and the release have all their time
             if story.token is not None:
                 try:
                     await _run(plan, story, lock)

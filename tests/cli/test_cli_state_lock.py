@@ -11,8 +11,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import anyio
 import pytest
 from alpo_command import COMMAND, Alpo, environment, read_line, until
+
+from alpo.state.recipes import Lock
+from alpo_cli import state_lock
+from alpo_cli.options import Target
+from alpo_cli.state_lock import Plan, Story
 
 #: Says where it runs, and then waits: a shell and a process of its own, in one group.
 WAITER = "echo $$; sleep 1000; true"
@@ -158,6 +164,18 @@ def test_a_lock_that_is_lost_ends_the_commands_group(alpo: Alpo, stubborn: bool)
         assert told["token"] < next_["token"]
         assert holder.stderr.read() == (
             b"alpo: the lock lost was lost while the command ran, and the command was ended\n")
+
+
+def test_a_short_wait_shortens_no_renewal(alpo: Alpo, monkeypatch: pytest.MonkeyPatch) -> None:
+    given_s: list[float] = []
+
+    async def run(plan: Plan, story: Story, lock: Lock) -> None:
+        given_s.append(lock._state._folder.timeout_s)
+
+    monkeypatch.setattr(state_lock, "_run", run)
+    story = Story()
+    anyio.run(state_lock._hold, Target((alpo.servers,), 40.0, False), Plan("brief", ("true",), 10.0, 20.0), story)
+    assert given_s == [40.0] and story.token and story.released
 
 
 def test_a_lock_whose_variable_was_taken_away_is_lost(alpo: Alpo) -> None:
