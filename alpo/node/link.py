@@ -71,7 +71,7 @@ _MEASURED_BYTES, _MEASURED_S = 1 << 20, 0.05
 #: Pause after a send that was refused though the socket could be written to.
 _REFUSED_S = 0.001
 _LINGER_BYTES = 1 << 22
-#: Where Linux' `struct tcp_info` has `tcpi_rtt`, the round trip time in microseconds, and `tcpi_bytes_acked`.
+#: Places in Linux' `struct tcp_info` of `tcpi_rtt`, the round trip time in microseconds, and `tcpi_bytes_acked`.
 _RTT, _ACKED = slice(68, 72), slice(120, 128)
 
 
