@@ -29,7 +29,7 @@ from .handle import Handle
 from .opening import Opening, nonces, random_id
 from .payloads import Parcel
 from .reasons import AWAY
-from .servers import Servers
+from .servers import CLOSED, Servers
 from .session import Session
 from .tasks import FORKED_WHY, Bell, Event, Living, News, watch_forks
 
@@ -204,16 +204,16 @@ class Appender:
         while not self._session.told:
             await self.news.wait()
 
-    def close(self) -> Exception | None:
+    def close(self, why: str = CLOSED) -> Exception | None:
         """End the session and all its appends; returns the first error that nobody was told, or None."""
-        error = self._session.close()
+        error = self._session.close(why)
         self._tell()
         return error
 
-    def _all_over(self) -> None:
+    def _all_over(self, why: str) -> None:
         """End the whole log, whose tasks have ended: its loop is about to, or one of them has failed."""
-        self.close()
-        self._servers.close()
+        self.close(why)
+        self._servers.close(why)
 
     # -- finding the leader, hearing it -----------------------------------------------------------------------
 

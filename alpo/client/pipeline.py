@@ -320,7 +320,7 @@ class Pipeline:
         """True if every append has been told an outcome, were it "unknown"."""
         return not self.queue and all(h.done for h in self.line)
 
-    def close(self) -> Exception | None:
+    def close(self, why: str) -> Exception | None:
         """End the session and all its appends; returns the first error that nobody was told, or None."""
         for handle in self.queue.take_all():
             self.outcomes.fail(handle, Closed("closed before it was sent"))
@@ -328,7 +328,7 @@ class Pipeline:
             if not handle.done:
                 self.outcomes.report(handle, "closed before it was answered")
         self.line.clear()
-        self.ended = self.ended if isinstance(self.ended, Closed) else Closed("this Log is closed")
+        self.ended = self.ended if isinstance(self.ended, Closed) else Closed(why)
         return self.outcomes.unheard.take_first()
 
     def leave(self, error: Closed) -> None:

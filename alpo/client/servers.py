@@ -53,7 +53,7 @@ IDLE_MAX = 4
 #: `LEFT_S`. Seconds until who waits for a turn looks whether a reader was collected meanwhile.
 CONNECTIONS_MAX, RESTING_MAX, LEFT_S, LOOK_S = 128, 16, 1.0, 0.25
 CANDIDATES_MAX = 64
-_CLOSED = "this Log is closed"
+CLOSED = "this Log is closed"
 
 #: The type of `Connection.open`: (address, cluster, seconds, way) -> a connection. Raises `Lost`.
 Open: TypeAlias = Callable[[str, bytes, float, Way], Awaitable[Connection]]
@@ -282,9 +282,9 @@ class Servers:
             self._idle.append(connection)
             self._vacate(id(connection))
 
-    def close(self) -> None:
-        """Close every connection, for good."""
-        self._over = self._over or _CLOSED
+    def close(self, why: str = CLOSED) -> None:
+        """Close every connection, for good; ``why``: what is told whoever asks for one from then on."""
+        self._over = self._over or why
         self._idle.clear()
         for connection in list(self._open.values()):
             self.drop(connection)

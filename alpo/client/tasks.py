@@ -145,14 +145,17 @@ def _in_child() -> None:
 os.register_at_fork(after_in_child=_in_child)
 
 
+_WITH_LOOP = "its event loop: make another in the one that runs now, and close it there"
+
+
 class Living:
     """Tasks (``jobs``) of an object, in no task of its users': `start` and `end` may be called by any tasks of one
     event loop, which is the object's from then on. ``kind``: the name of the object's class; ``ended``: called once
-    the tasks have ended, for whatever reason.
+    the tasks have ended, with the reason in words if nobody had them end.
     """
 
     def __init__(
-        self, kind: str, *jobs: Callable[[], Coroutine[Any, Any, None]], ended: Callable[[], object]
+        self, kind: str, *jobs: Callable[[], Coroutine[Any, Any, None]], ended: Callable[[str], object]
     ) -> None:
         self._kind = kind
         self._jobs = list(jobs)
@@ -209,7 +212,9 @@ class Living:
             self._broken = error
             logger.exception("a task of a %s has failed", self._kind)
         finally:
-            self._tell_end()  # was told already, unless a task failed or the loop ends
+            # Was told already, unless a task failed or the loop ends.
+            kind, failed = self._kind, self._broken is not None
+            self._tell_end(f"this {kind} ended with {'one of its tasks, which failed' if failed else _WITH_LOOP}")
             self._ended.set()
             self._home, self._thread = None, 0
 

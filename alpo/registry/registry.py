@@ -76,7 +76,7 @@ class Registry:
         self._rows = Rows(self._mirror.values)
         self._token = 0
         self._bell = Bell()
-        self._tasks = Living("Registry", self._run, ended=self._left)
+        self._tasks = Living("Registry", self._run, ended=self._ended)
         self._entered = self._closing = False
         self._over: AlpoError | None = None
         #: Set once this process does not lead any more, for any reason: `apply` raises it.
@@ -231,26 +231,23 @@ class Registry:
         """Write batch after batch (a task)."""
         queue = self._queue
         batch: Batch | None = None
-        try:
-            while self._over is None and not (self._closing and not queue and batch is None):
-                if batch is None:
-                    if not queue:
-                        await self._bell.wait()
-                        continue
-                    # Of a crowd only half: the others are made ready while these are under way.
-                    batch = await self._next(max(len(queue) // 2, _CROWD))
+        while self._over is None and not (self._closing and not queue and batch is None):
+            if batch is None:
+                if not queue:
+                    await self._bell.wait()
                     continue
-                await anyio.lowlevel.checkpoint()
-                await anyio.lowlevel.checkpoint()  # those who were answered may ask for more
-                queue.prepare(batch.changes)
-                before, batch = batch, None
-                if await self._landed(before):
-                    try:
-                        batch = await self._next()
-                    finally:
-                        before.done()
-        finally:
-            self._left()
+                # Of a crowd only half: the others are made ready while these are under way.
+                batch = await self._next(max(len(queue) // 2, _CROWD))
+                continue
+            await anyio.lowlevel.checkpoint()
+            await anyio.lowlevel.checkpoint()  # those who were answered may ask for more
+            queue.prepare(batch.changes)
+            before, batch = batch, None
+            if await self._landed(before):
+                try:
+                    batch = await self._next()
+                finally:
+                    before.done()
 
     async def _next(self, most: int = BATCH_MAX) -> Batch | None:
         """Send the next batch, if there is one. None if there is none, or it has failed."""
@@ -324,6 +321,12 @@ class Registry:
     def _new_header(self, cell: Cell | None) -> None:
         """Hear that somebody else wrote the header."""
         self._end(self._deposed(0 if cell is None else cell.version))
+
+    def _ended(self, why: str) -> None:
+        """End for good, as the task has; ``why``: unless whoever leaves had it end."""
+        if not self._closing:
+            self._end(Closed(why))
+        self._left()
 
     def _left(self) -> None:
         """End for good, as whoever leaves does."""

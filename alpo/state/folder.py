@@ -112,8 +112,8 @@ class Folder:
             self.require()
             self.tasks.start()
 
-    def _tasks_ended(self) -> None:
-        self.fail(Closed(ENDED))
+    def _tasks_ended(self, why: str) -> None:
+        self.fail(Closed(why))
 
     async def _run(self) -> None:
         """Load the state, and follow the log until it is closed (a task)."""

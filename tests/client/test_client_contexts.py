@@ -257,7 +257,7 @@ def test_what_is_never_left_ends_with_its_loop(name: str, anyio_backend: str) ->
     async def again() -> None:
         under: Any = getattr(left[0], "log", left[0])
         assert under.closed  # with its connections
-        with pytest.raises(Closed):
+        with pytest.raises(Closed, match="ended with its event loop"):
             await use(left[-1])
         for each in reversed(left):
             await close(each)

@@ -208,6 +208,6 @@ def test_a_queue_takes_one_however_large_it_is() -> None:
     session = Session(None, 10, 100)
     session.append(single(bytes(1000)), 0, False, 10.0)
     assert not session.queue.has_room(1)
-    error = session.close()
+    error = session.close("closed")
     assert isinstance(error, Closed)
-    assert session.close() is None
+    assert session.close("closed") is None
