@@ -62,8 +62,9 @@ _COUNT = struct.Struct("i")
 _SIOCOUTQ = 0x5411 if sys.platform == "linux" else None
 #: Seconds between looks at what was acknowledged.
 _LOOK_S = 0.05
-#: Acknowledged bytes after which the other side should have answered: twice what its question may wait behind.
-_UNANSWERED_BYTES = 128 << 10
+#: Acknowledged bytes after which the other side should have answered: 64 KiB that a question may wait behind, and more
+#: than a proxy between the two may hold.
+_UNANSWERED_BYTES = 1 << 20
 #: Sends of queued bytes before other tasks run.
 _SENDS_A_TURN = 8
 #: Bytes or seconds of leaving pieces that are enough to measure a connection by: more than the kernel has room for.
@@ -71,7 +72,7 @@ _MEASURED_BYTES, _MEASURED_S = 1 << 20, 0.05
 #: Pause after a send that was refused though the socket could be written to.
 _REFUSED_S = 0.001
 _LINGER_BYTES = 1 << 22
-#: Where Linux' `struct tcp_info` has `tcpi_rtt`, the round trip time in microseconds, and `tcpi_bytes_acked`.
+#: Places, in Linux' `struct tcp_info`, of `tcpi_rtt`, the round trip time in microseconds, and `tcpi_bytes_acked`.
 _RTT, _ACKED = slice(68, 72), slice(120, 128)
 
 

@@ -158,7 +158,7 @@ async def test_what_arrives_is_told_until_the_other_side_should_have_answered(
     standing = False
 
     def acknowledged(field: slice) -> int:
-        looks.append(looks[-1] + (not standing) * (16 << 10) if looks else 0)
+        looks.append(looks[-1] + (not standing) * (128 << 10) if looks else 0)
         return looks[-1]
 
     monkeypatch.setattr(link, "_tcp_info", acknowledged)
@@ -171,8 +171,8 @@ async def test_what_arrives_is_told_until_the_other_side_should_have_answered(
         nursery.start_soon(link.drain)
         nursery.start_soon(partial(link.deliver, poller, lambda came: True, trio.lowlevel.checkpoint))
         link.push_long(frame(LONG), ordered=False)  # of which this side's kernel takes no more soon
-        await until(lambda: looks[-1:] > [1 << 20])
-        assert moved == [n << 14 for n in range(1, 9)]
+        await until(lambda: looks[-1:] > [2 << 20])
+        assert moved == [n << 17 for n in range(1, 9)]
         other.sendall(frame(b"\x92an answer"))
         await until(lambda: len(moved) > 8)
         count = len(looks)

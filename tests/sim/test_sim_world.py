@@ -60,6 +60,11 @@ def test_a_candidate_that_is_being_removed_counts_no_vote_of_its_own() -> None:
     assert run_world(World(Options.draw(300420, seconds=10))).ok
 
 
+def test_a_late_answer_counts_from_the_beginning_of_its_round() -> None:
+    """Its voter hears the leader again before the round that was begun meanwhile: nothing healthy was deposed."""
+    assert run_world(World(Options.draw(303433, seconds=10))).ok
+
+
 @pytest.mark.parametrize("seed", [3, 5, 18])
 def test_a_seed_gives_the_same_trace_in_other_processes_and_hash_seeds(seed: int) -> None:
     code = f"import test_sim_world as t; print(t.trace_of({seed}, 10))"

@@ -75,7 +75,7 @@ def test_errors_say_what_is_wrong(spark: SparkSession, log: FileLog, tmp_path: P
     with pytest.raises(Exception, match="TEMPORARY VIEW"):
         spark.sql(f"CREATE TABLE kept USING alpo OPTIONS (path '{log.path}')")
     assert not spark.catalog.tableExists("kept")
-    spark.sql(f"CREATE TEMPORARY VIEW seen USING alpo OPTIONS (path '{log.path}')")
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW seen USING alpo OPTIONS (path '{log.path}')")
     assert spark.sql("SELECT max(LSN) FROM seen").collect()[0][0] == 250
     log.tamper("UPDATE log SET body = x'00' WHERE id = 9")
     with pytest.raises(Exception, match="entry 9: the body of entry 9 does not match its digest"):

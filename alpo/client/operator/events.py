@@ -84,7 +84,7 @@ async def gather(servers: Servers, since: datetime | None, timeout_s: float) -> 
         need_datetime(since=since)
     since_ms = 0 if since is None else int(since.timestamp() * 1000)
     give_up_s = anyio.current_time() + timeout_s
-    members = await members_of(servers, timeout_s)
+    members = await members_of(servers, timeout_s / 2)
     accounts = [Account() for _ in members]
     async with anyio.create_task_group() as tasks:
         for (_, address), account in zip(members, accounts, strict=True):

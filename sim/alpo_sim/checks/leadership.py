@@ -59,7 +59,7 @@ class DepositionChecks(Watcher):
         self._stage = stage
         self._seen: dict[int, tuple[int, State, float | None]] = {}  # server -> term, state, when it heard its leader
         self._since_us: dict[int, int] = {}  # server -> since when it follows, or is, this leader
-        self._canvass_us: dict[int, int] = {}  # server -> when it last canvassed
+        self._canvass_us: dict[int, int] = {}  # server -> when the first round began whose answers count in its last
         self._began_us: dict[int, int] = {}  # term -> when the latest canvass for it began
         self._gone: set[int] = set()  # servers that were told that their leader is gone, and did not hear it since
         self._leader: dict[int, Identity | None] = {}  # server -> whom it followed after its last step
@@ -83,7 +83,7 @@ class DepositionChecks(Watcher):
             self._since_us[host.id] = self._stage.now_us
         for event in ready.events:
             if event.name == "canvass":
-                self._canvass_us[host.id] = self._stage.now_us
+                self._canvass_us[host.id] = self._canvassed_us(replica)
             elif event.name == "deferred":
                 self._check_deferred(host, before, inputs, ready)
         if now == before:
@@ -100,6 +100,14 @@ class DepositionChecks(Watcher):
             self._since_us[host.id] = self._stage.now_us
         if state is State.CANDIDATE and (before is None or before[0] != term):
             self._stands(host, term)
+
+    def _canvassed_us(self, replica: Replica) -> int:
+        """The time at which the first round began whose answers, which come late, still count."""
+        round_now = replica.election.round
+        if round_now is None:  # one that was answered at once
+            return self._stage.now_us
+        first_s = min(round_now.earlier.values(), default=round_now.began_s)
+        return self._stage.now_us - round((replica.now_s - first_s) * 1e6)
 
     @staticmethod
     def _check_deferred(
