@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Protocol
 
 from alpo.addresses import parse_servers
@@ -46,7 +46,7 @@ class Writer(Protocol):
         """Append all, in order; returns when all are guaranteed. Raises `AlpoError`, especially `Fenced`."""
 
     async def held(self, serial: int) -> list[bytes]:
-        """The payloads of the entry that this session appended under ``serial``. Raises `SourceError` if they are gone,
+        """The payloads of the entry that this session appended under ``serial``; [] if they are gone. Raises
         `AlpoError`."""
 
 
@@ -116,17 +116,18 @@ class ClusterWriter:
             await under_way.popleft()
 
     async def held(self, serial: int) -> list[bytes]:
-        client = str(self._log.client)
+        client, rows = str(self._log.client), []
         there = await self._log.outcome(client, serial)
-        rows = []
-        with suppress(OutOfRange):  # it was trimmed, as far as it is gone
+        if there.lsn is None:
+            return []
+        try:
             async with self._log.read(there.lsn) as records:
                 async for record in records:
                     if (record.client, record.serial) != (client, serial):
                         break
                     rows.append(record.payload)
-        if there.lsn is None or not rows:
-            raise SourceError(f"what {client} appended under serial {serial} cannot be read any more: was it trimmed?")
+        except OutOfRange:
+            return []  # trimmed
         return rows
 
 

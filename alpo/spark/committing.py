@@ -16,7 +16,8 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
 from alpo.errors import Fenced
@@ -33,6 +34,8 @@ logger = logging.getLogger("alpo")
 OPENS_MAX = 3
 #: Manifests kept of batches before the last one; Spark repeats only the last.
 KEPT = 2
+#: Advice where rows cannot show that a batch is a repetition.
+_LAST_HINT = '. If Spark has only repeated its last batch, give repeat="last" (option txnRepeat)'
 
 
 @dataclass(frozen=True)
@@ -84,10 +87,26 @@ async def _commit(job: Job, parts: Sequence[Part], ledger: Ledger, open_writer: 
                     f"batch {batch} of {job.client} was never finished, and the log has later ones of it already: "
                     "another program writes under this name, without this checkpoint"
                 )
+            await _require_fixed(job, manifest, ledger.staged, writer)
             chunks = cut(_payloads(manifest.parts, ledger.staged), manifest.limit)
             await writer.append(numbered(batch, chunks, writer.last_serial))
             ledger.finish(batch)
     ledger.clean(job.batch - KEPT)
+
+
+async def _require_fixed(job: Job, manifest: Manifest, staged: Path, writer: Writer) -> None:
+    """Raise `SourceError` if what the log has of a batch is not what its manifest fixes: a copy of this checkpoint has
+    written it. The newest entry tells; one that was trimmed counts as ours."""
+    entries = _entries(manifest.batch, writer)
+    if not entries:
+        return
+    there = await writer.held(writer.last_serial)
+    fixed = next(islice(cut(_payloads(manifest.parts, staged), manifest.limit), entries - 1, None), None)
+    if there and there != fixed:
+        raise _conflict(
+            replace(job, batch=manifest.batch), f"the log's batch {manifest.batch} has other rows than this checkpoint "
+            "has fixed for it, so another copy of the checkpoint wrote it",
+        )
 
 
 def _fixed(job: Job, parts: Sequence[Part], ledger: Ledger, writer: Writer) -> bool:
@@ -99,9 +118,11 @@ def _fixed(job: Job, parts: Sequence[Part], ledger: Ledger, writer: Writer) -> b
         if job.repeat == LAST and job.plan and manifest.plan and job.plan != manifest.plan:
             raise _conflict(job, f"Spark has planned it anew, and the log's batch {job.batch} is another")
         if job.repeat == SAME:
+            for part in parts:
+                check(part, ledger.staged)
             _require_same(job, _payloads(manifest.parts, ledger.staged), _payloads(_in_order(parts), ledger.staged))
         return True
-    entries = _entries(job, writer)
+    entries = _entries(job.batch, writer)
     parts = _in_order(parts)
     if not parts:
         return False
@@ -114,9 +135,9 @@ def _fixed(job: Job, parts: Sequence[Part], ledger: Ledger, writer: Writer) -> b
     return True
 
 
-def _entries(job: Job, writer: Writer) -> int:
+def _entries(batch: int, writer: Writer) -> int:
     """Number of entries of this batch that the log has; there is no later batch."""
-    return max(0, writer.last_serial - (job.batch << BATCH_BITS))
+    return max(0, writer.last_serial - (batch << BATCH_BITS))
 
 
 def _is_past(job: Job, writer: Writer) -> bool:
@@ -145,8 +166,7 @@ def _require_same(job: Job, there: Iterable[list[bytes]], wanted: Iterable[list[
     if there_digest != digest:
         raise _conflict(
             job, f"the log's batch {job.batch} has other rows ({there_rows}) than this one ({rows})",
-            ". If Spark has only repeated its last batch, and rows come out differently each time (rand, uuid), give "
-            'repeat="last" (option txnRepeat)',
+            f"{_LAST_HINT}, as rows need that come out differently each time (rand, uuid)",
         )
 
 
@@ -167,16 +187,12 @@ async def commit_one_entry(job: Job, parts: Sequence[Part], open_writer: OpenWri
     async with open_writer(job.client, "") as writer:
         if _is_past(job, writer):
             return
-        entries = _entries(job, writer)
-        if entries:
-            if job.repeat == SAME and entries > 1:
-                raise SourceError(
-                    f"the log has {entries} entries of batch {job.batch} of {job.client}, which were written with a "
-                    "checkpoint: give the same one"
-                )
-            if job.repeat == SAME:
-                _require_same(job, [await writer.held((job.batch << BATCH_BITS) + 1)], _payloads(parts, None))
-            return
+        entries = _entries(job.batch, writer)
+        if entries > 1:
+            raise SourceError(
+                f"the log has {entries} entries of batch {job.batch} of {job.client}, which were written with a "
+                "checkpoint, and only that tells if they are all: give the same one"
+            )
         limit = limit_of(parts, writer)
         if limit < sum(part.size for part in parts):
             raise SourceError(
@@ -184,7 +200,19 @@ async def commit_one_entry(job: Job, parts: Sequence[Part], open_writer: OpenWri
                 "could be repeated only if its payloads are fixed first: give checkpointLocation, a directory that the "
                 "driver and all executors share"
             )
+        if entries:
+            if job.repeat == SAME:
+                await _require_held(job, parts, writer)
+            return
         await writer.append(numbered(job.batch, cut(_payloads(parts, None), limit), 0))
+
+
+async def _require_held(job: Job, parts: Sequence[Part], writer: Writer) -> None:
+    """Raise `SourceError` unless the log's newest entry, which is all of the batch, has the same rows."""
+    there = await writer.held(writer.last_serial)
+    if not there:
+        raise _conflict(job, f"the log's batch {job.batch} was trimmed, and its rows cannot be compared", _LAST_HINT)
+    _require_same(job, [there], _payloads(parts, None))
 
 
 async def commit_unnumbered(parts: Sequence[Part], staged: Path | None, open_writer: OpenWriter) -> None:

@@ -27,13 +27,16 @@ class Follower:
         self._waits_since_s: float | None = None
         self._end_lsn: int | None = None
         self._cursor_lsn = 0
+        self._initial: Offset = {}
 
     def initial(self) -> Offset:
-        """Offset at which a query without a checkpoint begins."""
-        extent = self.origin.extent()
-        offset = {"log": extent.cluster, "lsn": first_of(self.options, self.origin, extent)}
-        self.committed(offset)
-        return offset
+        """Offset at which a query without a checkpoint begins. Spark asks again when it has planned the first trigger:
+        an end that has moved on meanwhile would leave out what that trigger is to read."""
+        if not self._initial:
+            extent = self.origin.extent()
+            self._initial = {"log": extent.cluster, "lsn": first_of(self.options, self.origin, extent)}
+            self.committed(self._initial)
+        return self._initial
 
     def committed(self, offset: Offset) -> None:
         """Move the cursor, if there is one: what comes before ``offset`` is not needed any more. Raises `SourceError`

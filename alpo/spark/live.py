@@ -24,7 +24,7 @@ from alpo.client.operator.status import account
 from alpo.client.pages import ColumnPages, Query
 from alpo.client.servers import Servers
 from alpo.core.members import Role
-from alpo.errors import AlpoError, OutOfRange, Overloaded, Unavailable
+from alpo.errors import AlpoError, NoSpace, OutOfRange, Overloaded, Unavailable
 from alpo.tls import Tls
 from alpo.wire.requests import Page
 
@@ -38,8 +38,9 @@ _BACKEND = "trio"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: Seconds that one replica may take for a page before the range continues with another.
 _REPLICA_S = 5.0
-#: Seconds that one replica may take to answer at all, doubled with every round of all replicas; pause between rounds.
-_HELLO_S, _PAUSE_S = 1.0, 0.25
+#: Seconds that one replica may take to answer at all, doubled so often, with each round of all replicas; pause between
+#: rounds.
+_HELLO_S, _DOUBLED_MAX, _PAUSE_S = 1.0, 10, 0.25
 
 
 @dataclass(frozen=True)
@@ -97,13 +98,13 @@ class ServerOrigin:
 
     def move_cursor(self, name: str, lsn: int) -> bool:
         """Have the cluster keep what comes from ``lsn`` on for the reader ``name``. False, with a warning, if nobody
-        answers, or the log does not hold ``lsn`` any more. Raises `SourceError`."""
+        answers or all are too busy, or if the log does not hold ``lsn`` any more. Raises `SourceError`."""
         async def ask() -> bool:
             try:
                 async with connect(self.servers, timeout_s=self.timeout_s, tls=self.tls) as log:
                     await log.set_cursor(name, lsn)
                     return True
-            except (Unavailable, OutOfRange) as error:
+            except (Unavailable, Overloaded, NoSpace, OutOfRange) as error:
                 logger.warning("the cursor %s was not moved to LSN %d: %s", name, lsn, error)
                 return False
 
@@ -122,7 +123,8 @@ class ServerOrigin:
         while first_lsn <= last_lsn:
             rounds, at = divmod(troubles, len(replicas))
             try:
-                for page in self._pages_of(replicas[at], first_lsn, last_lsn, _HELLO_S * 2**rounds):
+                hello_s = _HELLO_S * 2 ** min(rounds, _DOUBLED_MAX)
+                for page in self._pages_of(replicas[at], first_lsn, last_lsn, hello_s):
                     yield page
                     if page.ids:
                         first_lsn, until_s = page.next_lsn, time.monotonic() + self.timeout_s

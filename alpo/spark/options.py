@@ -99,6 +99,9 @@ class ReadOptions:
             raise SourceError("only one of startingLsn and startingTimestamp can say where to begin")
         if options.given("endingLsn") and options.given("endingTimestamp"):
             raise SourceError("only one of endingLsn and endingTimestamp can say where to end")
+        until_ms = options.take("endingTimestamp", _time_ms, None)
+        if since_ms is not None and until_ms is not None and until_ms < since_ms:
+            raise SourceError("endingTimestamp comes before startingTimestamp")
         records_max = options.take("maxRecordsPerTrigger", _count, 0)
         records_min = options.take("minRecordsPerTrigger", _count, 0)
         bytes_max = options.take("maxBytesPerTrigger", _count, 0)
@@ -125,7 +128,7 @@ class ReadOptions:
             ending=options.take("endingLsn", _end, end),
             since_ms=since_ms,
             since_strategy=options.take("startingTimestampStrategy", _one_of("error", "latest"), "error"),
-            until_ms=options.take("endingTimestamp", _time_ms, None),
+            until_ms=until_ms,
             records_max=records_max, bytes_max=bytes_max,
             records_min=records_min,
             delay_s=options.take("maxTriggerDelay", _seconds, math.inf),

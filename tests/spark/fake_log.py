@@ -63,4 +63,4 @@ class FakeWriter:
                 self._log.crash_after -= 1
 
     async def held(self, serial: int) -> list[bytes]:
-        return self._log.held[self._name, serial]
+        return self._log.held.get((self._name, serial), [])

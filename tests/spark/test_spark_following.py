@@ -33,6 +33,16 @@ def test_it_begins_where_the_options_say(log: FileLog) -> None:
     assert Follower(options(True, path=log.path, startingTimestamp=log.entries[5].time_ms)).initial() == at(6)
 
 
+def test_a_beginning_at_the_end_stays_where_it_was(log: FileLog) -> None:
+    """Spark asks for it again after it has planned how far the first trigger reads."""
+    follower = Follower(options(True, path=log.path))
+    start = follower.initial()
+    log.append([[b"more"]])
+    assert follower.latest(start, 0, 0) == at(12)
+    log.append([[b"and more"]])
+    assert follower.initial() == start == at(11)
+
+
 def test_a_beginning_that_is_not_there_yet_is_refused(log: FileLog) -> None:
     assert Follower(options(True, path=log.path, startingLsn=11)).initial() == at(11)
     with pytest.raises(SourceError, match="ends at LSN 10, and startingLsn is 12"):

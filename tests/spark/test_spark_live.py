@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,12 @@ from alpo import Log, connect
 from alpo.client.operator import status
 from alpo.client.pages import Pages
 from alpo.client.servers import Servers
+from alpo.errors import Overloaded, Unavailable
 from alpo.spark import live, reading
 from alpo.spark.jobs.members import Member, members_of
 from alpo.spark.live import ServerOrigin
 from alpo.spark.options import ReadOptions
-from alpo.spark.origin import DataLoss, SourceError
+from alpo.spark.origin import DataLoss, SourceError, Stretch
 from alpo.spark.ranges import Range
 from alpo.spark.reading import origin_of, rows_of
 from alpo.spark.stream import LogStreamReader
@@ -232,7 +234,31 @@ async def test_a_stream_moves_its_cursor_when_a_batch_is_done(
             await log.trim(150)
         await trio.to_thread.run_sync(again.commit, start | {"lsn": 140})
         assert "the cursor nightly was not moved to LSN 140: LSN 140 is not in the log" in caplog.text
+
+        async def busy(self: Log, name: str, lsn: int) -> None:
+            raise Overloaded("the server is overloaded")
+
+        monkeypatch.setattr(Log, "set_cursor", busy)
+        await trio.to_thread.run_sync(again.commit, start | {"lsn": 160})
+        assert "the cursor nightly was not moved to LSN 160: the server is overloaded" in caplog.text
         assert await cursors() == {"nightly": 150}
+
+
+def test_a_range_waits_for_its_only_replica_however_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    tries = 0
+
+    def pages_of(self: ServerOrigin, replica: int | None, first: int, last: int, hello_s: float) -> Iterator[Stretch]:
+        nonlocal tries
+        tries += 1
+        assert live._HELLO_S <= hello_s < float("inf")
+        if tries < 2000:
+            raise Unavailable("connection refused")
+        yield Stretch([1], [1], [0], [""], [0], [1], [1], [b"x"], [0])
+
+    monkeypatch.setattr(ServerOrigin, "_pages_of", pages_of)
+    monkeypatch.setattr(live, "_PAUSE_S", 0.0)
+    origin = ServerOrigin(("127.0.0.1:1",), "2", timeout_s=600.0)
+    assert [page.next_lsn for page in origin.pages(1, 1, 0)] == [2]
 
 
 def of_stream(running: Cluster) -> ReadOptions:

@@ -57,6 +57,7 @@ def test_times(text: str, time_ms: int) -> None:
         (False, {"path": "/data", "startingTimestampStrategy": "never"}, "one of error, latest"),
         (False, {"path": "/data", "endingLsn": "earliest"}, r"an LSN \(1 or more\), latest$"),
         (False, {"path": "/data", "endingLsn": "1", "endingTimestamp": "5"}, "only one of endingLsn and ending"),
+        (False, {"path": "/data", "startingTimestamp": "6", "endingTimestamp": "5"}, "comes before startingTimestamp"),
         (True, {"path": "/data", "endingTimestamp": "5"}, "endingTimestamp is for a batch read"),
         (False, {"path": "/data", "state": "true", "endingTimestamp": "5"}, "endingTimestamp is for reading payloads"),
         (True, {"path": "/data", "minRecordsPerTrigger": "6", "maxRecordsPerTrigger": "5"}, "is 6, more than max.*: 5"),

@@ -6,7 +6,7 @@ import os
 import random
 import shutil
 from collections.abc import AsyncIterator, Iterable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -460,8 +460,57 @@ def test_a_function_that_is_called_again_appends_once(tmp_path: Path, with_check
 def test_what_was_written_in_several_entries_needs_its_checkpoint(tmp_path: Path) -> None:
     log = FakeLog()
     Function(tmp_path, log).append(2, rows(2, 40))
-    with pytest.raises(SourceError, match="entries of batch 2 of spark:q, which were written with a checkpoint"):
-        Function(None, log).append(2, rows(2, 40))
+    for repeat in ("any", "last", "same"):
+        with pytest.raises(SourceError, match="entries of batch 2 of spark:q, which were written with a checkpoint"):
+            Function(None, log).append(2, rows(2, 40), repeat)
+
+
+@pytest.mark.parametrize("repeat", ["any", "last", "same"])
+def test_a_first_entry_of_several_is_not_taken_for_the_whole_batch(tmp_path: Path, repeat: str) -> None:
+    log = FakeLog()
+    log.crash_after = 1
+    with pytest.raises(Crash):
+        Function(tmp_path, log).append(2, rows(2, 40), repeat)
+    log.crash_after = None
+    with pytest.raises(SourceError, match="give checkpointLocation"):
+        Function(None, log).append(2, rows(2, 40), repeat)
+    Function(tmp_path, log).append(2, rows(2, 40), repeat)
+    assert log.payloads == rows(2, 40)
+
+
+@pytest.mark.parametrize("entries", [1, 3])
+def test_what_another_copy_of_the_checkpoint_wrote_is_not_taken_for_this_ones(tmp_path: Path, entries: int) -> None:
+    """This one had fixed the batch and died; what the copy then planned was other rows."""
+    log, count = FakeLog(2000 if entries == 1 else 500), 40
+    Driver(tmp_path / "this", log).commit(0, rows(0, count))
+    shutil.copytree(tmp_path / "this", tmp_path / "copy")
+    log.crash_after = 0
+    with pytest.raises(Crash):
+        Driver(tmp_path / "this", log).commit(1, rows(1, count))
+    log.crash_after = entries
+    with suppress(Crash):
+        Driver(tmp_path / "copy", log, "copy").commit(1, rows(1, count, seed=1))
+    log.crash_after = None
+    before = list(log.payloads)
+    with pytest.raises(SourceError, match=r"OTHER_BATCH: batch 1 of .*another copy of the checkpoint wrote it"):
+        Driver(tmp_path / "this", log, "again").commit(1, rows(1, count))
+    assert log.payloads == before
+    Driver(tmp_path / "copy", log, "on").commit(1, rows(1, count, seed=1))
+    assert log.payloads == rows(0, count) + rows(1, count, seed=1)
+
+
+def test_a_last_batch_that_was_trimmed(tmp_path: Path) -> None:
+    """With a manifest it is known all the same; without one, only the user can tell."""
+    log = FakeLog(2000)
+    Driver(tmp_path, log).commit(0, rows(0, 20))
+    (tmp_path / "alpo" / "commits" / "0.done").unlink()
+    log.held.clear()
+    Driver(tmp_path, log, "next").commit(0, rows(0, 20, seed=1))
+    function = Function(None, log)
+    with pytest.raises(SourceError, match=r'batch 0 was trimmed.* give repeat="last"'):
+        function.append(0, rows(0, 20))
+    function.append(0, rows(0, 20), "last")
+    assert log.payloads == rows(0, 20)
 
 
 # -- without a checkpoint -------------------------------------------------------------------------------------
