@@ -131,6 +131,7 @@ class Link:
         self.moving: Callable[[bool], None] = lambda incoming: None
         #: Bytes of payload over this connection, or, once replaced, over all to the same server.
         self.traffic = Traffic()
+        self._look_s = 0.0  # when to look next at what has arrived, by Trio's clock
         self._arrived_bytes = 0  # acknowledged by the other host, when that was last looked at
         self._answered_bytes = 0  # of these, those at the last frame of the other side
         self._answered = True  # a frame has come since then
@@ -437,14 +438,15 @@ class Link:
 
     async def _while_arriving(self, wait: Callable[[], Awaitable[None]]) -> None:
         """Wait; meanwhile, tell of what arrives at the other host."""
-        self._look_at_arrivals()
-        while self._leaves_bytes():
-            with trio.move_on_after(_LOOK_S) as look:
-                await wait()
-            self._look_at_arrivals()
-            if not look.cancelled_caught:
-                return
-        await wait()
+        while True:
+            over, now_s = not self.queued_bytes and not self._leaves_bytes(), trio.current_time()
+            if over or now_s >= self._look_s:
+                self._look_s = now_s + _LOOK_S
+                self._look_at_arrivals()
+            if over:
+                return await wait()
+            with trio.move_on_after(_LOOK_S):
+                return await wait()
 
     def _leaves_bytes(self) -> bool:
         """True if the other host has not acknowledged all that was sent in lanes."""
