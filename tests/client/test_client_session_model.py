@@ -218,10 +218,11 @@ class Appends(RuleBasedStateMachine):
         serials = [h.serial for h in self.session.line]
         assert serials == list(range(self.session.next_serial - len(serials), self.session.next_serial))
 
-    @staticmethod
-    def in_doubt(handle: Handle) -> bool:
-        """True if nobody can tell any more: what comes late under an id that was given up may be behind later ones."""
-        return isinstance(handle.error, NotGuaranteed) and handle.error.too_old
+    def in_doubt(self, handle: Handle) -> bool:
+        """True if nobody can tell any more: what comes late under an id that was given up may be behind later ones. A
+        conditional one may have been told as unknown before its id was given up."""
+        given_up = isinstance(handle.wanted, After) and handle.client != self.session.client
+        return isinstance(handle.error, NotGuaranteed) and (handle.error.too_old or given_up)
 
     def teardown(self) -> None:
         """The network heals: everything is settled, and late frames change nothing."""
@@ -247,6 +248,16 @@ class Appends(RuleBasedStateMachine):
         for n, handle in enumerate(self.handles):
             if isinstance(handle.error, Unavailable):
                 assert b"%d" % n not in payloads
+
+
+def test_a_conditional_append_comes_after_it_was_told_as_unknown_and_its_id_given_up() -> None:
+    appends = Appends()
+    appends.begin()
+    appends.append_after(beyond=1, timeout_s=1.0)
+    appends.cut()
+    appends.pass_time(passed_s=2.0)
+    appends.append(count=1, timeout_s=1.0)
+    appends.teardown()
 
 
 TestAppends = Appends.TestCase
