@@ -236,9 +236,12 @@ class _LookUps:
             while (one := self._next()) is not None:
                 one.make()
         finally:
-            if one is not None:  # a defect: the queue is not empty
+            if one is not None:  # a defect
                 with self.lock:
                     self._threads -= 1
+                    if self._queue:  # what was asked since may count on this thread
+                        with suppress(OSError):
+                            self._start(self._queue[0].host)
 
     def _next(self) -> _LookUp | None:
         """The look-up to make now; None: there is none, and the thread that asked does not count any more."""
