@@ -65,6 +65,11 @@ def test_a_late_answer_counts_from_the_beginning_of_its_round() -> None:
     assert run_world(World(Options.draw(303433, seconds=10))).ok
 
 
+def test_what_moves_again_is_watched_from_then_on_and_not_from_the_next_entry_on() -> None:
+    """Entries sent behind some that stand do not make those younger: the leader may send them again."""
+    assert run_world(World(Options.draw(303585, seconds=10))).ok
+
+
 @pytest.mark.parametrize("seed", [3, 5, 18])
 def test_a_seed_gives_the_same_trace_in_other_processes_and_hash_seeds(seed: int) -> None:
     code = f"import test_sim_world as t; print(t.trace_of({seed}, 10))"

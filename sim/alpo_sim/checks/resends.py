@@ -42,10 +42,11 @@ class ResendChecks(Watcher):
             if isinstance(each, Connected | Disconnected):
                 self._told.pop((host.id, each.peer), None)
             elif isinstance(each, Moving) and not each.incoming:
-                told = self._told.get((host.id, each.who.id))
-                if told is not None and self._stands(told):
-                    del self._told[host.id, each.who.id]
-                elif told is not None:
+                pair = host.id, each.who.id
+                told = self._told.get(pair)
+                if told is not None and self._stands(told):  # what was sent may count as lost; the link moves again
+                    told = self._told[pair] = _Told(*told.reign, self._stage.now_us)
+                if told is not None:
                     told.moved_us, told.moves = self._stage.now_us, True
             elif isinstance(each, Received):
                 message = each.envelope.message
