@@ -57,6 +57,21 @@ def test_commands_and_what_they_print_are_told_apart(site: Path) -> None:
         assert ".codehilite .gp" in (site / "css" / f"code-{scheme}.css").read_text("utf-8")
 
 
+def test_every_page_has_the_search_in_a_fixed_bar_and_both_schemes(site: Path) -> None:
+    """Where no browser is, this is what holds the next test's promises."""
+    for name in PAGES:
+        folder = site if name == "index.md" else site / name.removesuffix(".md")
+        page = (folder / "index.html").read_text("utf-8")
+        bar, folded = page.index('<div class="navbar fixed-top'), page.index('id="navbar-collapse"')
+        assert bar < page.index('class="site-search"') < folded, name
+        assert page.index('id="mkdocs_search_modal"') > folded and page.count("site-search") == 1, name
+        assert {*re.findall(r'data-bs-theme-value="(\w+)"', page)} == {"light", "dark", "auto"}, name
+        assert page.count('<link id="hljs-light"') == page.count('<link id="hljs-dark"') == 1, name
+    style = (site / "css" / "site.css").read_text("utf-8")
+    (table,) = re.findall(r"\[role=main\] table \{([^}]+)\}", style)
+    assert "overflow-x: auto" in table and "max-width: 100%" in table
+
+
 @pytest.mark.skipif(program() is None, reason="no Chromium here: the site was looked at by no browser")
 @pytest.mark.trio
 async def test_pages_fit_into_windows_and_the_search_stays_in_view(site: Path, tmp_path: Path) -> None:
