@@ -18,6 +18,7 @@ from alpo.core import requests as q
 from alpo.core.client_ids import random_client
 from alpo.core.config import ReplicaConfig
 from alpo.core.disk import Write
+from alpo.core.inputs import Tick
 from alpo.core.members import Configured
 from alpo.core.settings import Settings
 from alpo.node.limits import NO_CARE, DiskCare, Limits
@@ -128,6 +129,14 @@ class Rig:
     async def leader(self) -> Node:
         """The server that leads, once all follow it and it has guaranteed something."""
         found: list[Node] = []
+        last = self.nodes[-1]
+        await until(lambda: all(node.replica.members.may_stand for node in self.nodes))
+        if not any(node.replica.term for node in self.nodes):
+            for node in self.nodes:
+                node.replica.heard_s = None  # nobody led before
+            last.replica.election.timer_s = trio.current_time()
+            last.driver.post(Tick())
+            last.driver.pump()
 
         def settled() -> bool:
             found[:] = [n for n in self.nodes if n.replica.state.value == "leader" and n.replica.guaranteed_id > 0]
@@ -152,8 +161,8 @@ async def rig(
     """So many servers, running, for `3 * WAIT_S` at the most. A list of one is started by command, so send `Init` first
     (`Client.init`). ``security``: that of each id; None: no TLS."""
     timers = {"heartbeat_s": 0.01, "election_timeout_s": 0.05, "stagger_s": 0.005}
-    if size > 1:  # a stalled machine must not depose anybody
-        timers = {"heartbeat_s": 0.05, "election_timeout_s": 0.4, "stagger_s": 0.02}
+    if size > 1:  # a stalled machine must not depose anybody; `Rig.leader` has the first election held at once
+        timers = {"heartbeat_s": 0.05, "election_timeout_s": 2.0, "stagger_s": 0.02}
     config = timers | config
     socks = [listening_socket() for _ in range(size)]
     visits = [listening_socket() for _ in range(size)]

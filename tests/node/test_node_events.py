@@ -166,7 +166,7 @@ async def test_status_tells_of_disk_timers_and_peers() -> None:
         client = await connect(r.addresses[0])
         await until(lambda: not any(peer.trouble for peer in r.nodes[0].peers.by_id.values()))
         fields = (await client.ask(w.Status(1))).fields
-        assert fields["timers_ms"] == [50, 400, 20]
+        assert fields["timers_ms"] == [50, 2000, 20]
         assert (fields["fsync_samples"], fields["fsync_max_ms"]) == (1, 20.0)
         assert [(peer["id"], peer["reachable"], peer["why"]) for peer in fields["peers"]] == [
             (2, True, None), (3, True, None)
