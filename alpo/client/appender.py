@@ -59,6 +59,7 @@ class Appender:
         # Of the loop of the tasks: looked at by every append. (More than 30 attributes would make them slower.)
         self._clock: Callable[[], float]
         self._new_event: Callable[[], Event]
+        self._runs: Callable[[], bool]
         self._thread = 0
         self.named = client is not None
         self._servers = servers
@@ -108,7 +109,8 @@ class Appender:
         """Start the tasks. Raises `Closed`."""
         self._require_usable()
         loop = self.tasks.start()
-        self._clock, self._new_event, self._thread = loop.clock, loop.new_event, get_ident()
+        self._clock, self._new_event = loop.clock, loop.new_event
+        self._runs, self._thread = loop.runs, get_ident()
 
     def _require_usable(self) -> None:
         """Raises `Closed` once the session was closed."""
@@ -135,7 +137,7 @@ class Appender:
     def deadline_s(self, timeout_s: float | None) -> float:
         """The deadline of an append made now, seconds of the loop's clock: every append begins here. Raises TypeError,
         ValueError, and as `_come_home`."""
-        if get_ident() != self._thread:  # another loop in this thread is told where it waits: that costs more to see
+        if get_ident() != self._thread or not self._runs():
             self._come_home()
         if timeout_s is None:
             return self._clock() + self._timeout_s

@@ -8,7 +8,7 @@ Laws of `Reasons`:
 
 * An answer to what was asked comes first, then that too few servers answer, then what servers say of themselves, then
   addresses where nobody answers.
-* That repeating does not help (`_LASTING`) is told only if no server of the cluster is heard, and a server of
+* That repeating does not help (`LASTING`) is told only if no server of the cluster is heard, and a server of
   another cluster answers in its place, or most addresses are wrong: else the cluster may yet come back.
 * One reason is kept for each address, the newest, of `ADDRESSES_MAX` addresses; `TOLD_MAX` are told.
 """
@@ -52,7 +52,7 @@ class OtherCluster(ProtocolError):
 
 
 #: Errors that no other try betters.
-_LASTING = (ProtocolError, TlsMismatch)
+LASTING = (ProtocolError, TlsMismatch)
 _KINDS = (NoSpace, Overloaded, TlsMismatch, ProtocolError, Refused)
 
 
@@ -155,7 +155,7 @@ class Reasons:
     def lost(self, address: str, error: AlpoError) -> None:
         """Note that there is no connection to ``address`` (any more)."""
         rank = _Rank.SILENT
-        if isinstance(error, _LASTING):
+        if isinstance(error, LASTING):
             rank = _Rank.SAYS
         elif isinstance(error, NoSpace | Overloaded | Refused):
             rank = _Rank.ANSWER
@@ -183,7 +183,7 @@ class Reasons:
 
     def lasts(self, address: str) -> bool:
         """True if the reason for ``address`` is one that no other try betters."""
-        return address in self._known and isinstance(self._known[address].error, _LASTING)
+        return address in self._known and isinstance(self._known[address].error, LASTING)
 
     def over(self) -> None:
         """Note that a server has done what it was asked: all reasons are over."""
@@ -208,9 +208,9 @@ class Reasons:
 
     def _kind(self, first: AlpoError) -> type[AlpoError]:
         """The class of all reasons together, of which ``first`` is told first."""
-        if not isinstance(first, _LASTING):
+        if not isinstance(first, LASTING):
             return type(first)
-        wrong = [reason.error for reason in self._known.values() if isinstance(reason.error, _LASTING)]
+        wrong = [reason.error for reason in self._known.values() if isinstance(reason.error, LASTING)]
         heard = sum(reason.rank < _Rank.SILENT for reason in self._known.values()) > len(wrong)
         replaced = any(isinstance(error, OtherCluster) for error in wrong)
         if heard or not (replaced or 2 * len(wrong) > len(self._known)):

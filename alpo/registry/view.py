@@ -93,7 +93,8 @@ class ViewWatch(AsyncIterated):
         self.close()
 
     def close(self) -> None:
-        """End the watch: whoever waits for its next view stops iterating."""
+        """End the watch: a task that waits for its next view stops iterating. Raises RuntimeError in another loop."""
+        self._state._folder.tasks.need_home()
         self._new, self._error = False, Closed("this watch was left")
         self._mirror.leave()
         self._news.tell()

@@ -19,6 +19,7 @@ import anyio
 from alpo.client.arguments import seconds_text
 from alpo.client.handle import Handle
 from alpo.client.log import Log
+from alpo.client.reasons import LASTING, kind_of
 from alpo.client.record import Record
 from alpo.client.tasks import Bell, Living, News
 from alpo.errors import AlpoError, Closed, NotGuaranteed, OutOfRange, ProtocolError, Unavailable
@@ -322,8 +323,10 @@ class Folder:
             with log._move_on_after(max(0.0, until_s - log._now_s())):
                 await question.event.wait()
             if not question.event.is_set():
-                why = f": {log._servers.reason}" if log._servers.reason is not None else ""
-                raise Unavailable(f"no server answered a read within {seconds_text(until_s - began_s)}{why}")
+                reason = log._servers.reason
+                why = f": {reason}" if reason is not None else ""
+                kind = kind_of(reason) if isinstance(reason, LASTING) else Unavailable
+                raise kind(f"no server answered a read within {seconds_text(until_s - began_s)}{why}")
             if question.error is None:
                 return await self.reach(question.end_lsn, until_s)
             # Others asked it before: their time is up, and ours may not be.

@@ -23,7 +23,8 @@ import anyio
 
 from alpo.client.arguments import need_seconds
 from alpo.client.reading import unless
-from alpo.errors import AlpoError, Closed, NotGuaranteed, ProtocolError, Unavailable
+from alpo.client.reasons import LASTING
+from alpo.errors import AlpoError, Closed, NotGuaranteed, Unavailable
 
 from .errors import PASSING, Changed, LockLost
 from .folder import Sent
@@ -129,8 +130,8 @@ class Lock:
 
     async def acquire(self, timeout_s: float | None = None) -> None:
         """Wait for the lock, and take it; ``timeout_s`` None: as long as it takes; 0: take it only if nobody has it, as
-        `try_acquire`. Raises `Unavailable` at the deadline, RuntimeError if it is held already, and what ended the
-        state."""
+        `try_acquire`. Raises `Unavailable` at the deadline; `ProtocolError` and `TlsMismatch`, which no other try
+        betters; RuntimeError if it is held already, and what ended the state."""
         if timeout_s is not None:
             need_seconds(timeout_s, zero=True)
         give_up_s = math.inf if timeout_s is None else self._log._now_s() + timeout_s
@@ -138,6 +139,8 @@ class Lock:
         try:
             if await (self.try_acquire() if timeout_s == 0 else self._acquire(give_up_s)):
                 return
+        except LASTING:
+            raise
         except _MAY_PASS as error:  # what it may have got is given back
             raise Unavailable(f"{late}: {error}") from error
         raise Unavailable(late)
@@ -177,7 +180,7 @@ class Lock:
                     return True
                 if once or not await self._wait_for_chance(give_up_s):
                     return False
-            except ProtocolError:
+            except LASTING:
                 raise
             except _MAY_PASS:
                 if once or self._log._now_s() >= give_up_s:

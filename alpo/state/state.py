@@ -22,6 +22,7 @@ import anyio
 from alpo.client.arguments import need_seconds
 from alpo.client.log import Log
 from alpo.client.log import connect as connect_log
+from alpo.client.reasons import kind_of
 from alpo.client.tasks import News
 from alpo.errors import AlpoError, Closed, NotGuaranteed, TooLarge, Unavailable
 from alpo.tls import Tls
@@ -386,7 +387,8 @@ class State:
             await self._founding.acquire()
             mine = True
         if not mine:
-            raise Unavailable(f"the state could not be founded in time: {self._log._servers.reason or 'no answer'}")
+            reason = self._log._servers.reason
+            raise kind_of(reason)(f"the state could not be founded in time: {reason or 'no answer'}")
         try:
             if not self._payload_bytes_max:
                 settings = await self._log.settings(self._left_s(until_s))

@@ -66,7 +66,8 @@ class Watch(AsyncIterated):
         self.close()
 
     def close(self) -> None:
-        """End the watch: whoever waits for its next change stops iterating."""
+        """End the watch: a task that waits for its next change stops iterating. Raises RuntimeError in another loop."""
+        self._folder.tasks.need_home()
         self._closed = True
         self._folder.unwatch(self)
         self._news.tell()

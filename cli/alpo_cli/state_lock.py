@@ -24,6 +24,7 @@ from typing import Any
 import anyio
 from anyio.abc import TaskStatus
 
+from alpo.client.reasons import LASTING
 from alpo.errors import Unavailable
 from alpo.state import LockLost, State, Variable
 from alpo.state.recipes import Election, Lock
@@ -219,6 +220,8 @@ async def _obtain(lock: Lock, wait_s: float | None, begun_s: float, story: Story
     if wait_s > 0:
         try:
             await lock.acquire(max(0.0, begun_s + wait_s - anyio.current_time()))
+        except LASTING:
+            raise
         except Unavailable as error:
             why = f": {error.__cause__}" if error.__cause__ is not None else ""
             raise Unavailable(f"the lock {lock.name!r} was not free within {wait_s:g} s{why}") from error

@@ -49,7 +49,7 @@ async def stay(state: State, here: Variable) -> None:
             here = await state.keep(here)
         except Changed:
             return
-        except alpo.ProtocolError:
+        except (alpo.ProtocolError, alpo.TlsMismatch):
             raise  # the servers are another cluster's, as after a restore: begin anew
         except (alpo.NotGuaranteed, alpo.Unavailable):
             pass  # the lease may still hold: try again
@@ -68,7 +68,7 @@ async def work(state: State, id: str) -> None:
                     await state.commit([If(job.name, version=job.version)], [Put(job.name, json=done)])
                 except Changed:
                     pass  # given to another meanwhile, or a try of ours whose answer was lost was done
-                except alpo.ProtocolError:
+                except (alpo.ProtocolError, alpo.TlsMismatch):
                     raise
                 except (alpo.NotGuaranteed, alpo.Unavailable):
                     continue

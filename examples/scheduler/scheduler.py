@@ -38,7 +38,7 @@ async def run(name: str, servers: str | None) -> None:
                     await lead(state, reign, name)
             except (LockLost, Deposed, alpo.Closed) as error:
                 say(event="leads no more", scheduler=name, why=str(error))
-            except alpo.ProtocolError:
+            except (alpo.ProtocolError, alpo.TlsMismatch):
                 raise  # the servers are another cluster's, as after a restore: begin anew
             except (alpo.NotGuaranteed, alpo.Unavailable) as error:
                 say(event="cannot reach the log", scheduler=name, why=str(error))

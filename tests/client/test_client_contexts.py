@@ -363,7 +363,9 @@ def test_a_blocking_state_may_be_left_in_another_thread() -> None:
 # -- other event loops ---------------------------------------------------------------------------------------------
 
 
-def foreign_calls(log: alpo.Log, state: alpo.state.State, registry: Registry, watch: Any, handle: Any) -> list[Any]:
+def foreign_calls(
+    log: alpo.Log, state: alpo.state.State, registry: Registry, watch: Any, views: Any, handle: Any
+) -> list[Any]:
     """Functions to call in a loop that is not theirs; each gives something to await, or raises."""
     lock = Lock(state, "lock")
 
@@ -371,11 +373,21 @@ def foreign_calls(log: alpo.Log, state: alpo.state.State, registry: Registry, wa
         await handle
 
     async def queued() -> None:
-        await log.append_nowait(b"x")
+        log.append_nowait(b"x")
+
+    async def queued_batch() -> None:
+        log.append_batch_nowait([b"x"])
+
+    async def left() -> None:
+        watch.close()
+
+    async def views_left() -> None:
+        views.close()
 
     return [
-        lambda: log.append(b"x"), lambda: log.append_many([b"x"]), queued, awaited, log.end, log.last, log.settle,
-        log.opened, log.wait_room, log.status, log.settings, lambda: anext(log.read()), lambda: anext(log.follow()),
+        lambda: log.append(b"x"), lambda: log.append_many([b"x"]), queued, queued_batch,
+        awaited, left, views_left, log.end, log.last, log.settle, log.opened, log.wait_room, log.status, log.settings,
+        lambda: anext(log.read()), lambda: anext(log.follow()),
         log.close, lambda: state.fetch("x"), lambda: state.fetch("x", local=True), lambda: state.put("x", "1"),
         state.names, state.status, state.snapshot, state.settle, state.watch().__aenter__, watch.__anext__, state.close,
         lambda: state.update("x", lambda variable: None), lock.acquire, lock.try_acquire, lock.holder,
@@ -405,8 +417,9 @@ def test_a_call_of_another_loop_is_refused_at_once(where: str) -> None:
     async def main(at: str, use: Callable[[list[Any]], Awaitable[list[BaseException | None]]]) -> None:
         async with alpo.connect(at) as log, alpo.state.State(log) as state, Registry(state, "agents") as registry:
             unheard = alpo.connect("127.0.0.1:1", timeout_s=0.1)
-            async with state.watch() as watch:
-                calls = foreign_calls(log, state, registry, watch, unheard.append_nowait(b"x"))
+            seen = await Registry.view(state, "agents")
+            async with state.watch() as watch, seen.watch() as views:
+                calls = foreign_calls(log, state, registry, watch, views, unheard.append_nowait(b"x"))
                 for number, error in enumerate(await use(calls)):
                     assert isinstance(error, RuntimeError), (number, error)
                     assert "another" in str(error) and "event loop" in str(error), number
@@ -433,6 +446,7 @@ def test_a_call_of_another_loop_is_refused_at_once(where: str) -> None:
             return await turn
 
         task = loop.create_task(main(c.addresses, standing_still))
+        task.add_done_callback(lambda task: loop.stop())
         loop.run_forever()
         turn.set_result(told_in_another_loop(asked[0], "asyncio"))
         loop.run_until_complete(task)

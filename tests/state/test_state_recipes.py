@@ -9,7 +9,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from alpo.errors import Closed, Unavailable
+from alpo.errors import Closed, ProtocolError, TlsMismatch, Unavailable
 from alpo.state import Changed, If, LockLost, Put, State, SyncState
 from alpo.state.recipes import Election, Lock
 from alpo.testing import Cluster
@@ -314,6 +314,23 @@ def test_deadlines_are_on_the_logs_clock(backend: str) -> None:
         cluster.heal()
 
     both(backend, work)
+
+
+@pytest.mark.parametrize("error", [ProtocolError("another cluster"), TlsMismatch("a: TLS")], ids=["cluster", "tls"])
+def test_a_lock_is_not_asked_for_again_where_no_other_try_betters_it(error: Exception) -> None:
+    async def work(cluster: Cluster, one: State, two: State) -> None:
+        asked: list[float | None] = []
+
+        async def refused(ifs: object, changes: object, timeout_s: float | None) -> Any:
+            asked.append(timeout_s)
+            raise error if len(asked) > 1 else Unavailable("no server answers")
+
+        one._send = refused  # type: ignore[method-assign, assignment]
+        with pytest.raises(type(error)):
+            await Lock(one, "lock").acquire()
+        assert len(asked) == 2
+
+    both("asyncio", work)
 
 
 def test_no_time_to_wait_is_time_to_take_what_is_free() -> None:

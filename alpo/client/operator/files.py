@@ -19,7 +19,7 @@ import anyio
 
 from alpo.client.arguments import need_int
 from alpo.client.connection import Connection, Lost
-from alpo.client.reasons import code_name
+from alpo.client.reasons import code_name, kind_of
 from alpo.client.servers import Servers
 from alpo.core.requests import Code
 from alpo.errors import ProtocolError, Refused, Unavailable
@@ -81,8 +81,9 @@ async def watch(servers: Servers, server: int, timeout_s: float) -> AsyncIterato
     except Lost as lost:
         raise lost.reason from lost
     except TimeoutError as error:
-        why = f": {servers.reason}" if connection is None and servers.reason is not None else ""
-        raise Unavailable(f"no answer from server {server} within {timeout_s:g} s{why}") from error
+        reason = servers.reason if connection is None else None
+        why = f": {reason}" if reason is not None else ""
+        raise kind_of(reason)(f"no answer from server {server} within {timeout_s:g} s{why}") from error
     finally:
         if connection is not None:
             servers.drop(connection)
