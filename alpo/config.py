@@ -7,7 +7,7 @@ Laws:
 * Names end with units: ``_s`` seconds, ``_bytes`` bytes. Every number has bounds.
 * ``member`` and ``settings`` only seed a first start (R29); afterwards the log's version counts.
 
-`alpod --print-config` (samples/alpod.toml) explains every key, its default and its danger.
+`alpod --print-config` (config/alpod.toml) explains every key, its default and its danger.
 """
 
 from __future__ import annotations

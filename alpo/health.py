@@ -1,6 +1,6 @@
 """The one judge of a cluster's health: what is wrong with it, by what its servers say (`alpo.standing`).
 
-`alpo doctor`, `alpo watch` and the page judge by this module alone, and the alerts of `contrib/alpo-rules.yml` have its
+`alpo doctor`, `alpo watch` and the page judge by this module alone, and the alerts of `config/alpo-rules.yml` have its
 limits.
 
 Laws:

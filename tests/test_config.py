@@ -14,7 +14,7 @@ from alpo.config_sources import as_toml, differences, load_config, unknown_varia
 from alpo.core.members import Configured
 from alpo.core.settings import Settings
 
-EXAMPLE = Path(__file__).parent.parent / "alpo" / "samples" / "alpod.toml"
+EXAMPLE = Path(__file__).parent.parent / "config" / "alpod.toml"
 ADDRESS = "must be HOST:PORT with a port from 1 to 65535 (an IPv6 host in brackets: [::1]:7100)"
 MEMBERS_WANTED = "must be 1 to 31 members, this server among them; a newcomer gives join instead"
 MEMBERS = '[[member]]\nid = 1\naddress = "127.0.0.1:7100"\n[[member]]\nid = 2\naddress = "127.0.0.1:7101"\n'

@@ -25,7 +25,7 @@ USES = {
     "pytest-trio": ("tests/node/test_pace.py", r"^pytestmark = pytest\.mark\.trio[\s\S]*autojump_clock"),
     "pytest-xdist": ("tests/conftest.py", r"^from xdist\.scheduler import"),
     "towncrier": ("Makefile", r"^\t\$\(BIN\)/towncrier build"),
-    "pyyaml": ("tests/contrib/test_contrib_monitoring.py", r"^import yaml$"),
+    "pyyaml": ("tests/config/test_config_monitoring.py", r"^import yaml$"),
     "py-spy": ("CONTRIBUTING.md", r"py-spy record"),
     # Spark Connect's client imports it, and 3 is newer than this Spark.
     "pandas": ("pyproject.toml", r"pyspark\[connect\]"),

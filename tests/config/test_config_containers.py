@@ -24,11 +24,11 @@ from alpo.config import Config
 from alpo.config_sources import load_config, variables
 
 ROOT = Path(__file__).parents[2]
-FOLDER = ROOT / "contrib" / "container"
+FOLDER = ROOT / "config" / "container"
 CONTAINERFILE = (FOLDER / "Containerfile").read_text("utf-8").replace("\\\n", " ")
 COMPOSE_FILE = FOLDER / "compose.yaml"
 COMPOSE: dict[str, Any] = yaml.safe_load(COMPOSE_FILE.read_text("utf-8"))
-KUBERNETES_FILE = ROOT / "contrib" / "kubernetes" / "alpo.yaml"
+KUBERNETES_FILE = ROOT / "config" / "kubernetes" / "alpo.yaml"
 OBJECTS: dict[str, dict[str, Any]] = {
     each["kind"]: each for each in yaml.safe_load_all(KUBERNETES_FILE.read_text("utf-8"))
 }

@@ -67,7 +67,7 @@ def test_every_command_exists(text: str) -> None:
 
 
 def test_every_file_is_there() -> None:
-    named = set(re.findall(r"contrib/[\w./-]+\w", PAGE + MONITORING))
+    named = set(re.findall(r"config/[\w./-]+\w", PAGE + MONITORING))
     assert [path for path in sorted(named) if not (ROOT / path).exists()] == [] and len(named) > 5
 
 

@@ -21,7 +21,7 @@ from alpo import health
 from alpo.config import Timers
 
 ROOT = Path(__file__).parents[2]
-CONTRIB = ROOT / "contrib"
+CONTRIB = ROOT / "config"
 RULES = CONTRIB / "alpo-rules.yml"
 TESTS = CONTRIB / "alpo-rules-test.yml"
 PROMTOOL = shutil.which("promtool")

@@ -16,7 +16,7 @@ from alpo_command import ENDS_WITHIN_S, Alpo
 from ports import free_port
 
 ROOT = Path(__file__).parents[2]
-FOLDER = ROOT / "contrib" / "systemd"
+FOLDER = ROOT / "config" / "systemd"
 SCRIPT = FOLDER / "alpo-backup.sh"
 LONG_AGO_S = 100 * 86400
 
@@ -55,7 +55,7 @@ def test_systemd_makes_the_users_of_the_units(tmp_path: Path) -> None:
     subprocess.run(["systemd-sysusers", f"--root={tmp_path}", file], capture_output=True, check=True)
     made = {line.split(":")[0]: line.split(":") for line in (tmp_path / "etc" / "passwd").read_text().splitlines()}
     service = unit("alpo-backup.service")["Service"]
-    alpod = (ROOT / "alpo" / "samples" / "alpod.service").read_text("utf-8")
+    alpod = (ROOT / "config" / "alpod.service").read_text("utf-8")
     assert set(made) == {service["User"], re.findall(r"^User=(.*)$", alpod, re.MULTILINE)[0]}
     assert made[service["User"]][5] == f"/var/lib/{service['StateDirectory']}"
     assert {each[6] for each in made.values()} == {"/usr/sbin/nologin"}
