@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 
-SHIPPED = ("alpo", "cli", "sim", "pyspark_alpo")
+SHIPPED = ("alpo", "cli", "sim")
 #: Of the extras that are for more than these.
 FOLDERS = dict.fromkeys(("check", "test"), (*SHIPPED, "tests", "benchmarks"))
 #: What is used without being imported: where that is seen, and by what words.

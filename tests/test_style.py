@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-FOLDERS = ("alpo", "benchmarks", "cli", "pyspark_alpo", "sim", "tests")
+FOLDERS = ("alpo", "benchmarks", "cli", "sim", "tests")
 
 FILE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 60

@@ -64,8 +64,9 @@ def test_the_image_is_made_of_what_is_there() -> None:
     copied = [word for line in instructions("COPY") if "--from" not in line for word in line.split()[:-1]]
     assert [path for path in copied if not (ROOT / path).exists()] == []
     hatch = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["hatch"]["build"]
-    packages = {package.split("/")[0] for package in hatch["targets"]["wheel"]["packages"]}
-    assert set(copied) >= packages | {"pyproject.toml", "README.md", "LICENSE"}
+    wheel = hatch["targets"]["wheel"]
+    packages = {package.split("/")[0] for package in wheel["packages"]}
+    assert set(copied) >= packages | set(wheel["force-include"]) | {"pyproject.toml", "README.md", "LICENSE"}
 
 
 def pinned(text: str) -> dict[str, str]:

@@ -17,7 +17,7 @@ from alpo_sim.mutations import MUTATIONS
 PAGE = ROOT / "docs" / "rules.md"
 #: Where rules are cited. (A test's constants R1 to R3 are no citations, and do no harm.)
 CITING = (
-    "alpo", "cli", "sim", "pyspark_alpo", "benchmarks", "tests", "docs", "README.md", "CONTRIBUTING.md", "CHANGELOG.md",
+    "alpo", "cli", "sim", "benchmarks", "tests", "docs", "README.md", "CONTRIBUTING.md", "CHANGELOG.md",
     "changes",
 )
 _HERE = "tests/docs/test_docs_rules.py"
