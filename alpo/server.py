@@ -29,10 +29,10 @@ from alpo.core.ready import Alarm, StoreLost
 from alpo.errors import TlsError
 from alpo.node.driver import wall_ms
 from alpo.node.event_log import is_console, set_up_logs
+from alpo.node.host import CannotReload, Fresh, Host
 from alpo.node.limits import LIVE_LIMITS, DiskCare, Limits, fitted
 from alpo.node.listener import ListenError, open_listener
 from alpo.node.log_sink import reason, told_on_stdout
-from alpo.node.node import CannotReload, Fresh, Node
 from alpo.node.retention import Retention
 from alpo.node.security import Security, TlsConfig
 from alpo.node.signals import Signals
@@ -189,7 +189,7 @@ def _run(config: Config, reload: Reloader, security: Security, signals: Signals)
         store, listening = stack.enter_context(_claimed(config))
         visitors = stack.enter_context(open_listener(*parse_address(config.http))) if config.http else None
         me = store.boot().me
-        node = Node(
+        host = Host(
             replica_config(config, me), limits_of(config), store,
             lambda done, failed: Writer(store, done, failed), retention_of(config), disk_care(config),
             security,
@@ -198,7 +198,7 @@ def _run(config: Config, reload: Reloader, security: Security, signals: Signals)
         gc.freeze()
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
         trio.run(functools.partial(
-            node.run, listening, signals=signals, reload=reload, visitors=visitors, visitors_need=config.http_needs,
+            host.run, listening, signals=signals, reload=reload, visitors=visitors, visitors_need=config.http_needs,
         ))
 
 

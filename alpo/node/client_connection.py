@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import functools
 from collections import deque
-from collections.abc import Callable
-from typing import Any, Protocol, TypeVar, cast
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TypeAlias, cast
 
 import trio
 
@@ -42,16 +42,15 @@ from .poller import Poller
 from .quotas import Allowance, Appends
 from .security import missing_role, refusal
 
-#: The kind of connection that services answer to.
-C_contra = TypeVar("C_contra", contravariant=True)
-
-
 #: Seconds between signs of life while appends go ahead; clients open another connection after two.
 _TELL_S = 1.0
 #: Requests that append. (A union, made anew for each request, would take longer than the question.)
 APPENDS = (w.Append, w.AppendAfter)
 #: Requests that are written down with who made them: operators', which change more than the log's end.
-AUDITED = (q.Initialise, q.Trim, q.ChangeMember, q.Transfer, q.ChangeSettings, q.DropSession, q.DropCursor)
+AUDITED = frozenset((
+    q.Initialise, q.Trim, q.ChangeMember, q.Transfer, q.ChangeSettings, q.DropSession, q.DropCursor, w.Backup,
+    w.AcceptClocks,
+))
 
 
 def _told(request: Any) -> str:
@@ -69,10 +68,19 @@ def _undialled(address: str) -> str:
     return ""
 
 
-class Services(Protocol[C_contra]):
-    """Parts of the node that a client's connection uses beside the driver."""
+#: Answers a numbered request of a client, at once or from a task of the client's.
+Handler: TypeAlias = Callable[[Any, Any], None]
 
-    limits: Limits
+
+class Services(Protocol):
+    """Parts of the server that a client's connection uses beside the driver."""
+
+    @property
+    def limits(self) -> Limits: ...
+
+    @property
+    def handlers(self) -> Mapping[type, Handler]:
+        """Handlers of the requests that the core does not answer, by their types."""
 
     def address_of(self, id: int) -> str: ...
 
@@ -81,24 +89,6 @@ class Services(Protocol[C_contra]):
     def no_right(self, why: str) -> None: ...
 
     def asked(self, who: str, what: str, how: str) -> None: ...
-
-    def begin_read(self, client: C_contra, ask: w.Read | w.ReadColumns) -> None: ...
-
-    def begin_cursors(self, client: C_contra, request: int) -> None: ...
-
-    def begin_await(self, client: C_contra, ask: w.AwaitReplicated) -> None: ...
-
-    def begin_backup(self, client: C_contra, ask: w.Backup) -> None: ...
-
-    def begin_give_back(self, client: C_contra, ask: w.GiveBack) -> None: ...
-
-    def accept_clocks(self, client: C_contra, ask: w.AcceptClocks) -> None: ...
-
-    def begin_digest(self, client: C_contra, ask: w.RangeDigest) -> None: ...
-
-    def begin_status(self, client: C_contra, ask: w.Status) -> None: ...
-
-    def begin_events(self, client: C_contra, ask: w.ListEvents) -> None: ...
 
 
 class Outgoing(Protocol):
@@ -129,7 +119,7 @@ class ClientRequests:
     """Requests of one client and their answers. The ``origin`` of its appends is this object: it takes the replies."""
 
     def __init__(
-        self, link: Outgoing, driver: Poster, services: Services[Any], version: int, rights: Rights | None = None
+        self, link: Outgoing, driver: Poster, services: Services, version: int, rights: Rights | None = None
     ) -> None:
         """``rights``: those of the client's certificate; None: without TLS, all."""
         self._rights = rights
@@ -161,36 +151,20 @@ class ClientRequests:
             self.gather(w.RequestRefused(number, Code.OVERLOADED, 0, 0, "", text))
             return
         self.requests += 1
-        if isinstance(request, w.Read | w.ReadColumns):
-            self._services.begin_read(self, request)
-        elif isinstance(request, w.Backup):
-            self._services.asked(self.who, "Backup", "")
-            self._services.begin_backup(self, request)
-        elif isinstance(request, w.GiveBack):
-            self._services.begin_give_back(self, request)
-        elif isinstance(request, w.AcceptClocks):
-            self._services.asked(self.who, "AcceptClocks", "")
-            self._services.accept_clocks(self, request)
-        elif isinstance(request, w.RangeDigest):
-            self._services.begin_digest(self, request)
-        elif isinstance(request, q.ListCursors):
-            self._services.begin_cursors(self, number)
-        elif isinstance(request, w.AwaitReplicated):
-            self._services.begin_await(self, request)
-        elif isinstance(request, w.Status):
-            self._services.begin_status(self, request)
-        elif isinstance(request, w.ListEvents):
-            self._services.begin_events(self, request)
-        else:
-            if isinstance(request, AUDITED):
-                self._services.asked(self.who, type(request).__name__, _told(request))
-            about = 0
-            if isinstance(request, q.ChangeMember):
-                about = request.id
-                if why := _undialled(request.address):
-                    self.refuse(number, Code.CANNOT_CHANGE, detail=why)
-                    return
-            self._poster.post(request._replace(origin=Asked(self, number, about)))
+        handler = self._services.handlers.get(type(request))
+        if type(request) in AUDITED:
+            self._services.asked(self.who, type(request).__name__, "" if handler is not None else _told(request))
+        if handler is not None:
+            handler(self, request)
+            return
+        about = 0
+        if isinstance(request, q.ChangeMember):
+            about = request.id
+            if why := _undialled(request.address):
+                self.refuse(number, Code.CANNOT_CHANGE, detail=why)
+                return
+        core_request = cast(Any, request)  # of the types left
+        self._poster.post(core_request._replace(origin=Asked(self, number, about)))
 
     def _may(self, rights: Rights, request: w.ClientRequest) -> bool:
         """True if the certificate allows the request; otherwise it is refused, and was never taken."""
@@ -300,7 +274,7 @@ class ClientConnection(ClientRequests):
     """A client's requests over a `Link`: when that is read from, and what may run for it. See the module's laws."""
 
     def __init__(
-        self, link: Link, poller: Poller, driver: Driver, services: Services[ClientConnection],
+        self, link: Link, poller: Poller, driver: Driver, services: Services,
         nursery: trio.Nursery, version: int, rights: Rights | None, ahead: Ahead,
     ) -> None:
         super().__init__(link, driver, services, version, rights)

@@ -150,7 +150,7 @@ class Listener:
 
     def __init__(
         self, us: Ourselves, driver: Driver, poller: Poller, routes: Routes, peers: Peers,
-        services: Services[ClientConnection], limits: Limits, security: Security,
+        services: Services, limits: Limits, security: Security,
     ) -> None:
         self._us = us
         self._security = security

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import time
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import trio
@@ -15,8 +17,10 @@ from alpo.core.disk_space import Appends
 from alpo.core.first_start import NOT_ANSWERED
 from alpo.core.replica import Replica
 from alpo.storage.interface import Store, StoreError
+from alpo.storage.timings import Histogram
 from alpo.storage.writer import WriterStats
 
+from .counters import Counters
 from .driver import Driver, wall_ms
 from .pages import Extent
 from .peers import Peer
@@ -253,3 +257,87 @@ def sizes(store: Store, growth: Growth) -> dict[str, Any]:
         }
     except StoreError as error:
         return {"unread": [f"the sizes of its data file cannot be read: {error}"]}
+
+
+#: Seconds for which rates of appends are kept, and over which the latest one is taken.
+RATE_SECONDS, LATELY_SECONDS = 300, 5
+_SNAPSHOT_SECONDS = 10
+
+
+class Guaranteed:
+    """Count of what becomes guaranteed while this server leads.
+
+    Payloads are counted in strides: the log's end is remembered, and counted once all up to it is guaranteed."""
+
+    def __init__(self, replica: Replica, counters: Counters) -> None:
+        self._replica = replica
+        self._counters = counters
+        self._led = False
+        self._id = self._lsn = 0  # counted up to here
+        self._end = (0, 0)  # (id, next LSN) of the stride
+
+    def notice(self) -> None:
+        """Look at the replica; called after every step."""
+        replica = self._replica
+        leads, log, guaranteed_id = replica.reign is not None, replica.log, replica.guaranteed_id
+        if not leads or not self._led:
+            self._led = leads
+            self._id, self._lsn = log.last_id, log.next_lsn
+            self._end = log.last_id, log.next_lsn
+            return
+        if guaranteed_id > self._id:
+            self._counters.appended_entries += guaranteed_id - self._id
+            self._id = guaranteed_id
+        if guaranteed_id >= self._end[0]:
+            self._counters.appended_payloads += self._end[1] - self._lsn
+            self._lsn, self._end = self._end[1], (log.last_id, log.next_lsn)
+
+
+class Pulse:
+    """Task with one look a second: how late the event loop's timers are, and how many payloads came."""
+
+    def __init__(self, driver: Driver, now_ms: Callable[[], int] = wall_ms) -> None:
+        self._driver = driver
+        self._now_ms = now_ms
+        #: (wall clock in ms, payloads a second that came into this log), the newest last.
+        self.rates: deque[tuple[int, int]] = deque(maxlen=RATE_SECONDS)
+        self._appends: deque[list[int]] = deque(maxlen=RATE_SECONDS // _SNAPSHOT_SECONDS)
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        counters, log = self._driver.counters, self._driver.replica.log
+        before, seen_s = log.next_lsn, trio.current_time()
+        while True:
+            due_s = seen_s // 1 + 1  # full seconds: tasks that wait for them wake together
+            await trio.sleep_until(due_s)
+            now_s, next_lsn = trio.current_time(), log.next_lsn
+            counters.loop_lag_s.add(now_s - due_s)
+            if now_s // 1 % _SNAPSHOT_SECONDS == 0:
+                self._appends.append(list(counters.append_s.counts))
+            self.rates.append((self._now_ms(), round(max(0, next_lsn - before) / (now_s - seen_s))))
+            before, seen_s = next_lsn, now_s
+
+    def fields(self) -> dict[str, Any]:
+        """Status keys of speed; None for what no sample tells."""
+        lately = [rate for _, rate in list(self.rates)[-LATELY_SECONDS:]]
+        histogram = self._driver.counters.append_s
+        before = self._appends[0] if self._appends else [0] * len(histogram.counts)
+        counts = [now - then for now, then in zip(histogram.counts, before, strict=True)]
+        return {
+            "payloads_per_s": round(sum(lately) / len(lately)) if lately else None,
+            "append_p50_ms": _percentile_ms(histogram, counts, 0.5),
+            "append_p99_ms": _percentile_ms(histogram, counts, 0.99),
+        }
+
+
+def _percentile_ms(histogram: Histogram, counts: Sequence[int], share: float) -> float | None:
+    """A percentile, within its bucket by proportion; None without a count. Beyond the last bound, that bound."""
+    wanted = sum(counts) * share
+    if not wanted:
+        return None
+    bounds, reached = [0.0, *histogram.bounds], list(accumulate(counts))
+    bucket = bisect_left(reached, wanted)
+    if bucket == len(histogram.bounds):
+        return bounds[-1] * 1000
+    part = 1 - (reached[bucket] - wanted) / counts[bucket]
+    return round((bounds[bucket] + part * (bounds[bucket + 1] - bounds[bucket])) * 1000, 3)

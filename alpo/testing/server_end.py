@@ -10,7 +10,8 @@ Laws:
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 from alpo.core.entries import join_payloads, split_payloads
 from alpo.core.inputs import Input
@@ -18,7 +19,7 @@ from alpo.core.replica import Replica
 from alpo.core.requests import Code, CursorsAre, ListCursors, ReadAt, ReadIndex, Refused, Reply
 from alpo.core.runs import Part, parts
 from alpo.node.await_replicated import behind
-from alpo.node.client_connection import ClientRequests
+from alpo.node.client_connection import ClientRequests, Handler
 from alpo.node.counters import Counters, Elections
 from alpo.node.limits import Limits, frame_bytes
 from alpo.node.pages import Extent, OutOfRange, answer, build_page, extent, with_tail
@@ -37,6 +38,17 @@ from alpo_sim.options import MS
 from .world import Wire
 
 _PAGE_US = 300
+#: Requests that no simulated server can do, and why.
+_REFUSED = {
+    w.Backup: "a simulated server has no data file to copy",
+    w.GiveBack: "a simulated server has no data file to make smaller",
+    w.AcceptClocks: "simulated clocks never leap",
+    w.RangeDigest: "simulated servers do not compare what they hold",
+}
+
+
+def _refuse(why: str, client: ClientRequests, ask: Any) -> None:
+    client.refuse(ask.request, Code.NOT_READY, detail=why)
 
 
 class ServerEnd:
@@ -55,6 +67,12 @@ class ServerEnd:
         self._frames = FrameReader(HELLO_BYTES_MAX)
         self._client: ClientRequests | None = None
         self._version = w.VERSION
+        #: Handlers of the requests that the core does not answer, by their types.
+        self.handlers: dict[type, Handler] = {
+            w.Read: self._begin_read, w.ReadColumns: self._begin_read, ListCursors: self._begin_cursors,
+            w.AwaitReplicated: self._begin_await, w.Status: self._begin_status, w.ListEvents: self._begin_events,
+            **{request: partial(_refuse, why) for request, why in _REFUSED.items()},
+        }
         wire.to_server.arrive = self._arrive
 
     @property
@@ -156,7 +174,7 @@ class ServerEnd:
         """"": simulated servers note no trouble with each other."""
         return ""
 
-    def begin_read(self, client: ClientRequests, ask: w.Read | w.ReadColumns) -> None:
+    def _begin_read(self, client: ClientRequests, ask: w.Read | w.ReadColumns) -> None:
         """Answer a read with a page, once the core has vouched for it, or from what this server has."""
         if ask.linearizable:
             self._ask(ReadIndex(0), lambda reply: self._read_index(client, ask, reply))
@@ -235,8 +253,10 @@ class ServerEnd:
             if known is None or (term, client) != (known.term, known.client) or part != (serial, lsn, count, body):
                 raise Broken("one log", f"server {self._host.id} serves an entry {id} that is not guaranteed: {known}")
 
-    def begin_cursors(self, client: ClientRequests, request: int) -> None:
+    def _begin_cursors(self, client: ClientRequests, ask: ListCursors) -> None:
         """Answer with all cursors, and how far each lags behind."""
+        request = cast(int, ask.origin)  # as it came
+
         def heard(reply: Reply) -> None:
             if self.closed:
                 return
@@ -249,7 +269,7 @@ class ServerEnd:
 
         self._ask(ListCursors(0), heard)
 
-    def begin_await(self, client: ClientRequests, ask: w.AwaitReplicated) -> None:
+    def _begin_await(self, client: ClientRequests, ask: w.AwaitReplicated) -> None:
         """Answer once every member has the payload, or when the request's time is up."""
         boots, looks = self._host.boots, self._world.after_step[self._host.id]
 
@@ -286,27 +306,11 @@ class ServerEnd:
     def no_right(self, why: str) -> None:
         raise AssertionError("simulated clients have all rights")
 
-    def begin_events(self, client: ClientRequests, ask: w.ListEvents) -> None:
+    def _begin_events(self, client: ClientRequests, ask: w.ListEvents) -> None:
         """Answer with no events: simulated servers keep none."""
         client.settle(w.EventList(ask.request, self._host.id, self._host.wall_ms(self._world.now_us), []))
 
-    def begin_backup(self, client: ClientRequests, ask: w.Backup) -> None:
-        """Refuse."""
-        client.refuse(ask.request, Code.NOT_READY, detail="a simulated server has no data file to copy")
-
-    def begin_give_back(self, client: ClientRequests, ask: w.GiveBack) -> None:
-        """Refuse."""
-        client.refuse(ask.request, Code.NOT_READY, detail="a simulated server has no data file to make smaller")
-
-    def accept_clocks(self, client: ClientRequests, ask: w.AcceptClocks) -> None:
-        """Refuse."""
-        client.refuse(ask.request, Code.NOT_READY, detail="simulated clocks never leap")
-
-    def begin_digest(self, client: ClientRequests, ask: w.RangeDigest) -> None:
-        """Refuse."""
-        client.refuse(ask.request, Code.NOT_READY, detail="simulated servers do not compare what they hold")
-
-    def begin_status(self, client: ClientRequests, ask: w.Status) -> None:
+    def _begin_status(self, client: ClientRequests, ask: w.Status) -> None:
         """Answer with this server's status."""
         replica = self.replica
         us = Ourselves(replica.me, self._host.address, (0, 0, 0))

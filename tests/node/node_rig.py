@@ -21,8 +21,9 @@ from alpo.core.disk import Write
 from alpo.core.inputs import Tick
 from alpo.core.members import Configured
 from alpo.core.settings import Settings
+from alpo.node.host import Host
 from alpo.node.limits import NO_CARE, DiskCare, Limits
-from alpo.node.node import MakeWriter, Node
+from alpo.node.log_server import MakeWriter
 from alpo.node.retention import KEEP_ALL, Retention
 from alpo.node.security import Security
 from alpo.storage.events import EventRow
@@ -84,14 +85,14 @@ def held_writer(store: MemoryStore) -> MakeWriter:
     return lambda done, failed: HeldWriter(store, done)
 
 
-def writer_of(node: Node) -> HeldWriter:
-    assert isinstance(node.writer, HeldWriter)
-    return node.writer
+def writer_of(node: Host) -> HeldWriter:
+    assert isinstance(node.log.writer, HeldWriter)
+    return node.log.writer
 
 
-def memory_of(node: Node) -> MemoryStore:
-    assert isinstance(node._store, MemoryStore)
-    return node._store
+def memory_of(node: Host) -> MemoryStore:
+    assert isinstance(node.log.store, MemoryStore)
+    return node.log.store
 
 
 #: Connections of `connect_raw`, which the rig closes as it ends.
@@ -120,15 +121,15 @@ def address_of(sock: socket.socket) -> str:
 class Rig:
     """Servers 1 … n. ``nodes[i]`` is server i + 1."""
 
-    def __init__(self, nodes: list[Node], addresses: list[str], visited: list[str]) -> None:
+    def __init__(self, nodes: list[Host], addresses: list[str], visited: list[str]) -> None:
         self.nodes = nodes
         self.addresses = addresses
         #: Addresses of HTTP.
         self.visited = visited
 
-    async def leader(self) -> Node:
+    async def leader(self) -> Host:
         """The server that leads, once all follow it and it has guaranteed something."""
-        found: list[Node] = []
+        found: list[Host] = []
         last = self.nodes[-1]
         await until(lambda: all(node.replica.members.may_stand for node in self.nodes))
         if not any(node.replica.term for node in self.nodes):
@@ -175,7 +176,7 @@ async def rig(
             **config,
         )
         secure = security(i + 1) if security is not None else None
-        nodes.append(Node(cfg, limits or Limits(), store, held_writer(store), retention, care, secure))
+        nodes.append(Host(cfg, limits or Limits(), store, held_writer(store), retention, care, secure))
     with trio.fail_after(3 * WAIT_S):
         try:
             async with trio.open_nursery() as nursery:

@@ -11,19 +11,19 @@ from node_rig import Client, Rig, append, connect, random_id, rig, until
 from alpo.core import requests as q
 from alpo.core.entries import join_payloads
 from alpo.node.ahead import AHEAD_BYTES_MIN
-from alpo.node.node import Node
+from alpo.node.host import Host
 from alpo.wire import requests as w
 
 LARGE = b"x" * (4 * AHEAD_BYTES_MIN)
 
 
-def slow(node: Node, bytes_per_s: float = 1000.0) -> None:
+def slow(node: Host, bytes_per_s: float = 1000.0) -> None:
     """Let the server believe that its links are so slow."""
     for route in node.routes.dialled.values():
         route.link.long_bytes_per_s = bytes_per_s
 
 
-def watch_blocks(node: Node) -> list[tuple[int, int]]:
+def watch_blocks(node: Host) -> list[tuple[int, int]]:
     """(number, bytes) of each block that leaves the server."""
     sent: list[tuple[int, int]] = []
     for route in node.routes.dialled.values():
@@ -39,7 +39,7 @@ def logs_agree(r: Rig) -> bool:
     return len({(node.replica.last_id, node.replica.guaranteed_id) for node in r.nodes}) == 1
 
 
-def bodies_of(node: Node) -> list[bytes]:
+def bodies_of(node: Host) -> list[bytes]:
     log, bodies = node.replica.log, list[bytes]()
     while len(bodies) < log.last_id:
         found = log.slice(len(bodies) + 1, 1 << 30)
@@ -48,7 +48,7 @@ def bodies_of(node: Node) -> list[bytes]:
     return bodies
 
 
-async def leading(r: Rig) -> tuple[Node, Client]:
+async def leading(r: Rig) -> tuple[Host, Client]:
     node = await r.leader()
     await until(lambda: len(node.routes.dialled) == len(r.nodes) - 1 and logs_agree(r))
     return node, await connect(r.addresses[node.us.me.id - 1])

@@ -135,6 +135,6 @@ async def test_one_client_s_payloads_are_sought_among_hardly_more_entries_than_a
     async with rig() as r:
         client = await founded(r)
         await append_entries(client)
-        r.nodes[0].reads._traces = whose.Traces()  # nothing is known of them
+        r.nodes[0].log.reads._traces = whose.Traces()  # nothing is known of them
         page = await client.ask(ReadColumns(*read(start=1, client="nobody")))
         assert page.ids == b"" and BUSY_PAGE_ROWS < page.next_lsn <= BUSY_PAGE_ROWS + 16

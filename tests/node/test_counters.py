@@ -10,7 +10,7 @@ import trio.testing
 from node_rig import rig
 
 from alpo.node.counters import ELECTIONS_KEPT, Elections
-from alpo.node.report import Pulse, _percentile_ms
+from alpo.node.status import Pulse, _percentile_ms
 from alpo.storage.timings import POWERS_OF_TWO, Histogram
 
 

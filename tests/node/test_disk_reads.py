@@ -21,9 +21,9 @@ from alpo.core.requests import Code
 from alpo.node import disk_reads, reads, report
 from alpo.node.disk_reads import DiskReads
 from alpo.node.driver import Driver
+from alpo.node.host import Host
 from alpo.node.http import others
 from alpo.node.limits import Limits
-from alpo.node.node import Node
 from alpo.storage.interface import Store, StoreError
 from alpo.wire import requests as w
 
@@ -37,7 +37,7 @@ class Disk:
         self._moves.set()
         self.waiting = 0  # calls for pages; the watch of the disk's space asks it now and then, too
 
-    def hang(self, node: Node) -> None:
+    def hang(self, node: Host) -> None:
         """Let no page, and no answer for a status, come from its disk; servers have little patience now."""
         self._monkeypatch.setattr(disk_reads, "PATIENCE_S_MIN", 0.2)
         self._moves.clear()
@@ -73,7 +73,7 @@ async def servers(disk: Disk, *args: Any, **given: Any) -> AsyncIterator[Rig]:
             disk.move()
 
 
-async def leader_with_a_payload(r: Rig) -> tuple[Node, Client]:
+async def leader_with_a_payload(r: Rig) -> tuple[Host, Client]:
     """The leader, and a connection to it."""
     leader = await r.leader()
     client = await connect(r.addresses[leader.us.me.id - 1])
@@ -113,7 +113,7 @@ async def test_a_leader_whose_disk_answers_no_reads_refuses_them_and_hands_over(
         disk.move()
         page = await client.ask(read(3))
         assert [row[7] for row in page.entries] == [b"a"]
-        await until(lambda: leader.reads.disk.under_way_s == 0.0)
+        await until(lambda: leader.log.reads.disk.under_way_s == 0.0)
 
 
 @pytest.mark.trio
@@ -134,9 +134,9 @@ async def test_reads_that_hang_hold_no_more_than_their_threads(disk: Disk) -> No
         await gone.send(read(1))
         await trio.aclose_forcefully(gone.stream)
         await until(lambda: r.nodes[0].listener.count == 7)
-        assert disk.waiting == 2 and r.nodes[0].reads.disk.hangs
+        assert disk.waiting == 2 and r.nodes[0].log.reads.disk.hangs
         disk.move()
-        await until(lambda: r.nodes[0].reads.disk.under_way_s == 0.0)
+        await until(lambda: r.nodes[0].log.reads.disk.under_way_s == 0.0)
         assert [row[7] for row in (await client.ask(read(9))).entries] == [b"a"]
 
 
@@ -162,7 +162,7 @@ async def test_an_error_of_a_read_is_raised_as_it_is() -> None:
             raise StoreError("as it is")
 
         with pytest.raises(StoreError, match="as it is"):
-            await r.nodes[0].reads.disk.run(trio.CapacityLimiter(1), fail, memory_of(r.nodes[0]))
+            await r.nodes[0].log.reads.disk.run(trio.CapacityLimiter(1), fail, memory_of(r.nodes[0]))
 
 
 @pytest.mark.trio
@@ -194,7 +194,7 @@ async def test_who_asks_for_an_account_is_answered_and_told_of_the_disk(disk: Di
         assert before["read_under_way_ms"] < 1000 and (await visit(at, "/readyz")).status == 200
         disk.hang(r.nodes[0])
         await client.send(read(2))
-        await until(lambda: r.nodes[0].reads.disk.hangs)
+        await until(lambda: r.nodes[0].log.reads.disk.hangs)
         told = (await client.ask(w.Status(3))) if (await client.receive()).request == 2 else None
         assert told is not None and told.fields["read_under_way_ms"] >= 200 and told.fields["damage"] == []
         assert told.fields["wal_bytes"] == before["wal_bytes"]
@@ -208,7 +208,7 @@ async def test_who_asks_for_an_account_is_answered_and_told_of_the_disk(disk: Di
         refused = await visit(at, "/readyz")
         assert refused.status == 503 and "its disk hangs" in refused.text
         disk.move()
-        await until(lambda: r.nodes[0].reads.disk.under_way_s == 0.0)
+        await until(lambda: r.nodes[0].log.reads.disk.under_way_s == 0.0)
         assert (await visit(at, "/readyz")).status == 200
 
 

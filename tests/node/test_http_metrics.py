@@ -12,9 +12,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from visits import visit
 
 from alpo.core import requests as q
+from alpo.node.host import Host
 from alpo.node.http import site
 from alpo.node.http.metrics import FAMILIES, samples
-from alpo.node.node import Node
 from alpo.wire import requests as w
 
 #: Families with values only where there is a reason for them: TLS, a whole pass of the scrub, a disk with a size.
@@ -220,7 +220,7 @@ async def test_a_crowd_of_invented_servers_leaves_nothing() -> None:
         assert isinstance(answer, w.Problem) and answer.text.startswith("its address is none: ")
 
 
-def _hello(node: Node, id: int, address: str) -> w.PeerHello:
+def _hello(node: Host, id: int, address: str) -> w.PeerHello:
     us = node.us
     return w.PeerHello(
         w.VERSION, node.replica.cluster, id, b"z" * 16, address, us.me.id, us.me.incarnation, 0, 0, us.timers_ms

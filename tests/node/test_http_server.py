@@ -159,11 +159,11 @@ async def test_readiness_follows_the_server() -> None:
             leads = await visit(at, "/readyz?leader&verbose")
             assert leads.status == (200 if node is leader else 503)
             assert ("[+]leads ok" in leads.text) == (node is leader)
-        leader.report.leaving = True
+        leader.leaving = True
         at = found.visited[leader.us.me.id - 1]
         answer = await visit(at, "/readyz?verbose")
         assert answer.status == 503 and "[-]running failed: it is stopping" in answer.text
-        leader.report.leaving, leader.writer.stats.full = False, "the disk is full"
+        leader.leaving, leader.log.writer.stats.full = False, "the disk is full"
         assert (await visit(at, "/readyz"))[0::2] == (503, "store: the disk is full\n")
 
 
@@ -350,7 +350,7 @@ async def test_a_store_that_fails_is_asked_once_for_all(monkeypatch: pytest.Monk
 @pytest.mark.trio
 async def test_payloads_take_a_role_whatever_the_pages_take(mode: str, held: Rights | None, status: int) -> None:
     """Also with ``http_auth = "none"``, and where plain connections are still taken."""
-    report = SimpleNamespace(security=SimpleNamespace(mode=mode))
+    report = SimpleNamespace(host=SimpleNamespace(security=SimpleNamespace(mode=mode)))
     visit = site.Visit(b"GET", b"/log?lsn=1", "localhost", held, secure=True)
     answer = await site.Site._payloads(cast(Any, SimpleNamespace(_report=report)), visit)
     assert answer.status == status and b"the role read or admin" in answer.body

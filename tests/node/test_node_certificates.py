@@ -16,7 +16,7 @@ from tls_kit import Open, greeted, leaf, refusal_of, security_of, tls_of
 
 from alpo.core import requests as q
 from alpo.node import listener
-from alpo.node.node import Node
+from alpo.node.host import Host
 from alpo.secure import Contexts, TlsBroken
 from alpo.wire import requests as w
 
@@ -24,7 +24,7 @@ from alpo.wire import requests as w
 class Renewing:
     """One server that looks at its files all the time; they are in ``at``. ``noted``: its events about TLS."""
 
-    def __init__(self, at: Path, node: Node, address: str, client: Client) -> None:
+    def __init__(self, at: Path, node: Host, address: str, client: Client) -> None:
         self.at, self.node, self.address, self.client = at, node, address, client
         self.noted: list[tuple[str, dict[str, Any]]] = []
         self._serial, self._id = 0, random_id()

@@ -13,7 +13,7 @@ from alpo.core import requests as q
 from alpo.core.entries import join_payloads
 from alpo.core.requests import Code
 from alpo.node import driver, retention
-from alpo.node.node import Node
+from alpo.node.host import Host
 from alpo.node.retention import Retention
 from alpo.storage.interface import DamagedStore, Store
 from alpo.wire import requests as w
@@ -62,7 +62,7 @@ async def test_nothing_below_a_trim_is_read_any_more_and_it_is_cleaned() -> None
         assert await first_lsn(client) == 11
         node = r.nodes[0]
         await until(lambda: node.replica.log.base_next_lsn == 11)
-        assert node._store.read_entries(1, 99, 1 << 20) == []
+        assert node.log.store.read_entries(1, 99, 1 << 20) == []
         assert lsns(await client.ask(read())) == list(range(11, 21))
 
 
@@ -132,7 +132,7 @@ async def test_a_follower_that_is_trimmed_past_is_told() -> None:
         await fill(client, 5)
         behind, level = await connect(r.addresses[0]), await connect(r.addresses[0])
         await level.send(read(start=6, wait_ms=60_000))
-        await until(lambda: len(r.nodes[0].reads._pollers) == 1)
+        await until(lambda: len(r.nodes[0].log.reads._pollers) == 1)
         await client.ask(q.Trim(1, 6, False))
         refused = await behind.ask(read(start=3, wait_ms=60_000))
         assert (refused.code, refused.detail) == (Code.OUT_OF_RANGE, "6,5")
@@ -156,9 +156,9 @@ async def test_a_read_under_way_ends_with_out_of_range_when_cleaning_overtakes_i
 class Slow:
     """A store whose reader thread lets ``meanwhile`` happen before one of its reads."""
 
-    def __init__(self, node: Node, method: str, meanwhile: Callable[[], Awaitable[object]]) -> None:
-        self._store, self._method, self._meanwhile = node._store, method, meanwhile
-        node.reads._store = cast(Store, self)
+    def __init__(self, node: Host, method: str, meanwhile: Callable[[], Awaitable[object]]) -> None:
+        self._store, self._method, self._meanwhile = node.log.store, method, meanwhile
+        node.log.reads._store = cast(Store, self)
         self.seen = 0
 
     def __getattr__(self, name: str) -> object:
@@ -207,7 +207,7 @@ async def test_retention(policy: Retention, monkeypatch: pytest.MonkeyPatch) -> 
             await until(lambda: log.base_id == log.last_id - 10)
             assert lsns(await client.ask(read())) == list(range(291, 301))
         elif policy.max_bytes is not None:
-            await until(lambda: node._store.live_bytes() <= 100)
+            await until(lambda: node.log.store.live_bytes() <= 100)
             assert 0 < log.base_id <= log.last_id
         elif policy.max_age_s is not None:
             looks = Looks(node, monkeypatch)
@@ -231,22 +231,22 @@ async def test_retention(policy: Retention, monkeypatch: pytest.MonkeyPatch) -> 
 class Looks:
     """Counts the cleaner's looks at what may go."""
 
-    def __init__(self, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, node: Host, monkeypatch: pytest.MonkeyPatch) -> None:
         self.number = 0
-        find = node.cleaner._find
+        find = node.log.cleaner._find
 
         def counted(*args: int) -> int:
             self.number += 1
             return find(*args)
 
-        monkeypatch.setattr(node.cleaner, "_find", counted)
+        monkeypatch.setattr(node.log.cleaner, "_find", counted)
 
     async def more(self) -> None:
         wanted = self.number + 3
         await until(lambda: self.number >= wanted)
 
 
-async def _settled(r: Rig) -> tuple[Node, Client, Node]:
+async def _settled(r: Rig) -> tuple[Host, Client, Host]:
     leader = await r.leader()
     client = await connect(leader.us.address)
     await fill(client, 12)
@@ -262,25 +262,25 @@ async def test_a_member_that_lags_holds_cleaning_back_and_status_says_which() ->
         writer_of(slow).held = True
         await fill(client, 12)
         assert await client.ask(q.Trim(1, 25, False)) == q.Trimmed(1, 25)
-        await until(lambda: leader.cleaner.waits != [])
+        await until(lambda: leader.log.cleaner.waits != [])
         fields = (await client.ask(w.Status(1))).fields
         assert fields["cleaning_waits"] == [
             f"cleaning waits at entry {upto_id}: server {slow.us.me.id} is not known to hold more than {upto_id}"
         ]
         assert (fields["cleaned_id"], fields["cleanable_id"], fields["first_lsn"]) == (upto_id, upto_id, 25)
         passive = next(node for node in r.nodes if node not in (leader, slow))
-        await until(lambda: passive.cleaner.waits != [])
-        assert f"server {leader.us.me.id} leads and knows which" in passive.cleaner.waits[0]
+        await until(lambda: passive.log.cleaner.waits != [])
+        assert f"server {leader.us.me.id} leads and knows which" in passive.log.cleaner.waits[0]
         writer_of(slow).release()
         await until(lambda: all(node.replica.log.base_next_lsn == 25 for node in r.nodes))
-        await until(lambda: not any(node.cleaner.waits for node in r.nodes))
+        await until(lambda: not any(node.log.cleaner.waits for node in r.nodes))
 
 
 @pytest.mark.trio
 async def test_a_chunk_waits_until_the_one_before_is_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     async with rig() as r:
         client, node = await founded(r), r.nodes[0]
-        cleaner, log, find = node.cleaner, node.replica.log, node.cleaner._find
+        cleaner, log, find = node.log.cleaner, node.replica.log, node.log.cleaner._find
         await fill(client, 300)
         monkeypatch.setattr(cleaner, "_find", lambda *_: 0)
         await client.ask(q.Trim(1, 301, False))
@@ -290,9 +290,9 @@ async def test_a_chunk_waits_until_the_one_before_is_on_disk(monkeypatch: pytest
         await until(lambda: log.base_id == 64)
         for _ in range(100):
             await first_lsn(client)
-        assert log.base_id == 64 and node._store.entry_head(1) is not None
+        assert log.base_id == 64 and node.log.store.entry_head(1) is not None
         writer_of(node).release()
-        await until(lambda: log.base_next_lsn == 301 and node._store.entry_head(log.base_id) is None)
+        await until(lambda: log.base_next_lsn == 301 and node.log.store.entry_head(log.base_id) is None)
 
 
 @pytest.mark.trio
@@ -304,10 +304,11 @@ async def test_a_store_that_cannot_be_read_cleans_nothing_and_stops_nobody(monke
         def damaged(lsn: int, last_id: int) -> int:
             raise DamagedStore("entry 2: it does not match its checksum")
 
-        store, node.cleaner._store = node.cleaner._store, type("Damaged", (), {"find_lsn": staticmethod(damaged)})()
+        store = node.log.cleaner._store
+        node.log.cleaner._store = type("Damaged", (), {"find_lsn": staticmethod(damaged)})()
         await client.ask(q.Trim(1, 4, False))
         looks = Looks(node, monkeypatch)
         await looks.more()
         assert node.replica.log.base_id == 0 and await first_lsn(client) == 4
-        node.cleaner._store = store
+        node.log.cleaner._store = store
         await until(lambda: node.replica.log.base_next_lsn == 4)

@@ -13,7 +13,7 @@ from alpo.core.entries import Entry
 from alpo.core.inputs import Input
 from alpo.core.members import Identity
 from alpo.core.ready import Alarm, Ready
-from alpo.node.node import Node
+from alpo.node.host import Host
 from alpo.storage.memory import MemoryStore
 from alpo.wire import requests as w
 from alpo.wire.peer_codec import encode_entries
@@ -65,7 +65,7 @@ async def test_a_half_open_connection_is_found_out(monkeypatch: pytest.MonkeyPat
         assert old.link.closed == "no answer for an election timeout"
 
 
-def _deaf(node: Node) -> Callable[[Sequence[Input], float, int], Ready]:
+def _deaf(node: Host) -> Callable[[Sequence[Input], float, int], Ready]:
     """A replica that hears nothing any more."""
     step = node.replica.step
 
@@ -111,7 +111,7 @@ async def test_a_wiped_server_waits_and_says_so_and_the_others_go_on() -> None:
         cfg = victim._cfg.__class__(
             **{f: getattr(victim._cfg, f) for f in victim._cfg.__slots__} | {"me": Identity(id, b"w" * 16)}
         )
-        node = Node(cfg, victim.limits, fresh, held_writer(fresh))
+        node = Host(cfg, victim.limits, fresh, held_writer(fresh))
         sock = listening_socket()
         async with trio.open_nursery() as nursery:
             await nursery.start(node.run, sock)
@@ -132,7 +132,7 @@ async def test_a_broken_invariant_stops_the_node(monkeypatch: pytest.MonkeyPatch
             return Ready(alarm="told so by the test")
 
         store = MemoryStore(1, b"i" * 16)
-        other = Node(node._cfg, node.limits, store, held_writer(store))
+        other = Host(node._cfg, node.limits, store, held_writer(store))
         caught: list[Alarm] = []
 
         async def run(task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:

@@ -6,7 +6,7 @@ import json
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import trio
@@ -18,8 +18,8 @@ from alpo.core.entries import Entry, seal
 from alpo.node import compare, digests, throttle
 from alpo.node.compare import Copies
 from alpo.node.digests import Inquiry, Unusable
+from alpo.node.host import Host
 from alpo.node.limits import DiskCare
-from alpo.node.node import Node
 from alpo.node.retention import Retention
 from alpo.node.security import Security
 from alpo.storage.interface import DamagedStore, StoreError
@@ -39,7 +39,7 @@ def _set_quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(throttle, "FREE_BYTES_PER_S", 1 << 40)
 
 
-def plant(node: Node, *ids: int) -> None:
+def plant(node: Host, *ids: int) -> None:
     """On this server's disk these entries are others from now on, sealed as well as those that they replace."""
     for id in ids:
         at, old = next((at, entry) for at, entry in enumerate(memory_of(node)._entries) if entry.id == id)
@@ -50,7 +50,7 @@ def plant(node: Node, *ids: int) -> None:
 
 
 @contextmanager
-def planted(node: Node, *ids: int) -> Iterator[None]:
+def planted(node: Host, *ids: int) -> Iterator[None]:
     before = list(memory_of(node)._entries)
     plant(node, *ids)
     yield
@@ -66,23 +66,23 @@ async def filled(r: Rig, count: int) -> list[Entry]:
             leader = await r.leader()
             client = await connect(leader.us.address)
     await until(lambda: all(node.replica.guaranteed_id == leader.replica.last_id for node in r.nodes))
-    return leader._store.read_entries(1, 1 << 20, 1 << 40)
+    return leader.log.store.read_entries(1, 1 << 20, 1 << 40)
 
 
-async def status(node: Node) -> dict[str, Any]:
+async def status(node: Host) -> dict[str, Any]:
     answer = await (await connect(node.us.address)).ask(w.Status(1))
     assert isinstance(answer, w.StatusAnswer)
     return answer.fields
 
 
-async def further(*nodes: Node, passes: int = 4) -> None:
+async def further(*nodes: Host, passes: int = 4) -> None:
     """Until these have compared all of the log with everybody."""
-    before = [node.comparer._passes for node in nodes]
-    await until(lambda: all(n.comparer._passes >= b + passes for n, b in zip(nodes, before, strict=True)))
+    before = [node.log.comparer._passes for node in nodes]
+    await until(lambda: all(n.log.comparer._passes >= b + passes for n, b in zip(nodes, before, strict=True)))
 
 
-def events(node: Node, name: str) -> list[dict[str, Any]]:
-    return [json.loads(event.fields) for event in node._store.read_events(0, 1000) if event.name == name]
+def events(node: Host, name: str) -> list[dict[str, Any]]:
+    return [json.loads(event.fields) for event in node.log.store.read_events(0, 1000) if event.name == name]
 
 
 @pytest.mark.trio
@@ -94,7 +94,7 @@ async def test_the_odd_one_is_found_named_and_forgotten() -> None:
         ids = [entries[11].id, entries[20].id]
         with planted(r.nodes[1], *ids):
             alarm = [{"ids": ids, "copies": [[1, 3], [2]], "wrong": [2], "silent": []}]
-            await until(lambda: all(node.comparer.fields()["diverged"] == alarm for node in r.nodes))
+            await until(lambda: all(node.log.comparer.fields()["diverged"] == alarm for node in r.nodes))
             fields = await status(r.nodes[0])
             assert fields["diverged"] == alarm and fields["damage"] == []
             assert fields["divergence"] == [
@@ -104,7 +104,7 @@ async def test_the_odd_one_is_found_named_and_forgotten() -> None:
             await further(*r.nodes)
         for node in r.nodes:
             assert events(node, "diverged") == alarm
-        await until(lambda: not any(node.comparer.fields()["diverged"] for node in r.nodes))
+        await until(lambda: not any(node.log.comparer.fields()["diverged"] for node in r.nodes))
         assert [len(events(node, "diverged_no_more")) for node in r.nodes] == [1] * 3
         assert len((await status(r.nodes[0]))["divergence"]) == 0
         assert len(await filled(r, 1)) > len(entries), "the log goes on"
@@ -118,7 +118,7 @@ async def test_without_a_majority_nobody_is_called_wrong() -> None:
         plant(r.nodes[2], id)
         plant(r.nodes[2], id)  # yet another
         alarm = [{"ids": [id], "copies": [[1], [2], [3]], "wrong": [], "silent": []}]
-        await until(lambda: all(node.comparer.fields()["diverged"] == alarm for node in r.nodes))
+        await until(lambda: all(node.log.comparer.fields()["diverged"] == alarm for node in r.nodes))
         assert (await status(r.nodes[0]))["divergence"] == [
             f"entry {id}: one copy is held by server 1 and another by server 2 and another by server 3; which of them"
             " is wrong is not known: look (alpo log diff)"
@@ -131,7 +131,7 @@ async def test_two_servers_cannot_tell() -> None:
         id = (await filled(r, 10))[-3].id
         plant(r.nodes[0], id)
         alarm = [{"ids": [id], "copies": [[1], [2]], "wrong": [], "silent": []}]
-        await until(lambda: all(node.comparer.fields()["diverged"] == alarm for node in r.nodes))
+        await until(lambda: all(node.log.comparer.fields()["diverged"] == alarm for node in r.nodes))
 
 
 @pytest.mark.trio
@@ -145,9 +145,9 @@ async def test_answers_that_go_less_far_than_asked(monkeypatch: pytest.MonkeyPat
         entries = await filled(r, 30)
         for id in (entries[0].id, entries[7].id, entries[8].id, entries[-1].id):
             with planted(r.nodes[2], id):
-                await until(lambda: [d["ids"] for d in r.nodes[0].comparer.fields()["diverged"]] == [[id]])
-                assert r.nodes[0].comparer.fields()["diverged"][0]["wrong"] == [3]
-            await until(lambda: r.nodes[0].comparer.fields()["diverged"] == [])
+                await until(lambda: [d["ids"] for d in r.nodes[0].log.comparer.fields()["diverged"]] == [[id]])
+                assert r.nodes[0].log.comparer.fields()["diverged"][0]["wrong"] == [3]
+            await until(lambda: r.nodes[0].log.comparer.fields()["diverged"] == [])
 
 
 @pytest.mark.trio
@@ -158,10 +158,10 @@ async def test_of_a_log_that_differs_throughout_the_first_few_are_named(monkeypa
         entries = await filled(r, 80)
         plant(r.nodes[2], *(entry.id for entry in entries[1:]))
         first = [*range(2, 12), *range(33, 38)]
-        await until(lambda: [d["ids"] for d in r.nodes[0].comparer.fields()["diverged"]] == [first])
+        await until(lambda: [d["ids"] for d in r.nodes[0].log.comparer.fields()["diverged"]] == [first])
         await further(r.nodes[0])
-        assert [d["ids"] for d in r.nodes[0].comparer.fields()["diverged"]] == [first]
-        assert "2, 3, 4, 5, 6, 7, 8, 9, 10 and 11 …: " in r.nodes[0].comparer.remarks()[0]
+        assert [d["ids"] for d in r.nodes[0].log.comparer.fields()["diverged"]] == [first]
+        assert "2, 3, 4, 5, 6, 7, 8, 9, 10 and 11 …: " in r.nodes[0].log.comparer.remarks()[0]
 
 
 @pytest.mark.trio
@@ -172,17 +172,17 @@ async def test_what_is_damaged_is_left_out_and_what_is_around_it_is_compared(mon
             spoil(node, damaged, monkeypatch)
         plant(r.nodes[1], 8, 10, 11, 13)
         plant(r.nodes[2], 9, 12)
-        await until(lambda: [d["ids"] for d in r.nodes[0].comparer.fields()["diverged"]] == [[8, 10, 11, 13], [12]])
-        about = r.nodes[0].comparer.fields()["diverged"]
+        await until(lambda: [d["ids"] for d in r.nodes[0].log.comparer.fields()["diverged"]] == [[8, 10, 11, 13], [12]])
+        about = r.nodes[0].log.comparer.fields()["diverged"]
         assert about[0] == {"ids": [8, 10, 11, 13], "copies": [[1, 3], [2]], "wrong": [2], "silent": []}
         assert about[1] == {"ids": [12], "copies": [[1], [3]], "wrong": [], "silent": [2]}
-        assert "is not known (server 2 cannot tell)" in r.nodes[0].comparer.remarks()[1]
+        assert "is not known (server 2 cannot tell)" in r.nodes[0].log.comparer.remarks()[1]
 
 
-def spoil(node: Node, damaged: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def spoil(node: Host, damaged: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Damage an entry for good: a copy written over it is damaged too, and yet no store is given up as lost."""
     monkeypatch.setattr("alpo.node.scrub.MENDED_MAX", 1 << 30)
-    read, scrub = node._store.read_entries, node._store.scrub
+    read, scrub = node.log.store.read_entries, node.log.store.scrub
 
     def read_entries(first_id: int, last_id: int, bytes_max: int) -> list[Entry]:
         if first_id <= damaged <= last_id:
@@ -192,15 +192,15 @@ def spoil(node: Node, damaged: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def scrub_all(first_id: int, bytes_max: int) -> Any:
         return scrub(damaged + 1, bytes_max)._replace(damaged=[damaged] if first_id <= damaged else [])
 
-    monkeypatch.setattr(node._store, "read_entries", read_entries)
-    monkeypatch.setattr(node._store, "scrub", scrub_all)
+    monkeypatch.setattr(node.log.store, "read_entries", read_entries)
+    monkeypatch.setattr(node.log.store, "scrub", scrub_all)
 
 
 @pytest.mark.trio
 async def test_servers_that_have_cleaned_differently_compare_what_both_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     async with rig(3, care=CARE) as r:
         entries = await filled(r, 60)
-        r.nodes[1].cleaner.policy = Retention(max_entries=15)
+        r.nodes[1].log.cleaner.policy = Retention(max_entries=15)
         await until(lambda: r.nodes[1].replica.log.base_id >= entries[-16].id)
         assert r.nodes[0].replica.log.base_id == 0
         early, late = entries[5].id, entries[-3].id
@@ -217,14 +217,14 @@ async def test_servers_that_have_cleaned_differently_compare_what_both_hold(monk
         async def compare_nothing(*_: object) -> None:
             idle.set()
 
-        monkeypatch.setattr(r.nodes[0].comparer, "_pass", compare_nothing)
+        monkeypatch.setattr(r.nodes[0].log.comparer, "_pass", compare_nothing)
         await idle.wait()
-        r.nodes[0].cleaner.policy = Retention(max_entries=15)
+        r.nodes[0].log.cleaner.policy = Retention(max_entries=15)
         await until(lambda: told(r.nodes[0]) == {(late,): alarm[(late,)]})
 
 
-def told(node: Node) -> dict[tuple[int, ...], Any]:
-    return {tuple(alarm.pop("ids")): alarm for alarm in node.comparer.fields()["diverged"]}
+def told(node: Host) -> dict[tuple[int, ...], Any]:
+    return {tuple(alarm.pop("ids")): alarm for alarm in node.log.comparer.fields()["diverged"]}
 
 
 # -- members that cannot be asked
@@ -239,8 +239,8 @@ async def test_a_member_that_hangs_or_is_gone_is_passed_over(monkeypatch: pytest
             monkeypatch.setattr(r.nodes[0].replica, "address_of", _addresses(r, 2, sock))
             with planted(r.nodes[2], id):
                 alarm = [{"ids": [id], "copies": [[1], [3]], "wrong": [], "silent": [2]}]
-                await until(lambda: r.nodes[0].comparer.fields()["diverged"] == alarm)
-            await until(lambda: r.nodes[0].comparer.fields()["diverged"] == [])
+                await until(lambda: r.nodes[0].log.comparer.fields()["diverged"] == alarm)
+            await until(lambda: r.nodes[0].log.comparer.fields()["diverged"] == [])
             if sock is not None:
                 sock.close()
         monkeypatch.undo()
@@ -258,14 +258,14 @@ async def test_a_store_that_cannot_say_its_size_does_not_make_it_begin_again(mon
         begun: list[tuple[int, int]] = []  # (with whom, from which entry)
 
         async def look(inquiry: Inquiry, first_id: int, last_id: int) -> dict[int, tuple[bytes, bytes]]:
-            begun.append((node.comparer._last_peer, first_id))
+            begun.append((node.log.comparer._last_peer, first_id))
             return {}
 
         def fail() -> int:
             raise StoreError("input/output error")
 
-        monkeypatch.setattr(node.comparer, "_differing", look)
-        monkeypatch.setattr(node._store, "live_bytes", fail)
+        monkeypatch.setattr(node.log.comparer, "_differing", look)
+        monkeypatch.setattr(node.log.store, "live_bytes", fail)
         places = range(1, node.replica.guaranteed_id + 1, 8)
         await until(lambda: len(begun) >= 6 * len(places))
         for peer in (2, 3):  # in turns, each from where it was, to the end and then from the beginning; one that a
@@ -354,9 +354,9 @@ async def test_a_member_that_lies_is_an_alarm_at_most(
             else:
                 client.settle(w.DigestIs(ask.request, ask.first_id, ask.first_id - 1, 0, 0, bytes(16)))
 
-        monkeypatch.setattr(r.nodes[1].digests, "begin", lie)
+        monkeypatch.setitem(cast(Any, r.nodes[1].handlers), w.RangeDigest, lie)
         await further(r.nodes[0], r.nodes[2], passes=6)
-        wrong = {tuple(alarm["wrong"]) for alarm in r.nodes[0].comparer.fields()["diverged"]}
+        wrong = {tuple(alarm["wrong"]) for alarm in r.nodes[0].log.comparer.fields()["diverged"]}
         assert wrong == ({(2,)} if answer == "digests" else set())
         await filled(r, 3)
 
@@ -367,7 +367,7 @@ async def test_no_scrub_no_comparison() -> None:
         id = (await filled(r, 10))[-3].id
         plant(r.nodes[1], id)
         await trio.testing.wait_all_tasks_blocked()
-        assert [node.comparer.fields() for node in r.nodes] == [{"diverged": [], "compare_passes": 0}] * 3
+        assert [node.log.comparer.fields() for node in r.nodes] == [{"diverged": [], "compare_passes": 0}] * 3
 
 
 @pytest.mark.parametrize(("groups", "silent", "wrong"), [

@@ -40,17 +40,17 @@ async def test_a_cursor_holds_retention_back_and_status_says_which() -> None:
         client, node = await founded(r), r.nodes[0]
         await fill(client, 100)
         assert await client.ask(q.SetCursor(1, "nightly", 51)) == w.Done(1, 51)
-        node.cleaner.policy = Retention(max_entries=10)
+        node.log.cleaner.policy = Retention(max_entries=10)
         log = node.replica.log
-        await until(lambda: log.base_next_lsn == 51 and bool(node.cleaner.waits))
+        await until(lambda: log.base_next_lsn == 51 and bool(node.log.cleaner.waits))
         waits = "cleaning waits at LSN 51: the reader of cursor nightly has not come further"
         assert await cleaning_waits(client) == [waits]
         (row,) = (await client.ask(q.ListCursors(2))).rows
-        assert row[:2] == ("nightly", 51) and 0 < row[2] <= node._store.live_bytes()
+        assert row[:2] == ("nightly", 51) and 0 < row[2] <= node.log.store.live_bytes()
         assert await client.ask(q.SetCursor(3, "nightly", 81)) == w.Done(3, 81)
         await until(lambda: log.base_next_lsn == 81)
         assert await client.ask(q.DropCursor(4, "nightly")) == w.Done(4, 81)
-        await until(lambda: log.base_next_lsn > 81 and not node.cleaner.waits)
+        await until(lambda: log.base_next_lsn > 81 and not node.log.cleaner.waits)
 
 
 @pytest.mark.trio
@@ -72,7 +72,7 @@ async def test_the_leader_drops_a_cursor_that_lags_too_far(
             return ready
 
         monkeypatch.setattr(node.replica.out, "finish", watched)
-        node.cleaner.policy = Retention(max_entries=10, **limit)
+        node.log.cleaner.policy = Retention(max_entries=10, **limit)
         await until(lambda: node.replica.log.base_next_lsn > 51)
         assert node.replica.cursors.now == {"tail": 101}
         assert [event.fields for event in events] == [{"cursor": "nightly", "lsn": 51, "why": "lag"}]
@@ -84,15 +84,15 @@ async def test_one_that_holds_nothing_back_is_never_dropped(monkeypatch: pytest.
         client, node = await founded(r), r.nodes[0]
         await fill(client, 20)
         await client.ask(q.SetCursor(1, "nightly", 1))
-        looks, look = [0], node.cleaner._look_at_cursors
+        looks, look = [0], node.log.cleaner._look_at_cursors
 
         async def counted(upto_id: int) -> None:
             looks[0] += 1
             await look(upto_id)
 
-        monkeypatch.setattr(node.cleaner, "_look_at_cursors", counted)
+        monkeypatch.setattr(node.log.cleaner, "_look_at_cursors", counted)
         await until(lambda: looks[0] >= 5)
-        assert node.replica.cursors.now == {"nightly": 1} and not node.cleaner.waits
+        assert node.replica.cursors.now == {"nightly": 1} and not node.log.cleaner.waits
 
 
 @pytest.mark.trio
@@ -116,7 +116,7 @@ async def test_a_store_that_cannot_be_read_is_said_and_ends_nothing(monkeypatch:
             raise StoreError("alpo.db: no")
 
         with monkeypatch.context() as patch:
-            patch.setattr(node._store, "find_lsn", broken)
+            patch.setattr(node.log.store, "find_lsn", broken)
             answer = await client.ask(q.ListCursors(2))
             assert (answer.code, answer.detail) == (Code.NOT_READY, "this server's store cannot be read: alpo.db: no")
         (row,) = (await client.ask(q.ListCursors(3))).rows

@@ -14,21 +14,21 @@ from alpo.core import requests as q
 from alpo.core.entries import Entry, Kind, seal
 from alpo.core.requests import Code
 from alpo.node import digests
+from alpo.node.host import Host
 from alpo.node.limits import Limits
-from alpo.node.node import Node
 from alpo.node.retention import Retention
 from alpo.storage.digest import Span, read_on
 from alpo.storage.interface import DamagedStore, StoreError
 from alpo.wire import requests as w
 
 
-async def filled(client: Client, node: Node, count: int, payload: bytes = b"payload") -> list[Entry]:
+async def filled(client: Client, node: Host, count: int, payload: bytes = b"payload") -> list[Entry]:
     """So many appends more; all entries of the server."""
     id = random_id()
     for serial in range(1, count + 1):
         assert isinstance(await client.ask(append(id, serial, (1, payload))), q.Appended)
     await until(lambda: node.replica.guaranteed_id == node.replica.last_id)
-    return node._store.read_entries(1, 1 << 20, 1 << 40)
+    return node.log.store.read_entries(1, 1 << 20, 1 << 40)
 
 
 def answer(number: int, entries: list[Entry]) -> w.DigestIs:
@@ -83,7 +83,7 @@ async def test_what_was_cleaned_is_left_out() -> None:
         await until(lambda: node.replica.log.base_id >= 25)
         got = await client.ask(w.RangeDigest(1, 1, 1 << 62))
         base_id = node.replica.log.base_id
-        kept = node._store.read_entries(base_id + 1, 1 << 20, 1 << 40)
+        kept = node.log.store.read_entries(base_id + 1, 1 << 20, 1 << 40)
         assert got == answer(1, kept) and got.first_id == base_id + 1
         assert await client.ask(w.RangeDigest(2, 3, base_id)) == w.DigestIs(2, base_id + 1, base_id, 0, 0, bytes(16))
 
@@ -108,7 +108,7 @@ async def test_damage_is_an_error_that_names_the_entry(monkeypatch: pytest.Monke
     async with rig() as r:
         client, node = await founded(r), r.nodes[0]
         entries = await filled(client, node, 20)
-        read = node._store.read_entries
+        read = node.log.store.read_entries
         failure: list[StoreError] = []
 
         def read_entries(first_id: int, last_id: int, bytes_max: int) -> list[Entry]:
@@ -119,8 +119,8 @@ async def test_damage_is_an_error_that_names_the_entry(monkeypatch: pytest.Monke
         def scrub(first_id: int, bytes_max: int) -> Any:
             return type("Found", (), {"damaged": [9]})
 
-        monkeypatch.setattr(node._store, "read_entries", read_entries)
-        monkeypatch.setattr(node._store, "scrub", scrub)
+        monkeypatch.setattr(node.log.store, "read_entries", read_entries)
+        monkeypatch.setattr(node.log.store, "scrub", scrub)
         failure.append(DamagedStore("alpo.db: entry 9 does not match its checksum"))
         for first in (1, 9):
             refused = await client.ask(w.RangeDigest(1, first, 20))

@@ -13,7 +13,7 @@ from node_rig import Client, connect, founded, rig, until, writer_of
 from alpo.core.requests import Code
 from alpo.node.driver import Driver
 from alpo.node.event_log import Recorder
-from alpo.node.node import Node
+from alpo.node.host import Host
 from alpo.node.peers import _REASONS_MAX
 from alpo.node.status import (
     DAY_MS,
@@ -118,7 +118,7 @@ async def test_a_store_that_cannot_be_read_is_said(monkeypatch: pytest.MonkeyPat
         def broken(before: int, count: int) -> list[EventRow]:
             raise StoreError("alpo.db: no")
 
-        monkeypatch.setattr(r.nodes[0]._store, "read_events", broken)
+        monkeypatch.setattr(r.nodes[0].log.store, "read_events", broken)
         answer = await client.ask(w.ListEvents(1, 0, 5))
         assert (answer.code, answer.detail) == (Code.NOT_READY, "this server's store cannot be read: alpo.db: no")
 
@@ -129,14 +129,14 @@ async def test_an_election_leaves_its_steps_on_every_server() -> None:
         leader = await r.leader()
         others = [node for node in r.nodes if node is not leader]
         term, id = leader.replica.term, leader.us.me.id
-        led = [json.loads(e.fields) for e in leader._store.read_events(0, 1000) if e.name == "leader"]
+        led = [json.loads(e.fields) for e in leader.log.store.read_events(0, 1000) if e.name == "leader"]
         assert led[-1]["term"] == term and id in led[-1]["votes"] and led[-1]["voters"] == [1, 2, 3]
         for node in others:
-            told = {e.name: json.loads(e.fields) for e in node._store.read_events(0, 1000)}
+            told = {e.name: json.loads(e.fields) for e in node.log.store.read_events(0, 1000)}
             assert told["following"] == {"term": term, "leader": id}
         voters = [node.us.me.id for node in others if any(
             e.name == "vote" and json.loads(e.fields) == {"term": term, "to": id}
-            for e in node._store.read_events(0, 1000)
+            for e in node.log.store.read_events(0, 1000)
         )]
         assert set(led[-1]["votes"]) <= {id, *voters}
 
@@ -150,7 +150,7 @@ async def test_a_slow_disk_is_an_event() -> None:
         await trio.to_thread.run_sync(writer.slow, "commit", 0.25, 12)
 
         def seen() -> bool:
-            return any(e.name == "slow_fsync" for e in r.nodes[0]._store.read_events(0, 1000))
+            return any(e.name == "slow_fsync" for e in r.nodes[0].log.store.read_events(0, 1000))
 
         await until(seen)
         fields = next(fields for _, name, fields in await events_of(client) if name == "slow_fsync")
@@ -176,8 +176,8 @@ async def test_status_tells_of_disk_timers_and_peers() -> None:
         assert fields["disk_full_days"] is None and fields["growth_bytes_per_day"] is None
 
 
-def told(node: Node, name: str) -> list[dict[str, Any]]:
-    return [json.loads(event.fields) for event in node._store.read_events(0, 1000) if event.name == name]
+def told(node: Host, name: str) -> list[dict[str, Any]]:
+    return [json.loads(event.fields) for event in node.log.store.read_events(0, 1000) if event.name == name]
 
 
 @pytest.mark.trio

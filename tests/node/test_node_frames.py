@@ -18,7 +18,7 @@ from alpo.core import requests as q
 from alpo.core.entries import Kind, seal
 from alpo.core.members import Identity, StartStatus
 from alpo.core.ranks import Rank
-from alpo.node.node import Node
+from alpo.node.host import Host
 from alpo.wire import requests as w
 from alpo.wire.codec import encode, encode_entries, encode_envelope
 from alpo.wire.framing import frame
@@ -37,7 +37,7 @@ def client_frames() -> list[bytes]:
     return [encode(message) for message in (*requests, *more)]
 
 
-def peer_frames(node: Node) -> list[bytes]:
+def peer_frames(node: Host) -> list[bytes]:
     entries = [seal(9, 7, Kind.DATA, 5, 9, b"payload", random_id(), 1, 0, 1)]
     messages: list[m.Message] = [
         m.CanvassRequest(3, 1, Rank(1, 1, 0, 2), False), m.CanvassAnswer(1, 1, m.Canvass.YES),
@@ -71,7 +71,7 @@ def mutated(rng: random.Random, data: bytes) -> bytes:
     return struct.pack("<II", rng.choice([len(body), rng.randrange(1 << 32)]), zlib.crc32(data)) + bytes(body)
 
 
-async def send_bad(node: Node, address: str, rng: random.Random) -> None:
+async def send_bad(node: Host, address: str, rng: random.Random) -> None:
     """One connection: a hello that may be good, then what may be anything."""
     client = await connect_raw(address)
     hellos = [

@@ -51,7 +51,7 @@ async def test_a_long_poll_is_answered_when_there_is_something() -> None:
         for n, poller in enumerate(pollers):
             if n % 2:
                 assert [row[7] for row in (await poller.receive()).entries] == [b"second"]
-        assert not r.nodes[0].reads._pollers
+        assert not r.nodes[0].log.reads._pollers
 
 
 @pytest.mark.trio
@@ -71,7 +71,7 @@ async def test_a_poll_ends_with_its_connection() -> None:
         await founded(r)
         poller = await connect(r.addresses[0])
         await poller.send(read(start=1, wait_ms=60_000))
-        reads = r.nodes[0].reads
+        reads = r.nodes[0].log.reads
         await until(lambda: len(reads._pollers) == 1)
         await trio.aclose_forcefully(poller.stream)
         await until(lambda: not reads._pollers)

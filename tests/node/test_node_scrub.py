@@ -18,8 +18,9 @@ from alpo.core.inputs import DamageFound, Input, Received
 from alpo.core.messages import CopyRequest, Envelope
 from alpo.core.requests import Code
 from alpo.node import loader, scrub
+from alpo.node.host import Host
 from alpo.node.limits import NO_CARE, DiskCare
-from alpo.node.node import Node
+from alpo.node.log_server import LogServer
 from alpo.storage.interface import DamagedStore, Scrubbed
 from alpo.storage.scrub import ScrubMark
 from alpo.wire import requests as w
@@ -38,11 +39,11 @@ def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
 class Damage:
     """Entries of one node's store that cannot be read."""
 
-    def __init__(self, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, log: LogServer, monkeypatch: pytest.MonkeyPatch) -> None:
         self.ids: list[int] = []
         self.scrubbed: list[int] = []
         scrubbing: set[int] = set()  # threads: the store's scrub reads entries
-        store = node._store
+        store = log.store
         sound_read, sound_scrub = store.read_entries, store.scrub
 
         def read_entries(first_id: int, last_id: int, bytes_max: int) -> list[Entry]:
@@ -67,7 +68,7 @@ class Damage:
         monkeypatch.setattr(store, "scrub", scrub_all)
 
 
-def noted(node: Node, monkeypatch: pytest.MonkeyPatch) -> list[DamageFound]:
+def noted(node: Host, monkeypatch: pytest.MonkeyPatch) -> list[DamageFound]:
     """What the core is told of damage from now on."""
     told: list[DamageFound] = []
     post = node.driver.post
@@ -91,7 +92,7 @@ async def status(r: Rig) -> dict[str, Any]:
 async def test_damage_is_an_alarm_until_it_is_gone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     mark = ScrubMark(tmp_path)
     async with rig(care=DiskCare(0, RATE, mark, PASS_S)) as r:
-        damage = Damage(r.nodes[0], monkeypatch)
+        damage = Damage(r.nodes[0].log, monkeypatch)
         client, id = await founded(r), random_id()
         for serial in range(1, 10):
             await client.ask(append(id, serial, (1, b"payload")))
@@ -119,16 +120,14 @@ async def test_after_a_restart_it_looks_at_what_was_damaged_and_goes_on_where_it
 ) -> None:
     mark = ScrubMark(tmp_path)
     mark.write(6, [2, 4])
-    nodes: list[Node] = []
-    real = Node.__init__
+    real = LogServer.__init__
 
-    def made(self: Node, *args: Any) -> None:
+    def made(self: LogServer, *args: Any) -> None:
         real(self, *args)
-        nodes.append(self)
         damages.append(Damage(self, monkeypatch))
 
     damages: list[Damage] = []
-    monkeypatch.setattr(Node, "__init__", made)
+    monkeypatch.setattr(LogServer, "__init__", made)
     async with rig(care=DiskCare(0, RATE, mark, PASS_S)):
         await until(lambda: len(damages[0].scrubbed) >= 4)
         assert damages[0].scrubbed[:3] == [2, 4, 6]
@@ -137,7 +136,7 @@ async def test_after_a_restart_it_looks_at_what_was_damaged_and_goes_on_where_it
 @pytest.mark.trio
 async def test_readers_get_what_is_sound_and_an_error_that_names_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     async with rig() as r:
-        damage = Damage(r.nodes[0], monkeypatch)
+        damage = Damage(r.nodes[0].log, monkeypatch)
         client, id = await founded(r), random_id()
         for serial in range(1, 10):
             await client.ask(append(id, serial, (1, b"%d" % serial)))
@@ -159,7 +158,7 @@ async def test_a_peer_gets_what_is_sound_and_the_rest_from_the_next_leader(monke
     async with rig(3, tail_bytes_max=2_000, peer_inflight_bytes_max=1_000) as r:
         leader = await r.leader()
         behind = next(n for n in r.nodes if n is not leader)
-        damage = Damage(leader, monkeypatch)
+        damage = Damage(leader.log, monkeypatch)
         client, id = await connect(leader.us.address), random_id()
         writer_of(behind).held = True
         for serial in range(1, 41):
@@ -174,23 +173,23 @@ async def test_a_peer_gets_what_is_sound_and_the_rest_from_the_next_leader(monke
         next_one = next(n for n in r.nodes if n.us.me.id == leader.replica.leader_id)
         await until(lambda: behind.replica.guaranteed_id == next_one.replica.last_id > bad_id)
         damage.ids = []
-        await until(lambda: told[-1] == DamageFound(()) and leader.scrubber.fields()["damaged"] == [])
+        await until(lambda: told[-1] == DamageFound(()) and leader.log.scrubber.fields()["damaged"] == [])
 
 
 class Healing(Damage):
     """Damage that is over once the entry is written anew."""
 
-    def __init__(self, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-        super().__init__(node, monkeypatch)
+    def __init__(self, log: LogServer, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__(log, monkeypatch)
         self.mended: list[int] = []
-        on_mended = node.driver.on_mended
+        on_mended = log.driver.on_mended
 
         def heal(ids: Sequence[int]) -> None:
             self.mended += ids
             self.ids = [id for id in self.ids if id not in ids]
             on_mended(ids)
 
-        monkeypatch.setattr(node.driver, "on_mended", heal)
+        monkeypatch.setattr(log.driver, "on_mended", heal)
 
 
 @pytest.mark.trio
@@ -204,9 +203,9 @@ async def test_damage_that_a_read_meets_is_mended_and_the_reader_gets_the_sound_
         await with_entries(r)
         leader = await r.leader()
         node = leader if leads else next(n for n in r.nodes if n is not leader)
-        damage, told = Healing(node, monkeypatch), noted(node, monkeypatch)
+        damage, told = Healing(node.log, monkeypatch), noted(node, monkeypatch)
         client = await connect(node.us.address)
-        bad_id = node._store.find_lsn(5, node.replica.last_id)
+        bad_id = node.log.store.find_lsn(5, node.replica.last_id)
         for start in (5, 3):
             damage.ids, damage.mended = [bad_id], []
             del told[:]
@@ -242,11 +241,11 @@ async def test_damage_of_no_entry_is_told_of_the_store(monkeypatch: pytest.Monke
 
         def read_columns(first_id: int, last_id: int, bytes_max: int) -> Any:
             damage = DamagedStore("alpo.db: malformed")
-            node._store.on_damage(damage)
+            node.log.store.on_damage(damage)
             raise damage
 
-        monkeypatch.setattr(node._store, "read_columns", read_columns)
-        monkeypatch.setattr(node._store, "read_entries", read_columns)
+        monkeypatch.setattr(node.log.store, "read_columns", read_columns)
+        monkeypatch.setattr(node.log.store, "read_entries", read_columns)
         refused = await client.ask(read(2, start=5))
         assert isinstance(refused, w.RequestRefused) and refused.code == Code.NOT_READY
         assert refused.detail == "this server's store cannot be read: alpo.db: malformed"
@@ -272,7 +271,7 @@ async def test_what_was_known_before_a_restart_holds_the_server_back_before_it_s
         await with_entries(r)
         node = r.nodes[0]
         mark.write(1, [4, 10**6])
-        again = scrub.Scrubber(node.driver, node._store, DiskCare(0, RATE, mark, PASS_S))
+        again = scrub.Scrubber(node.driver, node.log.store, DiskCare(0, RATE, mark, PASS_S))
         told = noted(node, monkeypatch)
         await again.recall()
         assert told == [DamageFound((4,))], "and nothing of what is beyond the log's end"
@@ -286,8 +285,8 @@ async def test_what_was_expunged_is_no_damage_any_more(monkeypatch: pytest.Monke
         await with_entries(r)
         node = r.nodes[0]
         beyond_id = node.replica.last_id + 3
-        node.scrubber._damaged, node.scrubber._told = {beyond_id}, [beyond_id]
-        await until(lambda: node.scrubber.fields()["damaged"] == [])
+        node.log.scrubber._damaged, node.log.scrubber._told = {beyond_id}, [beyond_id]
+        await until(lambda: node.log.scrubber.fields()["damaged"] == [])
 
 
 @pytest.mark.trio
@@ -298,16 +297,16 @@ async def test_of_more_damage_than_is_listed_the_rest_is_looked_for_before_all_i
     async with rig(care=DiskCare(0, RATE, None, PASS_S)) as r:
         await with_entries(r)
         node = r.nodes[0]
-        damage, told = Damage(node, monkeypatch), noted(node, monkeypatch)
+        damage, told = Damage(node.log, monkeypatch), noted(node, monkeypatch)
         damage.ids = [3, 5, 7, 9, 11]
         await until(lambda: told[-1:] == [DamageFound((3, 5))])  # a reader that meets 3 may have it told before
-        node.scrubber._pass_s = 1_000_000  # from now on only what was mended is looked at
-        passes = node.scrubber._passes
-        await until(lambda: node.scrubber._passes > passes)
+        node.log.scrubber._pass_s = 1_000_000  # from now on only what was mended is looked at
+        passes = node.log.scrubber._passes
+        await until(lambda: node.log.scrubber._passes > passes)
         for mended, left in (((3, 5), (7, 9, 11)), ((7, 9), (11,)), ((11,), ())):
             damage.ids = list(left)
-            node.scrubber.mended(mended)
-            await until(lambda: node.scrubber._told == list(left[:2]))
+            node.log.scrubber.mended(mended)
+            await until(lambda: node.log.scrubber._told == list(left[:2]))
         assert [each.ids for each in told if len(each.ids) != 1 or each.ids == (11,)] == [(3, 5), (7, 9), (11,), ()]
 
 
@@ -325,7 +324,7 @@ async def test_a_peer_that_asks_for_copies_without_end_has_one_read_at_a_time(mo
             go_on.wait()
             raise DamagedStore(f"entry {first_id} is damaged")
 
-        monkeypatch.setattr(leader._store, "read_entries", read_entries)
+        monkeypatch.setattr(leader.log.store, "read_entries", read_entries)
         told: list[str] = []
         note = leader.driver.note
 
@@ -345,10 +344,10 @@ async def test_a_peer_that_asks_for_copies_without_end_has_one_read_at_a_time(mo
             assert reads == [4]
         finally:
             go_on.set()
-        await until(lambda: not leader.loader.copying)
+        await until(lambda: not leader.log.loader.copying)
         leader.driver.post(asked)
         leader.driver.pump()
-        await until(lambda: reads == [4, 4] and not leader.loader.copying)
+        await until(lambda: reads == [4, 4] and not leader.log.loader.copying)
         assert told.count("cannot_send") == 1
 
 
@@ -359,12 +358,12 @@ async def test_what_stays_damaged_though_it_was_written_anew_ends_the_store(monk
         node = r.nodes[0]
         failed: list[BaseException] = []
         monkeypatch.setattr(node.driver, "failed", failed.append)
-        damage = Damage(node, monkeypatch)
+        damage = Damage(node.log, monkeypatch)
         for turn, ids in enumerate(([4], [4], [], [4], [4], [4])):
             damage.ids = ids
             looks = len(damage.scrubbed)
-            node.scrubber.mended([4])
-            await until(lambda: len(damage.scrubbed) > looks and node.scrubber._told == ids)
+            node.log.scrubber.mended([4])
+            await until(lambda: len(damage.scrubbed) > looks and node.log.scrubber._told == ids)
             await trio.testing.wait_all_tasks_blocked()
             assert bool(failed) == (turn == 5), "three times in a row"
         assert isinstance(failed[0], DamagedStore) and "entry 4" in str(failed[0])

@@ -52,7 +52,7 @@ async def test_a_disk_fills_up_and_empties(monkeypatch: pytest.MonkeyPatch) -> N
     async with rig(care=DiskCare(LOW)) as r:
         node = r.nodes[0]
         free = 5000
-        monkeypatch.setattr(node._store, "volume", lambda: Volume(10_000, free))
+        monkeypatch.setattr(node.log.store, "volume", lambda: Volume(10_000, free))
         client, id = await founded(r), random_id()
         assert isinstance(await client.ask(w.Append(id, 0, 1, False, False, [(1, b"one")])), q.Appended)
         free = 999
@@ -68,11 +68,11 @@ async def test_a_disk_fills_up_and_empties(monkeypatch: pytest.MonkeyPatch) -> N
         free = 1250
         await until(lambda: node.replica.disks.room is Room.PLENTY)
         assert isinstance(await client.ask(w.Append(id, 0, 2, False, False, [(1, b"two")])), q.Appended)
-        node.writer.stats.full = "alpo.db: database or disk is full"
+        node.log.writer.stats.full = "alpo.db: database or disk is full"
         await until(lambda: node.replica.disks.room is Room.NONE)
         fields = (await client.ask(w.Status(9))).fields
         assert fields["room"] == "none" and "tried again" in fields["space"][0]
-        node.writer.stats.full = ""
+        node.log.writer.stats.full = ""
         await until(lambda: node.replica.disks.room is Room.PLENTY)
         assert (await client.ask(w.Status(10))).fields["space"] == []
 
@@ -93,19 +93,19 @@ async def test_a_disk_with_room_for_long_is_looked_at_as_soon_as_a_commit_shows_
             looks += 1
             return Volume(1 << 41, free)
 
-        monkeypatch.setattr(node._store, "volume", volume)
+        monkeypatch.setattr(node.log.store, "volume", volume)
         writer_of(node).slow("commit", 9.0, 1)
-        await until(lambda: node.disk.fields()["free_bytes"] == free)
+        await until(lambda: node.log.disk.fields()["free_bytes"] == free)
         for _ in range(3):
             free = 999
             if what == "a commit was slow":
                 writer_of(node).slow("commit", 9.0, 1)
                 await until(lambda: node.replica.disks.room is Room.LOW)
             else:
-                node.writer.stats.full = "alpo.db: database or disk is full"
+                node.log.writer.stats.full = "alpo.db: database or disk is full"
                 writer_of(node).full()
                 await until(lambda: node.replica.disks.room is Room.NONE)
-                node.writer.stats.full = ""
+                node.log.writer.stats.full = ""
             free = 1 << 40
             await until(lambda: node.replica.disks.room is Room.PLENTY)
 
@@ -146,7 +146,7 @@ async def test_a_status_without_the_sizes_that_cannot_be_read(monkeypatch: pytes
 
     async with rig() as r:
         await founded(r)
-        monkeypatch.setattr(r.nodes[0]._store, "size_bytes", fails)
+        monkeypatch.setattr(r.nodes[0].log.store, "size_bytes", fails)
         fields = (await (await connect(r.addresses[0])).ask(w.Status(1))).fields
         assert fields["reachable"] and "disk_bytes" not in fields
         assert fields["damage"] == ["the sizes of its data file cannot be read: alpo.db: Input/output error"]

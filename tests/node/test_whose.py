@@ -330,7 +330,7 @@ async def test_a_server_looks_in_steps_of_which_none_is_long(monkeypatch: pytest
                 assert isinstance(await client.ask(append(name, serial, b"%d" % serial)), q.Appended)
         node = r.nodes[0]
         steps: list[int] = []
-        run, heads = node.reads.disk.run, memory_of(node).read_heads
+        run, heads = node.log.reads.disk.run, memory_of(node).read_heads
 
         async def counted(*given: Any) -> Any:
             steps.append(0)
@@ -341,14 +341,14 @@ async def test_a_server_looks_in_steps_of_which_none_is_long(monkeypatch: pytest
             steps[-1] += len(found.ids)
             return found
 
-        monkeypatch.setattr(node.reads.disk, "run", counted)
+        monkeypatch.setattr(node.log.reads.disk, "run", counted)
         monkeypatch.setattr(memory_of(node), "read_heads", looked)
         page = await client.ask(read(1, last=1, client=first, linearizable=True))
         assert [row[7] for row in page.entries] == [b"2"] and page.next_lsn == page.end_lsn + 1
         assert sum(steps) == 0, "the session table knows"
         page = await client.ask(read(4, last=5, client="nobody at all", linearizable=True))
         assert page.entries == [] and sum(steps) < 2 * whose.STRETCH_IDS, "what was written since the start is known"
-        node.reads._traces = Traces()
+        node.log.reads._traces = Traces()
         steps.clear()
         page = await client.ask(read(2, last=5, client="nobody", linearizable=True))
         assert page.entries == [] and page.next_lsn == page.end_lsn + 1
@@ -356,7 +356,7 @@ async def test_a_server_looks_in_steps_of_which_none_is_long(monkeypatch: pytest
         steps.clear()
         page = await client.ask(read(3, last=5, client="nobody", linearizable=True))
         assert page.entries == [] and sum(steps) <= 4, "heads are read once"
-        node.reads._traces = Traces()  # as after a start
+        node.log.reads._traces = Traces()  # as after a start
 
         def damaged(first_id: int, last_id: int) -> Any:
             if first_id <= 9 <= last_id:
@@ -364,16 +364,17 @@ async def test_a_server_looks_in_steps_of_which_none_is_long(monkeypatch: pytest
             return looked(first_id, last_id)
 
         monkeypatch.setattr(memory_of(node), "read_heads", damaged)
-        await node.reads.look_through()
-        assert not node.reads._traces.knows(9) and node.reads._traces.knows(5), "what is damaged does not end it"
+        await node.log.reads.look_through()
+        traces = node.log.reads._traces
+        assert not traces.knows(9) and traces.knows(5), "what is damaged does not end it"
         monkeypatch.setattr(memory_of(node), "read_heads", looked)
         steps.clear()
         page = await client.ask(read(5, last=5, client="nobody", linearizable=True))
         assert page.entries == [] and sum(steps) <= 8, "only of the stretch that was damaged, and of the last"
         monkeypatch.setattr(whose, "HELD_MAX", 0)
-        node.reads._traces = Traces()
-        await node.reads.look_through()
-        assert not node.reads._traces._clients, "there is no room"
+        node.log.reads._traces = Traces()
+        await node.log.reads.look_through()
+        assert not node.log.reads._traces._clients, "there is no room"
 
 
 def test_payloads_of_a_batch_are_split_by_the_reader() -> None:

@@ -18,8 +18,8 @@ from alpo.client.connection import Connection, Lost
 from alpo.core.config import ReplicaConfig
 from alpo.core.members import Configured
 from alpo.dialling import Way
+from alpo.node.host import Host
 from alpo.node.limits import Limits
-from alpo.node.node import Node
 from alpo.node.secure_stream import SecureStream
 from alpo.node.security import Security
 from alpo.secure import Contexts, SecureSocket, TlsBroken, Trust
@@ -84,7 +84,7 @@ async def test_a_server_that_dials_sends_nothing_to_the_wrong_one(mine: Path, ki
             me=store.boot().me, address=configured[0].address, configured=configured, heartbeat_s=0.01,
             election_timeout_s=0.05, stagger_s=0.005,
         )
-        node = Node(cfg, Limits(), store, held_writer(store), security=security_of(mine, 1))
+        node = Host(cfg, Limits(), store, held_writer(store), security=security_of(mine, 1))
         async with trio.open_nursery() as nursery:
             await nursery.start(node.run, own)
             await until(lambda: len(heard) >= 3)

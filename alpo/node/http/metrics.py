@@ -140,8 +140,8 @@ FAMILIES = (
 
 
 def _leading(report: Report) -> Iterator[tuple[str, list[Sample]]]:
-    r, counters = report.replica, report.driver.counters
-    yield "info", [((__version__, r.cluster.hex(), str(report.us.me.id), str(VERSION)), 1)]
+    r, counters = report.replica, report.log.driver.counters
+    yield "info", [((__version__, r.cluster.hex(), str(report.host.us.me.id), str(VERSION)), 1)]
     yield "is_leader", [((), r.leadership is not None)]
     yield "has_leader", [((), r.election.live_leader())]
     yield "voting", [((), r.status_text == "VOTING")]
@@ -153,7 +153,7 @@ def _leading(report: Report) -> Iterator[tuple[str, list[Sample]]]:
     appends = report.appends()
     yield "appends_work", [((), appends.work)] if appends is not None else []
     yield "failures_tolerable", [((), appends.may_fail)] if appends is not None else []
-    latest, peers = r.members.latest, report.peers.by_id
+    latest, peers = r.members.latest, report.host.peers.by_id
     by_role = {"voter": latest.voters, "learner": latest.learners}
     yield "members", [((role,), len(members)) for role, members in by_role.items()]
     yield "members_reachable", [
@@ -163,7 +163,7 @@ def _leading(report: Report) -> Iterator[tuple[str, list[Sample]]]:
 
 
 def _log(report: Report, status: dict[str, Any], lookups: Lookups) -> Iterator[tuple[str, list[Sample]]]:
-    r, counters, stats = report.replica, report.driver.counters, report.stats
+    r, counters, stats = report.replica, report.log.driver.counters, report.log.writer.stats
     yield "first_lsn", [((), status["first_lsn"])]
     yield "last_lsn", [((), r.log.next_lsn - 1)]
     yield "guaranteed_lsn", [((), status["last_lsn"])]
@@ -182,10 +182,10 @@ def _log(report: Report, status: dict[str, Any], lookups: Lookups) -> Iterator[t
     yield "commit_duration_seconds", [((), stats.commit_s)]
     yield "fsync_duration_seconds", [((), stats.fsync_s)]
     yield "batch_entries", [((), stats.batch_entries)]
-    yield "write_under_way_seconds", [((), report.driver.write_under_way_s)]
-    yield "read_under_way_seconds", [((), report.reads.disk.under_way_s)]
-    yield "inflight_bytes", [((), report.driver.unguaranteed_bytes)]
-    yield "inflight_bytes_limit", [((), report.driver.inflight_bytes_max)]
+    yield "write_under_way_seconds", [((), report.log.driver.write_under_way_s)]
+    yield "read_under_way_seconds", [((), report.log.reads.disk.under_way_s)]
+    yield "inflight_bytes", [((), report.log.driver.unguaranteed_bytes)]
+    yield "inflight_bytes_limit", [((), report.log.driver.inflight_bytes_max)]
 
 
 #: Label values that are there from the start, so that a rate over the first one is right.
@@ -197,10 +197,10 @@ REASONS = ("overloaded", "invalid", "tls", "no_right", "cluster", "timeout", "tw
 
 
 def _peers(report: Report, lookups: Lookups) -> Iterator[tuple[str, list[Sample]]]:
-    r, counters = report.replica, report.driver.counters
-    peers = {str(id): peer for id, peer in sorted(report.peers.by_id.items())}
+    r, counters = report.replica, report.log.driver.counters
+    peers = {str(id): peer for id, peer in sorted(report.host.peers.by_id.items())}
     yield "peer_connected", [((id,), not peer.trouble) for id, peer in peers.items()]
-    yield "members_twice", [((), len(report.peers.twice()))]
+    yield "members_twice", [((), len(report.host.peers.twice()))]
     trips = {id: peer.route.link.round_trip_ms if peer.route is not None else None for id, peer in peers.items()}
     yield "peer_round_trip_seconds", [((id,), trip / 1000) for id, trip in trips.items() if trip is not None]
     leadership = r.leadership
@@ -218,24 +218,24 @@ def _peers(report: Report, lookups: Lookups) -> Iterator[tuple[str, list[Sample]
 
 
 def _clients(report: Report, lookups: Lookups) -> Iterator[tuple[str, list[Sample]]]:
-    r, counters = report.replica, report.driver.counters
-    yield "clients", [((), report.listener.count)]
-    yield "clients_limit", [((), report.limits.client_connections_max)]
-    yield "clients_silent", [((), report.listener.silent)]
-    yield "clients_slowed", [((), len(report.driver.quotas.slowed(report.driver.clock_s())))]
+    r, counters = report.replica, report.log.driver.counters
+    yield "clients", [((), report.host.listener.count)]
+    yield "clients_limit", [((), report.host.limits.client_connections_max)]
+    yield "clients_silent", [((), report.host.listener.silent)]
+    yield "clients_slowed", [((), len(report.log.driver.quotas.slowed(report.log.driver.clock_s())))]
     yield "quota_waits_total", [((), counters.quota_waits)]
     yield "quota_appends_per_second", [((), r.settings.quota_appends_per_s)]
     yield "quota_bytes_per_second", [((), r.settings.quota_bytes_per_s)]
     yield "connections_refused_total", [((reason,), counters.connections_refused[reason]) for reason in REASONS]
     yield "tls_handshakes_total", [((result,), counters.handshakes[result]) for result in ("ok", "failed", "left")]
-    contexts = report.security.contexts
+    contexts = report.host.security.contexts
     ends = [] if contexts is None else [("cert", contexts.cert_ends_s), ("ca", contexts.ca_ends_s)]
     yield "certificate_expiry_timestamp_seconds", [((file,), end_s) for file, end_s in ends]
     yield "certificate_reload_success", [] if contexts is None else [((), counters.certificates_read)]
     yield "read_requests_total", [((kind,), counters.reads[kind]) for kind in ("entries", "columns")]
     yield "read_bytes_total", [((), counters.read_bytes)]
     yield "read_duration_seconds", [((), counters.read_s)]
-    yield "followers", [((), report.reads.followers)]
+    yield "followers", [((), report.log.reads.followers)]
     sessions, settings = r.sessions, r.settings
     yield "sessions", [(("named",), sessions.names), (("unnamed",), sessions.randoms)]
     yield "sessions_limit", [(("named",), settings.names_max), (("unnamed",), settings.sessions_max)]
@@ -245,13 +245,13 @@ def _clients(report: Report, lookups: Lookups) -> Iterator[tuple[str, list[Sampl
     yield "cursor_lag_entries_max", [((), max(lags, default=0))] if lookups.known else []
     lags_s = [cursor.lag_s for cursor in lookups.cursors]
     yield "cursor_lag_seconds_max", [((), max(lags_s, default=0.0))] if lookups.known else []
-    by, since_s = report.cleaner.held
-    held_s = report.driver.clock_s() - since_s
+    by, since_s = report.log.cleaner.held
+    held_s = report.log.driver.clock_s() - since_s
     yield "cleaning_held_seconds", [((who,), held_s if by == who else 0.0) for who in ("member", "cursor")]
 
 
 def _disk(report: Report, status: dict[str, Any]) -> Iterator[tuple[str, list[Sample]]]:
-    r, counters = report.replica, report.driver.counters
+    r, counters = report.replica, report.log.driver.counters
 
     def told(key: str, share: float = 1) -> list[Sample]:
         value = status.get(key)
@@ -263,7 +263,7 @@ def _disk(report: Report, status: dict[str, Any]) -> Iterator[tuple[str, list[Sa
     yield "disk_size_bytes", told("disk_total_bytes")
     yield "disk_free_bytes", told("disk_free_bytes")
     yield "disk_low_water_bytes", told("low_water_bytes")
-    yield "disk_low", [((), report.disk.room is not Room.PLENTY)]
+    yield "disk_low", [((), report.log.disk.room is not Room.PLENTY)]
     span = r.last_id - r.log.base_id
     done = (status["scrubbed_id"] - r.log.base_id) / span if span > 0 else 1.0
     yield "scrub_progress_ratio", [((), min(1.0, max(0.0, done)))]

@@ -78,7 +78,7 @@ class Others:
             async with self._asked:
                 while self._looked_s - self._asked_s > 2 * ROUND_S + ANSWER_S:
                     await self._asked.wait()
-        found = {self._report.us.me.id: {**own, "age_s": 0.0, "problem": None}}
+        found = {self._report.host.us.me.id: {**own, "age_s": 0.0, "problem": None}}
         now_s = trio.current_time()
         for id, address in self._members().items():
             other = self._known.get(id) or _Other()
@@ -94,7 +94,7 @@ class Others:
         r = self._report.replica
         listed = {member.id: member.address for member in r.members.latest.replicas}
         found = listed or {one.id: one.address for one in r.cfg.configured}
-        return {id: address for id, address in found.items() if id != self._report.us.me.id}
+        return {id: address for id, address in found.items() if id != self._report.host.us.me.id}
 
     async def _round(self, nursery: trio.Nursery) -> None:
         """Ask all that are not still being asked; returns once they have answered, or after `ANSWER_S`."""
@@ -118,9 +118,9 @@ class Others:
         try:
             if other.inquiry is None:
                 report = self._report
-                peer = report.peers.by_id.get(id)
+                peer = report.host.peers.by_id.get(id)
                 version = peer.route.version if peer is not None and peer.route is not None else VERSION
-                other.inquiry = await Inquiry.open(id, address, report.replica.cluster, report.security, version)
+                other.inquiry = await Inquiry.open(id, address, report.replica.cluster, report.host.security, version)
             with trio.move_on_after(ANSWER_S):
                 other.fields = await other.inquiry.status()
                 other.answered_s, other.problem, answered = trio.current_time(), "", True

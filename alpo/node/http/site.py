@@ -111,7 +111,7 @@ class Site:
     @property
     def log_port(self) -> int:
         """The port of the log, for who takes this one for it."""
-        return parse_address(self._report.us.address)[1]
+        return parse_address(self._report.host.us.address)[1]
 
     async def run(self) -> None:
         """Ask the other members as long as somebody looks, until cancelled."""
@@ -143,12 +143,12 @@ class Site:
         except StoreError as error:
             return Answer.text(503, unreadable(error))
         except Exception as error:  # a page that cannot be made is no reason to end a server that keeps a log
-            self._report.driver.note("page_failed", path=visit.path, why=f"{type(error).__name__}: {error}")
+            self._report.log.driver.note("page_failed", path=visit.path, why=f"{type(error).__name__}: {error}")
             return Answer.text(500, "this page cannot be made: see the server's log")
 
     def _objection(self, visit: Visit) -> Answer | None:
         """The refusal of a visit that may not see the page; None if it may."""
-        mode, rights = self._report.security.mode, visit.rights
+        mode, rights = self._report.host.security.mode, visit.rights
         if mode == "require" and not visit.secure:
             return Answer.text(403, "this server speaks TLS only here: use https")
         if self.auth != "cert" or (rights is not None and ({"read", "admin"} & rights.roles or rights.peers)):
@@ -158,13 +158,13 @@ class Site:
 
     async def _payloads(self, visit: Visit) -> Answer:
         """Payloads, for who may read the log, whatever `auth` says. Raises `StoreError`, `NotReady`."""
-        security = self._report.security
+        security = self._report.host.security
         if security.mode != "off" and (visit.rights is None or missing_role(visit.rights, Read)):
             return Answer.text(403, "payloads take a certificate with the role read or admin")
         try:
             wanted = Wanted.of(visit.query)
             async with self._looking:
-                text = await payloads_page(wanted, self._report.reads.look, self._report.us.me.id)
+                text = await payloads_page(wanted, self._report.log.reads.look, self._report.host.us.me.id)
         except OutOfRange as error:
             return Answer.text(404, f"the log goes from LSN {error.first_lsn} to {error.last_lsn}")
         except ValueError as error:
@@ -204,13 +204,13 @@ class Site:
         report, now_ms = self._report, wall_ms()
         own = await report.status(now_ms)
         lookups = await report.lookups()
-        r, counters = report.replica, report.driver.counters
-        contexts = report.security.contexts
+        r, counters = report.replica, report.log.driver.counters
+        contexts = report.host.security.contexts
         return {
             "members": await self._others.rows(own),
-            "seen_by": report.us.me.id,
+            "seen_by": report.host.us.me.id,
             "time_ms": now_ms,
-            "rates": [list(rate) for rate in report.pulse.rates],
+            "rates": [list(rate) for rate in report.log.pulse.rates],
             "elections": [election._asdict() for election in reversed(counters.elections.recent)],
             "cursors_all": len(r.cursors.now),
             "cursors": [
@@ -223,9 +223,9 @@ class Site:
             },
             "fully_replicated_lsn": lookups.fully_replicated_lsn,
             "lag_s": {str(id): lag_s for id, lag_s in lookups.lag_s.items()},
-            "clients_max": report.limits.client_connections_max,
+            "clients_max": report.host.limits.client_connections_max,
             "tls": {
-                "mode": report.security.mode,
+                "mode": report.host.security.mode,
                 "certificate_ends_s": contexts.cert_ends_s if contexts is not None else None,
                 "ca_ends_s": contexts.ca_ends_s if contexts is not None else None,
             },
