@@ -320,7 +320,7 @@ def test_a_process_ends_that_leaves_no_blocking_state() -> None:
 
 
 def test_after_an_interrupt_the_end_waits_for_no_append() -> None:
-    """After Ctrl-C, Python's exit waits for no append, just as the end of a `with` waits for none."""
+    """Python's exit after Ctrl-C waits for no append, just as the end of a `with` waits for none."""
     program = (
         "import sys, alpo; log = alpo.connect_sync(sys.argv[1], timeout_s=3600); log.append_nowait(b'x');"
         " raise KeyboardInterrupt"

@@ -107,7 +107,7 @@ async def error_once_answered(c: FakeCluster, call: Call) -> BaseException:
 
 
 async def test_what_was_refused_behind_an_unanswered_append_is_told_so() -> None:
-    """Only the first append may be in the log: the leader took it, and refuses all that follow."""
+    """The leader took the first append, which may be in the log, and refuses all that follow, which are not in it."""
     async with fake_cluster() as c, alpo.connect(c.addresses, client="me", timeout_s=3.0) as log:
         await log.opened()
         c.script = lambda server, append: Code.NO_SPACE if append.serial > 1 else SWALLOW
@@ -222,7 +222,7 @@ def test_it_is_bounded() -> None:
     *((name, "hello") for name in [*CALLS, "read", "local", "follow"]), ("append", "problem"), ("read", "problem"),
 ])
 async def test_servers_of_another_cluster_are_an_error_of_their_own(name: str, says: str) -> None:
-    """After a restore at the same addresses, a program that was connected before is not asked to repeat its call."""
+    """A restore at the same addresses gives a program that was connected before an error that asks for no repeat."""
     calls: dict[str, Call] = {
         **CALLS, "read": lambda log: anext(log.read()), "local": lambda log: anext(log.read(local=True)),
         "follow": lambda log: anext(log.follow()),
@@ -239,7 +239,7 @@ async def test_servers_of_another_cluster_are_an_error_of_their_own(name: str, s
             connection.close()
         log._servers._idle.clear()
         said = f"(another cluster,|{CLUSTER_TOLD}) {c.cluster.hex()}"
-        while True:  # on a machine that stalls, time may be up too early
+        while True:  # a machine that stalls may need another try
             with pytest.raises(alpo.Unavailable) as caught:
                 await calls[name](log)
             if re.search(said, str(caught.value)):
