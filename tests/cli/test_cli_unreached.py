@@ -1,4 +1,4 @@
-"""Every command says why no server could be used; an operator would look for the reason in vain elsewhere."""
+"""Every command, `alpo status` too, says why no server could be used."""
 
 from __future__ import annotations
 

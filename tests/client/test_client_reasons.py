@@ -222,7 +222,7 @@ def test_it_is_bounded() -> None:
     *((name, "hello") for name in [*CALLS, "read", "local", "follow"]), ("append", "problem"), ("read", "problem"),
 ])
 async def test_servers_of_another_cluster_are_an_error_of_their_own(name: str, says: str) -> None:
-    """A restore at the same addresses gives a program that was connected before an error that asks for no repeat."""
+    """A program that was connected before a restore at the same addresses is not asked to repeat its call."""
     calls: dict[str, Call] = {
         **CALLS, "read": lambda log: anext(log.read()), "local": lambda log: anext(log.read(local=True)),
         "follow": lambda log: anext(log.follow()),

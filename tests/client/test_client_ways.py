@@ -228,7 +228,7 @@ async def test_a_name_without_an_address_and_one_that_nobody_knows(names: Names)
 
 
 class Slow(Servers):
-    """Servers whose ways have no time limits: to wait for one server is never to come to the next."""
+    """Servers whose ways have no time limits: a search that waits for one server first never comes to the next."""
 
     def way(self, address: str) -> Way:
         return Way(address)

@@ -28,7 +28,7 @@ PAUSE_S = (0.1, 3.0)
 DOWN_S = (0.1, 3.0)
 NETWORK_S = (0.3, 4.0)
 DELAY_S = (0.005, 0.3)
-#: Slow links: 0.4 to 40 Mbit/s. Lossy links: share of packets. Starved servers: share of time stopped, slices' length.
+#: Slow links: 0.4 to 40 Mbit/s. Lossy links: share of packets lost. Starved servers: share of time stopped, slices.
 SLOW_BYTES_PER_S = (5e4, 5e6)
 LOSS = (0.01, 0.2)
 STARVED = (0.5, 0.9)
@@ -45,7 +45,7 @@ KINDS = {
     "power cut": 4, "hang disk": 4, "slow disk": 3,
 }
 _HARM = ("lose disk", "flip file", "flip WAL", "roll back", "replace")
-#: Kinds that decide over a server's own life: a server has one of them at a time.
+#: Kinds of faults of a server itself, not of the network: a server has one of them at a time.
 _LIFE = ("kill -9", "stop", "starve", "fill disk", "fail writes", "power cut", "hang disk", "slow disk", *_HARM)
 #: Payloads that a trim leaves at least, of those that the follower has.
 TRIM_LEAVES = 200
@@ -152,7 +152,7 @@ class Injector:
             await self._network(fault, id)
 
     async def _live(self, kind: str, id: int, length_s: float) -> None:
-        """Inflict a fault, unless another one of that server's own life is under way."""
+        """Inflict a fault of a server itself, unless another one of `_LIFE` is under way there."""
         if id not in self._busy:
             self._busy.add(id)
             try:

@@ -229,7 +229,7 @@ async def _left(log: alpo.Log, id: int, history: History) -> list[Logged]:
 
 
 def _unlike(log_now: list[Logged], by_server: dict[int, list[Logged]]) -> list[str]:
-    """Violations of a rule: the part of the log that a server has left is the end of the log."""
+    """Violations of the rule that the entries which a server has left are the end of the log."""
     return [
         violation for id, left in by_server.items()
         for violation in checkers.unequal({0: log_now[len(log_now) - len(left) :], id: left})

@@ -318,7 +318,7 @@ def _execute_here(popen: Any, args: Any, *given: Any) -> None:
             os.close(done)
             _end_as(sys.modules[ALPOD[2]].main)
 
-    forking = threading.Thread(target=fork)  # a new thread has no event loop, as this one may
+    forking = threading.Thread(target=fork)  # a thread without an event loop, which this one may have
     forking.start()
     forking.join()
     popen._child_created = True

@@ -257,7 +257,7 @@ def test_a_snapshot_is_accepted() -> None:
     assert first is not None and first[:2] == (3, 6) and fold.machine.previous is None
     assert [r.outcome for r in snapshot(fold)] == expected
     assert fold.machine.previous == first and fold.machine.upload is None
-    since = [p for _, p in fold.log[7:]]  # parts do not count, or a large one made another due
+    since = [p for _, p in fold.log[7:]]  # parts do not count: a large snapshot makes no other one due
     assert fold.machine.bytes_since == sum(len(p) for p in since if not isinstance(codec.decode(p), codec.Part))
 
 
