@@ -1,5 +1,5 @@
-"""What all tests share: surroundings, how much hypothesis tries, who runs with whom when several workers do, and that a
-red run names what failed.
+"""Set-up of all tests: their environment, hypothesis's number of examples, the distribution of tests to workers, and
+the names of failed tests in a run that breaks off.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ settings.register_profile("quick", max_examples=100, **_common)
 settings.register_profile("thorough", max_examples=2000, **_common)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
-# What a shell or a CI service sets changes what pytest, rich and our commands print (`CI`: pytest cuts nothing short),
-# and what our commands talk to: tests say themselves what they want of it.
+# Variables that a shell or a CI service sets change what pytest, rich and our commands print (`CI`: pytest cuts nothing
+# short), and which servers our commands ask: a test that wants such a variable sets it.
 _PRINTING = ("BUILD_NUMBER", "CI", "COLUMNS", "FORCE_COLOR", "GITHUB_ACTIONS", "LINES", "NO_COLOR", "PYTEST_ADDOPTS")
 for _name in [name for name in os.environ if name in _PRINTING or name.startswith("ALPO_")]:
     del os.environ[_name]
@@ -47,7 +47,7 @@ _WITH_SERVERS = ("cli", "spark")
 
 @pytest.hookimpl(tryfirst=True)  # xdist reads the groups in this same hook
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What is started once for several tests is started on one worker: Spark, the cluster of a module.
+    """Run tests that share a thing started once (Spark, the cluster of a module) on one worker.
 
     A Trio test that hangs is cancelled a little before its timeout, and its traceback says where it stood. The timeout
     itself ends the process (of xdist: a worker), since nothing else stops whatever hangs.
@@ -59,7 +59,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.get_closest_marker("trio") is None or not isinstance(item, pytest.Function):
             continue
         limit_s = _timeout_s(item)
-        if limit_s > 0 and not hasattr(item.obj, "hypothesis"):  # whose every example is a run of its own
+        if limit_s > 0 and not hasattr(item.obj, "hypothesis"):  # each example is a run of its own
             item.obj = _within(0.9 * limit_s, item.obj)
     items.sort(key=lambda item: _FIRST.index(folder) if (folder := item.path.parent.name) in _FIRST else len(_FIRST))
 

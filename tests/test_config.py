@@ -1,4 +1,4 @@
-"""alpod's configuration: what is right is taken whole, what is wrong is said in one line that helps."""
+"""alpod's configuration: a right one is taken whole, a wrong one is answered by one line that helps."""
 
 from __future__ import annotations
 
@@ -319,12 +319,12 @@ def test_anything_else_does(host: str) -> None:
 
 
 def spelt_out() -> str:
-    """The example with every key in force, and the table that is left out by default."""
+    """The example's text with every key in force, also of the table that is left out by default."""
     return re.sub(r"(?m)^#(?=[a-z_]+ = |\[tls\])", "", EXAMPLE.read_text())
 
 
 def test_the_example_shows_every_key_with_its_default() -> None:
-    """In the example a line "#name = value" is a default: without the # it must change nothing."""
+    """Each line "#name = value" of the example shows a default: without the # it must change nothing."""
     plain = load(EXAMPLE, {})
     shown = tomllib.loads(spelt_out())
 

@@ -1,4 +1,4 @@
-"""Every declared dependency is used: imported where it is for, or named with the use that it has."""
+"""Every declared dependency is used: imported in the folders it is for, or listed here with its use."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 
 SHIPPED = ("alpo", "cli", "sim")
-#: Of the extras that are for more than these.
+#: Extras that are for more than the shipped folders -> all their folders.
 FOLDERS = dict.fromkeys(("check", "test"), (*SHIPPED, "tests", "benchmarks"))
-#: What is used without being imported: where that is seen, and by what words.
+#: Packages that are used without being imported -> a file that shows the use, and a pattern of its words.
 USES = {
     "hatchling": ("pyproject.toml", r'^build-backend = "hatchling\.build"'),
     "mkdocs": ("mkdocs.yml", r"^nav:|^docs_dir:|^site_name:"),
@@ -33,7 +33,7 @@ USES = {
 
 
 def declared() -> list[tuple[str, str]]:
-    """(extra, name of the package); "" of what everybody installs."""
+    """(extra, name of the package); "" for packages that every user installs."""
     project, build = PROJECT["project"], PROJECT["build-system"]["requires"]
     groups = {"": project["dependencies"], **project["optional-dependencies"], "build": build}
     return [(extra, re.match(r"[A-Za-z0-9._-]+", requirement)[0].lower())  # type: ignore[index]

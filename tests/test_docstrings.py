@@ -1,4 +1,5 @@
-"""Rules for docstrings and `#:` comments: they begin with a verb or a noun, and are more than a citation.
+"""Rules for docstrings, `#:` comments, and `#` comments of more than six words: they begin with a verb or a noun, and
+are more than a citation.
 
 Their reader has not read the protocol's rules. A text that begins with a pronoun or a preposition ("Of …", "Whoever …",
 "It …") is the end of a sentence whose beginning was in the author's head, and a bare rule number says nothing.
@@ -7,7 +8,9 @@ Their reader has not read the protocol's rules. A text that begins with a pronou
 from __future__ import annotations
 
 import ast
+import io
 import re
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +19,9 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 #: Folders and files that are held to the rules.
-HELD = ("alpo", "benchmarks", "cli", "sim")
+HELD = ("alpo", "benchmarks", "cli", "examples", "sim", "tests")
+#: Words of a `#` comment that may be the end of a sentence: the line beside it is its beginning.
+BESIDE_MAX = 6
 #: First words of texts that lack their verb or noun.
 _PRONOUNS = "it its they their them he she his her that those these such whoever whom whose who what which"
 _CONJUNCTIONS = "so as if when where until once because but and or than unless though whether why how"
@@ -29,6 +34,9 @@ _RIDDLE = re.compile(r"(one|those|all|none) (that|who|which)\b|the same\b", re.I
 _CITATION = re.compile(
     r"\b(and|see|of|section|rule|rules)\b|[RNMSP]\d+|rules\.md#[a-z-]+|`[^`]*`|[\s.,:;()–-]+", re.IGNORECASE
 )
+
+#: Comments for programs.
+_MARK = re.compile(r"type: |noqa|fmt: |pragma")
 
 _Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -58,6 +66,23 @@ def attribute_comments(source: str) -> Iterator[tuple[int, str]]:
         if here and not before:
             yield number, line.strip().removeprefix("#:").strip()
         before = here
+
+
+def comments(source: str) -> Iterator[tuple[int, str]]:
+    """(line, text) of each `#` comment of more than `BESIDE_MAX` words. Lines of comment below each other are one."""
+    begun, last, text = 0, -1, ""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        number, comment = token.start[0], token.string.lstrip("# ").strip()
+        if token.type != tokenize.COMMENT or token.string.startswith(("#:", "#!")) or _MARK.match(comment):
+            continue
+        if number == last + 1 and token.line.strip().startswith("#"):
+            last, text = number, f"{text} {comment}"
+            continue
+        if len(text.split()) > BESIDE_MAX:
+            yield begun, text
+        begun, last, text = number, number if token.line.strip().startswith("#") else -1, comment
+    if len(text.split()) > BESIDE_MAX:
+        yield begun, text
 
 
 def bare(tree: ast.Module) -> Iterator[tuple[int, str]]:
@@ -90,7 +115,10 @@ def faults(file: Path) -> Iterator[str]:
     for line, text in attribute_comments(source):
         if fault := fault_of(text):
             yield f"{where}:{line}: the comment {fault}: {text}"
-    for line, name in bare(tree):
+    for line, text in comments(source):
+        if fault := fault_of(text):
+            yield f"{where}:{line}: the comment {fault}: {text}"
+    for line, name in bare(tree) if where.parts[0] not in ("tests", "examples") else ():
         yield f"{where}:{line}: {name} is public and has no docstring"
 
 
@@ -145,3 +173,8 @@ def test_a_public_function_wants_a_docstring() -> None:
 def test_a_comment_on_an_attribute_is_looked_at() -> None:
     source = "#: Of all.\n#: More.\nA = 1\n# Of no account.\nclass C:\n    #: Seconds.\n    b = 2\n"
     assert list(attribute_comments(source)) == [(1, "Of all."), (6, "Seconds.")]
+
+
+def test_a_long_comment_is_looked_at_whole() -> None:
+    source = "a = 1  # of it\n# Of all\n# that there is in the world.\nb = 2  # a b c d e f g\n# Too short.\n"
+    assert list(comments(source)) == [(2, "Of all that there is in the world."), (4, "a b c d e f g")]

@@ -49,7 +49,7 @@ def down(id: int, why: str = "connection refused") -> dict[str, Any]:
 
 
 def three(*changed: dict[str, Any]) -> Rows:
-    """Three members, those of these ids in the place of the well ones; further servers behind them."""
+    """Three members that are well, replaced by ``changed`` rows of their ids; rows of other ids come last."""
     by_id = {each["id"]: each for each in (row(1), row(2), row(3), *changed)}
     return [by_id[id] for id in sorted(by_id)]
 
@@ -231,7 +231,7 @@ def test_a_write_that_is_under_way_for_long(age_ms: int | None, verdict: Verdict
     (None, None), (1_000, None), (1_001, Verdict.WARN), (2_001, Verdict.BAD),
 ])
 def test_a_read_that_is_under_way_for_long(age_ms: int | None, verdict: Verdict | None) -> None:
-    """It is told as a matter of the disk, and of nothing else."""
+    """A read that takes long is a finding of the disk, and of nothing else."""
     rows = three(row(2, read_under_way_ms=age_ms))
     assert [each.verdict for each in found(rows, "disk")] == ([verdict] if verdict else [])
     assert [each.check for each in not_well(examine(rows))] == (["disk"] if verdict else [])
@@ -250,7 +250,7 @@ def test_what_to_do_where_appends_stand_names_disks_and_links() -> None:
     (None, None), (-5_000_000, None), (10_000, None), (10_001, Verdict.WARN), (3_600_001, Verdict.BAD),
 ])
 def test_a_log_that_is_ahead_of_the_clocks(ahead_ms: int | None, verdict: Verdict | None) -> None:
-    """By most of them: a clock that is behind alone says nothing of the log, nor does one that is still ahead."""
+    """The log is reported if it is ahead of most clocks; a minority of clocks says nothing of the log."""
     right, ahead = row(1, log_ahead_ms=0), row(2, log_ahead_ms=ahead_ms)
     for rows in ([ahead], [ahead, row(3, log_ahead_ms=ahead_ms)], [right, ahead, row(3, log_ahead_ms=ahead_ms)]):
         assert [each.verdict for each in found(rows, "log time")] == ([verdict] if verdict else [])

@@ -1,4 +1,5 @@
-"""Who may import whom. The core is pure: the same code runs in a server and in a simulator, with the same outcome."""
+"""Imports between modules, as far as they are allowed. The core is pure: its code runs in a server and in a simulator
+with one outcome."""
 
 from __future__ import annotations
 
@@ -10,14 +11,14 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 
-#: What the core may import of the standard library: nothing with a clock, a socket, a thread or randomness of its
+#: Modules of the standard library that the core may import: none has a clock, a socket, a thread or randomness of its
 #: own. `random` is here for its type alone: a Random is handed in.
 PURE = {
     "__future__", "abc", "bisect", "collections", "contextlib", "copy", "dataclasses", "enum", "functools", "hashlib",
     "heapq", "itertools", "json", "math", "operator", "random", "re", "string", "struct", "types", "typing", "zlib",
 }
 
-#: Folder or file -> what it must not import, nor anything below it.
+#: Folder or file -> modules that it must not import, nor any module below them.
 FORBIDDEN = {
     "alpo": {"alpo_cli", "alpo_elections", "alpo_sim"},
     "alpo/wire": {"alpo.node", "alpo.client", "alpo.storage", "alpo.daemon", "alpo.server", "alpo.config"},
@@ -30,8 +31,8 @@ FORBIDDEN = {
 }
 
 
-#: The one part of the library that is made of the simulator: a cluster for users' own tests. Nobody else imports it, so
-#: neither a server nor a client ever loads the simulator.
+#: The one part of the library that is made of the simulator: a cluster for users' own tests. No other part imports it,
+#: so neither a server nor a client ever loads the simulator.
 MADE_OF_THE_SIMULATOR = ("alpo/testing", "alpo/testing_plugin.py")
 
 #: Measuring elections is research beside the simulator, which has the command and nothing else of it.
@@ -137,7 +138,7 @@ def test_core_is_pure() -> None:
 
 
 def circle(knows: dict[str, set[str]]) -> list[str]:
-    """Modules that know each other in a circle, in that order; none: []."""
+    """Modules that import each other in a circle, in that order; [] if there is no circle."""
     free: set[str] = set()
 
     def search(module: str, way: list[str]) -> list[str]:
@@ -153,7 +154,7 @@ def circle(knows: dict[str, set[str]]) -> list[str]:
 
 
 def known_modules(path: Path, module: str, files: Container[str]) -> set[str]:
-    """Modules of ours that ``module`` imports anywhere; a package only where none of its modules is meant."""
+    """Modules of ours that ``module`` imports anywhere; a package only if it names no module of the package."""
     named = list(imports(ast.parse(path.read_text()), module, path.name == "__init__.py"))
     packages = {name.rpartition(".")[0] for name in named if name in files}
     return {name for name in named if name in files and name not in packages} - {module}
@@ -161,7 +162,7 @@ def known_modules(path: Path, module: str, files: Container[str]) -> set[str]:
 
 @pytest.mark.parametrize("folders", [("alpo", "sim"), ("cli",)])
 def test_no_imports_go_in_a_circle(folders: tuple[str, ...]) -> None:
-    """Imports under TYPE_CHECKING, and in functions, count as any."""
+    """Imports under TYPE_CHECKING, and in functions, count like all others."""
     files = {module_of(path): path for folder in folders for path in sources(folder)}
     knows = {module: known_modules(path, module, files) for module, path in files.items()}
     assert sum(map(len, knows.values())) > 100
@@ -173,7 +174,7 @@ def test_the_check_of_circles_can_fail() -> None:
     assert circle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
 
 
-#: What the replicated state machine may import of the core: words, and nothing of how servers agree.
+#: Modules of the core that the replicated state machine may import: words, and nothing of how servers agree.
 WORDS = {"client_ids", "disk", "entries", "machine", "requests", "runs", "settings"}
 
 

@@ -1,4 +1,4 @@
-"""What the style rules ask of every Python file, each break with its place."""
+"""Style rules of length for every Python file; each break is reported with its place."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ FOLDERS = ("alpo", "benchmarks", "cli", "sim", "tests")
 FILE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 60
 
-#: What is still too long: a file, or file:function. Nothing is ever added; what has become short enough is taken out.
+#: Files, or file:function, that are still too long. Never add one; take out one that has become short enough.
 TOO_LONG_YET = {
-    "cli/alpo_cli/commands/read.py:read",  # its options and its help are its signature and docstring
+    "cli/alpo_cli/commands/read.py:read",  # the options are its signature, the help its docstring
 }
 
 
@@ -25,13 +25,13 @@ def sources() -> Iterator[tuple[str, str]]:
 
 
 def long_file(path: str, text: str) -> dict[str, str]:
-    """Place -> what is wrong with it. Every line counts: prose, comments and empty lines too."""
+    """Place -> its fault. Every line counts: prose, comments and empty lines too."""
     lines = len(text.splitlines())
     return {path: f"{path}: {lines} lines, at most {FILE_LINES_MAX}"} if lines > FILE_LINES_MAX else {}
 
 
 def long_functions(path: str, text: str) -> dict[str, str]:
-    """Place -> what is wrong with it. A function's lines go from its `def` to its last statement's end: the signature,
+    """Place -> its fault. A function's lines go from its `def` to its last statement's end: the signature,
     the docstring, empty lines and functions inside count, decorators do not."""
     found = {}
     for node in ast.walk(ast.parse(text)):

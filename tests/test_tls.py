@@ -1,4 +1,4 @@
-"""Certificates, what they give a right to, and TLS connections as sockets."""
+"""Certificates, the rights that they give, and TLS connections as sockets."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def of(directory: Path, stem: str, name: str = "prod") -> Tls:
 
 
 class Pair:
-    """The two ends of a connection, each with its own way on in the handshake."""
+    """The two ends of a connection; each goes through the handshake by itself."""
 
     def __init__(self, server: Contexts, client: Contexts) -> None:
         ours, theirs = socket.socketpair()
@@ -43,7 +43,7 @@ class Pair:
         self.server, self.client = server.wrap(ours, True), client.wrap(theirs, False, "localhost")
 
     def shake_hands(self) -> None:
-        """Raises `TlsBroken` of the first that fails."""
+        """Shake hands at both ends. Raises the `TlsBroken` of the first end that fails."""
         left = [self.client, self.server]
         for _ in range(100):
             for end in list(left):
@@ -332,7 +332,7 @@ def test_a_host_name_counts_only_if_it_is_asked_for(certs: Path) -> None:
 
 
 def test_a_forked_child_forgets_a_connection_that_is_in_use(pair: Pair) -> None:
-    """Its lock may be held by a thread that the child does not have."""
+    """A thread that the child does not have may hold the connection's lock: `forget` does not wait for it."""
     with pair.client._use():
         child = os.fork()
         if child == 0:

@@ -1,4 +1,4 @@
-"""Running the real `alpo` command, for the end-to-end tests."""
+"""Helpers of the end-to-end tests: they run the real `alpo` command."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import Any
 
 from warm import ALPO
 
-#: Forked from a warm process if it is begun as such; real starts are in test_cli_end_to_end and test_cli_early.
+#: Command that is forked from a warm process (see `warm`); real starts are in test_cli_end_to_end and test_cli_early.
 COMMAND = ALPO
-#: Far longer than anything takes; what hangs is killed and fails the test.
+#: Seconds, far more than any command takes: a command that hangs is killed and fails its test.
 ENDS_WITHIN_S = 60.0
 
 
 def until(holds: Callable[[], bool]) -> None:
-    """Look again and again until it does; fails after `ENDS_WITHIN_S`."""
+    """Ask again and again until the condition holds; fails after `ENDS_WITHIN_S`."""
     deadline_s = time.monotonic() + ENDS_WITHIN_S
     while not holds():
         assert time.monotonic() < deadline_s, "what was waited for did not come"
@@ -38,7 +38,7 @@ class Alpo:
         self.servers = servers
 
     def run(self, *words: str | Path, stdin: bytes = b"", code: int | None = 0) -> subprocess.CompletedProcess[bytes]:
-        """Run it to its end; it must end with ``code`` (None: however)."""
+        """Run the command to its end; it must end with exit code ``code`` (None: any)."""
         done = subprocess.run([*COMMAND, *map(str, words)], input=stdin, capture_output=True,
                               env=environment(self.servers), timeout=ENDS_WITHIN_S, check=False)
         if code is not None:
@@ -49,16 +49,16 @@ class Alpo:
         return self.run(*words, stdin=stdin, code=code).stdout.decode()
 
     def lines(self, *words: str | Path, stdin: bytes = b"", code: int = 0) -> list[dict[str, Any]]:
-        """What it prints with --json."""
+        """Rows that the command prints with --json."""
         return [json.loads(line) for line in self.out(*words, "--json", stdin=stdin, code=code).splitlines()]
 
     def says(self, *words: str | Path, code: int, stdin: bytes = b"") -> str:
-        """What it says on stderr."""
+        """Text that the command prints on stderr."""
         return self.run(*words, stdin=stdin, code=code).stderr.decode()
 
     @contextmanager
     def under_way(self, *words: str | Path) -> Iterator[subprocess.Popen[bytes]]:
-        """It, running, with its three streams as pipes; killed at the end if need be."""
+        """The running command, with its three streams as pipes; killed at the end if need be."""
         process = subprocess.Popen([*COMMAND, *map(str, words)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                    stderr=subprocess.PIPE, env=environment(self.servers))
         try:
@@ -88,6 +88,6 @@ SHELLS = {
 
 
 def completed(shell: str, line: str, servers: str = "") -> str:
-    """What a shell is offered at the end of ``line``."""
+    """Completions that a shell offers at the end of ``line``."""
     env = {**environment(servers), "_ALPO_COMPLETE": f"complete_{shell}", **SHELLS[shell](line)}
     return subprocess.run(COMMAND, env=env, capture_output=True, timeout=60, check=True, text=True).stdout

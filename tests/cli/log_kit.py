@@ -1,4 +1,4 @@
-"""What the tests of `alpo log` run it with."""
+"""Helpers of the tests of `alpo log`."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""What the command answers at once, and what it says when the cluster cannot do what was asked."""
+"""Answers that the command gives at once, and its messages when the cluster cannot do what was asked."""
 
 from __future__ import annotations
 
 from alpo_command import Alpo, until
 from ports import free_port
 
-#: Whoever waits so long for an answer that is known at once is killed first, and fails.
+#: A timeout so long that a command which waits for it, though its answer is known at once, is killed and fails.
 LONG = ("--timeout", "3600")
 
 

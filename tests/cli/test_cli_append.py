@@ -18,7 +18,7 @@ from alpo_cli.exits import UsageProblem
 
 
 class FakeHandle:
-    """As much of a `Handle` as `Run` looks at."""
+    """The part of a `Handle` that `Run` reads."""
 
     def __init__(self, serial: int) -> None:
         self.client, self.serial, self.epoch = "c", serial, 4
@@ -142,7 +142,7 @@ async def test_the_last_results_are_written_before_it_ends() -> None:
         await stage.settle()
         stage.log.sent[0][1].end(lsn=7)
         await stage.settle()
-        stage.give.close()  # everything is answered, but its result is still on its way out
+        stage.give.close()  # all payloads are answered, but the result is still being written
         await stage.settle()
         assert not stage.finished
         sink.may.set()
@@ -238,7 +238,7 @@ async def test_what_was_never_sent_is_not_in_doubt(taken_back: bool) -> None:
         handle = stage.log.sent[0][1]
         handle.serial = 0
     if taken_back:
-        handle.end(error=Closed("closed before it was sent"))  # as a `Log` that is closed after Ctrl-C does
+        handle.end(error=Closed("closed before it was sent"))  # a `Log` closed after Ctrl-C ends handles this way
     assert stage.run.failure() is None
 
 

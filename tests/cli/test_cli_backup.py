@@ -87,7 +87,7 @@ def appends(alpo: Alpo, done: list[int]) -> Iterator[None]:
             stop.set()
             thread.join(WITHIN_S)
             process.stdin.close()
-            process.stdin = None  # for `under_way`, which would close it too
+            process.stdin = None  # `under_way` would otherwise close it again
             assert process.wait(WITHIN_S) == 0
 
 

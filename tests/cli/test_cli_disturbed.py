@@ -177,7 +177,7 @@ def test_the_foreground_ends_when_its_servers_were_stopped_from_elsewhere(tmp_pa
 def test_a_port_in_use_starts_nothing(tmp_path: Path) -> None:
     base = free_port(3)
     with socket.socket() as taken:
-        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as `free_port` looked: TIME_WAIT is no use
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # `free_port` counts TIME_WAIT as free
         taken.bind(("127.0.0.1", base + 1))
         taken.listen()
         flags: list[str | Path] = ["--dir", tmp_path / "c", "--base-port", str(base), "--detach"]

@@ -15,9 +15,9 @@ from alpo_cli.app import app
 
 DOCS = (Path(__file__).parents[2] / "docs" / "cli.md").read_text("utf-8")
 SHARED = {"--servers", "--config", "--timeout", "--json", "--ca", "--cert", "--key", "--tls-name"}
-#: Of alpod, which some chapters name.
+#: Options of alpod, which some chapters name.
 ALPODS = {"--no-auto-init", "--member", "--id", "--data", "--listen", "--join"}
-#: Typer's own, of the root.
+#: Options that Typer adds to the root command.
 TYPERS = {"--help", "-h", "--install-completion", "--show-completion"}
 
 

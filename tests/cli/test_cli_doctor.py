@@ -1,4 +1,4 @@
-"""What doctor makes of what the servers say."""
+"""Findings of `alpo doctor` from what the servers report."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def found(members: list[dict[str, Any]], check: str, elections: int | None = 1) 
 
 
 def only(members: list[dict[str, Any]], check: str, verdict: Verdict) -> Finding:
-    """The one finding of the check that is not OK; all other checks are."""
+    """The only finding that is not OK, of ``check``; the findings of all other checks are OK."""
     others = [f for f in examine(members, 1) if f.verdict is not Verdict.OK]
     assert [(f.check, f.verdict) for f in others] == [(check, verdict)], others
     assert others[0].do
@@ -185,7 +185,7 @@ def test_cleaning_strangers_elections() -> None:
 
 
 def test_clocks_that_have_leapt_together_are_told() -> None:
-    """They agree with each other, and nothing is dated ahead of them."""
+    """Clocks that leapt together are reported, though they agree with each other and nothing is dated ahead of them."""
     says = only(three(clocks_leapt_ms=2 * 86_400_000, log_ahead_ms=0), "log time", Verdict.BAD)
     assert "leapt ahead by 2 d" in says.says and "alpo clock accept" in says.do
     assert found(three(clocks_leapt_ms=0), "log time") == []

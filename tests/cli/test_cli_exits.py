@@ -1,4 +1,4 @@
-"""How errors become exit codes and messages, and how the command line is judged."""
+"""Exit codes and messages that errors become; command lines that are wrong."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ def test_a_leader_that_lost_its_majority() -> None:
 
 def test_no_leader_at_present() -> None:
     tale = Tale().at(0, 1, "leader", term=1, votes=[1, 2], voters=[1, 2, 3]).at(1, 2, "following", term=1, leader=1)
-    for minute in range(1, 40):  # as servers that find no majority repeat themselves
+    for minute in range(1, 40):  # a server without a majority repeats this
         tale.at(60_000 * minute, 2, "canvass", term=2, leader=1, silent_ms=500 + 60_000 * (minute - 1), times=99)
     text = told(tale, leaderless=True)
     assert text.startswith("There is no leader. The last one was server 1, term 1.")

@@ -13,7 +13,7 @@ from alpo_command import COMMAND, Alpo, environment, read_line, until, write
 from alpo_cli.importing import payload_of
 
 KEYS = ["first_lsn", "last_lsn", "count", "skipped"]
-#: What no line based tool may spoil.
+#: Payloads that a line-based tool would damage.
 AWKWARD = [
     b"", b"a\nb", b"\r\n", b"\xff\xfe\0", bytes(range(256)), "grün \u2028 \U0001f600".encode(), b'{"a": [1, "x"]}',
 ]
@@ -136,7 +136,7 @@ def test_nobody_there() -> None:
 
 
 def written(alpo: Alpo) -> int:
-    """Append what is awkward; the first LSN of it."""
+    """Append the awkward payloads; return the first one's LSN."""
     lsns = [json.loads(alpo.out("append", "--whole", "--json", stdin=payload))["lsn"] for payload in AWKWARD]
     return int(lsns[0])
 

@@ -1,5 +1,5 @@
-"""What a command line names and is not there, or cannot be read or written: exit 2 in every command, before anything
-is asked of a server or of Spark."""
+"""Paths on a command line that do not exist, or cannot be read or written: every command exits with 2 before it asks
+a server or Spark anything."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TO = ("--to", "{new}")
 LISTEN = ("--id", "1", "--listen", "127.0.0.1:1")
 FOLD = ("--fold", "json:loads")
 
-#: Every option and argument that is a path: how it is given. ``{bad}`` stands for it.
+#: Options and arguments that are paths to read -> a command line with each. ``{bad}`` stands for the path.
 READ = {
     "alpo append --file": ("append", "--file", "{bad}"),
     "alpo state set --file": ("state", "set", "name", "--file", "{bad}"),
@@ -54,7 +54,7 @@ READ = {
     "alpo-sim replay FILE…": ("replay", "{bad}"),
     "alpo-sim draw SEED|SCENARIO": ("draw", "{bad}", "-o", "{new}.svg"),
 }
-#: The same for what is written: files (in a directory that is not there), directories (below a file).
+#: Options and arguments that are paths to write: files in a directory that does not exist, directories below a file.
 WRITTEN = {
     "alpo backup FILE": ("backup", "{bad}"),
     "alpo restore --data": ("restore", "{backup}", "--data", "{below}", *LISTEN),
@@ -75,9 +75,9 @@ WRITTEN = {
     "alpo-sim elections --out": ("elections", "--out", "{below}"),
     "alpo-sim explore --output": ("explore", "--output", "{bad}"),
 }
-#: Of Linux: the number of capset(2)'s layout, and of the two rights by which root reads every file.
+#: Linux's numbers of capset(2)'s layout, and of the two rights by which root reads every file.
 _LAYOUT, _CAP_DAC_OVERRIDE, _CAP_DAC_READ_SEARCH = 0x20080522, 1, 2
-#: Of every command, told of in the chapter on the shared options.
+#: Options of every command, described in the chapter on the shared options.
 SHARED = {"--config", "--ca", "--cert", "--key"}
 APPS = {"alpo": app, "alpo-pipeline": pipeline, "alpo-sim": simulator}
 
@@ -107,7 +107,7 @@ def test_the_tables_name_every_path_there_is() -> None:
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
-    """What passes for a data directory until it is read."""
+    """A directory that passes for a data directory until it is read."""
     (tmp_path / "log").mkdir()
     (tmp_path / "log" / "alpo.db").write_bytes(b"SQLite format 3\0")
     return tmp_path / "log"
@@ -115,7 +115,7 @@ def log(tmp_path: Path) -> Path:
 
 @contextlib.contextmanager
 def no_rights_of_root() -> Iterator[None]:
-    """Files are closed to this thread as their modes say, though it may be root's."""
+    """Apply files' modes to this thread, even if it runs as root."""
     if os.geteuid() != 0:
         yield
         return
@@ -133,12 +133,12 @@ def no_rights_of_root() -> Iterator[None]:
 
 @pytest.fixture
 def backup(tmp_path: Path) -> Path:
-    """What passes for a backup."""
+    """A file that passes for a backup until it is read."""
     return head_of(tmp_path / "old.alpo", schema.BACKUP_APPLICATION_ID)
 
 
 def head_of(file: Path, application_id: int) -> Path:
-    """An SQLite file as far as its application id."""
+    """An SQLite file's beginning, up to its application id."""
     file.write_bytes(b"SQLite format 3\0".ljust(68, b"\0") + application_id.to_bytes(4, "big"))
     return file
 
@@ -194,7 +194,7 @@ def test_what_is_restored_is_a_backup(kind: str, said: str, tmp_path: Path, log:
 @pytest.mark.parametrize("name", WRITTEN)
 @pytest.mark.parametrize("where", ["none", "proc"])
 def test_what_cannot_be_written(name: str, where: str, tmp_path: Path, log: Path, backup: Path) -> None:
-    """Also where the system says that it may be, and then that it cannot: /proc, of Linux."""
+    """A path that cannot be written is refused, also in Linux's /proc, which says at first that it can be written."""
     (tmp_path / "file").touch()
     bad, below = tmp_path / "none" / "out", tmp_path / "file" / "out"
     if where == "proc":
@@ -203,7 +203,7 @@ def test_what_cannot_be_written(name: str, where: str, tmp_path: Path, log: Path
     refused(name, WRITTEN[name], places, bad.parent.parent)
 
 
-#: What must not be written over, or beside: ``{bad}`` without its ending.
+#: Paths at which, or beside which, nothing may be written over: ``{bad}`` without its ending.
 KEPT: dict[str, Callable[[Path], Path]] = {
     "a data file": lambda log: head_of(log.parent / "moved", schema.APPLICATION_ID),
     "a symlink to it": lambda log: linked(log, head_of(log.parent / "moved", schema.APPLICATION_ID)),
@@ -213,7 +213,7 @@ KEPT: dict[str, Callable[[Path], Path]] = {
     "a symlink into a data directory": lambda log: linked(log, log / "out"),
     "on the way to it": lambda log: partial(head_of(log.parent / "moved", schema.APPLICATION_ID)),
 }
-#: Ends in what these take alone, so the file that is kept does so too.
+#: Endings that some commands demand: the file to be kept gets a name with each of them.
 ENDINGS = ("", ".svg", ".html")
 
 
@@ -235,7 +235,8 @@ def partial(file: Path) -> Path:
 
 
 def writes_over(name: str, kind: str) -> bool:
-    """A backup takes an older one's place; others than these write under another name first, or under none."""
+    """True where writing is right: a backup replaces an older one, and only `alpo backup` and `alpo log` write to
+    NAME.partial first."""
     if name == "alpo backup FILE" and kind == "a backup":
         return True
     return kind == "on the way to it" and not name.startswith(("alpo backup", "alpo log"))
@@ -247,7 +248,7 @@ def writes_over(name: str, kind: str) -> bool:
 ])
 def test_a_log_is_never_written_over(name: str, kind: str, tmp_path: Path, log: Path, backup: Path) -> None:
     bad = KEPT[kind](log)
-    for ending in ENDINGS:  # the same under the name that the command takes
+    for ending in ENDINGS:  # a name that the command takes
         if ending and os.path.lexists(bad):
             bad.with_name(bad.name + ending).symlink_to(bad)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}

@@ -1,4 +1,4 @@
-"""When the demos and `alpo bench failover` take a cluster for level."""
+"""Condition under which the demos and `alpo bench failover` take a cluster for level."""
 
 from __future__ import annotations
 

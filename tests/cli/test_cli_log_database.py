@@ -62,7 +62,7 @@ def test_payloads_and_clients(sqlite: SqliteBench, tmp_path: Path) -> None:
 
 
 def test_what_a_tool_finds(sqlite: SqliteBench, tmp_path: Path) -> None:
-    """All that Datasette and the like go by is in the schema, and nothing that stands in their way."""
+    """The schema holds all that Datasette and similar tools look for, and nothing that stands in their way."""
     fill(sqlite)
     run("export", sqlite.directory, "--to", tmp_path / "log.db", "--fts")
     with opened(tmp_path / "log.db") as db:

@@ -203,7 +203,7 @@ def test_a_query_without_rows_can_be_interrupted(sqlite: SqliteBench) -> None:
         while sqlite.path not in opened(process.pid):
             assert process.poll() is None
         opened_ticks = used_ticks(process.pid)
-        while used_ticks(process.pid) < opened_ticks + 100:  # what comes before the query takes far less
+        while used_ticks(process.pid) < opened_ticks + 100:  # the start, before the query, takes far less
             assert process.poll() is None
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 1
@@ -211,7 +211,7 @@ def test_a_query_without_rows_can_be_interrupted(sqlite: SqliteBench) -> None:
 
 
 def opened(pid: int) -> set[Path]:
-    """Its files; some are closed while they are looked at."""
+    """Files that a process has open; some are closed while this looks at them."""
     found = set()
     for number in os.listdir(f"/proc/{pid}/fd"):  # noqa: PTH208
         with suppress(FileNotFoundError):
@@ -220,7 +220,7 @@ def opened(pid: int) -> set[Path]:
 
 
 def used_ticks(pid: int) -> int:
-    """Of its processor's time, in hundredths of a second."""
+    """Processor time that a process has used, in hundredths of a second."""
     return sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]))
 
 

@@ -80,7 +80,7 @@ def test_what_the_cluster_knows_is_completed(alpo: Alpo) -> None:
         ("transfer ", "1"), ("member remove ", "1"), ("read --server ", "1"), ("cursor drop ni", "nightly"),
         ("outcome ", "billing"), ("state get lim", "limits/t7"), ("state watch ", "limits/t7"),
     ):
-        # On a busy machine the limit may pass: then it offers nothing, and is asked again.
+        # A busy machine may not answer within the command's time limit: then nothing is offered, and this asks again.
         until(lambda words=words, there=there: there in completed("bash", f"alpo {words}", alpo.servers).split())  # type: ignore[misc]
     for line in ("alpo --servers 127.0.0.1:1 transfer ", "alpo transfer --servers nonsense:x ",
                  "alpo transfer --ca none.pem --cert none.pem --key none.key "):

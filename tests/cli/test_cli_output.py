@@ -1,4 +1,4 @@
-"""What is printed: escaping, JSON, times."""
+"""Printed output: escaping, JSON, tables, times."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_clip_ends_at_the_lsn_or_the_count() -> None:
     assert clip(page, 6, 4) == (page[:2], True)
 
 
-#: What makes heads bold.
+#: Terminal codes that make heads bold.
 STYLE = re.compile(r"\x1b\[[0-9;]*m")
 WIDE = ["id", "address", "state"]
 
@@ -163,10 +163,10 @@ NUMBER_BEFORE_PLURAL = re.compile(
 
 
 def test_no_text_counts_one_things() -> None:
-    """A number of anything beside a plural in an f-string reads "1 servers" one day: `counted` knows better."""
+    """An f-string with a number before a plural would one day read "1 servers"; `counted` gets it right."""
     root = Path(__file__).parents[2]
     files = [*(root / "cli").rglob("*.py"), *(root / "sim" / "alpo_sim" / "commands").glob("*.py")]
-    demos = {"demo.py", "demo_driver.py", "demo_proof.py"}  # whose numbers are large, and the story's own
+    demos = {"demo.py", "demo_driver.py", "demo_proof.py"}  # numbers in demos are large, set by the story
     found = [f"{file.name}: {match[0]}" for file in files if file.name not in demos
              for match in NUMBER_BEFORE_PLURAL.finditer(file.read_text("utf-8"))]
     assert found == []

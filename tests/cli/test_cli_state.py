@@ -35,7 +35,7 @@ def at_once(alpo: Alpo, *commands: list[str]) -> list[tuple[int, bytes]]:
     ["registry", "show", "a"], ["registry", "rows", "a"],
 ])
 def test_what_only_looks_makes_no_state(alpo: Alpo, words: list[str]) -> None:
-    """First of this module: nobody has written yet."""
+    """This test is the module's first: no process has written yet."""
     done = alpo.run(*words, code=1)
     assert done.stdout == b"" and done.stderr.startswith(b"alpo: this log holds no state: the first write")
     assert alpo.lines("status")[0]["members"][0]["last_lsn"] == 0
@@ -176,7 +176,7 @@ def test_one_leads_and_the_next_follows(alpo: Alpo) -> None:
                 second = json.loads(read_line(two))
                 assert second == {"name": "boss", "token": second["token"], "value": "two"} and second["token"] > token
                 leaders = [read_line(seen)]
-                if leaders == ["nobody\n"]:  # it may see the one go before the other comes
+                if leaders == ["nobody\n"]:  # the observer may see one leave before two comes
                     leaders.append(read_line(seen))
                 assert leaders[-1] == f"{second['token']}\ttwo\n"
                 alpo.run("state", "rm", "boss")  # by anybody's hand

@@ -20,13 +20,13 @@ from alpo_cli import state_lock
 from alpo_cli.options import Target
 from alpo_cli.state_lock import Plan, Story
 
-#: Says where it runs, and then waits: a shell and a process of its own, in one group.
+#: Script that prints its process group and then waits: a shell and a process of its own, in one group.
 WAITER = "echo $$; sleep 1000; true"
 
 
 @contextmanager
 def running(alpo: Alpo, *words: str) -> Iterator[subprocess.Popen[bytes]]:
-    """`alpo state lock`, running, as from a terminal: no signal is ignored. Its command is killed with it."""
+    """`alpo state lock`, run as from a terminal: no signal is ignored. Its command is killed with it."""
     heeding = ["env", "--default-signal=HUP,INT,QUIT,TERM"]
     process = subprocess.Popen([*heeding, *COMMAND, "state", "lock", *words], stdin=subprocess.PIPE,
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(alpo.servers))
@@ -192,13 +192,13 @@ def test_the_lock_of_a_holder_that_was_killed_is_free_after_its_time(alpo: Alpo)
         holder.kill()
         try:
             assert alpo.out("state", "lock", "killed", "--", "echo", "mine") == "mine\n"
-            assert not group_is_gone(group)  # nobody is left to end it: that is what the token is for
+            assert not group_is_gone(group)  # no process is left to end it: hence the token
         finally:
             os.killpg(group, signal.SIGKILL)
 
 
 def test_the_command_has_the_terminal(alpo: Alpo) -> None:
-    """It reads what is typed, Ctrl-C is for it, and Ctrl-Z does not leave the shell waiting."""
+    """The command reads what is typed and receives Ctrl-C, and Ctrl-Z does not leave the shell waiting."""
     ours, theirs = pty.openpty()
     script = 'trap "echo caught; exit 9" INT; read line; echo "got $line"; while :; do sleep 0.1; done'
     own = ["env", "--default-signal=INT", "setsid", "--ctty", "--wait"]
@@ -215,7 +215,7 @@ def test_the_command_has_the_terminal(alpo: Alpo) -> None:
 
 
 def seen(terminal: int, text: bytes) -> bytes:
-    """All that is shown up to a text."""
+    """Output that the terminal shows, up to ``text``."""
     shown = b""
     while text not in shown:
         shown += os.read(terminal, 4096)

@@ -71,7 +71,7 @@ def test_a_write_that_nobody_answers_is_of_unknown_outcome(
 def test_a_lock_whose_try_or_release_nobody_answers(
     alpo: Alpo, directory: Path, monkeypatch: pytest.MonkeyPatch, interrupted: bool
 ) -> None:
-    """The servers stop before the try is answered, and Ctrl-C is pressed; or before the release is."""
+    """The servers stop before the try is answered, and Ctrl-C is pressed; or they stop before the release's answer."""
     alpo.run("state", "set", "a", "1")
     led_by_the_first(alpo)
     enter, entered, outcome = Folder.enter, count(1), Lock._outcome
@@ -83,7 +83,7 @@ def test_a_lock_whose_try_or_release_nobody_answers(
             return enter(self, *given, **named)
 
         async def interrupt(self: Lock, sent: Sent, give_up_s: float) -> int:
-            while interrupted and not sent.handle.serial:  # before it is sent, nothing is in doubt
+            while interrupted and not sent.handle.serial:  # a try that was not sent is not in doubt
                 await anyio.sleep(0.01)
             if interrupted:
                 os.kill(os.getpid(), signal.SIGINT)
@@ -121,7 +121,7 @@ def test_one_snapshot_is_written_at_a_time(alpo: Alpo) -> None:
 
 
 def test_what_a_later_release_has_written_is_not_guessed_at(alpo: Alpo) -> None:
-    """Last of this module: no command of this release uses that log any more."""
+    """This test is the module's last: after it, no command of this release can use that log."""
     lsn = alpo.lines("append", "--whole", stdin=codec.MAGIC + b"\x02later")[0]["lsn"]
     for words in (["get", "n"], ["set", "n", "1"], ["watch"], ["lock", "n", "--", "echo", "run"], ["status"]):
         done = alpo.run("state", *words, code=1)

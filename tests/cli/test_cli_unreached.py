@@ -1,4 +1,4 @@
-"""Every command says why no server could be used: what `alpo status` hides, an operator looks for in vain."""
+"""Every command, `alpo status` too, says why no server could be used."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from alpo.core.requests import Code
 from alpo.wire.codec import encode_problem
 from alpo_cli.certificates import client_leaf, make
 
-#: Commands that ask a server, with words that are right.
+#: Commands that ask a server, each a correct command line.
 COMMANDS = [
     "status", "member list", "explain", "explain --all", "doctor", "watch --count 1", "append x", "read --last 1",
     "outcome c 1", "transfer 1", "member add 9=127.0.0.1:1", "member remove 9", "settings show",
@@ -25,7 +25,7 @@ COMMANDS = [
     "registry show a", "cluster init", "backup {tmp}/never.alpo",
 ]
 NO_CERTIFICATE = "no certificate"
-#: What is wrong -> what is said of it.
+#: Fault -> words of the message about it.
 CAUSES = {
     NO_CERTIFICATE: "this server speaks TLS only: give --ca, --cert and --key",
     "another name": "is not the certificate of a server of elsewhere",
@@ -41,14 +41,14 @@ CAUSES = {
 
 
 class Place(NamedTuple):
-    """Words for servers and certificates."""
+    """Command-line words that name servers and certificates."""
 
     servers: str
     words: list[str]
 
 
 def _speaks(data: bytes, sock: socket.socket) -> None:
-    """Answer each connection with these bytes, until the socket is shut; b"": nothing at all."""
+    """Answer each connection with these bytes, until the socket is shut; b"": send no answer."""
     with contextlib.ExitStack() as kept:
         while True:
             try:

@@ -14,7 +14,7 @@ NOBODY = "127.0.0.1:1"
 
 
 def on_a_terminal(*words: str, said: bytes) -> bytes:
-    """What such a command draws, to its end or until ``said``."""
+    """Output that a command draws on a terminal, to its end or until ``said`` appears."""
     ours, theirs = pty.openpty()
     with subprocess.Popen([*COMMAND, *words], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=theirs,
                           env=environment(NOBODY) | {"COLUMNS": "200"}) as command:

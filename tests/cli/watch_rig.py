@@ -46,7 +46,7 @@ class Terminal:
         os.write(self._ours, keys.encode())
 
     def resize(self, width: int, height: int) -> None:
-        """Change the size; the process in the foreground is told."""
+        """Change the terminal's size, which sends a signal to the process in the foreground."""
         fcntl.ioctl(self._ours, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
 
     @property
@@ -61,12 +61,12 @@ class Terminal:
         return self.frames[-1]
 
     def shows(self, *texts: str) -> bool:
-        """Are these in the last frame, whose last line is there?"""
+        """True if the last frame is complete (it has its last line) and holds these texts."""
         return "q quit" in self.frame and all(text in self.frame for text in texts)
 
     @property
     def taken(self) -> bool:
-        """Does somebody draw on it (the other screen, no cursor), and read keys one by one?"""
+        """True if the process draws on the terminal: on the alternate screen, without a cursor."""
         drawn = self.drawn.rfind(b"\x1b[?1049h") > self.drawn.rfind(b"\x1b[?1049l")
         hidden = self.drawn.rfind(b"\x1b[?25l") > self.drawn.rfind(b"\x1b[?25h")
         assert drawn == hidden or self.process.poll() is None
@@ -74,12 +74,12 @@ class Terminal:
 
     @property
     def cbreak(self) -> bool:
-        """Are keys read one by one, without echo?"""
+        """True if keys are read one by one, without echo."""
         return not termios.tcgetattr(self._theirs)[3] & (termios.ICANON | termios.ECHO)
 
     @property
     def modes_now(self) -> list[Any]:
-        """Its modes."""
+        """The terminal's present modes."""
         return termios.tcgetattr(self._theirs)
 
     @property
@@ -93,7 +93,7 @@ class Terminal:
 
     @property
     def given_back(self) -> bool:
-        """Is all as it was found?"""
+        """True if the terminal is as it was before the process took it."""
         return not self.taken and termios.tcgetattr(self._theirs) == self.modes_before
 
     def ends(self) -> int:

@@ -27,7 +27,7 @@ from alpo.wire import requests as r
 from alpo.wire.codec import decode_client, decode_hello, encode
 from alpo.wire.framing import HELLO_BYTES_MAX, FrameReader, frame_bytes_max
 
-#: What a script may say of an append: take it as the log does, or …
+#: A script's verdicts on an append: take it as the log does, or …
 TAKE = "take"
 SWALLOW = "swallow"  # never taken, never answered
 TAKE_MUTE = "take mute"  # taken, never answered
@@ -50,7 +50,7 @@ class FakeSession:
 
 
 class FakeCluster:
-    """Its servers have the ids 1 …; ``leader`` is 0 while there is none."""
+    """A cluster whose servers have the ids 1, 2, …; ``leader`` is 0 while no server leads."""
 
     def __init__(self, tasks: TaskGroup) -> None:
         self.tasks = tasks
@@ -74,10 +74,10 @@ class FakeCluster:
         self.reads: list[tuple[int, r.Read]] = []
         self.trims: list[tuple[int, q.Trim]] = []
         self.cursors: dict[str, int] = {}
-        #: So many trims are judged by a leader that has not noticed that it is none.
+        #: Number of trims to come that a deposed leader judges, which has not noticed that it leads no more.
         self.stale_trims = 0
         self.page_entries_max = 1000
-        #: Told when anything was appended.
+        #: Set when anything was appended.
         self.grown = anyio.Event()
 
     @property
@@ -109,7 +109,7 @@ class FakeCluster:
         return lsn
 
     def judge(self, append: Appends, serial: int, count: int, body: bytes) -> q.Appended | r.AppendRefused:
-        """R21 for one item."""
+        """Judge one item of an append as R21 says."""
         random = append.client.startswith("~")
         if random:
             if append.client not in self.sessions and self.expired(append.client):
@@ -139,7 +139,7 @@ class FakeCluster:
         return int(client[1:].replace("-", "")[:12], 16) <= self.horizon_ms
 
     def open(self, ask: q.OpenSession) -> q.Opened | r.RequestRefused:
-        """R22."""
+        """Open a session (R22)."""
         session = self.sessions.get(ask.name)
         epoch = session.epoch if session is not None else 0
         if session is not None and session.nonce == ask.nonce:
@@ -165,7 +165,7 @@ class FakeServer:
         self.problem: r.Problem | None = None
         self.frozen = False
         self._sending: WeakKeyDictionary[SocketStream, anyio.Lock] = WeakKeyDictionary()
-        #: What this server's own copy holds, None: everything.
+        #: Last LSN in this server's own copy; None: the copy holds all.
         self.local_lsn: int | None = None
         #: Rows of an `EventList`, and each ``before`` that was asked for.
         self.events: list[tuple[int, int, str, str]] = []
@@ -173,7 +173,7 @@ class FakeServer:
         #: Status key ``appends``, and the number of times that a status was asked for.
         self.says_of_appends: Any = None
         self.asked_status = 0
-        #: By how much its clock is ahead.
+        #: Milliseconds by which this server's clock is ahead.
         self.ahead_ms = 0
         self._scope = anyio.CancelScope()
 
@@ -184,7 +184,7 @@ class FakeServer:
                 await listener.serve(self._serve)
 
     def kill(self) -> None:
-        """Every connection is cut, and new ones are refused."""
+        """Cut every connection, and refuse new ones."""
         self._scope.cancel()
 
     async def revive(self) -> None:
@@ -370,7 +370,7 @@ class FakeServer:
 
 
 class _Cut(Exception):
-    """The test wants this connection gone."""
+    """Raised to end a connection that the test wants gone."""
 
 
 def refusal(append: Appends, serial: int, code: Code, number: int) -> r.AppendRefused:

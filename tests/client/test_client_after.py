@@ -102,7 +102,7 @@ def test_an_earlier_try_may_still_be_taken_once_the_log_reaches_that_lsn(name: s
     session.refused(conflict(session, 11, 5))
     error = handle.error
     assert isinstance(error, alpo.NotGuaranteed) and error.too_old
-    assert session.next_append() is None  # its serial is not given to another append
+    assert session.next_append() is None  # no other append gets its serial
     if name is None:
         assert not session.ready and session.client is None
         session.begin("~2", 0, 0)

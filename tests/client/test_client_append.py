@@ -168,7 +168,7 @@ async def test_sizes_are_refused_before_anything_is_sent() -> None:
     async with fake_cluster() as c:
         c.payload_bytes_max, c.batch_bytes_max = 100, 200
         async with alpo.connect(c.addresses) as log:
-            early = log.append_nowait(bytes(101))  # before any server has said what is too large
+            early = log.append_nowait(bytes(101))  # no server has said yet what is too large
             with pytest.raises(alpo.TooLarge):
                 await early
             with pytest.raises(alpo.TooLarge):
@@ -262,7 +262,7 @@ async def test_expired_id_is_replaced_silently_only_at_first() -> None:
             horizon = c.time_ms + 1000
 
             def end(server: object, append: object) -> str:
-                c.horizon_ms = horizon  # after the hello: the id was made in ignorance of it
+                c.horizon_ms = horizon  # set after the hello: the id was made without knowing it
                 return TAKE
 
             c.script = end

@@ -16,7 +16,7 @@ from test_client_sync import cluster_in_a_thread
 import alpo
 from alpo.testing import Cluster
 
-#: What to ask of a log, and what its TypeError says.
+#: Calls of a log with a wrong argument, and the message of the TypeError.
 WRONG: list[tuple[Callable[[Any], object], str]] = [
     (lambda log: log.append("x"), "a payload is bytes, not str"),
     (lambda log: log.append(b"x", serial="1"), "serial is an int, not str"),

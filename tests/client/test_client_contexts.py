@@ -1,5 +1,5 @@
-"""What is entered in one task may be left in another, in none, or by a dying interpreter: nothing hangs, and the event
-loop stays whole. And what belongs to one event loop says so in another.
+"""Logs, states, registries and watches entered in one task may be left in another, in none, or by a dying interpreter:
+nothing hangs, and the event loop stays whole. One that belongs to an event loop refuses calls in another.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ async def views(at: str) -> list[Entered]:
 
 
 NUMBERS = count()
-#: What is entered, the last in those before it, and one use of it.
+#: Functions that enter objects, the last inside those before it; and one use of the last.
 ENTERED: dict[str, tuple[Make, Use]] = {
     "Log": (log, lambda it: it.append(b"x")),
     "Log with a name": (partial(log, client="n"), lambda it: it.append(b"x")),
@@ -79,7 +79,7 @@ ENTERED: dict[str, tuple[Make, Use]] = {
 
 
 async def in_a_task(work: Callable[[], Awaitable[T]]) -> T:
-    """What ``work()`` gives in a task of its own, which has ended then."""
+    """The result of ``work()`` in a task of its own, which has ended when this returns."""
     given: list[T] = []
 
     async def run() -> None:
@@ -95,7 +95,7 @@ async def leave(entered: Entered) -> None:
 
 
 async def close(entered: Entered) -> None:
-    ended = entered.close()  # of a watch it is no coroutine
+    ended = entered.close()  # a watch's `close` is no coroutine
     if ended is not None:
         await ended
 
@@ -127,7 +127,7 @@ async def test_what_one_task_enters_another_leaves(name: str, end: Callable[[Ent
 
 @pytest.mark.parametrize("name", ENTERED)
 async def test_a_deadline_around_the_entering_alone_ends_with_it(name: str) -> None:
-    """As `asyncio.timeout` around one await of a program that starts: the scope is left before what was entered."""
+    """An object outlives a deadline around its entering alone, such as `asyncio.timeout` around one await."""
     make, use = ENTERED[name]
     async with fake_cluster(1) as c:
         with anyio.fail_after(60):
@@ -156,7 +156,7 @@ async def test_what_a_cancelled_task_had_entered_lives_on() -> None:
 
 
 async def test_a_generator_that_other_tasks_resume() -> None:
-    """As fixtures are, and what a framework keeps for as long as it serves."""
+    """An async generator may be resumed by other tasks, as fixtures are, and as a framework's lifespan is."""
     @asynccontextmanager
     async def lifespan(at: str) -> AsyncIterator[alpo.state.State]:
         async with alpo.connect(at) as log, alpo.state.State(log) as state, Registry(state, "agents") as registry:
@@ -230,7 +230,7 @@ def test_the_context_of_an_isolated_asyncio_test_case() -> None:
 
 
 def test_a_lock_that_another_task_leaves_is_given_back() -> None:
-    """Its body is a task's: it says so, holds the lock no longer, and harms no loop."""
+    """The other task gets a RuntimeError; the lock is free afterwards, and the event loop is unharmed."""
     async def main(at: str) -> None:
         async with alpo.state.connect(at) as state:
             lock = Lock(state, "lock")
@@ -320,7 +320,7 @@ def test_a_process_ends_that_leaves_no_blocking_state() -> None:
 
 
 def test_after_an_interrupt_the_end_waits_for_no_append() -> None:
-    """As the end of a `with` does not."""
+    """Python's exit after Ctrl-C waits for no append, just as the end of a `with` waits for none."""
     program = (
         "import sys, alpo; log = alpo.connect_sync(sys.argv[1], timeout_s=3600); log.append_nowait(b'x');"
         " raise KeyboardInterrupt"
@@ -366,7 +366,7 @@ def test_a_blocking_state_may_be_left_in_another_thread() -> None:
 def foreign_calls(
     log: alpo.Log, state: alpo.state.State, registry: Registry, watch: Any, views: Any, handle: Any
 ) -> list[Any]:
-    """Functions to call in a loop that is not theirs; each gives something to await, or raises."""
+    """Functions to call in another event loop than the log's; each returns an awaitable, or raises."""
     lock = Lock(state, "lock")
 
     async def awaited() -> None:
@@ -396,7 +396,7 @@ def foreign_calls(
 
 
 def told_in_another_loop(calls: list[Any], backend: str) -> list[BaseException | None]:
-    """What each call raises in a new event loop."""
+    """Errors that the calls raise in a new event loop; None for a call that raises none."""
     told: list[BaseException | None] = []
 
     async def main() -> None:
@@ -435,7 +435,7 @@ def test_a_call_of_another_loop_is_refused_at_once(where: str) -> None:
         if where == "another thread":
             asyncio.run(main(c.addresses, in_a_thread))
             return
-        # As fixtures of a wider scope run in a loop of their own, which stands still while a test runs.
+        # Fixtures of a wider scope run in a loop of their own, which stands still while a test runs: do so here.
         loop = asyncio.new_event_loop()
         turn: asyncio.Future[list[BaseException | None]] = loop.create_future()
         asked: list[list[Any]] = []

@@ -27,7 +27,7 @@ ADDRESSES = ["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"]
 
 
 class Crowd:
-    """Servers of which each takes so long to refuse; ``asked_s``: when they were."""
+    """Servers that each take a time of their own to refuse; ``asked_s``: the times at which they were asked."""
 
     def __init__(self, **takes_s: float) -> None:
         self.takes_s = dict(zip(ADDRESSES, takes_s.values(), strict=True))
@@ -40,7 +40,7 @@ class Crowd:
         raise Lost(Unavailable("it does not lead"))
 
     async def asked_within(self, seconds: float) -> int:
-        """How often they are asked in so many seconds of a search."""
+        """Number of times that servers are asked while a leader is sought for so many seconds."""
         with anyio.move_on_after(seconds):
             await self.servers.leader()
         return len(self.asked_s)
@@ -128,7 +128,7 @@ async def test_a_reader_that_is_collected_in_another_thread_gives_its_place_back
     async with fake_cluster(1) as c, alpo.connect(filled(c).addresses) as log:
         kept = [log.read()]
         await anext(kept[0])
-        log._servers._resting.clear()  # as if it were not looking at a page, but waiting for one
+        log._servers._resting.clear()  # the reader now counts as waiting for a page
         ends: list[int] = []
         async with anyio.create_task_group() as tasks:
             async def ask() -> None:

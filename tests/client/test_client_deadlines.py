@@ -30,9 +30,9 @@ from alpo.state.variable import Add, Variable
 from alpo.state.watching import Watch
 from alpo.testing import Cluster
 
-#: Seconds that objects are made with, and that calls are given that take a timeout.
+#: Timeouts in seconds: of the objects, and of calls that take a timeout.
 MADE_WITH_S, GIVEN_S = 5.0, 2.0
-#: Virtual seconds that a call may take above that: timers are looked at every 0.05 s.
+#: Virtual seconds that a call may take beyond its timeout: timers are looked at every 0.05 s.
 GRACE_S = 0.2
 THEN = datetime(2026, 1, 1, tzinfo=UTC)
 FENCE = 7
@@ -110,7 +110,7 @@ def calls(kind: str, there: type) -> list[tuple[str, dict[str, Any], float]]:
         call = getattr(there, name, None)
         if call is None:  # a blocking class lacks some
             continue
-        steps = 2 if name == "snapshot" else 1  # as its docstring says: of each step
+        steps = 2 if name == "snapshot" else 1  # the deadline is for each of a snapshot's steps
         found.append((name, given, steps * MADE_WITH_S))
         if "timeout_s" in inspect.signature(call).parameters:
             found.append((name, {**given, "timeout_s": GIVEN_S}, GIVEN_S))
@@ -212,7 +212,7 @@ def test_every_call_ends_by_its_deadline(kind: str, standing: str) -> None:
 
 
 def test_so_does_settling_what_nobody_tells() -> None:
-    """Above, nothing is left to settle."""
+    """Settling ends by its deadline, too; the tests above leave nothing to settle."""
     async def main(cluster: Cluster) -> None:
         async with cluster.connect(timeout_s=MADE_WITH_S) as log, State(log, timeout_s=MADE_WITH_S) as state:
             await state.put("x", b"1")
@@ -231,7 +231,7 @@ def test_so_does_settling_what_nobody_tells() -> None:
 
 
 def blocked(cluster: Cluster, kind: type, log: alpo.SyncLog, row: tuple[str, dict[str, Any], float]) -> list[str]:
-    """What is wrong with one call of a blocking class."""
+    """Faults of one call of a blocking class while the only server stands still."""
     it: Any = log
     if kind is not alpo.SyncLog:
         state = SyncState(log, timeout_s=MADE_WITH_S)
@@ -269,7 +269,7 @@ def test_so_does_every_blocking_one(kind: type) -> None:
 async def test_so_does_one_over_sockets_that_nobody_answers(
     name: str, silent: str, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """With the steps of a real connection, which no simulated one has: TCP, the hello, the answer."""
+    """A deadline covers every step of a real connection, which a simulated one lacks: TCP, the hello, the answer."""
     async with fake_cluster(2) as c:
         c.servers[2].frozen = True
         c.servers[1].frozen = silent == "every server"

@@ -22,7 +22,7 @@ EXAMPLES = {PAGE[: found.start()].count("\n") + 1: found[1] for found in FENCED.
 
 
 def names(cluster: Cluster) -> dict[str, Any]:
-    """What the examples take for granted."""
+    """Names that the examples use and do not define."""
     async def export(record: alpo.Record) -> None:
         assert record.payload
 
@@ -41,7 +41,7 @@ def indented(example: str) -> str:
 
 
 async def run_fragment(example: str, around: dict[str, Any]) -> None:
-    """One that awaits without a function around it; ``log`` is there unless it connects by itself."""
+    """Run an example that awaits outside a function; ``log`` is open, unless the example connects by itself."""
     exec(compile(f"async def fragment():\n{indented(example)}", "client.md", "exec"), around)
     async with alpo.connect() as log:
         await log.append(b"x")

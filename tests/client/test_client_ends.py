@@ -94,7 +94,7 @@ async def test_an_event_ends_a_follower(make: str, anyio_backend: str) -> None:
             stop.set()  # while it waits
         assert seen == [1, 2, 0]
         c.first_lsn = 4
-        with pytest.raises(alpo.OutOfRange):  # as it is, not in a group
+        with pytest.raises(alpo.OutOfRange):  # raised as it is, not in an exception group
             await anext(log.follow(1, stop=native()))
 
 

@@ -19,7 +19,7 @@ from alpo.state.recipes import Lock
 pytestmark = pytest.mark.anyio
 
 Enter = Callable[[str], AbstractAsyncContextManager[Any]]
-#: What is entered, at servers that do not answer.
+#: Objects to enter, at servers that do not answer.
 ENTERED: dict[str, Enter] = {
     "log": alpo.connect,
     "log with a name": lambda at: alpo.connect(at, client="x"),

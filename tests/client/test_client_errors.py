@@ -15,7 +15,7 @@ import pytest
 import alpo
 import alpo.client
 
-#: What those with fields are made of.
+#: Fields of the errors that have some.
 FIELDS: dict[str, dict[str, Any]] = {
     "NotGuaranteed": {"client": "billing", "serial": 7, "epoch": 3, "too_old": True},
     "Fenced": {"epoch": 9},
@@ -27,7 +27,7 @@ FIELDS: dict[str, dict[str, Any]] = {
 
 
 def kinds(of: type[alpo.AlpoError] = alpo.AlpoError) -> list[type[alpo.AlpoError]]:
-    """The library's own, in this process whatever else it has loaded: Spark's are made otherwise."""
+    """The library's own errors, whatever else this process has loaded: Spark's errors are made otherwise."""
     for module in pkgutil.iter_modules(alpo.client.__path__):
         import_module(f"alpo.client.{module.name}")
     below = [kind for kind in of.__subclasses__() if kind.__module__ == "alpo.errors" or "client" in kind.__module__]
@@ -69,5 +69,5 @@ def test_raised_in_another_process() -> None:
 
 
 def test_every_error_is_a_name_of_the_package() -> None:
-    inside = {"Overtaken", "OtherCluster"}  # of `alpo backup`, which a Log never raises; told as a ProtocolError
+    inside = {"Overtaken", "OtherCluster"}  # a Log raises neither: `alpo backup` has the first
     assert {kind.__name__ for kind in kinds()} - inside <= set(alpo.__all__)

@@ -22,7 +22,7 @@ from test_client_sync import cluster_in_a_thread
 
 import alpo
 
-#: A child that hangs is killed by then.
+#: Seconds after which a child that hangs is killed.
 CHILD_S = 20
 ARGUMENTS: dict[str, Any] = {
     "payload": b"x", "payloads": [b"x"], "text": "x", "value": 1, "client": "n", "serial": 1, "name": "n", "lsn": 1,
@@ -31,7 +31,7 @@ ARGUMENTS: dict[str, Any] = {
 
 
 def in_child(work: Callable[[], Any]) -> Any:
-    """What ``work()`` gives in a forked child, as JSON carries it."""
+    """The result of ``work()`` in a forked child, as JSON carries it."""
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -119,7 +119,7 @@ def test_every_call_of_a_blocking_log_says_so_at_once(state: str) -> None:
 
 
 def test_the_child_connects_anew_and_ends_in_peace() -> None:
-    """As `gunicorn --preload` does it: the application is loaded, and used, before the workers are forked."""
+    """An application may be loaded and used before its workers are forked, as `gunicorn --preload` does."""
     script = """
 import os, sys, alpo
 log = alpo.connect_sync(sys.argv[1])

@@ -16,7 +16,7 @@ TRIES = 20
 
 @pytest.mark.parametrize("how", ["refused for now", "cut off"])
 async def test_the_pause_between_tries_grows_to_its_bound(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With pauses in thousandths of what they are; what is looked at is the pause that is asked for."""
+    """The pauses are far shorter than real ones; the test looks at the pauses that the client asks for."""
     monkeypatch.setattr(appender, "AGAIN_FIRST_S", 0.00001)
     monkeypatch.setattr(appender, "AGAIN_MAX_S", 0.0005)
     pauses: list[float] = []

@@ -1,4 +1,4 @@
-"""What a program is told when no server would do: first what living servers say, then who does not answer."""
+"""Error messages when no server would do: first the reasons of living servers, then the servers that do not answer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from alpo.wire.requests import Problem
 pytestmark = pytest.mark.anyio
 
 Call = Callable[[alpo.Log], Awaitable[object]]
-#: Everything that needs a leader.
+#: Calls that need a leader.
 CALLS: dict[str, Call] = {
     "append": lambda log: log.append(b"x"),
     "opened": lambda log: log.opened(),
@@ -38,7 +38,7 @@ CALLS: dict[str, Call] = {
 
 
 async def test_the_time_that_was_left_is_told_in_few_digits() -> None:
-    """Of a second, a step of a call of `State` leaves 0.999778 to the next."""
+    """A message rounds the time left: one step of a `State` call may leave 0.999778 s of a second to the next."""
     async with alpo.connect("127.0.0.1:1", timeout_s=0.2) as log, alpo.state.State(log) as state:
         with pytest.raises(alpo.Unavailable, match=r"within 0\.[12]\d{0,2} s: "):
             await state.put("x", "1")
@@ -100,14 +100,14 @@ async def error_once_answered(c: FakeCluster, call: Call) -> BaseException:
         async with alpo.connect(c.addresses, timeout_s=timeout_s) as log:
             with pytest.raises(alpo.AlpoError) as caught:
                 await call(log)
-        # It asked again, so it heard the first answer; and its time was not up while the next one was on its way.
+        # The client asked again, so it had the first answer, and its time was not up while the next was under way.
         if len(c.appends) > asked + 1 and not isinstance(caught.value, alpo.NotGuaranteed):
             break
     return caught.value
 
 
 async def test_what_was_refused_behind_an_unanswered_append_is_told_so() -> None:
-    """Only the first may be in the log: the leader took it, and refuses all that follow."""
+    """The leader took the first append, which may be in the log, and refuses all that follow, which are not in it."""
     async with fake_cluster() as c, alpo.connect(c.addresses, client="me", timeout_s=3.0) as log:
         await log.opened()
         c.script = lambda server, append: Code.NO_SPACE if append.serial > 1 else SWALLOW
@@ -222,7 +222,7 @@ def test_it_is_bounded() -> None:
     *((name, "hello") for name in [*CALLS, "read", "local", "follow"]), ("append", "problem"), ("read", "problem"),
 ])
 async def test_servers_of_another_cluster_are_an_error_of_their_own(name: str, says: str) -> None:
-    """As after a restore at the same addresses: the program that was connected before is never told to repeat."""
+    """A program that was connected before a restore at the same addresses is not asked to repeat its call."""
     calls: dict[str, Call] = {
         **CALLS, "read": lambda log: anext(log.read()), "local": lambda log: anext(log.read(local=True)),
         "follow": lambda log: anext(log.follow()),
@@ -239,7 +239,7 @@ async def test_servers_of_another_cluster_are_an_error_of_their_own(name: str, s
             connection.close()
         log._servers._idle.clear()
         said = f"(another cluster,|{CLUSTER_TOLD}) {c.cluster.hex()}"
-        while True:  # its time may be up before, on a machine that stalls
+        while True:  # a machine that stalls may need another try
             with pytest.raises(alpo.Unavailable) as caught:
                 await calls[name](log)
             if re.search(said, str(caught.value)):

@@ -239,7 +239,7 @@ async def test_retry_by_hand() -> None:
             await log.append_by_hand([b"x"], client="n", serial=3)
         assert old.value.too_old
         c.script = lambda server, append: Code.DROPPED
-        with pytest.raises(alpo.NotGuaranteed) as dropped:  # not the first transmission, so no "no"
+        with pytest.raises(alpo.NotGuaranteed) as dropped:  # a repeat is possible: no certain "no"
             await log.append_by_hand([b"x"], client="n", serial=3, epoch=done.epoch)
         assert dropped.value.too_old
         c.script = lambda server, append: TAKE_MUTE

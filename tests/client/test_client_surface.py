@@ -1,4 +1,4 @@
-"""What the package offers: the same on every kind of log, exported, and typed so that mistakes are seen."""
+"""The package's public surface: equal on every kind of log, exported, and typed so that mistakes are found."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from alpo.state.recipes import Election, Lock
 from alpo.testing.logs import SimulatedLog, SimulatedSyncLog
 
 ROOT = Path(__file__).parents[2]
-#: Of `Log`, for the library's own use.
+#: Public names of `Log` for the library's own use.
 INSIDE = {"enter"}
-#: What blocking calls give and take in the place of the async ones.
+#: Types of async calls (patterns) -> the types that blocking calls have in their place.
 BLOCKING = {
     r"^Handle\[(.*)\]$": r"Future[Handle[\1]]", "^Records$": "Generator[Record, None, None]",
     "^Batches$": "Generator[list[Record], None, None]", r"^StopEvent \| None$": "SyncStopEvent | None",
@@ -44,7 +44,7 @@ def spelt(annotation: object, changes: dict[str, str]) -> str:
 
 
 def shape(function: Any, changes: dict[str, str]) -> tuple[Any, ...]:
-    """Parameters and result. (What its overloads give is for type checkers: see tests/typing.)"""
+    """Parameters and result. (The results of overloads are for type checkers: see tests/typing.)"""
     signature = inspect.signature(function)
     return (
         [(p.name, p.kind, p.default, spelt(p.annotation, changes)) for p in signature.parameters.values()],
@@ -97,7 +97,7 @@ MARK = re.compile(r"# error: (\S+)$")
 
 
 def used(path: Path) -> set[str]:
-    """Every name that a program names, or asks an object for."""
+    """Every name and every attribute that a program uses."""
     nodes = list(ast.walk(ast.parse(path.read_text("utf-8"))))
     return {n.id for n in nodes if isinstance(n, ast.Name)} | {n.attr for n in nodes if isinstance(n, ast.Attribute)}
 
@@ -114,7 +114,7 @@ def test_the_typed_program_uses_every_public_name() -> None:
 
 
 def blocking_calls(path: Path) -> set[str]:
-    """What is asked of ``log`` in functions where that is a `SyncLog`."""
+    """Attributes of ``log`` used in a file's plain functions, where ``log`` is a `SyncLog`."""
     functions = [n for n in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(n, ast.FunctionDef)]
     return {
         n.attr for function in functions for n in ast.walk(function)
@@ -127,7 +127,7 @@ def test_the_typed_program_uses_every_blocking_call() -> None:
 
 
 def checked(folder: Path, *files: Path) -> Iterator[tuple[str, int, str, str]]:
-    """What mypy --strict says of a user's programs: (file, line, words, code)."""
+    """Errors that mypy --strict reports in a user's programs: (file, line, words, code)."""
     ran = subprocess.run(
         [sys.executable, "-m", "mypy", "--strict", "--config-file", "", "--cache-dir", ROOT / ".mypy_cache" / "users",
          *files],
@@ -166,7 +166,7 @@ def test_beginning_to_work_imports_no_more_than_it_needs() -> None:
 
 
 def test_every_public_object_shows_itself() -> None:
-    """None of them has `object`'s own repr: an address in memory tells nobody anything."""
+    """No public object has `object`'s own repr: an address in memory tells users nothing."""
     modules = [alpo, alpo.state, alpo.registry, testing]
     kinds = [getattr(module, name) for module in modules for name in module.__all__] + [Lock, Election]
     plain = [kind for kind in kinds if inspect.isclass(kind) and not getattr(kind, "_is_protocol", False)]

@@ -58,7 +58,7 @@ async def test_the_leader_is_found() -> None:
 
 
 async def test_a_leader_that_was_deposed_without_noticing_gives_no_verdict() -> None:
-    """It takes itself for the leader and knows of no LSN so high; only a read round would tell it."""
+    """The old leader knows no LSN so high and refuses; only a linearizable read shows that it leads no more."""
     async with fake_cluster() as c, alpo.connect(c.addresses) as log:
         fill(c, 10)
         c.stale_trims = 1

@@ -19,7 +19,7 @@ from alpo.testing import Cluster
 
 @contextmanager
 def nowhere(kind: str) -> Iterator[alpo.SyncLog]:
-    """A blocking log that nobody answers; leaving this closes nothing."""
+    """A blocking log that no server answers; leaving this context does not close it."""
     if kind == "real":
         yield alpo.connect_sync("127.0.0.1:1", timeout_s=0.2)
     else:
@@ -106,7 +106,7 @@ def test_an_unknown_outcome_counts() -> None:
 
 
 class Told:
-    """As a handle or a future."""
+    """Stand-in for a handle or a future."""
 
     def __init__(self, number: int) -> None:
         self.unheard: alpo.AlpoError | None = alpo.Unavailable(f"{number}")

@@ -152,7 +152,7 @@ async def test_a_name_that_takes_long_is_waited_for_and_looked_up_once(names: Na
 
 
 async def test_names_that_never_resolve_delay_no_other_thread_and_no_other_name(names: Names) -> None:
-    """Their threads are few, and nobody else's."""
+    """Few threads look up names, and they do nothing else."""
     names.known = {f"dead{number}": [] for number in range(60)}
     names.answers.clear()
     async with anyio.create_task_group() as tasks:
@@ -228,14 +228,14 @@ async def test_a_name_without_an_address_and_one_that_nobody_knows(names: Names)
 
 
 class Slow(Servers):
-    """Whoever waits for one server first, never comes to the next."""
+    """Servers whose ways have no time limits: a search that waits for one server first never comes to the next."""
 
     def way(self, address: str) -> Way:
         return Way(address)
 
 
 async def test_a_server_that_is_slow_delays_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody leads while one server accepts and says nothing; another begins to lead: it is found meanwhile."""
+    """One server accepts connections and stays silent; another, which then begins to lead, is found all the same."""
     monkeypatch.setattr(servers_module, "ROUND_S", 0.05)
     async with fake_cluster() as c:
         c.lead(0)
@@ -256,7 +256,7 @@ async def test_a_server_that_is_slow_delays_no_other(monkeypatch: pytest.MonkeyP
 
 @asynccontextmanager
 async def slow_way(address: str, delay_s: float) -> AsyncIterator[str]:
-    """The address of a way to ``address`` on which each piece takes so long, in either direction."""
+    """The address of a relay to ``address`` on which each piece takes so long, in either direction."""
     host, _, port = address.partition(":")
 
     async def pump(source: SocketStream, sink: SocketStream) -> None:

@@ -1,12 +1,12 @@
-"""What must hold of a history of appends and reads against the log that it left behind.
+"""Checks of a history of appends and reads against the log that it left behind.
 
 A log has one order, so linearizability needs no search: an append that succeeded happened at its LSN, a linearizable
 read between the LSN where it ended and the next one, and it remains to see that these places agree with real time
 (every pair of operations of which one ended before the other began), which a sweep over time sees in O(n log n). An
 append whose outcome nobody learnt and that is in the log has a place and a beginning, but no end.
 
-Every checker returns the violations it found, one line each; none means that its property holds. Times are seconds of
-one clock; LSNs count from 1.
+Every checker returns the violations it found, one line each; the property of its docstring holds if the list is empty.
+Times are seconds of one clock; LSNs count from 1.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from alpo.core.entries import Kind
 
 
 class Outcome(Enum):
-    """What the client was told in the end."""
+    """Final outcome of an append, as its client learnt it."""
 
     ACKNOWLEDGED = "acknowledged"
     UNKNOWN = "unknown"
@@ -31,7 +31,7 @@ class Outcome(Enum):
 
 @dataclass(slots=True, eq=False)
 class Append:
-    """One append of a payload that no other has. ``lsn`` 0: not told; ``ended_s``: when the outcome was learnt."""
+    """One append of a payload that no other has. ``lsn`` 0: unknown; ``ended_s``: when the outcome was learnt."""
 
     client: str
     number: int
@@ -71,7 +71,7 @@ def gaps(log: Sequence[Logged]) -> list[str]:
 
 
 def lost(appends: Iterable[Append], log: Sequence[Logged]) -> list[str]:
-    """Every acknowledged payload is in the log, at the LSN that the client was told."""
+    """Every acknowledged payload is in the log, at the LSN that the client received."""
     places = _places(log)
     found = []
     for append in appends:
@@ -85,13 +85,13 @@ def lost(appends: Iterable[Append], log: Sequence[Logged]) -> list[str]:
 
 
 def doubled(log: Iterable[Logged]) -> list[str]:
-    """No payload is there twice."""
+    """No payload is in the log twice."""
     counts = Counter(logged.payload for logged in log)
     return [f"{payload!r} is in the log {count} times" for payload, count in counts.items() if count > 1]
 
 
 def refused(appends: Iterable[Append], log: Sequence[Logged]) -> list[str]:
-    """What was refused for good is not there."""
+    """No payload that was refused for good is in the log."""
     places = _places(log)
     return [
         f"{append.payload!r}, refused ({append.error}), is in the log at LSN {places[append.payload]}"
@@ -100,7 +100,7 @@ def refused(appends: Iterable[Append], log: Sequence[Logged]) -> list[str]:
 
 
 def foreign(appends: Iterable[Append], log: Iterable[Logged]) -> list[str]:
-    """All that is there was appended, and by the client that it is there under."""
+    """Every payload in the log was appended, and by the client that the log names for it."""
     senders = {append.payload: append.client for append in appends}
     return [
         f"{logged.payload!r} at LSN {logged.lsn}, under {logged.client!r}, is of {senders.get(logged.payload)!r}"
@@ -109,7 +109,7 @@ def foreign(appends: Iterable[Append], log: Iterable[Logged]) -> list[str]:
 
 
 def disordered(appends: Iterable[Append], log: Iterable[Logged]) -> list[str]:
-    """Of each client, serials and the client's own numbers go up along the log (R23)."""
+    """Each client's serials, and its own numbers, go up along the log (R23)."""
     numbers = {append.payload: append.number for append in appends}
     last: dict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
     found = []
@@ -126,7 +126,7 @@ def disordered(appends: Iterable[Append], log: Iterable[Logged]) -> list[str]:
 
 
 def stale(appends: Iterable[Append], reads: Iterable[Read], log: Sequence[Logged]) -> list[str]:
-    """Real time: what began after something had ended stands after it in the log, or sees it."""
+    """Real time: an operation that began after another had ended stands after it in the log, or sees it."""
     places = _places(log)
     begins: list[tuple[float, bool, int, str]] = []
     ends: list[tuple[float, int, str]] = []
@@ -154,7 +154,7 @@ def stale(appends: Iterable[Append], reads: Iterable[Read], log: Sequence[Logged
 
 
 def misread(reads: Iterable[Read], log: Sequence[Logged]) -> list[str]:
-    """What a read returned is what the log holds there, and within the end that it saw."""
+    """Every read returned payloads that the log holds at their LSNs, none beyond the end that the read saw."""
     payloads = {logged.lsn: logged.payload for logged in log}
     found = []
     for read in reads:
@@ -165,8 +165,8 @@ def misread(reads: Iterable[Read], log: Sequence[Logged]) -> list[str]:
 
 
 def unequal(logs: Mapping[int, Sequence[Any]]) -> list[str]:
-    """Every server's log is the same, given by server id. Leadership changes at the end may be missing: a leader that
-    is stopped hands over, and others stop at that moment."""
+    """All servers' logs, given by server id, are equal. Leadership changes at the end may be missing: a leader that is
+    stopped hands over, and others stop at that moment."""
     (first_id, first), *others = sorted(logs.items())
     found = []
     for id, log in others:

@@ -30,16 +30,16 @@ from probe import until
 
 from alpo import AlpoError, connect
 
-#: Until all vote, before a fault that is then left out; until they do again after it, and what was to be seen is seen.
+#: Seconds for all servers to vote before a fault (or it is left out); seconds to vote again and show its effect.
 BEFORE_S, AFTER_S = 10.0, 60.0
-#: Until the scrub has come round, and until what it found is sound again.
+#: Seconds for the scrub to come round, and for the damage that it found to be mended.
 SCRUB_S, MEND_S = 20.0, 10.0
 POLL_S = 0.05
 MIB = 1 << 20
 LOW_WATER_BYTES = 8 * MIB
-#: What is left on a disk that fills up: below the low-water mark, below the reserve, nothing.
+#: Bytes left free on a disk that fills up: below the low-water mark, below the reserve, none.
 LEFT_BYTES = (5 * MIB, MIB, 0)
-#: Of a limit on the size of files, beyond what there is of the server's own log.
+#: Bytes that a server's text log may still grow by under a limit on the size of files.
 LOG_BYTES = MIB
 #: Milliseconds that an fsync of a slow disk takes longer.
 SLOW_MS = (20, 100, 300, 700)
@@ -48,8 +48,8 @@ Statuses = dict[int, dict[str, Any]]
 
 
 class DiskFaults:
-    """``by_kind`` counts the faults, ``became`` what came of them; ``problems``: what must not happen. ``small``: disks
-    that may fill up; ``own``: all that are no part of this machine's own."""
+    """Faults of servers' disks. ``by_kind`` counts them, ``became`` their effects; ``problems``: what must not happen.
+    ``small``: disks that may fill up; ``own``: all disks that are no part of this machine's own."""
 
     def __init__(
         self, cluster: Cluster, seed: int, by_kind: Counter[str], problems: list[str], small: Mapping[Path, OwnDisk],
@@ -61,7 +61,7 @@ class DiskFaults:
         self._by_kind = by_kind
         self._problems = problems
         self._small, self._own = small, own
-        #: To be held while one is.
+        #: Lock to hold while one server's disk is harmed.
         self.one_harmed = trio.Lock()
         self._kinds: dict[str, Callable[[int, float], Any]] = {
             "lose disk": self._lose, "flip file": self._flip_file, "flip WAL": self._flip_wal,
@@ -69,13 +69,13 @@ class DiskFaults:
         }
 
     async def harm(self, kind: str, id: int, length_s: float) -> None:
-        """A fault of server ``id``'s disk, or none if not everybody votes.
+        """Harm server ``id``'s disk, or do nothing if not all servers vote.
 
-        Once begun it is carried through, even if cancelled: a server that was left harmed might not vote again.
+        A fault that has begun is carried through, even if cancelled: a server left harmed might not vote again.
         """
         if not await self._all_vote(BEFORE_S):
             return
-        for path in _set_aside(self._cluster.servers[id]):  # nobody needs to look at it any more
+        for path in _set_aside(self._cluster.servers[id]):  # stores set aside before are of no more use
             shutil.rmtree(path)
         with trio.CancelScope(shield=True):
             if await self._kinds[kind](id, length_s) and not await self._all_vote(AFTER_S):
@@ -90,7 +90,7 @@ class DiskFaults:
         return True
 
     async def _flip_file(self, id: int, down_s: float) -> bool:
-        """Of a server that has stopped in order, so that all is in the file, or was killed."""
+        """Flip bytes in the data file of a server that was killed, or stopped in order (then the file holds all)."""
         self._by_kind["flip file"] += 1
         server = self._cluster.servers[id]
         await self._end(id)
@@ -111,7 +111,7 @@ class DiskFaults:
         return True
 
     async def _flip_wal(self, id: int, down_s: float) -> bool:
-        """Synced commits would vanish: this is always noticed."""
+        """Flip bytes in the WAL, so that synced commits would vanish: the server always notices."""
         server = self._cluster.servers[id]
         server.kill()
         done = flip_in_wal(server.data, self._rng)
@@ -124,7 +124,7 @@ class DiskFaults:
         return done
 
     async def _roll_back(self, id: int, length_s: float) -> bool:
-        """To a copy made ``length_s`` or more before."""
+        """Roll the disk back to a copy made ``length_s`` or more before."""
         cluster, server = self._cluster, self._cluster.servers[id]
         copy = cluster.home / "copy"
         await self._end(id)
@@ -173,7 +173,7 @@ class DiskFaults:
     # -- no harm to what is on the disk ------------------------------------------------------------------
 
     async def fill_up(self, id: int, length_s: float) -> None:
-        """Where the disk is a small one."""
+        """Fill the server's disk, if it is a small one."""
         data = self._cluster.servers[id].data
         if data in self._small:
             self._by_kind["fill disk"] += 1
@@ -200,7 +200,7 @@ class DiskFaults:
         return disk is not None and disk.is_real
 
     async def cut_power(self, ids: list[int], length_s: float) -> None:
-        """Of the hosts of these servers, all at the same moment. What they had synced is there afterwards."""
+        """Cut the power of these servers' hosts, of all at one moment. The disks hold what was synced before."""
         self._by_kind["power cut"] += 1
         servers = [self._cluster.servers[id] for id in ids]
         before = {server.id: set(_set_aside(server)) for server in servers}
@@ -223,7 +223,7 @@ class DiskFaults:
         self.became[f"power cut: {'one host' if len(ids) == 1 else 'all hosts'}"] += 1
 
     async def fail_writes(self, id: int, length_s: float) -> None:
-        """A limit on the size of files: the server stops over the write that fails. One that needs none is killed."""
+        """Limit the size of files: the server ends itself over the write that fails. If it writes nothing, kill it."""
         self._by_kind["fail writes"] += 1
         server = self._cluster.servers[id]
         assert server.process is not None
@@ -245,7 +245,7 @@ class DiskFaults:
     # -- steps -------------------------------------------------------------------------------------------
 
     async def _end(self, id: int) -> None:
-        """SIGTERM or kill -9."""
+        """End the server, by SIGTERM or by kill -9."""
         server = self._cluster.servers[id]
         if self._rng.random() < 0.5:
             codes = await self._cluster.stop(id)
@@ -269,7 +269,7 @@ class DiskFaults:
             await self._new_disk(server.id, 0)
 
     def _seen(self, server: Server, found: Statuses) -> str:
-        """What the server says of its disk; "" as long as it says nothing."""
+        """The state that the server shows: set aside, ended, damaged or unseen; "" as long as it shows nothing."""
         if _set_aside(server):
             return "set aside"
         if not server.running:
@@ -283,7 +283,7 @@ class DiskFaults:
         return server.id in found and not found[server.id]["damaged"]
 
     async def _until(self, condition: Callable[[Statuses], Any], within_s: float) -> Any:
-        """What it comes to, once that is something; None if it does not in time."""
+        """The condition's value, once that is true; None if it does not become true in time."""
         async def came_to() -> Any:
             return condition(await self._cluster.statuses())
 
@@ -292,7 +292,7 @@ class DiskFaults:
         return None
 
     async def _all_vote(self, within_s: float) -> bool:
-        """Everybody answers and votes, by its own account and the leader's list, and knows this to be guaranteed."""
+        """True if all servers come to vote, by their own accounts and the leader's list, and know this guaranteed."""
         ends: list[int] = []
 
         def vote(found: Statuses) -> bool:

@@ -1,10 +1,10 @@
-"""What may befall the files of a server: bytes that flip, disks that fill up, power that is cut.
+"""Harm to the files of a server: bytes that flip, disks that fill up, power that is cut.
 
 Laws:
 
-* What is damaged in ``alpo.db`` may be anything but the header's fields that say what kind of file it is, and of which
+* Damage to ``alpo.db`` may hit anything but the header's fields that say what kind of file it is, and of which
   version: with other numbers there it is somebody else's file, which a server leaves alone on purpose.
-* What is damaged in ``alpo.db-wal`` lies before its last two commits: damage to those looks like a commit torn by a
+* Damage to ``alpo.db-wal`` lies before its last two commits: damage to those looks like a commit torn by a
   crash (docs/data-file.md, limits).
 * A power cut is real: an ext4 file system is shut down under the server, and mounted again. What was not synced is gone
   but for pieces of files that the kernel happened to write.
@@ -40,7 +40,7 @@ _WRITE_AND_WAIT = 7
 
 
 class Held(NamedTuple):
-    """What a stopped server's disk holds: the last entry, and the term."""
+    """The last entry's id, and the term, on a stopped server's disk."""
 
     last_id: int
     term: int
@@ -52,7 +52,7 @@ def held(data: Path) -> Held:
 
 
 def is_sound(data: Path) -> bool:
-    """Does SQLite find nothing wrong with the file? It may be in use."""
+    """True if SQLite finds nothing wrong with the file, which may be in use."""
     try:
         with closing(sqlite3.connect(f"file:{data / 'alpo.db'}?mode=ro", uri=True, timeout=30)) as db:
             return bool(db.execute("PRAGMA integrity_check(1)").fetchone() == ("ok",))
@@ -61,7 +61,7 @@ def is_sound(data: Path) -> bool:
 
 
 def empty(data: Path) -> None:
-    """Lose all that is on the disk; the directory itself stays, it may be a mount point."""
+    """Delete all that is on the disk; the directory itself stays, since it may be a mount point."""
     for path in data.iterdir():
         if path.is_dir():
             shutil.rmtree(path)
@@ -70,7 +70,7 @@ def empty(data: Path) -> None:
 
 
 def flip_in_file(data: Path, rng: random.Random) -> None:
-    """Up to `FLIPS_MAX` bytes of ``alpo.db``; the scrub forgets what it knew, so that it looks at all of it again."""
+    """Flip up to `FLIPS_MAX` bytes of ``alpo.db``; the scrub forgets its progress, so that it checks the whole file."""
     (data / "alpo.scrub").unlink(missing_ok=True)
     path = data / "alpo.db"
     file = bytearray(path.read_bytes())
@@ -82,8 +82,8 @@ def flip_in_file(data: Path, rng: random.Random) -> None:
 
 
 def flip_in_wal(data: Path, rng: random.Random) -> bool:
-    """Up to `FLIPS_MAX` bytes of ``alpo.db-wal``, so that commits that had been synced would vanish. False: there are
-    too few in it, and nothing was done."""
+    """Flip up to `FLIPS_MAX` bytes of ``alpo.db-wal``, so that commits that had been synced would vanish. False: the
+    file holds too few commits, and nothing was done."""
     path = data / "alpo.db-wal"
     wal = bytearray(path.read_bytes()) if path.exists() else bytearray()
     commits = _commit_ends(bytes(wal))
@@ -97,7 +97,7 @@ def flip_in_wal(data: Path, rng: random.Random) -> bool:
 
 
 def _commit_ends(wal: bytes) -> list[int]:
-    """Where each commit ends that was written since the WAL was begun."""
+    """Offsets at which the commits end that were written since the WAL was begun."""
     ends = []
     for at in range(_WAL_HEADER_BYTES, len(wal) - _FRAME_BYTES + 1, _FRAME_BYTES):
         if wal[at + 8 : at + 16] != wal[16:24]:  # salts of before
@@ -127,8 +127,8 @@ class OwnDisk:
         return _ran("mount", "-t", "ext4", "-o", "loop", str(self._image), str(self.directory))
 
     def cut_power(self, rng: random.Random) -> None:
-        """From now on nothing is written: what was not synced is lost, but for some pieces of files, written before.
-        Nobody may run who has files there open."""
+        """Let nothing be written from now on: data that was not synced is lost, but for some pieces of files, written
+        before. No process may run that has files there open."""
         libc = ctypes.CDLL(None, use_errno=True)
         for path in self.directory.glob("alpo.db*"):
             with path.open("rb") as file:
@@ -143,12 +143,12 @@ class OwnDisk:
             os.close(descriptor)
 
     def restore_power(self) -> None:
-        """Mount what is left. Nobody may have files there open."""
+        """Mount what is left. No process may have files there open."""
         _must("umount", str(self.directory))
         assert self._mount()
 
     def keep(self) -> None:
-        """Unmount it; the directory holds what was on it."""
+        """Unmount the disk; the directory then holds what was on it."""
         if self.is_mounted:
             kept = self.directory.with_name(f"{self.directory.name}-kept")
             shutil.copytree(self.directory, kept)
@@ -184,7 +184,7 @@ def own_disks(directories: Iterable[Path], size_mib: int) -> Iterator[dict[Path,
 
 
 def fill(disk: Path, left_bytes: int) -> None:
-    """Take all that is free but so much; `make_room` gives it back."""
+    """Take all free space but so many bytes; `make_room` gives it back."""
     with (disk / "filler").open("ab", buffering=0) as file:
         while (free := shutil.disk_usage(disk).free - left_bytes) > 0:
             try:

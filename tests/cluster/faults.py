@@ -28,15 +28,15 @@ PAUSE_S = (0.1, 3.0)
 DOWN_S = (0.1, 3.0)
 NETWORK_S = (0.3, 4.0)
 DELAY_S = (0.005, 0.3)
-#: 0.4 to 40 Mbit/s; of the packets on a lossy link; of a starved server's time that it stands still, in slices so long.
+#: Slow links: 0.4 to 40 Mbit/s. Lossy links: share of packets lost. Starved servers: share of time stopped, slices.
 SLOW_BYTES_PER_S = (5e4, 5e6)
 LOSS = (0.01, 0.2)
 STARVED = (0.5, 0.9)
 SLICE_S = (0.05, 0.5)
-#: How often a fault is aimed at the leader, whoever that is.
+#: Probability that a fault is aimed at the leader of the moment.
 AT_LEADER = 0.5
 
-#: Kinds and how often each is drawn.
+#: Kinds of faults, and how often each is drawn.
 KINDS = {
     "kill -9": 5, "stop": 4, "cut": 2, "reset": 2, "delay": 2, "one way": 2, "half open": 3, "isolate": 3,
     "isolate from servers": 2, "transfer": 2, "trim": 3,
@@ -45,14 +45,14 @@ KINDS = {
     "power cut": 4, "hang disk": 4, "slow disk": 3,
 }
 _HARM = ("lose disk", "flip file", "flip WAL", "roll back", "replace")
-#: Of a server's own life; one of them at a time.
+#: Kinds of faults of a server itself, not of the network: a server has one of them at a time.
 _LIFE = ("kill -9", "stop", "starve", "fill disk", "fail writes", "power cut", "hang disk", "slow disk", *_HARM)
 #: Payloads that a trim leaves at least, of those that the follower has.
 TRIM_LEAVES = 200
 
 
 class Fault(NamedTuple):
-    """``gap_s`` after the one before; at ``server`` (0: the leader), and for some kinds towards ``other``."""
+    """A fault, ``gap_s`` after the one before; at ``server`` (0: the leader), and for some kinds towards ``other``."""
 
     gap_s: float
     kind: str
@@ -74,7 +74,7 @@ def schedule(seed: int, size: int) -> Iterator[Fault]:
 
 
 def kinds_within(seed: int, size: int, seconds: float) -> set[str]:
-    """Which kinds of faults a seed draws in that time."""
+    """Kinds of faults that a seed draws within that time."""
     found: set[str] = set()
     for fault in schedule(seed, size):
         seconds -= fault.gap_s
@@ -104,7 +104,7 @@ class Injector:
         self.disks = DiskFaults(self.cluster, self.seed, self.by_kind, self.unmended, self.small, self.own)
 
     async def run(self) -> None:
-        """Until cancelled; every fault under way is then ended, and all servers run."""
+        """Inflict faults until cancelled; every fault under way is then ended, and all servers run."""
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._watch)
@@ -120,7 +120,7 @@ class Injector:
                     self.cluster.start(id)
 
     async def _leader(self) -> int:
-        """Who leads at this moment; server 1 if nobody is known to."""
+        """Id of the server that leads at this moment; 1 if no leader is known."""
         found = await self.cluster.statuses()
         return next((id for id, fields in found.items() if fields["state"] == "leader"), 1)
 
@@ -152,7 +152,7 @@ class Injector:
             await self._network(fault, id)
 
     async def _live(self, kind: str, id: int, length_s: float) -> None:
-        """None, if another one of that server's life is under way."""
+        """Inflict a fault of a server itself, unless another one of `_LIFE` is under way there."""
         if id not in self._busy:
             self._busy.add(id)
             try:
@@ -161,7 +161,7 @@ class Injector:
                 self._busy.remove(id)
 
     async def _cut_power(self, id: int, all_hosts: bool, length_s: float) -> None:
-        """Of one host or all, unless something else is under way there."""
+        """Cut the power of one host or of all, unless another fault is under way there."""
         ids = list(self.cluster.servers) if all_hosts else [id]
         if self._busy.isdisjoint(ids) and all(map(self.disks.can_cut_power, ids)):
             self._busy.update(ids)
@@ -191,7 +191,7 @@ class Injector:
                 await self.disks.harm(kind, id, length_s)
 
     async def _trim(self) -> None:
-        """Of what the follower has read and its cursor no longer keeps; it cannot be read any more then."""
+        """Trim what the follower has read and its cursor no longer keeps; then a read of it must fail."""
         before = min(self.history.cursor_lsn, len(self.history.followed) - TRIM_LEAVES)
         if before < 2:
             return
@@ -222,7 +222,7 @@ class Injector:
             self.cluster.servers[id].resume()
 
     async def _starve(self, id: int, length_s: float) -> None:
-        """As on a host with too few processors: it runs a slice, and stands still for longer."""
+        """Starve a server as on a host with too few processors: it runs a slice, and stands still for longer."""
         rng = random.Random(f"{self.seed}/{length_s}")
         share, slice_s = rng.uniform(*STARVED), rng.uniform(*SLICE_S)
         until_s = trio.current_time() + length_s

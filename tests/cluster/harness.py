@@ -32,15 +32,15 @@ from warm import ALPO, ALPOD
 from alpo import connect
 from alpo.core.entries import Entry
 
-warm.install()  # for programs too, such as the soak
+warm.install()  # programs such as the soak import this, too
 _TAIL_LINES = 40
-#: A server of another release: Python is started, and killed by the kernel when this process dies.
+#: Program of a server of another release: a new Python process, which the kernel kills when this process dies.
 _ALPOD = "import ctypes; ctypes.CDLL(None).prctl(1, 9); from alpo.daemon import main; main()"
 _ALPO = "from alpo_cli.main import main; main()"
 
 
 def _command(warm_one: list[str], code: str, release: Path | None) -> tuple[list[str], dict[str, str]]:
-    """Words and environment for a process of this release, a file to import from; None: of what is tested."""
+    """Words and environment for a process of ``release``, a file to import from; None: of the code that is tested."""
     if release is None:
         return warm_one, dict(os.environ)
     return [sys.executable, "-P", "-c", code], os.environ | {"PYTHONPATH": str(release)}
@@ -66,14 +66,14 @@ class Server:
         self.paused = False
         #: The release to run, as a file to import from; None: this one.
         self.release: Path | None = None
-        #: Variables beside our own. With some, Python is started for it.
+        #: Environment variables beside our own. If there are any, the server is a new Python process, not a fork.
         self.environ: dict[str, str] = {}
-        #: It was started and should run; what else ended it is its own doing.
+        #: True while the server was started and should run: if it has ended, it ended by itself.
         self.wanted = False
 
     @property
     def address(self) -> str:
-        """Where it really listens."""
+        """Address at which the server itself listens."""
         return f"{HOST}:{self.port}"
 
     @property
@@ -109,7 +109,7 @@ class Server:
         return "\n".join(lines).replace("{id}", str(self.id)) + "\n"
 
     def kill(self) -> None:
-        """kill -9, and gone."""
+        """Kill the server with kill -9, and wait for its end."""
         self.wanted = False
         if self.process is not None:
             self.process.kill()
@@ -117,13 +117,13 @@ class Server:
         self.paused = False
 
     def pause(self) -> None:
-        """SIGSTOP."""
+        """Stop the process with SIGSTOP."""
         assert self.process is not None
         self.process.send_signal(signal.SIGSTOP)
         self.paused = True
 
     def resume(self) -> None:
-        """SIGCONT."""
+        """Let the process go on with SIGCONT."""
         if self.process is not None:
             self.process.send_signal(signal.SIGCONT)
         self.paused = False
@@ -143,7 +143,7 @@ class Server:
         return f"--- server {self.id}, {self.log}\n" + "\n".join(text.splitlines()[-lines:])
 
     def entries(self) -> list[Entry]:
-        """Its log as it stands on disk; for a server that is stopped."""
+        """Entries of the log on a stopped server's disk."""
         assert not self.running
         columns = ", ".join(f'"{name}"' for name in Entry._fields)
         db = sqlite3.connect(f"file:{self.data / 'alpo.db'}?mode=ro", uri=True)
@@ -189,9 +189,9 @@ class Cluster:
                 self.servers[id].spawn(port)
 
     async def newcomer(self, id: int, **options: Any) -> str:
-        """Start a server that waits to be added; its address. It takes the place of one of that id. ``options``: of its
-        configuration, beside the cluster's."""
-        replaces = id in self.members  # which the leader finds by itself, before anybody asks for it
+        """Start a server that waits to be added, in the place of one of that id if there is one; its address.
+        ``options``: of its configuration, beside the cluster's."""
+        replaces = id in self.members  # the leader finds a replacement by itself, unasked
         address = await self.network.open(id)
         join = ",".join(other for member, other in self.members.items() if member != id)
         self.members[id] = address
@@ -205,7 +205,7 @@ class Cluster:
         return address
 
     async def stop(self, *ids: int) -> dict[int, int]:
-        """SIGTERM to these, all by default, at once; their exit codes."""
+        """Send SIGTERM to these servers, all by default, at once; their exit codes."""
         wanted = [self.servers[id] for id in ids or self.servers]
         for server in wanted:
             assert server.process is not None
@@ -218,12 +218,12 @@ class Cluster:
         return [id for id in self.servers if id not in ids]
 
     async def status(self, id: int) -> dict[str, Any] | None:
-        """What a server says of itself; None if it does not answer."""
+        """A server's status; None if it does not answer."""
         server = self.servers[id]
         return await status(server.address) if server.running and not server.paused else None
 
     async def statuses(self) -> dict[int, dict[str, Any]]:
-        """Of all that answer."""
+        """Statuses of all servers that answer, by id."""
         found: dict[int, dict[str, Any]] = {}
 
         async def ask(id: int) -> None:
@@ -302,7 +302,7 @@ async def cluster(
             if start:
                 made.start()
                 if size > 1:  # one alone waits for `alpo cluster init`
-                    await made.leader()  # which on a busy machine may take longer than a client waits
+                    await made.leader()  # an election on a busy machine may outlast a client's timeout
             yield made
         except BaseException:
             for server in made.servers.values():
@@ -316,7 +316,7 @@ async def cluster(
 
 @asynccontextmanager
 async def serving(running: Cluster) -> AsyncIterator[None]:
-    """Appends go on all the while, every one of them succeeds and all can be read afterwards."""
+    """Append all the while; every append succeeds, and all payloads can be read afterwards."""
     appended: list[int] = []
 
     async def append_on() -> None:
@@ -344,7 +344,7 @@ class Command:
         self._read = b""
 
     async def write(self, data: bytes) -> None:
-        """To its stdin."""
+        """Write to the command's stdin."""
         assert self._process.stdin is not None
         await self._process.stdin.send_all(data)
 

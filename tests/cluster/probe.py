@@ -18,7 +18,7 @@ from alpo.wire.framing import FrameReader, frame_bytes_max
 
 ANSWER_S = 5.0
 WITHIN_S = 60.0
-#: Between two looks, which cost the servers more than all else while a test waits: more and more.
+#: Seconds between two looks, more and more: while a test waits, looks cost the servers more than all else.
 _POLL_FIRST_S, _POLL_MAX_S = 0.02, 0.25
 T = TypeVar("T")
 
@@ -28,8 +28,8 @@ async def until(condition: Callable[[], Awaitable[T]], within_s: float = WITHIN_
 @overload
 async def until(condition: Callable[[], T], within_s: float = WITHIN_S) -> T: ...
 async def until(condition: Callable[[], Any], within_s: float = WITHIN_S) -> Any:
-    """Wait for what other processes bring about, which can only be looked for; what ``condition`` gave in the end.
-    Raises `trio.TooSlowError`."""
+    """Wait until ``condition``, which other processes bring about, gives something true; return that. Raises
+    `trio.TooSlowError`."""
     pause_s = _POLL_FIRST_S
     with trio.fail_after(within_s):
         while True:
@@ -61,7 +61,7 @@ class Probe:
         return body
 
     async def answer(self) -> w.ServerReply | w.Problem:
-        """The next answer, whatever it is to."""
+        """The next answer, to whatever request."""
         return decode_server(await self.body())
 
     async def ask(self, request: w.ClientRequest) -> w.ServerReply | w.Problem:
@@ -86,7 +86,7 @@ async def probe(address: str, hello: w.Hello | None = None) -> AsyncIterator[Pro
 
 
 async def status(address: str) -> dict[str, Any] | None:
-    """What the server, of whatever release, says of itself; None if it does not answer."""
+    """Status of a server of any release; None if it does not answer."""
     with trio.move_on_after(ANSWER_S):
         try:
             async with probe(address, w.ClientHello(w.OLDEST_VERSION, b"", "probe")) as server:

@@ -33,14 +33,14 @@ _CHUNK_BYTES = 1 << 16
 _CHUNKS_MAX = 256
 #: Bytes that a slow flow takes at a time, and that the kernel may buffer for it: on loopback a segment is 64 KiB.
 _SLOW_BYTES, _SLOW_BUFFER_BYTES = 1 << 14, 1 << 16
-#: Time after which TCP sends a lost packet again, doubled each time; and how often one is lost at most.
+#: Time after which TCP sends a lost packet again, doubled each time; and how often one packet is lost at most.
 _RETRANSMISSION_S, _RETRIES_MAX = 0.2, 3
 _RESET = struct.pack("ii", 1, 0)
 
 
 @dataclass(slots=True, eq=False)
 class Flow:
-    """All bytes from one end to another. Change it through `Network` only: whoever waits must be woken."""
+    """All bytes from one end to another. Change it through `Network` only, which wakes tasks that wait."""
 
     held: bool = False
     dropping: bool = False
@@ -66,7 +66,7 @@ class Flow:
 
     async def pass_through(self, came_s: float) -> None:
         """Wait for as long as what came at ``came_s`` (trio's time) takes."""
-        if self.loss:  # what is lost comes with a retransmission, and all behind it waits
+        if self.loss:  # a lost packet comes with a retransmission, and all behind it waits
             sent_again_s = trio.current_time()
             for attempt in range(_RETRIES_MAX):
                 if self._rng.random() < self.loss:
@@ -125,23 +125,23 @@ class Network:
     # -- faults ---------------------------------------------------------------------------------------------
 
     def hold(self, sender: int, receiver: int) -> None:
-        """Nothing gets through until healed; then it does."""
+        """Hold everything back until healed; then it gets through."""
         self._flow(sender, receiver).held = True
 
     def drop(self, sender: int, receiver: int) -> None:
-        """What is sent is lost; connections that lose something are half open for good, healed or not."""
+        """Lose everything sent; connections that lose something are half open for good, healed or not."""
         self._flow(sender, receiver).dropping = True
 
     def delay(self, sender: int, receiver: int, delay_s: float) -> None:
-        """Every chunk takes so much longer, until healed."""
+        """Let every chunk take so much longer, until healed."""
         self._flow(sender, receiver).delay_s = delay_s
 
     def slow(self, sender: int, receiver: int, bytes_per_s: float) -> None:
-        """So many bytes a second get through, until healed."""
+        """Let so many bytes a second through, until healed."""
         self._flow(sender, receiver).bytes_per_s = bytes_per_s
 
     def lossy(self, sender: int, receiver: int, loss: float) -> None:
-        """So great a part of the packets is lost, and sent again by TCP, until healed."""
+        """Lose this share of the packets, which TCP sends again, until healed."""
         self._flow(sender, receiver).loss = loss
 
     def came_bytes(self, sender: int, receiver: int) -> int:
@@ -228,7 +228,7 @@ class Network:
         self, source: trio.SocketStream, put: trio.MemorySendChannel[tuple[float, bytes | None]], first: bytes,
         flow: Flow,
     ) -> None:
-        """What comes and when, until its end: b"" an orderly one, None a reset."""
+        """Put each chunk with the time at which it came, then the end: b"" for an orderly one, None for a reset."""
         async with put:
             data: bytes | None = first or await _receive(source)
             while data:
@@ -256,7 +256,7 @@ async def _give(sink: trio.SocketStream, data: bytes | None) -> bool:
 
 
 async def _receive(stream: trio.SocketStream, bytes_max: int = _CHUNK_BYTES) -> bytes | None:
-    """What comes; b"" at its end, None if it was reset."""
+    """The next bytes; b"" at the stream's end, None if it was reset."""
     try:
         return bytes(await stream.receive_some(bytes_max))
     except (trio.BrokenResourceError, trio.ClosedResourceError):
@@ -264,7 +264,7 @@ async def _receive(stream: trio.SocketStream, bytes_max: int = _CHUNK_BYTES) -> 
 
 
 async def _who(stream: trio.SocketStream) -> tuple[int, bytes]:
-    """Who dialled, by the first frame, and all bytes read for it. What is no frame is a client."""
+    """Id of the server that dialled, by its first frame, or `CLIENT`; and all bytes read for it."""
     reader = FrameReader(HELLO_BYTES_MAX)
     read = b""
     try:

@@ -53,10 +53,10 @@ from alpo_cli.certificates import client_leaf, make, server_leaf
 
 CLIENTS = 8
 READERS = 2
-#: For everything after the faults: the clients' last answers, the servers level, the logs read.
+#: Seconds for everything after the faults: the clients' last answers, the servers level, the logs read.
 AFTERWARDS_S = 90.0
 SHOWN_MAX = 5
-#: Of the disks that fill up, a minority; of the others.
+#: Size of the disks that fill up, a minority; size of the others.
 DISK_MIB, LARGE_DISK_MIB = 192, 2_048
 OPTIONS: dict[str, Any] = {
     "retention": {"max_entries": 2_000},
@@ -66,16 +66,16 @@ OPTIONS: dict[str, Any] = {
 
 @dataclass(slots=True)
 class Result:
-    """What a soak came to. ``violations`` by the checker that found them; only those that found any."""
+    """Result of a soak. ``violations`` are by the checker that found them; checkers that found none are left out."""
 
     servers: int
     seed: int
     faults: dict[str, int] = field(default_factory=dict)
-    #: Some disks are parts of this machine's own: nobody can cut their power.
+    #: True if some disks are parts of this machine's own, whose power cannot be cut.
     without_power_cuts: bool = False
     #: The reason why no disk could be made to hang; "" if some could.
     cannot_hang: str = ""
-    #: What came of what was done to disks.
+    #: Effects of the faults of disks, counted.
     disks: dict[str, int] = field(default_factory=dict)
     history: History = field(default_factory=History)
     violations: dict[str, list[str]] = field(default_factory=dict)
@@ -116,7 +116,7 @@ class Result:
 
 
 async def soak(home: Path, servers: int, seconds: float, seed: int, tls: bool = False) -> Result:
-    """Run one and check it. Raises AssertionError if the cluster does not come back after the faults."""
+    """Run a soak and check it. Raises AssertionError if the cluster does not come back after the faults."""
     result = Result(servers, seed)
     def homes(ids: range) -> list[Path]:
         return [home / where / f"server-{id}" for where in ("", "newcomers") for id in ids]
@@ -144,7 +144,7 @@ async def soak(home: Path, servers: int, seconds: float, seed: int, tls: bool = 
 
 
 def _certificates(home: Path, servers: int) -> dict[str, str]:
-    """Make them; every client of this process shows an admin's. Returns the servers' table, each with its own id."""
+    """Make certificates; every client of this process shows an admin's. Returns the servers' ``tls`` table."""
     at = home / "certs"
     leaves = [server_leaf(f"{id}={HOST}") for id in range(1, servers + 1)]
     make(at, NAME_DEFAULT, [*leaves, client_leaf("admin:all")], 1)
@@ -153,13 +153,13 @@ def _certificates(home: Path, servers: int) -> dict[str, str]:
 
 
 async def _run(running: Cluster, injector: Injector, history: History, seconds: float, seed: int) -> float:
-    """Everything at once for ``seconds``; then faults end, and everybody finishes. The longest time without an
-    append."""
+    """Run clients and faults for ``seconds``; then end the faults and have all clients finish. Returns the longest
+    time without an append."""
     writers = [Writer(running.addresses, f"writer-{number}", seed, history) for number in range(1, CLIENTS + 1)]
     over = trio.Event()
     async with trio.open_nursery() as background:
         background.start_soon(follow_on, running.addresses, history)
-        with trio.fail_after(AFTERWARDS_S):  # from here on nothing goes that the follower has not read
+        with trio.fail_after(AFTERWARDS_S):  # no trim passes the follower from here on
             await background.start(keep_place, running.addresses, history, over.is_set)
         with trio.move_on_after(seconds + AFTERWARDS_S) as deadline:
             async with trio.open_nursery() as nursery:
@@ -229,7 +229,7 @@ async def _left(log: alpo.Log, id: int, history: History) -> list[Logged]:
 
 
 def _unlike(log_now: list[Logged], by_server: dict[int, list[Logged]]) -> list[str]:
-    """What a server has left of the log is the end of it."""
+    """Violations of the rule that the entries which a server has left are the end of the log."""
     return [
         violation for id, left in by_server.items()
         for violation in checkers.unequal({0: log_now[len(log_now) - len(left) :], id: left})

@@ -1,4 +1,4 @@
-"""What an operator may do wrong to a cluster: each has its stated outcome, and the cluster keeps serving."""
+"""Mistakes that an operator may make: each has its stated outcome, and the cluster keeps serving."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from alpo import TooLarge, connect
 
 
 def said(server: Server, event: str) -> list[dict[str, object]]:
-    """What its log has of this event."""
+    """Lines of this event in a server's log."""
     lines = [json.loads(line) for line in server.log.read_text("utf-8").splitlines() if line.startswith("{")]
     return [line for line in lines if line["event"] == event]
 
@@ -100,7 +100,7 @@ async def test_all_servers_on_other_ports(tmp_path: Path) -> None:
             lambda all_: {id: fields["address"] for id, fields in all_.items()} == running.members,
         )
         assert len({fields["cluster"] for fields in found.values()}) == 1
-        # Now from the list in the log alone, told by any one server.
+        # Now the client knows one server alone, which reports the list in the log.
         async with connect(running.members[2]) as log:
             await log.append(b"found")
             assert {row["address"] for row in await log.status()} == set(running.members.values())

@@ -20,14 +20,14 @@ from alpo import AlpoError, Log, OutOfRange, connect
 
 ROUNDS = 5
 CLIENTS = 4
-#: Acknowledged between two kills, at least.
+#: Appends acknowledged between two kills, at least.
 PROGRESS = 150
-#: What a trim leaves, about.
+#: Number of payloads that a trim leaves, about.
 LEFT = 60
 
 
 class Follower:
-    """Follows from LSN 1 on; where the log was trimmed ahead of it, it goes on at the LSN that it was told."""
+    """Follows from LSN 1 on; if the log was trimmed ahead of it, it goes on at the first LSN that the error names."""
 
     def __init__(self) -> None:
         self.seen: dict[int, bytes] = {}
@@ -60,7 +60,7 @@ async def _progress(history: History) -> None:
 
 
 async def _all(log: Log) -> list[Logged]:
-    """All that there is, by a read that may be overtaken, so as often as it takes."""
+    """The whole log. A trim may overtake the read, which is then repeated."""
     found: list[Logged] = []
 
     async def read() -> bool:
@@ -74,7 +74,7 @@ async def _all(log: Log) -> list[Logged]:
 
 
 async def _trim(log: Log) -> int:
-    """Trim but for the last few; what was so given up cannot be read any more, what is left without a gap."""
+    """Trim all but the last few; payloads before the trim cannot be read any more, the others without a gap."""
     end_lsn = (await _all(log))[-1].lsn
     first_lsn = await log.trim(before=max(1, end_lsn - LEFT), timeout_s=60)
     assert first_lsn >= end_lsn - LEFT
@@ -138,7 +138,7 @@ async def _kill(running: Cluster, victims: list[int], after_s: float) -> None:
 
 
 async def _cleaned(running: Cluster, first_lsn: int, retention: dict[str, int]) -> None:
-    """Wait until no server has anything left that it need not keep."""
+    """Wait until every server has deleted all that it need not keep."""
     entries_max = retention.get("max_entries", 1 << 62)
     def done(found: dict[int, dict[str, Any]]) -> bool:
         return len(found) == len(running.servers) and all(
@@ -151,7 +151,7 @@ async def _cleaned(running: Cluster, first_lsn: int, retention: dict[str, int]) 
 
 
 def _check_files(running: Cluster, first_lsn: int) -> None:
-    """On disk too: ids without gaps, equal logs where they overlap, and little that was trimmed."""
+    """The servers' files hold ids without gaps, equal logs where they overlap, and little that was trimmed."""
     files = {id: server.entries() for id, server in running.servers.items()}
     for id, entries in files.items():
         ids = [entry.id for entry in entries]

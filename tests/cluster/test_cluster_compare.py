@@ -17,7 +17,7 @@ from alpo.core.entries import Entry, seal
 
 
 def replace_body(data: Path, id: int, body: bytes) -> None:
-    """Behind a stopped server's back: an entry with the same place and another payload, its checksums right."""
+    """Replace an entry on a stopped server's disk by one in its place with another payload and right checksums."""
     columns = ", ".join(f'"{name}"' for name in Entry._fields)
     with closing(sqlite3.connect(data / "alpo.db", isolation_level=None)) as db:
         old = Entry(*db.execute(f"SELECT {columns} FROM log WHERE id = ?", (id,)).fetchone())

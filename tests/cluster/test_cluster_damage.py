@@ -15,19 +15,19 @@ from alpo import AlpoError, Unavailable, connect
 
 
 def tamper(data: Path, id: int, what: str = "body || x'00'") -> None:
-    """Behind a running server's back, as a failing disk would."""
+    """Damage an entry on a running server's disk, as a failing disk would."""
     with closing(sqlite3.connect(data / "alpo.db", timeout=30, isolation_level=None)) as db:
         assert db.execute(f"UPDATE log SET body = {what} WHERE id = ?", (id,)).rowcount == 1
 
 
 def events(running: Cluster, id: int) -> list[dict[str, Any]]:
-    """What server ``id`` has logged."""
+    """Events that server ``id`` has logged."""
     return [json.loads(line) for line in running.servers[id].log.read_text().splitlines()]
 
 
 @pytest.mark.trio
 async def test_a_damaged_entry_comes_back_from_another_server(tmp_path: Path) -> None:
-    """Of a leader and of a follower, while appends go on."""
+    """A damaged entry of the leader and one of a follower are mended while appends go on."""
     async with cluster(tmp_path, proxied=False, storage={"scrub_bytes_per_s": 1 << 30, "scrub_pass_s": 1.0}) as running:
         first = await running.leader()
         follower = running.others(first)[0]
@@ -98,7 +98,7 @@ async def test_an_entry_damaged_on_all_disks_is_an_alarm_and_never_served(tmp_pa
 
 
 def break_page(data: Path, payload: bytes) -> None:
-    """Of a running server: the page with this payload, so that SQLite neither reads it nor writes to it."""
+    """Break the page with this payload in a running server's file, so that SQLite neither reads nor writes it."""
     with closing(sqlite3.connect(data / "alpo.db", timeout=30, isolation_level=None)) as db:
         assert db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] == 0
     with (data / "alpo.db").open("r+b") as file:
@@ -128,7 +128,7 @@ async def test_a_damaged_page_of_a_running_server_ends_its_store_and_not_the_ser
 
 
 def flip(data: Path, payload: bytes) -> None:
-    """One bit of this payload, in the data file of a running server."""
+    """Flip one bit of this payload in the data file of a running server."""
     with closing(sqlite3.connect(data / "alpo.db", timeout=30, isolation_level=None)) as db:
         assert db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] == 0
     with (data / "alpo.db").open("r+b") as file:
@@ -142,7 +142,7 @@ def flip(data: Path, payload: bytes) -> None:
 @pytest.mark.trio
 @pytest.mark.parametrize("scrub", [{"scrub_bytes_per_s": 16_384, "scrub_pass_s": 86_400.0}, {"scrub_bytes_per_s": 0}])
 async def test_damage_that_a_read_meets_is_mended_while_the_reader_waits(tmp_path: Path, scrub: dict[str, Any]) -> None:
-    """Whatever the scrub's rate: a linearizable read at the leader, a local one and a backup at followers."""
+    """Whatever the scrub's rate, a linearizable read at the leader, a local read and a backup at followers mend it."""
     async with cluster(tmp_path, proxied=False, storage=scrub) as running:
         first = await running.leader()
         other, third = running.others(first)

@@ -18,8 +18,8 @@ from visits import visit
 from alpo import Log, NotGuaranteed, Overloaded, connect
 
 KB = 1000
-#: Payloads outstanding, and bytes of each: what fills a server's bound soon; one small append at a time, which the
-#: leader's event loop commits itself.
+#: Payloads outstanding, and bytes of each: enough to reach a server's bound soon; one small append at a time, which
+#: the leader's event loop commits itself.
 LARGE, LONE = (8, 100 * KB), (1, 10)
 
 
@@ -47,7 +47,7 @@ async def halting(home: Path, library: Path, **options: Any) -> AsyncIterator[Cl
 
 
 class Load:
-    """Appends, so many outstanding; ``acknowledged``: the first bytes of each payload, at its LSN."""
+    """Appends, of which so many are outstanding; ``acknowledged``: LSN -> the first bytes of its payload."""
 
     def __init__(self, log: Log, outstanding: int, size_bytes: int) -> None:
         self._log, self._outstanding, self._size_bytes = log, outstanding, size_bytes
@@ -65,7 +65,7 @@ class Load:
             name = b"%010d" % self._count
             try:
                 lsn = await self._log.append(name.ljust(self._size_bytes, b"."))
-            except (NotGuaranteed, Overloaded):  # nobody could take it in time, or in flight when its leader went
+            except (NotGuaranteed, Overloaded):  # time was up, or the leader went meanwhile
                 continue
             self.acknowledged[lsn] = name
 
@@ -76,7 +76,7 @@ class Load:
 
 
 async def all_are_there(running: Cluster, acknowledged: dict[int, bytes]) -> None:
-    """Everywhere, at the LSNs that were told."""
+    """Every server holds these payloads at the LSNs that were acknowledged."""
     await running.level()
     for id in running.servers:
         async with connect(running.addresses) as log:
@@ -107,7 +107,7 @@ async def test_the_leaders_disk_hangs_and_others_go_on(
         await running.leader(running.others(leader))
         await appends.goes_on()
         await until(lambda: '"disk_hangs"' in lines_of(running, leader))
-        # a server that hears SIGTERM while its disk hangs ends without it
+        # a server that receives SIGTERM while its disk hangs ends without the disk
         assert await running.stop(leader) == {leader: 0}
         assert '"disk_left"' in lines_of(running, leader)
         await appends.goes_on()
@@ -120,7 +120,7 @@ async def test_the_leaders_disk_hangs_and_others_go_on(
 
 @pytest.mark.trio
 async def test_whoever_asks_a_leader_whose_disk_hangs_is_answered(tmp_path: Path, library: Path) -> None:
-    """It may lead on for an hour, and takes no more appends, as many as it may owe are in memory."""
+    """The leader may lead on for an hour; it takes no more appends, since as many as it may owe are in memory."""
     options = {"timers": {"disk_timeout_s": 3600.0}}
     async with (
         halting(tmp_path, library, **options) as running, connect(running.addresses) as log,
@@ -161,7 +161,7 @@ async def test_whoever_asks_a_leader_whose_disk_hangs_is_answered(tmp_path: Path
 
 @pytest.mark.trio
 async def test_the_disks_of_both_others_hang_and_move_again(tmp_path: Path, library: Path) -> None:
-    """Nobody else could lead, so the leader leads on, and appends go on in its term."""
+    """No other server could lead, so the leader leads on, and appends go on in its term."""
     async with (
         halting(tmp_path, library) as running, connect(running.addresses, timeout_s=30) as log,
         trio.open_nursery() as nursery,
@@ -191,7 +191,7 @@ async def test_the_disks_of_both_others_hang_and_move_again(tmp_path: Path, libr
 
 @pytest.mark.trio
 async def test_a_leaders_disk_answers_no_reads_and_nothing_is_written(tmp_path: Path, library: Path) -> None:
-    """Readers are told why, and go on at the others; whoever asks it for an account gets one."""
+    """Readers go on at other servers; the hung leader says why in its log, and still answers HTTP requests."""
     async with (
         halting(tmp_path, library, http=True) as running, connect(running.addresses, timeout_s=30) as log,
     ):

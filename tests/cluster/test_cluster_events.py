@@ -18,14 +18,14 @@ TIMERS = {"heartbeat_s": 0.3, "election_timeout_s": 2.0}
 
 
 async def rows(running: Cluster, *words: str, code: int = 0) -> list[dict[str, Any]]:
-    """What a command prints with --json."""
+    """Rows that a command prints with --json."""
     ended, out, err = await alpo(*words, "--servers", running.addresses, "--json")
     assert ended == code, err
     return [json.loads(line) for line in out.splitlines()]
 
 
 async def text(running: Cluster, *words: str, code: int = 0) -> str:
-    """What it prints for people."""
+    """Text that a command prints for people."""
     ended, out, err = await alpo(*words, "--servers", running.addresses)
     assert ended == code, err
     return out
@@ -86,7 +86,7 @@ async def test_events_outlive_a_stop_and_say_why_the_leader_left(tmp_path: Path)
 
 @pytest.mark.trio
 async def test_a_slow_fsync_is_seen(tmp_path: Path) -> None:
-    """With timers so short that any commit of a large batch counts as slow."""
+    """A slow fsync is an event and a finding. The timers are so short that any commit of a large batch is slow."""
     timers = {"heartbeat_s": 0.001, "election_timeout_s": 0.005}
     async with cluster(tmp_path, 1, proxied=False, timers=timers) as running:
         await running.until("it answers", lambda found: 1 in found)

@@ -12,7 +12,7 @@ from probe import WITHIN_S
 import alpo
 
 HEARTBEAT_S = 1.0
-#: So many must be told sooner than the next heartbeat.
+#: Number of appends that must reach the readers sooner than the next heartbeat.
 APPENDS = 12
 
 
@@ -26,8 +26,8 @@ async def test_a_passive_servers_reader_does_not_wait_for_heartbeats(tmp_path: P
             await log.append(b"the first")
             for reader in readers:
                 assert (await anext(reader)).payload == b"the first"
-            # One after the other, each only when both readers have the one before: were it heartbeats that told
-            # them, the next would come a whole one after that, for every append.
+            # One append after the other, each only when both readers have the one before: if readers learnt of
+            # appends by heartbeats, each append would take the whole time between two heartbeats.
             sooner = number = 0
             with trio.fail_after(WITHIN_S):
                 while sooner < APPENDS:

@@ -20,7 +20,7 @@ from alpo import Log, NoSpace, NotGuaranteed, connect
 
 MIB = 1 << 20
 LOW = 8 * MIB
-#: Above the reserve (a quarter of the mark), below the mark.
+#: Bytes left free: above the reserve (a quarter of the mark) and below the mark; below the reserve.
 LEFT_LOW = 5 * MIB
 LEFT_NONE = MIB
 
@@ -49,7 +49,7 @@ def disks(tmp_path: Path) -> Iterator[dict[int, Path]]:
 
 
 def fill(disk: Path, left_bytes: int) -> None:
-    """Take all that is free but so much."""
+    """Take all free space but so many bytes."""
     with (disk / "filler").open("ab", buffering=0) as file:
         while (free := shutil.disk_usage(disk).free - left_bytes) > 0:
             try:
@@ -80,7 +80,7 @@ async def append_until_refused(log: Log, payload: bytes) -> NoSpace:
 
 
 async def append(log: Log, payload: bytes) -> int:
-    """Once there is room."""
+    """Append once there is room."""
     with trio.fail_after(WITHIN_S):
         while True:
             try:

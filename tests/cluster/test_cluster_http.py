@@ -86,7 +86,7 @@ async def test_a_server_that_stops_says_so_before_it_closes(tmp_path: Path) -> N
         server = running.servers[leader]
         assert (await visit(server.visited, "/readyz")).status == 200
         for id in running.others(leader):
-            running.servers[id].pause()  # nobody to hand over to: leaving takes a while
+            running.servers[id].pause()  # no server can take over: leaving takes a while
         assert server.process is not None
         server.wanted = False
         server.process.send_signal(signal.SIGTERM)

@@ -33,7 +33,7 @@ def flip(path: Path, at: int) -> None:
 
 
 def flip_in_wal(data: Path) -> None:
-    """In an early frame: every later commit would vanish in silence."""
+    """Flip a byte in an early frame, so that every later commit would vanish in silence."""
     wal = data / "alpo.db-wal"
     assert wal.stat().st_size > 100_000
     flip(wal, 32 + 5 * 4120 + 2000)
@@ -55,7 +55,7 @@ async def test_a_damaged_store_is_set_aside(tmp_path: Path, damage: Callable[[Pa
         async with serving(running):
             if damage is flip_in_wal:
                 server.kill()
-            else:  # all that is in the WAL goes into the file
+            else:  # the WAL's contents go into the file
                 await running.stop(victim)
             damage(server.data)
             running.start(victim)
@@ -97,7 +97,7 @@ async def test_a_directory_put_back_to_an_older_copy_is_found(tmp_path: Path) ->
 
 @pytest.mark.trio
 async def test_alone_nothing_is_set_aside(tmp_path: Path) -> None:
-    """Nobody could bring it back: the server ends, and leaves all as it is."""
+    """No other server could bring the store back: the server ends, and leaves all as it is."""
     async with cluster(tmp_path, size=1) as running:
         async with connect(running.addresses, timeout_s=30) as log:
             await log.init()

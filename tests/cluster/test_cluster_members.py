@@ -19,7 +19,7 @@ from alpo.core.entries import Kind
 
 
 def votes(all_: dict[int, dict[str, Any]], id: int) -> bool:
-    """It votes, by its own account and by the leader's list."""
+    """True if server ``id`` votes, by its own account and by the leader's list."""
     leads = [fields for fields in all_.values() if fields["state"] == "leader"]
     return id in all_ and all_[id]["status"] == "VOTING" and any(
         member["id"] == id and member["role"] == "VOTER" for fields in leads for member in fields["members"]
@@ -33,8 +33,8 @@ async def fill(running: Cluster, count: int, bytes_each: int = 100, batch: int =
 
 
 def same(running: Cluster, *ids: int) -> None:
-    """Their logs are equal on disk, as far as they overlap. Beyond that is at most what new leaders began with while
-    all were told to stop."""
+    """Logs of these servers are equal on disk, as far as they overlap. Entries beyond are at most those with which new
+    leaders began while all servers stopped."""
     logs = [running.servers[id].entries() for id in ids]
     begin, end = max(log[0].id for log in logs), min(log[-1].id for log in logs)
     kept = [[entry for entry in log if begin <= entry.id <= end] for log in logs]
@@ -66,7 +66,7 @@ async def test_a_lost_disk_comes_back_by_itself(tmp_path: Path, trimmed: bool) -
 
 @pytest.mark.trio
 async def test_kill_9_in_the_middle_of_catching_up(tmp_path: Path) -> None:
-    """Of the learner, and of the leader; wherever the learner has come to, three times over."""
+    """A learner catches up and votes, though it or the leader is killed three times, wherever the learner is then."""
     async with cluster(tmp_path, size=5) as running:
         await fill(running, 10_000, 500, batch=20)
         lost = running.others(await running.leader())[0]
@@ -132,7 +132,7 @@ async def test_one_grows_to_three_and_back_under_load(tmp_path: Path) -> None:
 
 
 async def _remove(log: Any, id: int) -> None:
-    """Once the change before it is guaranteed and the majority answers."""
+    """Remove a member once the change before is guaranteed and a majority answers."""
     async def done() -> bool:
         try:
             await log.remove_member(id)
@@ -211,7 +211,7 @@ async def test_a_newcomer_founds_nothing_and_joins_no_other_cluster(tmp_path: Pa
 
 @pytest.mark.trio
 async def test_a_restored_cluster_grows(tmp_path: Path) -> None:
-    """Its log holds member lists of the cluster that it was: whoever catches up ends with the right one."""
+    """The restored log holds member lists of the old cluster; a server that catches up ends with the right one."""
     (tmp_path / "old").mkdir()
     async with cluster(tmp_path / "old") as running:
         await fill(running, 1_000)
@@ -253,7 +253,7 @@ async def rows(address: str) -> list[tuple[int, str, bool]]:
 
 @pytest.mark.trio
 async def test_a_server_that_is_no_member_any_more_says_so(tmp_path: Path) -> None:
-    """Removed or replaced: at its own address, as a row of its own beside the members', and in its log."""
+    """A server that was removed or replaced says so: at its own address, in a row beside the members', in its log."""
     async with cluster(tmp_path, size=4, proxied=False) as running:
         leader = await running.leader()
         removed, replaced, _ = running.others(leader)
@@ -291,7 +291,7 @@ async def test_a_server_that_is_no_member_any_more_says_so(tmp_path: Path) -> No
 
 @pytest.mark.trio
 async def test_a_rolling_restart_alarms_nobody(tmp_path: Path) -> None:
-    """Every lost connection is told, and none is a warning: who stops says so, and the first start is no outage."""
+    """Every lost connection is logged, none as a warning: a server that stops says so; a first start is no outage."""
     timers = {"heartbeat_s": 0.2, "election_timeout_s": 1.0}
     async with cluster(tmp_path, proxied=False, timers=timers) as running:
         await running.leader()
@@ -309,8 +309,8 @@ async def test_a_rolling_restart_alarms_nobody(tmp_path: Path) -> None:
 @pytest.mark.trio
 @pytest.mark.parametrize("elsewhere", [True, False], ids=["another-address", "same-address"])
 async def test_a_copy_of_a_directory_that_runs_too_is_told(tmp_path: Path, elsewhere: bool) -> None:
-    """As of a cloned volume, or of a cloned machine, which also says the same address: both others tell, the original
-    takes part, and the leader does not write an address again and again."""
+    """A cloned volume runs at another address, a cloned machine also says the original's. Both other servers report it,
+    the original takes part, and the leader does not write an address again and again."""
     async with cluster(tmp_path, proxied=False) as running:
         first = await running.leader()
         original = running.others(first)[0]

@@ -14,7 +14,7 @@ from alpo.wire.requests import VERSION, ClientHello, PeerHello
 
 HELLO = encode(ClientHello(VERSION, b"", "test"))
 PEER_HELLO = encode(PeerHello(VERSION, b"", 2, b"i" * 16, "127.0.0.1:1", 1, b"", 0, 0, (1, 2, 3)))
-#: What must not come is waited for so long; were it to come later, the test would pass wrongly, never fail wrongly.
+#: Seconds to wait for bytes that must not come. If they came later, the test would pass wrongly, never fail wrongly.
 NOTHING_S = 0.1
 
 

@@ -24,7 +24,7 @@ BATCH_BYTES = sum(map(len, BATCH))
 
 
 def slow_down(made: Cluster, *ends: int, bytes_per_s: float = BYTES_PER_S) -> None:
-    """All links between these ends, both ways."""
+    """Slow down all links between these ends, both ways."""
     for flow in permutations(ends, 2):
         made.network.slow(*flow, bytes_per_s)
 
@@ -71,9 +71,9 @@ async def test_a_batch_that_takes_many_election_timeouts_is_appended_and_delays_
 @pytest.mark.trio
 @pytest.mark.timeout(240)
 async def test_it_is_so_over_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody sees who dials, so clients' links are as slow."""
+    """A large batch deposes no leader over TLS. The proxy cannot see who dials, so clients' links are slow, too."""
     for name in ("ALPO_CA", "ALPO_CERT", "ALPO_KEY"):
-        monkeypatch.setenv(name, "")  # set by what makes the certificates, and put back in the end
+        monkeypatch.setenv(name, "")  # `_certificates` sets it; put back at the end
     async with cluster(tmp_path, timers=TIMERS, tls=soak._certificates(tmp_path, 3)) as made:
         leader = await made.leader()
         await made.level()
@@ -103,7 +103,7 @@ async def test_a_client_whose_own_link_is_slow_sends_once(tmp_path: Path) -> Non
 @pytest.mark.trio
 @pytest.mark.timeout(240)
 async def test_a_server_that_was_away_catches_up_over_a_slow_link(tmp_path: Path) -> None:
-    """What it missed is far more than its link carries in an election timeout; nobody is deposed for it."""
+    """The server missed far more than its link carries in an election timeout; no leader is deposed for it."""
     async with cluster(tmp_path) as made:
         leader = await made.leader()
         await made.level()

@@ -80,14 +80,14 @@ async def test_the_next_start_is_right_wherever_it_was_killed(tmp_path: Path) ->
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(at_begin)
                 async with alpo_process("--servers", servers, "state", "snapshot", "--trim") as late:
-                    # On a busy machine it may have been over before it was killed.
+                    # The snapshot may have ended before the command was killed, on a busy machine.
                     assert (await late.end())[0] == (0 if ended else 1)
             await _check(servers, str(len(steps) - 1))
             assert await first_lsn(log) > 1
 
 
 async def _check(servers: str, step: str) -> None:
-    """A fresh process has all of it."""
+    """A fresh process has the whole state."""
     async with state_of(servers) as state:
         assert (await state.fetch("step")).text == step
         names = await state.names("v")

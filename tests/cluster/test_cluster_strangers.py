@@ -1,4 +1,4 @@
-"""What strangers may do to a live cluster's ports: it keeps serving, and nobody else notices."""
+"""Strangers send anything to a live cluster's ports: it keeps serving, and no other client notices."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ STRANGER = random_client(0, 0)
 
 
 def client_frames() -> list[bytes]:
-    """One of every kind that a client may send."""
+    """One frame of every kind that a client may send."""
     return [encode(message) for message in (
         w.Append(STRANGER, 0, 1, False, False, [b"one", (2, b"\1\0\0\0a\1\0\0\0b")]),
         q.OpenSession(1, "name", 0, b"n" * 16), q.DropSession(2, "name", 5), q.ListSessions(3), q.Initialise(4),
@@ -44,7 +44,7 @@ def client_frames() -> list[bytes]:
 
 
 def peer_frames(cluster_id: bytes, peer: Identity, target: Identity) -> list[bytes]:
-    """What a server says that is not in the list: of what counts, nothing may count from it."""
+    """Frames of a server that is not in the member list: where answers or votes are counted, its must not be."""
     entries = [seal(9, 7, Kind.DATA, 5, 9, b"payload", STRANGER, 1, 0, 1)]
     messages: list[m.Message] = [
         m.CanvassRequest(99, 1, Rank(99, 99, 0, 2), False), m.CanvassAnswer(1, 1, m.Canvass.YES),
@@ -59,7 +59,7 @@ def peer_frames(cluster_id: bytes, peer: Identity, target: Identity) -> list[byt
 
 
 def mutated(rng: random.Random, data: bytes) -> bytes:
-    """A frame, wrong somewhere; half of them with a checksum that fits, so that what is inside is looked at."""
+    """A frame that is wrong somewhere; half of them have a right checksum, so that the contents are looked at."""
     body = bytearray(data[8:])
     for _ in range(rng.randint(1, 3)):
         at = rng.randrange(len(body) + 1)
@@ -76,7 +76,7 @@ def mutated(rng: random.Random, data: bytes) -> bytes:
 
 
 class Stranger:
-    """Sends what is wrong to one server."""
+    """Sends bad frames to one server."""
 
     def __init__(self, port: int, fields: dict[str, str | int], seed: int) -> None:
         cluster_id = bytes.fromhex(str(fields["cluster"]))
@@ -94,7 +94,7 @@ class Stranger:
         ]
 
     async def send(self, count: int) -> None:
-        """So many connections, one bad frame each."""
+        """Open so many connections, and send one bad frame on each."""
         for _ in range(count):
             with suppress(OSError, trio.BrokenResourceError):
                 async with await trio.open_tcp_stream(HOST, self._port) as stream:

@@ -109,7 +109,7 @@ async def test_a_state_and_a_registry_take_the_roles_that_the_page_says(tmp_path
 @pytest.mark.trio
 async def test_a_server_in_another_s_place_is_never_talked_to(tmp_path: Path) -> None:
     async with tls_cluster(tmp_path) as running:
-        make(tmp_path / "certs", "test", [server_leaf("4=127.0.0.1")], 30)  # of the same CA, for another cluster
+        make(tmp_path / "certs", "test", [server_leaf("4=127.0.0.1")], 30)  # made by this CA for another cluster
         for stem, held in (("server-2", "peer/2"), ("server-4", "no role"), ("billing", "append")):
             running.kill(3)
             (tmp_path / "server-3.log").unlink()
@@ -130,7 +130,7 @@ async def test_a_server_in_another_s_place_is_never_talked_to(tmp_path: Path) ->
 
 @pytest.mark.trio
 async def test_servers_ask_each_other_over_tls_too(tmp_path: Path) -> None:
-    """As for the comparison of copies, over streams of their own."""
+    """Servers check certificates also when they ask each other over extra streams, as to compare their copies."""
     async with tls_cluster(tmp_path) as running:
         security = Security(TlsConfig("require", running.tls("server-1"), {}))
         async with await security.dial(2, Way(running.addresses[2])) as stream:
@@ -181,7 +181,7 @@ async def test_two_clusters_under_one_ca_are_strangers(tmp_path: Path) -> None:
 async def test_who_is_not_trusted_hears_why(tmp_path: Path) -> None:
     async with tls_cluster(tmp_path) as running:
         strangers = make_certificates(tmp_path / "strangers")
-        shutil.copy(running.certs / "ca.pem", strangers / "ca.pem")  # it trusts them, they do not trust it
+        shutil.copy(running.certs / "ca.pem", strangers / "ca.pem")  # trust in one direction alone
         async with running.connect("ops", timeout_s=3, certs=strangers) as log:
             with pytest.raises(alpo.TlsMismatch, match="does not trust this side's certificate: another CA made it"):
                 await log.append(b"no")
@@ -330,7 +330,7 @@ async def test_a_local_cluster_has_its_own_certificates_or_none(
 
 @pytest.mark.trio
 async def test_a_flood_of_handshakes_and_silence_deposes_nobody(tmp_path: Path) -> None:
-    """Handshakes one after another, 300 that say nothing, 300 that stop in the middle; a server comes back."""
+    """Handshakes follow each other, 300 clients send nothing, 300 stop half-way; a server still comes back."""
     async with tls_cluster(tmp_path) as running, running.connect("billing") as log:
         leader = await running.leader()
         host, port = running.addresses[leader].split(":")

@@ -44,13 +44,13 @@ async def elected(running: Cluster, log: Log, zombie: int) -> int:
 @pytest.mark.parametrize("cut_off", [False, True])
 @pytest.mark.trio
 async def test_a_leader_that_was_stopped_serves_nothing_stale_and_takes_nothing(tmp_path: Path, cut_off: bool) -> None:
-    """``cut_off``: on waking it hears of nobody, so that it still takes itself for the leader."""
+    """``cut_off``: on waking the old leader receives nothing, so that it still takes itself for the leader."""
     async with cluster(tmp_path) as running, connect(running.addresses) as log:
         for number in range(ROUNDS):
             leader = await running.leader()
             lsn = await log.append(b"before", timeout_s=TIMEOUT_S)
             async with probe(running.servers[leader].address) as zombie:
-                # Once now, so that it is known to answer what is asked this way.
+                # A first read shows that this server answers requests sent this way.
                 await zombie.stream.send_all(late_read(1))
                 (page,) = await answers(zombie, 1)
                 assert isinstance(page, w.Page) and page.end_lsn == lsn
@@ -74,8 +74,8 @@ async def test_a_leader_that_was_stopped_serves_nothing_stale_and_takes_nothing(
 
 @pytest.mark.trio
 async def test_a_leader_that_hears_old_answers_serves_nothing_stale(tmp_path: Path) -> None:
-    """Nobody hears it any more and another leads, but answers to what it said before still come in: it takes itself
-    for the leader, and only R25's numbered rounds tell it better."""
+    """The old leader's messages are lost and another leads, but answers to its earlier messages still come in: it
+    takes itself for the leader, and only R25's numbered rounds show that it leads no more."""
     met = 0
     async with cluster(tmp_path, timers={"heartbeat_s": 0.2, "election_timeout_s": 1.5}) as running:
         for _ in range(ROUNDS):

@@ -45,7 +45,7 @@ ALPOD = [sys.executable, "-m", "alpo.daemon"]
 #: The command as a user has it: always a real start.
 INSTALLED = [str(Path(sys.executable).with_name("alpo"))]
 
-#: What variables are called that matter before a program's first line.
+#: Prefixes of environment variables that matter before a program's first line.
 _EARLY = ("PYTHON", "LANG", "LC_", "LD_")
 _PDEATHSIG, _SUBREAPER = 1, 36
 #: Bytes of a command line, and of an environment, that ``/proc`` can show of a forked process.
@@ -80,8 +80,8 @@ posix._exit(code)
 
 
 class _Order(NamedTuple):
-    """What to fork, for the process ``asked_by``. ``parent``: whose child it becomes; 0: a shim asks, which is told of
-    the end."""
+    """Order for a fork, from the process ``asked_by``. ``parent``: the fork's parent; 0: a shim asks, and receives the
+    exit code."""
 
     words: list[str]
     environ: dict[bytes, bytes]
@@ -108,7 +108,7 @@ def shims() -> Path:
 
 
 def _execute(popen: Any, args: Any, *given: Any) -> None:
-    """In place of the method of `subprocess.Popen` that starts the process."""
+    """Replacement for the method of `subprocess.Popen` that starts the process."""
     order = _wanted(args, given)
     if order is None:
         _start(popen, args, *given)
@@ -117,7 +117,7 @@ def _execute(popen: Any, args: Any, *given: Any) -> None:
     streams = [pipe if pipe != -1 else number for number, pipe in enumerate((pipes[0], pipes[3], pipes[5]))]
     with _one_at_a_time, socket.socket(socket.AF_UNIX) as asking:
         prctl = ctypes.CDLL(None, use_errno=True).prctl
-        prctl(_SUBREAPER, 1)  # what has lost its parent becomes a child of this process
+        prctl(_SUBREAPER, 1)  # orphans become children of this process
         try:
             asking.connect(str(_warm.path))
             data = marshal.dumps(tuple(order))
@@ -125,7 +125,7 @@ def _execute(popen: Any, args: Any, *given: Any) -> None:
             asking.sendall(data)
             popen.pid = _LENGTH.unpack(_received(asking, _LENGTH.size))[0]
             popen._child_created = True
-            asking.recv(1)  # it is our child now, or has died
+            asking.recv(1)  # now the fork is our child, or has died
         finally:
             prctl(_SUBREAPER, 0)
     popen._close_pipe_fds(*pipes)
@@ -206,7 +206,7 @@ def _serve(listening: socket.socket, folder: Path) -> Callable[[], None]:
         if "pipeline" not in module.name and "spark" not in module.name:
             importlib.import_module(module.name)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for guardians
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no process waits for guardians
     gc.collect()
     gc.freeze()
     both: list[Any] = [listening, 0]
@@ -227,7 +227,7 @@ def _guard(conn: socket.socket, programs: dict[str, Callable[[], None]]) -> Call
     order = _Order(*marshal.loads(_received(conn, _LENGTH.unpack(head)[0])))
     pid = os.fork()
     if pid == 0:
-        with conn:  # its end tells who asked that all is ready
+        with conn:  # closing it reports that all is ready
             _become(order, streams, conn.fileno())
         setattr(subprocess.Popen, "_execute_child", _execute_here)  # noqa: B010
         return programs[order.program]
@@ -250,7 +250,7 @@ def _guard(conn: socket.socket, programs: dict[str, Callable[[], None]]) -> Call
 
 
 def _become(order: _Order, streams: list[int], kept: int) -> None:
-    """Make this process what a start of Python would have made of it; of its files it keeps one open."""
+    """Make this process what a start of Python would have made of it, but keep one file open."""
     if order.session:
         os.setsid()
     while order.parent and os.getppid() != order.parent:
@@ -313,12 +313,12 @@ def _execute_here(popen: Any, args: Any, *given: Any) -> None:
     def fork() -> None:
         popen.pid = os.fork()
         if popen.pid == 0:
-            gc.freeze()  # files and sockets of before must not be closed by anybody: their numbers are others' now
+            gc.freeze()  # inherited files and sockets must not be closed: their numbers mean other files now
             _become(order._replace(parent=0), streams, done)
             os.close(done)
             _end_as(sys.modules[ALPOD[2]].main)
 
-    forking = threading.Thread(target=fork)  # which knows nothing of an event loop that may run in this one
+    forking = threading.Thread(target=fork)  # a thread without an event loop, which this one may have
     forking.start()
     forking.join()
     popen._child_created = True

@@ -31,7 +31,7 @@ IN_FLIGHT_MAX = 16
 #: Appends of one writer a second, at most.
 PACE = 60.0
 READ_BACK = 20
-#: One of so many payloads is large, so that slow links have something to carry.
+#: One of so many payloads is large, so that slow links have much to carry; bytes of a large payload, at most.
 LARGE_OF, LARGE_BYTES = 1000, 300_000
 SETTLE_S = 5.0
 FOLLOWER = "follower"
@@ -39,7 +39,7 @@ CURSOR_S = 0.5
 
 
 class History:
-    """What everybody was told. ``problems``: what must not happen whatever the log says."""
+    """Answers that all clients received. ``problems``: events that must not happen, whatever the log holds."""
 
     def __init__(self) -> None:
         self.appends: list[Append] = []
@@ -49,9 +49,9 @@ class History:
         self.fenced = 0
         #: All of the log, from LSN 1 on, whatever is trimmed or cleaned meanwhile: see `follow_on`.
         self.followed: list[Logged] = []
-        #: Where the follower's cursor is known to stand.
+        #: LSN at which the follower's cursor is known to stand.
         self.cursor_lsn = 0
-        #: What is below is trimmed in the end.
+        #: First LSN that the last trim leaves.
         self.trimmed_lsn = 1
 
     def count(self, outcome: Outcome) -> int:
@@ -59,7 +59,7 @@ class History:
 
 
 class Writer:
-    """Everything that is ever appended under one name."""
+    """The client, or clients, that append under one name."""
 
     def __init__(self, servers: str, name: str, seed: int, history: History) -> None:
         self._servers = servers
@@ -81,7 +81,7 @@ class Writer:
                     log, by_serial = await self._session(stack)
                     how = "close" if self._over else self._rng.choice(("close", "abandon", "take over", "take over"))
                     if how == "abandon":
-                        process.cancel()  # as a process that is killed: nothing is waited for
+                        process.cancel()  # like a killed process: nothing is waited for
                         await trio.lowlevel.checkpoint()
                     elif how == "close":
                         await self._settle(log, by_serial)
@@ -129,7 +129,7 @@ class Writer:
         return True
 
     def _note(self, append: Append, lsn: int | None, error: AlpoError | None) -> None:
-        """What became of it, as far as is known now."""
+        """Record the append's outcome, as far as it is known now."""
         if isinstance(error, NotGuaranteed):
             self._history.errors["NotGuaranteed"] += 1
         elif error is not None:
@@ -153,7 +153,7 @@ class Writer:
                 self._note(append, None if error is not None else what, error)  # type: ignore[arg-type]
 
     async def _take_over(self, stack: AsyncExitStack, older: alpo.Log) -> None:
-        """A second process of the name appends; the first one's later appends must be refused."""
+        """Let a second process of the name append; the first one's later appends must be refused."""
         try:
             await older.opened()  # else it may well be the one that opens later
             newer = await stack.enter_async_context(alpo.connect(self._servers, client=self._name))
@@ -171,7 +171,7 @@ class Writer:
 
 
 async def read_on(servers: str, history: History, over: Callable[[], bool], seed: int) -> None:
-    """Linearizable reads of the end of the log, one after another."""
+    """Read the end of the log by linearizable reads, one after another."""
     rng = random.Random(seed)
     while not over():
         async with alpo.connect(servers) as log:
@@ -191,7 +191,7 @@ async def read_on(servers: str, history: History, over: Callable[[], bool], seed
 
 
 async def follow_on(servers: str, history: History) -> None:
-    """One follower from the first LSN on, for ever: no gap, no repeat, whatever server answers."""
+    """Follow the log from the first LSN on, for ever: no gap, no repeat, whichever server answers."""
     async with alpo.connect(servers) as log:
         while True:
             try:
@@ -211,7 +211,7 @@ async def keep_place(
     servers: str, history: History, over: Callable[[], bool],
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Keep for `follow_on` what it has yet to read, whatever retention says. Started once its place is kept."""
+    """Keep payloads that `follow_on` has yet to read, whatever retention says. Started once its cursor is set."""
     async with alpo.connect(servers) as log:
         while not over():
             lsn = len(history.followed) + 1

@@ -1,5 +1,5 @@
-"""What runs alpod in containers: the image's recipe, compose and Kubernetes. What they say is run as they say it, in
-namespaces, as far as this machine allows."""
+"""Files that run alpod in containers: the image's recipe, compose and Kubernetes. The tests run what the files say,
+in namespaces, as far as this machine allows."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_the_image_installs_what_the_tests_ran_with() -> None:
 # -- compose and Kubernetes: what they say ---------------------------------------------------------------
 
 def expanded(env: list[dict[str, Any]], fields: Mapping[str, str]) -> dict[str, str]:
-    """Environment of a container as the kubelet makes it: $(NAME) of what stands before."""
+    """Environment of a container as the kubelet makes it: $(NAME) is the value of an earlier variable."""
     found: dict[str, str] = {}
     for each in env:
         if "valueFrom" in each:
@@ -218,7 +218,7 @@ _NAMESPACES = ["unshare", "--user", "--map-root-user", "--mount", "--net", "--pi
 
 @functools.cache
 def no_namespaces() -> str:
-    """Why this machine gives no namespaces, or ""."""
+    """Reason why this machine gives no namespaces; "" if it gives some."""
     try:
         done = subprocess.run([*_NAMESPACES, "unshare", "--user", "true"], capture_output=True, text=True, check=False)
     except OSError as error:
@@ -241,7 +241,7 @@ def make_certificates(path: Path, folder: Path) -> None:
 
 
 def plan_of(place: str, folder: Path) -> dict[str, Any]:
-    """What `pods.py` is to run. All servers share one network here, so each listens on an address of its own."""
+    """Plan for `pods.py` to run. All servers share one network here, so each listens on an address of its own."""
     path, servers = PLACES[place]
     make_certificates(path, folder)
     paths = {"PYTHONPATH": os.environ.get("PYTHONPATH", ""), "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}

@@ -44,7 +44,7 @@ def commands(text: str) -> Iterator[list[str]]:
 
 
 def unknown(words: list[str]) -> str:
-    """What there is not of a command, or ""."""
+    """The first word that does not exist in a command of ours; "" if all exist."""
     if words[0] == "alpod":
         options = _parser()._option_string_actions
         return next((word for word in words if word.startswith("-") and word not in options), "")
@@ -72,7 +72,7 @@ def test_every_file_is_there() -> None:
 
 
 def configuration(folder: Path, id: int) -> Config:
-    """What server ``id`` gets of the page's two files."""
+    """Configuration of server ``id`` from the page's two files."""
     (folder / "alpod.toml").write_text(blocks("toml")[0], "utf-8")
     environment = dict(line.split("=", 1) for line in blocks("sh")[0].splitlines())
     assert set(environment) <= set(variables())

@@ -85,14 +85,14 @@ class Hidden(NamedTuple):
 
 
 class Page(NamedTuple):
-    """``steps`` in order; ``not_run``: (where, why)."""
+    """A page's examples and hidden commands, ``steps``, in order; ``not_run``: (where, why)."""
 
     steps: list[Example | Hidden]
     not_run: list[tuple[str, str]]
 
 
 def read_page(path: Path) -> Page:
-    """The examples of a page. A block that prints nothing (no `$`) is none."""
+    """The examples of a page. A block without a command (no `$`) is no example."""
     steps: list[Example | Hidden] = []
     not_run: list[tuple[str, str]] = []
     varies: list[str] = []
@@ -125,7 +125,7 @@ def read_page(path: Path) -> Page:
 
 
 def _pieces(lines: list[str]) -> Iterator[tuple[int, str, list[str], str]]:
-    """(line number, "comment" or "block", lines without their indentation, that)."""
+    """(line number, "comment" or "block", lines without their indentation, the indentation)."""
     at = 0
     while at < len(lines):
         start, line = at, lines[at]
@@ -150,7 +150,7 @@ def _pieces(lines: list[str]) -> Iterator[tuple[int, str, list[str], str]]:
 
 
 def _examples(told: Example, number: int, lines: list[str]) -> Iterator[Example]:
-    """Those of a block, of which ``told`` is what they share."""
+    """The examples of one block; ``told`` holds the fields that they share."""
     at = 0
     while at < len(lines):
         if not lines[at].startswith("$ "):
@@ -172,8 +172,8 @@ def _whole(command: str) -> bool:
     return not command.rstrip().endswith("\\") and "unexpected EOF" not in done.stderr
 
 
-#: A killed process is gone when the next command begins: one that a disk holds takes its time. Bash does not say
-#: "Killed" of a job that is its own no more; of the others it says that whenever it happens to hear of it.
+#: Version of `kill` that returns when the process is gone: one that a disk holds takes its time. Bash prints "Killed"
+#: at any later moment about a job of its own, and nothing about a disowned one.
 _KILL = """kill() {
     [ "$1" != -9 ] || disown "${@:2}" 2> /dev/null
     builtin kill "$@" || return
@@ -186,7 +186,7 @@ _KILL = """kill() {
 
 class Shell:
     """A bash on a terminal, in an empty folder, with the project's commands on its PATH; ``commands``: a folder of
-    others that come before them."""
+    commands that come first on that."""
 
     def __init__(self, folder: Path, commands: Path | None = None) -> None:
         before = f"{commands}:" if commands else ""
@@ -212,9 +212,9 @@ class Shell:
         self.run(_KILL)
 
     def run(self, command: str, until: Callable[[str], bool] | None = None) -> tuple[int, str]:
-        """Its exit code, and what it printed on both streams; interrupted once ``until`` holds of that.
+        """Run a command: its exit code, and its output on both streams. It is interrupted once ``until(output)`` holds.
 
-        Raises AssertionError if it does not end.
+        Raises AssertionError if the command does not end.
         """
         end = f"--- done {next(self._numbers)}"
         assert self._process.stdin is not None
@@ -233,7 +233,7 @@ class Shell:
         return int(found[1]), self._there(printed[:found.start()])
 
     def close(self) -> None:
-        """End it, and whatever it started: servers too, which are in sessions of their own."""
+        """End the shell and all that it started: servers too, which are in sessions of their own."""
         mark = f"STARTED_BY={self._name}".encode()
         for environment in Path("/proc").glob("[0-9]*/environ"):
             with suppress(OSError):  # it has ended meanwhile
@@ -245,7 +245,7 @@ class Shell:
         os.close(self._terminal)
 
     def _interrupt(self) -> None:
-        """Ctrl-C, for the command that runs."""
+        """Interrupt the command that runs, as Ctrl-C does."""
         children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
         os.kill(max(map(int, children)), signal.SIGINT)
 
@@ -293,7 +293,7 @@ def masked(line: str, varies: tuple[str, ...] = ()) -> str:
 
 
 def interrupted(example: Example) -> Callable[[str], bool] | None:
-    """Of an example that ends with Ctrl-C: has all come that is to come before?"""
+    """Condition to interrupt an example that ends with Ctrl-C: all output before it has come. None for the others."""
     if not example.output or example.output[-1] != "^C":
         return None
     before = example._replace(output=example.output[:-1])

@@ -1,4 +1,4 @@
-"""What the docs print is what the commands print."""
+"""The docs' examples show what the commands print."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from printed import ROOT, Example, Shell, difference, interrupted, masked, read_
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 WITH_EXAMPLES = [page for page in PAGES if read_page(page).steps]
-#: They start Spark again and again: a minute or two.
+#: Pages whose examples start Spark again and again, which takes a minute or two.
 SLOW = {"spark.md", "spark-jobs.md", "spark-writing.md"}
 
 

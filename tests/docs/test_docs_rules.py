@@ -1,5 +1,5 @@
-"""docs/rules.md and the code say the same: what is cited is there, what the page names exists, mutations are on their
-rules. And what docs/how-it-works.md names exists."""
+"""docs/rules.md and the code agree: rules that are cited exist, names on the page exist, mutations are on their rules.
+Names on the page docs/how-it-works.md exist, too."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from alpo_sim.checks import INVARIANTS
 from alpo_sim.mutations import MUTATIONS
 
 PAGE = ROOT / "docs" / "rules.md"
-#: Where rules are cited. (A test's constants R1 to R3 are no citations, and do no harm.)
+#: Files and folders in which rules are cited. (A test's constants R1 to R3 are no citations, and do no harm.)
 CITING = (
     "alpo", "cli", "sim", "benchmarks", "tests", "docs", "README.md", "CONTRIBUTING.md", "CHANGELOG.md",
     "changes",
@@ -27,14 +27,14 @@ _SECTION = re.compile(r'^<a id="([a-z0-9-]+)"></a>\n\n### (.+)\n', re.MULTILINE)
 _ITEM = re.compile(r"^\* \*\*([A-Z][a-z ]+):\*\*(.*(?:\n  .*)*)", re.MULTILINE)
 _CITED = re.compile(r"\bR(\d{1,2})\b(?:(?:-| to )R(\d{1,2})\b)?")
 _ANCHOR = re.compile(r"\brules\.md#([a-z0-9-]+)")
-#: Of a document that users do not have; not of a paper's "section 5.2".
+#: Citations of a document that users do not have; a paper's "section 5.2" is not meant.
 _ELSEWHERE = re.compile(r"\b[Ss]ection \d+\b(?!\.\d)|\((?:architecture|protocol|interface), [\"A-Z]")
 _MUTATION = re.compile(r"`([MNSGPWH]\d+[a-z]?)` \(([^`]*)\)(?:; |$)")
 
 
 class Section(NamedTuple):
-    """What the page says of one rule. ``name``: its number, or what mutations call a section that has none; ``cited``:
-    how code cites that."""
+    """One section of the page. ``name``: its rule's number, or the name by which mutations call a section without one;
+    ``cited``: the way in which code cites it."""
 
     anchor: str
     title: str
@@ -44,7 +44,7 @@ class Section(NamedTuple):
 
 
 def sections(text: str) -> Iterator[Section]:
-    """Those of the page, each without the line breaks of its items."""
+    """Sections of the page, each without the line breaks of its items."""
     found = list(_SECTION.finditer(text))
     ends = [*(each.start() for each in found[1:]), len(text)]
     for each, end in zip(found, ends, strict=True):
@@ -60,7 +60,7 @@ RULES = {section.name: section for section in SECTIONS if re.fullmatch(r"R\d+", 
 
 
 def cited(text: str) -> set[str]:
-    """The rules that a text cites; R21-R24 are four."""
+    """The rules that a text cites; R21-R24 are four rules."""
     return {
         f"R{number}" for first, last in _CITED.findall(text) for number in range(int(first), int(last or first) + 1)
     }
@@ -75,7 +75,7 @@ def texts() -> Iterator[tuple[str, str]]:
 
 
 def named(item: str) -> Iterator[tuple[str, str, str]]:
-    """(file, what is named in it, how it is named: "code" or "quoted") of a line; ("", "") names the file alone."""
+    """(file, a name in it, "code" or "quoted": how the item names it) of each name; ("", "") for the file alone."""
     path = ""
     for code, quoted in re.findall(r'`([^`]+)`|"([^"]+)"', item):
         if "/" in code:
@@ -86,7 +86,7 @@ def named(item: str) -> Iterator[tuple[str, str, str]]:
 
 
 def defined(text: str) -> set[str]:
-    """What there is: functions, classes, constants and fields."""
+    """Names that a text defines: functions, classes, constants and fields."""
     found = re.findall(r"\b(?:def|class) (\w+)|^ *(\w+)(?:: [^=\n]+)? = |^ +(\w+): ", text, re.MULTILINE)
     return {name for names in found for name in names if name}
 

@@ -26,9 +26,9 @@ def listed(nav: Any) -> set[str]:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where it was built."""
+    """The folder of the built site."""
     folder = tmp_path_factory.mktemp("site")
-    # Not --quiet: it silences warnings before they are counted, and --strict then fails of nothing.
+    # Option --quiet would silence warnings before they are counted, and --strict would never fail.
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)], cwd=ROOT,
         capture_output=True, text=True, check=False,
@@ -50,7 +50,7 @@ def test_a_reader_is_told_to_nobody_else(site: Path) -> None:
 def test_commands_and_what_they_print_are_told_apart(site: Path) -> None:
     shown = (site / "cli" / "index.html").read_text("utf-8")
     assert shown.count('<span class="gp">$ </span>') > 50 and '<span class="go">hello</span>' in shown
-    # A block right behind a list would be a paragraph of it: such a one is fenced.
+    # An indented block right behind a list would be a paragraph of the list, so such a block is fenced.
     assert [page for page in site.rglob("*.html") if ":::" in page.read_text("utf-8")] == []
     assert re.search(r'<span class="nb">export</span>', (site / "deploying" / "index.html").read_text("utf-8"))
     for scheme in ("light", "dark"):
@@ -58,7 +58,7 @@ def test_commands_and_what_they_print_are_told_apart(site: Path) -> None:
 
 
 def test_every_page_has_the_search_in_a_fixed_bar_and_both_schemes(site: Path) -> None:
-    """Where no browser is, this is what holds the next test's promises."""
+    """The site's source promises what the next test looks at in a browser, which some machines lack."""
     for name in PAGES:
         folder = site if name == "index.md" else site / name.removesuffix(".md")
         page = (folder / "index.html").read_text("utf-8")

@@ -20,7 +20,7 @@ _NAME = re.compile(rf"[a-z0-9][a-z0-9.-]*\.({'|'.join(KINDS)})\.md")
 
 
 def malformed(name: str, text: str) -> str:
-    """What is wrong with a release note, or ""."""
+    """The fault of a release note; "" if there is none."""
     if not _NAME.fullmatch(name):
         return f"{name}: the name is not WHAT.KIND.md; KIND is one of {', '.join(KINDS)}"
     if not text.startswith("- ") or not text.endswith("\n"):

@@ -27,7 +27,7 @@ def run(scenario: Callable[[Cluster], Awaitable[T]], backend: str = "asyncio", s
 
 @asynccontextmanager
 async def states(cluster: Cluster, number: int = 1, **how: Any) -> AsyncIterator[list[State]]:
-    """States of as many processes: their clients are called p1, p2 …"""
+    """States of ``number`` processes: their clients are called p1, p2 …"""
     async with AsyncExitStack() as stack:
         opened = []
         for each in range(1, number + 1):
@@ -49,7 +49,7 @@ def commands(cluster: Cluster) -> list[Command]:
 
 
 async def outcome(call: Awaitable[Any]) -> Any:
-    """What a call returns, or the name of the error that it raises."""
+    """The value that a call returns, or the name of the error that it raises."""
     try:
         return await call
     except Exception as error:

@@ -22,7 +22,7 @@ QUEUED = 10_000
 ], ids=lambda operation: f"{type(operation).__name__} {operation!r:.12}")
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_rogue_leader_is_told_nothing_but_deposed(operation: Any, backend: str) -> None:
-    """The old leader's process was cut off while another took over, and learns it by asking."""
+    """The old leader's process was cut off while another took over; an operation's answer tells it so."""
     async def scenario(cluster: Cluster) -> None:
         async with states(cluster, 2) as (old, new), Registry(old, NAME, "old") as rogue:
             await rogue.apply(Admit("a1"))
@@ -94,7 +94,7 @@ def test_an_unknown_outcome_ends_the_registry_and_settles_either_way(backend: st
                 await cluster.sleep(1)
                 outcomes.begin(*(Admit(f"a{n}") for n in range(QUEUED)))
             assert 20 <= cluster.now_s - began_s < 22
-            # Those in the write may be in the log; those behind it never will be.
+            # Operations in the write may be in the log; operations behind it never will be.
             assert outcomes.of == ["NotGuaranteed"] + ["Closed"] * QUEUED
             assert registry.deposed.is_set()
             assert await outcome(registry.apply(Readmit("sent"))) == "Closed"
@@ -200,7 +200,7 @@ def test_a_state_that_ends_ends_its_registry() -> None:
             async with states(cluster) as (state,):
                 registry = Registry(state, NAME)
                 await registry.__aenter__()
-                await log.append(b"\xc1\x41\x02")  # of a later release
+                await log.append(b"\xc1\x41\x02")  # a message of a later release
                 await registry.deposed.wait()
                 assert await outcome(registry.apply(Readmit("a"))) == "NewerFormat"
                 await registry.__aexit__(None, None, None)

@@ -203,7 +203,7 @@ def test_a_caller_cancelled_after_that_does_not(backend: str) -> None:
     run(scenario, backend)
 
 
-#: So many at once that half of them are made ready while the others are under way.
+#: Number of operations at once of which half are prepared while the write of the others is under way.
 CROWD = 600
 
 

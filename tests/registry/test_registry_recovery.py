@@ -34,7 +34,7 @@ async def prepare(state: State, before: str) -> None:
         await state.commit([If(NAME, version=token)], [Expunge(NAME)])
 
 
-#: Before, mode -> the error of recovering; or what Readmit says of an agent that was admitted, and of an unknown one.
+#: (state before, mode) -> the error of recovering; or the answers of Readmit for an admitted and an unknown agent.
 TABLE: dict[tuple[str, str], type[Exception] | tuple[bool, bool]] = {
     ("nothing", "plain"): (False, False),
     ("nothing", "strict"): NotInitialised,
@@ -159,7 +159,7 @@ def test_of_two_that_recover_at_once_one_leads(backend: str) -> None:
 
 
 def test_rows_are_those_as_of_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The old leader writes between our look and our header."""
+    """The old leader writes after the successor has read the state and before it writes its header."""
     async def scenario(cluster: Cluster) -> None:
         async with states(cluster, 2) as (old, new), Registry(old, NAME) as registry:
             await registry.apply(Admit("a1"))

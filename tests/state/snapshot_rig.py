@@ -36,7 +36,7 @@ def run(cluster: Cluster, function: Callable[[], Any]) -> Any:
 
 
 def with_state(cluster: Cluster, work: Work[T], client: str | None = None, **how: Any) -> T:
-    """The result of ``work(state)``, with a state of its own. Snapshots are made by hand, unless told otherwise."""
+    """The result of ``work(state)``, with a state of its own. Snapshots are made by hand, unless ``how`` differs."""
     async def go() -> T:
         async with new_log(cluster, client) as log, State(log, **{"snapshots": "off", **how}) as state:
             return await work(state)
@@ -78,7 +78,7 @@ def truth(cluster: Cluster) -> Machine:
 
 
 def plain(machine: Machine) -> tuple[Any, ...]:
-    """All of a machine that a later payload looks at."""
+    """All parts of a machine on which the effect of a later payload depends."""
     registers, cells, _ = machine.freeze()
     return registers, dict(sorted(cells.items())), machine.digest, machine.bytes
 
@@ -89,7 +89,7 @@ async def machine_of(state: State) -> Machine:
 
 
 def fresh(cluster: Cluster, **how: Any) -> Machine:
-    """The machine of a process that starts now. It is held against the whole history."""
+    """The machine of a process that starts now. It is compared with the fold of the whole history."""
     async def look(state: State) -> Machine:
         return await machine_of(state)
 
@@ -110,7 +110,7 @@ def first_of(cluster: Cluster) -> int:
 
 
 def check_trims(cluster: Cluster) -> None:
-    """Nothing may be gone that a starter between the last two snapshots needs, and nothing of others."""
+    """Check that no trim removed what a start from the last but one snapshot needs, nor a payload of others."""
     right, first = truth(cluster), first_of(cluster)
     assert first <= (1 if right.previous is None else right.previous.begin), "trimmed too far"
     assert first == 1 or right.foreign_lsn < first or _foreign(cluster, first) == [], "a foreign payload was trimmed"
@@ -206,7 +206,7 @@ async def _nothing() -> None:
 
 
 class _Gated(AbstractAsyncContextManager["_Gated"]):
-    """Pages with something to be awaited before and after each."""
+    """Pages of a read, with a function to await before and after each."""
 
     def __init__(
         self, batches: Batches, before: Callable[[], Awaitable[None]] = _nothing,
@@ -232,7 +232,7 @@ class _Gated(AbstractAsyncContextManager["_Gated"]):
 
 @contextmanager
 def unrecoverable() -> Iterator[None]:
-    """The body may find that the state cannot be told any more."""
+    """The body may raise `Unrecoverable`: the log no longer holds the state."""
     try:
         yield
     except alpo.state.Unrecoverable as error:

@@ -21,7 +21,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def start(cluster: Cluster, path: Path, **how: Any) -> int:
-    """The LSN from which a start with this cache folds the log on; its state is held against the whole history."""
+    """The LSN from which a start with this cache folds the log on; its state is compared with the whole history."""
     starts: list[int] = []
 
     async def go() -> None:
@@ -53,7 +53,7 @@ def test_it_saves_reading_the_log(path: Path) -> None:
         assert start(cluster, path) == truth(cluster).lsn + 1
         with_state(cluster, lambda state: fill(state, 3, 60, "later"))
         assert start(cluster, path) == truth(cluster).lsn + 1 - 3
-        assert path.read_bytes() == data  # so little is not worth a new file
+        assert path.read_bytes() == data  # few new payloads are not worth a new file
         assert path.stat().st_mode & 0o777 == 0o600
         assert [each.name for each in path.parent.iterdir()] == ["cache"]
 
@@ -119,7 +119,7 @@ def test_it_is_older_than_the_log(path: Path) -> None:
         with cluster.connect_sync() as log:
             log.trim(truth(cluster).lsn + 1, force=True)
             log.append(b"next")
-        assert start(cluster, path) == truth(cluster).lsn  # it ends just where the log begins
+        assert start(cluster, path) == truth(cluster).lsn  # the cache ends just where the log begins
         with_state(cluster, two_snapshots, cache=path)
         data = path.read_bytes()
         assert start(cluster, path) < truth(cluster).lsn
@@ -131,7 +131,7 @@ def test_it_is_older_than_the_log(path: Path) -> None:
 
 
 def test_it_is_ahead_of_the_log(path: Path) -> None:
-    """No log of that history is so short: whatever it is, it is not this log's."""
+    """The cache belongs to another history than the log: no log of the cache's history is so short."""
     with Cluster(seed=1, servers=1) as cluster:
         written(cluster, path)
         long = path.read_bytes()
@@ -166,7 +166,7 @@ def test_the_disk_is_full(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_it_is_not_written_in_the_middle_of_a_command(path: Path) -> None:
-    """A command that waits for its values is not in a frozen machine: what follows on it would be folded wrongly."""
+    """A frozen machine lacks a command that waits for its values: payloads behind it would be folded wrongly."""
     async def work(state: State) -> None:
         await fill(state, 3)
         machine = await machine_of(state)

@@ -23,7 +23,7 @@ class Stopped:
         self.gate = gate
 
     async def stop(self) -> None:
-        """Let the process stand still. What was on its way to it, or asked for ahead, holds nothing of what comes."""
+        """Let the process stand still. Pages on their way to it, or asked for ahead, hold nothing that comes later."""
         self.gate.close()
         for _ in range(2):
             await self.other.put("a page", b"1")
@@ -37,7 +37,7 @@ class Stopped:
 
 
 def stopped(work: Callable[[Stopped], Awaitable[None]]) -> None:
-    """Run ``work`` with a process that can be stopped, and another; who starts then finds all."""
+    """Run ``work`` with a process that can be stopped, and another; a start after that finds the whole state."""
     async def go() -> None:
         async with new_log(cluster) as log, new_log(cluster) as others:
             gate = Gate(log)
@@ -191,7 +191,7 @@ def test_it_is_stopped_again_and_again() -> None:
 
 
 def test_a_snapshot_that_was_jumped_over() -> None:
-    """Begun where its writer cannot see it any more."""
+    """A snapshot whose begin was trimmed before its writer read it ends with `Unsettled`."""
     async def work(s: Stopped) -> None:
         now = s.state._folder.now
 
@@ -213,7 +213,7 @@ def test_a_snapshot_that_was_jumped_over() -> None:
 
 
 def test_everything_is_gone_while_it_stands_still() -> None:
-    """Trimmed by hand beyond every snapshot: waits end with `Unrecoverable`, and no call answers from the old fold."""
+    """A trim by hand removes every snapshot: waits end with `Unrecoverable`, and no call answers from the old fold."""
     async def work(s: Stopped) -> None:
         await s.stop()
         await s.other.put("a", b"1")
@@ -225,7 +225,7 @@ def test_everything_is_gone_while_it_stands_still() -> None:
         for call in (s.state.put("a", b"2"), s.state.fetch("a", local=True), s.state.snapshot()):
             with pytest.raises(Unrecoverable):
                 await call
-        assert await s.other.log.end() == end  # nothing was sent that nobody here could judge
+        assert await s.other.log.end() == end  # a call that cannot be judged sends nothing
 
     stopped(work)
 

@@ -31,7 +31,7 @@ from alpo.testing import Cluster
 
 
 async def history(state: State) -> None:
-    """Everything that a log may hold: others' payloads, batches, leases, damage, uploads that come to nothing."""
+    """Fill a log with all that it may hold: others' payloads, batches, leases, damage, uploads that come to nothing."""
     log = state.log
     await log.append(b"foreign")
     await fill(state, 3, 100)
@@ -61,7 +61,7 @@ def accepted(cluster: Cluster) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize("cursor", [False, True])
 def test_a_trim_by_hand_at_every_lsn(cursor: bool) -> None:
-    """Mutation H: right, or `Unrecoverable`; a log whose beginning is gone is never an empty one."""
+    """Mutation H: a start is right or `Unrecoverable`; a log whose beginning is gone never counts as empty."""
     with Cluster(seed=1, servers=1) as cluster:
         small_payloads(cluster)
         with_state(cluster, history)
@@ -85,7 +85,7 @@ def test_a_trim_by_hand_at_every_lsn(cursor: bool) -> None:
 
 
 def test_an_emptied_log_is_not_an_empty_one() -> None:
-    """No writer founds a second state there, and the error tells where the log is."""
+    """No writer founds a second state in an emptied log, and the error names the log's LSNs."""
     async def write(state: State) -> None:
         await state.put("a", b"second")
 
@@ -143,12 +143,12 @@ def test_it_begins_at_the_cursor() -> None:
     with Cluster(seed=1, servers=1) as cluster:
         begin = with_state(cluster, work)
         starts, machine = read_from(cluster)
-        assert starts == [1, begin, begin + 1]  # where the log begins, the snapshot, what follows on it
+        assert starts == [1, begin, begin + 1]  # first LSNs of the log, the snapshot, the rest
         assert plain(machine) == plain(truth(cluster))
 
 
 def test_a_state_that_was_founded_behind_other_payloads() -> None:
-    """Its cursor is behind the first LSN, and there is no snapshot yet: then from the first."""
+    """The cursor is behind the first LSN and there is no snapshot yet, so the start reads from the first LSN."""
     async def work(state: State) -> None:
         await state.log.append(b"foreign")
         await fill(state, 3)
@@ -208,7 +208,7 @@ async def one_snapshot(state: State) -> None:
 def test_a_trim_between_every_two_pages(
     trim: Callable[[State], Awaitable[None]], before: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of both passes: a start that a trim overtakes begins anew, and ends right. ``before``: snapshots so far."""
+    """A start that a trim overtakes, in either pass, begins anew and ends right. ``before``: snapshots so far."""
     monkeypatch.setattr("alpo.client.pages.PAGE_BYTES_MAX", 2500)
 
     async def work(state: State) -> None:
@@ -233,7 +233,7 @@ def test_a_trim_between_every_two_pages(
 
 
 def test_a_trim_by_hand_during_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that takes the only snapshot away: `Unrecoverable`, at any page, or right if all had been read."""
+    """A trim that takes the only snapshot away ends the start with `Unrecoverable`, or right if all had been read."""
     monkeypatch.setattr("alpo.client.pages.PAGE_BYTES_MAX", 2500)
 
     async def work(state: State) -> None:
@@ -259,7 +259,7 @@ def test_a_trim_by_hand_during_the_start(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_server_that_keeps_less_does_not_decide() -> None:
-    """`OutOfRange` from a server whose retention is shorter: the leader is asked, and nothing is loaded anew."""
+    """A server whose retention is shorter answers `OutOfRange`: the leader is asked, and nothing is loaded anew."""
     lies = 0
 
     async def lie(page: int) -> None:

@@ -163,7 +163,7 @@ def test_references_outside_of_what_came_do_nothing() -> None:
     ([(0, 4), (3, 1)], Outcome.INVALID), ([(0, 4)] * 1000, Outcome.INVALID), ([(0, 3), (2, 2)], Outcome.INVALID),
 ])
 def test_values_are_no_larger_than_what_came(references: list[tuple[int, int]], outcome: Outcome) -> None:
-    """A command whose values share bytes would take any memory to be judged."""
+    """A command whose values share bytes is invalid: judging it could take any amount of memory."""
     fold = Fold()
     ops = [(0, f"n{at}", reference, 0) for at, reference in enumerate(references)]
     fold.take(HEAD + pack((1, 2, pack(()), pack(ops))))
@@ -239,7 +239,7 @@ def test_a_gap_is_a_mistake() -> None:
 
 
 def snapshot(fold: Fold, sid: bytes = SID, parts: Sequence[bytes] = (b"p0", b"p1")) -> list[Result]:
-    """Write a whole snapshot, right as far as the fold looks at it."""
+    """Write a whole snapshot, of which the parts that the fold checks are right."""
     results = [fold.take(codec.begin(sid))]
     digest, chain = digest_bytes(fold.machine.digest), b""
     for index, data in enumerate(parts):
@@ -257,7 +257,7 @@ def test_a_snapshot_is_accepted() -> None:
     assert first is not None and first[:2] == (3, 6) and fold.machine.previous is None
     assert [r.outcome for r in snapshot(fold)] == expected
     assert fold.machine.previous == first and fold.machine.upload is None
-    since = [p for _, p in fold.log[7:]]  # of which parts do not count: a great snapshot makes no other one due
+    since = [p for _, p in fold.log[7:]]  # parts do not count: a large snapshot makes no other one due
     assert fold.machine.bytes_since == sum(len(p) for p in since if not isinstance(codec.decode(p), codec.Part))
 
 

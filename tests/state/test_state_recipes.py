@@ -38,7 +38,7 @@ def cut_off(cluster: Cluster, client: str) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_lock_that_was_told_of_too_late_is_not_entered(backend: str) -> None:
-    """The reply to its try is lost; by the time that it comes another process has the lock."""
+    """The reply to the try is lost; when it comes at last, another process has the lock."""
     async def work(cluster: Cluster, one: State, two: State) -> None:
         inside: list[str] = []
 
@@ -141,7 +141,7 @@ def test_a_lost_lock_cancels_its_body_and_is_told(backend: str) -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("way", ["taken by this process", "taken by another", "the state is loaded anew"])
 def test_a_lock_is_lost_as_soon_as_its_process_knows(backend: str, way: str) -> None:
-    """Of a lease of an hour: its holder would ask for a renewal in 20 minutes."""
+    """The lease lasts an hour; the holder's next renewal, in 20 minutes, would show the loss too late."""
     async def work(cluster: Cluster, one: State, two: State) -> None:
         lock, anew = Lock(one, "lock", ttl_s=3600), way == "the state is loaded anew"
         begun = cluster.now_s
@@ -186,7 +186,7 @@ def test_a_blocking_lock_is_lost_as_soon_as_its_process_knows() -> None:
 
 
 def test_a_lock_taken_away_before_its_taker_looked_is_not_taken() -> None:
-    """In the same page as the try: its taker folds both at once."""
+    """The page with the try also holds the writes that take the lock away, so its taker folds all at once."""
     async def work(cluster: Cluster, one: State, two: State) -> None:
         lock, told = Lock(one, "lock", ttl_s=3600), one._told
 

@@ -75,7 +75,7 @@ def test_without_a_state_there_is_no_snapshot() -> None:
 
 
 def test_registers_come_with_it() -> None:
-    """Mutation J: whatever is not in the snapshot differs after it."""
+    """Mutation J: a register that is left out of the snapshot differs after a start from it."""
     async def work(state: State) -> None:
         await state.log.append(b"foreign")
         await state.log.append(codec.HEAD + b"damaged")
@@ -94,7 +94,7 @@ def test_registers_come_with_it() -> None:
 
 
 def test_two_snapshots_are_kept() -> None:
-    """Mutation D: the log begins at the begin of the last but one, not at its end."""
+    """Mutation D: the log begins at the begin of the last but one snapshot, not at its end."""
     async def work(state: State) -> list[SnapshotInfo]:
         infos = []
         for i in range(4):
@@ -138,7 +138,7 @@ def test_appends_of_others_land_between_its_parts() -> None:
 
 
 def test_two_snapshotters() -> None:
-    """Mutation F: one is granted, the other is told at once, and leaves no part behind."""
+    """Mutation F: one snapshot is granted, the other is refused at once, and leaves no part behind."""
     outcomes: list[str] = []
 
     async def work(states: list[State]) -> None:
@@ -167,7 +167,7 @@ def test_two_snapshotters() -> None:
 
 
 def test_one_that_was_taken_over_does_nothing_more() -> None:
-    """A writer that stops for 30 s of the log's time loses its grant: parts and end that it sends later do nothing."""
+    """A writer that stops for 30 s of the log's time loses its grant: its later parts and end have no effect."""
     async def work(states: list[State]) -> None:
         zombie, other = states
         await fill(zombie)
@@ -239,8 +239,8 @@ def test_the_writer_gives_up_when_it_was_taken_over() -> None:
 
 
 def crashed(stop: int, crash: Callable[[Cluster], object], servers: int = 1) -> bool:
-    """A process that ends at wait ``stop`` of its third snapshot and trim; True if it came to its end before. Whoever
-    starts then finds all, and can write the next one."""
+    """Crash a process at wait ``stop`` of its third snapshot and trim; True if that came to its end before. A process
+    that starts then finds the whole state, and can write the next snapshot."""
     async def work(state: State) -> bool:
         for i in range(2):
             await fill(state, 4, 600, str(i))
@@ -327,7 +327,7 @@ def test_a_snapshot_in_a_small_window_of_appends() -> None:
 
 
 def test_two_states_over_one_log_know_their_own() -> None:
-    """They have one client, and nobody takes the other's grant for its own."""
+    """Both states have one client, and neither takes the other's grant for its own."""
     async def go() -> None:
         async with new_log(cluster) as log, State(log, snapshots="off") as one, State(log, snapshots="off") as two:
             await fill(one, 5)

@@ -85,7 +85,7 @@ def test_an_end_that_is_wrong_stops_nobody_else(gone: bool) -> None:
 
 
 def test_what_cannot_be_read_back_is_never_trimmed_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parts of an accepted snapshot that do not decode: their writer has a defect that its digest does not show."""
+    """Parts of an accepted snapshot do not decode: their writer has a defect that the digest does not show."""
     async def work(state: State) -> None:
         await fill(state, 5)
         await state.snapshot(trim=True)
@@ -133,7 +133,7 @@ def test_a_trim_that_is_refused_does_no_harm() -> None:
 
 
 def test_late_trims_and_cursors_of_slow_processes() -> None:
-    """Each step of a trim that another process made before, again and late."""
+    """A slow process repeats, late, each step of a trim that another process has made."""
     async def work(states: list[State]) -> None:
         infos = []
         for i in range(4):
@@ -153,7 +153,7 @@ def test_late_trims_and_cursors_of_slow_processes() -> None:
 
 
 def test_a_foreign_payload_is_never_trimmed() -> None:
-    """Mutation N: not even long before, nor when it comes between."""
+    """Mutation N: a foreign payload is kept though it is far behind the snapshots, or came between two of them."""
     async def work(state: State) -> None:
         for i in range(5):
             await state.commit([], [Put(f"a{i}", b"1" * 500)])
@@ -168,7 +168,7 @@ def test_a_foreign_payload_is_never_trimmed() -> None:
         right = truth(cluster)
         assert right.previous is not None and first_of(cluster) <= right.foreign_lsn < right.previous.begin
         fresh(cluster)
-        # once somebody else has trimmed it, all goes on
+        # another process trims it, and then trims behind snapshots go on
         with cluster.connect_sync() as log:
             log.trim(right.foreign_lsn + 1)
         with_state(cluster, lambda state: state.snapshot(trim=True))
