@@ -33,7 +33,7 @@ def is_copy(envelope: Envelope) -> bool:
 
 
 def append(cluster: Cluster, serial: int) -> bool:
-    """Is it guaranteed within two seconds?"""
+    """Append one payload; True if it is guaranteed within two seconds."""
     origin = cluster.append(CLIENT, serial, b"%d" % serial)
     cluster.run(2.0)
     return isinstance(cluster.reply_to(origin), Appended)

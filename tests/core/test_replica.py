@@ -81,7 +81,7 @@ def test_answers_to_heartbeats_wait_for_the_next_one() -> None:
 
 
 def test_a_server_back_from_a_partition_deposes_nobody() -> None:
-    """R2."""
+    """R2: a server that was cut off for 20 s changes neither the leader nor the term when it is back."""
     cluster = Cluster(5)
     leader = cluster.elect()
     away = next(id for id in cluster.hosts if id != leader.me.id)
@@ -93,7 +93,7 @@ def test_a_server_back_from_a_partition_deposes_nobody() -> None:
 
 
 def test_a_zombie_answers_no_linearizable_read() -> None:
-    """R25."""
+    """R25: a leader that was deposed without knowing it refuses a linearizable read; its successor answers one."""
     cluster = Cluster(3)
     old = cluster.elect()
     cluster.isolate(old.me.id)
@@ -109,7 +109,7 @@ def test_a_zombie_answers_no_linearizable_read() -> None:
 
 
 def test_handover_is_faster_than_any_timeout() -> None:
-    """R28."""
+    """R28: another server leads within 0.1 s after the leader was told to stop."""
     cluster = Cluster(3)
     old = cluster.elect()
     before_s = cluster.now_s
@@ -158,7 +158,7 @@ def test_a_leader_whose_heirs_vanish_leaves() -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_no_auto_init_waits_for_the_command(size: int) -> None:
-    """R29."""
+    """R29: with ``auto_init=False``, servers stay EMPTY until the command to initialise comes."""
     cluster = Cluster(size, auto_init=False)
     cluster.run(5)
     assert [r.first_start.state.status for r in cluster.replicas] == [StartStatus.EMPTY] * size

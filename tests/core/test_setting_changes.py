@@ -148,7 +148,7 @@ def test_quotas_are_for_releases_that_know_them_and_are_written_only_if_there_ar
     cluster = Cluster()
     leader = cluster.elect()
     follower = next(r for r in cluster.replicas if r is not leader)
-    leader.connected[follower.me.id] = False  # its release knows neither runs nor quotas
+    leader.connected[follower.me.id] = False  # as a server of a release without runs and quotas
     refused = change(cluster, "one", quota_appends_per_s=(0, 5))
     assert isinstance(refused, Refused) and "upgrade all first" in refused.detail
     assert isinstance(change(cluster, "two", window=(1024, 512)), SettingsAre)

@@ -13,7 +13,7 @@ from alpo.core.inputs import Received
 
 
 def _sent(number: int) -> tuple[m.Message, bool]:
-    """That message, and whether a follower says anything to the leader that sent it."""
+    """The message at that place of `messages`, and True if a follower answers the leader that sent it."""
     cluster, leader, (follower, _) = cluster_of()
     message = messages(leader)[number]
     envelope = m.Envelope(leader.cluster, leader.me, follower.me, message)
