@@ -219,7 +219,7 @@ def test_a_replacement_that_was_found_before_it_was_asked_for_is_done() -> None:
 
 
 def test_a_server_that_was_never_replaced_is_not_called_replaced() -> None:
-    """A server that runs with its first disk is not reported as replaced, so that no operator expects a new disk there."""
+    """A server that runs with its first disk is not reported as replaced: an operator would expect a new disk then."""
     cluster = started()
     leader = cluster.elect()
     cluster.run(0.5)
@@ -263,7 +263,7 @@ def test_one_change_at_a_time_and_no_majority_is_given_up() -> None:
 
 
 def test_a_change_that_is_asked_for_again_is_the_same_one() -> None:
-    """A client whose connection broke repeats a change: the later request is answered, and the earlier one is refused."""
+    """A client whose connection broke repeats a change: the later request succeeds, and the earlier one is refused."""
     cluster = started()
     cluster.run(1.0)
     lost, again = (ChangeMember(origin, MemberStep.ADD, 4, "10.0.0.4:7100", 0) for origin in ("lost", "again"))

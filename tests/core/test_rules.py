@@ -328,7 +328,7 @@ def test_no_second_cycle_begins_while_the_votes_that_are_free_are_no_majority() 
 
 
 def test_a_canvass_moves_no_term_and_is_answered_by_rank() -> None:
-    """R1, R2: a canvass changes no term. A lower rank is answered OUTRANKED or RIVAL, or YES in a round marked "again"."""
+    """R1, R2: a canvass changes no term. A lower rank gets OUTRANKED or RIVAL, or YES in a round marked "again"."""
     one = One(term=3, terms=(1, 3))
     one.now_s += 0.45
     (answer,) = answers(one.hear(1, CanvassRequest(50, 7, Rank(3, 1, 0, 1), False)), CanvassAnswer)

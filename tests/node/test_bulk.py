@@ -31,7 +31,7 @@ ROWS = BUSY_PAGE_ROWS + 100
 
 
 class Log:
-    """Its last id."""
+    """A log of which only the last id is kept, and the `Bulk` that notices its growth."""
 
     def __init__(self) -> None:
         self.last_id = 7

@@ -227,7 +227,7 @@ class Clients:
         self._stack = stack
 
     def welcome(self) -> bool:
-        """Is one more?"""
+        """Open one more connection; True if it is greeted, and not turned away."""
         sock = socket.create_connection(("127.0.0.1", self._port), WAIT_S)
         sock.sendall(encode(ClientHello(VERSION, b"", "test")))
         frames, bodies = FrameReader(HELLO_BYTES_MAX), list[memoryview | bytes]()
@@ -273,7 +273,7 @@ def test_sighup_reads_the_configuration_anew(tmp_path: Path) -> None:
 
         write("client_connections_max = 3", "log_level = 'error'")
         hup()
-        while not welcome():  # it says nothing: `reloaded` is below the level that it brings
+        while not welcome():  # the event `reloaded` is below the new log level, so none is logged
             pass
         write("client_connections_max = 'x'")
         hup()

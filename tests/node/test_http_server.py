@@ -349,7 +349,7 @@ async def test_a_store_that_fails_is_asked_once_for_all(monkeypatch: pytest.Monk
 ])
 @pytest.mark.trio
 async def test_payloads_take_a_role_whatever_the_pages_take(mode: str, held: Rights | None, status: int) -> None:
-    """Also with ``http_auth = "none"``, and where plain connections are still taken."""
+    """Payloads need the role read or admin even if the pages need none, and where plain connections are accepted."""
     report = SimpleNamespace(security=SimpleNamespace(mode=mode))
     visit = site.Visit(b"GET", b"/log?lsn=1", "localhost", held, secure=True)
     answer = await site.Site._payloads(cast(Any, SimpleNamespace(_report=report)), visit)

@@ -147,7 +147,7 @@ class BothWays:
         return all(each.sent == each.heard for each in (self.of_loop, self.of_thread, self.of_client))
 
     async def run(self) -> None:
-        """Until all has arrived as it was sent, or the link is closed."""
+        """Send and receive until all has arrived as it was sent, or the link is closed."""
         try:
             async with trio.open_nursery() as nursery:
                 for task in (self.poller.run, self._deliver, self._read, self._renew):

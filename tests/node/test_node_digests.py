@@ -23,7 +23,7 @@ from alpo.wire import requests as w
 
 
 async def filled(client: Client, node: Node, count: int, payload: bytes = b"payload") -> list[Entry]:
-    """So many appends more; all entries of the server."""
+    """Make ``count`` more appends; return all entries of the server."""
     id = random_id()
     for serial in range(1, count + 1):
         assert isinstance(await client.ask(append(id, serial, (1, payload))), q.Appended)

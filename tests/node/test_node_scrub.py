@@ -25,7 +25,7 @@ from alpo.storage.scrub import ScrubMark
 from alpo.wire import requests as w
 
 RATE = 1 << 40
-#: Of a pass: the next begins at once.
+#: Seconds that a pass may take: so few that the next pass begins at once.
 PASS_S = 0.024
 
 
@@ -68,7 +68,7 @@ class Damage:
 
 
 def noted(node: Node, monkeypatch: pytest.MonkeyPatch) -> list[DamageFound]:
-    """What the core is told of damage from now on."""
+    """A list of the damage that is reported to the core from now on."""
     told: list[DamageFound] = []
     post = node.driver.post
 
@@ -109,7 +109,7 @@ async def test_damage_is_an_alarm_until_it_is_gone(monkeypatch: pytest.MonkeyPat
         await until(lambda: mark.read()[1] == [])
         fields = await status(r)
         assert fields["damaged"] == fields["damage"] == [] and fields["scrub_passes"] > 1
-        met = [DamageFound((3,))]  # by a reader, before the scrub came there
+        met = [DamageFound((3,))]  # a reader may report 3 before the scrub does
         assert told[told[:1] == met:] == [DamageFound((3, 5)), DamageFound((5,)), DamageFound(())]
 
 
@@ -301,7 +301,7 @@ async def test_of_more_damage_than_is_listed_the_rest_is_looked_for_before_all_i
         damage, told = Damage(node, monkeypatch), noted(node, monkeypatch)
         damage.ids = [3, 5, 7, 9, 11]
         await until(lambda: told[-1:] == [DamageFound((3, 5))])  # a reader that meets 3 may have it told before
-        node.scrubber._pass_s = 1_000_000  # from now on only what was mended is looked at
+        node.scrubber._pass_s = 1_000_000  # from now on only repaired entries are checked
         passes = node.scrubber._passes
         await until(lambda: node.scrubber._passes > passes)
         for mended, left in (((3, 5), (7, 9, 11)), ((7, 9), (11,)), ((11,), ())):

@@ -257,7 +257,7 @@ async def test_a_server_that_stops_amid_handshakes_leaves_no_descriptor(certs: P
                 await trio.lowlevel.checkpoint()
         for sock in ours:
             sock.close()
-        before = before or descriptors()  # after the first round, with which other things have begun
+        before = before or descriptors()  # from after the first round, which opens others that stay
         assert descriptors() == before
 
 

@@ -32,7 +32,7 @@ class _Program(ctypes.Structure):
 
 
 def drop_all_that_comes(sock: socket.socket) -> None:
-    """From now on the kernel treats whatever comes for ``sock`` as if it had been lost on its way."""
+    """Make the kernel drop all that arrives for ``sock``, as if it had been lost on its way."""
     program = _Program(1, ctypes.pointer(_Instruction(_RETURN, 0, 0, 0)))
     sock.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, bytes(program))
 

@@ -90,7 +90,7 @@ def test_what_is_found_is_what_is_there(
     shape: list[tuple[int, int]], window: int, total: int, cut: int, later: int, memory: bool,
     asked: list[tuple[str, int]],
 ) -> None:
-    """As of an entry before the last ones that the session table knows; with a trim in the middle; asked repeatedly."""
+    """Repeated searches in a trimmed log find a client's payloads, as of an entry before the session table's last."""
     entries = log_of(shape)
     store, table, traces = store_of(entries), SessionTable(Settings(window=window, window_total=total)), Traces()
     table.apply_all(entries)
