@@ -153,7 +153,7 @@ async def test_bytes_of_an_unfinished_frame_are_told_in_both_directions(
 async def test_what_arrives_is_told_until_the_other_side_should_have_answered(
     nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Acknowledged bytes are reported as movement up to a limit since the other side's last frame: its kernel takes bytes
+    """Acknowledged bytes count as movement only up to a limit since the other side's last frame: its kernel takes bytes
     also while its process stands still."""
     monkeypatch.setattr(link_module, "_LOOK_S", 0.001)
     link, other = pair(1 << 26)

@@ -1,4 +1,4 @@
-"""What operators ask through the client library, against the real core under faults: outcomes, settings."""
+"""Operators' requests through the client library, to the real core under faults: outcomes, settings."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ def test_what_is_appended_together_is_read_one_by_one(seed: int) -> None:
         cluster.advance(2)  # all servers are connected
         with cluster.connect_sync(client="fast") as log:
             assert log.append_many(iter(many)) == 100
-            cluster.kill_leader(back_after_s=1)  # what waits for the next one comes to it together
+            cluster.kill_leader(back_after_s=1)  # appends that wait reach the next leader together
             futures = [log.append_batch_nowait([b"%d" % n, b"more"][:size]) for n, size in enumerate(sizes)]
             lsns = [future.result().lsns for future in futures]
             found = list(log.read())

@@ -75,7 +75,7 @@ def test_every_field_of_every_entry_counts(at: int, field: str) -> None:
 
 @given(st.integers(0, 40), st.integers(0, 7))
 def test_every_bit_of_a_digest_counts(at: int, bit: int) -> None:
-    """Also of what a run tells behind the digest of its body, and not by the checksum alone (R32)."""
+    """Any changed bit of a run's digest and marks changes the digest of the range, even with an equal checksum (R32)."""
     (run,) = _log()[-1:]
     other = bytearray(run.digest)
     other[at] ^= 1 << bit

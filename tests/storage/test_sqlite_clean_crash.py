@@ -21,7 +21,7 @@ _HEADER_BYTES, _FRAME_BYTES = 32, 4096 + 24
 
 
 class Disk:
-    """What a crash would leave of a store's files, noted before every statement, and cut wherever a write may end."""
+    """States of a store's files that a crash may leave: before every statement, and cut wherever a write may end."""
 
     def __init__(self, store: SqliteStore, path: Path) -> None:
         self._store, self._path = store, path

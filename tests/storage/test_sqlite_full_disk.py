@@ -75,7 +75,7 @@ def test_a_full_disk_takes_nothing_loses_nothing_and_heals(small_disk: Path, tmp
     log = LogBuilder()
     entries = log.datas(20, size=1000)
     store.commit([write(entries)])
-    more = [log.datas(count, size=20_000) for count in (50, 100, 150)]  # beyond what the WAL has blocks for
+    more = [log.datas(count, size=20_000) for count in (50, 100, 150)]  # more than the WAL's blocks hold
     for round, left in enumerate((0, 5_000, 300_000)):
         filler = _fill(small_disk, left)
         for _ in range(3):

@@ -73,7 +73,7 @@ def test_in_one_commit_with_what_comes_before_and_after(bench: Bench) -> None:
 
 
 def test_a_later_save_ends_that_the_state_is_ahead(bench: Bench) -> None:
-    """From then on a log that ends below what is applied is a damaged one."""
+    """After a later save, a log that ends below ``applied_id`` counts as damaged again."""
     bench.store.commit([install()])
     entries = after(20)
     bench.store.commit([write(entries, guaranteed_id=30, table=table(30, [row("b", 4)]))])
