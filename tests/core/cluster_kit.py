@@ -120,7 +120,7 @@ class Cluster(Stage, Watcher):
         super().ask(id, request)
 
     def give(self, id: int, *inputs: Input) -> None:
-        """All of it in one step; nothing if that server is down."""
+        """Give all inputs to server ``id`` in one step; do nothing if it is down."""
         if self.hosts[id].replica is not None:
             for item in inputs:
                 self.ask(id, item)

@@ -66,7 +66,7 @@ def test_a_late_word_that_it_has_not_started_begins_no_second_base() -> None:
 
 
 def test_who_holds_what_a_base_stands_for_keeps_what_it_has() -> None:
-    """R27, R14: whether it knows it guaranteed or not."""
+    """R27, R14: a learner that holds a base's entries keeps later ones, whether it knows them guaranteed or not."""
     cluster, leader, lost = recovering()
     mine, store = cluster.replica(lost), cluster.hosts[leader.me.id].store
     cluster.catches = lambda e: lost in (e.sender.id, e.target.id)
@@ -97,7 +97,7 @@ class Learner:
     def __init__(self) -> None:
         cluster, self.leader, self.id = recovering()
         self.cluster = cluster
-        cluster.watchers[:] = [cluster]  # without the checks: the learner's answers here are on no disk
+        cluster.watchers[:] = [cluster]  # leave the checks out: the learner's answers here are on no disk
         cluster.run_until(lambda: cluster.replica(self.id).last_id == self.leader.last_id)
         self.me = cluster.replica(self.id).me
         cluster.crash(self.id)
@@ -172,7 +172,7 @@ def test_a_learner_that_went_back_is_brought_up_again() -> None:
 
 
 def test_an_acceptance_of_a_new_round_ends_a_doubt() -> None:
-    """R31: later on a refusal that was overtaken accuses nobody."""
+    """R31: a refusal that comes after such an acceptance begins a new doubt, and proves nothing."""
     cluster = started()
     leader = cluster.elect()
     cluster.run(0.5)

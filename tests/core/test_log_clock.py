@@ -1,4 +1,4 @@
-"""The log's clock: what it makes of clocks that were ahead, leap, or are set right again (rules.md#entry-time)."""
+"""The log's clock beside host clocks that were ahead, leap, or are set right again (rules.md#entry-time)."""
 
 from __future__ import annotations
 

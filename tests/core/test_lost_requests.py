@@ -1,4 +1,4 @@
-"""R17: what was lost on its way is sent again."""
+"""R17: entries that were lost on their way are sent again."""
 
 from __future__ import annotations
 

@@ -299,7 +299,7 @@ def test_of_two_who_ask_again_as_soon_as_they_are_refused_neither_spins() -> Non
 
 
 def test_a_change_that_waits_for_its_server_holds_up_no_other() -> None:
-    """A learner becomes a voter all the same, and a lost disk is replaced."""
+    """A learner becomes a voter, and a lost disk is replaced, while a change waits for its server."""
     cluster = started(4)
     leader = cluster.elect()
     cluster.run(0.5)

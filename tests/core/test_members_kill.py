@@ -1,4 +1,4 @@
-"""kill -9 at every step of a catch-up, of whom is brought up and of whom brings it up: before each write, and after."""
+"""kill -9 at every step of a catch-up, of the learner and of its leader: before each write, and after it."""
 
 from __future__ import annotations
 

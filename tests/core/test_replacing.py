@@ -159,7 +159,7 @@ def test_one_that_starts_again_with_its_disk_is_replaced_already() -> None:
 
 
 def test_what_a_server_said_before_it_was_asked_for_does_not_count() -> None:
-    """The leader asks whoever is silent who it is; the answer is on its way while that disk is lost."""
+    """An answer to an earlier question of the leader, still on its way when the disk is lost, must not count."""
     cluster, leader, id = replaced_once()
     cluster.catches = lambda e: e.sender.id == id
     cluster.run(T_S)
@@ -178,7 +178,7 @@ def test_what_a_server_said_before_it_was_asked_for_does_not_count() -> None:
 
 
 def test_it_is_said_to_be_done_only_after_a_round() -> None:
-    """A deposed leader that does not know it would tell a list that is no longer in force (R25)."""
+    """A leader that was deposed and does not know it must not answer with a list that is no longer in force (R25)."""
     cluster, leader, id = replaced_once()
     cluster.catches = lambda e: e.target == leader.me and isinstance(e.message, AppendAnswer)
     address = listed(leader, id).address
@@ -244,7 +244,7 @@ def test_a_leader_is_not_replaced_elsewhere_before_another_one_leads() -> None:
 
 
 def test_a_change_that_turns_out_to_be_to_do_keeps_its_deadline() -> None:
-    """Shortly before its end the server is heard once more, and is lost again before a majority has confirmed that."""
+    """Shortly before the deadline the server answers once more, and is lost again before a majority has confirmed."""
     cluster, leader, id = replaced_once()
     cluster.crash(id)
     cluster.run(3 * H_S)

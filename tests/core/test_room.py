@@ -1,4 +1,4 @@
-"""Full disks, as the core sees them: who takes what, who leads, what clients are told."""
+"""Full disks in the core: which servers take entries, which one leads, and the answers to clients."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def test_a_low_leader_names_who_else_lacks_something() -> None:
 
 
 def test_silence_alone_refuses_nothing() -> None:
-    """More space would not help: whoever appends waits, as ever, until the leader steps down."""
+    """Appends wait until the leader steps down if too many voters are silent, as more space would not help then."""
     cluster, leader, others = cluster_of(5)
     fill(cluster, Room.LOW, others[0])
     for id in others[1:3]:

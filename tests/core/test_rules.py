@@ -1,4 +1,4 @@
-"""Single rules, on one replica, at the level of its `Ready`: what may leave when, and what is answered."""
+"""Single rules, on one replica, at the level of its `Ready`: when messages may leave, and the answers."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_a_vote_is_given_once_a_term() -> None:
 
 
 def test_a_longer_log_of_an_older_term_is_outranked() -> None:
-    """R4, rules.md#ranks; M1."""
+    """R4, rules.md#ranks; M1: the term of the last entry is compared before its id."""
     one = One(term=5, terms=(1, 5))
     one.now_s += 5
     (answer,) = answers(one.hear(1, VoteRequest(6, Rank(4, 100, 9, 1), False)), VoteAnswer)
@@ -144,7 +144,7 @@ def test_a_longer_log_of_an_older_term_is_outranked() -> None:
 
 
 def test_a_live_leader_shields_the_term() -> None:
-    """R4: refused without adopting the term, unless the leader itself handed over (R28)."""
+    """R4: a vote request is refused, and its term not adopted, unless the leader itself handed over (R28)."""
     one = One(term=3)
     one.hear(1, AppendRequest(3, 0, 0, 0, 0, 1, []))
     (answer,) = answers(one.hear(2, VoteRequest(9, Rank(3, 9, 0, 2), False)), VoteAnswer)
@@ -274,7 +274,7 @@ def test_not_even_the_term_of_a_strangers_answer_counts(stranger: Identity) -> N
 
 
 def test_a_leader_that_our_list_does_not_know_is_followed() -> None:
-    """R27: our list may be behind; who is a member is told by the log that only this leader can bring."""
+    """R27: a server's list may be out of date, and only this leader's log can bring the newer list."""
     one = One(term=1)
     newcomer = Identity(1, b"x" * 16)
     ready = one.step(Received(Envelope(CLUSTER, newcomer, one.replica.me, AppendRequest(2, 0, 0, 0, 0, 1, []))))
@@ -295,7 +295,7 @@ def test_only_an_electable_candidate_asks_to_defer() -> None:
 
 @pytest.mark.parametrize("last", ["the deferral", "the vote that is held", "the vote that is granted"])
 def test_a_second_cycle_begins_whichever_answer_is_the_last_that_it_needs(last: str) -> None:
-    """R7: of five votes it has its own; 4 holds its own and 3's, or 4's own and 3's is granted: three are free."""
+    """R7: its own vote, that of 4 (which deferred), and that of 3 (held by 4, or granted) are three of five votes."""
     one = One(id=5)
     one.stand()
     term = one.replica.term
@@ -341,7 +341,7 @@ def test_a_canvass_moves_no_term_and_is_answered_by_rank() -> None:
 
 
 def test_a_candidate_outranked_by_too_many_makes_way() -> None:
-    """R8: of five, two more votes than its own are still to be had after two such answers, not after a third."""
+    """R8: a majority of five can still be reached after two answers OUTRANKED, and not after a third."""
     one = One()
     one.stand()
     term = one.replica.term

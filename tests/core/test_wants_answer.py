@@ -1,4 +1,4 @@
-"""A connection over which nothing comes is given up, once something went that wants an answer: it matters which do."""
+"""Messages that want an answer: a connection is given up if none comes for them, so the right ones must be listed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A driver with a replica that does as it is told, and a record of all that the driver does."""
+"""A driver with a scripted replica, and a record of all that the driver does."""
 
 from __future__ import annotations
 

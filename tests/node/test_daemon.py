@@ -33,7 +33,7 @@ def test_a_signal_ends_it_well(tmp_path: Path, sign: signal.Signals) -> None:
         _, err = server.process.communicate(timeout=WAIT_S)
         assert server.process.returncode == 0
         assert [json.loads(line)["event"] for line in err.splitlines()][-1] == "stopped"
-    # The thread that writes the log is older than those that hear signals, and leaves them to those.
+    # The thread that writes the log starts before the signal threads, and leaves signals to them.
     with Serving(*flags(tmp_path, free_port()), ALPOD_NO_SUCH_KEY="1") as server:
         assert server.lines[0]["event"] == "unknown_environment"
         server.process.send_signal(sign)
@@ -90,7 +90,7 @@ def test_what_needs_no_server_imports_none(flag: str) -> None:
 
 
 def test_why_it_cannot_run_is_json_among_json(tmp_path: Path) -> None:
-    """One line and nothing else, whatever is wrong and wherever the format was asked for."""
+    """One line is printed, and nothing else, whatever is wrong and wherever the format was set."""
     port = free_port()
     (tmp_path / "a.toml").write_text('log_format = "json"\nid = 0\n')
     (tmp_path / "file").write_text("in the way")

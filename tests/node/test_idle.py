@@ -197,7 +197,7 @@ def test_when_the_last_pass_ended_outlives_a_restart(tmp_path: Any, monkeypatch:
 
 
 class Watched:
-    """A route; how often it was looked at."""
+    """A route that counts how often it is looked at."""
 
     def __init__(self) -> None:
         self.since_s: float | None = None

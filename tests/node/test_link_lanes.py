@@ -118,7 +118,7 @@ async def test_what_waits_is_bounded_and_what_is_abandoned_is_not_sent() -> None
 async def test_bytes_of_an_unfinished_frame_are_told_in_both_directions(
     nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(link_module, "_UNANSWERED_BYTES", 1 << 30)  # this link is quick, and nobody answers
+    monkeypatch.setattr(link_module, "_UNANSWERED_BYTES", 1 << 30)  # a quick link without answers
     link, other = pair(1 << 26)
     moved: list[bool] = []
     link.moving = moved.append

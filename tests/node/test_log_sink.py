@@ -1,4 +1,4 @@
-"""The stream that alpod's log goes through: whoever reads it, no writer waits or fails, and what is lost is counted."""
+"""The stream of alpod's log: whatever its reader does, no writer waits or fails, and lost lines are counted."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_a_notice_that_nobody_wants_is_not_written(pipe: Pipe) -> None:
 
 
 def test_a_line_that_was_torn_is_ended_before_the_next(pipe: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a full disk took only a part of a line and has room again, the next line begins on a line of its own."""
+    """The next line begins on a line of its own after a full disk took a part of a line and has room again."""
     really, room = os.write, [3, 0, 100, 100, 100]
 
     def write(descriptor: int, data: bytes) -> int:

@@ -1,4 +1,4 @@
-"""The comparison as servers run it: copies that differ are found and named, and nothing else comes of it (R31)."""
+"""The comparison as servers run it: copies that differ are found and named, with no other effect (R31)."""
 
 from __future__ import annotations
 
@@ -338,7 +338,7 @@ async def _say(listener: trio.SocketListener, messages: list[Any]) -> None:
 async def test_a_member_that_lies_is_an_alarm_at_most(
     answer: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Damage everywhere, digests at random, nothing at all: every pass ends, and the log goes on."""
+    """Every pass ends, and the log goes on, if peers report damage everywhere, or random digests, or do not answer."""
     caplog.set_level(logging.CRITICAL)
 
     async with rig(3, care=CARE) as r:

@@ -288,7 +288,7 @@ async def test_a_member_that_is_started_again_or_moves_runs_once(autojump_clock:
     "[fe80::1%eth0]:7100",
 ])
 async def test_an_address_that_nobody_can_have_is_refused(address: str) -> None:
-    """A stranger says that he is server 2, at that address: he is told why not, and nobody dials there."""
+    """An unknown process that claims to be server 2 at that address is refused with the reason; it is not dialled."""
     async with rig(2) as r:
         await r.leader()
         before = r.nodes[0].peers.by_id[2].said_address

@@ -54,7 +54,7 @@ async def test_a_frame_holds_the_largest_batch_whatever_the_cluster_says_that_is
 
 @pytest.mark.trio
 async def test_a_flood_waits_outside_while_the_disk_does_not_answer() -> None:
-    """Bytes taken and not guaranteed stop at the limit (and what one receive brings a connection); nothing is lost."""
+    """Bytes in flight stop at the limit, plus what one receive brings for each connection. No append is lost."""
     limit = 1 * MIB
     async with rig(limits=Limits(inflight_bytes_max=limit)) as r:
         await founded(r)
@@ -212,7 +212,7 @@ async def test_made_up_servers_keep_no_member_out() -> None:
 
 @pytest.mark.trio
 async def test_two_thousand_idle_connections_keep_nobody_out() -> None:
-    """The oldest of the silent make room; what says hello is served."""
+    """The oldest silent connections are closed for new ones; a connection that says hello is served."""
     async with rig(limits=Limits(silent_connections_max=100)) as r:
         client = await founded(r)
         id = random_id()

@@ -1,4 +1,4 @@
-"""Reads through the whole shell: what is waited for, what is refused, how far a page goes."""
+"""Reads through the whole shell: when they wait, when they are refused, and how far a page goes."""
 
 from __future__ import annotations
 

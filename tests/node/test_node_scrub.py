@@ -1,4 +1,4 @@
-"""The scrub as a server runs it; what readers and peers get of a log with a damaged entry (R31)."""
+"""The scrub as a server runs it; answers to readers and peers from a log with a damaged entry (R31)."""
 
 from __future__ import annotations
 
@@ -300,8 +300,8 @@ async def test_of_more_damage_than_is_listed_the_rest_is_looked_for_before_all_i
         node = r.nodes[0]
         damage, told = Damage(node, monkeypatch), noted(node, monkeypatch)
         damage.ids = [3, 5, 7, 9, 11]
-        await until(lambda: told[-1:] == [DamageFound((3, 5))])  # a reader that meets 3 may have it told before
-        node.scrubber._pass_s = 1_000_000  # from now on only repaired entries are checked
+        await until(lambda: told[-1:] == [DamageFound((3, 5))])  # a reader of 3 may report it before
+        node.scrubber._pass_s = 1_000_000  # only repaired entries are checked from now on
         passes = node.scrubber._passes
         await until(lambda: node.scrubber._passes > passes)
         for mended, left in (((3, 5), (7, 9, 11)), ((7, 9), (11,)), ((11,), ())):

@@ -24,7 +24,7 @@ from alpo.wire.requests import ColumnPage, Page, Read, ReadColumns
 from alpo.wire.shapes import INT_MAX
 
 CLIENTS = ("a", "b")
-#: A log of which nothing was cleaned or trimmed.
+#: The front of a log that was neither cleaned nor trimmed.
 WHOLE = Front(0, 1, 1)
 
 
@@ -263,7 +263,7 @@ class Overtaking:
 
 @given(shape=shapes.filter(bool), data=st.data())
 def test_cleaning_in_the_middle_of_a_page_leaves_no_gap(shape: list[tuple[int, int]], data: st.DataObject) -> None:
-    """Whatever is asked for and whenever it is cleaned: what was due all along, or `Overtaken`."""
+    """Pages hold what they would hold without the cleaning, or raise `Overtaken`, for any request and any moment."""
     entries = log_of(shape)
     store = store_of(entries)
     within = extent(store, WHOLE, len(entries))

@@ -1,4 +1,4 @@
-"""A connection whose other end is gone without a word, and on which nobody has anything to say."""
+"""An idle connection whose other end is gone without notice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quotas: nobody appends faster than allowed for long, nothing is refused or lost, and others are not held up."""
+"""Quotas: no client appends faster than allowed for long, no append is refused or lost, and others are not held up."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def changed(before: dict[tuple[str, ...], object]) -> list[tuple[str, ...]]:
 
 
 def test_patches_are_undone() -> None:
-    """However it ends. What the first of two leaves behind would be there after the second."""
+    """A mutation leaves nothing behind, also if an exception ends it: the next mutation would include its patches."""
     before = everything()
     for name, mutation in MUTATIONS.items():
         with mutation.applied():

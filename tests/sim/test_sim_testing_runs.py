@@ -1,4 +1,4 @@
-"""Runs (R32) in `alpo.testing`: what came together is read, and held against the one log, append by append."""
+"""Runs (R32) in `alpo.testing`: payloads that came together are read, and compared with the log append by append."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def test_every_fault_happens_somewhere() -> None:
 
 
 def test_a_calm_world_is_calm() -> None:
-    """Without faults, one leader is enough, and all requests are carried out."""
+    """One leader is enough in a world without faults, and all requests are carried out."""
     quiet = Network(late=0.0, loss=0.0, duplication=0.0, damage=0.0)
     options = Options(7, seconds=20, fault_every_us=0, drift=0.0, network=quiet, load=Load(operators=False))
     world = World(options)

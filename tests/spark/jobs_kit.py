@@ -154,7 +154,7 @@ def edit(path: str, sql: str, *parameters: Any) -> None:
 
 
 def reseal(path: str, id: int, **changed: Any) -> Entry:
-    """Change fields of an entry, its checksums too: as it was; nobody can tell from the entry alone."""
+    """Change fields of an entry and its checksums, so that the entry alone looks sound; return the entry of before."""
     with closing(sqlite3.connect(Path(path) / DB_NAME)) as db, db:
         before = Entry(*db.execute(f"SELECT {COLUMNS} FROM log WHERE id = ?", (id,)).fetchone())
         e = before._replace(**changed)

@@ -86,7 +86,7 @@ def settings(folder: Path) -> dict[str, str]:
 async def process(
     command: list[str], log: trio.Path, given: dict[str, str], folder: Path, is_up: Callable[[], Awaitable[bool]]
 ) -> AsyncIterator[None]:
-    """One of Spark's processes, once it is up; ``log``: what it says. Ended afterwards."""
+    """Run one of Spark's processes, with its output in ``log``, from when it is up until the end of the block."""
     async with await log.open("wb") as out:
         started = await trio.lowlevel.open_process(
             command, stdin=subprocess.DEVNULL, stdout=out.wrapped, stderr=out.wrapped, cwd=folder, env=given
@@ -161,7 +161,7 @@ async def listens(port: int) -> bool:
 
 
 async def drive(url: str, confs: dict[str, str], given: dict[str, str], folder: Path) -> dict[str, Any]:
-    """The driver's whole life, and what it must have done; what it has found."""
+    """Run the driver to its end, and check what it has done; return what it has found."""
     async with cluster(folder, proxied=False) as running:
         await running.level()
         async with connect(running.addresses) as log:

@@ -48,7 +48,7 @@ def session(folder: Path) -> SparkSession:
 
 
 def killed(order: dict[str, Any], pids: list[int]) -> None:
-    """Killed; or only paused, and everything of it."""
+    """Kill the driver and all its processes; or only pause them, if ``order`` says so."""
     all_pids = [*pids, os.getpid()]
     Path(order["checkpoint"] + ".died").write_text(json.dumps(all_pids), "utf-8")
     for pid in all_pids:

@@ -101,7 +101,7 @@ async def payloads_since(servers: str, lsn: int) -> list[bytes]:
 
 
 async def run_case(running: Cluster, case: Case, home: Path) -> Verdict:
-    """One driver dies, the next one goes on; what the log holds then. AssertionError if either did not do its part."""
+    """Let one driver die and the next one go on; judge the log. AssertionError if either driver did not do its part."""
     await trio.Path(home).mkdir(parents=True)
     first_lsn = await running.level() + 1
     before, after, plan = PLANS[case.plan]

@@ -1,4 +1,4 @@
-"""`alpo-pipeline report`: from real inputs to one page, and what it says of wrong ones."""
+"""`alpo-pipeline report`: one page from real inputs, and errors for wrong inputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The log folded into tables: what is in them, where a replay goes on, what is refused; kills change nothing."""
+"""The log folded into tables: their rows, the place where a replay goes on, and refusals; kills change nothing."""
 
 from __future__ import annotations
 

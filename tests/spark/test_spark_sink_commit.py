@@ -480,7 +480,7 @@ def test_a_first_entry_of_several_is_not_taken_for_the_whole_batch(tmp_path: Pat
 
 @pytest.mark.parametrize("entries", [1, 3])
 def test_what_another_copy_of_the_checkpoint_wrote_is_not_taken_for_this_ones(tmp_path: Path, entries: int) -> None:
-    """This one had fixed the batch and died; what the copy then planned was other rows."""
+    """A run fixed batch 1 and died. A run on a copy of its checkpoint then planned and wrote other rows for it."""
     log, count = FakeLog(2000 if entries == 1 else 500), 40
     Driver(tmp_path / "this", log).commit(0, rows(0, count))
     shutil.copytree(tmp_path / "this", tmp_path / "copy")

@@ -1,4 +1,4 @@
-"""The options and the payloads of a write: what is taken, and what the user is told otherwise."""
+"""The options and the payloads of a write: accepted values, and errors for others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stream in Spark from live servers, across a trim: with the archive nothing is missed, else nothing is given up."""
+"""A stream in Spark from live servers, across a trim: it reads all payloads with an archive, and fails without one."""
 
 from __future__ import annotations
 

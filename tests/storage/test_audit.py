@@ -1,4 +1,4 @@
-"""`alpo log verify`: a sound file is found sound, and whatever is wrong is told at the id where it is."""
+"""`alpo log verify`: a sound file is found sound, and each fault is reported with the entry's id."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_require_sound_names_the_first_faults(sqlite: SqliteBench) -> None:
 
 
 def test_births_that_an_older_version_did_not_keep_are_no_fault() -> None:
-    """When such a file was migrated, a birth was set to the oldest epoch in the table. It may be any epoch from the
+    """The migration of such a file set a birth to the oldest epoch in the table. So the birth may be any epoch from the
     true birth to the present epoch."""
     made = [SessionRow("web", 30, b"", 0, 0, 0, 0, [], birth=10)]
 

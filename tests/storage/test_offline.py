@@ -1,4 +1,4 @@
-"""Looking at a directory from outside: nothing is left there, nobody is held up, and damage is never the end."""
+"""Looking at a directory from outside: no file is left there, no server waits, and damage does not end the walk."""
 
 from __future__ import annotations
 

@@ -191,7 +191,7 @@ class _Failing:
 def test_an_fsync_that_fails_is_not_tried_again(
     sqlite: SqliteBench, code: int, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A kernel that failed an fsync may have dropped the pages: a later success would vouch for nothing."""
+    """A kernel that failed an fsync may have dropped the pages: a later fsync that succeeds proves nothing."""
     store = sqlite.store
     store.commit([write(LogBuilder().datas(3))])
     failing = _Failing(store._db, code)

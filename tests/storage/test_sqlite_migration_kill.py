@@ -1,4 +1,4 @@
-"""kill -9 at every step of bringing a file up to date, from each version: one of the versions whole, nothing lost."""
+"""kill -9 at every step of bringing a file up to date, from each version: the file is one of the versions, complete."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ OLD = [(version, killed) for version in range(1, NEWEST) for killed in (False, T
     pytest.param(each, marks=() if each == OLD[1] else pytest.mark.soak) for each in OLD
 ])
 def old(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Path, int]]:
-    """A directory with a file of an older version, whose server was stopped or killed (all is in the WAL); and that."""
+    """(directory, version) of a file of an older version, whose server was stopped or killed (all is in the WAL)."""
     version, killed = request.param
     directory = tmp_path / "old"
     directory.mkdir()

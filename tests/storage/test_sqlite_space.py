@@ -48,7 +48,7 @@ def _pages(store: SqliteStore) -> Pages:
 
 
 def _settle(store: SqliteStore) -> int:
-    """Idle until nothing is left to do; how many steps it took."""
+    """Let the store idle until no work is left; return the number of steps."""
     return next(n for n in itertools.count(1) if store.checkpoint(Rest.IDLE) is None)
 
 

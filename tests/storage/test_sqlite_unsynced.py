@@ -96,7 +96,7 @@ def test_what_a_start_has_read_is_there_after_a_power_cut(killed: Killed, tmp_pa
 
 
 def test_a_power_cut_in_the_next_commit_leaves_a_sound_store(killed: Killed, tmp_path: Path) -> None:
-    """The disk may have written the new frames, and not those before them that nobody had synced."""
+    """The disk may have written the new frames, and not the frames before them, which were never synced."""
     wal = killed.directory / "alpo.db-wal"
     before = wal.stat().st_size
     store = _open(killed.directory)
@@ -271,7 +271,7 @@ def test_a_sync_that_fails_at_the_start_is_an_error_and_no_damage(killed: Killed
 
 
 def test_after_a_sync_that_failed_only_what_the_disk_holds_is_read(killed: Killed, tmp_path: Path) -> None:
-    """Linux calls such a file clean: another sync succeeds, and has written nothing."""
+    """Linux marks such a file clean: the next sync succeeds, and writes nothing."""
     killed.power.fail("alpo.db-wal")
     with pytest.raises(StoreError):
         _open(killed.directory)

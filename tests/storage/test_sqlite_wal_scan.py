@@ -63,7 +63,7 @@ def _last_id(directory: Path) -> int:
 
 
 def _opened(left: Left, wal: bytes) -> int | type[StoreError]:
-    """The last entry of a store with this WAL, or the error. What is refused was not touched."""
+    """The last entry of a store with this WAL, or the error. A refused store was not changed."""
     directory = Path(tempfile.mkdtemp())
     try:
         (directory / "alpo.db").write_bytes(left.db)

@@ -1,4 +1,4 @@
-"""Cleaning (R19): the base, and what lies below it, the same tests for every store."""
+"""Cleaning (R19): the base, and the entries below it; every store passes these tests."""
 
 from __future__ import annotations
 

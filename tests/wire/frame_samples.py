@@ -1,4 +1,4 @@
-"""A message of every type, and its frame, for whoever tests what a frame holds."""
+"""A message of every type, and its frame, for tests of frames."""
 
 from __future__ import annotations
 
