@@ -58,7 +58,7 @@ class Cluster(Stage, Watcher):
     def wall_ms(self) -> int:
         return self.hosts[1].wall_ms(self.now_us)
 
-    # -- results of a step --------------------------------------------------------------------------------
+    # -- results of a step ------------------------------------------------------------------------------
 
     def stepped(self, host: Host, inputs: Sequence[Input], ready: Ready) -> None:
         assert host.replica is not None

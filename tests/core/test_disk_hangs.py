@@ -1,5 +1,5 @@
-"""Disks that hang (R34): writes neither return nor fail. The tests show which server leads then, which ones stay silent,
-and that leadership does not go to and fro."""
+"""Disks that hang (R34): writes neither return nor fail. The tests show which server leads then, which ones stay
+silent, and that leadership does not go to and fro."""
 
 from __future__ import annotations
 

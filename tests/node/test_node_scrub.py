@@ -301,7 +301,7 @@ async def test_of_more_damage_than_is_listed_the_rest_is_looked_for_before_all_i
         damage, told = Damage(node, monkeypatch), noted(node, monkeypatch)
         damage.ids = [3, 5, 7, 9, 11]
         await until(lambda: told[-1:] == [DamageFound((3, 5))])  # a reader of 3 may report it before
-        node.scrubber._pass_s = 1_000_000  # only repaired entries are checked from now on
+        node.scrubber._pass_s = 1_000_000  # let only repaired entries be checked
         passes = node.scrubber._passes
         await until(lambda: node.scrubber._passes > passes)
         for mended, left in (((3, 5), (7, 9, 11)), ((7, 9), (11,)), ((11,), ())):

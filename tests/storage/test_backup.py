@@ -302,7 +302,7 @@ def test_a_restore_that_is_killed_at_any_step_is_whole_or_absent(file: Path, tmp
             store = SqliteStore.open(directory, 9)
             assert store.boot().start.status is StartStatus.STARTED
             store.close()
-        else:  # without a store, the restore can be repeated
+        else:  # the restore can be repeated if there is no store
             assert {p.name for p in directory.iterdir()} <= {"alpo.lock", "alpo.db.new", "alpo.db.new-journal",
                                                             "alpo.db.new-wal", "alpo.db.new-shm"}
             restore(file, directory, 9, "h:9", NOW_MS)
