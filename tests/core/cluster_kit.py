@@ -36,10 +36,10 @@ class Cluster(Stage, Watcher):
         self.rng = random.Random(seed)
         self.loss, self.duplication = loss, duplication
         self.cut: set[tuple[int, int]] = set()  # one-way
-        #: What it is true of is not sent, but caught: it may come late, by `arrive`.
+        #: Chooses the messages that are caught instead of sent; `arrive` delivers them late.
         self.catches: Callable[[Envelope], bool] = lambda envelope: False
         self.caught: list[Envelope] = []
-        #: Asked when ``count`` writes of a host are to become durable: if so they do not, until `commit` says so.
+        #: Chooses the writes (the next ``count`` of a host) that do not become durable until `commit`.
         self.stalls: Callable[[Host, int], bool] = lambda host, count: False
         self.replies: list[Reply] = []
         self.events: list[tuple[float, int, str, dict[str, Any]]] = []
@@ -58,7 +58,7 @@ class Cluster(Stage, Watcher):
     def wall_ms(self) -> int:
         return self.hosts[1].wall_ms(self.now_us)
 
-    # -- what comes of a step ---------------------------------------------------------------------------
+    # -- results of a step ------------------------------------------------------------------------------
 
     def stepped(self, host: Host, inputs: Sequence[Input], ready: Ready) -> None:
         assert host.replica is not None
@@ -120,19 +120,19 @@ class Cluster(Stage, Watcher):
         super().ask(id, request)
 
     def give(self, id: int, *inputs: Input) -> None:
-        """All of it in one step; nothing if that server is down."""
+        """Give all inputs to server ``id`` in one step; do nothing if it is down."""
         if self.hosts[id].replica is not None:
             for item in inputs:
                 self.ask(id, item)
             self.step(id)
 
     def arrive(self, *envelopes: Envelope) -> None:
-        """What was caught, now."""
+        """Deliver caught messages now."""
         for envelope in envelopes:
             self.give(envelope.target.id, Received(envelope, self.now_s))
 
     def commit(self, id: int) -> None:
-        """All writes of that server are durable now."""
+        """Make all writes of server ``id`` durable."""
         self.persist(id, len(self.hosts[id].writes))
         self.step(id)
 
@@ -144,12 +144,12 @@ class Cluster(Stage, Watcher):
                 self.give(other.id, Connected(id))
 
     def wipe(self, id: int) -> None:
-        """An empty disk, of a server that is down then."""
+        """Stop server ``id`` and empty its disk."""
         self.crash(id)
         super().wipe(id)
 
     def newcomer(self, id: int) -> None:
-        """A server with an empty disk starts, and is to be added, or to take the place of the one of that id."""
+        """Start a server with an empty disk, which is to be added, or to replace the server of that id."""
         if id in self.hosts:
             self.wipe(id)
         self.hosts.setdefault(id, Host(id, self.seed))
@@ -199,7 +199,7 @@ class Cluster(Stage, Watcher):
         return origin
 
     def append_some(self, count: int) -> None:
-        """As a client of its own, an entry each; until they are guaranteed."""
+        """Append ``count`` entries as a new client, and run until they are guaranteed."""
         leader, client = self.elect(), random_id(self.count)
         runs = [AppendRun(f"{client}-{n}", client, 0, n + 1, [(1, b"%d" % n)]) for n in range(count)]
         self.give(leader.me.id, *runs)
@@ -207,7 +207,7 @@ class Cluster(Stage, Watcher):
         assert isinstance(self.reply_to(runs[-1].origin), Appended)
 
     def append_on(self, every_s: float) -> Callable[[], None]:
-        """As a client of its own, append at the present leader every so often, while it leads; returns what ends it."""
+        """Append as a new client every ``every_s``, while the present leader leads; return a function that ends it."""
         leader, client, going = self.reigning, random_id(self.count), [True]
         serials = itertools.count(1)
 
@@ -219,7 +219,7 @@ class Cluster(Stage, Watcher):
         more()
         return going.clear
 
-    # -- what a test sees -------------------------------------------------------------------------------
+    # -- state for tests --------------------------------------------------------------------------------
 
     @property
     def leader(self) -> Replica | None:

@@ -11,8 +11,8 @@ from alpo.core.requests import Appended, Initialise
 
 
 def cluster_of(size: int = 3, count: int = 10, mending: bool = False) -> tuple[Cluster, Replica, list[Replica]]:
-    """A cluster that holds ``count`` payloads on all disks; its leader, and the others. ``mending``: damaged entries
-    can be had back in it."""
+    """A cluster that holds ``count`` payloads on all disks; its leader, and the others. ``mending``: copies of damaged
+    entries can be fetched."""
     cluster = Cluster(size)
     if not mending:
         cluster.catches = is_copy
@@ -33,7 +33,7 @@ def is_copy(envelope: Envelope) -> bool:
 
 
 def append(cluster: Cluster, serial: int) -> bool:
-    """Is it guaranteed within two seconds?"""
+    """Append one payload; True if it is guaranteed within two seconds."""
     origin = cluster.append(CLIENT, serial, b"%d" % serial)
     cluster.run(2.0)
     return isinstance(cluster.reply_to(origin), Appended)

@@ -8,7 +8,7 @@ from alpo.core.replica import Replica
 
 
 def messages(leader: Replica) -> list[m.Message]:
-    """To a server that follows ``leader``; of a request that is read differently, one of each reading."""
+    """Messages to a follower of ``leader``: one of each type, and one of each case that a request has for it."""
     term, rank, last_id = leader.term, leader.rank, leader.log.last_id
     last = leader.log.entry(last_id)
     assert last is not None

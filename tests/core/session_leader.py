@@ -28,7 +28,7 @@ def nonce(n: int) -> bytes:
 
 
 RANDOM = random_id(1000)
-#: Whoever appends where it does not matter who does.
+#: A client for tests in which it does not matter which client appends.
 CLIENT = random_id(1_700_000_200_000)
 A, B, C = (1, b"a"), (1, b"b"), (1, b"c")
 

@@ -94,7 +94,7 @@ def test_a_conflict_waits_until_what_it_rests_on_is_guaranteed_or_is_told_by_nob
     reply = cluster.reply_to(waits)
     assert isinstance(reply, Refused) and reply.code is Code.NOT_LEADER
     cluster.elect()
-    again = ask(cluster, 1, 0)  # what it would have rested on is gone
+    again = ask(cluster, 1, 0)  # the append of LSN 1 was expunged
     cluster.run(1.0)
     assert replied(cluster, again) == Appended(again, CLIENT, 1, [1], False)
 

@@ -1,4 +1,4 @@
-"""What only the present leader may tell: a deposed one that does not know it yet says nothing (R25)."""
+"""Answers that only the present leader may give: a leader that was deposed and does not know it gives none (R25)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from alpo.core.requests import (
 
 
 def questions(leader: int) -> dict[str, tuple[Input, type]]:
-    """What is so already, or can be told at once, and what a leader answers."""
+    """(request, type of a leader's answer) by name: requests that are done already, or that append nothing."""
     other = leader % 3 + 1
     return {
         "sessions": (ListSessions("asked"), Sessions),

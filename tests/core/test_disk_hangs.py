@@ -1,4 +1,5 @@
-"""Disks that hang (R34): writes neither return nor fail. Who leads then, who stays silent, and that nobody flips."""
+"""Disks that hang (R34): writes neither return nor fail. The tests show which server leads then, which ones stay
+silent, and that leadership does not go to and fro."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ T_S = 0.5
 
 
 class Load:
-    """An append every so often, to whoever leads; ``origins`` of those that were sent to a leader."""
+    """A load: one append every ``every_s`` to the leader, if there is one. ``origins``: of the appends sent."""
 
     def __init__(self, cluster: Cluster, every_s: float = 0.01) -> None:
         self._cluster, self._every_s = cluster, every_s
@@ -192,7 +193,7 @@ def slow(cluster: Cluster, takes_s: dict[int, float]) -> Callable[[Host, int], b
 def test_of_two_slow_disks_the_one_that_is_clearly_better_leads_and_goes_on_leading(
     leads_s: float, follows_s: float, moves: bool
 ) -> None:
-    """All others have one and the same disk."""
+    """Leadership moves once if the followers' disks, which are equal, are much quicker than the leader's."""
     cluster, leader, others = cluster_of()
     Load(cluster, 0.05)
     takes_s = {leader.me.id: leads_s, **{other.me.id: follows_s for other in others}}

@@ -44,7 +44,7 @@ def test_one_that_is_refused_alone_deposes_nobody() -> None:
 
 
 def test_a_round_that_fails_is_soon_followed_by_the_next() -> None:
-    """The others notice later: whoever noticed first asks again within two staggers, not after a heartbeat."""
+    """The server that noticed first canvasses again within two staggers, not after a heartbeat: others notice later."""
     cluster = Cluster()
     leader = cluster.elect()
     hinted = max(id for id in cluster.hosts if id != leader.me.id)

@@ -1,4 +1,4 @@
-"""What a learner has acknowledged, and what its leader may conclude from its answers (R27, R31)."""
+"""Acknowledgements of a learner, and conclusions that its leader may draw from its answers (R27, R31)."""
 
 from __future__ import annotations
 
@@ -66,14 +66,14 @@ def test_a_late_word_that_it_has_not_started_begins_no_second_base() -> None:
 
 
 def test_who_holds_what_a_base_stands_for_keeps_what_it_has() -> None:
-    """R27, R14: whether it knows it guaranteed or not."""
+    """R27, R14: a learner that holds a base's entries keeps later ones, whether it knows them guaranteed or not."""
     cluster, leader, lost = recovering()
     mine, store = cluster.replica(lost), cluster.hosts[leader.me.id].store
     cluster.catches = lambda e: lost in (e.sender.id, e.target.id)
     entries = AppendRequest(leader.term, 0, 0, 0, 0, 0, cluster.log_of(leader.me.id))
     cluster.arrive(Envelope(leader.cluster, leader.me, mine.me, entries))
     cluster.run(0.1)
-    cluster.give(lost, Tick())  # that a write is done may wait for the next step, and nobody speaks to it
+    cluster.give(lost, Tick())  # a step, so that the server sees that its write is done: no message comes
     upto_id = mine.last_id - 3
     assert mine.log.stable_id == leader.last_id and upto_id > mine.guaranteed_id
     head, snapshot, state = store.entry_head(upto_id), store.read_snapshot(), leader.first_start.state
@@ -92,12 +92,12 @@ def test_who_holds_what_a_base_stands_for_keeps_what_it_has() -> None:
 
 
 class Learner:
-    """A learner that the test itself plays: its leader hears what the test says in its name."""
+    """A learner that the test plays: the leader receives answers that the test makes in its name."""
 
     def __init__(self) -> None:
         cluster, self.leader, self.id = recovering()
         self.cluster = cluster
-        cluster.watchers[:] = [cluster]  # what the test says in its name is on no disk
+        cluster.watchers[:] = [cluster]  # leave the checks out: the learner's answers here are on no disk
         cluster.run_until(lambda: cluster.replica(self.id).last_id == self.leader.last_id)
         self.me = cluster.replica(self.id).me
         cluster.crash(self.id)
@@ -115,7 +115,7 @@ class Learner:
         return member.role
 
     def says(self, ok: bool, last_id: int, round: int) -> list[Message]:
-        """What the leader sends it in answer."""
+        """Messages that the leader sends after this answer of the learner."""
         match_id, prev_id = (last_id, last_id) if ok else (0, self.leader.last_id)
         answer = AppendAnswer(
             self.leader.term, ok, match_id, prev_id, last_id, 0, 0, round, self.cluster.wall_ms(), False
@@ -172,7 +172,7 @@ def test_a_learner_that_went_back_is_brought_up_again() -> None:
 
 
 def test_an_acceptance_of_a_new_round_ends_a_doubt() -> None:
-    """R31: later on a refusal that was overtaken accuses nobody."""
+    """R31: a refusal that comes after such an acceptance begins a new doubt, and proves nothing."""
     cluster = started()
     leader = cluster.elect()
     cluster.run(0.5)
@@ -196,7 +196,7 @@ def test_an_acceptance_of_a_new_round_ends_a_doubt() -> None:
 
 
 def test_an_answer_that_acknowledgements_have_overtaken_accuses_nobody() -> None:
-    """What was acknowledged after the doubt began says nothing of what the disk held before (R31)."""
+    """Acknowledgements that come after a doubt began do not count against the server (R31)."""
     cluster = started()
     leader = cluster.elect()
     cluster.run(0.5)
@@ -210,7 +210,7 @@ def test_an_answer_that_acknowledgements_have_overtaken_accuses_nobody() -> None
         ready = leader.step([received], cluster.now_s, cluster.wall_ms())
         return [event.name for event in ready.events]
 
-    peer.match_id = peer.base_id = held_id  # its last two acknowledgements are still under way
+    peer.match_id = peer.base_id = held_id  # the last two acknowledgements are still under way
     says(False, held_id - 1, 0)
     doubted_round = peer.doubted_round
     assert doubted_round > 0

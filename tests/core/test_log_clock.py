@@ -1,4 +1,4 @@
-"""The log's clock: what it makes of clocks that were ahead, leap, or are set right again (rules.md#entry-time)."""
+"""The log's clock beside host clocks that were ahead, leap, or are set right again (rules.md#entry-time)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from alpo.core.log_clock import LEAP_MS, SETTLE_S, SLOW, LogClock
 
 DAY_MS = 86_400_000
 NOW_MS = 1_700_000_000_000
-#: Monotonic seconds at which the process of a test has run for long.
+#: Monotonic seconds at which the process of a test has run long enough to judge leaps.
 LATE_S = 1_000 + SETTLE_S
 
 
 def clock(last_time_ms: int = NOW_MS - 1000, *, settled: bool = True) -> LogClock:
-    """That of a process whose leader sees the voters' clocks agree with the log at `LATE_S`."""
+    """A leader's log clock; at `LATE_S` the voters' clocks agree with the log."""
     made = LogClock()
     made.start(LATE_S - (SETTLE_S if settled else 1), last_time_ms - 2 * round(SETTLE_S * 1000))
     made.heard(LATE_S, NOW_MS, last_time_ms)
@@ -29,7 +29,7 @@ def test_it_follows_the_clocks() -> None:
 
 
 def test_a_log_that_is_ahead_goes_on_at_half_speed_until_the_clocks_have_caught_up() -> None:
-    """Whatever the entries' number: fractions of a millisecond add up."""
+    """The number of entries does not matter: fractions of a millisecond add up."""
     made, last_ms = clock(NOW_MS + 10_000), NOW_MS + 10_000
     for step in range(1, 3_000_001, 100):
         now_s = LATE_S + step * 1e-5
@@ -73,7 +73,7 @@ def test_a_small_leap_is_believed(leap_ms: int) -> None:
 
 
 def test_a_cluster_that_was_down_for_a_week_is_believed() -> None:
-    """Its processes are new: nobody knows how much time went by."""
+    """No process has run long enough to judge a leap, so the voters' clocks are believed."""
     made = LogClock()
     made.start(LATE_S, NOW_MS)
     assert made.next_ms(LATE_S + 1, NOW_MS + 7 * DAY_MS, NOW_MS) == NOW_MS + 7 * DAY_MS
@@ -90,7 +90,7 @@ def test_clocks_that_are_set_just_after_the_start_are_believed(boot_ms: int) -> 
 
 
 def test_clocks_that_were_behind_the_log_are_believed_once_they_catch_up() -> None:
-    """However late: one of the two was wrong, and nobody knows which."""
+    """The clocks are believed however late they catch up: the log or the clocks were wrong, and nobody knows which."""
     made = LogClock()
     made.start(0, NOW_MS)
     last_ms = NOW_MS
@@ -100,7 +100,7 @@ def test_clocks_that_were_behind_the_log_are_believed_once_they_catch_up() -> No
 
 
 def test_a_follower_knows_how_late_it_is_when_it_leads() -> None:
-    """If its own clock agreed with what the leader wrote; however long ago the last entry came."""
+    """A follower whose clock agreed with the leader's entries detects a leap, however long ago the last entry came."""
     made = LogClock()
     made.start(0, NOW_MS)
     made.heard(LATE_S, NOW_MS + 20_000, NOW_MS)
@@ -109,7 +109,7 @@ def test_a_follower_knows_how_late_it_is_when_it_leads() -> None:
 
 
 def test_old_entries_that_come_late_tell_a_follower_nothing() -> None:
-    """It was down over the weekend, gets Friday's entries, and leads: it is Monday."""
+    """A server receives entries that are three days old, and then leads: its own clock is believed."""
     made = LogClock()
     made.start(0, NOW_MS - DAY_MS)
     made.heard(LATE_S, NOW_MS + 3 * DAY_MS, NOW_MS)

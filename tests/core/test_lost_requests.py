@@ -1,4 +1,4 @@
-"""R17: what was lost on its way is sent again."""
+"""R17: entries that were lost on their way are sent again."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from alpo.core.messages import AppendRequest, Envelope
 
 
 def test_r17_lost_entries_are_sent_again_to_a_server_with_as_many_of_its_own() -> None:
-    """It answers, and its log is as long as what was sent: that says nothing of what it has got."""
+    """An answer from a server whose log is long enough does not prove that it received the entries."""
     cluster = Cluster(3, seed=5)
     old = cluster.elect()
     cluster.append_some(3)

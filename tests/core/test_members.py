@@ -41,7 +41,7 @@ def ask(cluster: Cluster, request: ChangeMember | Transfer, seconds: float = 30.
 
 
 def votes(cluster: Cluster, id: int) -> bool:
-    """It is a voter in the leader's guaranteed list and in its own, and level with the leader."""
+    """True if the server is a voter in the leader's guaranteed list and in its own list, and has the leader's mark."""
     leader, mine = cluster.leader, cluster.hosts[id].replica
     return (
         leader is not None and mine is not None and leader.members.latest.is_voter(mine.me)
@@ -51,7 +51,7 @@ def votes(cluster: Cluster, id: int) -> bool:
 
 
 def clean(cluster: Cluster, upto_id: int) -> None:
-    """On every server, as a retention would."""
+    """Clean the log up to ``upto_id`` on every server, as a retention would."""
     for host in cluster.hosts.values():
         if host.replica is not None:
             head = host.store.entry_head(upto_id)
@@ -199,7 +199,7 @@ def test_replaced_by_another_host() -> None:
 
 
 def test_a_replacement_that_was_found_before_it_was_asked_for_is_done() -> None:
-    """Its disk counts as lost as soon as it answers, so that the operator's command may come second."""
+    """A lost disk counts as lost as soon as the new server answers; an operator's command that comes later succeeds."""
     for waits in (0.0, 0.05, 0.2):
         cluster = started()
         leader = cluster.elect()
@@ -219,7 +219,7 @@ def test_a_replacement_that_was_found_before_it_was_asked_for_is_done() -> None:
 
 
 def test_a_server_that_was_never_replaced_is_not_called_replaced() -> None:
-    """It lives at its own address with its own disk: an operator must not believe that it has a fresh one."""
+    """A server that runs with its first disk is not reported as replaced: an operator would expect a new disk then."""
     cluster = started()
     leader = cluster.elect()
     cluster.run(0.5)
@@ -263,7 +263,7 @@ def test_one_change_at_a_time_and_no_majority_is_given_up() -> None:
 
 
 def test_a_change_that_is_asked_for_again_is_the_same_one() -> None:
-    """As by a client whose connection broke: the later request has the answer, the earlier one an end."""
+    """A client whose connection broke repeats a change: the later request succeeds, and the earlier one is refused."""
     cluster = started()
     cluster.run(1.0)
     lost, again = (ChangeMember(origin, MemberStep.ADD, 4, "10.0.0.4:7100", 0) for origin in ("lost", "again"))
@@ -299,7 +299,7 @@ def test_of_two_who_ask_again_as_soon_as_they_are_refused_neither_spins() -> Non
 
 
 def test_a_change_that_waits_for_its_server_holds_up_no_other() -> None:
-    """A learner becomes a voter all the same, and a lost disk is replaced."""
+    """A learner becomes a voter, and a lost disk is replaced, while a change waits for its server."""
     cluster = started(4)
     leader = cluster.elect()
     cluster.run(0.5)

@@ -1,4 +1,4 @@
-"""kill -9 at every step of a catch-up, of whom is brought up and of whom brings it up: before each write, and after."""
+"""kill -9 at every step of a catch-up, of the learner and of its leader: before each write, and after it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class CatchUp:
             cluster.later(APPEND_EVERY_S, self._append_on)
 
     def run(self) -> bool:
-        """Was there such a step? What came back is whole."""
+        """Replace the lost disk, with a kill at one step; then all logs are equal. True if that step was reached."""
         cluster = self.cluster
         cluster.wipe(self.lost)
         cluster.boot(self.lost)

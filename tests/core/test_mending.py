@@ -18,7 +18,7 @@ def damage(cluster: Cluster, replica: Replica, *ids: int) -> None:
 
 
 def mended_by(cluster: Cluster, replica: Replica) -> dict[int, int]:
-    """Which entries came back, and whose copies they are."""
+    """The server that each repaired entry was copied from, by the entry's id."""
     return {
         fields["id"]: fields["copy_of"] for _, id, name, fields in cluster.events
         if name == "damage_mended" and id == replica.me.id
@@ -99,7 +99,7 @@ def test_one_copy_is_taken_a_question_and_told_of_once_it_is_sound() -> None:
     (entry,) = host.store.read_entries(5, 5, 1)
     cluster.catches = is_copy  # nobody answers
     cluster.give(host.id, DamageFound((5,)))
-    host.damaged = ()  # nobody looks again at what is written
+    host.damaged = ()  # repaired entries are not checked again
     answer = Received(m.Envelope(leader.cluster, leader.me, others[0].me, m.CopyAnswer(5, 0, [entry])))
     cluster.give(host.id, answer, answer)
     cluster.give(host.id, answer)
@@ -135,7 +135,7 @@ def test_a_copy_of_an_entry_that_was_expunged_meanwhile_is_not_taken() -> None:
     cluster.run(0.1)
     (gone,) = cluster.hosts[leader.me.id].store.read_entries(leader.last_id, leader.last_id, 1)
     damage(cluster, leader, gone.id)
-    cluster.hosts[leader.me.id].damaged = ()  # nobody looks again at what is written
+    cluster.hosts[leader.me.id].damaged = ()  # repaired entries are not checked again
     cluster.run(3.0)
     cluster.cut.clear()
     cluster.catches = is_copy  # nobody else answers

@@ -1,4 +1,4 @@
-"""What became of an append: the table's verdict, and when a leader may tell it (R21, R22, R25)."""
+"""Outcomes of appends: the verdict of the session table, and when a leader may tell it (R21, R22, R25)."""
 
 from __future__ import annotations
 

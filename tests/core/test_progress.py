@@ -1,4 +1,5 @@
-"""What must go on by itself: lost acceptances, a leader's slow disk, hellos of strangers (R14, R17, R27)."""
+"""Progress without help: after lost acceptances, with a slow disk of the leader, and despite hellos of unknown
+servers (R14, R17, R27)."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from alpo.core.requests import Appended
 
 
 def test_a_heartbeat_tells_what_a_lost_acceptance_would_have_told() -> None:
-    """R17: nobody waits for the next entry, which may never come."""
+    """R17: a lost acceptance is made up for without another entry, which may never come."""
     cluster = Cluster(3)
     leader = cluster.elect()
     cluster.run(0.5)
@@ -85,7 +86,7 @@ def test_a_stalled_disk_is_not_sent_everything_again() -> None:
 
 
 def test_a_leader_counts_what_its_own_disk_has_not_taken() -> None:
-    """What the others guarantee while the leader's disk stands still is bounded all the same (back pressure)."""
+    """Entries that the others guarantee count as in flight until they are on the leader's own disk (back pressure)."""
     cluster = Cluster(3)
     leader = cluster.elect()
     cluster.run(0.5)

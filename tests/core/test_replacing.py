@@ -55,7 +55,7 @@ def replace(cluster: Cluster, id: int, origin: str = "replace", seconds: float =
 
 
 def holds_what_runs(cluster: Cluster, reply: Reply, id: int) -> bool:
-    """Is the incarnation that is told as that server's the one of its disk?"""
+    """True if the member list in ``reply`` gives server ``id`` the incarnation that is on its disk."""
     assert isinstance(reply, MembersChanged), reply
     told = next(member for member in reply.members if member[0] == id)
     return bool(told[3] == cluster.replica(id).me.incarnation.hex())
@@ -63,7 +63,7 @@ def holds_what_runs(cluster: Cluster, reply: Reply, id: int) -> bool:
 
 @pytest.mark.parametrize("silent_s", [0.0, 1.5 * H_S, 3 * H_S])
 def test_a_server_that_was_replaced_and_lost_its_disk_again_is_replaced_again(silent_s: float) -> None:
-    """However short ago the disk that is lost now was heard."""
+    """The second replacement works however recently the second disk answered."""
     cluster, leader, id = replaced_once()
     before = listed(leader, id)
     cluster.crash(id)
@@ -121,7 +121,7 @@ def test_what_was_done_a_moment_ago_may_be_to_do_anew() -> None:
 
 
 def test_one_that_moved_is_not_taken_to_be_where_it_was() -> None:
-    """Its host is elsewhere by now, and another one waits at the address of before."""
+    """A server that runs at a new address is not replaced at its old address, at which it did not answer."""
     cluster, leader, id = replaced_once()
     address = listed(leader, id).address
     cluster.give(leader.me.id, PeerAddress(id, listed(leader, id).incarnation, "10.0.9.9:7100"))
@@ -133,7 +133,7 @@ def test_one_that_moved_is_not_taken_to_be_where_it_was() -> None:
 
 
 def test_it_waits_for_the_change_before_it() -> None:
-    """What the leader found by itself may be under way when an operator asks for it."""
+    """A replacement waits for a change that the leader began by itself, here of an address."""
     cluster, leader, id = replaced_once()
     cluster.catches = lambda e: e.target == leader.me and isinstance(e.message, AppendAnswer)
     other = next(m for m in leader.members.latest.voters if m.id not in (id, leader.me.id))
@@ -159,7 +159,7 @@ def test_one_that_starts_again_with_its_disk_is_replaced_already() -> None:
 
 
 def test_what_a_server_said_before_it_was_asked_for_does_not_count() -> None:
-    """The leader asks whoever is silent who it is; the answer is on its way while that disk is lost."""
+    """An answer to an earlier question of the leader, still on its way when the disk is lost, must not count."""
     cluster, leader, id = replaced_once()
     cluster.catches = lambda e: e.sender.id == id
     cluster.run(T_S)
@@ -178,7 +178,7 @@ def test_what_a_server_said_before_it_was_asked_for_does_not_count() -> None:
 
 
 def test_it_is_said_to_be_done_only_after_a_round() -> None:
-    """A deposed leader that does not know it would tell a list that is no longer in force (R25)."""
+    """A leader that was deposed and does not know it must not answer with a list that is no longer in force (R25)."""
     cluster, leader, id = replaced_once()
     cluster.catches = lambda e: e.target == leader.me and isinstance(e.message, AppendAnswer)
     address = listed(leader, id).address
@@ -218,7 +218,7 @@ def test_one_that_lives_and_was_never_replaced_is_refused_at_once() -> None:
 
 
 def test_a_leader_is_alive_at_its_own_address() -> None:
-    """It answers itself: a disk that was never lost is refused, one that was lost before is replaced already."""
+    """A leader counts as alive: to replace it is refused if its disk was never lost, and is done already if it was."""
     cluster, leader, id = replaced_once()
     refused = replace(cluster, leader.me.id, seconds=H_S)
     assert isinstance(refused, Refused) and "runs at" in refused.detail
@@ -244,7 +244,7 @@ def test_a_leader_is_not_replaced_elsewhere_before_another_one_leads() -> None:
 
 
 def test_a_change_that_turns_out_to_be_to_do_keeps_its_deadline() -> None:
-    """Shortly before its end the server is heard once more, and is lost again before a majority has confirmed that."""
+    """Shortly before the deadline the server answers once more, and is lost again before a majority has confirmed."""
     cluster, leader, id = replaced_once()
     cluster.crash(id)
     cluster.run(3 * H_S)
@@ -254,7 +254,7 @@ def test_a_change_that_turns_out_to_be_to_do_keeps_its_deadline() -> None:
     cluster.run(PATIENCE_S - T_S)
     assert cluster.reply_to("replace") is None
     cluster.boot(id)
-    # Nobody answers the round that would confirm it for a while.
+    # The answers to the round that would confirm the replacement are held back for a while.
     cluster.catches = lambda e: e.target == leader.me and isinstance(e.message, AppendAnswer) and e.sender.id != id
     assert leader.leadership is not None
     peer = leader.leadership.peers[id]

@@ -48,7 +48,7 @@ def test_the_retry_of_an_append_gets_the_same_lsns_from_the_next_leader() -> Non
 
 
 def test_a_deposed_leader_says_that_the_outcome_is_unknown() -> None:
-    """R21: never NOT_LEADER for what it had appended; R15; the entry is expunged later (R12)."""
+    """R15, R21: the answer for an entry in its log is LOST_LEADERSHIP, not NOT_LEADER. The entry is expunged (R12)."""
     cluster = Cluster(3)
     old = cluster.elect().me.id
     cluster.isolate(old)
@@ -66,8 +66,8 @@ def test_a_deposed_leader_says_that_the_outcome_is_unknown() -> None:
 
 
 def test_answers_to_heartbeats_wait_for_the_next_one() -> None:
-    """A leader at rest steps for its ticks alone, of which this cluster makes two a heartbeat; when it heard whom is
-    exact all the same."""
+    """A leader at rest steps for its ticks alone, of which this cluster makes two a heartbeat. It still knows exactly
+    when each follower answered."""
     cluster = Cluster(3)
     leader = cluster.elect()
     cluster.run(1)
@@ -81,7 +81,7 @@ def test_answers_to_heartbeats_wait_for_the_next_one() -> None:
 
 
 def test_a_server_back_from_a_partition_deposes_nobody() -> None:
-    """R2."""
+    """R2: a server that was cut off for 20 s changes neither the leader nor the term when it is back."""
     cluster = Cluster(5)
     leader = cluster.elect()
     away = next(id for id in cluster.hosts if id != leader.me.id)
@@ -93,7 +93,7 @@ def test_a_server_back_from_a_partition_deposes_nobody() -> None:
 
 
 def test_a_zombie_answers_no_linearizable_read() -> None:
-    """R25."""
+    """R25: a leader that was deposed without knowing it refuses a linearizable read; its successor answers one."""
     cluster = Cluster(3)
     old = cluster.elect()
     cluster.isolate(old.me.id)
@@ -109,7 +109,7 @@ def test_a_zombie_answers_no_linearizable_read() -> None:
 
 
 def test_handover_is_faster_than_any_timeout() -> None:
-    """R28."""
+    """R28: another server leads within 0.1 s after the leader was told to stop."""
     cluster = Cluster(3)
     old = cluster.elect()
     before_s = cluster.now_s
@@ -125,7 +125,7 @@ def test_handover_is_faster_than_any_timeout() -> None:
 
 @pytest.mark.parametrize("moment_s", [0.3 + at * 0.009 for at in range(20)])
 def test_all_may_leave_at_once(moment_s: float) -> None:
-    """R28: a leader without an heir does not stay for five seconds, whatever it has heard of the others by then."""
+    """R28: a leader without an heir does not stay for five seconds, whatever messages of the others it has by then."""
     cluster = Cluster(3)
     cluster.elect()
     cluster.run(moment_s)
@@ -143,7 +143,7 @@ def test_all_may_leave_at_once(moment_s: float) -> None:
 
 
 def test_a_leader_whose_heirs_vanish_leaves() -> None:
-    """R28: the others were told to stop a moment before, and are gone without a word."""
+    """R28: the others vanish without notice just before the leader stops; it leaves within 0.5 s."""
     cluster = Cluster(3)
     leader = cluster.elect()
     cluster.run(0.3)
@@ -158,7 +158,7 @@ def test_a_leader_whose_heirs_vanish_leaves() -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_no_auto_init_waits_for_the_command(size: int) -> None:
-    """R29."""
+    """R29: with ``auto_init=False``, servers stay EMPTY until the command to initialise comes."""
     cluster = Cluster(size, auto_init=False)
     cluster.run(5)
     assert [r.first_start.state.status for r in cluster.replicas] == [StartStatus.EMPTY] * size
@@ -168,7 +168,7 @@ def test_no_auto_init_waits_for_the_command(size: int) -> None:
 
 
 def test_a_wiped_server_that_nobody_can_take_in_waits_and_says_so() -> None:
-    """R27, R29, R30: it neither votes nor accepts, and it founds nothing."""
+    """R27, R29, R30: a wiped server neither votes nor accepts entries, and founds no cluster."""
     cluster = Cluster(3)
     leader = cluster.elect()
     wiped, down = (id for id in cluster.hosts if id != leader.me.id)
@@ -215,7 +215,7 @@ def test_an_address_that_goes_back_and_forth_is_seldom_written() -> None:
 
 
 def test_a_far_behind_server_is_brought_up_from_disk() -> None:
-    """R12, R17: what the tail no longer holds is loaded."""
+    """R12, R17: entries that are no longer in the tail in memory are loaded from disk."""
     cluster = Cluster(3)
     leader = cluster.elect()
     leader.log.tail_bytes_max = 2000

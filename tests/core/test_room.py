@@ -1,4 +1,4 @@
-"""Full disks, as the core sees them: who takes what, who leads, what clients are told."""
+"""Full disks in the core: which servers take entries, which one leads, and the answers to clients."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_low_server_alone_takes_no_appends_and_no_opens_and_goes_on_with_the_r
 
 
 def test_what_is_in_the_log_already_is_answered_as_ever() -> None:
-    """Of one request the part that was appended before is told, the new one refused."""
+    """The part of a request that is in the log already is acknowledged; its new part is refused."""
     cluster, _, _ = cluster_of(1)
     fill(cluster, Room.LOW, 1)
     cluster.give(1, AppendRun("both", CLIENT, 0, 1, [(1, b"first"), (1, b"second")]))
@@ -151,11 +151,11 @@ def test_a_server_without_room_takes_no_entries_votes_and_catches_up() -> None:
     assert isinstance(append(cluster, others[1], 12, b"on"), Appended)
 
 
-# -- do appends work? ---------------------------------------------------------------------------------------
+# -- whether appends work ------------------------------------------------------------------------------------
 
 
 def answer_of(cluster: Cluster) -> Appends:
-    """What the leader says of appends."""
+    """The leader's report on whether appends work."""
     leader = cluster.leader
     assert leader is not None and leader.leadership is not None
     return leader.disks.appends(leader.leadership)
@@ -164,7 +164,7 @@ def answer_of(cluster: Cluster) -> Appends:
 @pytest.mark.parametrize("room", [Room.LOW, Room.NONE])
 @pytest.mark.parametrize("silenced", ["crash", "isolate"])
 def test_a_voter_that_does_not_answer_counts_as_none_with_space(room: Room, silenced: str) -> None:
-    """Neither its last answer nor its connection, which may hang, says that it takes anything now."""
+    """A silent voter's last answer, and its open connection, do not count as a sign that it can take entries."""
     cluster, leader, (low, silent) = cluster_of()
     assert answer_of(cluster) == (True, [], 1)
     fill(cluster, room, low)
@@ -198,7 +198,7 @@ def test_a_low_leader_names_who_else_lacks_something() -> None:
 
 
 def test_silence_alone_refuses_nothing() -> None:
-    """More space would not help: whoever appends waits, as ever, until the leader steps down."""
+    """Appends wait until the leader steps down if too many voters are silent, as more space would not help then."""
     cluster, leader, others = cluster_of(5)
     fill(cluster, Room.LOW, others[0])
     for id in others[1:3]:
@@ -224,8 +224,8 @@ def test_a_minority_that_is_silent_leaves_appends_alone() -> None:
 
 @pytest.mark.parametrize("hangs", ["leader", "others"])
 def test_a_disk_that_hangs_is_not_counted_on(hangs: str) -> None:
-    """Such a server answers heartbeats of its leader, and has all in memory. One that led is followed by another, and
-    cannot answer in that one's term, which is not on its disk (R34, R14)."""
+    """A follower whose disk hangs answers heartbeats and confirms no entries. A leader whose disk hangs is succeeded by
+    another server, and cannot answer in the new term, because that term is not on its disk (R34, R14)."""
     cluster, leader, others = cluster_of()
     cluster.run(5.0)
     assert answer_of(cluster) == (True, [], 1), "who owes nothing hangs at nothing, however long nothing comes"
@@ -245,7 +245,7 @@ def test_a_disk_that_hangs_is_not_counted_on(hangs: str) -> None:
 
 
 def test_a_voter_that_takes_nothing_in_is_not_counted_on() -> None:
-    """What is sent to it is lost or waits there, and is sent again and again: it answers heartbeats alone."""
+    """A voter that answers heartbeats, but receives no entries, does not count."""
     cluster, leader, others = cluster_of()
     cluster.catches = lambda e: e.target.id == others[0] and isinstance(e.message, AppendRequest) and bool(
         e.message.entries
@@ -294,7 +294,7 @@ def test_damage_counts_for_nothing_where_others_could_be_misled() -> None:
     cluster, leader, _ = cluster_of(1)
     assert answer_of(cluster) == (True, [], 0)
 def test_a_server_that_has_room_again_is_sent_entries_although_appends_keep_coming() -> None:
-    """It reports with every heartbeat: the marks that leave alone must not take their place."""
+    """The leader learns from answers to heartbeats that there is room: marks sent alone must not replace heartbeats."""
     cluster, leader, others = cluster_of()
     full = cluster.replica(others[0])
     cluster.append_on(0.01)

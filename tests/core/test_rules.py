@@ -1,4 +1,4 @@
-"""Single rules, on one replica, at the level of its `Ready`: what may leave when, and what is answered."""
+"""Single rules, on one replica, at the level of its `Ready`: when messages may leave, and the answers."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class One:
         return self.step(Tick())
 
     def stand(self) -> Ready:
-        """Until it has become a candidate and its vote is on disk; returns the last Ready."""
+        """Make the server a candidate, with its vote on disk; return the last Ready."""
         self.wait(5.0)
         round = self.replica.election.round
         assert round is not None
@@ -113,14 +113,14 @@ def answers(ready: Ready, kind: type) -> list[Message]:
 
 
 def test_a_vote_leaves_only_after_the_write_that_holds_it() -> None:
-    """R4, R14; M4."""
+    """R4, R14; M4: the answer waits for the write that holds the vote, also if the request is repeated."""
     one = One(term=3)
     one.now_s += 5
     ready = one.hear(1, VoteRequest(4, Rank(0, 0, 0, 1), False))
     assert ready.send == [] and ready.write is not None and (ready.write.term, ready.write.vote) == (4, 1)
     (answer,) = answers(ready, VoteAnswer)
     assert isinstance(answer, VoteAnswer) and answer.answer is Vote.GRANTED
-    # Asked again before that write is done: still nothing may leave at once.
+    # The request comes again before that write is done: still nothing may leave at once.
     again = one.hear(1, VoteRequest(4, Rank(0, 0, 0, 1), False))
     assert again.send == [] and again.write is not None and len(again.send_after_write) == 1
 
@@ -136,7 +136,7 @@ def test_a_vote_is_given_once_a_term() -> None:
 
 
 def test_a_longer_log_of_an_older_term_is_outranked() -> None:
-    """R4, rules.md#ranks; M1."""
+    """R4, rules.md#ranks; M1: the term of the last entry is compared before its id."""
     one = One(term=5, terms=(1, 5))
     one.now_s += 5
     (answer,) = answers(one.hear(1, VoteRequest(6, Rank(4, 100, 9, 1), False)), VoteAnswer)
@@ -144,7 +144,7 @@ def test_a_longer_log_of_an_older_term_is_outranked() -> None:
 
 
 def test_a_live_leader_shields_the_term() -> None:
-    """R4: refused without adopting the term, unless the leader itself handed over (R28)."""
+    """R4: a vote request is refused, and its term not adopted, unless the leader itself handed over (R28)."""
     one = One(term=3)
     one.hear(1, AppendRequest(3, 0, 0, 0, 0, 1, []))
     (answer,) = answers(one.hear(2, VoteRequest(9, Rank(3, 9, 0, 2), False)), VoteAnswer)
@@ -154,7 +154,7 @@ def test_a_live_leader_shields_the_term() -> None:
 
 
 def test_an_entry_of_an_earlier_term_is_guaranteed_only_by_one_of_our_own() -> None:
-    """R13; M2."""
+    """R13; M2: entries of earlier terms on a majority are guaranteed with the first entry of the leader's own term."""
     one = One(term=2, terms=(1, 2, 2))
     ready = one.lead()
     term = one.replica.term
@@ -168,7 +168,7 @@ def test_an_entry_of_an_earlier_term_is_guaranteed_only_by_one_of_our_own() -> N
 
 
 def test_the_leaders_own_copy_counts_once_it_is_on_disk() -> None:
-    """R13, R14."""
+    """R13, R14: of three copies that make the majority, the leader's own counts only when its write is done."""
     one = One()
     ready = one.lead()
     term = one.replica.term
@@ -183,11 +183,11 @@ def test_the_leaders_own_copy_counts_once_it_is_on_disk() -> None:
 
 
 def test_an_acceptance_leaves_only_after_its_write() -> None:
-    """R14; M5."""
+    """R14; M5: the acceptance waits for the write, and a heartbeat's answer vouches only for entries on disk."""
     one = One(term=1)
     ready = one.hear(1, AppendRequest(1, 0, 0, 0, 0, 1, [entry(1, 1)]))
     assert answers(ready, AppendAnswer) and not [e for e in ready.send if type(e.message) is AppendAnswer]
-    # A heartbeat meanwhile vouches only for what is on disk.
+    # The answer to a heartbeat before that vouches only for entries on disk.
     (beat,) = answers(one.hear(1, AppendRequest(1, 1, 1, 0, 0, 1, [])), AppendAnswer)
     assert isinstance(beat, AppendAnswer) and beat.ok and beat.match_id == 0
     one.persist(ready)
@@ -208,14 +208,14 @@ def test_a_late_completion_does_not_vouch_for_what_replaced_it() -> None:
 
 
 def test_the_carried_mark_is_clipped_to_what_matched_in_this_term() -> None:
-    """R16; M6."""
+    """R16; M6: a guaranteed mark of 3 is lowered to 1, the last entry that was matched in this term."""
     one = One(term=1, terms=(1, 1, 1))
     one.hear(2, AppendRequest(2, 1, 1, 3, 3, 1, []))
     assert one.replica.guaranteed_id == 1
 
 
 def test_the_fully_replicated_mark_is_clipped_to_the_guaranteed_one() -> None:
-    """R16: else a server that knows less than its leader did stops itself on winning (R18)."""
+    """R16: without this, a server whose guaranteed mark is lower would stop itself when it wins an election (R18)."""
     one = One(term=1, terms=(1, 1, 1))
     ready = one.hear(2, AppendRequest(2, 1, 1, 3, 3, 1, []))
     assert ready.alarm is None and one.replica.fully_replicated_id == one.replica.guaranteed_id == 1
@@ -226,7 +226,7 @@ def test_the_fully_replicated_mark_is_clipped_to_the_guaranteed_one() -> None:
 
 
 def test_a_refusal_names_the_conflicting_run() -> None:
-    """R12."""
+    """R12: the refusal names the term and the first id of the run of entries that conflicts."""
     one = One(term=4, terms=(1, 2, 2, 2))
     (answer,) = answers(one.hear(1, AppendRequest(5, 3, 3, 0, 0, 1, [])), AppendAnswer)
     assert isinstance(answer, AppendAnswer)
@@ -234,14 +234,14 @@ def test_a_refusal_names_the_conflicting_run() -> None:
 
 
 def test_expunging_what_is_guaranteed_raises_the_alarm() -> None:
-    """R12."""
+    """R12: a server that is asked to expunge a guaranteed entry stops with an alarm, and writes nothing."""
     one = One(term=4, terms=(1, 2), guaranteed_id=2)
     ready = one.hear(1, AppendRequest(5, 1, 1, 2, 0, 1, [entry(2, 5)]))
     assert ready.alarm is not None and "guaranteed" in ready.alarm and ready.write is None
 
 
 def test_another_incarnation_counts_for_nothing() -> None:
-    """R27; M12: neither as sender of a vote nor as addressee."""
+    """R27; M12: votes from other incarnations do not count, and a request to another incarnation is turned away."""
     one = One()
     one.stand()
     term = one.replica.term
@@ -274,7 +274,7 @@ def test_not_even_the_term_of_a_strangers_answer_counts(stranger: Identity) -> N
 
 
 def test_a_leader_that_our_list_does_not_know_is_followed() -> None:
-    """R27: our list may be behind; who is a member is told by the log that only this leader can bring."""
+    """R27: a server's list may be out of date, and only this leader's log can bring the newer list."""
     one = One(term=1)
     newcomer = Identity(1, b"x" * 16)
     ready = one.step(Received(Envelope(CLUSTER, newcomer, one.replica.me, AppendRequest(2, 0, 0, 0, 0, 1, []))))
@@ -284,7 +284,7 @@ def test_a_leader_that_our_list_does_not_know_is_followed() -> None:
 
 
 def test_only_an_electable_candidate_asks_to_defer() -> None:
-    """R5, R6; M14."""
+    """R5, R6; M14: a candidate asks to defer once a majority has answered, and not after the first HELD."""
     one = One(id=5)
     one.stand()
     term = one.replica.term
@@ -295,7 +295,7 @@ def test_only_an_electable_candidate_asks_to_defer() -> None:
 
 @pytest.mark.parametrize("last", ["the deferral", "the vote that is held", "the vote that is granted"])
 def test_a_second_cycle_begins_whichever_answer_is_the_last_that_it_needs(last: str) -> None:
-    """R7: of five votes it has its own; 4 holds its own and 3's, or 4's own and 3's is granted: three are free."""
+    """R7: its own vote, that of 4 (which deferred), and that of 3 (held by 4, or granted) are three of five votes."""
     one = One(id=5)
     one.stand()
     term = one.replica.term
@@ -314,7 +314,7 @@ def test_a_second_cycle_begins_whichever_answer_is_the_last_that_it_needs(last: 
 
 
 def test_no_second_cycle_begins_while_the_votes_that_are_free_are_no_majority() -> None:
-    """R7; P34."""
+    """R7; P34: a deferral begins a new term only if the votes granted and those that are free again are a majority."""
     one = One(id=5)
     one.stand()
     term = one.replica.term
@@ -328,7 +328,7 @@ def test_no_second_cycle_begins_while_the_votes_that_are_free_are_no_majority() 
 
 
 def test_a_canvass_moves_no_term_and_is_answered_by_rank() -> None:
-    """R1, R2."""
+    """R1, R2: a canvass changes no term. A lower rank gets OUTRANKED or RIVAL, or YES in a round marked "again"."""
     one = One(term=3, terms=(1, 3))
     one.now_s += 0.45
     (answer,) = answers(one.hear(1, CanvassRequest(50, 7, Rank(3, 1, 0, 1), False)), CanvassAnswer)
@@ -341,7 +341,7 @@ def test_a_canvass_moves_no_term_and_is_answered_by_rank() -> None:
 
 
 def test_a_candidate_outranked_by_too_many_makes_way() -> None:
-    """R8: of five, two more votes than its own are still to be had after two such answers, not after a third."""
+    """R8: a majority of five can still be reached after two answers OUTRANKED, and not after a third."""
     one = One()
     one.stand()
     term = one.replica.term
@@ -367,7 +367,7 @@ def test_a_candidate_whose_damage_is_found_makes_way() -> None:
 
 
 def test_who_outranks_a_candidate_canvasses_at_once() -> None:
-    """R8."""
+    """R8: a server that answers a vote request with OUTRANKED begins a canvass."""
     one = One(term=3, terms=(1, 3))
     one.now_s += 0.45
     ready = one.hear(1, VoteRequest(4, Rank(3, 1, 0, 1), False))
@@ -377,7 +377,7 @@ def test_who_outranks_a_candidate_canvasses_at_once() -> None:
 
 
 def test_the_refused_leader_steps_back_by_whole_terms_once_a_refusal() -> None:
-    """R12, R17."""
+    """R12, R17: the leader probes at its last entry of the conflicting term; a duplicate refusal moves nothing."""
     one = One(term=3, terms=(1, 1, 2, 2, 2, 3))
     one.lead()
     term = one.replica.term

@@ -164,7 +164,7 @@ def test_appends_are_runs_once_every_member_takes_them() -> None:
     assert appended(2) == [1, 1, 1]
     cluster.give(leader.me.id, Connected(old))
     assert appended(3) == [3]
-    cluster.give(leader.me.id, Disconnected(other))  # once there is a run, all members are known to take them
+    cluster.give(leader.me.id, Disconnected(other))  # the log has a run, so all members take runs
     assert appended(4) == [3]
 
 

@@ -140,7 +140,7 @@ def test_a_save_holds_what_changed_as_of_its_id() -> None:
         SessionRow("alice", 2, NONCE, 0, 2, 5, 2, [(1, 3, 3, 2, digest), (2, 5, 5, 2, digest)], 2),
         SessionRow(R2, 0, b"", 0, 1, 4, 1, [(1, 4, 4, 0, digest)]),
     ]
-    # R1 changed (it ends) only after 5, so it is given as it stood: the same once more.
+    # R1 ends only after entry 5, so its row is given as it was then.
     assert made.rows_at(5) == (sorted([*rows, SessionRow(R1, 0, b"", 0, 1, 1, 0, [(1, 1, 1, 0, digest)])]), [], 0)
     made.saved(5)
     changed, ended, horizon_ms = made.rows_at(7)

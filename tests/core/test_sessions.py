@@ -185,7 +185,7 @@ def test_an_epoch_that_never_was_is_fenced(leader: Leader) -> None:
     assert leader.ask("alice", 2, 2, A) == refused(2, 1, Code.FENCED, epoch, 2)
 
 
-# Drops: what they made the table forget is never told "not in the log".
+# Drops: appends that the table has forgotten with them are never reported as "not in the log".
 
 
 def test_of_a_name_that_is_not_open_nobody_can_tell(leader: Leader) -> None:

@@ -187,7 +187,7 @@ class Table(RuleBasedStateMachine):
     def append(
         self, client: str, bodies: list[tuple[int, bytes]], skip: int, after: bool, together: bool
     ) -> None:
-        """As a client does that is right; ``after`` all that went before is guaranteed; ``together``: as runs."""
+        """Append as a correct client does. ``after``: the entries before are guaranteed; ``together``: as runs."""
         if client[0] != "~" and client not in Model(self.log, TINY).sessions:
             self.open(client, 9, 1)
         self.guarantee(float(after), False)
@@ -198,7 +198,7 @@ class Table(RuleBasedStateMachine):
         together=st.booleans(),
     )  # fmt: skip
     def retry(self, client: str, ago: int, pick: int, bodies: list[tuple[int, bytes]], together: bool) -> None:
-        """Serials that were used, of this epoch or an older one, mostly with what they were used for."""
+        """Append used serials again, of this epoch or an older one, mostly with their payloads of before."""
         last = Model(self.log, TINY).sessions.get(client, ModelSession()).last[0]
         mine = [part for e in self.log if e.kind == Kind.DATA and e.client == client for part in parts(e)]
         used = {part.serial: (part.count, part.body) for part in mine}

@@ -121,7 +121,7 @@ def test_a_run_without_a_serial_or_a_body_is_invalid(serial: int, bodies: list[A
 
 
 def test_a_run_is_judged_up_to_the_last_serial_there_can_be(leader: Leader) -> None:
-    """R21: what is beyond is invalid, also right behind the last one, and has no effect on the rest."""
+    """R21: appends of a run beyond the greatest serial are invalid, and have no effect on the others."""
     epoch = leader.open()
     assert leader.ask("alice", epoch, SERIAL_MAX, A, B) == [
         *refused(SERIAL_MAX, 1, Code.SERIAL_EXPECTED, 1, 0), *refused(SERIAL_MAX + 1, 1, Code.INVALID, 0, 0),

@@ -107,7 +107,7 @@ def test_a_smaller_window_forgets_on_all_servers_alike() -> None:
 
 
 def test_a_smaller_window_forgets_what_is_in_flight_too() -> None:
-    """R32: a retry of it is told TOO_OLD once the log is guaranteed up to here, and never that it is not in it."""
+    """R32: a retry is answered TOO_OLD once the log is guaranteed up to here, and never as not in the log."""
     leader = Leader(window=4)
     leader.guaranteed = 0
     for serial, append in enumerate((A, B, C), 1):
@@ -148,7 +148,7 @@ def test_quotas_are_for_releases_that_know_them_and_are_written_only_if_there_ar
     cluster = Cluster()
     leader = cluster.elect()
     follower = next(r for r in cluster.replicas if r is not leader)
-    leader.connected[follower.me.id] = False  # its release knows neither runs nor quotas
+    leader.connected[follower.me.id] = False  # a server of a release without runs and quotas
     refused = change(cluster, "one", quota_appends_per_s=(0, 5))
     assert isinstance(refused, Refused) and "upgrade all first" in refused.detail
     assert isinstance(change(cluster, "two", window=(1024, 512)), SettingsAre)

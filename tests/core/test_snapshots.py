@@ -25,7 +25,7 @@ def about_to_recover(clients: int = 12) -> tuple[Cluster, Replica, int]:
 
 
 def parts_sent(cluster: Cluster) -> list[SnapshotPart]:
-    """All that are sent from now on."""
+    """A list to which every snapshot part sent from now on is added."""
     parts: list[SnapshotPart] = []
 
     def note(envelope: Envelope) -> bool:
@@ -44,7 +44,7 @@ def caught_part(cluster: Cluster) -> SnapshotPart:
 
 
 def back(cluster: Cluster, lost: int, seconds: float = 10.0) -> None:
-    """It becomes a voter in the reign that it came to, and has what the others have."""
+    """Check that server ``lost`` becomes a voter without a new election, and has the log of the others."""
     leader = cluster.elect()
     term = leader.term
     cluster.run_until(lambda: votes(cluster, lost), seconds)
@@ -111,7 +111,7 @@ def test_what_a_learner_says_to_each_part() -> None:
     first = caught_part(cluster)
 
     def answers() -> list[int]:
-        """What the learner wants after each part that it is sent."""
+        """Numbers of the parts that the learner asks for next, one in each of its answers."""
         told = [e.message for e in cluster.caught if isinstance(e.message, SnapshotAnswer)]
         assert all((m.term, m.number, m.base_id) == (first.term, first.number, 0) for m in told)
         return [message.wanted for message in told]

@@ -8,7 +8,7 @@ from alpo.core.machine.versions import Versions
 
 
 class Told(Versions[str]):
-    """Remembers what it was told."""
+    """Versions that record what was settled."""
 
     def __init__(self) -> None:
         self.settled: list[str] = []

@@ -1,4 +1,4 @@
-"""A connection over which nothing comes is given up, once something went that wants an answer: it matters which do."""
+"""Messages that want an answer: a connection is given up if none comes for them, so the right ones must be listed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from alpo.core.inputs import Received
 
 
 def _sent(number: int) -> tuple[m.Message, bool]:
-    """That message, and whether a follower says anything to the leader that sent it."""
+    """The message at that place of `messages`, and True if a follower answers the leader that sent it."""
     cluster, leader, (follower, _) = cluster_of()
     message = messages(leader)[number]
     envelope = m.Envelope(leader.cluster, leader.me, follower.me, message)

@@ -19,7 +19,7 @@ import tls_kit
 
 @pytest.fixture(scope="session")
 def certs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where certificates are: a CA's, those of servers 1 to 3 and of `tls_kit.CLIENTS`. Nobody changes them."""
+    """The directory of the certificates: of a CA, of servers 1 to 3, and of `tls_kit.CLIENTS`. Tests only read it."""
     return tls_kit.certificates(tmp_path_factory.mktemp("certs"))
 
 

@@ -1,4 +1,4 @@
-"""A driver with a replica that does as it is told, and a record of all that the driver does."""
+"""A driver with a scripted replica, and a record of all that the driver does."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Told:
 
     @property
     def ticks(self) -> int:
-        """So many inputs were ticks. (Inputs without fields are all equal.)"""
+        """Number of inputs that were ticks. (Inputs without fields are all equal.)"""
         return [type(item) for step in self.steps for item in step].count(Tick)
 
     def can_wait(self, item: object) -> bool:
@@ -59,7 +59,7 @@ class Told:
 
 
 class Recorder:
-    """Everything that a driver does, in order."""
+    """A driver, and a list (`did`) of all that it does, in order."""
 
     def __init__(self, replica: Told) -> None:
         self.did: list[tuple[str, Any]] = []
@@ -92,7 +92,7 @@ class Recorder:
         return self.commits_here
 
     def commit(self, number: int) -> None:
-        """What the writer's thread does once every write up to ``number`` is on disk."""
+        """Act as the writer's thread does once every write up to ``number`` is on disk."""
         while self.submitted and self.submitted[0][0] <= number:
             _, after = self.submitted.pop(0)
             if after is not None:

@@ -39,7 +39,7 @@ WAIT_S = 20.0
 
 
 class HeldWriter:
-    """Commits at the scheduler's next pass; while `held` is set, not at all."""
+    """A writer that commits at once, or keeps all writes while `held` is set."""
 
     def __init__(self, store: MemoryStore, done: Callable[[int], None]) -> None:
         self._store = store
@@ -59,7 +59,7 @@ class HeldWriter:
             self._done(write.number)
 
     def commit_here(self, write: Write, after: After = None) -> bool:
-        """Nothing is ever committed here: what a test holds back must stay held."""
+        """Refuse to commit on the caller's thread: writes that a test holds back must stay held."""
         return False
 
     def note(self, event: EventRow) -> None:
@@ -75,10 +75,10 @@ class HeldWriter:
             self.submit(*self._waiting.popleft())
 
     def give_back(self) -> None:
-        """There is no file."""
+        """Do nothing: there is no file to shrink."""
 
     def close(self) -> None:
-        """Nothing to join."""
+        """Do nothing: there is no thread to join."""
 
 
 def held_writer(store: MemoryStore) -> MakeWriter:
@@ -105,7 +105,7 @@ def random_id(ms: int | None = None) -> str:
 
 
 def listening_socket() -> socket.socket:
-    """On a free loopback port."""
+    """A socket that listens on a free loopback port."""
     sock = socket.socket()
     sock.bind(("127.0.0.1", 0))
     sock.listen(1024)
@@ -159,8 +159,8 @@ async def rig(
     size: int = 1, limits: Limits | None = None, settings: Settings | None = None, retention: Retention = KEEP_ALL,
     care: DiskCare = NO_CARE, security: Callable[[int], Security] | None = None, **config: Any,
 ) -> AsyncIterator[Rig]:
-    """So many servers, running, for `3 * WAIT_S` at the most. A list of one is started by command, so send `Init` first
-    (`Client.init`). ``security``: that of each id; None: no TLS."""
+    """``size`` running servers, for `3 * WAIT_S` at the most. A single server starts by command: send `Init` first
+    (`Client.init`). ``security`` gives the TLS settings of each id; None: no TLS."""
     timers = {"heartbeat_s": 0.01, "election_timeout_s": 0.05, "stagger_s": 0.005}
     if size > 1:  # a stalled machine must not depose anybody; `Rig.leader` has the first election held at once
         timers = {"heartbeat_s": 0.05, "election_timeout_s": 2.0, "stagger_s": 0.02}

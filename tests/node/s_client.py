@@ -52,7 +52,7 @@ class SClient:
                 await self._in.send(chunk)
 
     async def receive(self) -> bytes:
-        """What has come; b"" at the end."""
+        """Bytes that have come; b"" at the end."""
         return await self._out.recv(1 << 16)
 
 

@@ -31,7 +31,7 @@ ROWS = BUSY_PAGE_ROWS + 100
 
 
 class Log:
-    """Its last id."""
+    """A log of which only the last id is kept, and the `Bulk` that notices its growth."""
 
     def __init__(self) -> None:
         self.last_id = 7
@@ -102,7 +102,7 @@ def test_a_page_weighs_its_entries_and_their_bodies() -> None:
 
 
 async def append_entries(client: Client) -> None:
-    """`ROWS` entries: what comes together would be one, a run."""
+    """Append `ROWS` entries one by one: appends that come together would become one entry, a run."""
     id = random_id()
     for serial in range(1, ROWS + 1):
         await client.ask(append(id, serial, b"x"))

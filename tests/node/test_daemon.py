@@ -33,7 +33,7 @@ def test_a_signal_ends_it_well(tmp_path: Path, sign: signal.Signals) -> None:
         _, err = server.process.communicate(timeout=WAIT_S)
         assert server.process.returncode == 0
         assert [json.loads(line)["event"] for line in err.splitlines()][-1] == "stopped"
-    # The thread that writes the log is older than those that hear signals, and leaves them to those.
+    # The thread that writes the log starts before the signal threads, and leaves signals to them.
     with Serving(*flags(tmp_path, free_port()), ALPOD_NO_SUCH_KEY="1") as server:
         assert server.lines[0]["event"] == "unknown_environment"
         server.process.send_signal(sign)
@@ -90,7 +90,7 @@ def test_what_needs_no_server_imports_none(flag: str) -> None:
 
 
 def test_why_it_cannot_run_is_json_among_json(tmp_path: Path) -> None:
-    """One line and nothing else, whatever is wrong and wherever the format was asked for."""
+    """One line is printed, and nothing else, whatever is wrong and wherever the format was set."""
     port = free_port()
     (tmp_path / "a.toml").write_text('log_format = "json"\nid = 0\n')
     (tmp_path / "file").write_text("in the way")
@@ -227,7 +227,7 @@ class Clients:
         self._stack = stack
 
     def welcome(self) -> bool:
-        """Is one more?"""
+        """Open one more connection; True if it is greeted, and not turned away."""
         sock = socket.create_connection(("127.0.0.1", self._port), WAIT_S)
         sock.sendall(encode(ClientHello(VERSION, b"", "test")))
         frames, bodies = FrameReader(HELLO_BYTES_MAX), list[memoryview | bytes]()
@@ -273,7 +273,7 @@ def test_sighup_reads_the_configuration_anew(tmp_path: Path) -> None:
 
         write("client_connections_max = 3", "log_level = 'error'")
         hup()
-        while not welcome():  # it says nothing: `reloaded` is below the level that it brings
+        while not welcome():  # the event `reloaded` is below the new log level, so none is logged
             pass
         write("client_connections_max = 'x'")
         hup()

@@ -61,7 +61,7 @@ main()
 
 @pytest.mark.parametrize("name", ["alpo.db-wal", "alpo.db", "data"])
 def test_a_disk_that_cannot_be_synced_at_the_start(tmp_path: Path, name: str) -> None:
-    """Exit 1, a line that names the file, the store as it was, and nobody was told anything."""
+    """The server exits with 1 and a line that names the file, sends nothing, and leaves the store as it was."""
     data = tmp_path / "data"
     store = SqliteStore.open(data, 1)
     store.commit([Write(1, 1, 0, None, [], [], 0, 0)])

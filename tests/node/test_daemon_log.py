@@ -52,7 +52,7 @@ def fill(writer: int) -> int:
 
 @contextmanager
 def ended_pipe() -> Iterator[int]:
-    """As after `alpod 2>&1 | head -1`."""
+    """A pipe whose reader has ended, as after `alpod 2>&1 | head -1`."""
     reader, writer = os.pipe()
     os.close(reader)
     yield writer
@@ -69,7 +69,7 @@ def stalled_pipe() -> Iterator[int]:
 
 @contextmanager
 def stalled_socket() -> Iterator[int]:
-    """As of a journald that is stopped."""
+    """A full socket that nobody reads, as of a journald that is stopped."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         yield fill(theirs.fileno())
@@ -84,7 +84,7 @@ def full_disk() -> Iterator[int]:
 
 @contextmanager
 def stopped_terminal() -> Iterator[int]:
-    """As after Ctrl-S."""
+    """A terminal whose output is stopped, as after Ctrl-S."""
     main, other = pty.openpty()
     yield fill(other)
     os.close(other)
@@ -104,7 +104,7 @@ READERS: list[Reader] = [ended_pipe, stalled_pipe, stalled_socket, full_disk, st
 
 
 def each_reader(*at_once: Reader) -> pytest.MarkDecorator:
-    """A test beside each reader; beside those others than ``at_once`` in the soak."""
+    """Run a test with each reader; with readers other than ``at_once`` only in the soak."""
     soak = [pytest.param(reader, marks=pytest.mark.soak) for reader in READERS if reader not in at_once]
     return pytest.mark.parametrize("reader", [*at_once, *soak])
 

@@ -1,4 +1,4 @@
-"""A disk that hangs, through the whole shell: who is still answered, what is told, who leads."""
+"""A disk that hangs, through the whole shell: requests that are still answered, the status, and leadership."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KIB, MIB = 1 << 10, 1 << 20
 
 @pytest.mark.trio
 async def test_what_appends_nothing_never_waits_behind_appends() -> None:
-    """The door for appends is shut, on all connections: their disk hangs."""
+    """No connection can append while the disk hangs; requests that append nothing are answered."""
     async with rig(limits=Limits(inflight_bytes_max=1 * MIB)) as r:
         first = await founded(r)
         node = r.nodes[0]

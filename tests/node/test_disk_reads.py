@@ -38,7 +38,7 @@ class Disk:
         self.waiting = 0  # calls for pages; the watch of the disk's space asks it now and then, too
 
     def hang(self, node: Host) -> None:
-        """Let no page, and no answer for a status, come from its disk; servers have little patience now."""
+        """Let the node's disk answer no reads of pages or for a status, and let servers wait only 0.2 s for a disk."""
         self._monkeypatch.setattr(disk_reads, "PATIENCE_S_MIN", 0.2)
         self._moves.clear()
         store = memory_of(node)
@@ -55,7 +55,7 @@ class Disk:
         return stuck
 
     def patience(self) -> None:
-        """Let servers have patience: this machine may be busy."""
+        """Let servers wait long for a disk: this machine may be busy."""
         self._monkeypatch.setattr(disk_reads, "PATIENCE_S_MIN", 60.0)
 
     def move(self) -> None:
@@ -99,7 +99,7 @@ async def test_a_leader_whose_disk_answers_no_reads_refuses_them_and_hands_over(
         leader, client = await leader_with_a_payload(r)
         assert leader.replica.leadership is not None
         for peer in leader.replica.leadership.peers.values():
-            peer.took_s = 60.0  # what was written last was written slowly, and nothing is written now
+            peer.took_s = 60.0  # the last write was slow, and no write is under way
         disk.hang(leader)
         refused = await client.ask(read(1, linearizable=True))
         assert refused.code == Code.NOT_READY and "its disk has not answered a read" in refused.detail
@@ -130,7 +130,7 @@ async def test_reads_that_hang_hold_no_more_than_their_threads(disk: Disk) -> No
             assert (await other.receive()).code == Code.NOT_READY
         assert (await client.ask(w.AwaitReplicated(8, 1, 60_000))).code == Code.NOT_READY
         assert (await client.ask(q.ListCursors(9))).code == Code.NOT_READY
-        gone = await connect(r.addresses[0])  # one that does not wait for its answer leaves nothing behind
+        gone = await connect(r.addresses[0])  # a client that goes before its answer comes leaves nothing behind
         await gone.send(read(1))
         await trio.aclose_forcefully(gone.stream)
         await until(lambda: r.nodes[0].listener.count == 7)
@@ -186,7 +186,7 @@ async def test_a_process_that_stood_waits_once_more_for_its_disk(mock_clock: Moc
 
 @pytest.mark.trio
 async def test_who_asks_for_an_account_is_answered_and_told_of_the_disk(disk: Disk) -> None:
-    """Also while a question is outstanding, and with the last answer, if it is not old."""
+    """Status, metrics and pages are served while a read hangs, with the last known answer if it is not old."""
     async with servers(disk) as r:
         client, at = await founded(r), r.visited[0]
         assert isinstance(await client.ask(append(random_id(), 1, b"a")), q.Appended)

@@ -1,4 +1,4 @@
-"""The driver's order duties, on a replica that does as it is told."""
+"""The order in which the driver must act, shown with a scripted replica."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ async def test_room_is_told_of_when_bytes_become_fewer() -> None:
 
 @pytest.mark.trio
 async def test_order_holds_for_any_script() -> None:
-    """Random scripts: nothing leaves before the write that it rides on is on disk, and all of it does then."""
+    """Messages leave when the write that they wait for is on disk, and none before, in random scripts."""
 
     def run(seed: int) -> None:
         rng = random.Random(seed)

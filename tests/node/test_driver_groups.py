@@ -1,4 +1,4 @@
-"""Which inputs the driver steps together, and who commits what comes of it."""
+"""Inputs that the driver steps together, and the thread that commits the resulting writes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def test_lone_writes_in_a_row_are_committed_here_and_others_by_the_writer(
     replica.reign = SimpleNamespace(serving=SimpleNamespace(unanswered=0))
 
     def append(id: int, *more: int) -> str:
-        """Step a write of these entries; everything before it is guaranteed. Returns who commits it."""
+        """Step a write of these entries; everything before it is guaranteed. Return the committing thread's name."""
         replica.guaranteed_id = id - 1
         replica.script = [Ready(write=write(id, id, *more), send_after_write=[envelope(id)])]
         rec.driver.post(Tick())

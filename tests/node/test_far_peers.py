@@ -80,7 +80,7 @@ async def test_servers_that_are_far_get_more_time_with_each_try(
 
 @pytest.mark.trio
 async def test_names_that_take_long_and_names_of_the_dead(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server whose name is looked up meanwhile says so; its other threads go on."""
+    """The status tells of a name that is not resolved in time, and other work in threads goes on meanwhile."""
     ask, answers = socket.getaddrinfo, threading.Event()
 
     def slow(host: Any, port: Any, *given: Any, **named: Any) -> Any:

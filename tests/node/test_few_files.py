@@ -117,7 +117,7 @@ async def test_with_tls_an_operator_is_who_has_the_role(tmp_path: Path) -> None:
 
 @pytest.mark.trio
 async def test_those_turned_away_are_bounded_too() -> None:
-    """They are to read why; a crowd of them would take all files meanwhile."""
+    """Connections that are turned away stay open until they have read why; their number has a limit, too."""
     async with rig(limits=Limits(client_connections_max=1, silent_connections_max=5)) as r:
         await founded(r)
         for _ in range(20):
@@ -127,7 +127,7 @@ async def test_those_turned_away_are_bounded_too() -> None:
 
 
 class Few(Serving):
-    """An alpod that may open so many files."""
+    """An alpod that may open ``files`` files."""
 
     def __init__(self, files: int, *arguments: str, **environ: str) -> None:
         self.process = subprocess.Popen(
@@ -138,7 +138,7 @@ class Few(Serving):
 
 
 def test_with_forty_files_a_hundred_connections_delay_nobody(tmp_path: Path) -> None:
-    """They say one byte, and have minutes for the rest; a program and an operator are served at once."""
+    """A program and an operator are served beside a hundred connections that send one byte and may take minutes."""
     port = free_port()
     with Few(40, *flags(tmp_path / "data", port), ALPOD_LIMITS_HELLO_TIMEOUT_S="300") as server, ExitStack() as stack:
         (told,) = [line for line in server.lines if line["event"] == "few_files"]

@@ -196,12 +196,12 @@ async def test_counts_are_of_clients_and_of_this_process(monkeypatch: pytest.Mon
         assert (await visit(found.visited[leader.us.me.id - 1], "/status")).status == 200
         await until(lambda: len(follower.listener.clients) == 1)  # the leader asks it
         assert (await scrape(found.visited[follower.us.me.id - 1]))["alpo_clients", ()] == 0
-        assert leader.driver.counters.appended_entries == 0  # what was there as its reign began is not its own
+        assert leader.driver.counters.appended_entries == 0  # entries from before its reign do not count
         report, leadership = leader.report, leader.replica.leadership
         assert leadership is not None
         status, lookups = await report.status(0), await report.lookups()
         silent, other = leadership.peers.values()
-        silent.matched, other.matched = False, True  # one was not heard since the election: its lag is not known
+        silent.matched, other.matched = False, True  # the silent one has not answered this leader: unknown lag
         lags = samples(report, status, lookups)["peer_lag_entries"]
         assert [labels for labels, _ in lags] == [(str(other.who.id),)]
 

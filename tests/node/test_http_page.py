@@ -224,7 +224,7 @@ async def test_payloads_are_listed_and_shown_one_by_one() -> None:
 
 
 def test_json_that_indenting_makes_huge_is_shown_as_text() -> None:
-    """The server's event loop makes the page: whoever may append must not have it build 59 million characters."""
+    """The server's event loop makes the page: no client that may append must make it build 59 million characters."""
     data = b"[" * 900 + b",".join([b"1"] * 31_000) + b"]" * 900
     kind, text = payloads._told(data, whole=True)
     assert kind == "Text" and text == data.decode()

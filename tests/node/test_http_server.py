@@ -1,4 +1,4 @@
-"""The HTTP server of a node: what it answers, and how it fares with visitors who mean no good."""
+"""The HTTP server of a node: its answers, and its defence against hostile visitors."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ async def test_a_page_elsewhere_cannot_have_its_name_point_here(host: str, statu
 
 @pytest.mark.trio
 async def test_readiness_follows_the_server() -> None:
-    async with rig() as found:  # a single server waits to be told to begin
+    async with rig() as found:  # a single server waits for the command to start
         at = found.visited[0]
         before = await visit(at, "/readyz")
         assert before.status == 503 and "started: it belongs to no cluster yet" in before.text
@@ -169,7 +169,7 @@ async def test_readiness_follows_the_server() -> None:
 
 @pytest.mark.trio
 async def test_a_leader_without_enough_voters_that_take_entries_is_not_ready() -> None:
-    """One of three is low on space and one is gone: the leader hears a majority, and can append nothing."""
+    """A leader that reaches a majority is not ready if one of the three servers is low on space and one is gone."""
     async with rig(3) as found:
         leader = await found.leader()
         low, gone = (node for node in found.nodes if node is not leader)
@@ -349,7 +349,7 @@ async def test_a_store_that_fails_is_asked_once_for_all(monkeypatch: pytest.Monk
 ])
 @pytest.mark.trio
 async def test_payloads_take_a_role_whatever_the_pages_take(mode: str, held: Rights | None, status: int) -> None:
-    """Also with ``http_auth = "none"``, and where plain connections are still taken."""
+    """Payloads need the role read or admin even if the pages need none, and where plain connections are accepted."""
     report = SimpleNamespace(host=SimpleNamespace(security=SimpleNamespace(mode=mode)))
     visit = site.Visit(b"GET", b"/log?lsn=1", "localhost", held, secure=True)
     answer = await site.Site._payloads(cast(Any, SimpleNamespace(_report=report)), visit)

@@ -1,4 +1,4 @@
-"""What a server does at rest, in virtual time: how often all of its log is read, and how seldom it is woken."""
+"""Servers at rest, in virtual time: how often the whole log is read, and how seldom the process is woken."""
 
 from __future__ import annotations
 
@@ -82,13 +82,13 @@ class Log:
         return made
 
     def passes(self) -> list[float]:
-        """When each began."""
+        """Virtual seconds at which each pass over the log began."""
         return [at_s for at_s, first_id, _ in self.reads if first_id == 1]
 
 
 @pytest.fixture(autouse=True)
 def _no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Virtual time does not wait for them."""
+    """Run threads' work in the event loop: virtual time does not wait for threads."""
     async def run_sync(function: Callable[..., Any], *arguments: Any, **options: object) -> Any:
         await trio.lowlevel.checkpoint()
         return function(*arguments)
@@ -97,7 +97,7 @@ def _no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def for_virtual_s(seconds: float, make: Callable[[], Any]) -> None:
-    """``make`` gives an object whose `run` does not end by itself."""
+    """Run the object that ``make`` returns for this long. Its `run` does not end by itself."""
     async def main() -> None:
         start_s = trio.current_time()
         with trio.move_on_at(start_s + seconds):
@@ -197,7 +197,7 @@ def test_when_the_last_pass_ended_outlives_a_restart(tmp_path: Any, monkeypatch:
 
 
 class Watched:
-    """A route; how often it was looked at."""
+    """A route that counts how often it is looked at."""
 
     def __init__(self) -> None:
         self.since_s: float | None = None

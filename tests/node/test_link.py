@@ -131,7 +131,7 @@ async def test_last_words_arrive_although_bytes_are_unread() -> None:
 
 @pytest.mark.trio
 async def test_two_threads_push_whole_frames() -> None:
-    """What the writer's thread sends and what the event loop sends never mix within a frame, each in its order."""
+    """Frames of the writer's thread and of the event loop arrive whole, and each of the two sequences in its order."""
     link, other = pair(1 << 26)
     link_frames = 400
     with other:

@@ -45,7 +45,7 @@ async def test_a_short_frame_waits_for_no_more_than_64_kib_on_this_side() -> Non
             nursery.start_soon(link.drain)
             link.push_long(frame(LONG), ordered=True)
             before_bytes = -1
-            while link.traffic.sent_bytes != before_bytes:  # until nothing goes any more: the other side does not read
+            while link.traffic.sent_bytes != before_bytes:  # wait until no bytes leave: the other side does not read
                 before_bytes = link.traffic.sent_bytes
                 await trio.sleep(0.05)
             assert link.queued_bytes > 1 << 20
@@ -118,7 +118,7 @@ async def test_what_waits_is_bounded_and_what_is_abandoned_is_not_sent() -> None
 async def test_bytes_of_an_unfinished_frame_are_told_in_both_directions(
     nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(link_module, "_UNANSWERED_BYTES", 1 << 30)  # this link is quick, and nobody answers
+    monkeypatch.setattr(link_module, "_UNANSWERED_BYTES", 1 << 30)  # a quick link without answers
     link, other = pair(1 << 26)
     moved: list[bool] = []
     link.moving = moved.append
@@ -153,7 +153,8 @@ async def test_bytes_of_an_unfinished_frame_are_told_in_both_directions(
 async def test_what_arrives_is_told_until_the_other_side_should_have_answered(
     nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its kernel takes bytes also while its process stands; and slow links take a piece in more than a timeout."""
+    """Acknowledged bytes count as movement only up to a limit since the other side's last frame: its kernel takes bytes
+    also while its process stands still."""
     monkeypatch.setattr(link_module, "_LOOK_S", 0.001)
     link, other = pair(1 << 26)
     looks: list[int] = []
@@ -173,7 +174,7 @@ async def test_what_arrives_is_told_until_the_other_side_should_have_answered(
         nursery.start_soon(poller.run)
         nursery.start_soon(link.drain)
         nursery.start_soon(partial(link.deliver, poller, lambda came: True, trio.lowlevel.checkpoint))
-        link.push_long(frame(LONG), ordered=False)  # of which this side's kernel takes no more soon
+        link.push_long(frame(LONG), ordered=False)  # more than this side's kernel takes
         await until(lambda: looks[-1:] > [2 << 20])
         assert moved == [n << 17 for n in range(1, 9)]
         other.sendall(frame(b"\x92an answer"))

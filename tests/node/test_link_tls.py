@@ -147,7 +147,7 @@ class BothWays:
         return all(each.sent == each.heard for each in (self.of_loop, self.of_thread, self.of_client))
 
     async def run(self) -> None:
-        """Until all has arrived as it was sent, or the link is closed."""
+        """Send and receive until all has arrived as it was sent, or the link is closed."""
         try:
             async with trio.open_nursery() as nursery:
                 for task in (self.poller.run, self._deliver, self._read, self._renew):
@@ -194,7 +194,8 @@ def _more_than(number: int, links: list[Link]) -> bool:
 @needs_openssl
 @pytest.mark.trio
 async def test_a_renewal_asked_for_while_bytes_wait_ends_that_connection_alone_if_any(certs: Path) -> None:
-    """OpenSSL 3.0 cannot answer then. No end of ALPO's asks for one; whoever does is told why, and connects anew."""
+    """OpenSSL 3.0 cannot answer such a request. ALPO never sends one; a client that does gets the reason, and connects
+    anew."""
     async with accepted(certs) as (address, links):
         async with Open(address, Contexts.load(tls_of(certs, "ops")).client) as (_, stream):
             for number in range(1, 5):

@@ -1,4 +1,4 @@
-"""The stream that alpod's log goes through: whoever reads it, no writer waits or fails, and what is lost is counted."""
+"""The stream of alpod's log: whatever its reader does, no writer waits or fails, and lost lines are counted."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_lines_come_whole_and_in_order_from_all_threads(pipe: Pipe) -> None:
 
 
 def _some(pipe: Pipe) -> list[str]:
-    """What is there, to the end of a line."""
+    """Lines that are in the pipe; waits for the end of the last one."""
     text = os.read(pipe.reader, 1 << 16)
     while not text.endswith(b"\n"):
         text += os.read(pipe.reader, 1 << 16)
@@ -120,7 +120,7 @@ def test_lines_that_nobody_can_take_are_counted_and_told_to_the_next_reader(pipe
 
 
 def _drop_a_line(sink: LogSink) -> None:
-    """As if more waited than may."""
+    """Write a line to a sink that drops it, because its queue is full."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(log_sink, "QUEUED_BYTES_MAX", 0)
         sink.write("dropped\n")
@@ -136,7 +136,7 @@ def test_a_notice_that_nobody_wants_is_not_written(pipe: Pipe) -> None:
 
 
 def test_a_line_that_was_torn_is_ended_before_the_next(pipe: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a disk that is full in the middle of a line, and has room again."""
+    """The next line begins on a line of its own after a full disk took a part of a line and has room again."""
     really, room = os.write, [3, 0, 100, 100, 100]
 
     def write(descriptor: int, data: bytes) -> int:

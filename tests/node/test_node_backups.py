@@ -68,7 +68,7 @@ class Client:
         self.done.set()
 
 
-#: A scrubber to which nothing is damaged.
+#: A scrubber that knows of no damage.
 THROUGH: Any = SimpleNamespace(past_damage=lambda read: read())
 
 

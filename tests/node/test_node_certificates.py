@@ -22,7 +22,7 @@ from alpo.wire import requests as w
 
 
 class Renewing:
-    """One server that looks at its files all the time; they are in ``at``. ``noted``: its events about TLS."""
+    """A server that reads its certificates in ``at`` all the time. ``noted``: its events about TLS."""
 
     def __init__(self, at: Path, node: Host, address: str, client: Client) -> None:
         self.at, self.node, self.address, self.client = at, node, address, client

@@ -28,7 +28,7 @@ def _often(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 async def fill(client: Client, number: int, each: int = 1) -> None:
-    """So many appends of ``each`` payloads."""
+    """Make ``number`` appends of ``each`` payloads."""
     id = random_id()
     for serial in range(1, number + 1):
         payloads = [b"%d.%d" % (serial, n) for n in range(each)]
@@ -126,7 +126,7 @@ async def test_a_batch_is_trimmed_in_the_middle() -> None:
 
 @pytest.mark.trio
 async def test_a_follower_that_is_trimmed_past_is_told() -> None:
-    """One that waits for more at the end is not: it has missed nothing."""
+    """A reader below the trim is refused; a reader that waits at the log's end is not, as it has missed nothing."""
     async with rig() as r:
         client = await founded(r)
         await fill(client, 5)

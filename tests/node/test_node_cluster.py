@@ -66,7 +66,7 @@ async def test_a_half_open_connection_is_found_out(monkeypatch: pytest.MonkeyPat
 
 
 def _deaf(node: Host) -> Callable[[Sequence[Input], float, int], Ready]:
-    """A replica that hears nothing any more."""
+    """A replica that receives no messages any more."""
     step = node.replica.step
 
     def deaf(_inputs: Sequence[Input], now_s: float, wall_ms: int) -> Ready:

@@ -1,4 +1,4 @@
-"""The comparison as servers run it: copies that differ are found and named, and nothing else comes of it (R31)."""
+"""The comparison as servers run it: copies that differ are found and named, with no other effect (R31)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _set_quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def plant(node: Host, *ids: int) -> None:
-    """On this server's disk these entries are others from now on, sealed as well as those that they replace."""
+    """Replace these entries on the server's disk by others with valid checksums."""
     for id in ids:
         at, old = next((at, entry) for at, entry in enumerate(memory_of(node)._entries) if entry.id == id)
         body = old.body + b" or not"
@@ -58,7 +58,7 @@ def planted(node: Host, *ids: int) -> Iterator[None]:
 
 
 async def filled(r: Rig, count: int) -> list[Entry]:
-    """So many appends on all servers; all that is on their disks. That a busy machine deposes a leader is fine."""
+    """Make ``count`` appends, which reach all servers; return all entries. Leaders may be deposed meanwhile."""
     leader = await r.leader()
     client, id = await connect(leader.us.address), random_id()
     for serial in range(1, count + 1):
@@ -76,7 +76,7 @@ async def status(node: Host) -> dict[str, Any]:
 
 
 async def further(*nodes: Host, passes: int = 4) -> None:
-    """Until these have compared all of the log with everybody."""
+    """Wait until these servers have compared the whole log with all others."""
     before = [node.log.comparer._passes for node in nodes]
     await until(lambda: all(n.log.comparer._passes >= b + passes for n, b in zip(nodes, before, strict=True)))
 
@@ -235,7 +235,7 @@ async def test_a_member_that_hangs_or_is_gone_is_passed_over(monkeypatch: pytest
     monkeypatch.setattr("alpo.node.digests.ANSWER_S_MAX", 0.2)
     async with rig(3, care=CARE) as r:
         id = (await filled(r, 10))[-3].id
-        for sock in (listening_socket(), None):  # it takes connections and says nothing; nobody listens
+        for sock in (listening_socket(), None):  # a server that accepts connections and is silent; then none
             monkeypatch.setattr(r.nodes[0].replica, "address_of", _addresses(r, 2, sock))
             with planted(r.nodes[2], id):
                 alarm = [{"ids": [id], "copies": [[1], [3]], "wrong": [], "silent": [2]}]
@@ -268,8 +268,9 @@ async def test_a_store_that_cannot_say_its_size_does_not_make_it_begin_again(mon
         monkeypatch.setattr(node.log.store, "live_bytes", fail)
         places = range(1, node.replica.guaranteed_id + 1, 8)
         await until(lambda: len(begun) >= 6 * len(places))
-        for peer in (2, 3):  # in turns, each from where it was, to the end and then from the beginning; one that a
-            # stalled machine makes silent is passed over for a while
+        # Each peer is compared from where the last comparison ended, to the end and then from the beginning. A peer
+        # that is silent because the machine stalls is left out for a while.
+        for peer in (2, 3):
             await until(lambda: {first_id for who, first_id in begun if who == peer} == {*places})
 
 
@@ -337,7 +338,7 @@ async def _say(listener: trio.SocketListener, messages: list[Any]) -> None:
 async def test_a_member_that_lies_is_an_alarm_at_most(
     answer: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Damage everywhere, digests at random, nothing at all: every pass ends, and the log goes on."""
+    """Every pass ends, and the log goes on, if peers report damage everywhere, or random digests, or do not answer."""
     caplog.set_level(logging.CRITICAL)
 
     async with rig(3, care=CARE) as r:

@@ -1,4 +1,4 @@
-"""Cursors and retention: what a reader needs stays, until it lags too far."""
+"""Cursors and retention: entries that a reader needs stay, until it lags too far."""
 
 from __future__ import annotations
 

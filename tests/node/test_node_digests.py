@@ -1,4 +1,4 @@
-"""Digests for whoever asks: how far they go, and what is refused (R31)."""
+"""Requests for digests: how far an answer reaches, and which requests are refused (R31)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from alpo.wire import requests as w
 
 
 async def filled(client: Client, node: Host, count: int, payload: bytes = b"payload") -> list[Entry]:
-    """So many appends more; all entries of the server."""
+    """Make ``count`` more appends; return all entries of the server."""
     id = random_id()
     for serial in range(1, count + 1):
         assert isinstance(await client.ask(append(id, serial, (1, payload))), q.Appended)
@@ -158,7 +158,7 @@ async def test_many_ask_at_once_and_one_digest_is_made_at_a_time(monkeypatch: py
 
 
 async def ask_often(client: Client, entries: list[Entry]) -> None:
-    """More than are taken at once: the rest is refused, and nothing is lost."""
+    """Ask more than are accepted at once: each request is answered or refused, and none is lost."""
     await client.send(*(w.RangeDigest(number, 1, 5) for number in range(40)))
     got = [await client.receive() for _ in range(40)]
     digests_made = [reply for reply in got if isinstance(reply, w.DigestIs)]

@@ -1,4 +1,4 @@
-"""What a server keeps of what happened to it: judged, written, served, and what status says of disk and peers."""
+"""Events of a server: which are kept, how they are written and read; and the status of its disk and of its peers."""
 
 from __future__ import annotations
 
@@ -205,13 +205,13 @@ async def test_a_peer_that_is_lost_is_a_warning_once_and_only_if_it_lasts(monkey
         await until(lambda: bool(told(watcher, "peer_unreachable")))
         assert [fields["peer"] for fields in told(watcher, "peer_unreachable")] == [3]
         assert watcher.peers.by_id[2].stopping and not watcher.peers.by_id[3].stopping
-        # It is tried on and on, and nothing more is said.
+        # The peer is dialled again and again, and no further event is written.
         for _ in range(3):
             trouble.trouble = "tried again?"
             trouble.kick()
             await until(lambda: trouble.trouble != "tried again?")
         assert lost(3)[-1] == "cut" and len(told(watcher, "peer_unreachable")) == 1
-        # Another reason is said, too; the first one is not said again; and there is an end to it.
+        # An event is written for each new reason, never for an old one, and only up to a limit.
         (first,) = said = [fields["why"] for fields in told(watcher, "peer_unreachable")]
         for port in (2, 1, *range(3, 20)):
             at = f"127.0.0.1:{port}"
@@ -259,7 +259,7 @@ class Sized(MemoryStore):
 
 
 class Keeper:
-    """Of the driver, what `Growth` uses."""
+    """The part of a driver that `Growth` uses."""
 
     def __init__(self, store: Sized, now: list[int]) -> None:
         self.store, self.now = store, now

@@ -23,7 +23,7 @@ from alpo.wire import requests as w
 from alpo.wire.codec import encode, encode_entries, encode_envelope
 from alpo.wire.framing import frame
 
-#: In `make soak` twenty times as many (`HYPOTHESIS_PROFILE=thorough`).
+#: Number of examples; twenty times as many in `make soak` (`HYPOTHESIS_PROFILE=thorough`).
 EXAMPLES = settings().max_examples // 20
 FRAMES = 1000
 PEER = Identity(2, b"p" * 16)

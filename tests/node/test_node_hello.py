@@ -1,4 +1,4 @@
-"""Who may say what on which connection: every wrong beginning has its outcome, and harms nobody else."""
+"""First messages of connections: every wrong one has a definite outcome, and harms no other connection."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ async def test_of_two_connections_of_one_peer_the_newer_stands() -> None:
 
 @pytest.mark.trio
 async def test_a_connection_given_up_earlier_does_not_end_the_live_one() -> None:
-    """After a pause whole queues of hellos are read, in whatever order: what came in last is the live one."""
+    """Hellos that waited during a pause are read in any order: the connection accepted last is the live one."""
     async with rig() as r:
         await founded(r)
         node = r.nodes[0]
@@ -163,7 +163,7 @@ async def test_a_connection_given_up_earlier_does_not_end_the_live_one() -> None
 
 
 async def still_answers(peer: Client) -> None:
-    """The server that `peer_hello` speaks for is asked and answered over this connection."""
+    """Check that this connection carries a question of the server of `peer_hello`, and its answer."""
     envelope = m.Envelope(b"", Identity(2, b"p" * 16), Identity(1, b""), m.StartQuestion(7, b"d" * 16))
     await peer.stream.send_all(encode_envelope(envelope))
     body = await peer.body()
@@ -211,7 +211,7 @@ def test_problems_tell_how_long_ago(times: int, age_ms: int, told: str) -> None:
 
 
 class Hearing:
-    """What one server makes of the hellos of member 2, on virtual time."""
+    """A server that receives hellos of member 2, in virtual time."""
 
     def __init__(self) -> None:
         self.routes, self.told, self.clock_s = Routes(), list[list[str]](), trio.current_time
@@ -222,7 +222,7 @@ class Hearing:
         self.told.append(fields["addresses"])
 
     async def hear(self, process: str, address: str, remote: str = "10.0.0.9", began_s: float | None = None) -> Heard:
-        """After a second, unless the connection is one that began before."""
+        """Receive a hello, after a second. ``began_s``: when its connection began, if before."""
         await trio.sleep(1)
         hello = peer_hello(address=address, process=process.encode() * 16)
         return self.routes.heard(cast(Any, self), hello, remote, trio.current_time() if began_s is None else began_s)
@@ -256,7 +256,8 @@ async def test_two_processes_of_one_member_are_told_and_the_first_one_is_believe
 async def test_processes_without_a_number_are_told_apart_by_address(
     autojump_clock: trio.testing.MockClock, addresses: tuple[str, str]
 ) -> None:
-    """As of a release before; and copies of a machine, which say the same address, by where they call from."""
+    """Hellos of an older release are told apart by their address. Copies of a machine, with one address, are told apart
+    by the host that they connect from."""
     here = Hearing()
     for turn in range(4):
         heard = await here.hear("", addresses[turn % 2])
@@ -287,7 +288,7 @@ async def test_a_member_that_is_started_again_or_moves_runs_once(autojump_clock:
     "[fe80::1%eth0]:7100",
 ])
 async def test_an_address_that_nobody_can_have_is_refused(address: str) -> None:
-    """A stranger says that he is server 2, at that address: he is told why not, and nobody dials there."""
+    """An unknown process that claims to be server 2 at that address is refused with the reason; it is not dialled."""
     async with rig(2) as r:
         await r.leader()
         before = r.nodes[0].peers.by_id[2].said_address
@@ -323,7 +324,7 @@ async def test_an_address_where_nobody_answers_harms_nobody(monkeypatch: pytest.
         assert isinstance(await stranger.greet(peer_hello(address=address)), w.PeerHello)
         peer = r.nodes[0].peers.by_id[2]
         await until(lambda: peer.said_address == address)
-        tried: list[str] = []  # where it is dialled from now on
+        tried: list[str] = []  # addresses dialled from now on
         connect = Way.connect
 
         async def watched(way: Way) -> socket.socket:

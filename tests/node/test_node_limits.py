@@ -1,4 +1,4 @@
-"""What is bounded stays bounded, and whoever keeps within bounds is served meanwhile."""
+"""Limits hold, and clients that keep within them are served meanwhile."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ async def test_a_payload_over_the_limit_is_refused_and_nothing_of_its_frame_take
 
 @pytest.mark.trio
 async def test_a_frame_holds_the_largest_batch_whatever_the_cluster_says_that_is() -> None:
-    """From a client, to a peer, and back to a reader of the peer. Heartbeats wait behind the batch: a busy machine must
-    not take longer for the batch than the election timeout, or the batch deposes every leader."""
+    """A batch travels from a client to the leader, to a peer, and to a reader of that peer. Heartbeats wait behind it:
+    a busy machine must send it within an election timeout, or every leader is deposed."""
     settings = Settings(batch_bytes_max=20 * MIB)
     async with rig(2, settings=settings, heartbeat_s=0.2, election_timeout_s=3.0) as r:
         batch = join_payloads([bytes([n]) * MIB for n in range(19)])
@@ -54,7 +54,7 @@ async def test_a_frame_holds_the_largest_batch_whatever_the_cluster_says_that_is
 
 @pytest.mark.trio
 async def test_a_flood_waits_outside_while_the_disk_does_not_answer() -> None:
-    """Bytes taken and not guaranteed stop at the limit (and what one receive brings a connection); nothing is lost."""
+    """Bytes in flight stop at the limit, plus what one receive brings for each connection. No append is lost."""
     limit = 1 * MIB
     async with rig(limits=Limits(inflight_bytes_max=limit)) as r:
         await founded(r)
@@ -80,7 +80,7 @@ async def test_a_flood_waits_outside_while_the_disk_does_not_answer() -> None:
 
 
 def queued_from_now_on(link: Link, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """What waits for the other side to read after each `push`."""
+    """A list of the bytes that wait for the other side after each `push` from now on."""
     seen: list[int] = []
     push = link.push
 
@@ -93,7 +93,7 @@ def queued_from_now_on(link: Link, monkeypatch: pytest.MonkeyPatch) -> list[int]
 
 
 async def until_waited_for(link: Link) -> None:
-    """Until somebody waits for the other side to read: he goes on only once it has."""
+    """Wait until a task waits for the other side to read."""
     await until(lambda: len(link._sent) > 0)
 
 
@@ -190,7 +190,7 @@ async def test_one_client_too_many_is_told_and_peers_have_their_own_slots() -> N
 
 @pytest.mark.trio
 async def test_made_up_servers_keep_no_member_out() -> None:
-    """Of ids that nobody told us of there are few at once, and few of a member's id under other incarnations."""
+    """Few connections are kept of unknown ids, and few of a member's id with other incarnations."""
     async with rig(2) as r:
         leader = await r.leader()
         other = next(node for node in r.nodes if node is not leader)
@@ -212,7 +212,7 @@ async def test_made_up_servers_keep_no_member_out() -> None:
 
 @pytest.mark.trio
 async def test_two_thousand_idle_connections_keep_nobody_out() -> None:
-    """The oldest of the silent make room; what says hello is served."""
+    """The oldest silent connections are closed for new ones; a connection that says hello is served."""
     async with rig(limits=Limits(silent_connections_max=100)) as r:
         client = await founded(r)
         id = random_id()

@@ -1,4 +1,4 @@
-"""How fast a leader reads its log for those who are behind."""
+"""The pace at which a leader reads its log for servers that are behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads through the whole shell: what is waited for, what is refused, how far a page goes."""
+"""Reads through the whole shell: when they wait, when they are refused, and how far a page goes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def test_a_long_poll_is_answered_when_there_is_something() -> None:
 
 @pytest.mark.trio
 async def test_a_long_poll_ends_with_an_empty_page() -> None:
-    """Also one far beyond the end: a server that is behind does not say that there is no such LSN."""
+    """A poll far beyond the end gets an empty page, too: a server that is behind does not refuse such an LSN."""
     async with rig() as r:
         client = await founded(r)
         page = await client.ask(read(start=1, wait_ms=10))

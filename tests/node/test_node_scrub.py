@@ -1,4 +1,4 @@
-"""The scrub as a server runs it; what readers and peers get of a log with a damaged entry (R31)."""
+"""The scrub as a server runs it; answers to readers and peers from a log with a damaged entry (R31)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from alpo.storage.scrub import ScrubMark
 from alpo.wire import requests as w
 
 RATE = 1 << 40
-#: Of a pass: the next begins at once.
+#: Seconds that a pass may take: so few that the next pass begins at once.
 PASS_S = 0.024
 
 
@@ -69,7 +69,7 @@ class Damage:
 
 
 def noted(node: Host, monkeypatch: pytest.MonkeyPatch) -> list[DamageFound]:
-    """What the core is told of damage from now on."""
+    """A list of the damage that is reported to the core from now on."""
     told: list[DamageFound] = []
     post = node.driver.post
 
@@ -110,7 +110,7 @@ async def test_damage_is_an_alarm_until_it_is_gone(monkeypatch: pytest.MonkeyPat
         await until(lambda: mark.read()[1] == [])
         fields = await status(r)
         assert fields["damaged"] == fields["damage"] == [] and fields["scrub_passes"] > 1
-        met = [DamageFound((3,))]  # by a reader, before the scrub came there
+        met = [DamageFound((3,))]  # a reader may report 3 before the scrub does
         assert told[told[:1] == met:] == [DamageFound((3, 5)), DamageFound((5,)), DamageFound(())]
 
 

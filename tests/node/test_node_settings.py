@@ -16,7 +16,7 @@ BATCH = join_payloads([bytes([n]) * MIB for n in range(19)])
 
 
 async def ask_leader(r: Rig, request: Any, wanted: type) -> Any:
-    """On a new connection each time; a busy machine may depose a leader meanwhile."""
+    """Repeat a request on new connections until the answer is ``wanted``: a busy machine may depose a leader."""
     while True:
         leader = await r.leader()
         client = await connect(leader.us.address)
@@ -38,7 +38,7 @@ async def test_who_was_greeted_under_other_limits_has_to_connect_anew() -> None:
         other = await ask_leader(r, q.ChangeSettings(1, (("names_max", 10_000, 9),)), q.SettingsAre)
         assert dict(other.values)["names_max"] == 9
         client = await connect(r.addresses[0])
-        assert isinstance(await client.ask(w.Status(1)), w.StatusAnswer)  # of no matter to clients: not closed
+        assert isinstance(await client.ask(w.Status(1)), w.StatusAnswer)  # still open: not a limit of clients
 
 
 @pytest.mark.trio

@@ -54,7 +54,7 @@ class Running:
         assert isinstance(answer, q.Appended), answer
 
     async def all_gone(self) -> None:
-        """Wait until nothing of other connections is left, neither in the server nor of their sockets."""
+        """Wait until no other connection is left in the server, and no socket of one."""
         listener = self.node.listener
         await until(lambda: not listener._silent and len(listener.clients) == 1 and descriptors() <= self.before)
         await self.append()
@@ -257,7 +257,7 @@ async def test_a_server_that_stops_amid_handshakes_leaves_no_descriptor(certs: P
                 await trio.lowlevel.checkpoint()
         for sock in ours:
             sock.close()
-        before = before or descriptors()  # after the first round, with which other things have begun
+        before = before or descriptors()  # the first round opens some that stay
         assert descriptors() == before
 
 

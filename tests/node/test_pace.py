@@ -35,6 +35,6 @@ async def test_without_a_bound_nothing_waits(autojump_clock: MockClock) -> None:
 
 
 async def test_nothing_is_held_up_for_longer_than_it_may(autojump_clock: MockClock) -> None:
-    """And what is not paid for then is forgotten."""
+    """A wait is 3 s at most, and the rest of the debt is forgotten."""
     assert await held_s(Pace(1000, 3), [9000, 2000, 1]) == [0, 3, 0]
     assert await held_s(Pace(1000, 3), [9000, 1], between_s=3) == [0, 0]

@@ -24,7 +24,7 @@ from alpo.wire.requests import ColumnPage, Page, Read, ReadColumns
 from alpo.wire.shapes import INT_MAX
 
 CLIENTS = ("a", "b")
-#: A log of which nothing was cleaned or trimmed.
+#: The front of a log that was neither cleaned nor trimmed.
 WHOLE = Front(0, 1, 1)
 
 
@@ -197,7 +197,7 @@ def test_reading_from_the_first_available_on_gives_all_that_is_left(
     left = [r for r in records(entries, len(entries)) if r[0] >= front.first_lsn and client in ("", r[1])]
     if asks.get("last"):
         assert found[-asks["last"] :] == left[-asks["last"] :]
-        assert found == left[len(left) - len(found) :]  # of one client a whole batch more, at most
+        assert found == left[len(left) - len(found) :]  # the last batch of one client may be longer
     else:
         assert found == left
 
@@ -264,7 +264,7 @@ class Overtaking:
 
 @given(shape=shapes.filter(bool), data=st.data())
 def test_cleaning_in_the_middle_of_a_page_leaves_no_gap(shape: list[tuple[int, int]], data: st.DataObject) -> None:
-    """Whatever is asked for and whenever it is cleaned: what was due all along, or `Overtaken`."""
+    """Pages hold what they would hold without the cleaning, or raise `Overtaken`, for any request and any moment."""
     entries = log_of(shape)
     store = store_of(entries)
     within = extent(store, WHOLE, len(entries))

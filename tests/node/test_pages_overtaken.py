@@ -33,7 +33,7 @@ class Log:
         self._entries: list[Entry] = entries
 
     def clean(self) -> None:
-        """A chunk a page of each reader, made at the same time: too fast for one that began at the front."""
+        """Clean a chunk for each page of the readers: too fast for a reader that began at the front."""
         for number, id in enumerate(range(CHUNK, ENTRIES - CHUNK, CHUNK), 2):
             base = Base(id, 1, id, id + 1)
             self.pages.release(READERS)
@@ -45,7 +45,7 @@ class Log:
 
 
 class Reader(threading.Thread):
-    """Reads from somewhere until it is told that it is out of range, again and again, until all is cleaned."""
+    """A reader that begins anywhere and reads until it is out of range, again and again, until all is cleaned."""
 
     def __init__(self, log: Log, over: threading.Event, seed: int) -> None:
         super().__init__()

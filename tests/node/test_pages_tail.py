@@ -22,7 +22,7 @@ from alpo.wire.requests import Page, ReadColumns
     data=st.data(),
 )
 def test_a_page_of_the_tail_is_the_one_that_the_store_gives(shape: list[tuple[int, int]], data: st.DataObject) -> None:
-    """Appends of 1 to 3 payloads, LEADER entries, some runs; trimmed anywhere; from any LSN."""
+    """Logs hold appends of 1 to 3 payloads, LEADER entries and runs; they are trimmed and read from anywhere."""
     entries = log_of(shape)
     at = sum(count for count, _ in shape) + 1
     entries += seal_appends(

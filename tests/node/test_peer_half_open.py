@@ -1,4 +1,4 @@
-"""A connection whose other end is gone without a word, and on which nobody has anything to say."""
+"""An idle connection whose other end is gone without notice."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _Program(ctypes.Structure):
 
 
 def drop_all_that_comes(sock: socket.socket) -> None:
-    """From now on the kernel treats whatever comes for ``sock`` as if it had been lost on its way."""
+    """Make the kernel drop all that arrives for ``sock``, as if it had been lost on its way."""
     program = _Program(1, ctypes.pointer(_Instruction(_RETURN, 0, 0, 0)))
     sock.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, bytes(program))
 

@@ -1,4 +1,4 @@
-"""What is told of a peer that is not connected: what is known of the member itself, not of who else answers for it."""
+"""Status of a peer that is not connected: it tells of the member itself, not of another server at its address."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LISTED, CONFIGURED = "10.0.0.3:7100", "10.0.0.9:7100"
 
 
 class Line:
-    """A connection that the other side ends after a while; in ``found`` what was told in between."""
+    """A connection that the other side ends after a while; adds the peer's trouble before that to ``found``."""
 
     remote = CONFIGURED
 
@@ -56,7 +56,7 @@ def peers_of(member: Member) -> Peers:
 
 
 async def troubles(peers: Peers, monkeypatch: pytest.MonkeyPatch, answers: bytes) -> list[str]:
-    """What is told in and after each of some sessions: nobody at the listed address, this disk at the other one."""
+    """The peer's trouble before and in each session: no server at the listed address, this disk at the other one."""
     found: list[str] = []
 
     async def session(peer: Peer, address: str) -> bool:

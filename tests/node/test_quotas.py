@@ -1,4 +1,4 @@
-"""Quotas: nobody appends faster than allowed for long, nothing is refused or lost, and others are not held up."""
+"""Quotas: no client appends faster than allowed for long, no append is refused or lost, and others are not held up."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_no_schedule_gets_more_than_the_rate_and_one_burst(
 def test_clients_have_accounts_of_their_own_and_those_slowed_are_named() -> None:
     quotas = Quotas()
     assert quotas.take("a", 250, 10, RATES, 5.0) == 250
-    assert quotas.take("a", 1000, 10, RATES, 5.0) == 1  # at its limit: one more, to be paid for
+    assert quotas.take("a", 1000, 10, RATES, 5.0) == 1  # one more append at the limit, paid for by waiting later
     assert quotas.take("a", 1, 1, RATES, 5.0) == 0
     assert quotas.take("b", 100, 10, RATES, 5.0) == 100
     assert quotas.slowed(6.0) == ["a"] and quotas.slowed(60.0) == []
@@ -75,7 +75,7 @@ async def _with_quota(found: Rig, **quota: int) -> Client:
 
 
 async def _append_all(client: Client, name: str, count: int) -> list[int]:
-    """LSNs of so many appends, sent at once in one frame."""
+    """LSNs of ``count`` appends, sent in one frame."""
     await client.send(append(name, 1, *(b"%d" % number for number in range(count))))
     lsns: list[int] = []
     while len(lsns) < count:

@@ -1,4 +1,4 @@
-"""What becomes of a process whose server ends: it goes, or another server runs in it."""
+"""The end of a server in a process: the process ends, or runs another server."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def left(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 
 
 def made() -> tuple[Signals, list[int], threading.Thread]:
-    """One that hears nothing of the tests' own signals, with what its server is told, and the thread that ends the
+    """`Signals` that receive no real signals, the list of signals that reach the server, and the thread that ends the
     process."""
     signals, heard = Signals(), list[int]()
     signals._heard = heard.append  # as if begun already
@@ -47,7 +47,7 @@ def test_a_process_whose_server_has_ended_is_gone_soon(left: list[int]) -> None:
 
 
 def test_a_process_that_goes_on_with_another_server_stays(left: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """As when a lost store is set aside."""
+    """A process stays if another server starts in it, as when a lost store is set aside."""
     signals, _, thread = made()
     monkeypatch.setattr(module, "STOP_S_MAX", 3600)
     signals.ends(1)
@@ -82,7 +82,8 @@ def test_an_end_needs_no_thread_that_is_yet_to_be_started(left: list[int], monke
 
 
 def test_a_store_may_take_its_time_to_be_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its server has failed, and asked for the end of the process; but another one is to follow."""
+    """The end of the process that a failed server has asked for is cancelled before the store is set aside, since
+    another server follows."""
     made: list[Signals] = []
 
     def run(config: object, reload: object, security: object, signals: Signals) -> None:
@@ -104,7 +105,7 @@ def test_a_store_may_take_its_time_to_be_set_aside(monkeypatch: pytest.MonkeyPat
 
 
 class Clock:
-    """Stands for the module `time`: each sleep takes so much longer than it should; the last one does not end."""
+    """A stand-in for the module `time`: each sleep takes longer than asked, and the last one does not end."""
 
     def __init__(self, *longer_s: float) -> None:
         self.now_s, self._longer_s = 100.0, list(longer_s)
@@ -124,7 +125,8 @@ class Clock:
 def test_a_commit_that_stood_with_the_whole_process_is_not_the_disks_fault(
     longer_s: tuple[float, ...], told: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As under SIGSTOP. If it is still under way at the next look, it is."""
+    """A commit that was under way while the process stood still, as under SIGSTOP, is reported only if it is still
+    under way at the next look."""
     names: list[str] = []
     monkeypatch.setattr(module, "time", Clock(*longer_s))
     signals = Signals()

@@ -1,4 +1,4 @@
-"""How full a disk is judged to be, and what the node makes of it."""
+"""Judgements of how full a disk is, and how the node acts on them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from alpo.storage.interface import Store, StoreError, Volume
 from alpo.storage.writer import WriterStats
 from alpo.wire import requests as w
 
-LOW = 1000  # so the reserve is 250, and there is room again at 1250 and 312
+LOW = 1000  # the reserve is 250, and there is room again at 1250 and 312
 
 
 @pytest.mark.parametrize(

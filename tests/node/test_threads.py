@@ -16,7 +16,7 @@ pytestmark = pytest.mark.trio
 
 
 class Room:
-    """Whether threads can be started, and how many were not."""
+    """Switch that lets threads be started or not, and the number of refused ones."""
 
     def __init__(self) -> None:
         self.some, self.refused = False, 0
@@ -78,7 +78,7 @@ async def test_work_that_waits_for_a_thread_can_be_cancelled(room: Room) -> None
 async def test_a_success_of_work_that_lacked_no_thread_ends_no_lack(
     room: Room, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its thread may have been there before."""
+    """Work that succeeds on a thread of before does not prove that threads can be started again."""
     monkeypatch.setattr(threads._Lack, "told", True)
     room.some = True
     await in_thread(lambda: None)

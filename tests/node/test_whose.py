@@ -90,7 +90,7 @@ def test_what_is_found_is_what_is_there(
     shape: list[tuple[int, int]], window: int, total: int, cut: int, later: int, memory: bool,
     asked: list[tuple[str, int]],
 ) -> None:
-    """As of an entry before the last ones that the session table knows; with a trim in the middle; asked repeatedly."""
+    """Repeated searches in a trimmed log find a client's payloads, as of an entry before the session table's last."""
     entries = log_of(shape)
     store, table, traces = store_of(entries), SessionTable(Settings(window=window, window_total=total)), Traces()
     table.apply_all(entries)
@@ -179,7 +179,7 @@ def test_the_session_table_spares_the_search_and_heads_are_read_once() -> None:
 
 
 def test_what_an_ended_session_wrote_is_looked_for() -> None:
-    """A random id that has ended, and a name that is not open, may have payloads: the table alone says nothing."""
+    """A random id that has ended, and a name that is not open, may have payloads: the table alone does not decide."""
     table = SessionTable(Settings(session_ttl_ms=10))
     entries = log_of([(1, 0), *[(1, 2)] * 30])
     entries.append(seal(32, 1, Kind.DATA, 10_000, 32, b"x", OLD, 1, 0, 1))
@@ -192,7 +192,7 @@ def test_what_an_ended_session_wrote_is_looked_for() -> None:
 
 
 def test_what_the_table_has_forgotten_is_looked_for() -> None:
-    """Below its last entry it knows nothing of a client of which it remembers no serial."""
+    """The table does not know which entries are of a client whose serials it has forgotten."""
     entries = log_of([(1, 0), (1, 0), (1, 2), (1, 1), (1, 2)])
     table = SessionTable(Settings(window_total=1))
     table.apply_all(entries)

@@ -1,4 +1,4 @@
-"""Servers that are not those that were dialled hear nothing, whoever dials: another server, its questions, a client."""
+"""A server in the place of the dialled one receives no bytes of another server, of its questions, or of a client."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ async def test_a_client_sends_nothing_to_what_is_no_server(mine: Path, kind: str
 
 @pytest.mark.trio
 async def test_the_right_one_is_heard(mine: Path) -> None:
-    """The counterpart: what is listened to here would be seen."""
+    """The right server receives the bytes: so the other tests would see bytes that reach a wrong one."""
     async with listening(tls_of(mine, "server-2")) as (right, heard):
         stream = await security_of(mine, 1).dial(2, Way(right))
         async with stream:

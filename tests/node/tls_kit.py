@@ -78,7 +78,7 @@ def security_of(at: Path, id: int = 1, mode: Mode = "require", stem: str = "") -
 
 
 def descriptors() -> int:
-    """How many files and sockets this process has open."""
+    """Number of open files and sockets of this process."""
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 

@@ -77,7 +77,7 @@ async def visit(
 
 
 async def sent(address: str, data: bytes) -> bytes:
-    """All that comes back for these bytes, until the server closes."""
+    """Send these bytes; return all that comes back until the server closes."""
     found = b""
     async with connected(address) as stream:
         with trio.fail_after(WAIT_S):

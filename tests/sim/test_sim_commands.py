@@ -1,4 +1,4 @@
-"""What is wrong on the command line or with a file is a line on stderr and exit code 2, never a traceback."""
+"""Mistakes on the command line and in files give a line on stderr and exit code 2, never a traceback."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def test_a_cut_off_leader_reaches_no_majority_and_somebody_does() -> None:
 
 
 def test_raft_needs_randomness_and_alpo_does_not() -> None:
-    """As in the paper's Figure 16: without randomness Raft elects for seconds, with a little far quicker."""
+    """Raft without randomness elects for seconds, and with a little far quicker (Figure 16 of its paper)."""
     runs = range(12)
 
     def mean_s(wanted: Case) -> float:
@@ -120,7 +120,7 @@ def test_longer_timeouts_cost_time() -> None:
     cells = list(measured([Case("alpo", 3, low, low) for low in (50, 100, 150)], 30, 1))
     assert [c.none for c in cells] == [0, 0, 0]
     assert cells[0].p50_ms < cells[1].p50_ms < cells[2].p50_ms
-    # Nobody may stand before T is over; the fault came up to T/2 after the last heartbeat.
+    # No server may stand before T is over. The fault came up to T/2 after the last heartbeat.
     assert all(c.curve_ms[0] >= 0.5 * c.case.low_ms for c in cells)
 
 

@@ -119,7 +119,7 @@ def test_what_is_left_out_of_a_state_is_there_to_be_left_out() -> None:
 
 
 def test_a_lost_disk_is_replaced() -> None:
-    """In the world of replacement, and one way of many: another disk is listed, brought up, and votes."""
+    """One way through the space "replacement": a new disk is listed, brought up to date, and votes."""
     space = SPACES["replacement"](Wanted(terms=1, timers=1))
     state, shown, been = space.first(), [], set()
 

@@ -18,14 +18,14 @@ from alpo_sim.mutations import MUTATIONS
 from alpo_sim.mutations.hunt import hunt, spared
 from alpo_sim.mutations.mutation import BLIND, rewritten
 
-#: Where the search begins for those that show in few worlds only: a seed in which it showed; when worlds are drawn
-#: otherwise it shows some seeds later. `make soak` searches from seed 1 on (`alpo-sim mutants`).
+#: First seed of the search, for mutations that show in few worlds only: a seed in which the mutation showed. When
+#: worlds are drawn in another way, it shows some seeds later. `make soak` searches from seed 1 on (`alpo-sim mutants`).
 FIRST = {
     "M3": 3, "M9": 5, "M14": 4, "N8": 11, "N8r": 11, "S4e": 5, "S10": 19, "P6": 17, "P9": 5, "P11": 11, "P12": 74,
     "P14": 4, "P22": 5, "P29": 33, "P34": 31, "P42": 14, "P71": 37, "P72": 4, "P81": 3, "P82": 23, "P83": 23, "P84": 23,
     "P85": 2, "P88": 4, "P92": 3, "P93": 3, "W4": 4,
 }
-#: One of all that share a world; a few run every time, beside the fixed seeds, and all of them in the soak.
+#: One mutation for each different world; a few run every time, beside the fixed seeds, and all in the soak.
 WORLDS = list({(m.options(FIRST.get(m.name, 1)), m.makes): m.name for m in MUTATIONS.values()}.values())
 
 
@@ -71,7 +71,7 @@ def changed(before: dict[tuple[str, ...], object]) -> list[tuple[str, ...]]:
 
 
 def test_patches_are_undone() -> None:
-    """However it ends. What the first of two leaves behind would be there after the second."""
+    """A mutation leaves nothing behind, also if an exception ends it: the next mutation would include its patches."""
     before = everything()
     for name, mutation in MUTATIONS.items():
         with mutation.applied():

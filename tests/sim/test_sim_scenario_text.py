@@ -1,4 +1,4 @@
-"""The text of schedules: what is written is read again as it was; what is no scenario is refused with its line."""
+"""The text of schedules: a written one is read again as it was; a text that is no scenario is refused with its line."""
 
 from __future__ import annotations
 

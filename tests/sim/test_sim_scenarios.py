@@ -1,4 +1,4 @@
-"""Every scenario file comes out as it says; what is broken on purpose is what makes the difference."""
+"""Every scenario file has the outcome that it states, and only because of its mutation if it has one."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def test_the_core_as_it_is_keeps_every_rule(file: Path) -> None:
 
 
 def test_the_first_list_is_that_of_the_servers_that_founded_the_cluster() -> None:
-    """The first server to start loses its disk, and the others start with another list: that one counts, or checks take
-    a member for one that holds nothing."""
+    """The first server to start loses its disk, and the others start with another list. The checks must use that list,
+    or they take a member for a server without entries."""
     replay = Replay(read(FOLDER / "start-on-a-lost-disk.txt"))
     replay.run()
     (lists,) = (each for each in replay.stage.watchers if isinstance(each, MemberChecks))

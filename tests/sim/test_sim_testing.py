@@ -32,7 +32,7 @@ def payloads(cluster: Cluster) -> list[bytes]:
 
 
 def publish(connect: Callable[..., SyncLog], rows: list[bytes]) -> None:
-    """Every row once: its number is its serial."""
+    """Append every row once: the row's number is its serial."""
     while True:
         try:
             with connect(client="outbox", timeout_s=0.5) as log:
@@ -57,7 +57,7 @@ def publish_naively(connect: Callable[..., SyncLog], rows: list[bytes]) -> None:
 
 
 def outbox(seed: int, publisher: Callable[[Callable[..., SyncLog], list[bytes]], None], **how: Any) -> bool:
-    """Is every row in the log once, in order?"""
+    """Publish rows while leaders are killed; True if every row is in the log once, in order."""
     with Cluster(seed, **how) as cluster:
         for at_s in (0.05, 1.5):
             cluster.after(at_s, lambda: cluster.kill_leader(back_after_s=1))
@@ -171,7 +171,7 @@ async def cancelled(cluster: Cluster) -> None:
 
 
 async def waits(cluster: Cluster) -> None:
-    """For what never comes: the loop's own timers are heeded, and there is an end to it."""
+    """A wait for a payload that never comes ends: by a timer of the event loop, or by `Stuck`."""
     async with cluster.connect() as log:
         with anyio.move_on_after(0.05) as scope:
             async for _ in log.follow():

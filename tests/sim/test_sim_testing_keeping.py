@@ -1,4 +1,4 @@
-"""What operators ask through the client library, against the real core under faults: outcomes, settings."""
+"""Operators' requests through the client library, to the real core under faults: outcomes, settings."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_outcomes_by_the_blocking_client() -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_an_unknown_outcome_is_told_once_there_is_a_leader(seed: int) -> None:
-    """The append is sent to a leader that dies over it; what is told then is what the log says in the end."""
+    """An append is sent to a leader that dies over it; the outcome told later agrees with the log in the end."""
     with Cluster(seed) as cluster:
         with cluster.connect_sync(client="billing", timeout_s=0.2) as log:
             log.append(b"one")

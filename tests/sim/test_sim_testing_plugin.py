@@ -31,7 +31,7 @@ def run(*bodies: bytes) -> Entry:
 
 
 class Told:
-    """What of a `Handle` the ledger looks at."""
+    """The part of a `Handle` that the ledger reads."""
 
     def __init__(
         self, body: bytes, serial: int, lsn: int | None = None, error: Exception | None = None, wanted: int | After = 0
@@ -85,7 +85,8 @@ def run_pytest(folder: Path, text: str, name: str = "test_mine.py") -> str:
 
 
 def test_the_example_in_the_docs(tmp_path: Path) -> None:
-    """Its careful publisher passes with every seed, the naive one does not. What is printed: `tests/docs`."""
+    """The careful publisher of the example passes with every seed, the naive one does not. (`tests/docs` checks what is
+    printed.)"""
     page = (ROOT / "docs" / "testing.md").read_text()
     example = re.findall(r"```python\n(# test_outbox.*?)```", page, re.DOTALL)[0]
     told = run_pytest(tmp_path, example, "test_outbox.py")

@@ -1,4 +1,4 @@
-"""Runs (R32) in `alpo.testing`: what came together is read, and held against the one log, append by append."""
+"""Runs (R32) in `alpo.testing`: payloads that came together are read, and compared with the log append by append."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_what_is_appended_together_is_read_one_by_one(seed: int) -> None:
         cluster.advance(2)  # all servers are connected
         with cluster.connect_sync(client="fast") as log:
             assert log.append_many(iter(many)) == 100
-            cluster.kill_leader(back_after_s=1)  # what waits for the next one comes to it together
+            cluster.kill_leader(back_after_s=1)  # appends that wait reach the next leader together
             futures = [log.append_batch_nowait([b"%d" % n, b"more"][:size]) for n, size in enumerate(sizes)]
             lsns = [future.result().lsns for future in futures]
             found = list(log.read())

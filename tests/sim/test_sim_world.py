@@ -56,17 +56,19 @@ def test_every_check_holds_over_fixed_seeds(first: int) -> None:
 
 
 def test_a_candidate_that_is_being_removed_counts_no_vote_of_its_own() -> None:
-    """Its removal is in its log, and may yet be expunged, so it stands. The check took it for one that waits."""
+    """A server whose removal may yet be expunged stands without a vote of its own: the check of candidates that wait
+    too long (R7) must not count one."""
     assert run_world(World(Options.draw(300420, seconds=10))).ok
 
 
 def test_a_late_answer_counts_from_the_beginning_of_its_round() -> None:
-    """Its voter hears the leader again before the round that was begun meanwhile: nothing healthy was deposed."""
+    """A late answer belongs to the round that it answers. Its voter may have heard the leader again before the next
+    round: no healthy leader was deposed then."""
     assert run_world(World(Options.draw(303433, seconds=10))).ok
 
 
 def test_what_moves_again_is_watched_from_then_on_and_not_from_the_next_entry_on() -> None:
-    """Entries sent behind some that stand do not make those younger: the leader may send them again."""
+    """New entries do not make older ones under way, which stand still, any younger: the leader may send them again."""
     assert run_world(World(Options.draw(303585, seconds=10))).ok
 
 
@@ -99,7 +101,7 @@ def test_every_fault_happens_somewhere() -> None:
 
 
 def test_a_calm_world_is_calm() -> None:
-    """Without faults one leader is enough, and everything asked is done."""
+    """One leader is enough in a world without faults, and all requests are carried out."""
     quiet = Network(late=0.0, loss=0.0, duplication=0.0, damage=0.0)
     options = Options(7, seconds=20, fault_every_us=0, drift=0.0, network=quiet, load=Load(operators=False))
     world = World(options)
@@ -151,7 +153,7 @@ def test_an_old_disk_put_back_is_retired_and_does_no_harm(seed: int) -> None:
 
 
 def test_a_cluster_grows_and_shrinks() -> None:
-    """From one server to several and back to few, whatever else goes wrong."""
+    """Clusters grow from one server to several, and shrink to few again, under all faults."""
     sizes: set[int] = set()
     for seed in range(5):
         options = Options.draw(seed, servers=1, seconds=60, stewards=2, spares=5, wipes=0, auto_init=False)
@@ -279,7 +281,7 @@ def test_runs_begin_once_every_server_knows_them() -> None:
 
 
 def test_faults_are_aimed_at_what_has_just_begun() -> None:
-    """With none at random there are some all the same."""
+    """Aimed faults happen even if no faults are drawn at random."""
     aimed = 0
     for seed in range(3):
         options = Options.draw(

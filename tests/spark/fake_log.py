@@ -10,7 +10,7 @@ from alpo.spark.appending import Chunk
 
 
 class Crash(BaseException):
-    """The driver is gone: nothing catches it."""
+    """The end of the driver. No code catches it."""
 
 
 class FakeLog:

@@ -57,7 +57,7 @@ class Replica:
         self._entries += entries
 
     def clean(self, id: int) -> None:
-        """Everything up to entry ``id`` is gone."""
+        """Clean the log up to entry ``id``."""
         mark = self._entries[-1].id
         base = base_of(self._entries[id - 1])
         self._bench.store.commit([write(base=base, term=1, guaranteed_id=mark, fully_replicated_id=mark)])
@@ -100,7 +100,7 @@ class FileServers:
         return FileOrigin(self.paths[int(self.read_from)]).pages(first_lsn, last_lsn, turn)
 
     def members(self) -> list[Member]:
-        """As `members_of` tells."""
+        """The members, as `members_of` reports them."""
         extents = {id: FileOrigin(path).extent() for id, path in self.paths.items()}
         return [
             Member(id, f"h:{id}", id not in self.down, True, e.cluster, 1, e.first_lsn, e.next_lsn - 1)
@@ -109,7 +109,7 @@ class FileServers:
 
 
 def read(*, streaming: bool = False, **given: object) -> list[tuple[Any, ...]]:
-    """A batch read as Spark does it: (lsn, id, payload) of every row."""
+    """Read a batch as Spark does: (lsn, id, payload) of every row."""
     options = ReadOptions.of({name: str(value) for name, value in given.items()}, streaming=streaming)
     origin = origin_of(options)
     extent, first, last = span_of(options, origin)
@@ -154,7 +154,7 @@ def edit(path: str, sql: str, *parameters: Any) -> None:
 
 
 def reseal(path: str, id: int, **changed: Any) -> Entry:
-    """Change fields of an entry, its checksums too: as it was; nobody can tell from the entry alone."""
+    """Change fields of an entry and its checksums, so that the entry alone looks sound; return the entry of before."""
     with closing(sqlite3.connect(Path(path) / DB_NAME)) as db, db:
         before = Entry(*db.execute(f"SELECT {COLUMNS} FROM log WHERE id = ?", (id,)).fetchone())
         e = before._replace(**changed)

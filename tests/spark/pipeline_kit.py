@@ -23,7 +23,7 @@ def over(monkeypatch: pytest.MonkeyPatch, runner: Runner) -> None:
 
 
 def pipeline(*words: object, code: int = 0) -> str:
-    """What it printed, on stderr too."""
+    """Output of the command, stderr included."""
     done = CliRunner().invoke(app, [*map(str, words)])
     assert done.exit_code == code, (done.stdout, done.stderr, done.exception)
     return done.output

@@ -79,7 +79,7 @@ POINTS = {"reading": (replaying, "read_keyed"), "part": (folding, "_table_of"), 
 
 
 def payloads(count: int) -> list[bytes]:
-    """What happens to the accounts; some close again."""
+    """Payloads that move amounts between accounts; some accounts are closed again."""
     return [f"{NAMES[(n * n + n // 7) % len(NAMES)]} {(-1) ** (n // 3) * (n % 5)}".encode() for n in range(count)]
 
 

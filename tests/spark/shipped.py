@@ -46,7 +46,7 @@ JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def wheel(folder: Path) -> Path:
-    """As it is published, but for its name."""
+    """The wheel as it is published, under another name."""
     subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)], cwd=HERE.parents[1], check=True,
         capture_output=True,
@@ -63,7 +63,7 @@ def environment(folder: Path) -> dict[str, str]:
     home = folder / "home"
     home.mkdir()
     for part in Path(pyspark.__file__).parent.iterdir():
-        if part.name != "work":  # where executors work; there if somebody ran some from the installed package
+        if part.name != "work":  # left by executors of the installed package, if there were any
             (home / part.name).symlink_to(part)
     libraries = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
     return os.environ | {
@@ -86,7 +86,7 @@ def settings(folder: Path) -> dict[str, str]:
 async def process(
     command: list[str], log: trio.Path, given: dict[str, str], folder: Path, is_up: Callable[[], Awaitable[bool]]
 ) -> AsyncIterator[None]:
-    """One of Spark's processes, once it is up; ``log``: what it says. Ended afterwards."""
+    """Run one of Spark's processes, with its output in ``log``, from when it is up until the end of the block."""
     async with await log.open("wb") as out:
         started = await trio.lowlevel.open_process(
             command, stdin=subprocess.DEVNULL, stdout=out.wrapped, stderr=out.wrapped, cwd=folder, env=given
@@ -161,7 +161,7 @@ async def listens(port: int) -> bool:
 
 
 async def drive(url: str, confs: dict[str, str], given: dict[str, str], folder: Path) -> dict[str, Any]:
-    """The driver's whole life, and what it must have done; what it has found."""
+    """Run the driver to its end, and check what it has done; return what it has found."""
     async with cluster(folder, proxied=False) as running:
         await running.level()
         async with connect(running.addresses) as log:
@@ -198,7 +198,7 @@ async def over_a_cluster(folder: Path) -> dict[str, Any]:
 
 
 async def over_a_master(folder: Path) -> dict[str, Any]:
-    """As over a cluster; then jobs, to which the wheel is shipped by ``--py-files``."""
+    """The case "cluster" over a standalone master; then jobs, to which ``--py-files`` ships the wheel."""
     package, given = wheel(folder / "dist"), environment(folder)
     driver = given | {"PYTHONPATH": f"{package}:{given['PYTHONPATH']}"}
     async with master(folder, given) as url:
@@ -244,9 +244,9 @@ CASES: dict[str, Callable[[Path], Awaitable[dict[str, Any]]]] = {
 
 
 async def run(name: str) -> str:
-    """What is not as it must be; nothing if all is well."""
+    """Run a case; return its failure, or "" if it passes."""
     why = ""
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # executors write until they have ended
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # executors write until they end
         try:
             with trio.fail_after(WITHIN_S):
                 await CASES[name](Path(folder))

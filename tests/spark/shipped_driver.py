@@ -45,7 +45,7 @@ class WhereReader(DataSourceReader):
 
 
 class Where(DataSource):
-    """Where ALPO is, as executors see it that read a data source; "" if they cannot import it."""
+    """A data source that gives the place from which executors import ALPO; "" if they cannot import it."""
 
     @classmethod
     def name(cls) -> str:
@@ -64,7 +64,7 @@ def where_alpo_is(spark: SparkSession) -> list[str]:
 
 
 def ship(spark: SparkSession, package: str) -> None:
-    """As docs/spark.md tells."""
+    """Ship ALPO to the executors as docs/spark.md says."""
     spark.sparkContext.addPyFile(package)
     from pyspark_alpo import DefaultSource
 
@@ -72,8 +72,8 @@ def ship(spark: SparkSession, package: str) -> None:
 
 
 def copy_all(spark: SparkSession, servers: str, folder: Path) -> int:
-    """Once more what is in the log and is no copy, "copy:" before it; how many triggers so far. The executor that
-    gets to payload 150 is killed, the first time."""
+    """Append a copy of each payload that is no copy, with "copy:" before it; return the number of triggers so far. The
+    first executor that reads payload 150 is killed."""
     died = str(folder / "died")
 
     def copied(payload: bytearray) -> bytes:

@@ -27,7 +27,7 @@ from alpo.spark import appending, committing, configure, ledger, staging
 from alpo.spark.sink import LogStreamWriter
 from alpo.spark.source import AlpoDataSource
 
-#: Where a driver can die within a micro-batch.
+#: Places within a micro-batch at which a driver can die.
 POINTS = (
     "mid-write", "after-staging", "before-manifest", "after-manifest", "mid-append", "after-append", "after-finish",
 )
@@ -48,7 +48,7 @@ def session(folder: Path) -> SparkSession:
 
 
 def killed(order: dict[str, Any], pids: list[int]) -> None:
-    """Killed; or only paused, and everything of it."""
+    """Kill the driver and all its processes; or only pause them, if ``order`` says so."""
     all_pids = [*pids, os.getpid()]
     Path(order["checkpoint"] + ".died").write_text(json.dumps(all_pids), "utf-8")
     for pid in all_pids:
@@ -70,7 +70,7 @@ def after(function: Callable[..., Any], die: Callable[[], None]) -> Callable[...
 
 
 def small(order: dict[str, Any]) -> None:
-    """So that little data takes several entries, and files."""
+    """Lower the limits, so that little data takes several entries, and files."""
     staging.INLINE_BYTES = order.get("inline_bytes", 2000)
     for module in (appending, committing):
         vars(module)["ENTRY_BYTES"] = order.get("entry_bytes", 512)
@@ -85,7 +85,7 @@ def killing(order: dict[str, Any], pids: list[int]) -> type[AlpoDataSource]:
         return bool(order["kill_at"] == point and batch == order["kill_batch"])
 
     def cut_short(pieces: Any, limit: int) -> Iterator[list[bytes]]:
-        """Some entries are on their way, the first ones answered."""
+        """Die while some entries are on their way, and the first ones are answered."""
         for number, chunk in enumerate(_cut(pieces, limit)):
             if number == order.get("kill_entry", 4):
                 die()

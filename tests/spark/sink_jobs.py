@@ -23,7 +23,7 @@ def error_of(write: Any) -> str:
 
 def write_in_every_way(spark: SparkSession, servers: str, folder: Path) -> dict[str, str]:
     def failing_once(rows: Any) -> Any:
-        """As an executor that dies after it has given everything. (In here, so that it is sent by value.)"""
+        """Fail once, as an executor that dies after it gave all rows. (Nested, so that Spark sends it by value.)"""
         yield from rows
         task = TaskContext.get()
         assert task is not None

@@ -44,8 +44,8 @@ SETTINGS = {"payload_bytes_max": 512, "batch_bytes_max": 1024}
 
 @dataclass(frozen=True)
 class Case:
-    """``point``: where the first driver is killed; ``leader``: so is the log's leader; ``zombie``: it is only paused,
-    and goes on when the second one is through."""
+    """``point``: where the first driver is killed; ``leader``: the log's leader is killed, too; ``zombie``: the driver
+    is only paused, and goes on when the second one has finished."""
 
     point: str
     plan: str = "2-3"
@@ -66,7 +66,7 @@ class Verdict:
 
 
 def judge(payloads: list[bytes], from_before: int) -> Verdict:
-    """Of the batches that were to come; a later one may be cut off."""
+    """Judge the batches below `BATCHES`; a later batch may be cut off."""
     found = [tuple(map(int, payload.split(b":")[:2])) for payload in payloads]
     found = [row for row in found if row[0] < BATCHES]
     batches = [batch for batch, _ in found]
@@ -101,7 +101,7 @@ async def payloads_since(servers: str, lsn: int) -> list[bytes]:
 
 
 async def run_case(running: Cluster, case: Case, home: Path) -> Verdict:
-    """One driver dies, the next one goes on; what the log holds then. AssertionError if either did not do its part."""
+    """Let one driver die and the next one go on; judge the log. AssertionError if either driver did not do its part."""
     await trio.Path(home).mkdir(parents=True)
     first_lsn = await running.level() + 1
     before, after, plan = PLANS[case.plan]

@@ -55,7 +55,7 @@ class FileLog:
         self.entries += entries
 
     def clean(self, id: int) -> None:
-        """Everything up to entry ``id`` is gone."""
+        """Clean the log up to entry ``id``."""
         mark = self.entries[-1].id
         base = base_of(self.entries[id - 1])
         self._bench.store.commit([write(base=base, term=1, guaranteed_id=mark, fully_replicated_id=mark)])

@@ -1,4 +1,4 @@
-"""`alpo-pipeline report`: from real inputs to one page, and what it says of wrong ones."""
+"""`alpo-pipeline report`: one page from real inputs, and errors for wrong inputs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BENCH = {"ops_per_s": 14000.5, "mb_per_s": 1.4, "p50_ms": 4.125, "p99_ms": 18.2,
 
 
 class _Seen(HTMLParser):
-    """What a browser would fetch, and what it shows."""
+    """A page as a browser sees it: the resources that it would fetch, the titles, and the number of figures."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ def test_everything_on_one_page(log: str, tmp_path: Path, monkeypatch: pytest.Mo
     text, seen = made(page)
     assert told == {"report": str(page), "bytes": page.stat().st_size, "sections": seen.titles}
     assert [title.split()[0] for title in seen.titles] == ["Elections", "Measured", "Elections", "The", "The", "Sweep"]
-    assert "Raft, pre-vote and check-quorum" in text  # as text, to be searched and read aloud
+    assert "Raft, pre-vote and check-quorum" in text  # text in the page can be searched and read aloud
     assert "append 2" in text and ">5.50<" in text and "failover" in text
     assert "alpo-sim run --seed 2 --mutation N5" in text and "first start" in text
     assert ">700 ms<" in text and ">25 ms<" in text and "60 payloads" in text

@@ -147,7 +147,7 @@ class Killed(BaseException):
 
 
 def test_killed_at_any_step_it_can_be_run_again(log: Replica, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every fsync, rename and removal is a step; the dead remove nothing."""
+    """Every fsync, rename and removal is a step. A process that was killed removes no files."""
     expected = rows(FileOrigin(log.path), 1, 50)
     left = 0
     died = 0

@@ -1,4 +1,4 @@
-"""The audit: what is planted in copies of a log is named, each thing exactly, and nothing else."""
+"""The audit names every fault that is planted in copies of a log, exactly, and no other fault."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_difference_is_named_and_whose_it_is(a: str, b: str, c: str) -> None:
     reseal(c, 30, body=join_payloads((b"within the", b"window")))
     found = look(a, b, c)
     assert told(found, "difference") == [("difference", 10, 8, b), ("difference", 30, 31, c)]
-    # The session table that was saved remembers that payload: the same thing, seen from there.
+    # The saved session table remembers that payload, so it differs from the log, too.
     assert told(found, "state") == [("state", 0, 0, c)]
 
 

@@ -41,7 +41,7 @@ def test_sound_copies_with_runs(tmp_path: Path) -> None:
 
 
 def test_of_a_run_what_is_said_of_its_serials_is_compared(tmp_path: Path) -> None:
-    """The same payloads, divided otherwise among the serials; and other payloads."""
+    """Runs differ if equal payloads are divided in another way among the serials, and if payloads differ."""
     entries = entries_with_runs()
     paths = [sound_copy(tmp_path / name, 16, entries) for name in "abc"]
     put(paths[1], other_run(entries[11], 19, (b"", b"x", b""), (b"y", b""), (b"z",)))
@@ -86,7 +86,7 @@ def test_a_run_with_serials_that_go_back_is_named(tmp_path: Path) -> None:
     entries = entries_with_runs()
     path = sound_copy(tmp_path / "a", 16, entries)
     edit(path, "DELETE FROM log WHERE id = 8")  # web's serials 8 to 18
-    put(path, other_run(entries[14], 8, (b"",), (b"",)))  # behind the batch that is serial 7
+    put(path, other_run(entries[14], 8, (b"",), (b"",)))  # after the batch with serial 7
     (fault,) = (f for f in look(path).faults if f.kind in ("duplicate", "order"))
     assert (fault.kind, fault.first_id) == ("order", 15)
     assert fault.what == "serial 8 of client 'web' comes after its serial 22"
@@ -109,7 +109,7 @@ def test_serials_of_runs_ascend_or_do_not(runs: list[tuple[int, int]]) -> None:
 
 
 def test_appends_of_a_run_share_its_id() -> None:
-    """As a server serves them: consecutive serials under one id are no fault, anything else is."""
+    """Consecutive serials under one id, as a server serves them, are no fault; a gap between them is."""
     check = _Served(ServerCopy(("h:1",), 1, "cc", 1, 9, 1.0))
     check.take((1, 1, 5, "a", 1, 1, 1, b""))
     for serial, lsn, count in ((2, 2, 1), (3, 3, 2), (4, 5, 1)):
@@ -123,7 +123,7 @@ def test_appends_of_a_run_share_its_id() -> None:
 
 
 def answers(entries: list[Entry]) -> list[Told]:
-    """As each append was answered, alone."""
+    """The answers to the appends, one for each append."""
     return [
         Told(part.lsn, part.count, entry.client, part.serial)
         for entry in entries if entry.kind == Kind.DATA for part in parts(entry)
@@ -137,7 +137,7 @@ def test_a_history_of_appends_that_became_runs(tmp_path: Path) -> None:
     found = look(path, history=history)
     assert (found.faults, found.told, found.trimmed) == ((), len(history), 0)
     assert len(history) == 34
-    for alone in history:  # also if a run is read for an append in its middle
+    for alone in history:  # a single append in the middle of a run is found
         assert look(path, history=[alone]).faults == ()
 
 
@@ -147,7 +147,7 @@ def test_a_history_of_appends_that_became_runs(tmp_path: Path) -> None:
     (7, {"lsn": 9}, "serial 2 of 'app', LSN 8 to 9 is there"), (7, {"payloads": 1}, "serial 2 of 'app', LSN 8 to 9"),
 ])
 def test_a_history_that_is_not_so(tmp_path: Path, at: int, changed: dict[str, Any], there: str) -> None:
-    """Within a run of single payloads, and in one with a batch."""
+    """Wrong answers are found within a run of single payloads, and within a run with a batch."""
     entries = entries_with_runs()
     path = sound_copy(tmp_path / "a", 16, entries)
     history = answers(entries)

@@ -40,7 +40,7 @@ def test_every_column_counts(log: Replica, name: str) -> None:
     before: Any = found[20][name]
     text = isinstance(before, bytes | str)
     found[20][name] = before + before[:1] if text else found[21][name]
-    if found[20][name] == before:  # the next row of a batch, or of the same client: another number then
+    if found[20][name] == before:  # equal in the next row of a batch or of the client
         found[20][name] = before + 1
     content = Content()
     content.add(pa.RecordBatch.from_pylist(found, ARROW))

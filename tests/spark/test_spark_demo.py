@@ -1,4 +1,4 @@
-"""What `make demo-spark` proves by: whatever is lost, doubled or wrong is told. The demo itself is run by hand."""
+"""The proof of `make demo-spark`: it reports all that is lost, doubled or wrong. The demo itself is run by hand."""
 
 from __future__ import annotations
 

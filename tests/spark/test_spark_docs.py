@@ -1,4 +1,4 @@
-"""What docs/spark.md prints of reading is what Spark prints. (Its demo is run with the other pages' examples.)"""
+"""Spark prints what the chapter on reading in docs/spark.md shows. (Other tests run the page's demo.)"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading data directories and backups: every payload once, in order; what is gone or damaged is said."""
+"""Reading data directories and backups: every payload once, in order; missing and damaged entries are reported."""
 
 from __future__ import annotations
 

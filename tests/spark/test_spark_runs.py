@@ -29,7 +29,7 @@ from alpo.storage import columns
 MIXED: list[list[tuple[bytes, ...]]] = [
     [], [(b"1",)], [(b"2",), (b"",), (b"four",)], [(b"5", b"6")], [(b"7",), (b"8", b"9"), (b"10",)], [(b"11",)],
 ]
-#: Of each payload of these: LSN, id, serial, payload.
+#: (LSN, id, serial, payload) of each payload in `MIXED`.
 ROWS = [
     (1, 2, 1, b"1"), (2, 3, 2, b"2"), (3, 3, 3, b""), (4, 3, 4, b"four"), (5, 4, 5, b"5"), (6, 4, 5, b"6"),
     (7, 5, 6, b"7"), (8, 5, 7, b"8"), (9, 5, 7, b"9"), (10, 5, 8, b"10"), (11, 6, 9, b"11"),

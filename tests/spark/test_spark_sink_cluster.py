@@ -54,7 +54,7 @@ async def test_batches_with_serials_of_their_own_fencing_and_limits(tmp_path: Pa
         batches = {0: small, 3: large, 4: [b"", "ä".encode(), b"y" * 300_000]}
         for batch, rows in batches.items():
             parts = [part(rows[len(rows) // 2 :], batch, 1), part(rows[: len(rows) // 2], batch, 0)]
-            for run in ("one", "one"):  # the second time as after a crash: what the log has of it is compared
+            for run in ("one", "one"):  # the second time, as after a crash, it compares
                 await commit(Job("spark:q", batch, run), parts, ledger, open_writer)
                 (tmp_path / "checkpoint" / "alpo" / "commits" / f"{batch}.done").unlink()
         assert await payloads(running) == [row for rows in batches.values() for row in rows]

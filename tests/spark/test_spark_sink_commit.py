@@ -29,7 +29,7 @@ CLIENT = f"spark:{QUERY}"
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that little data takes several entries, and files; and nobody waits for the disk."""
+    """Lower the limits, so that little data takes several entries, and files; and do not wait for the disk."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     monkeypatch.setattr(staging, "INLINE_BYTES", 600)
     for module in (appending, committing):
@@ -37,7 +37,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def staged(payloads: list[bytes], ledger: Ledger | None, batch: int, partitions: int, run: str = "r") -> list[Part]:
-    """As so many tasks would stage them, a consecutive piece each; the last task ends first."""
+    """Stage the payloads as ``partitions`` tasks do, a consecutive piece each; the last task ends first."""
     size = -(-len(payloads) // partitions) or 1
     parts = []
     for partition in range(partitions):
@@ -181,8 +181,8 @@ def test_a_zombie_driver_is_fenced(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("sleeps", range(10))
 def test_a_zombie_that_wakes_in_the_middle_of_a_commit(tmp_path: Path, sleeps: int) -> None:
-    """It sleeps before it opens the session (0), before it looks at its claim again (1), or between two appends; in the
-    meantime another run takes over and writes this batch and the next."""
+    """The zombie sleeps before it opens the session (0), before it reads its claim again (1), or between two appends.
+    Meanwhile another run takes over and writes this batch and the next."""
     log = FakeLog()
     old, new = Driver(tmp_path, log, "old"), Driver(tmp_path, log, "new")
     old.commit(0, rows(0))
@@ -302,7 +302,7 @@ def test_any_damaged_byte_of_a_manifest_is_told(tmp_path: Path) -> None:
 
 
 def test_the_first_manifest_wins(tmp_path: Path) -> None:
-    """Also over one that is made when the first was not there yet."""
+    """The first manifest stays, even if the second one was made before the first was there."""
     ledger = Ledger(str(tmp_path))
     first, second = (Manifest(0, 100, tuple(staged(rows(0, 5, seed), ledger, 0, 1))) for seed in (0, 1))
     ledger.fix(first)
@@ -406,7 +406,7 @@ def test_a_batch_that_spark_planned_anew_is_told(tmp_path: Path) -> None:
 
 
 class Function:
-    """What `append_batch` does for one name, with a checkpoint of its own or without."""
+    """Appends for one name as `append_batch` makes them, with or without a checkpoint of their own."""
 
     def __init__(self, checkpoint: Path | None, log: FakeLog) -> None:
         self.ledger = Ledger(str(checkpoint)) if checkpoint else None
@@ -480,7 +480,7 @@ def test_a_first_entry_of_several_is_not_taken_for_the_whole_batch(tmp_path: Pat
 
 @pytest.mark.parametrize("entries", [1, 3])
 def test_what_another_copy_of_the_checkpoint_wrote_is_not_taken_for_this_ones(tmp_path: Path, entries: int) -> None:
-    """This one had fixed the batch and died; what the copy then planned was other rows."""
+    """A run fixed batch 1 and died. A run on a copy of its checkpoint then planned and wrote other rows for it."""
     log, count = FakeLog(2000 if entries == 1 else 500), 40
     Driver(tmp_path / "this", log).commit(0, rows(0, count))
     shutil.copytree(tmp_path / "this", tmp_path / "copy")
@@ -500,7 +500,7 @@ def test_what_another_copy_of_the_checkpoint_wrote_is_not_taken_for_this_ones(tm
 
 
 def test_a_last_batch_that_was_trimmed(tmp_path: Path) -> None:
-    """With a manifest it is known all the same; without one, only the user can tell."""
+    """A manifest says that a trimmed batch was written. Without a manifest, only the user knows."""
     log = FakeLog(2000)
     Driver(tmp_path, log).commit(0, rows(0, 20))
     (tmp_path / "alpo" / "commits" / "0.done").unlink()

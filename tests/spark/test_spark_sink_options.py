@@ -1,4 +1,4 @@
-"""The options and the payloads of a write: what is taken, and what the user is told otherwise."""
+"""The options and the payloads of a write: accepted values, and errors for others."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_payloads_are_bytes_or_text_and_never_null() -> None:
 
 
 def test_columns_have_any_case_no_null_and_come_once() -> None:
-    """What Spark would tell late, in an executor, or by an error of Java's."""
+    """Columns are checked at once; Spark would report them late, in an executor, or as an error of Java."""
     columns = {"lsn bigint, PAYLOAD binary, Time timestamp": "", "lsn bigint not null": "leave NOT NULL out",
                "lsn bigint, LSN bigint": "lsn is named twice", "LSN string": "LSN is a bigint, not a string",
                "Topic string": "there is no column Topic"}

@@ -1,4 +1,4 @@
-"""A replicated state as a table: what is in it as of each LSN, what is refused, the command, and Spark itself."""
+"""A replicated state as a table: its rows as of each LSN, refusals, the command, and Spark itself."""
 
 from __future__ import annotations
 

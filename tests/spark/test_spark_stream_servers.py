@@ -1,4 +1,4 @@
-"""A stream in Spark from live servers, across a trim: with the archive nothing is missed, else nothing is given up."""
+"""A stream in Spark from live servers, across a trim: it reads all payloads with an archive, and fails without one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def append(alpo: Alpo, first: int, last: int) -> None:
 
 def test_across_a_trim(spark: SparkSession, alpo: Alpo, tmp_path: Path) -> None:
     def run(**options: str) -> list[tuple[int, str]]:
-        """From the checkpoint to the end of the log."""
+        """Read from the checkpoint to the end of the log."""
         seen: list[tuple[int, str]] = []
         query = (
             spark.readStream.format("alpo").option("servers", alpo.servers).option("startingLsn", "earliest")
@@ -42,7 +42,7 @@ def test_across_a_trim(spark: SparkSession, alpo: Alpo, tmp_path: Path) -> None:
     append(alpo, 21, 60)
     archive(ServerOrigin(tuple(alpo.servers.split(","))), tmp_path / "archive", 16, 50, run_here)
     alpo.run("trim", "--before", "41")
-    until(lambda: all(m["first_lsn"] == 41 for m in alpo.lines("status")[0]["members"]))  # a passive one hears it later
+    until(lambda: all(m["first_lsn"] == 41 for m in alpo.lines("status")[0]["members"]))  # on followers later
     with pytest.raises(Exception, match="ALPO_DATA_LOSS: payloads 21 to 40"):
         run()
     assert run(archivePath=str(tmp_path / "archive")) == due(21, 60), "nothing was given up"

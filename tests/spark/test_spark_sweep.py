@@ -205,7 +205,7 @@ def test_other_code_on_an_executor_is_refused(
 def test_failures_of_the_core_are_told_and_count(
     here: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also those that no schedule shows: a world that ends by an error of its own."""
+    """A world that ends by an error in the code, for which there is no scenario, counts as a failure."""
     from alpo_sim import world
 
     def fails(self: Any) -> None:

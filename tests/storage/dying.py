@@ -55,7 +55,7 @@ def die_at(step: int, body: Callable[[], None]) -> bool:
 
 
 def steps_of(body: Callable[[], None], check: Callable[[], bool]) -> list[bool]:
-    """What ``check`` says after a death at each step, and last after none."""
+    """Results of ``check`` after a death at each step, and last after a run without a death."""
     said = []
     for step in range(1, 1000):
         died = die_at(step, body)

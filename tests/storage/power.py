@@ -1,8 +1,8 @@
-"""What a power cut leaves of a directory: files as they were when last synced, under names as their directory had them.
+"""A disk that loses power: a cut leaves files as last synced, under the names in the directory as last synced.
 
-Only a sync through `os.fsync` is seen, so all that SQLite syncs counts as not synced: what a test then finds whole was
-synced by the project's own code. A sync that fails leaves the file marked clean, as Linux does: later ones succeed and
-write nothing, and reading goes on finding what was not written until the file is dropped from memory.
+Only a sync through `os.fsync` is seen, so all that SQLite syncs counts as not synced: files that a test then finds
+whole were synced by the project's own code. A sync that fails leaves the file marked clean, as Linux does: later syncs
+succeed and write nothing, and reads return the unwritten content until the file is dropped from memory.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from pathlib import Path
 
 import pytest
 
-#: What of a file is on disk, of (as it was last synced, as it is in memory).
+#: Gives the content on disk after a cut, from a file's content as last synced and as in memory.
 Survivor = Callable[[bytes, bytes], bytes]
 
 
 class Power:
-    """Of the tree under ``root``; at the start nothing of it has been synced but what `synced` says."""
+    """The disk with the tree under ``root``. At the start, only files given to `synced` count as synced."""
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self._root = root
         self._files: dict[int, bytes] = {}  # by inode
         self._names: dict[Path, dict[str, int]] = {}  # by directory
-        self._kept_open: dict[int, int] = {}  # so that no inode's number is given to another file
+        self._kept_open: dict[int, int] = {}  # open files, so that no inode number is used again
         self._lost: set[int] = set()  # a sync of these failed
         self._failing = ""
         self._fsync, self._advise = os.fsync, os.posix_fadvise
@@ -33,11 +33,11 @@ class Power:
         monkeypatch.setattr(os, "posix_fadvise", self._on_advise)
 
     def fail(self, name: str) -> None:
-        """From now on syncs of files of this name fail; "": none do."""
+        """Let syncs of files of this name fail from now on; "": let none fail."""
         self._failing = name
 
     def synced(self, directory: Path, files: Mapping[str, bytes]) -> None:
-        """These were synced as they are here, and so was the directory."""
+        """Count these files, with this content, and their directory as synced."""
         for name, content in files.items():
             self._files[self._inode(directory / name)] = content
         for listed in (directory, *directory.parents):

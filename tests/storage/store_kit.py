@@ -1,4 +1,4 @@
-"""What the storage tests build with: logs of entries, writes, and a store that can be opened again."""
+"""Building blocks of the storage tests: logs of entries, writes, and a store that can be opened again."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def table(applied_id: int, changed: list[SessionRow], ended: list[str] | None = 
 
 
 def base_of(entry: Entry) -> Base:
-    """What stands for the log up to ``entry``."""
+    """The base of a log that was cleaned up to ``entry``."""
     return Base(entry.id, entry.term, entry.time_ms, entry.lsn + entry.count)
 
 
@@ -147,7 +147,7 @@ def cleaning(upto: Entry, entries: list[Entry] | None = None, **fields: Any) -> 
 
 
 def unexpected(error: BaseException) -> None:
-    """What a writer does with an error of which there is to be none."""
+    """Raise the error: for writers that must not meet one."""
     raise error
 
 

@@ -1,4 +1,4 @@
-"""`alpo log verify`: a sound file is found sound, and whatever is wrong is told at the id where it is."""
+"""`alpo log verify`: a sound file is found sound, and each fault is reported with the entry's id."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_file_with_runs_is_sound(sqlite: SqliteBench, applied_id: int, base_id
 
 
 def test_a_run_is_replayed_with_all_its_serials(sqlite: SqliteBench) -> None:
-    """R32: the last of one is the first of the next entry, in a page of DATA alone."""
+    """R32: a repeated serial is found if a run ends with the serial of the next entry, in a page of DATA alone."""
     entries = entries_with_runs()
     old = entries[6]
     entries[6] = LogBuilder(7, old.lsn, old.time_ms).run(7, (b"a",), (b"b",), term=2, client="web", epoch=2)
@@ -72,7 +72,7 @@ def test_a_run_is_replayed_with_all_its_serials(sqlite: SqliteBench) -> None:
 
 @pytest.mark.parametrize("base_id", [0, 10])
 def test_a_run_that_the_table_remembers_otherwise_is_told(sqlite: SqliteBench, base_id: int) -> None:
-    """The same payloads, divided otherwise among the serials: only the marks differ."""
+    """A run with equal payloads, divided in another way among the serials, is found: only its marks differ."""
     entries = entries_with_runs()
     fill(sqlite, entries, applied_id=14, guaranteed_id=16, base_id=base_id)
     old = entries[11]
@@ -182,8 +182,8 @@ def test_require_sound_names_the_first_faults(sqlite: SqliteBench) -> None:
 
 
 def test_births_that_an_older_version_did_not_keep_are_no_fault() -> None:
-    """They were set to the oldest epoch that the table remembered when the file was brought up: never before the true
-    one, never after the epoch of now."""
+    """The migration of such a file set a birth to the oldest epoch in the table. So the birth may be any epoch from the
+    true birth to the present epoch."""
     made = [SessionRow("web", 30, b"", 0, 0, 0, 0, [], birth=10)]
 
     def fits(birth: int) -> bool:

@@ -29,7 +29,7 @@ GUARANTEED = 38
 
 
 def back_up(store: Store, file: Path, upto_id: int = GUARANTEED) -> None:
-    """What `alpo backup` does, without the way between."""
+    """Make a backup as `alpo backup` does, without a connection in between."""
     state = store.copy_state(upto_id)
     put_down(state, store.read_entries(state.first_id, state.end_id, 1 << 30), file)
 
@@ -203,7 +203,7 @@ def test_what_cannot_be_restored_is_refused_and_nothing_is_left(
     with closing(sqlite3.connect(damaged)) as db:
         db.execute("UPDATE log SET body = x'00' WHERE id = 7")
         db.commit()
-    refused(rf"^{re.escape(str(damaged))}: entry 7", damaged)  # not the copy that was made of it
+    refused(rf"^{re.escape(str(damaged))}: entry 7", damaged)  # the error names this file, not the copy made of it
     with closing(sqlite3.connect(damaged)) as db:
         db.execute("DELETE FROM hard")
         db.commit()
@@ -302,7 +302,7 @@ def test_a_restore_that_is_killed_at_any_step_is_whole_or_absent(file: Path, tmp
             store = SqliteStore.open(directory, 9)
             assert store.boot().start.status is StartStatus.STARTED
             store.close()
-        else:  # a server that is started there all the same is a new one; and the restore can be done again
+        else:  # the restore can be repeated if there is no store
             assert {p.name for p in directory.iterdir()} <= {"alpo.lock", "alpo.db.new", "alpo.db.new-journal",
                                                             "alpo.db.new-wal", "alpo.db.new-shm"}
             restore(file, directory, 9, "h:9", NOW_MS)

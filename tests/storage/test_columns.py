@@ -1,4 +1,4 @@
-"""Entries column by column: what is checked, and that it is what is checked row by row."""
+"""Checks of entries column by column: they find what the checks row by row find."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def some() -> list[Entry]:
 
 
 def with_digest(entry: Entry, digest: bytes) -> Entry:
-    """With this digest, and the right checksum."""
+    """The entry with this digest, and a valid checksum."""
     check = header_check(*entry[:4], entry.client.encode(), *entry[5:9], digest)
     return entry._replace(digest=digest, check=check)
 
 
 def sealed(entry: Entry, **changed: Any) -> Entry:
-    """With these fields, and right checksums."""
+    """The entry with these fields, and valid checksums."""
     new = entry._replace(**changed)
     return with_digest(new, body_digest(new.count, new.body))
 
@@ -89,7 +89,7 @@ def test_an_entry_that_was_never_right(at: int, changed: dict[str, Any]) -> None
 
 
 def refuse_in_every_way(entry: Entry) -> None:
-    """It is damaged, by itself and among others."""
+    """Check that the entry counts as damaged, by itself and among others."""
     assert damage_of(entry) != ""
     others = [other for other in some() if other.id < entry.id]
     with pytest.raises(DamagedEntry):
@@ -120,7 +120,7 @@ def test_a_digest_of_another_form(at: int, digest: Callable[[bytes], bytes]) -> 
 
 @pytest.mark.parametrize("at", [0, 1, 7])
 def test_marks_where_there_is_no_run(at: int) -> None:
-    """In a leader's entry, a batch, a single payload."""
+    """Marks of a run are refused in a leader's entry, a batch, and a single payload."""
     entry, run = some()[at], some()[25]
     refuse_in_every_way(with_digest(entry, entry.digest + run.digest[DIGEST_BYTES:]))
     one = struct.pack("<III", 1, len(entry.body), crc32(entry.body))

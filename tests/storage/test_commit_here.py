@@ -132,7 +132,7 @@ def test_the_store_has_one_user_at_a_time_and_the_thread_tidies_up() -> None:
 
 
 class Stalling(Watched):
-    """Its commits take 0.2 ms, and now and then 20, 400 or 1,500: on a clock of its own."""
+    """A store whose commits take 0.2 ms, and now and then 20, 400 or 1,500 ms, on a clock of its own."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The digest of a stretch: what it is, that it tells every difference, and how far one look goes (R31)."""
+"""The digest of a stretch: its value, that it shows every difference, and how far one read goes (R31)."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_every_field_of_every_entry_counts(at: int, field: str) -> None:
 
 @given(st.integers(0, 40), st.integers(0, 7))
 def test_every_bit_of_a_digest_counts(at: int, bit: int) -> None:
-    """Also of what a run tells behind the digest of its body, and not by the checksum alone (R32)."""
+    """A changed bit of a run's digest or marks changes the digest of the range, even with an equal checksum (R32)."""
     (run,) = _log()[-1:]
     other = bytearray(run.digest)
     other[at] ^= 1 << bit

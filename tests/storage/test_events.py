@@ -82,7 +82,7 @@ def test_what_waits_is_bounded(sqlite: SqliteBench) -> None:
 
 
 def test_no_commit_of_its_own_for_an_event(sqlite: SqliteBench) -> None:
-    """Many events and one write: one commit; none of them is a reason to reach for the disk."""
+    """Many events and one write make one commit. An event alone causes no disk access."""
     statements: list[str] = []
     sqlite.store._db.set_trace_callback(statements.append)
     sqlite.store.note(rows(*"abc"))

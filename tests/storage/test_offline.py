@@ -1,4 +1,4 @@
-"""Looking at a directory from outside: nothing is left there, nobody is held up, and damage is never the end."""
+"""Looking at a directory from outside: no file is left there, no server waits, and damage does not end the walk."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from alpo.storage.offline import Found, open_source
 
 
 def there(directory: Path) -> dict[str, bytes]:
-    """What is in it, but for the index of the WAL, in which readers leave their marks."""
+    """Content of each file in the directory, except for the index of the WAL, to which readers write."""
     return {p.name: b"" if p.name.endswith("-shm") else p.read_bytes() for p in directory.iterdir()}
 
 

@@ -1,4 +1,4 @@
-"""Scrubbing finds every damaged row and no other; what is sound before one can still be read (R31)."""
+"""Scrubbing finds every damaged row and no other; sound rows before a damaged one can still be read (R31)."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_rows_changed_and_rows_missing(sqlite: SqliteBench, bytes_max: int) -> N
 
 
 def test_runs(sqlite: SqliteBench) -> None:
-    """R32: a bit of what a run's digest tells of its serials is damage like any other."""
+    """R32: a changed bit in a run's marks, the part of its digest about serials, is found as damage."""
     log = LogBuilder()
     runs = [log.run(1 + 3 * nth, (b"a",), (b"b", b"c"), (b"",)) for nth in range(20)]
     sqlite.store.commit([write(runs)])
@@ -77,7 +77,7 @@ def test_runs(sqlite: SqliteBench) -> None:
 
 
 def test_pages_overwritten(sqlite: SqliteBench) -> None:
-    """Whatever SQLite makes of such a page: what can be read is sound, and all else is listed."""
+    """Entries that can still be read are sound, and all others are listed, whatever SQLite makes of such a page."""
     entries = _filled(sqlite, 2000, 300)
     sqlite.store.close()
     whole = sqlite.path.read_bytes()

@@ -33,7 +33,7 @@ class Heads:
 def test_any_guess_finds_the_same(before: int, after: int, guess_id: int) -> None:
     heads = Heads([False] * before + [True] * after)
     assert heads.find(guess_id) == FIRST_ID + before
-    assert len(heads.looks) <= 2 + 10  # what a wrong guess costs, and so many halvings
+    assert len(heads.looks) <= 2 + 10  # two for a wrong guess, and at most ten for halving
 
 
 @given(before=st.integers(1, 300), after=st.integers(1, 300))

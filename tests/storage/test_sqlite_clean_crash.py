@@ -21,7 +21,7 @@ _HEADER_BYTES, _FRAME_BYTES = 32, 4096 + 24
 
 
 class Disk:
-    """What a crash would leave of a store's files, noted before every statement, and cut wherever a write may end."""
+    """States of a store's files that a crash may leave: before every statement, and cut wherever a write may end."""
 
     def __init__(self, store: SqliteStore, path: Path) -> None:
         self._store, self._path = store, path
@@ -67,7 +67,7 @@ def _opened(directory: Path, state: tuple[bytes, bytes]) -> Iterator[SqliteStore
 def test_a_crash_at_any_step_of_a_cleaning(
     sqlite: SqliteBench, tmp_path: Path, spilling: bool, with_entries: bool,
 ) -> None:
-    """``spilling``: its pages reach the WAL before it is committed."""
+    """``spilling``: pages of the cleaning reach the WAL before it is committed."""
     log = LogBuilder()
     entries = log.datas(300, size=500)
     sqlite.store.commit([write(entries, guaranteed_id=4, table=table(4, [row("a"), row("b")]))])

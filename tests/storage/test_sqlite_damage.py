@@ -26,7 +26,7 @@ def _filled(sqlite: SqliteBench) -> list[Entry]:
 
 
 def _columns_stop_at_7(sqlite: SqliteBench) -> None:
-    """With an error that names it, or before it."""
+    """Check that columns are read up to entry 6; reading on raises an error that names entry 7."""
     for first in (1, 6):
         try:
             assert sqlite.store.read_columns(first, 9, 10_000).ids == tuple(range(first, 7))

@@ -22,7 +22,7 @@ from alpo.storage.sqlite import SqliteStore
 
 
 def _left(sqlite: SqliteBench, directory: Path) -> Path:
-    """What a kill at this moment would leave."""
+    """Copy the files to ``directory``, as a kill at this moment would leave them."""
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir()
     for suffix in ("", "-wal"):
@@ -40,7 +40,7 @@ def _opened(directory: Path) -> list[Entry]:
 
 
 def _last_leaf(path: Path) -> int:
-    """Where it begins in the file: the page that holds the last body."""
+    """Offset in the file of the page that holds the last body."""
     return path.read_bytes().rindex(b"the last one") // PAGE_BYTES * PAGE_BYTES
 
 
@@ -53,7 +53,7 @@ def _fill(sqlite: SqliteBench) -> list[Entry]:
 
 
 def _forget_rows(path: Path, by: int) -> None:
-    """As if bits of the number of rows had flipped."""
+    """Lower the number of rows in the last leaf page, as if bits of it had flipped."""
     at = _last_leaf(path) + 3
     file = bytearray(path.read_bytes())
     (rows,) = struct.unpack_from(">H", file, at)

@@ -75,7 +75,7 @@ def test_a_full_disk_takes_nothing_loses_nothing_and_heals(small_disk: Path, tmp
     log = LogBuilder()
     entries = log.datas(20, size=1000)
     store.commit([write(entries)])
-    more = [log.datas(count, size=20_000) for count in (50, 100, 150)]  # beyond what the WAL has blocks for
+    more = [log.datas(count, size=20_000) for count in (50, 100, 150)]  # more than the WAL's blocks hold
     for round, left in enumerate((0, 5_000, 300_000)):
         filler = _fill(small_disk, left)
         for _ in range(3):
@@ -191,7 +191,7 @@ class _Failing:
 def test_an_fsync_that_fails_is_not_tried_again(
     sqlite: SqliteBench, code: int, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A kernel that failed an fsync may have dropped the pages: a later success would vouch for nothing."""
+    """A kernel that failed an fsync may have dropped the pages: a later fsync that succeeds proves nothing."""
     store = sqlite.store
     store.commit([write(LogBuilder().datas(3))])
     failing = _Failing(store._db, code)

@@ -51,7 +51,7 @@ def _tables(directory: Path) -> tuple[int, list[str]]:
 
 
 def _check(directory: Path) -> None:
-    """Everything is there, and the store works."""
+    """Check that the store holds all that the old file held, and that it works."""
     entries = _entries()
     store = SqliteStore.open(directory, SERVER, cluster=CLUSTER)
     boot = store.boot()
@@ -80,7 +80,7 @@ def test_version_1_is_brought_up(version_1: Path) -> None:
 
 
 def test_a_session_of_version_4_was_born_with_the_oldest_epoch_that_it_tells_of(tmp_path: Path) -> None:
-    """R22: so what a drop may have forgotten is never told "not in the log"."""
+    """R22: so an append that a drop may have made the table forget is never reported as "not in the log"."""
     directory = _left_by(4, tmp_path)
     assert _tables(directory)[0] == 4
     store = SqliteStore.open(directory, SERVER)
@@ -91,7 +91,7 @@ def test_a_session_of_version_4_was_born_with_the_oldest_epoch_that_it_tells_of(
 
 
 def test_the_views_of_version_5_learn_of_runs(tmp_path: Path) -> None:
-    """R32: what they told before they tell still, and of a run the serial of each payload."""
+    """R32: the views show what they showed before, and of a run the serial of each payload."""
     directory = _left_by(5, tmp_path)
 
     def told() -> tuple[list[tuple[int, int]], list[tuple[str, int]]]:
@@ -159,7 +159,7 @@ def test_anothers_version_1_is_left_as_it_is(version_1: Path) -> None:
 
 
 def test_a_crash_at_any_step_of_it_is_recovered_from(version_1: Path, tmp_path: Path) -> None:
-    """What is on disk before each statement, and with the WAL cut at each place, is one of the versions, whole."""
+    """The files before each statement, and with the WAL cut at each place, open as one of the versions, complete."""
     path = version_1 / schema.DB_NAME
     states: list[tuple[bytes, bytes]] = []
 

@@ -1,4 +1,4 @@
-"""kill -9 at every step of bringing a file up to date, from each version: one of the versions whole, nothing lost."""
+"""kill -9 at every step of bringing a file up to date, from each version: the file is one of the versions, complete."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from alpo.storage.sqlite import SqliteStore
 
 NEWEST = len(schema.MIGRATIONS)
 _ENTRIES = LogBuilder()
-#: What ``version_1.sql`` holds.
+#: The entries in ``version_1.sql``.
 ENTRIES = [_ENTRIES.leader(4), *_ENTRIES.datas(3, 4), _ENTRIES.leader(6), _ENTRIES.data(6, payloads=(b"a", b"b"))]
-#: What was cleaned of it where that could be.
+#: The base after a cleaning, in versions that can clean.
 BASE = Base(2, 4, ENTRIES[1].time_ms, ENTRIES[2].lsn)
 
 
 def _fill(db: sqlite3.Connection, version: int) -> None:
-    """What only a file of that version may hold: something was cleaned, something has happened."""
+    """Add what only a file of that version may hold: a base after a cleaning, and an event."""
     if version >= 2:
         db.execute("DELETE FROM log WHERE id <= 2")
         db.execute(
@@ -37,7 +37,7 @@ def _fill(db: sqlite3.Connection, version: int) -> None:
         db.execute("INSERT INTO event_log (time_ms, name, fields) VALUES (5, 'started', '{\"term\": 7}')")
 
 
-#: (version, whether its server was killed): the first in every run, the others in the soak.
+#: (version, True if its server was killed): one of them in every run, the others in the soak.
 OLD = [(version, killed) for version in range(1, NEWEST) for killed in (False, True)]
 
 
@@ -45,7 +45,7 @@ OLD = [(version, killed) for version in range(1, NEWEST) for killed in (False, T
     pytest.param(each, marks=() if each == OLD[1] else pytest.mark.soak) for each in OLD
 ])
 def old(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Path, int]]:
-    """A directory with a file of an older version, whose server was stopped or killed (all is in the WAL); and that."""
+    """(directory, version) of a file of an older version, whose server was stopped or killed (all is in the WAL)."""
     version, killed = request.param
     directory = tmp_path / "old"
     directory.mkdir()
@@ -56,7 +56,7 @@ def old(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Path, 
         db.execute("BEGIN")
         schema.run_migrations(db, 1, version)
         _fill(db, version)
-        db.execute(f"PRAGMA user_version={version}")  # so that the first version has a WAL too
+        db.execute(f"PRAGMA user_version={version}")  # writes, so that version 1 has a WAL, too
         db.execute("COMMIT")
         if not killed:
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -87,7 +87,7 @@ def _version(directory: Path) -> int:
 
 
 def _whole(directory: Path, from_version: int) -> Boot:
-    """Nothing is lost, and the store works."""
+    """Check that the store has lost nothing, and that it works."""
     kept = ENTRIES[2 if from_version >= 2 else 0 :]
     store = SqliteStore.open(directory, SERVER)
     boot = store.boot()

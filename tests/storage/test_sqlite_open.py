@@ -1,4 +1,4 @@
-"""Opening a data directory: the lock, whose it is, how it is made, which version wrote it."""
+"""Opening a data directory: its lock, its server, its creation, and the version that wrote it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Readers and the writer at once: nobody waits, nobody sees half a commit, and the WAL stays bounded."""
+"""Readers and the writer at once: none waits, no reader sees a part of a commit, and the WAL stays bounded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a cleaning frees is used first, and given back in small steps when there is much of it or somebody asks."""
+"""Space that a cleaning frees is used first; it is given back in small steps if there is much of it, or on request."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _pages(store: SqliteStore) -> Pages:
 
 
 def _settle(store: SqliteStore) -> int:
-    """Idle until nothing is left to do; how many steps it took."""
+    """Let the store idle until no work is left; return the number of steps."""
     return next(n for n in itertools.count(1) if store.checkpoint(Rest.IDLE) is None)
 
 
@@ -257,7 +257,7 @@ def test_readers_see_whole_cleanings_only(
 
 
 def test_what_appends_use_up_before_it_is_given_back_ends_it(sqlite: SqliteBench, no_pace: None) -> None:
-    """Not at once all that is left, which SQLite takes a step of no pages to mean."""
+    """Giving back ends when appends have used up the pages. SQLite would take a step of 0 pages to mean all pages."""
     log = LogBuilder()
     _fill(sqlite.store, log, 20_000)
     keeper = sqlite.store._space

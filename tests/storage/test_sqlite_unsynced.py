@@ -1,6 +1,6 @@
-"""What a start finds was perhaps never synced: a process that was killed left it in the kernel's memory. Nothing of it
-is told before it is on disk, and a power cut at any moment after that neither takes it back nor makes a sound store
-look damaged (R14, R31)."""
+"""Files that a start finds may never have been synced: a killed process left them in the kernel's memory. A server
+tells nothing of them before they are on disk. A power cut after that neither takes anything back nor makes a sound
+store look damaged (R14, R31)."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def killed(tmp_path: Path, power: Power) -> Killed:
 
 
 def _found(directory: Path) -> Boot:
-    """What a server would start from."""
+    """The state that a server would start from, with all entries of the log checked to be there."""
     store = _open(directory)
     try:
         boot = store.boot()
@@ -96,7 +96,7 @@ def test_what_a_start_has_read_is_there_after_a_power_cut(killed: Killed, tmp_pa
 
 
 def test_a_power_cut_in_the_next_commit_leaves_a_sound_store(killed: Killed, tmp_path: Path) -> None:
-    """The disk may have written the new frames, and not those before them that nobody had synced."""
+    """The disk may have written the new frames, and not the frames before them, which were never synced."""
     wal = killed.directory / "alpo.db-wal"
     before = wal.stat().st_size
     store = _open(killed.directory)
@@ -145,7 +145,8 @@ def _dies_before_sync(number: int, directory: Path) -> bool:
 
 
 def test_a_store_whose_making_was_cut_short_is_told_of_only_once_it_is_on_disk(power: Power, tmp_path: Path) -> None:
-    """Its incarnation would be another after a power cut. Nothing that the dead process synced counts here."""
+    """A store tells its incarnation only when it is on disk: a power cut would change it. Nothing that the dead process
+    synced counts here."""
     died, number, taken_up = True, 0, 0
     while died:
         number += 1
@@ -163,7 +164,7 @@ def test_a_store_whose_making_was_cut_short_is_told_of_only_once_it_is_on_disk(p
 def test_a_wal_that_stayed_behind_is_gone_before_a_store_takes_its_place(
     power: Power, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SQLite would take it for the new file's own."""
+    """A WAL that stayed behind must go, because SQLite would take it for the new file's own."""
     directory = tmp_path / "disk" / "data"
     _open(directory).close()
     (directory / "alpo.db").unlink()
@@ -196,7 +197,7 @@ def test_recover_goes_on_only_from_what_is_on_disk(power: Power, tmp_path: Path)
 
 
 def _refuse(monkeypatch: pytest.MonkeyPatch, call: str, number: int, *refused: Path) -> None:
-    """From now on `os.fsync` or `os.open` fails for these directories, with this errno."""
+    """Let `os.fsync` or `os.open` fail for these directories from now on, with this errno."""
     original = getattr(os, call)
 
     def refusing(file: Any, *arguments: Any, **options: Any) -> Any:
@@ -270,7 +271,7 @@ def test_a_sync_that_fails_at_the_start_is_an_error_and_no_damage(killed: Killed
 
 
 def test_after_a_sync_that_failed_only_what_the_disk_holds_is_read(killed: Killed, tmp_path: Path) -> None:
-    """Linux calls such a file clean: another sync succeeds, and has written nothing."""
+    """Linux marks such a file clean: the next sync succeeds, and writes nothing."""
     killed.power.fail("alpo.db-wal")
     with pytest.raises(StoreError):
         _open(killed.directory)

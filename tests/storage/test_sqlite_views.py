@@ -1,4 +1,4 @@
-"""The data file read with plain SQL: what its views say is what the log holds."""
+"""The data file read with plain SQL: its views show what the log holds."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_payloads_are_a_row_each(sqlite: SqliteBench, ask: Any) -> None:
 
 
 def test_payloads_of_runs_have_the_serial_of_their_append(sqlite: SqliteBench, ask: Any) -> None:
-    """R32: of runs of single payloads, of runs with batches among them, before and behind other entries."""
+    """R32: runs of single payloads, and runs with batches, stand before and behind other entries."""
     rng = Random(7)
     log = LogBuilder()
     entries, expected = [log.data(3)], [(1, 1)]
@@ -75,7 +75,7 @@ def test_payloads_of_runs_have_the_serial_of_their_append(sqlite: SqliteBench, a
     "CAST(substr(digest, 1, 16) || x'ffffffff' || substr(digest, 21) AS BLOB)", "'text'",
 ])
 def test_a_damaged_digest_costs_no_more_than_serials(sqlite: SqliteBench, ask: Any, digest: str) -> None:
-    """The views verify nothing, but they end, and the payloads are there."""
+    """The views verify no checksums, but their queries end, and show all payloads."""
     log = LogBuilder()
     sqlite.store.commit([write([log.run(1, (b"a",), (b"b", b"c")), log.data()])])
     sqlite.tamper(f"UPDATE log SET digest = {digest} WHERE id = 1")

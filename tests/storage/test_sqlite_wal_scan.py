@@ -25,7 +25,7 @@ FIELDS = {"page": 3, "commit": 6, "salt 1": 9, "salt 2": 14, "sum 1": 16, "sum 2
 
 
 class Left(NamedTuple):
-    """What a kill -9 left: the bytes of ``alpo.db`` and its WAL, and where the WAL's commits end (frames, from 1)."""
+    """Files that a kill -9 left: ``alpo.db``, its WAL, and the numbers (from 1) of the frames that end commits."""
 
     db: bytes
     wal: bytes
@@ -63,7 +63,7 @@ def _last_id(directory: Path) -> int:
 
 
 def _opened(left: Left, wal: bytes) -> int | type[StoreError]:
-    """The last entry of a store with this WAL, or the error. What is refused was not touched."""
+    """The last entry of a store with this WAL, or the error. A refused store was not changed."""
     directory = Path(tempfile.mkdtemp())
     try:
         (directory / "alpo.db").write_bytes(left.db)
@@ -132,7 +132,7 @@ def test_a_wal_cut_anywhere_opens_with_the_commits_that_it_holds(left: Left, cut
 @settings(deadline=None, max_examples=60)
 @given(data=st.data())
 def test_a_torn_last_commit_opens(left: Left, data: st.DataObject) -> None:
-    """Of the last commit any 512 bytes may have reached the disk, in any order, or what was there before."""
+    """A store opens whichever 512-byte blocks of the last commit have reached the disk; the rest is unchanged."""
     begin = HEADER + left.ends[-2] * FRAME
     torn = bytearray(left.wal)
     for at in range(begin - begin % 512, len(torn), 512):
@@ -143,7 +143,7 @@ def test_a_torn_last_commit_opens(left: Left, data: st.DataObject) -> None:
 
 
 def _may_lose(left: Left, damaged: bytes) -> bool:
-    """Does the damage reach the last commit, or take the mark off the one before?"""
+    """True if the damage reaches the last commit, or removes the mark of the commit before."""
     last = HEADER + left.ends[-2] * FRAME
     mark = HEADER + (left.ends[-2] - 1) * FRAME + 4
     return damaged[last:] != left.wal[last:] or damaged[mark : mark + 4] == bytes(4)
@@ -221,7 +221,7 @@ def test_without_the_index_all_is_found(left: Left, tmp_path: Path) -> None:
 
 
 def test_without_the_wal_nothing_is_made_up(sqlite: SqliteBench, tmp_path: Path) -> None:
-    """What was copied back is there; what was not cannot be missed by one server alone."""
+    """A store without its WAL holds the entries of its file. One server alone cannot know that others are missing."""
     log = LogBuilder()
     sqlite.store.commit([write([log.data()])])
     sqlite.store.checkpoint(Rest.IDLE)

@@ -1,4 +1,4 @@
-"""Cleaning (R19): the base, and what lies below it, the same tests for every store."""
+"""Cleaning (R19): the base, and the entries below it; every store passes these tests."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_an_expunge_and_a_cleaning_in_one_commit(bench: Bench) -> None:
 
 
 def test_an_expunge_of_all_that_is_above_the_base(bench: Bench) -> None:
-    """Of the run that went on above it nothing is left there; it ends at the base."""
+    """An expunge of all entries above the base ends the run that reached from the base upwards."""
     entries = _log()
     bench.store.commit([write(entries)])
     bench.store.commit([cleaning(entries[6], guaranteed_id=7)])

@@ -1,4 +1,4 @@
-"""The durability contract (alpo.storage.interface), the same tests for every store."""
+"""The durability contract (alpo.storage.interface); every store passes these tests."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_what_is_committed_is_there_after_a_restart(bench: Bench) -> None:
 
 
 def test_runs_and_what_is_remembered_of_them_come_back(bench: Bench) -> None:
-    """R32: entries of several serials, and a table whose slots tell of them."""
+    """R32: a restart finds entries of several serials, and the session table's slots for them."""
     log = LogBuilder()
     entries = [log.run(1, (b"a",), (b"",)), log.run(3, (b"b", b"c"), (b"d",)), log.data(), log.run(6, *[(b"",)] * 3000)]
     slots = [(e.serial, e.id, e.lsn, e.epoch, e.digest) for e in entries]

@@ -20,7 +20,7 @@ BASE = Base(10, 4, 1_700_000_000_500, 8)
 
 
 def install(base: Base = BASE, **fields: Any) -> Write:
-    """The write that a learner makes of a base; its state lies beyond it."""
+    """The write with which a learner installs a base; its saved state is beyond the base."""
     fields = {
         "term": 6, "guaranteed_id": base.id, "fully_replicated_id": base.id, "start": STARTED,
         "table": table(25, [row("a"), row("b", 3, 2)])._replace(ahead=True), "runs": [], **fields,
@@ -73,7 +73,7 @@ def test_in_one_commit_with_what_comes_before_and_after(bench: Bench) -> None:
 
 
 def test_a_later_save_ends_that_the_state_is_ahead(bench: Bench) -> None:
-    """From then on a log that ends below what is applied is a damaged one."""
+    """A log that ends below ``applied_id`` counts as damaged again after a later save."""
     bench.store.commit([install()])
     entries = after(20)
     bench.store.commit([write(entries, guaranteed_id=30, table=table(30, [row("b", 4)]))])
@@ -119,7 +119,7 @@ def test_an_image_of_one_that_took_a_base_can_be_given_on(bench: Bench) -> None:
 
 
 def test_of_one_that_is_still_being_brought_up_nothing_else_is_made(sqlite: SqliteBench) -> None:
-    """A backup, or a new cluster: its log ends below its state. To look at it is no error."""
+    """Neither a backup nor a new cluster is made of a store whose log ends below its state. It can be inspected."""
     sqlite.store.commit([install()])
     sqlite.store.commit([write(after(5), guaranteed_id=12)])
     with pytest.raises(StoreError, match="still being brought up: its log ends at entry 15"):

@@ -215,7 +215,7 @@ def test_asked_to_give_back_it_wakes_the_store_and_drops_no_write(monkeypatch: p
 
 @pytest.mark.parametrize("round", [*range(5), *(pytest.param(n, marks=pytest.mark.soak) for n in range(5, 20))])
 def test_on_disk_with_submitters_racing(sqlite: SqliteBench, round: int) -> None:
-    """Everything submitted is there, in order, whatever the groups were."""
+    """All submitted writes are in the store, in order, whatever groups they were committed in."""
     entries = LogBuilder().datas(400)
     done: list[int] = []
     writer = Writer(sqlite.store, done.append, unexpected)

@@ -1,4 +1,4 @@
-"""A message of every type, and its frame, for whoever tests what a frame holds."""
+"""A message of every type, and its frame, for tests of frames."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ PEERS: list[m.Message] = [
     m.SnapshotAnswer(3, 1, 1, 0), m.Retired(), m.WentBack(3, 9),
     m.CopyRequest(7, 2), m.CopyAnswer(7, 3, RUN[:1]),
 ]
-#: Everything else: hellos, requests, answers.
+#: Samples of all other messages: hellos, requests, answers.
 OTHERS: list[Any] = [
     r.PeerHello(1, b"e" * 16, 1, b"a" * 16, "h:1", 2, b"b" * 16, 1_000, 0, (50, 500, 25)),
     r.ClientHello(1, b"", "alpo-python 1"),
@@ -69,7 +69,7 @@ OTHERS: list[Any] = [
     r.RequestRefused(1, Code.OUT_OF_RANGE, 0, 0, "", "1,7"),
 ]
 
-#: What only connections of version 3 carry, or carry in another form: runs, and conditional appends.
+#: Samples that only connections of version 3 carry, or carry in another form: runs, and conditional appends.
 RUNS = seal_appends([(1, b"one"), (1, b"two"), (2, RUN[2].body)], "client", 1, 0, 7, 3, 1_001, 5, together=True)
 PEERS_3: list[m.Message] = [
     m.AppendRequest(3, 6, 2, 6, 5, 11, RUNS), m.CopyAnswer(7, 3, RUNS),
@@ -83,14 +83,14 @@ OTHERS_3: list[Any] = [
     r.AppendAfter("client", 0, 1, False, 7, b"one"), r.AppendAfter("name", 8, 2, True, 0, (2, RUN[2].body)),
     r.AcceptClocks(1),
 ]
-#: What only connections of version 4 carry, beside `marks`: a server's process.
+#: Samples that only connections of version 4 carry, beside `marks`: a server's process.
 OTHERS_4: list[Any] = [
     r.PeerHello(4, b"e" * 16, 1, b"a" * 16, "h:1", 2, b"b" * 16, 1_000, 0, (50, 500, 25), b"p" * 16),
 ]
 
 
 def frames(version: int = r.VERSION) -> list[bytes]:
-    """Each of them as it travels in this version."""
+    """The samples as frames of this version."""
     others, peers = (OTHERS, PEERS) if version < r.RUNS_VERSION else ([*OTHERS, *OTHERS_3], [*PEERS, *PEERS_3])
     if version >= r.PROCESS_VERSION:
         others = [*others, *OTHERS_4]
@@ -101,8 +101,8 @@ def frames(version: int = r.VERSION) -> list[bytes]:
 
 
 def marks() -> list[bytes]:
-    """What only connections of version 4 carry: frames in a piece, a block and its answer, a message that refers to it,
-    and the end of both."""
+    """Frames that only connections of version 4 carry: frames in a piece, a block and its answer, a message that refers
+    to the block, and the end of both."""
     long, other, told = Long(), LaneReader(1 << 20), list[bytes]()
     other.open(told.append, lambda number: None)
     for each in (frame(b"\x93a long frame"), block_frame(7, b"block")):

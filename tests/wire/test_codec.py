@@ -39,13 +39,12 @@ plain = st.recursive(
     max_leaves=8,
 )
 
-#: By field: what a field takes when its type alone does not say it.
-
 
 def short(name: str) -> bool:
     return len(name.encode()) <= 64
 
 
+#: Values of fields whose type alone does not say which values are valid.
 FIELDS: dict[tuple[type, str], st.SearchStrategy[Any]] = {
     (r.PeerHello, "version"): st.just(r.VERSION),
     (r.PeerHello, "incarnation"): ids16,

@@ -22,7 +22,7 @@ DECODERS: tuple[Callable[[bytes], Any], ...] = (
 
 
 def only_named_errors(body: bytes) -> int:
-    """How many decoders take the body; fails on any error but `WireError`."""
+    """Number of decoders that take the body; fails on any error but `WireError`."""
     taken = 0
     for decode in DECODERS:
         try:

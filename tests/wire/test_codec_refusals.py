@@ -1,4 +1,4 @@
-"""What decoding must refuse, case by case, and that the text says why."""
+"""Bodies that decoding must refuse, case by case, with a text that says why."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def first_column(table: str) -> list[str]:
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.cls.__name__)
 def test_fields_are_documented_in_order(shape: Shape) -> None:
     section = SECTIONS[f"{shape.number} {shape.cls.__name__}"]
-    fields = ["request" if name == "origin" else name for name in shape.fields]  # on the wire it is a number
+    fields = ["request" if name == "origin" else name for name in shape.fields]  # `origin`: on the wire a number
     assert first_column(section.partition("An entry is")[0]) == fields
 
 
@@ -44,7 +44,7 @@ def test_codes_are_documented() -> None:
 
 
 def numbers(shapes: Iterable[Shape]) -> str:
-    """As the page lists them: "16-19, 28"."""
+    """Numbers of the shapes as the page lists them: "16-19, 28"."""
     listed = sorted(shape.number for shape in shapes)
     starts = [number for number in listed if number - 1 not in listed]
     ends = [number for number in listed if number + 1 not in listed]
