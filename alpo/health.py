@@ -97,7 +97,7 @@ def examine(
 
 def _members(cluster: Cluster) -> Iterator[Finding]:
     members, there = cluster.members, cluster.there
-    if all(row.get("id") is None for row in members):  # only addresses are known: those that were asked
+    if all(row.get("id") is None for row in members):  # no server has answered: rows are addresses that were asked
         if members:
             yield _nobody(members)
         return

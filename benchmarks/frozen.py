@@ -89,7 +89,7 @@ def _commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...
 
 
 def helps() -> Iterator[str]:
-    """What ``--help`` of every command says."""
+    """The ``--help`` text of every command."""
     yield _ran("alpo.daemon", "--help")
     for module, app in _APPS.items():
         group = typer.main.get_command(importlib.import_module(app).app)

@@ -56,7 +56,7 @@ class Appender:
         self, servers: Servers, client: str | None, timeout_s: float, queue_max: int, queue_bytes_max: int
     ) -> None:
         self.tasks = Living("Log", self._run_manager, self._run_writer, self._run_watch, ended=self._all_over)
-        # Of the loop of the tasks: looked at by every append. (More than 30 attributes would make them slower.)
+        # Facts about the loop of the tasks, which every append reads. (More than 30 attributes would be slower.)
         self._clock: Callable[[], float]
         self._new_event: Callable[[], Event]
         self._runs: Callable[[], bool]
@@ -72,7 +72,7 @@ class Appender:
         self._horizon_ms = 0
         self._connection: Connection | None = None
         self._stuck_s = STUCK_S
-        self._moved_bytes: int | None = None  # when the connection was last looked at
+        self._moved_bytes: int | None = None  # `Connection.moved_bytes` at the last look; None: not looked yet
         #: A better connection than the present one, found by the watch.
         self._better: Connection | None = None
         self._scope: anyio.CancelScope

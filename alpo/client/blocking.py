@@ -283,7 +283,7 @@ def _unsent() -> Closed:
 
 
 def _close_all() -> None:
-    # After Ctrl-C no append is waited for, as by the end of a `with`. (`ps1`: a shell, which goes on after it.)
+    # Appends are not waited for after Ctrl-C, as at the end of a `with`. An interactive shell (`ps1`) outlives Ctrl-C.
     drain = not isinstance(getattr(sys, "last_value", None), KeyboardInterrupt) or hasattr(sys, "ps1")
     with ExitStack() as stack:
         for log in list(_OPEN):

@@ -223,7 +223,7 @@ class Connection:
                 message = decode_server(body, self.version)
                 if isinstance(message, Problem):
                     if messages:
-                        break  # what came before it is heard first; the connection's end follows by itself
+                        break  # the messages before the problem go first; the connection's end follows by itself
                     raise _problem(self.address, message)
                 messages.append(message)
         except WireError as error:

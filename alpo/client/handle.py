@@ -42,7 +42,7 @@ _BROKE = (Exception, asyncio.CancelledError)
 MAYBE = 1  # an earlier transmission may have been taken; its outcome is not known (R24)
 REFUSED = 2  # the latest transmission was answered, and not with a success
 RESOLVED = 4  # the cluster's last word is known: the append need not be sent again
-REPORTED = 8  # its deadline came first: NotGuaranteed was told, the request stays in line
+REPORTED = 8  # the append got NotGuaranteed at its deadline; the request stays in line
 
 
 class Handle(Generic[L_co]):

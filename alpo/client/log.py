@@ -96,7 +96,7 @@ class Log(AsyncOnly, Reading):
         try:
             if not self._appender.tasks.started:
                 self._appender.start()
-            # If the open is refused, the first append raises that.
+            # A refused open is raised by the first append, not here.
             with suppress(AlpoError), anyio.move_on_after(min(OPEN_WAIT_S, self._timeout_s)):
                 await self._appender.opened()
         except BaseException:

@@ -156,7 +156,7 @@ class Pages(Closing):
         self._let_go()
 
     async def __anext__(self) -> PagePart:
-        self._servers.require_here()  # in a forked child nothing may touch the parent's event loop
+        self._servers.require_here()  # a forked child must not touch the parent's event loop
         self._servers.need_home()
         if self._over:
             self._let_go()

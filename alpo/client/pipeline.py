@@ -211,7 +211,7 @@ class Unheard:
         """Note a handle or future that ended with an error."""
         if failed.unheard is None:
             return
-        if len(self._failed) == KEPT_MAX:  # at least half of them go, so that this is rare
+        if len(self._failed) == KEPT_MAX:  # at least half are dropped, so that this is rare
             self._failed = [each for each in self._failed if each.unheard is not None][-KEPT_MAX // 2 :]
         self._failed.append(failed)
 
@@ -317,7 +317,7 @@ class Pipeline:
 
     @property
     def told(self) -> bool:
-        """True if every append has been told an outcome, were it "unknown"."""
+        """True if every append has an outcome, "unknown" included."""
         return not self.queue and all(h.done for h in self.line)
 
     def close(self, why: str) -> Exception | None:

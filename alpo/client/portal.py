@@ -106,7 +106,7 @@ class SeenFuture(Future[Handle[Any]]):
         try:
             return super().result(timeout)
         except Exception as error:
-            self.told = self.told or error is self._error  # not after a timeout of this call
+            self.told = self.told or error is self._error  # a timeout of this call is another error
             raise
 
     def exception(self, timeout: float | None = None) -> BaseException | None:

@@ -231,7 +231,7 @@ class Session(Pipeline):
             taken_over = code in ENDS or (code == Code.SERIAL_REUSED and self._is_new(answer.serial))
             for handle in handles:
                 if code == Code.SERIAL_REUSED and handle.serial <= self.opened_last:
-                    self.outcomes.resolve(handle, None, True)  # was appended before this session was opened
+                    self.outcomes.resolve(handle, None, True)  # the serial was appended before this session was opened
                 else:
                     self._refuse(handle, answer, taken_over)
             if taken_over:
@@ -302,7 +302,7 @@ class Session(Pipeline):
     def _start_over(self) -> None:
         """Send what is left, and later appends, under a new random id."""
         self._pop_resolved()
-        # What is left in the line was never taken: nothing of it was appended, though some was told as unknown.
+        # No append left in the line was made, though some were reported as unknown.
         for handle in self.line:
             if handle.state & REPORTED:
                 self.outcomes.resolve(handle, Unavailable("its client id had ended: it was not appended"))

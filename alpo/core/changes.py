@@ -53,7 +53,7 @@ class Changes:
         self.newcomers = Newcomers(shared, replication, first_start)
         #: The operator's change whose entry is not appended yet; None if there is none.
         self.pending: ChangeMember | None = None
-        self._earlier: list[ChangeMember] = []  # the same, asked for before: refused at ``_refuse_s``
+        self._earlier: list[ChangeMember] = []  # earlier requests for the pending change, refused at ``_refuse_s``
         self._refuse_s = 0.0
         self._pending_ends_s = 0.0
         self._found: Identity | None = None  # the newcomer that answered at the pending change's address
@@ -66,7 +66,7 @@ class Changes:
         self._catch_up: CatchUp | None = None
         #: True if some member may have another address than the list says.
         self.addresses_changed = True
-        self._next_address_s: dict[int, float] = {}  # when a member's address may be changed again, by id
+        self._next_address_s: dict[int, float] = {}  # member id -> time from which its address may be changed again
 
     @property
     def may_change(self) -> bool:
@@ -161,7 +161,7 @@ class Changes:
             return False
         if request.step is MemberStep.REMOVE:
             return listed.role is Role.GONE
-        # only the server itself can tell whether it is a new one: see `_answered_there`
+        # the server itself must say whether it is a new one: see `_answered_there`
         if request.step is MemberStep.REPLACE:
             return listed.identity == self._r.me and self._is_at(request, listed) and listed.retired != ()
         return listed.role is not Role.GONE and listed.address == request.address

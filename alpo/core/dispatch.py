@@ -285,7 +285,7 @@ def can_wait(r: Parts, item: Input) -> bool:
         return False
     if type(item) is Persisted:
         if r.disks.slow_since_s is not None:
-            return False  # that our disk moves again changes what this server may do
+            return False  # our disk moves again, which changes what this server may do
         if r.log.writing_bytes > r.cfg.peer_inflight_bytes_max:
             return False  # clients may wait for our disk
         stable_id = r.log.stable_after(item.number)

@@ -210,8 +210,8 @@ class Election:
     def on_canvass_answer(self, sender: Identity, answer: CanvassAnswer) -> None:
         """Count a voter's answer to this round or, if it comes late, to an earlier one."""
         r = self._r
-        # Only so does a canvass move the asker's term: else a server with the newest log, behind in terms, could never
-        # win.
+        # A canvass moves the asker's term only by such an answer. Without that a server with the newest log and an
+        # older term could never win.
         if answer.term > r.term:
             return r.adopt_term(answer.term)
         round = self.round

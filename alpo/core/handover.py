@@ -47,7 +47,7 @@ class Handover:
 
     def deadline_s(self) -> float:
         if self._r.state is not State.LEADER:
-            return self._ends_s  # before that only a message changes anything
+            return self._ends_s  # a server that does not lead acts on messages alone
         return min(self._ends_s, max(self._try_next_s, self._r.now_s + self._r.cfg.heartbeat_s / 10))
 
     def advance(self, replication: Replication | None) -> bool:

@@ -107,8 +107,8 @@ class Newcomers:
         self._r.out.load_snapshot(LoadSnapshot(id))
 
     def _repeat(self, sending: Sending) -> None:
-        """Send a snapshot again from its first part, or read it again; forget the transfer if the learner is none
-        now."""
+        """Send a snapshot again from its first part, or read it again; or end the transfer if the peer is no learner
+        any more."""
         r = self._r
         member = r.members.latest.get(sending.who.id)
         if member is None or member.identity != sending.who or member.role is not Role.LEARNER:

@@ -113,7 +113,7 @@ class OperatorRequests:
         if not r.serves:
             r.not_leader(request)
         elif request.target == r.me.id:
-            self._reads.ask(request)  # only a leader that a read round confirms may say that it leads (R25)
+            self._reads.ask(request)  # a leader may say that it leads once a read round has confirmed it (R25)
         elif member is None or not r.members.latest.is_voter(member.identity):
             r.out.refuse(request.origin, Code.CANNOT_CHANGE, detail=f"server {request.target} is not a voting member")
         else:

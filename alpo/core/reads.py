@@ -76,7 +76,7 @@ class Reads:
             self._asked = (r.guaranteed_id, self._new)
             self._new = []
             self._replication.begin_round()
-            if self._answered():  # at once if there is a single voter
+            if self._answered():  # a single voter needs no other's answer
                 self.advance()
 
     def _answered(self) -> bool:

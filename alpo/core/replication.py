@@ -41,8 +41,8 @@ class Replication:
         self._voters: list[Progress] = []  # those of the voters
         self._replicas: list[Progress] = []  # those of voters and learners
         self._own_stable_id = shared.log.stable_id
-        self._own_moved_s = shared.now_s  # when our disk last owed nothing, or finished a write
-        self.marks_due_s = float("inf")  # when a raised mark is sent alone, monotonic seconds
+        self._own_moved_s = shared.now_s  # time when our disk last owed nothing, or finished a write
+        self.marks_due_s = float("inf")  # monotonic seconds at which a raised mark is sent alone
         #: The time before which `tick` has nothing to do, monotonic seconds.
         self.quiet_until_s = 0.0
         self.sync_members()
@@ -346,7 +346,7 @@ class Replication:
         if not peer.doubted_round:
             peer.doubted_round, peer.doubted_id = self.begin_round(), peer.match_id
         elif answer.round >= peer.doubted_round and answer.last_id >= peer.doubted_id:
-            peer.doubted_round = 0  # it has acknowledged more since: this answer is old
+            peer.doubted_round = 0  # the peer has acknowledged more since: this answer is old
         elif answer.round >= peer.doubted_round:
             votes = r.members.latest.is_voter(peer.who)
             name = "store_went_back" if votes else "learner_went_back"

@@ -135,7 +135,7 @@ class ClientRequests:
         self._rights = rights
         #: The client, for events: its certificate's subject, or its address.
         self.who = rights.subject if rights is not None else "?"
-        self._allowed: set[type] = set()  # of the kinds of requests that came
+        self._allowed: set[type] = set()  # kinds of requests that came, and that the certificate allows
         self._outgoing = link
         self._poster = driver
         self._services = services

@@ -61,7 +61,7 @@ class Elections:
         self.unplanned = 0
         self._seen = (0, 0)  # term and leader of the last change
         self._why, self._planned = "", False
-        self._since_ms: int | None = None  # when the last leader was found missing
+        self._since_ms: int | None = None  # time when the last leader was found missing
 
     def hear(self, name: str, fields: Mapping[str, Any], now_ms: int) -> None:
         """Take an event."""

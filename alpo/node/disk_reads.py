@@ -49,7 +49,7 @@ class DiskReads:
         self._driver = driver
         self._handover = _Handover(driver)
         self._begun: dict[object, float] = {}  # the reads in threads -> when each began, by `Driver.clock_s`
-        self._told = False  # of the reads under way, that they hang
+        self._told = False  # an event has said that the reads under way hang
 
     @property
     def patience_s(self) -> float:
@@ -137,7 +137,7 @@ class _Handover:
         fit = [
             peer for peer in r.leadership.heirs()
             if peer.room is Room.PLENTY and peer.match_id >= r.guaranteed_id
-            # what owes nothing may be quick, however long its last write took: nothing may be written from now on
+            # a peer that owes nothing counts as quick: perhaps no further write will show it, and the last one is over
             and (not peer.in_flight or peer.owed_s(now_s) <= BETTER_SHARE * timeout_s)
         ]
         best = next_in_turn(fit, self._tried) if len(fit) >= r.members.latest.majority else None

@@ -209,7 +209,7 @@ def set_up_logs(log_format: str, level: str = "info", server_id: int | None = No
     of_server: dict[str, Any] = {} if server_id is None else {"server": server_id}
     structlog.contextvars.bind_contextvars(**of_server)
     if isinstance(sys.stderr, LogSink):
-        # It asks in its own thread, which has no context, for a line to write itself.
+        # The sink asks for a line, which it writes itself, in its own thread, which has no context.
         log = structlog.wrap_logger(structlog.ReturnLogger(), processors, wrapper, **of_server)
         sys.stderr.notice = lambda lines: log.warning("log_lines_dropped", lines=lines)
 

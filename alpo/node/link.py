@@ -50,7 +50,7 @@ if sys.platform == "linux":
 #: Body of one frame, as returned by `Link.receive`.
 Body: TypeAlias = bytes | memoryview
 
-_RECEIVE_BYTES = 1 << 16  # from 128 KiB on the allocator maps new memory for each buffer: 9 µs
+_RECEIVE_BYTES = 1 << 16  # the allocator maps new memory for each buffer of 128 KiB or more: 9 µs
 _LINGER_S = 1.0
 #: Bytes not sent yet with which the kernel gets no more pieces. With these and one piece, whatever of that the kernel
 #: took, a short frame is behind 64 KiB.
@@ -131,10 +131,10 @@ class Link:
         self.moving: Callable[[bool], None] = lambda incoming: None
         #: Bytes of payload over this connection, or, once replaced, over all to the same server.
         self.traffic = Traffic()
-        self._look_s = 0.0  # when to look next at what has arrived, by Trio's clock
-        self._arrived_bytes = 0  # acknowledged by the other host, when that was last looked at
-        self._answered_bytes = 0  # of these, those at the last frame of the other side
-        self._answered = True  # a frame has come since then
+        self._look_s = 0.0  # time of the next look at what has arrived, by Trio's clock
+        self._arrived_bytes = 0  # bytes that the other host had acknowledged at the last look
+        self._answered_bytes = 0  # bytes acknowledged at the first look after the other side's last frame
+        self._answered = True  # a frame has come since that look
         self._queue: deque[memoryview] = deque()
         self._queue_bytes_max = queue_bytes_max
         self._lock = threading.Lock()
@@ -550,7 +550,7 @@ class Link:
     async def part(self, last_words: bytes, why: str) -> None:
         """Close after ``last_words`` have arrived. Incoming data is read and dropped for a moment: closing a socket
         with unread bytes resets the connection, and the words could be lost."""
-        if not self._is_ready:  # what would be sent would wait for the other side's handshake
+        if not self._is_ready:  # words would wait for the other side's handshake
             return self.close(why)
         self.push(last_words)
         dropped = 0

@@ -66,7 +66,7 @@ log = structlog.get_logger()
 _ACCEPTS_A_TURN = 64
 _SAY_AGAIN_S = 10.0
 _PAUSE_WHEN_FULL_S = 0.1
-#: Unlisted servers: connections for one configured or listed id; for all other ids together.
+#: Most connections of non-members: per known id, and for all unknown ids together.
 _UNLISTED_AN_ID_MAX = 4
 _UNLISTED_MAX = 16
 #: Reasons for turning hosts away that are remembered, and seconds for which each is.
@@ -164,10 +164,10 @@ class Listener:
         self._silent = Silent()
         self._ahead = Ahead(driver, routes)
         self._accepts = 0
-        self._numbers: dict[Identity, int] = {}  # for each of `Routes.accepted`: number of its accept
+        self._numbers: dict[Identity, int] = {}  # key of `Routes.accepted` -> number of its accept
         self.clients: dict[ClientConnection, None] = {}
         self._of_host: Counter[str] = Counter()  # clients
-        self._inquiries = 0  # of those, other servers'
+        self._inquiries = 0  # other servers' among them
         self.strangers = Strangers()
         self._told_limits = _told_limits(self._settings)
         self._settled: Settings | None = None  # the settings, once looked at, if the last ones are guaranteed
@@ -255,7 +255,7 @@ class Listener:
         with trio.move_on_after(self._limits.hello_timeout_s):
             try:
                 rights = await self._secure(link, turns)
-            except TlsLeft as error:  # as when a command is done while a second connection of its begins
+            except TlsLeft as error:  # a command that is done may leave while its second connection begins
                 counters.handshakes["left"] += 1
                 log.debug("handshake_left", remote=link.remote, why=str(error))
                 link.close(str(error))
@@ -298,7 +298,7 @@ class Listener:
         """Begin TLS if the other side does; returns the rights of its certificate, None for a plain connection.
         ``of_host``: its host's turns. Raises `TlsBroken`, `LinkClosed`."""
         security = self._security
-        contexts, roles = security.contexts, security.roles  # as they are now: a reload may change them meanwhile
+        contexts, roles = security.contexts, security.roles  # read once: a reload may change them meanwhile
         if contexts is None or not looks_like_tls(await link.first_bytes()):
             return None
         return await link.secure(contexts, security.accepted_turns, roles=roles, first=of_host)

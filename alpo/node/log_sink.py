@@ -186,7 +186,7 @@ def free_stderr() -> None:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest free number: this one
-    if sys.stderr is sys.__stderr__:  # nothing else stands in for it already
+    if sys.stderr is sys.__stderr__:  # no other object stands in for it already
         sink = LogSink(2)
         sys.stderr = cast(TextIO, sink)
         atexit.register(sink.drain)

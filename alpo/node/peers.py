@@ -244,7 +244,7 @@ class Peers:
                     if peer.answered is not None and peer.answered[1] == address and _is_refused(error):
                         peer.refused = True
                         self._tell_if_gone(peer)
-            peer.version = VERSION  # by now another release may run there
+            peer.version = VERSION  # another release may run there by now
             if was_up and trio.current_time() - began_s > heartbeat_s:
                 peer.stay()
                 continue
@@ -419,7 +419,7 @@ class Peers:
         timeout_s = self._us.timers_ms[1] / 1000
         while True:
             now_s, since_s = trio.current_time(), route.silent_since_s
-            if since_s is None:  # nothing is due; align with the other connections, so that one wake-up serves all
+            if since_s is None:  # no answer is due; align with the other connections, so that one wake-up serves all
                 await trio.sleep_until((now_s // timeout_s + 1) * timeout_s)
             elif now_s < since_s + timeout_s:
                 await trio.sleep_until(since_s + timeout_s)

@@ -51,7 +51,7 @@ class Signals:
         self._heard: Callable[[int], None] | None = None
         self._keep: Callable[[str, int], None] = lambda name, ms: None
         self._tell_s = _LOOK_S
-        self._told_s = math.inf  # the begin of the commit that was told of
+        self._told_s = math.inf  # the beginning of the commit that was reported last
         self._told_to_stop = False
         self._exit: _Exit | None = None
         self._turn = threading.Condition(threading.Lock())  # for what the threads share; told when `_exit` changes
@@ -102,7 +102,7 @@ class Signals:
 
     def _hear(self) -> None:
         while True:
-            # not sigtimedwait: stopped and continued past its time, it returns what was never filled in
+            # sigtimedwait would not do: stopped and continued past its time, it returns what was never filled in
             number = signal.sigwait(_HEARD)
             with self._turn:
                 self._told_to_stop |= number != signal.SIGHUP

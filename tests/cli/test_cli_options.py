@@ -135,7 +135,7 @@ def test_new_names_have_no_control_characters_and_old_ones_can_still_be_reached(
 
 
 def test_who_named_no_servers_is_told_how_when_nothing_listens_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not who named some, and not while a server is there that only has no answer yet."""
+    """The hint is left out if servers were named, or while a server accepts connections and has not answered."""
     hint = (
         " (no server at {}, the default: name the cluster's with --servers or ALPO_SERVERS; one for a trial on this"
         " machine: alpo cluster start --dir DIR)\n"

@@ -81,7 +81,7 @@ class Kept:
             if self._made is None or trio.current_time() - self._made_s >= KEPT_S:
                 try:
                     self._made = await self._make()
-                except Exception as error:  # so that a store that fails is not asked by each visitor in turn
+                except Exception as error:  # kept, too: visitors must not ask a failing store one by one
                     self._made = error
                 self._made_s = trio.current_time()
             if isinstance(self._made, Exception):

@@ -21,7 +21,7 @@ UNREACHABLE: Final = "unreachable"
 #: An answer that a client got about an append is wrong.
 HISTORY: Final = "history"
 
-#: Faults of one kind in one place that are listed one by one.
+#: Most faults of one kind and copy that are listed; the rest are counted.
 FAULTS_MAX = 100
 
 
