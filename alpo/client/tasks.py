@@ -208,11 +208,11 @@ class Living:
                 async with anyio.create_task_group() as self._tasks:
                     for job in self._jobs:
                         self._tasks.start_soon(job)
-        except Exception as error:  # a mistake of ours: who leaves the object is told
+        except Exception as error:  # a mistake of ours, raised by `end`
             self._broken = error
             logger.exception("a task of a %s has failed", self._kind)
         finally:
-            # Was told already, unless a task failed or the loop ends.
+            # The end was reported already, unless a task failed or the loop ends.
             kind, failed = self._kind, self._broken is not None
             self._tell_end(f"this {kind} ended with {'one of its tasks, which failed' if failed else _WITH_LOOP}")
             self._ended.set()

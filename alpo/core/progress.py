@@ -42,7 +42,7 @@ class Progress:
         self.in_flight: deque[tuple[int, int, float]] = deque()  # (last id, bytes, when it was sent) of each request
         self.in_flight_bytes = 0
         self.waiting_since_s = now_s  # since then requests are in flight and nothing more was accepted
-        self.moved_s = now_s  # when it last owed no acceptance, or accepted more; sending again changes nothing here
+        self.moved_s = now_s  # time when the peer last owed no acceptance, or accepted more, or took part of a message
         self.took_s = 0.0  # seconds from sending the entries that the peer accepted last to its acceptance
         self.heard_s = now_s
         self.sending_s = now_s  # time when part of a message last left for the peer

@@ -116,7 +116,7 @@ class LogSink(io.TextIOBase):
             return self._turn.wait_for(lambda: not self._queue and not self._writing, timeout_s)
 
     def _run(self) -> None:
-        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # they are for threads that hear them
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # signals are for threads that wait for them
         try:
             self._write_on()
         finally:

@@ -54,7 +54,7 @@ class Signals:
         self._told_s = math.inf  # the beginning of the commit that was reported last
         self._told_to_stop = False
         self._exit: _Exit | None = None
-        self._turn = threading.Condition(threading.Lock())  # for what the threads share; told when `_exit` changes
+        self._turn = threading.Condition(threading.Lock())  # guards what threads share; notified when `_exit` changes
 
     def serve(self, heard: Callable[[int], None], tell_s: float, keep: Callable[[str, int], None]) -> None:
         """Tell a server of signals and slow commits from now on, and of a SIGTERM that came since the one before it.

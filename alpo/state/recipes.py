@@ -210,7 +210,7 @@ class Lock:
         except Changed:
             return False
         except BaseException as error:
-            if isinstance(error, _MAY_PASS) or not isinstance(error, Exception):  # or cancelled: it may be ours yet
+            if isinstance(error, _MAY_PASS) or not isinstance(error, Exception):  # outcome unknown: it may be ours yet
                 state._start_soon(partial(self._take_back, sent), last=True)
             raise
         folder = state._folder

@@ -216,7 +216,7 @@ class LocalCluster:
             command = [sys.executable, "-m", "alpo.daemon", "--id", str(server.id), "--data", str(server.data),
                        "--listen", server.address, *members, "--log-format", "console"]
             with server.log.open("ab") as log:
-                # in a session of its own: Ctrl-C reaches only this process, which stops the servers in order
+                # the server's own session keeps Ctrl-C from it: this process gets it, and stops the servers in order
                 server.process = subprocess.Popen(
                     command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
                     env=os.environ | self._server_environment(server),

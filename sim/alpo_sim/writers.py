@@ -155,7 +155,7 @@ class Writer(Actor):
 
     def heard(self, server: int, reply: Reply) -> None:
         if self.dead or reply.origin[1] <= self._conflicted:  # type: ignore[index]
-            return  # after a conflict its serial is another append's: a late answer to the former one says nothing
+            return  # the serial went to another append after a conflict: a late answer to the former one says nothing
         if isinstance(reply, Appended):
             done = range(reply.serial, reply.serial + len(reply.lsns))
             self._resolve(done)

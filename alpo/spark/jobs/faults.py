@@ -21,7 +21,7 @@ UNREACHABLE: Final = "unreachable"
 #: An answer that a client got about an append is wrong.
 HISTORY: Final = "history"
 
-#: Most faults of one kind and copy that are listed; the rest are counted.
+#: Most faults of one kind in one copy that are listed one by one.
 FAULTS_MAX = 100
 
 

@@ -177,7 +177,7 @@ class Safety(Watcher):
             if replica.guaranteed_id > self._seen[host.id] and host.id in self._led:
                 self._check_own_term(host)
             self._led[host.id] = True
-        elif not self._led.pop(host.id, False) and ready.replies:  # in the step that ends its reign it may still do so
+        elif not self._led.pop(host.id, False) and ready.replies:  # a reign's last step may still answer
             self._check_referrals(host, ready)
         if ready.write is not None:
             self._check_room(host, inputs, ready.write)
