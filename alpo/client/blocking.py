@@ -53,9 +53,9 @@ class BlockingLog(Unpickled):
         self._queue_max = queue_max
         self._queue: deque[Request] = deque()
         self._lock = threading.Lock()
-        #: Futures that failed, and whose error nobody was told.
+        #: Futures that failed, and whose error no caller has seen.
         self._unheard = Unheard()
-        #: True while such a task runs, or is about to.
+        #: True while a task that takes the queue runs in the loop, or is about to.
         self._running = False
         #: The latest task in the loop that takes the queue.
         self._taking: Future[None] | None = None

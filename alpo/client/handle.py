@@ -62,7 +62,7 @@ class Handle(Generic[L_co]):
     #: before this session was opened, where the LSN cannot be told (`Log.append`).
     lsn: int | None = None
     duplicate = False
-    #: Outcome of an append that was told as `NotGuaranteed`, in a tuple; None until it is known. For the library.
+    #: Outcome, in a tuple, of an append that has raised `NotGuaranteed`; None until it is known. For the library.
     last_word: tuple[int | None | AlpoError] | None = None
     _error: AlpoError | None = None
     _told = False

@@ -88,7 +88,7 @@ class Request:
 
 
 class SeenFuture(Future[Handle[Any]]):
-    """The future of a finished handle, which knows whether anybody was told how it ended, or will be."""
+    """The future of a finished handle, which knows whether any caller has seen its outcome, or will."""
 
     told = False
     _error: BaseException | None = None

@@ -149,9 +149,9 @@ _WITH_LOOP = "its event loop: make another in the one that runs now, and close i
 
 
 class Living:
-    """Tasks (``jobs``) of an object, in no task of its users': `start` and `end` may be called by any tasks of one
-    event loop, which is the object's from then on. ``kind``: the name of the object's class; ``ended``: called once
-    the tasks have ended, with the reason in words if nobody had them end.
+    """Tasks (``jobs``) of an object, which run in none of its users' tasks: `start` and `end` may be called by any
+    tasks of one event loop, which is the object's from then on. ``kind``: the name of the object's class; ``ended``:
+    called once the tasks have ended, with the reason in words if no call of `end` ended them.
     """
 
     def __init__(

@@ -60,7 +60,7 @@ class Changes:
         self._heard: Identity | None = None  # the listed member, if it answered since the operator asked
         self._confirming_round = 0  # a read round begun since then, whose answers show that we lead; 0: none
         self._lost: dict[int, Identity] = {}  # member id -> the server that answers in its place
-        self._told_lost: dict[int, Identity] = {}  # member id -> the latest of those that an event told of
+        self._told_lost: dict[int, Identity] = {}  # member id -> the latest such server that an event reported
         # member id -> (member as the entry would have it, read round, deadline) of a voter that is to be taken out
         self._rounds: dict[int, tuple[Member, int, float]] = {}
         self._catch_up: CatchUp | None = None
@@ -132,8 +132,8 @@ class Changes:
         self._look_for(request)
 
     def _ask_again(self, request: ChangeMember) -> None:
-        """Let a repeated request take the place of the pending one, whose connection may have broken. That one is
-        refused half a heartbeat later: of two askers that ask again as soon as they are refused, neither spins."""
+        """Let a repeated request take the place of the pending one, whose connection may have broken. The earlier
+        request is refused half a heartbeat later, so that two askers that repeat after each refusal do not spin."""
         assert self.pending is not None
         if not self._earlier:
             self._refuse_s = self._r.now_s + self._r.cfg.heartbeat_s / 2
@@ -254,7 +254,7 @@ class Changes:
             and who.incarnation not in member.retired and self._lost.get(who.id) != who
         ):
             self._lost[who.id] = who
-            if self._told_lost.get(who.id) != who:  # found again while the old disk was heard a moment ago
+            if self._told_lost.get(who.id) != who:  # else an event has reported it before
                 self._told_lost[who.id] = who
                 self._r.out.event("lost_disk", member=who.id, answers_as=who.incarnation.hex())
 

@@ -67,8 +67,8 @@ class Newcomers:
         return bool(self.transfers)
 
     def tick(self, wanted_id: int | None) -> None:
-        """Ask silent members, and server ``wanted_id`` (a change of it is under way; None: none), every heartbeat;
-        repeat transfers without answer."""
+        """Ask silent members, and server ``wanted_id`` (the one that an operator's change is about; None: there is no
+        change), every heartbeat. Repeat transfers that got no answer."""
         r = self._r
         if r.now_s >= self.ask_again_s:
             self.ask_again_s = r.now_s + r.cfg.heartbeat_s

@@ -207,8 +207,8 @@ class Initialised(NamedTuple):
 
 
 class Trim(NamedTuple):
-    """A request that no payload below ``before_lsn`` be served any more (R20); ``force``: even if a cursor is below,
-    which is dropped."""
+    """A request that no payload below ``before_lsn`` be served any more (R20); ``force``: trim even if a cursor is
+    below that, and drop it."""
 
     origin: Origin
     before_lsn: int

@@ -1,6 +1,7 @@
 """Background comparison of this server's entries with the other members' (R31).
 
-The scrub finds entries that do not match their own checksums; this finds copies that do, and differ all the same.
+The scrub finds entries that do not match their own checksums; this module finds copies that match theirs, and differ
+all the same.
 
 Laws:
 

@@ -2,8 +2,8 @@
 
 Laws:
 
-* A read that waits for a disk that hangs is given up, and whoever asked is told why: a client asks another server. Its
-  thread waits on, and keeps its place among those that its limiter allows: so they stay bounded.
+* A read that waits for a disk that hangs is given up, and the asker gets the reason, so that a client asks another
+  server. The read's thread waits on, and keeps its place in its limiter, so that the number of threads stays bounded.
 * A disk hangs for reads once one has been under way for `DiskReads.patience_s`. A read that waits for a thread is given
   up only then: many that wait are no sign of a disk that hangs.
 * A leader that gives up a read hands over (R34), as an operator would have it do (R28): to one voter at a time, an
@@ -147,7 +147,7 @@ class _Handover:
             self._driver.kick()
 
     def answer(self, reply: Reply) -> None:
-        """Do nothing: who leads is seen all the same."""
+        """Do nothing: the next read that is given up looks again whether this server leads."""
 
     def flush(self) -> None:
         """Do nothing: no replies are collected."""

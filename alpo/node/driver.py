@@ -287,7 +287,8 @@ class Driver(trio.abc.Instrument):
         self.note(event.name, **event.fields)
 
     def reply(self, replies: list[Reply]) -> None:
-        """Part of `Shell`: each to its asker, who flushes once all of this step's are there."""
+        """Hand each reply to its asker, and have each asker flush after the last reply of this step. Part of
+        `Shell`."""
         touched: dict[Asker, None] = {}
         for reply in replies:
             asker = cast(Asker, reply.origin)

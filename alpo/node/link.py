@@ -52,8 +52,8 @@ Body: TypeAlias = bytes | memoryview
 
 _RECEIVE_BYTES = 1 << 16  # the allocator maps new memory for each buffer of 128 KiB or more: 9 µs
 _LINGER_S = 1.0
-#: Bytes not sent yet with which the kernel gets no more pieces. With these and one piece, whatever of that the kernel
-#: took, a short frame is behind 64 KiB.
+#: Number of bytes not sent yet from which on the kernel gets no more pieces. A short frame then waits behind these
+#: bytes and one piece, 64 KiB in all, however much of the piece the kernel took.
 _UNSENT_BYTES = 16 << 10
 #: Linux' request for the number of bytes not sent yet.
 _SIOCOUTQNSD = 0x894B if sys.platform == "linux" else None
@@ -188,10 +188,10 @@ class Link:
         self, contexts: Contexts, turns: trio.CapacityLimiter, host: str = "", roles: Mapping[str, str] | None = None,
         first: trio.CapacityLimiter | None = None,
     ) -> Rights:
-        """Begin TLS; returns what the other side's certificate gives a right to. ``host``: that was dialled; "": it was
-        accepted. ``turns``: of handshakes that may compute at a time. ``roles``: see `alpo.tls.rights_of`.
-        ``first``: those of which a turn is to be had before one of ``turns``. Raises `alpo.secure.TlsBroken`, after
-        which nothing can be sent, `LinkClosed`."""
+        """Begin TLS; returns what the other side's certificate gives a right to. ``host``: the host that was dialled;
+        "": the connection was accepted. ``turns``: a limiter of handshakes that compute at the same time; ``first``:
+        another limiter, in which the handshake takes its turn before. ``roles``: see `alpo.tls.rights_of`. Raises
+        `alpo.secure.TlsBroken`, after which nothing can be sent, `LinkClosed`."""
         self._sock = sock = contexts.wrap(self._sock, not host, host)
         self._is_ready = False
         while not self.closed:
@@ -437,7 +437,7 @@ class Link:
             await self._while_arriving(self._wake.wait)
 
     async def _while_arriving(self, wait: Callable[[], Awaitable[None]]) -> None:
-        """Wait; meanwhile, tell of what arrives at the other host."""
+        """Call ``wait()``; meanwhile, report to `moving` what arrives at the other host."""
         while True:
             over, now_s = not self.queued_bytes and not self._leaves_bytes(), trio.current_time()
             if over or now_s >= self._look_s:
@@ -455,7 +455,8 @@ class Link:
         return _COUNT.unpack(fcntl.ioctl(self._sock, _SIOCOUTQ, bytes(_COUNT.size))) != (0,)
 
     def _look_at_arrivals(self) -> None:
-        """Tell if bytes have arrived since the last look, unless the other side should have answered by now."""
+        """Report to `moving` that bytes have arrived since the last look, unless the other side should have answered by
+        now."""
         if not self._in_lanes:
             return
         acknowledged = self._tcp_info(_ACKED)

@@ -2,9 +2,10 @@
 
 Laws:
 
-* A connection that breaks a rule is told so if possible, and closed; nothing else is affected. Status tells of it for
-  an hour. One whose other side goes away during the handshake has broken none.
-* With TLS, the hello's time includes the handshake. A server's hello is heard only if its certificate is that server's.
+* A connection that breaks a rule gets the reason, if possible, and is closed; nothing else is affected. Status shows it
+  for an hour. A connection whose other side goes away during the handshake has broken no rule.
+* With TLS, the hello's time includes the handshake. A server's hello is accepted only if its certificate is that
+  server's.
 * The number of clients is bounded; of connections without a hello, or turned away, the oldest of the host with the most
   is closed for a new one, and when files run out.
 * One host's clients leave a tenth of the places to others. Operators and other servers have a few more places.
@@ -73,9 +74,9 @@ _UNLISTED_MAX = 16
 _STRANGERS_MAX, STRANGER_S = 16, 3600.0
 #: Seconds that answers under way may take before a client has to connect again.
 _GREET_ANEW_S = 0.5
-#: Between two looks at the files of certificates.
+#: Seconds between two looks at the files of certificates.
 CERTIFICATES_LOOK_S = 60.0
-#: Between two servers' connections that are closed to be opened anew: no majority is lost for long.
+#: Seconds between closing one server's connection and the next one's, to be opened anew: no majority is lost for long.
 _BETWEEN_PEERS_S = 0.2
 #: Labels of the metric of connections refused.
 _REASONS = {Code.NO_RIGHT: "no_right", Code.OVERLOADED: "overloaded"}
@@ -317,8 +318,9 @@ class Listener:
                     await self.secure_with(fresh)
 
     async def secure_with(self, fresh: Security) -> None:
-        """Put other certificates, or another mode, into force. Connections that rest on something else now (another CA,
-        or plain where TLS is required) are closed one by one, after what is under way, and come back."""
+        """Put other certificates, or another mode, into force. Connections that no longer fit (another CA, or plain
+        where TLS is required) are closed one by one, once their requests under way are done, and are opened anew by the
+        other side."""
         anew = self._security.replace(fresh)
         self._driver.note("tls_reloaded", mode=self._security.mode)
         if anew:
@@ -374,8 +376,8 @@ class Listener:
                 del self._of_host[host]
 
     def _no_place(self, hello: w.ClientHello, rights: Rights | None, host: str) -> str:
-        """The reason why no place is left for this client; "" if there is one. Without TLS an operator is who says so:
-        nobody is kept from anything there."""
+        """The reason why no place is left for this client; "" if there is one. Without TLS every client that claims to
+        be an operator's counts as one: there are no rights to check."""
         most = self._limits.client_connections_max
         if rights is not None:
             is_ours = "admin" in rights.roles or bool(rights.peers)
@@ -421,7 +423,7 @@ class Listener:
             self._driver.post(PeerAddress(who.id, who.incarnation, hello.address))
             self._driver.kick()
         try:
-            with trio.move_on_after(math.inf if believed else TWICE_S):  # then it is heard anew
+            with trio.move_on_after(math.inf if believed else TWICE_S):  # then its next hello is judged anew
                 await converse(self._driver, self._poller, route, who, bodies)
         finally:
             if self._routes.accepted.get(who) is route:

@@ -56,7 +56,7 @@ class LogSink(io.TextIOBase):
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        #: Returns the line that tells of so many dropped ones; None: nothing is to be told.
+        #: Returns the line that reports so many dropped lines; None: no line is to be written.
         self.notice: Callable[[int], str | None] = _plain_notice
         #: Lines dropped since the start.
         self.dropped_lines = 0

@@ -70,7 +70,7 @@ class WriterLike(Protocol):
     """Part that the node needs of `alpo.storage.writer.Writer`."""
 
     stats: WriterStats
-    #: Since when `commit_here` has been at it, `time.perf_counter` seconds; infinity: it is not.
+    #: Time at which the present call of `commit_here` began, `time.perf_counter` seconds; infinity: there is none.
     here_since_s: float
 
     def submit(self, write: Write, after: After = None) -> None: ...
@@ -269,7 +269,7 @@ class Node:
             notify(f"STATUS={standing}")
 
     def _slow(self, token: trio.lowlevel.TrioToken, what: str, took_s: float, entries: int) -> None:
-        """Report a slow commit or checkpoint; called by whoever has the writer's turn."""
+        """Report a slow commit or checkpoint; called by the thread that has the writer's turn."""
         limit_ms = round(SLOW_SHARE * self._cfg.election_timeout_s * 1000)
         _soon(token, functools.partial(
             self.driver.note, "slow_fsync", what=what, took_ms=round(took_s * 1000, 1),
@@ -368,7 +368,7 @@ class Node:
             for client in list(self.listener.clients):
                 await client.wait_idle()
         last_words = encode_problem(Code.NOT_READY, "it is stopping")
-        for route in self.routes.accepted.values():  # these words spare the others' logs an alarm
+        for route in self.routes.accepted.values():  # last words spare the others' logs an alarm
             route.link.push(last_words)
         self.driver.note("stopped", in_time=not scope.cancelled_caught)
 

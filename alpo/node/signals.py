@@ -57,8 +57,8 @@ class Signals:
         self._turn = threading.Condition(threading.Lock())  # guards what threads share; notified when `_exit` changes
 
     def serve(self, heard: Callable[[int], None], tell_s: float, keep: Callable[[str, int], None]) -> None:
-        """Tell a server of signals and slow commits from now on, and of a SIGTERM that came since the one before it.
-        Call in the main thread; the first call, before other threads are started.
+        """Tell a server of signals and slow commits from now on, and of a SIGTERM that came before that. Call in the
+        main thread; the first call, before other threads are started.
 
         ``heard`` is called in a thread of its own with each signal's number. A commit in the event loop's thread that
         takes ``tell_s`` is an event, for which ``keep`` is called with its name and milliseconds. Neither may block."""

@@ -236,7 +236,7 @@ class Registry:
                 if not queue:
                     await self._bell.wait()
                     continue
-                # If many wait, send half, and prepare the rest while the write is in flight.
+                # Send only half if many wait: the rest is prepared while the write is in flight.
                 batch = await self._next(max(len(queue) // 2, _CROWD))
                 continue
             await anyio.lowlevel.checkpoint()

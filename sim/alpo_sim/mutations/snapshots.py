@@ -91,7 +91,7 @@ def _behind_what_it_holds(w: Once) -> Iterator[int]:
     d, leader = spare(w), w.stage.hosts[a].running
     yield 50 * MS
     w.keeps = lambda x: isinstance(x.message, StartAnswer) and (x.sender.id, x.target.id) == (d, a)
-    # Nothing is guaranteed once the newcomer has started, and its acceptances get lost.
+    # No entry is guaranteed once the newcomer has started, and its acceptances get lost.
     w.drops = lambda x: isinstance(x.message, AppendAnswer) and _started(w, d) and (
         x.sender.id != d or x.message.match_id > 0
     )
