@@ -340,7 +340,7 @@ class Appender:
         lacks = appends.get("why")
         if isinstance(lacks, list | tuple) and lacks:
             why = f"{connection.address} leads, but {', '.join(map(str, lacks))}"
-            kind = NoSpace if isinstance(self._servers.reason, NoSpace) else Unavailable  # it refused for that
+            kind = NoSpace if isinstance(self._servers.reason, NoSpace) else Unavailable  # keep the kind of its refusal
             self._servers.reasons.answered(connection.address, kind(why))
 
     def _hear_opening(self, connection: Connection, opening: Opening, message: ServerReply) -> bool:

@@ -228,7 +228,7 @@ class Outcomes:
     """The outcomes of one client's appends, told to their handles or kept for `Log.settle`."""
 
     def __init__(self) -> None:
-        #: The number of appends told as unknown that have no outcome yet.
+        #: The number of appends reported as unknown that have no outcome yet.
         self.unknown = 0
         self._settled: dict[int, int | None | AlpoError] = {}
         self.unheard = Unheard()

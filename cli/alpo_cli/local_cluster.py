@@ -180,7 +180,7 @@ class LocalCluster:
         own = self.certificates / f"server-{server.id}"
         files = {"CA": self.certificates / "ca.pem", "CERT": f"{own}.pem", "KEY": f"{own}.key"}
         found = {f"ALPOD_TLS_{name}": str(path) for name, path in files.items()} if self.tls else {}
-        if self.http:  # the page is on the loopback, without rights: a browser has no certificate
+        if self.http:  # the page asks for no certificate, as a browser has none: it is on the loopback
             found |= {"ALPOD_HTTP": f"{HOST}:{server.port + HTTP_ABOVE}", "ALPOD_HTTP_AUTH": "none"}
         return found
 
