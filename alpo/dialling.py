@@ -239,7 +239,7 @@ class _LookUps:
             if one is not None:  # a defect
                 with self.lock:
                     self._threads -= 1
-                    if self._queue:  # what was asked since may count on this thread
+                    if self._queue:  # look-ups queued meanwhile may count on this thread
                         with suppress(OSError):
                             self._start(self._queue[0].host)
 

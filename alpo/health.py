@@ -97,7 +97,7 @@ def examine(
 
 def _members(cluster: Cluster) -> Iterator[Finding]:
     members, there = cluster.members, cluster.there
-    if all(row.get("id") is None for row in members):  # only addresses are known: those that were asked
+    if all(row.get("id") is None for row in members):  # no server has answered: rows are addresses that were asked
         if members:
             yield _nobody(members)
         return
@@ -191,7 +191,7 @@ def _appends(cluster: Cluster) -> Iterator[Finding]:
     if len(cluster.voters) == 1:
         return (yield Finding("appends", Verdict.OK, None, "they work"))
     verdict, do = Verdict.OK, ""
-    # What the rows explain, other findings tell. Two voters never bear a failure.
+    # Warn of what the rows do not explain: other findings report the rest. Two voters never bear a failure.
     if spare < 1 and len(cluster.voters) > 2 and cluster.appends_by_rows().may_fail:
         verdict, do = Verdict.WARN, "see what these servers lack before another one fails"
     yield Finding("appends", verdict, None, f"they work, {may_fail(spare)}{causes}", do)

@@ -199,7 +199,7 @@ class Contexts:
             context.check_hostname = protocol == ssl.PROTOCOL_TLS_CLIENT and tls.verify_hostname
             context.verify_mode = ssl.CERT_REQUIRED
             if protocol == ssl.PROTOCOL_TLS_SERVER:
-                context.num_tickets = 0  # nobody resumes, and nobody would read them
+                context.num_tickets = 0  # no connection is resumed, and no peer would read tickets
             _load(context, ca, trusted, cert, key)
             made.append(context)
         server, client, visitors = made

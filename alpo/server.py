@@ -178,7 +178,7 @@ def _run_through_losses(config: Config, reload: Reloader, security: Security) ->
     except (DamagedStore, StoreLost) as error:
         if len(config.configured) == 1 and config.join is None:
             raise
-        signals.goes_on()  # before: a slow disk may take its time for what follows
+        signals.goes_on()  # called first: what follows may take long on a slow disk
         aside = set_aside(config.data, datetime.now(UTC))
         log.critical("store_set_aside", why=str(error), where=str(aside))
         _run(config, reload, security, signals)
@@ -235,7 +235,7 @@ def _keep(store: SqliteStore, why: str) -> None:
 def _has_store(directory: Path) -> bool:
     try:
         return schema.exists(directory)
-    except OSError:  # not permitted to look: opening it will say so
+    except OSError:  # no permission to look: opening the store will say so
         return False
 
 

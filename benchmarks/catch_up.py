@@ -131,7 +131,7 @@ def _measure(rig: Rig, entries: int) -> None:
     print(f"appends, all servers up:      {_p(alone)}", flush=True)
     rig.kill()
     print(f"{entries} entries of {rig.size} B appended in {rig.append(entries):.0f} s", flush=True)
-    os.sync()  # what those appends left for the disk to do is not measured
+    os.sync()  # writes that those appends left to the disk are not measured
     with rig.appends() as beside:
         rig.start()
         up_s = rig._until(lambda: bool(rig.mine()))

@@ -89,7 +89,7 @@ def _commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...
 
 
 def helps() -> Iterator[str]:
-    """The output of ``--help``, of every command."""
+    """The ``--help`` text of every command."""
     yield _ran("alpo.daemon", "--help")
     for module, app in _APPS.items():
         group = typer.main.get_command(importlib.import_module(app).app)

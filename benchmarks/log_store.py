@@ -111,7 +111,7 @@ class Offered:
             due = int((now_s - begin_s) / self._every_s) if self._every_s else offered + self._most
             for _ in range(min(due - offered, self._most - self._under_way)):
                 self._send(now_s)
-            offered = due  # what found no room is not offered again: beyond saturation latencies would only grow
+            offered = due  # appends that found no room are dropped: beyond saturation latencies would only grow
             await asyncio.sleep(TICK_S)
         while self._under_way:
             await asyncio.sleep(TICK_S)

@@ -77,7 +77,7 @@ def _made(directory: Path, rows: int, size: int) -> LocalCluster:
 
 def _append(addresses: str, over: Event, told: Connection) -> None:
     """Append 100 B at a time until ``over``, in a process of its own; sends the seconds that each append took."""
-    os.setsid()  # as another user's process: does not share Spark's part of the processors
+    os.setsid()  # another user's process, so to speak: it does not share Spark's part of the processors
     took_s: list[float] = []
     with alpo.connect_sync(addresses, timeout_s=60) as log:
         log.append(bytes(100))

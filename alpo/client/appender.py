@@ -56,7 +56,7 @@ class Appender:
         self, servers: Servers, client: str | None, timeout_s: float, queue_max: int, queue_bytes_max: int
     ) -> None:
         self.tasks = Living("Log", self._run_manager, self._run_writer, self._run_watch, ended=self._all_over)
-        # Of the loop of the tasks: looked at by every append. (More than 30 attributes would make them slower.)
+        # Facts about the loop of the tasks, which every append reads. (More than 30 attributes would be slower.)
         self._clock: Callable[[], float]
         self._new_event: Callable[[], Event]
         self._runs: Callable[[], bool]
@@ -72,7 +72,7 @@ class Appender:
         self._horizon_ms = 0
         self._connection: Connection | None = None
         self._stuck_s = STUCK_S
-        self._moved_bytes: int | None = None  # when the connection was last looked at
+        self._moved_bytes: int | None = None  # `Connection.moved_bytes` at the last look; None: not looked yet
         #: A better connection than the present one, found by the watch.
         self._better: Connection | None = None
         self._scope: anyio.CancelScope
@@ -334,13 +334,13 @@ class Appender:
         return True
 
     def _hear_lacks(self, connection: Connection, appends: object) -> None:
-        """Note why appends stand, if the leader says that they do; an older one says nothing of it."""
+        """Note why appends are stuck, if the leader says that they are; a leader of an older version does not say."""
         if not isinstance(appends, Mapping) or appends.get("work") is not False:
             return
         lacks = appends.get("why")
         if isinstance(lacks, list | tuple) and lacks:
             why = f"{connection.address} leads, but {', '.join(map(str, lacks))}"
-            kind = NoSpace if isinstance(self._servers.reason, NoSpace) else Unavailable  # what it refused stays that
+            kind = NoSpace if isinstance(self._servers.reason, NoSpace) else Unavailable  # keep the kind of its refusal
             self._servers.reasons.answered(connection.address, kind(why))
 
     def _hear_opening(self, connection: Connection, opening: Opening, message: ServerReply) -> bool:
@@ -425,8 +425,7 @@ class Appender:
             self._tell()
 
     def _inquire(self, now_s: float) -> None:
-        """Ask a leader what it lacks that owes answers and says nothing, once a deadline is near: a timeout tells it.
-        """
+        """Ask a silent leader that owes answers what it lacks, once a deadline is near: the error then says it."""
         connection, session = self._connection, self._session
         if connection is None or not session.line or session.soonest_s - now_s > INQUIRE_S:
             return

@@ -53,9 +53,9 @@ class BlockingLog(Unpickled):
         self._queue_max = queue_max
         self._queue: deque[Request] = deque()
         self._lock = threading.Lock()
-        #: Futures that failed, and whose error nobody was told.
+        #: Futures that failed, and whose error no caller has seen.
         self._unheard = Unheard()
-        #: True while such a task runs, or is about to.
+        #: True while a task that takes the queue runs in the loop, or is about to.
         self._running = False
         #: The latest task in the loop that takes the queue.
         self._taking: Future[None] | None = None
@@ -283,7 +283,7 @@ def _unsent() -> Closed:
 
 
 def _close_all() -> None:
-    # After Ctrl-C no append is waited for, as by the end of a `with`. (`ps1`: a shell, which goes on after it.)
+    # Appends are not waited for after Ctrl-C, as at the end of a `with`. An interactive shell (`ps1`) outlives Ctrl-C.
     drain = not isinstance(getattr(sys, "last_value", None), KeyboardInterrupt) or hasattr(sys, "ps1")
     with ExitStack() as stack:
         for log in list(_OPEN):

@@ -3,9 +3,9 @@
 Laws:
 
 * Whatever breaks it (the network, the server's last word, bytes that are no ALPO) comes out as `Lost`.
-* Sending never waits: what the kernel does not take at once is kept for `drain`, and whoever sends looks at
-  `backlog` first, so that at most one group of frames is kept.
-* One task receives at a time; closing wakes whoever waits.
+* Sending never waits: what the kernel does not take at once is kept for `drain`, and a sender looks at `backlog` first,
+  so that at most one group of frames is kept.
+* One task receives at a time; closing wakes every task that waits.
 
 The sockets are used directly, without a stream class in between: a send from the task that has something to say spares
 a hop through another task, which at one append outstanding is what the client adds to its latency.
@@ -77,7 +77,7 @@ class Lost(Exception):
 
 
 class _Strange(Lost):
-    """The end of a connection over which something else came than ALPO's frames; ``data``: the last that came."""
+    """The end of a connection that brought something else than ALPO's frames; ``data``: the last bytes that came."""
 
     def __init__(self, address: str, what: str, data: bytes) -> None:
         super().__init__(ProtocolError(f"{address}: {what}"))
@@ -223,7 +223,7 @@ class Connection:
                 message = decode_server(body, self.version)
                 if isinstance(message, Problem):
                     if messages:
-                        break  # what came before it is heard first; the connection's end follows by itself
+                        break  # the messages before the problem go first; the connection's end follows by itself
                     raise _problem(self.address, message)
                 messages.append(message)
         except WireError as error:
@@ -345,7 +345,7 @@ def _problem(address: str, problem: Problem) -> Lost:
 
 async def _greeted(way: Way, version: int, cluster: bytes, trust: Trust | None) -> tuple[Connection, int]:
     """A connection on which the hellos were exchanged, over TLS if ``trust`` is given; and 0, or the older version that
-    the server asks for. Nothing was sent to a server that is none of the cluster's, by its certificate. Raises `Lost`,
+    the server asks for. Nothing is sent to a server whose certificate is not one of the cluster's. Raises `Lost`,
     OSError."""
     sock = await way.connect()
     connection: Connection | None = None

@@ -42,7 +42,7 @@ _BROKE = (Exception, asyncio.CancelledError)
 MAYBE = 1  # an earlier transmission may have been taken; its outcome is not known (R24)
 REFUSED = 2  # the latest transmission was answered, and not with a success
 RESOLVED = 4  # the cluster's last word is known: the append need not be sent again
-REPORTED = 8  # its deadline came first: NotGuaranteed was told, the request stays in line
+REPORTED = 8  # the append got NotGuaranteed at its deadline; the request stays in line
 
 
 class Handle(Generic[L_co]):
@@ -62,7 +62,7 @@ class Handle(Generic[L_co]):
     #: before this session was opened, where the LSN cannot be told (`Log.append`).
     lsn: int | None = None
     duplicate = False
-    #: Outcome of an append that was told as `NotGuaranteed`, in a tuple; None until it is known. For the library.
+    #: Outcome, in a tuple, of an append that has raised `NotGuaranteed`; None until it is known. For the library.
     last_word: tuple[int | None | AlpoError] | None = None
     _error: AlpoError | None = None
     _told = False

@@ -96,7 +96,7 @@ class Log(AsyncOnly, Reading):
         try:
             if not self._appender.tasks.started:
                 self._appender.start()
-            # If the open is refused, the first append raises that.
+            # A refused open is raised by the first append, not here.
             with suppress(AlpoError), anyio.move_on_after(min(OPEN_WAIT_S, self._timeout_s)):
                 await self._appender.opened()
         except BaseException:
@@ -351,8 +351,7 @@ class Log(AsyncOnly, Reading):
         await self._appender.wait_room(1, None)
 
     async def _outcome_of(self, handle: Handle) -> int | None | AlpoError:
-        """The cluster's last word on one append, waited for as long as it takes; None as of `settle`. For the library.
-        """
+        """The final outcome of one append, in the form of `settle`. Waits for it without a limit. For the library."""
         while not handle.done or (isinstance(handle.error, NotGuaranteed) and handle.last_word is None):
             await self._appender.news.wait()
             self._servers.require_open()

@@ -4,7 +4,7 @@ Laws:
 
 * At most `IN_FLIGHT_MAX` appends are under way, and no payload beyond `CHUNK` is taken from the source before there is
   room: memory is bounded, however long the source.
-* After an append's error no more is sent, and what is under way is waited for, so the number told is final.
+* After an append's error no more is sent, and what is under way is waited for, so the number reported is final.
 * After any other error (of the source, of the caller, a cancellation) the caller withdraws what was not sent.
 """
 

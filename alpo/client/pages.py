@@ -8,7 +8,7 @@ Laws:
 * Nothing is given twice, and nothing is skipped: a page that fails is asked for again, as a whole.
 * An iterator uses its connection from the consumer's task alone: no task runs behind a reader's back. Between two pages
   the connection may be taken away, and the page that was asked for ahead comes from another.
-* An iterator that is over has no connection, nor has one that is collected.
+* An iterator that is over, or that was garbage-collected, has no connection.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class Pages(Closing):
         self._let_go()
 
     async def __anext__(self) -> PagePart:
-        self._servers.require_here()  # in a forked child nothing may touch the parent's event loop
+        self._servers.require_here()  # a forked child must not touch the parent's event loop
         self._servers.need_home()
         if self._over:
             self._let_go()
@@ -235,7 +235,7 @@ class Pages(Closing):
                     except NoSuchServer as lost:
                         raise lost.reason from lost
                     except Lost as lost:
-                        if self._connection is not None:  # else the loss was noted where it was dialled
+                        if self._connection is not None:  # else the code that dialled has noted the loss
                             self._servers.reasons.lost(self._connection.address, lost.reason)
                     self._avoid = self._connection.address if self._connection is not None else None
                     self._drop()
@@ -246,7 +246,7 @@ class Pages(Closing):
             self._judge(None)
             reason = self._servers.reason
             why = f": {reason}" if reason is not None else ""
-            kind = Unavailable if isinstance(reason, NoSpace) else kind_of(reason)  # which another call was told
+            kind = Unavailable if isinstance(reason, NoSpace) else kind_of(reason)  # that error was another call's
             raise kind(f"no server answered a read within {self._timeout_s:g} s{why}") from error
 
     def _moves_on(self, page: Page | ColumnPage) -> bool:
@@ -284,7 +284,7 @@ class Pages(Closing):
         ))
 
     def _judge(self, reply: ServerReply | None) -> None:
-        """Note why the connected server would not do. Raises a refusal that no other server could better."""
+        """Note why the connected server cannot answer. Raises a refusal that every other server would repeat."""
         if isinstance(reply, RequestRefused):
             self._refused(reply)
         if self._connection is not None:
@@ -305,7 +305,7 @@ class Pages(Closing):
             raise Refused(reply.detail or "the server takes no such read")
 
     def _resume(self) -> None:
-        """Have the connection back, unless it was taken away while the last page was looked at."""
+        """Take the connection back, unless it was taken away while the consumer looked at the last page."""
         if self._connection is not None:
             self._servers.resume(self._connection)
             if self._connection.closed:

@@ -30,7 +30,7 @@ class Parcel(NamedTuple):
     largest: int
 
 
-_new = tuple.__new__  # as the named tuple's own constructor does, without the cost of calling it
+_new = tuple.__new__  # makes named tuples without the cost of calling their own constructor
 
 
 def single(payload: Payload) -> Parcel:

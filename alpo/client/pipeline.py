@@ -4,8 +4,8 @@ caller does with them.
 Laws:
 
 * The queue is bounded in number and bytes. What stands in the line is sent again on every new connection.
-* An outcome is told once. An error that nobody was told is kept for closing; the outcome of an append that was told as
-  unknown is kept for `Log.settle`. Of each the newest `KEPT_MAX` are kept.
+* An outcome is reported once. An error that no caller has seen is kept for closing; the outcome of an append that was
+  reported as unknown is kept for `Log.settle`. The newest `KEPT_MAX` of each are kept.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ class Unheard:
         """Note a handle or future that ended with an error."""
         if failed.unheard is None:
             return
-        if len(self._failed) == KEPT_MAX:  # at least half of them go, so that this is rare
+        if len(self._failed) == KEPT_MAX:  # half or more are dropped, so that this is rare
             self._failed = [each for each in self._failed if each.unheard is not None][-KEPT_MAX // 2 :]
         self._failed.append(failed)
 
@@ -228,7 +228,7 @@ class Outcomes:
     """The outcomes of one client's appends, told to their handles or kept for `Log.settle`."""
 
     def __init__(self) -> None:
-        #: The number of appends told as unknown that have no outcome yet.
+        #: The number of appends reported as unknown that have no outcome yet.
         self.unknown = 0
         self._settled: dict[int, int | None | AlpoError] = {}
         self.unheard = Unheard()
@@ -275,7 +275,7 @@ class Pipeline:
         self.line = Line()
         #: Error that ended the session for good: `Fenced`, `Refused` or `Closed`; None while it takes appends.
         self.ended: AlpoError | None = None
-        #: The error to tell an append that expires in the queue: why it was never sent.
+        #: The error of appends that expire in the queue: it says why they were never sent.
         self.reason: AlpoError | None = None
         #: The time before which no append expires, seconds of the loop's clock.
         self.soonest_s = math.inf
@@ -317,7 +317,7 @@ class Pipeline:
 
     @property
     def told(self) -> bool:
-        """True if every append has been told an outcome, were it "unknown"."""
+        """True if every append has an outcome, "unknown" included."""
         return not self.queue and all(h.done for h in self.line)
 
     def close(self, why: str) -> Exception | None:

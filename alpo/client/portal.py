@@ -88,7 +88,7 @@ class Request:
 
 
 class SeenFuture(Future[Handle[Any]]):
-    """The future of a finished handle, which knows whether anybody was told how it ended, or will be."""
+    """The future of a finished handle, which knows whether any caller has seen its outcome, or will."""
 
     told = False
     _error: BaseException | None = None
@@ -106,7 +106,7 @@ class SeenFuture(Future[Handle[Any]]):
         try:
             return super().result(timeout)
         except Exception as error:
-            self.told = self.told or error is self._error  # not after a timeout of this call
+            self.told = self.told or error is self._error  # a timeout of this call is another error
             raise
 
     def exception(self, timeout: float | None = None) -> BaseException | None:

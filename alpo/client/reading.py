@@ -42,8 +42,8 @@ def need_stop(stop: StopEvent) -> None:
 
 
 def polled(stop: SyncStopEvent | None) -> PolledEvent | None:
-    """A `StopEvent` for a loop, of an event that belongs elsewhere; None of None. Raises TypeError for what is no
-    event."""
+    """A `StopEvent` that a loop can wait for, made of an event that belongs elsewhere; None for None. Raises TypeError
+    for anything but an event."""
     if stop is None:
         return None
     _need_event(stop, "is_set")

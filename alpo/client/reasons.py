@@ -1,16 +1,16 @@
 """Reasons why something was not done: the meaning of an append's refusal, and why no server would do.
 
-Laws of refusals: one that leaves the outcome open has no error here (`UNSEEN`, LOST_LEADERSHIP): it asks for another
-try. Every other one is for good, and its error means "not in the log", unless an earlier try may have been appended and
-the refusal says nothing of it.
+Laws of refusals: a refusal that leaves the outcome open (`UNSEEN`, LOST_LEADERSHIP) has no error here: the append is
+sent again. Every other refusal is final, and its error means "not in the log", unless an earlier try may have been
+appended and the refusal says nothing of it.
 
 Laws of `Reasons`:
 
-* An answer to what was asked comes first, then that too few servers answer, then what servers say of themselves, then
-  addresses where nobody answers.
-* That repeating does not help (`LASTING`) is told only if no server of the cluster is heard, and a server of
-  another cluster answers in its place, or most addresses are wrong: else the cluster may yet come back.
-* One reason is kept for each address, the newest, of `ADDRESSES_MAX` addresses; `TOLD_MAX` are told.
+* Reasons have an order: first an answer to the request itself, then that too few servers answer, then what servers say
+  of themselves, then addresses where no server answers.
+* An error which says that repeating does not help (`LASTING`) is raised only if no server of the cluster answers, and a
+  server of another cluster answers in its place, or most addresses are wrong: else the cluster may yet come back.
+* One reason is kept for each address, the newest, of `ADDRESSES_MAX` addresses; `TOLD_MAX` are reported.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ from alpo.wire.requests import AppendRefused
 
 #: Refusals of a transmission that was not taken; another one may be.
 UNSEEN = frozenset({Code.NOT_LEADER, Code.SERIAL_EXPECTED, Code.OVERLOADED, Code.NOT_READY, Code.NO_SPACE})
-#: Refusals that end the session of the process that is told them.
+#: Refusals that end the session of the process that gets them.
 ENDS = frozenset({Code.FENCED, Code.DROPPED})
-#: Said of a server to which no conditional append can be sent.
+#: Reason for a server to which no conditional append can be sent.
 TOO_OLD_FOR_AFTER = "is of an older release, which knows no conditional appends: upgrade all servers first"
 #: Refusals of a server that does not lead (any more): another is to be asked.
 AWAY = frozenset({Code.NOT_LEADER, Code.LOST_LEADERSHIP})
 
 
 class OtherCluster(ProtocolError):
-    """The reason of a server that belongs to another cluster. Told as a `ProtocolError`."""
+    """The reason of a server that belongs to another cluster. Users get a `ProtocolError`."""
 
 
-#: Errors that no other try betters.
+#: Errors that no other try can avoid.
 LASTING = (ProtocolError, TlsMismatch)
 _KINDS = (NoSpace, Overloaded, TlsMismatch, ProtocolError, Refused)
 
@@ -169,7 +169,7 @@ class Reasons:
             self._note(_ALL, _Rank.FEW, Unavailable(f"{few}, less than a majority (see alpo status)"))
 
     def crowded(self, error: AlpoError) -> None:
-        """Note that it was nobody's turn for a connection in time."""
+        """Note that a caller's turn for a connection did not come in time."""
         self._note(_ALL, _Rank.ANSWER, error)
 
     def found(self, address: str) -> None:

@@ -2,14 +2,14 @@
 
 Laws:
 
-* Every address ever told by a hello is a candidate, besides those configured; the configured ones stay.
+* Every address that a hello has ever named is a candidate, besides those configured, which always stay.
 * The cluster is pinned by the first server that names one: a server of another cluster is never used again.
 * A server counts as the leader only if it said so of itself, in a hello of this moment.
 * All tries are bounded in time, and in number by a pause that grows while nobody leads, and as servers take longer to
   answer: clients without a leader must not keep servers, or what is on the way to them, too busy to elect one.
 * Reads and requests have `CONNECTIONS_MAX` connections at a time. Beyond that each waits for its turn, and a reader
-  that looks at a page gives its connection to who waits. Of readers that were left, few keep one for longer than
-  `LEFT_S`, and none that is collected.
+  that looks at a page gives its connection to a request that waits. Few abandoned readers keep a connection for longer
+  than `LEFT_S`, and none after it was garbage-collected.
 * A server that is slow to reach delays no other: the others are asked again every second, while its own try goes on.
 """
 
@@ -37,7 +37,7 @@ from .connection import Connection, Lost
 from .reasons import Reasons
 from .tasks import FORKED_WHY, watch_forks
 
-#: Seconds until servers are asked again of which none will do; a try that takes longer goes on meanwhile.
+#: Seconds until all servers are asked again, if none of them will do; a try that takes longer goes on meanwhile.
 ROUND_S = 1.0
 #: Longest time for a TCP connection. For TLS and the hello: at first, doubled for an address where that was too short.
 TCP_S, ANSWER_FIRST_S, ANSWER_MAX_S = 10.0, 1.0, 8.0
@@ -46,11 +46,11 @@ HEAD_START_S = 0.03
 #: The pause between rounds of asking who leads: short while an election may be under way, longer after.
 PAUSE_FIRST_S, PAUSE_ELECTION_S, PAUSE_MAX_S = 0.01, 0.04, 0.25
 ELECTION_S = 3.0
-#: A pause is at least so many times as long as the quickest server took to answer; for this reason at most so long.
+#: A pause is at least so many times as long as the quickest server took to answer, up to so many seconds.
 BUSY_TIMES, PAUSE_BUSY_MAX_S = 4, 2.0
 IDLE_MAX = 4
 #: Most connections that reads and requests have at a time. Readers that look at a page and keep theirs for longer than
-#: `LEFT_S`. Seconds until who waits for a turn looks whether a reader was collected meanwhile.
+#: `LEFT_S`. Seconds until a task that waits for its turn looks whether a reader was garbage-collected meanwhile.
 CONNECTIONS_MAX, RESTING_MAX, LEFT_S, LOOK_S = 128, 16, 1.0, 0.25
 CANDIDATES_MAX = 64
 CLOSED = "this Log is closed"
@@ -283,7 +283,7 @@ class Servers:
             self._vacate(id(connection))
 
     def close(self, why: str = CLOSED) -> None:
-        """Close every connection, for good; ``why``: what is told whoever asks for one from then on."""
+        """Close every connection, for good; ``why``: the reason that later callers get."""
         self._over = self._over or why
         self._idle.clear()
         for connection in list(self._open.values()):
@@ -423,7 +423,7 @@ class _Search:
         self._otherwise = otherwise
         self._refers = refers
         self._found: Connection | None = None
-        #: True once some server told where the server is that was looked for.
+        #: True once some server has said where the wanted server is.
         self.referred = False
         #: Ids of the servers that answered in this round and will not do.
         self.answering: set[int] = set()
@@ -479,7 +479,8 @@ class _Search:
             pause_s = min(pause_s * 2, PAUSE_MAX_S if outage else PAUSE_ELECTION_S)
 
     def _note_slow(self, way: Way) -> None:
-        """Note at which step a try is that is still under way, unless an earlier one was told more."""
+        """Note the step at which a try is still under way, unless the reason known for its address is one that
+        lasts."""
         if way.begun and not self._servers.reasons.lasts(way.address):
             self._servers.reasons.lost(way.address, Unavailable(way.late()))
 

@@ -8,12 +8,12 @@ Laws (R21-R24):
   that it answers: one that was lost, or taken by a leader that fell, may still be in the log (MAYBE).
 * A serial is given back only when no transmission of it, nor of any later one, can still be taken: the clean tail
   of the line goes back to the queue (`_recall`). So what expires in the queue is surely not in the log
-  (`Unavailable`), and what expires in the line is told as unknown and stays there.
+  (`Unavailable`), and what expires in the line is reported as unknown and stays there.
 * A request that asks for another serial than the next, or expects an LSN to be the last, goes *alone*: nothing is in
   the line with it.
-* An append that is refused for good while MAYBE holds is told as unknown, never as "not in the log", unless the refusal
-  speaks of earlier transmissions too. A conflict does, if the log is beyond the LSN expected: the log never goes back,
-  so no late transmission is taken any more, and the serial is free.
+* An append that is refused for good while MAYBE holds is reported as unknown, never as "not in the log", unless the
+  refusal speaks of earlier transmissions too. A conflict does, if the log is beyond the LSN expected: the log never
+  goes back, so no late transmission is taken any more, and the serial is free.
 """
 
 from __future__ import annotations
@@ -175,8 +175,8 @@ class Session(Pipeline):
         return self._frame(handle.serial, handle.sparse and self.named, [item])
 
     def _waits_for_newer(self) -> bool:
-        """True if a conditional append, which an earlier leader may have taken, is unresolved: an older one cannot be
-        asked."""
+        """True if a conditional append, which an earlier leader may have taken, is unresolved: a server of an older
+        version cannot be asked about it."""
         return bool(self.line) and isinstance(self.line[0].wanted, After)
 
     def _frame(self, serial: int, sparse: bool, items: list[Item]) -> Append:
@@ -231,7 +231,7 @@ class Session(Pipeline):
             taken_over = code in ENDS or (code == Code.SERIAL_REUSED and self._is_new(answer.serial))
             for handle in handles:
                 if code == Code.SERIAL_REUSED and handle.serial <= self.opened_last:
-                    self.outcomes.resolve(handle, None, True)  # was appended before this session was opened
+                    self.outcomes.resolve(handle, None, True)  # the serial was appended before this session was opened
                 else:
                     self._refuse(handle, answer, taken_over)
             if taken_over:
@@ -302,7 +302,7 @@ class Session(Pipeline):
     def _start_over(self) -> None:
         """Send what is left, and later appends, under a new random id."""
         self._pop_resolved()
-        # What is left in the line was never taken: nothing of it was appended, though some was told as unknown.
+        # No append left in the line was made, though some were reported as unknown.
         for handle in self.line:
             if handle.state & REPORTED:
                 self.outcomes.resolve(handle, Unavailable("its client id had ended: it was not appended"))

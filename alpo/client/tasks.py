@@ -149,9 +149,9 @@ _WITH_LOOP = "its event loop: make another in the one that runs now, and close i
 
 
 class Living:
-    """Tasks (``jobs``) of an object, in no task of its users': `start` and `end` may be called by any tasks of one
-    event loop, which is the object's from then on. ``kind``: the name of the object's class; ``ended``: called once
-    the tasks have ended, with the reason in words if nobody had them end.
+    """Tasks (``jobs``) of an object, which run in none of its users' tasks: `start` and `end` may be called by any
+    tasks of one event loop, which is the object's from then on. ``kind``: the name of the object's class; ``ended``:
+    called once the tasks have ended, with the reason in words if no call of `end` ended them.
     """
 
     def __init__(
@@ -208,11 +208,11 @@ class Living:
                 async with anyio.create_task_group() as self._tasks:
                     for job in self._jobs:
                         self._tasks.start_soon(job)
-        except Exception as error:  # a mistake of ours: who leaves the object is told
+        except Exception as error:  # a mistake of ours, raised by `end`
             self._broken = error
             logger.exception("a task of a %s has failed", self._kind)
         finally:
-            # Was told already, unless a task failed or the loop ends.
+            # The end was reported already, unless a task failed or the loop ends.
             kind, failed = self._kind, self._broken is not None
             self._tell_end(f"this {kind} ended with {'one of its tasks, which failed' if failed else _WITH_LOOP}")
             self._ended.set()

@@ -33,7 +33,7 @@ class Acceptance:
         """Take the entries and marks of a leader, and answer. Raises `StoreWentBack` if our disk has lost entries,
         `InvariantBroken` if a guaranteed entry would be expunged."""
         r = self._r
-        if request.term < r.term:  # a deposed leader is told the term, nothing else (R1)
+        if request.term < r.term:  # a deposed leader gets the term and nothing else (R1)
             r.out.send(sender, self._refusal(request))
             return
         if request.term > r.term:

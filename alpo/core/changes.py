@@ -53,20 +53,20 @@ class Changes:
         self.newcomers = Newcomers(shared, replication, first_start)
         #: The operator's change whose entry is not appended yet; None if there is none.
         self.pending: ChangeMember | None = None
-        self._earlier: list[ChangeMember] = []  # the same, asked for before: refused at ``_refuse_s``
+        self._earlier: list[ChangeMember] = []  # earlier requests for the pending change, refused at ``_refuse_s``
         self._refuse_s = 0.0
         self._pending_ends_s = 0.0
         self._found: Identity | None = None  # the newcomer that answered at the pending change's address
         self._heard: Identity | None = None  # the listed member, if it answered since the operator asked
         self._confirming_round = 0  # a read round begun since then, whose answers show that we lead; 0: none
         self._lost: dict[int, Identity] = {}  # member id -> the server that answers in its place
-        self._told_lost: dict[int, Identity] = {}  # member id -> the latest of those that an event told of
+        self._told_lost: dict[int, Identity] = {}  # member id -> the latest such server that an event reported
         # member id -> (member as the entry would have it, read round, deadline) of a voter that is to be taken out
         self._rounds: dict[int, tuple[Member, int, float]] = {}
         self._catch_up: CatchUp | None = None
         #: True if some member may have another address than the list says.
         self.addresses_changed = True
-        self._next_address_s: dict[int, float] = {}  # when a member's address may be changed again, by id
+        self._next_address_s: dict[int, float] = {}  # member id -> time from which its address may be changed again
 
     @property
     def may_change(self) -> bool:
@@ -132,8 +132,8 @@ class Changes:
         self._look_for(request)
 
     def _ask_again(self, request: ChangeMember) -> None:
-        """Let a repeated request take the place of the pending one, whose connection may have broken. That one is
-        refused half a heartbeat later: of two askers that ask again as soon as they are refused, neither spins."""
+        """Let a repeated request take the place of the pending one, whose connection may have broken. The earlier
+        request is refused half a heartbeat later, so that two askers that repeat after each refusal do not spin."""
         assert self.pending is not None
         if not self._earlier:
             self._refuse_s = self._r.now_s + self._r.cfg.heartbeat_s / 2
@@ -161,7 +161,7 @@ class Changes:
             return False
         if request.step is MemberStep.REMOVE:
             return listed.role is Role.GONE
-        # only the server itself can tell whether it is a new one: see `_answered_there`
+        # the server itself must say whether it is a new one: see `_answered_there`
         if request.step is MemberStep.REPLACE:
             return listed.identity == self._r.me and self._is_at(request, listed) and listed.retired != ()
         return listed.role is not Role.GONE and listed.address == request.address
@@ -254,7 +254,7 @@ class Changes:
             and who.incarnation not in member.retired and self._lost.get(who.id) != who
         ):
             self._lost[who.id] = who
-            if self._told_lost.get(who.id) != who:  # found again while the old disk was heard a moment ago
+            if self._told_lost.get(who.id) != who:  # else an event has reported it before
                 self._told_lost[who.id] = who
                 self._r.out.event("lost_disk", member=who.id, answers_as=who.incarnation.hex())
 

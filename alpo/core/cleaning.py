@@ -5,7 +5,7 @@ Laws:
 * A server cleans only entries that are fully replicated, guaranteed, on its own disk, and covered by a saved state
   (R19, rules.md#replicated-state). If no save covers them yet, one is written in the transaction that cleans.
 * A server cleans no payload that a cursor needs (`machine.cursors`). A trim below a cursor is refused, unless forced.
-* A payload below `first_lsn` is never reported as absent from the log: readers are told where the log begins (R20).
+* A payload below `first_lsn` is never reported as absent from the log: the answer says where the log begins (R20).
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Cleaning:
 
     @property
     def cleanable_id(self) -> int:
-        """The id up to which entries may be cleaned, cursors apart (R19); while damage forbids cleaning (R31), the
-        base's."""
+        """The id up to which entries may be cleaned if no cursor needs them (R19); the base's while damage forbids it
+        (R31)."""
         r = self._r
         if self._damage.binds:
             return r.log.base_id
@@ -69,7 +69,7 @@ class Cleaning:
 
     def take_base(self) -> Base | None:
         """Drop from the log in memory what this step's write cleans. Returns the base to write; None if nothing is
-        cleaned: nothing was to be, or a cursor set in this very step needs the payloads."""
+        cleaned, because no cleaning was asked for, or because a cursor that was set in this step needs the payloads."""
         r, base = self._r, self.base
         self.base = None
         hold_lsn = r.cursors.hold_lsn if base is not None else None

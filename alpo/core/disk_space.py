@@ -4,16 +4,18 @@
 Laws:
 
 * A leader takes new appends and opens only while its own disk has space, and a majority of the voters answer and have
-  space. Silence alone refuses nothing: if a majority would not answer with all disks empty, appends wait. Appends
-  that are in the log go on, and their repetitions are answered; the leader's own entries, trims and drops go in.
+  space. Silence alone refuses nothing: if a majority would not answer with all disks empty, appends wait. Appends that
+  are in the log go on, and their repetitions are answered. The leader's own entries, trims and drops are appended as
+  always.
 * A passive server whose disk is all but full (`Room.NONE`) takes no entries, and says so; it votes, and answers
   heartbeats.
 * A leader that is low on space, or damaged, hands over, if enough other voters have space. It takes no appends
-  meanwhile: else something would always be in flight, and the heir would never be told. A peer counts as low only until
-  its next answer says otherwise.
+  meanwhile: else some append would always be in flight, and the heir would never get its order. A peer counts as low
+  only until its next answer says otherwise.
 * A disk *hangs* once a write has been under way for `ReplicaConfig.disk_patience_s`. A server whose disk hangs gives no
-  vote and asks for none (`Replica.may_stand`, `dispatch`). A leader hands over to a voter that has all that our disk
-  owes, and is quick (`BETTER_SHARE`); only if a majority without this server is like that, so that it can elect one.
+  vote and asks for none (`Replica.may_stand`, `dispatch`). A leader whose disk hangs hands over to a voter that has all
+  entries that our disk owes, and is quick (`BETTER_SHARE`). It does so only if such voters are a majority without this
+  server, which can elect one of them.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ _NO_ROOM = (Lack.LOW, Lack.FULL)
 
 class Appends(NamedTuple):
     """A leader's answer to whether appends work. ``why``: a sentence for each voter on which none can count now;
-    ``may_fail``: the number of voters that may fail before appends stand, 0 if they do."""
+    ``may_fail``: the number of voters that may fail before appends stop; 0 if they have stopped."""
 
     work: bool
     why: list[str]
@@ -52,8 +54,8 @@ class Appends(NamedTuple):
 
 class Disks:
     """The space on this server's disk, whether it hangs, and the consequences. Peers' space is in their `Progress`.
-    ``room``: this server's; ``slow_since_s``: when the write was handed out that `disk_hangs` told of, monotonic
-    seconds; None: none is told of."""
+    ``room``: this server's; ``slow_since_s``: the time, in monotonic seconds, at which the write was handed out that
+    the last `disk_hangs` event reported; None: there was none, or the disk has moved since."""
 
     def __init__(self, shared: Shared, damage: Damage) -> None:
         self._r = shared
@@ -91,7 +93,7 @@ class Disks:
         return TELL_SHARE * min(cfg.disk_patience_s, cfg.election_timeout_s)
 
     def tick(self) -> None:
-        """Tell that a write is under way for long, while it still is, and when none is any more."""
+        """Report by an event that a write has been under way for long, and by another one that none is any more."""
         r, oldest = self._r, self._r.log.oldest_write()
         slow = oldest is not None and r.now_s - oldest.handed_s >= self._tell_s()
         if slow and self.slow_since_s is None:
@@ -111,9 +113,9 @@ class Disks:
         return oldest.handed_s + (self._tell_s() if self.slow_since_s is None else self._r.cfg.disk_patience_s)
 
     def _leave(self, fit: list[Progress]) -> None:
-        """Hand over because our disk hangs; become passive if that has come to nothing. Do neither unless a majority of
-        the voters, all of ``fit``, has accepted what our disk owes, and has disks that are better: otherwise nobody
-        could be elected, or leadership would go to and fro."""
+        """Hand over because our disk hangs; become passive if a handover has failed. Do neither unless a majority of
+        the voters, all of ``fit``, has accepted what our disk owes, and has better disks. Otherwise no server could be
+        elected, or leadership would go to and fro."""
         r, oldest = self._r, self._r.log.oldest_write()
         assert oldest is not None
         # a disk that takes longer than that could not win an election: its vote would come too late

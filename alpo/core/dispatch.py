@@ -7,8 +7,8 @@ Laws:
 * A request is answered even if our own list does not hold its sender: that list may be older than the sender's, and the
   sender decides whose answers count. The request's term counts too (R1): a member that we do not know yet may lead us.
 * An answer about terms and the log (`messages.ANSWERS`) counts only from a member of our own latest list, under the
-  incarnation listed: we asked nobody else. From others even its term is ignored: a disk that was put back must not
-  depose a leader.
+  incarnation listed: we asked nobody else. In an answer from any other server even the term is ignored: a disk that was
+  put back must not depose a leader.
 * A canvass or vote request gets no answer while damage on our disk binds (R31), or our disk hangs (R34).
 """
 
@@ -175,8 +175,8 @@ def _on_disconnected(r: Parts, each: Disconnected) -> None:
 
 
 def _on_moving(r: Parts, each: Moving) -> None:
-    """Note that a connection lives: a leader of whom part of a message comes is heard, and a peer to whom one leaves
-    needs none again (R17)."""
+    """Note that a connection lives. A leader counts as heard while a message of its own arrives; a message that is
+    still leaving to a peer need not be sent again (R17)."""
     at_s = min(each.at_s, r.now_s)
     if each.incoming:
         r.damage.moving(each.who, at_s)
@@ -285,7 +285,7 @@ def can_wait(r: Parts, item: Input) -> bool:
         return False
     if type(item) is Persisted:
         if r.disks.slow_since_s is not None:
-            return False  # that our disk moves again changes what this server may do
+            return False  # our disk moves again, which changes what this server may do
         if r.log.writing_bytes > r.cfg.peer_inflight_bytes_max:
             return False  # clients may wait for our disk
         stable_id = r.log.stable_after(item.number)

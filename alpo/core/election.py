@@ -31,9 +31,9 @@ NEVER_S = float("inf")
 
 
 class Round:
-    """One round of a canvass (R2). ``again``: a voter answered RIVAL to the round before, and none may do so again;
-    ``yes``: voters that answered YES, by id; ``rival``: one answered RIVAL; ``earlier``: number -> start time of
-    earlier rounds whose late answers still count. Times are monotonic seconds."""
+    """One round of a canvass (R2). ``again``: a voter answered RIVAL to the round before, and no voter may do so to
+    this one; ``yes``: voters that answered YES, by id; ``rival``: one answered RIVAL; ``earlier``: number -> start time
+    of earlier rounds whose late answers still count. Times are monotonic seconds."""
 
     def __init__(self, number: int, again: bool, began_s: float, ends_s: float, earlier: dict[int, float]) -> None:
         self.number = number
@@ -95,7 +95,7 @@ class Election:
     def _turn(self) -> int:
         """The number of voters with a higher (priority, id) than this server's, the last leader not counted."""
         latest, last_id = self._r.members.latest, self._r.last_leader_id
-        if self._counted[0] is not latest or self._counted[1] != last_id:  # else every heartbeat would count
+        if self._counted[0] is not latest or self._counted[1] != last_id:  # else each heartbeat would count voters
             mine = (self._r.rank.priority, self._r.me.id)
             turn = sum(1 for m in latest.voters if (m.priority, m.id) > mine and m.id != last_id)
             self._counted = latest, last_id, turn
@@ -103,7 +103,7 @@ class Election:
 
     def on_peer_gone(self, who: Identity) -> None:
         """Count the leader of our term as not heard if ``who`` is that very process, and canvass soon, the best ranked
-        first (R33). By itself this deposes nobody: voters that still hear the leader answer so."""
+        first (R33). This alone deposes no leader: voters that still hear it say so in their answers."""
         r = self._r
         if r.cfg.refused_means_dead and r.state is State.PASSIVE and r.leader == who and not self.leader_gone:
             self.leader_gone = True
@@ -210,8 +210,8 @@ class Election:
     def on_canvass_answer(self, sender: Identity, answer: CanvassAnswer) -> None:
         """Count a voter's answer to this round or, if it comes late, to an earlier one."""
         r = self._r
-        # Only so does a canvass move the asker's term: else a server with the newest log, behind in terms, could never
-        # win.
+        # A canvass moves the asker's term only by such an answer. Without that a server with the newest log and an
+        # older term could never win.
         if answer.term > r.term:
             return r.adopt_term(answer.term)
         round = self.round

@@ -4,8 +4,8 @@ Laws:
 
 * While a handover is under way the leader takes no appends. The heir is told to stand for election once it has accepted
   the whole log, and all of it is guaranteed.
-* A server that is leaving never takes appends again. One that an operator told to hand over, or that hands over by
-  itself (`disk_space`), does, if the heir does not lead within an election timeout.
+* A server that is leaving never takes appends again. A server that hands over on an operator's request, or by itself
+  (`disk_space`), takes them again if the heir does not lead within an election timeout.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ STAY_S = 5.0  # longest time that a leaving server stays to help its heir
 
 class Handover:
     """A handover under way. ``wanted``: the id of the only heir that ``origin`` asked for; 0: this server is leaving,
-    and the best of the others is the heir. ``why``: the reason of a server that hands over by itself to ``wanted``,
-    where ``origin`` is None and nobody is answered; "": another's."""
+    and the best of the others is the heir. ``why``: the reason of a server that hands over to ``wanted`` by itself
+    (``origin`` is None then, and no reply is due); "" for any other handover."""
 
     def __init__(self, shared: Shared, wanted: int, origin: Origin, why: str = "") -> None:
         self._r = shared
@@ -47,7 +47,7 @@ class Handover:
 
     def deadline_s(self) -> float:
         if self._r.state is not State.LEADER:
-            return self._ends_s  # before that only a message changes anything
+            return self._ends_s  # a server that does not lead acts on messages alone
         return min(self._ends_s, max(self._try_next_s, self._r.now_s + self._r.cfg.heartbeat_s / 10))
 
     def advance(self, replication: Replication | None) -> bool:

@@ -61,7 +61,7 @@ class Log:
         self._tail_bytes = 0
         self._groups: deque[tuple[int, int]] = deque()  # (last id, bytes) of entries appended, and dropped, together
         self._writes: deque[_Writing] = deque()
-        self.writing_bytes = 0  # of bodies handed out to be written, not yet on disk
+        self.writing_bytes = 0  # bytes of bodies handed out to be written, not yet on disk
         self._slices: dict[int, tuple[list[Entry], int]] = {}
 
     def restore(

@@ -30,7 +30,7 @@ class LogClock:
         self._seen: tuple[float, float] | None = None  # clocks that agreed with the log, and when; None: none yet
         #: Milliseconds by which the voters' clocks have leapt ahead of what is believed; 0: they are believed.
         self.leap_ms = 0
-        #: True once an event told of a leap, or of a log that is ahead, until another has told that it is over.
+        #: True from the event that reports a leap, or a log that is ahead, to the event that reports its end.
         self.told_leap = self.told_ahead = False
 
     def start(self, now_s: float, last_time_ms: int) -> None:
@@ -69,7 +69,7 @@ class LogClock:
             self.leap_ms = int(median_ms - due_ms)
             return due_ms
         self.leap_ms = 0
-        if median_ms >= self.line_ms(now_s) - LEAP_MS:  # else one of them is wrong, and who knows which
+        if median_ms >= self.line_ms(now_s) - LEAP_MS:  # else one of the two is wrong, and it is not known which
             self._trust(now_s, median_ms)
         return median_ms
 

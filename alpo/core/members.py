@@ -152,8 +152,8 @@ def configured_digest(configured: Iterable[Configured], settings: Settings) -> b
 class Members(Versions[MemberList]):
     """The member lists that may be in force: the newest one known guaranteed, and every later one.
 
-    ``latest``: the newest of all, by which this server acts (R27); ``i_vote``: it has this server as a voter;
-    ``may_stand``: some list here does. They are computed when lists change.
+    ``latest``: the newest of all, by which this server acts (R27); ``i_vote``: True if that list has this server as a
+    voter; ``may_stand``: True if any list here has. All three are computed when lists change.
     """
 
     UNSOUND = "is no member list"

@@ -96,7 +96,8 @@ class VoteAnswer(NamedTuple):
 
 
 class DeferRequest(NamedTuple):
-    """A candidate's request that a rival candidate, which has votes that it was refused, become passive (R6)."""
+    """A candidate's request that a rival become passive: voters have refused the candidate, as the rival has their
+    votes (R6)."""
 
     term: int
     rank: Rank
@@ -267,8 +268,8 @@ START_ONLY = (StartQuestion, StartAnswer, WrongIncarnation, SnapshotPart, Snapsh
 
 
 def wants_answer(message: Message) -> bool:
-    """True if a receiver whose disk is neither damaged nor hangs always answers ``message``. (Such a one does not
-    answer `ASKS_FOR_VOTES`.)"""
+    """True if a receiver whose disk is neither damaged nor hangs always answers ``message``. (A receiver whose disk is
+    damaged or hangs does not answer `ASKS_FOR_VOTES`.)"""
     if type(message) is AppendRequest:
         return message.round > 0 or bool(message.entries)
     return isinstance(message, REQUESTS) and not isinstance(message, UNANSWERED)

@@ -67,8 +67,8 @@ class Newcomers:
         return bool(self.transfers)
 
     def tick(self, wanted_id: int | None) -> None:
-        """Ask silent members, and server ``wanted_id`` (a change of it is under way; None: none), every heartbeat;
-        repeat transfers without answer."""
+        """Ask silent members, and server ``wanted_id`` (the one that an operator's change is about; None: there is no
+        change), every heartbeat. Repeat transfers that got no answer."""
         r = self._r
         if r.now_s >= self.ask_again_s:
             self.ask_again_s = r.now_s + r.cfg.heartbeat_s
@@ -107,8 +107,8 @@ class Newcomers:
         self._r.out.load_snapshot(LoadSnapshot(id))
 
     def _repeat(self, sending: Sending) -> None:
-        """Send a snapshot again from its first part, or read it again; forget the transfer if the learner is none
-        now."""
+        """Send a snapshot again from its first part, or read it again; or end the transfer if the peer is no learner
+        any more."""
         r = self._r
         member = r.members.latest.get(sending.who.id)
         if member is None or member.identity != sending.who or member.role is not Role.LEARNER:

@@ -3,13 +3,13 @@ rules.md#settings, rules.md#cursors).
 
 Laws:
 
-* What reads state is judged only after a majority has answered a read round that began after the request (R25): so a
-  deposed leader neither reports what is no longer true, nor refuses what a newer leader would grant.
-* It is judged at the head of the log, and the answer leaves only once the entries that it rests on are guaranteed
-  (R21).
+* A request that reads state is judged only after a majority has answered a read round that began after the request
+  (R25). So a deposed leader neither reports outdated state, nor refuses a request that a newer leader would grant.
+* Such a request is judged at the head of the log, and its answer leaves only once the entries that the answer rests on
+  are guaranteed (R21).
 * A change of settings names the values that the asker believes are in force, a drop of a cursor may name its LSN. If
-  others are in force nothing is changed: so the second of two operators learns of the first. A change of settings, or a
-  cursor's new LSN, that is in force already is answered as done.
+  other values are in force, nothing is changed: so the second of two operators learns of the first one's change. A
+  change of settings, or a cursor's new LSN, that is in force already is answered as done.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class OperatorRequests:
     # -- outcomes (R21) ---------------------------------------------------------------------------------
 
     def _outcome(self, request: Outcome) -> None:
-        """Tell the fate of an append, once the entries that it follows from are guaranteed."""
+        """Answer with the fate of an append, once the entries that it follows from are guaranteed."""
         r = self._r
         verdict = r.sessions.judge_outcome(request, r.log.last_id + 1)
         if isinstance(verdict, Refuse):
@@ -113,7 +113,7 @@ class OperatorRequests:
         if not r.serves:
             r.not_leader(request)
         elif request.target == r.me.id:
-            self._reads.ask(request)  # only a leader that a read round confirms may say that it leads (R25)
+            self._reads.ask(request)  # a leader may say that it leads once a read round has confirmed it (R25)
         elif member is None or not r.members.latest.is_voter(member.identity):
             r.out.refuse(request.origin, Code.CANNOT_CHANGE, detail=f"server {request.target} is not a voting member")
         else:

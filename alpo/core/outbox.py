@@ -40,7 +40,7 @@ class Outbox:
         self._hard_dirty = False
         #: True if the present term, vote and start state are on disk.
         self.hard_durable = True
-        self._durable_replies: list[Reply] = []  # they leave once the hard state is on disk
+        self._durable_replies: list[Reply] = []  # replies that leave once the hard state is on disk
         self.begin()
 
     def begin(self) -> None:

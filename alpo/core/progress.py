@@ -17,7 +17,7 @@ OWING_TIMEOUTS = 2
 
 
 class Lack(StrEnum):
-    """Reason why no append can count on a voter now, the words for it; the gravest first."""
+    """Reasons why no append can count on a voter now, with words for them, the gravest first."""
 
     SILENT = "does not answer"
     FULL = "is low on disk space and takes no entries"
@@ -38,16 +38,16 @@ class Progress:
         self.next_id = next_id  # the next entry to send
         self.probing = False  # True while heartbeats ask about base_id: no entries are sent
         self.matched = False  # True once it has accepted base_id in this reign
-        self.last_id = 0  # its log equals ours up to here, on disk or not, by its last answer
+        self.last_id = 0  # the peer's log equals ours up to here, on disk or not, by its last answer
         self.in_flight: deque[tuple[int, int, float]] = deque()  # (last id, bytes, when it was sent) of each request
         self.in_flight_bytes = 0
-        self.waiting_since_s = now_s  # since then requests are in flight and nothing more was accepted
-        self.moved_s = now_s  # when it last owed no acceptance, or accepted more; sending again changes nothing here
-        self.took_s = 0.0  # from sending the entries that it accepted last until it had done so
+        self.waiting_since_s = now_s  # time since which requests are in flight and nothing more was accepted
+        self.moved_s = now_s  # time when the peer last owed no acceptance, or accepted more, or took part of a message
+        self.took_s = 0.0  # seconds from sending the entries that the peer accepted last to its acceptance
         self.heard_s = now_s
-        self.sending_s = now_s  # when part of a message last left for it
+        self.sending_s = now_s  # time when part of a message last left for the peer
         self.really_heard = False
-        self.asked_s = NEVER_S  # when it was last sent anything that it answers
+        self.asked_s = NEVER_S  # time when the peer was last sent a message that it answers
         self.sent_guaranteed_id = -1
         self.sent_fully_id = -1
         self.round = 0  # newest read round that it answered
@@ -56,9 +56,9 @@ class Progress:
         self.loaded: list[Entry] | None = None
         self.stopping = False
         self.room = Room.PLENTY  # space on its disk, by its last answer
-        self.doubted_round = 0  # not 0: its disk may have gone back; the answer to this round tells
+        self.doubted_round = 0  # the answer to this round tells whether the peer's disk went back; 0: no doubt
         self.doubted_id = 0  # last entry that it had acknowledged when the doubt began
-        self.parting_until_s: float | None = None  # until when a removed member is told so; None: a member
+        self.parting_until_s: float | None = None  # time until which a removed member is informed; None: a member
 
     def rewind(self) -> None:
         """Forget what is in flight and loaded, and send again from ``base_id`` on (R17)."""

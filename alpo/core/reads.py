@@ -4,8 +4,8 @@ Laws:
 
 * A read notes ``guaranteed_id`` only once an entry of the leader's own term is guaranteed.
 * The read is answered only after a majority has answered a round of heartbeats that began after that. Rounds are
-  numbered; a late answer to an earlier round proves nothing. Our own disk may lack what the answer covers, as a
-  majority holds it: the shell takes from the log's tail in memory what is not on disk.
+  numbered; a late answer to an earlier round proves nothing. The answer may cover entries that a majority holds and our
+  own disk does not have yet: the shell takes those from the log's tail in memory.
 * One round at a time serves all reads that wait.
 * Operators' requests that only a confirmed leader may answer wait for a round in the same way (`operator_requests`),
   and so do appends that expect the log to be longer than it is (`serving`).
@@ -76,7 +76,7 @@ class Reads:
             self._asked = (r.guaranteed_id, self._new)
             self._new = []
             self._replication.begin_round()
-            if self._answered():  # at once if there is a single voter
+            if self._answered():  # a single voter needs no other's answer
                 self.advance()
 
     def _answered(self) -> bool:

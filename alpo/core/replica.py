@@ -274,7 +274,7 @@ class Replica:
         self.election.restart_timer()
         reign, self.reign = self.reign, None
         if reign is not None:
-            self.leader = None  # so that clients are not sent back here
+            self.leader = None  # clients must not be sent back here
             self.out.event("passive", term=self.term)
             reign.end()
 

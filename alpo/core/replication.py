@@ -26,7 +26,7 @@ from .shared import Shared
 REQUESTS_MAX = 32  # append requests in flight to one peer
 FAR_ENTRIES = 8_192  # a peer this far behind gets small requests, so that other peers do not wait
 _MATCH_ID = attrgetter("match_id")
-PARTING_TIMEOUTS = 10  # a removed member gets requests, which tell it so, for this many election timeouts
+PARTING_TIMEOUTS = 10  # election timeouts for which a removed member still gets requests, which inform it
 
 
 class Replication:
@@ -38,11 +38,11 @@ class Replication:
         self.began_s = shared.now_s
         self.first_id = shared.log.last_id + 1  # id of the LEADER entry: our term begins here
         self.peers: dict[int, Progress] = {}
-        self._voters: list[Progress] = []  # those of the voters
-        self._replicas: list[Progress] = []  # those of voters and learners
+        self._voters: list[Progress] = []  # the voters among ``peers``
+        self._replicas: list[Progress] = []  # the voters and learners among ``peers``
         self._own_stable_id = shared.log.stable_id
-        self._own_moved_s = shared.now_s  # when our disk last owed nothing, or finished a write
-        self.marks_due_s = float("inf")  # when a raised mark is sent alone, monotonic seconds
+        self._own_moved_s = shared.now_s  # time when our disk last owed nothing, or finished a write
+        self.marks_due_s = float("inf")  # monotonic seconds at which a raised mark is sent alone
         #: The time before which `tick` has nothing to do, monotonic seconds.
         self.quiet_until_s = 0.0
         self.sync_members()
@@ -155,7 +155,7 @@ class Replication:
         r = self._r
         prev_term = r.log.term_at(prev_id)
         assert prev_term is not None
-        if round:  # a mark alone is not answered: the peer is not heard by it
+        if round:  # a mark alone gets no answer, and does not show whether the peer lives
             peer.asked_s = r.now_s
         peer.sent_guaranteed_id = r.guaranteed_id
         # A removed member gets no mark: it would conclude that its disk forgot entries that it never had (R31).
@@ -213,7 +213,7 @@ class Replication:
         return min([*due_s, *(each_s + cfg.election_timeout_s for each_s in since_s)], default=r.now_s)
 
     def _part(self) -> None:
-        """Drop removed members once they have been told so for long enough."""
+        """Drop removed members once they have been informed for long enough."""
         for id, peer in list(self.peers.items()):
             if peer.parting_until_s is not None and self._r.now_s >= peer.parting_until_s:
                 del self.peers[id]
@@ -346,7 +346,7 @@ class Replication:
         if not peer.doubted_round:
             peer.doubted_round, peer.doubted_id = self.begin_round(), peer.match_id
         elif answer.round >= peer.doubted_round and answer.last_id >= peer.doubted_id:
-            peer.doubted_round = 0  # it has acknowledged more since: this answer is old
+            peer.doubted_round = 0  # the peer has acknowledged more since: this answer is old
         elif answer.round >= peer.doubted_round:
             votes = r.members.latest.is_voter(peer.who)
             name = "store_went_back" if votes else "learner_went_back"
@@ -394,9 +394,9 @@ class Replication:
         return majority_mark(marks)
 
     def can_wait(self, sender: Identity, message: object, *, changing: bool) -> bool:
-        """True if ``message`` is an acceptance that changes nothing: its entries are guaranteed, and the peer was sent
-        all and is as it was (see `dispatch.can_wait`). ``changing``: a change of the members waits for heartbeats'
-        answers.
+        """True if ``message`` is an acceptance that changes nothing: its entries are guaranteed, the peer has been sent
+        all entries, and it reports neither another state of its disk nor that it is stopping (see `dispatch.can_wait`).
+        ``changing``: a change of the members waits for heartbeats' answers.
         """
         r, peer = self._r, self.progress(sender)
         settled = len(self._voters) == len(self.peers) and not changing
@@ -420,7 +420,8 @@ class Replication:
         return r.log_clock.next_ms(r.now_s, self.now_ms(r.wall_ms, r.clocks), r.log.last_time_ms)
 
     def _look_at_clocks(self) -> None:
-        """Tell of clocks that are not believed, and of a log that is ahead of them; once each, and when it is over."""
+        """Report by events that clocks are not believed, or that the log is ahead of them: once when it begins, once
+        when it ends."""
         r, clock = self._r, self._r.log_clock
         now_ms = clock.look(r.now_s, self.now_ms(r.wall_ms, r.clocks))
         ahead_ms = max(0, r.log.last_time_ms - int(now_ms))
@@ -448,8 +449,8 @@ class Replication:
         return lower_median(walls)
 
     def heirs(self) -> list[Progress]:
-        """The voters that answered in this reign, within 2h, and are not stopping: the highest accepted id first, then
-        priority (R28)."""
+        """The voters that have answered in this reign, lately (within two heartbeat intervals), and are not stopping:
+        the highest accepted id first, then priority (R28)."""
         r = self._r
 
         def order(peer: Progress) -> tuple[int, int, int]:

@@ -30,8 +30,8 @@ class Code(IntEnum):
     SESSION_EXPIRED = 8  # verdict; ``number``: the horizon, ms
     EPOCH = 9  # verdict on an open or drop; ``number``: the current epoch (0: none)
     TOO_MANY_NAMES = 10  # verdict on an open
-    TOO_LARGE = 11  # by the listener; payload or batch over the limit in ``number``
-    OVERLOADED = 12  # by the listener
+    TOO_LARGE = 11  # the listener refuses it: payload or batch over the limit in ``number``
+    OVERLOADED = 12  # the listener refuses it
     INVALID = 13  # a client id or request that can never be right
     CANNOT_INIT = 14  # Initialise: ``detail`` says why
     OUT_OF_RANGE = 15  # reads, trims, cursors: ``detail`` is "first_lsn,last_lsn"
@@ -44,7 +44,7 @@ class Code(IntEnum):
     TOO_MANY_CURSORS = 41  # verdict on a new cursor
     CURSOR_HOLDS = 42  # verdict on a trim: ``detail`` names the cursor that needs those payloads
     NO_CURSOR = 43  # verdict on a cursor's drop: there is none of that name, or it is at another LSN
-    NO_RIGHT = 50  # by the listener: the certificate allows no such request; ``detail`` says which role it takes
+    NO_RIGHT = 50  # the listener refuses it: the certificate lacks the role that ``detail`` names
 
 
 class Refused(NamedTuple):
@@ -176,7 +176,7 @@ class Fate(IntEnum):
     """The outcome of an append, as far as the session table can tell (R21)."""
 
     APPENDED = 1
-    NOT_APPENDED = 2  # so far: a transmission on its way may still arrive
+    NOT_APPENDED = 2  # no transmission was taken so far; one on its way may still arrive
     TOO_OLD = 3  # nobody can tell any more
 
 
@@ -207,8 +207,8 @@ class Initialised(NamedTuple):
 
 
 class Trim(NamedTuple):
-    """A request that no payload below ``before_lsn`` be served any more (R20); ``force``: even if a cursor is below,
-    which is dropped."""
+    """A request that no payload below ``before_lsn`` be served any more (R20); ``force``: trim even if a cursor is
+    below that, and drop it."""
 
     origin: Origin
     before_lsn: int

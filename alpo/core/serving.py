@@ -6,9 +6,9 @@ Laws:
 * Success and every verdict leave only once the entries that they rest on are guaranteed; replies wait in the order of
   the log.
 * A deposed leader answers LOST_LEADERSHIP to requests that may be in the log, NOT_LEADER only to others (R21).
-* A conditional append is taken only as the payload right behind the one that it expects to be the last. That another
-  one is the last is a verdict. That the log does not reach so far is one only of a leader that a read round confirms: a
-  deposed one may lack what its asker knows of.
+* A conditional append is taken only as the payload right behind the one that it expects to be the last. If another
+  payload is the last, the refusal is a verdict. If the log does not reach so far, it is a verdict only of a leader that
+  a read round confirms: a deposed leader may lack payloads that its asker knows of.
 """
 
 from __future__ import annotations

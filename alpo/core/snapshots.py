@@ -22,7 +22,7 @@ def table_save(r: Shared, base: Base | None) -> TableSave | None:
     if not wanted and not (r.out.has_write or base is not None):
         return None
     lag = r.guaranteed_id - r.applied_id
-    if lag > 0:  # after a start the mark may be behind what was saved
+    if lag > 0:  # the mark may be behind the last save after a start
         lag = max(lag, r.sessions.unsaved_serials)
     if not wanted and lag < r.cfg.table_save_entries and (base is None or base.id <= r.applied_id):
         return None

@@ -61,7 +61,8 @@ class Ahead:
         return self._requests < _REQUESTS_MAX and self._is_worth_it(request)
 
     def _is_worth_it(self, request: Appends) -> bool:
-        """True if bodies are so large that the members' links need long for them, and not in the log already."""
+        """True if bodies are so large that the members' links need long for them, and the appends are not in the log
+        yet."""
         large_bytes = sum(len(body) for _, body in request.items if len(body) >= AHEAD_BYTES_MIN)
         if not large_bytes or not self._is_new(request):
             return False
@@ -90,7 +91,7 @@ class Ahead:
         self._requests += 1
         try:
             async with self._turn:
-                if not self._is_worth_it(request):  # sent again, say, and the first time is done
+                if not self._is_worth_it(request):  # perhaps it was sent again, and is in the log by now
                     return post()
                 large = [body for _, body in request.items if len(body) >= AHEAD_BYTES_MIN][:BLOCKS_MAX]
                 routes, _ = self._voters()

@@ -6,8 +6,8 @@ Laws:
   everything that one group answers leaves in one send. (Refusals made here leave at once.)
 * Data of a client that is not read from waits in the kernel's buffers, not in ours: a connection is read again only
   while it has few appends unanswered, holds none, and the client has read most of its answers.
-* A server with many bytes in flight takes no appends, and every other request: what only asks never waits behind what
-  others append.
+* A server with many bytes in flight takes no appends, but it takes every other request: a request that appends nothing
+  never waits behind others' appends.
 * An append too large is refused whole, before the core sees any of it.
 * Appends beyond a client's quota, those for which there is no room, and those whose bodies go ahead (`ahead`) wait
   here, in order, and the connection is not read from meanwhile (`quotas.Allowance`).
@@ -44,7 +44,7 @@ from .security import missing_role, refusal
 
 #: Seconds between signs of life while appends go ahead; clients open another connection after two.
 _TELL_S = 1.0
-#: Requests that append. (A union, made anew for each request, would take longer than the question.)
+#: Requests that append. (A union, made anew for each request, would take longer than the check.)
 APPENDS = (w.Append, w.AppendAfter)
 #: Requests that are written down with who made them: operators', which change more than the log's end.
 AUDITED = frozenset((
@@ -125,7 +125,7 @@ class ClientRequests:
         self._rights = rights
         #: The client, for events: its certificate's subject, or its address.
         self.who = rights.subject if rights is not None else "?"
-        self._allowed: set[type] = set()  # of the kinds of requests that came
+        self._allowed: set[type] = set()  # kinds of requests that came, and that the certificate allows
         self._outgoing = link
         self._poster = driver
         self._services = services

@@ -1,6 +1,7 @@
 """Background comparison of this server's entries with the other members' (R31).
 
-The scrub finds entries that do not match their own checksums; this finds copies that do, and differ all the same.
+The scrub finds entries that do not match their own checksums; this module finds copies that match theirs, and differ
+all the same.
 
 Laws:
 
@@ -226,7 +227,7 @@ class Comparer:
         """Raise or clear the alarm if the findings changed."""
         members, base_id = self._replica.members.latest, self._replica.log.base_id
         self._found = {key: copies for key, copies in self._found.items() if members.holds(key[0]) and key[1] > base_id}
-        best: dict[int, Copies] = {}  # for each entry the finding with the most members asked
+        best: dict[int, Copies] = {}  # entry id -> its finding with the fewest silent members
         for (_, id), copies in self._found.items():
             if id not in best or len(copies.silent) < len(best[id].silent):
                 best[id] = copies

@@ -57,11 +57,11 @@ class Elections:
         self.recent: deque[Election] = deque(maxlen=ELECTIONS_KEPT)
         self.won = 0
         self.changes = 0
-        #: Changes of which this server knows no order by an operator or a leader that stopped.
+        #: Changes that, as far as this server knows, neither an operator nor a stopping leader asked for.
         self.unplanned = 0
         self._seen = (0, 0)  # term and leader of the last change
         self._why, self._planned = "", False
-        self._since_ms: int | None = None  # when the last leader was found missing
+        self._since_ms: int | None = None  # time when the last leader was found missing
 
     def hear(self, name: str, fields: Mapping[str, Any], now_ms: int) -> None:
         """Take an event."""
@@ -104,7 +104,7 @@ class Counters:
     #: Appends (a payload, or an atomic batch) by result: appended, duplicate, refused, fenced …
     appends: Counter[str] = field(default_factory=Counter)
     append_s: Histogram = field(default_factory=Histogram)
-    #: Guaranteed while this server led.
+    #: Numbers of what became guaranteed while this server led.
     appended_entries: int = 0
     appended_payloads: int = 0
     appended_bytes: int = 0
@@ -121,7 +121,7 @@ class Counters:
     #: Times that a connection began to wait for its client's quota.
     quota_waits: int = 0
     loop_lag_s: Histogram = field(default_factory=Histogram)
-    #: False after certificates could not be read anew, until they could.
+    #: False from a failed reading of new certificates to the next one that succeeds.
     certificates_read: bool = True
     #: Traffic with each server: over connections dialled, and over those taken from it.
     traffic: dict[int, tuple[Traffic, Traffic]] = field(default_factory=dict)

@@ -2,8 +2,8 @@
 
 Laws:
 
-* A read that waits for a disk that hangs is given up, and whoever asked is told why: a client asks another server. Its
-  thread waits on, and keeps its place among those that its limiter allows: so they stay bounded.
+* A read that waits for a disk that hangs is given up, and the asker gets the reason, so that a client asks another
+  server. The read's thread waits on, and keeps its place in its limiter, so that the number of threads stays bounded.
 * A disk hangs for reads once one has been under way for `DiskReads.patience_s`. A read that waits for a thread is given
   up only then: many that wait are no sign of a disk that hangs.
 * A leader that gives up a read hands over (R34), as an operator would have it do (R28): to one voter at a time, an
@@ -49,7 +49,7 @@ class DiskReads:
         self._driver = driver
         self._handover = _Handover(driver)
         self._begun: dict[object, float] = {}  # the reads in threads -> when each began, by `Driver.clock_s`
-        self._told = False  # of the reads under way, that they hang
+        self._told = False  # an event has said that the reads under way hang
 
     @property
     def patience_s(self) -> float:
@@ -137,7 +137,7 @@ class _Handover:
         fit = [
             peer for peer in r.leadership.heirs()
             if peer.room is Room.PLENTY and peer.match_id >= r.guaranteed_id
-            # what owes nothing may be quick, however long its last write took: nothing may be written from now on
+            # a peer that owes nothing counts as quick: perhaps no further write will show it, and the last one is over
             and (not peer.in_flight or peer.owed_s(now_s) <= BETTER_SHARE * timeout_s)
         ]
         best = next_in_turn(fit, self._tried) if len(fit) >= r.members.latest.majority else None
@@ -147,7 +147,7 @@ class _Handover:
             self._driver.kick()
 
     def answer(self, reply: Reply) -> None:
-        """Do nothing: who leads is seen all the same."""
+        """Do nothing: the next read that is given up looks again whether this server leads."""
 
     def flush(self) -> None:
         """Do nothing: no replies are collected."""

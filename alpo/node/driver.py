@@ -51,7 +51,7 @@ _SOON_S = 0.01
 _GRAIN_S = 0.005
 #: Milliseconds by which wall clock and event loop's clock must have moved apart for a suspension to be looked for.
 _APART_MS = 1000
-#: Number of inputs that could wait at which a step is made all the same.
+#: Inputs that may wait are stepped once this many are queued.
 _WAITING_MAX = 64
 #: Lone writes in a row after which the event loop's thread commits them, and the most bytes of their bodies. While
 #: several clients append, a commit there would hold up the others' requests.
@@ -127,7 +127,7 @@ class Driver(trio.abc.Instrument):
         self.now_s, self._suspension = 0.0, Suspension()
         self._inbox: list[Input] = []
         self._inbox_bytes = 0
-        self._was_full = False  # somebody was told so, and may wait for room
+        self._was_full = False  # an asker saw `full`, and may wait for room
         self._appends = 0  # clients' requests to append in the inbox
         self._urgent = False
         self._lone_writes = 0  # in a row; see `_is_lone`
@@ -287,7 +287,8 @@ class Driver(trio.abc.Instrument):
         self.note(event.name, **event.fields)
 
     def reply(self, replies: list[Reply]) -> None:
-        """Part of `Shell`: each to its asker, who flushes once all of this step's are there."""
+        """Hand each reply to its asker, and have each asker flush after the last reply of this step. Part of
+        `Shell`."""
         touched: dict[Asker, None] = {}
         for reply in replies:
             asker = cast(Asker, reply.origin)

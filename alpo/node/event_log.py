@@ -6,7 +6,7 @@ so that a server that repeats itself does not push out its history:
 
 * Of equal events (same name and `_KEY` fields) a few a minute are kept, always including the first.
 * Of one name at most `_NAME_MAX` a minute are kept, however they differ: clients choose the names of cursors.
-* The next one kept has the number of those left out in ``times``.
+* The next event kept says in ``times`` how many were left out.
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ def set_up_logs(log_format: str, level: str = "info", server_id: int | None = No
     of_server: dict[str, Any] = {} if server_id is None else {"server": server_id}
     structlog.contextvars.bind_contextvars(**of_server)
     if isinstance(sys.stderr, LogSink):
-        # It asks in its own thread, which has no context, for a line to write itself.
+        # The sink asks for a line, which it writes itself, in its own thread, which has no context.
         log = structlog.wrap_logger(structlog.ReturnLogger(), processors, wrapper, **of_server)
         sys.stderr.notice = lambda lines: log.warning("log_lines_dropped", lines=lines)
 
@@ -227,7 +227,7 @@ _BUDGETS = {
     "tls_reloaded": (20, 60_000), "peer_unreachable": (8, 60_000),  # one for each reason
 }
 _NAME_MAX = 30
-#: Events that no others, however many, may keep out: the trail of who did what.
+#: Events that no crowd of others may keep out: the record of who did what.
 _ALWAYS = frozenset({"operator"})
 _KNOWN_MAX = 256
 
@@ -286,7 +286,8 @@ def notify(*lines: str) -> None:
 
 async def feed_watchdog() -> None:
     """Tell systemd that the event loop turns, three times in the time after which it ends a server that does not; until
-    cancelled. Without a watchdog nothing is told. The writer is not asked: a restart mends no disk that hangs."""
+    cancelled. Without a watchdog, do nothing. The state of the writer does not matter: a restart does not mend a disk
+    that hangs."""
     text, wanted_pid = os.environ.get("WATCHDOG_USEC", ""), os.environ.get("WATCHDOG_PID", "")
     if text.isdecimal() and int(text) > 0 and wanted_pid in ("", str(os.getpid())):
         while True:

@@ -142,7 +142,7 @@ class Host:
         try:
             site = _site_for(visitors, visitors_need, self.report)
             await self._serve(listening, site, reload, task_status)
-        except Exception as error:  # nothing that was foreseen: kept, should nobody read the log
+        except Exception as error:  # an unforeseen one: kept, should nobody read the log
             self.driver.note("stopping_itself", why=_first(error))
             if signals is not None:  # below, the end may wait for a disk
                 signals.ends(1)
@@ -217,7 +217,7 @@ class Host:
         def heard(number: int) -> None:
             soon(token, self._reload_asked.set if number == signal.SIGHUP else self.stop)
 
-        def keep(name: str, ms: int) -> None:  # once the event loop goes on; the line is in the log already
+        def keep(name: str, ms: int) -> None:  # the event loop keeps it once it goes on; the line is in the log already
             soon(token, functools.partial(
                 self.log.keep_event, name, {"under_way_ms" if name == "disk_hangs" else "took_ms": ms}
             ))
@@ -256,7 +256,7 @@ class Host:
             for client in list(self.listener.clients):
                 await client.wait_idle()
         last_words = encode_problem(Code.NOT_READY, "it is stopping")
-        for route in self.routes.accepted.values():  # so that their logs show no alarm
+        for route in self.routes.accepted.values():  # last words spare the others' logs an alarm
             route.link.push(last_words)
         self.driver.note("stopped", in_time=not scope.cancelled_caught)
 

@@ -50,10 +50,10 @@ if sys.platform == "linux":
 #: Body of one frame, as returned by `Link.receive`.
 Body: TypeAlias = bytes | memoryview
 
-_RECEIVE_BYTES = 1 << 16  # from 128 KiB on the allocator maps new memory for each buffer: 9 µs
+_RECEIVE_BYTES = 1 << 16  # the allocator maps new memory for each buffer of 128 KiB or more: 9 µs
 _LINGER_S = 1.0
-#: Bytes not sent yet with which the kernel gets no more pieces. With these and one piece, whatever of that the kernel
-#: took, a short frame is behind 64 KiB.
+#: Number of bytes not sent yet from which on the kernel gets no more pieces. A short frame then waits behind these
+#: bytes and one piece, 64 KiB in all, however much of the piece the kernel took.
 _UNSENT_BYTES = 16 << 10
 #: Linux' request for the number of bytes not sent yet.
 _SIOCOUTQNSD = 0x894B if sys.platform == "linux" else None
@@ -131,10 +131,10 @@ class Link:
         self.moving: Callable[[bool], None] = lambda incoming: None
         #: Bytes of payload over this connection, or, once replaced, over all to the same server.
         self.traffic = Traffic()
-        self._look_s = 0.0  # when to look next at what has arrived, by Trio's clock
-        self._arrived_bytes = 0  # acknowledged by the other host, when that was last looked at
-        self._answered_bytes = 0  # of these, those at the last frame of the other side
-        self._answered = True  # a frame has come since then
+        self._look_s = 0.0  # time of the next look at what has arrived, by Trio's clock
+        self._arrived_bytes = 0  # bytes that the other host had acknowledged at the last look
+        self._answered_bytes = 0  # bytes acknowledged at the first look after the other side's last frame
+        self._answered = True  # a frame has come since that look
         self._queue: deque[memoryview] = deque()
         self._queue_bytes_max = queue_bytes_max
         self._lock = threading.Lock()
@@ -188,10 +188,10 @@ class Link:
         self, contexts: Contexts, turns: trio.CapacityLimiter, host: str = "", roles: Mapping[str, str] | None = None,
         first: trio.CapacityLimiter | None = None,
     ) -> Rights:
-        """Begin TLS; returns what the other side's certificate gives a right to. ``host``: that was dialled; "": it was
-        accepted. ``turns``: of handshakes that may compute at a time. ``roles``: see `alpo.tls.rights_of`.
-        ``first``: those of which a turn is to be had before one of ``turns``. Raises `alpo.secure.TlsBroken`, after
-        which nothing can be sent, `LinkClosed`."""
+        """Begin TLS; returns what the other side's certificate gives a right to. ``host``: the host that was dialled;
+        "": the connection was accepted. ``turns``: a limiter of handshakes that compute at the same time; ``first``:
+        another limiter, in which the handshake takes its turn before. ``roles``: see `alpo.tls.rights_of`. Raises
+        `alpo.secure.TlsBroken`, after which nothing can be sent, `LinkClosed`."""
         self._sock = sock = contexts.wrap(self._sock, not host, host)
         self._is_ready = False
         while not self.closed:
@@ -437,7 +437,7 @@ class Link:
             await self._while_arriving(self._wake.wait)
 
     async def _while_arriving(self, wait: Callable[[], Awaitable[None]]) -> None:
-        """Wait; meanwhile, tell of what arrives at the other host."""
+        """Call ``wait()``; meanwhile, report to `moving` what arrives at the other host."""
         while True:
             over, now_s = not self.queued_bytes and not self._leaves_bytes(), trio.current_time()
             if over or now_s >= self._look_s:
@@ -455,7 +455,8 @@ class Link:
         return _COUNT.unpack(fcntl.ioctl(self._sock, _SIOCOUTQ, bytes(_COUNT.size))) != (0,)
 
     def _look_at_arrivals(self) -> None:
-        """Tell if bytes have arrived since the last look, unless the other side should have answered by now."""
+        """Report to `moving` that bytes have arrived since the last look, unless the other side should have answered by
+        now."""
         if not self._in_lanes:
             return
         acknowledged = self._tcp_info(_ACKED)
@@ -550,7 +551,7 @@ class Link:
     async def part(self, last_words: bytes, why: str) -> None:
         """Close after ``last_words`` have arrived. Incoming data is read and dropped for a moment: closing a socket
         with unread bytes resets the connection, and the words could be lost."""
-        if not self._is_ready:  # what would be sent would wait for the other side's handshake
+        if not self._is_ready:  # words would wait for the other side's handshake
             return self.close(why)
         self.push(last_words)
         dropped = 0

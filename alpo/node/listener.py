@@ -2,9 +2,10 @@
 
 Laws:
 
-* A connection that breaks a rule is told so if possible, and closed; nothing else is affected. Status tells of it for
-  an hour. One whose other side goes away during the handshake has broken none.
-* With TLS, the hello's time includes the handshake. A server's hello is heard only if its certificate is that server's.
+* A connection that breaks a rule gets the reason, if possible, and is closed; nothing else is affected. Status shows it
+  for an hour. A connection whose other side goes away during the handshake has broken no rule.
+* With TLS, the hello's time includes the handshake. A server's hello is accepted only if its certificate is that
+  server's.
 * The number of clients is bounded; of connections without a hello, or turned away, the oldest of the host with the most
   is closed for a new one, and when files run out.
 * One host's clients leave a tenth of the places to others. Operators and other servers have a few more places.
@@ -66,16 +67,16 @@ log = structlog.get_logger()
 _ACCEPTS_A_TURN = 64
 _SAY_AGAIN_S = 10.0
 _PAUSE_WHEN_FULL_S = 0.1
-#: Unlisted servers: connections for one configured or listed id; for all other ids together.
+#: Most connections of non-members: per known id, and for all unknown ids together.
 _UNLISTED_AN_ID_MAX = 4
 _UNLISTED_MAX = 16
 #: Reasons for turning hosts away that are remembered, and seconds for which each is.
 _STRANGERS_MAX, STRANGER_S = 16, 3600.0
 #: Seconds that answers under way may take before a client has to connect again.
 _GREET_ANEW_S = 0.5
-#: Between two looks at the files of certificates.
+#: Seconds between two looks at the files of certificates.
 CERTIFICATES_LOOK_S = 60.0
-#: Between two servers' connections that are closed to be opened anew: no majority is lost for long.
+#: Seconds between closing one server's connection and the next one's, to be opened anew: no majority is lost for long.
 _BETWEEN_PEERS_S = 0.2
 #: Labels of the metric of connections refused.
 _REASONS = {Code.NO_RIGHT: "no_right", Code.OVERLOADED: "overloaded"}
@@ -164,10 +165,10 @@ class Listener:
         self._silent = Silent()
         self._ahead = Ahead(driver, routes)
         self._accepts = 0
-        self._numbers: dict[Identity, int] = {}  # for each of `Routes.accepted`: number of its accept
+        self._numbers: dict[Identity, int] = {}  # key of `Routes.accepted` -> number of its accept
         self.clients: dict[ClientConnection, None] = {}
         self._of_host: Counter[str] = Counter()  # clients
-        self._inquiries = 0  # of those, other servers'
+        self._inquiries = 0  # other servers' among them
         self.strangers = Strangers()
         self._told_limits = _told_limits(self._settings)
         self._settled: Settings | None = None  # the settings, once looked at, if the last ones are guaranteed
@@ -255,7 +256,7 @@ class Listener:
         with trio.move_on_after(self._limits.hello_timeout_s):
             try:
                 rights = await self._secure(link, turns)
-            except TlsLeft as error:  # as when a command is done while a second connection of its begins
+            except TlsLeft as error:  # a command that is done may leave while its second connection begins
                 counters.handshakes["left"] += 1
                 log.debug("handshake_left", remote=link.remote, why=str(error))
                 link.close(str(error))
@@ -298,7 +299,7 @@ class Listener:
         """Begin TLS if the other side does; returns the rights of its certificate, None for a plain connection.
         ``of_host``: its host's turns. Raises `TlsBroken`, `LinkClosed`."""
         security = self._security
-        contexts, roles = security.contexts, security.roles  # as they are now: a reload may change them meanwhile
+        contexts, roles = security.contexts, security.roles  # read once: a reload may change them meanwhile
         if contexts is None or not looks_like_tls(await link.first_bytes()):
             return None
         return await link.secure(contexts, security.accepted_turns, roles=roles, first=of_host)
@@ -317,8 +318,9 @@ class Listener:
                     await self.secure_with(fresh)
 
     async def secure_with(self, fresh: Security) -> None:
-        """Put other certificates, or another mode, into force. Connections that rest on something else now (another CA,
-        or plain where TLS is required) are closed one by one, after what is under way, and come back."""
+        """Put other certificates, or another mode, into force. Connections that no longer fit (another CA, or plain
+        where TLS is required) are closed one by one, once their requests under way are done, and are opened anew by the
+        other side."""
         anew = self._security.replace(fresh)
         self._driver.note("tls_reloaded", mode=self._security.mode)
         if anew:
@@ -374,8 +376,8 @@ class Listener:
                 del self._of_host[host]
 
     def _no_place(self, hello: w.ClientHello, rights: Rights | None, host: str) -> str:
-        """The reason why no place is left for this client; "" if there is one. Without TLS an operator is who says so:
-        nobody is kept from anything there."""
+        """The reason why no place is left for this client; "" if there is one. Without TLS every client that claims to
+        be an operator's counts as one: there are no rights to check."""
         most = self._limits.client_connections_max
         if rights is not None:
             is_ours = "admin" in rights.roles or bool(rights.peers)
@@ -421,7 +423,7 @@ class Listener:
             self._driver.post(PeerAddress(who.id, who.incarnation, hello.address))
             self._driver.kick()
         try:
-            with trio.move_on_after(math.inf if believed else TWICE_S):  # then it is heard anew
+            with trio.move_on_after(math.inf if believed else TWICE_S):  # then its next hello is judged anew
                 await converse(self._driver, self._poller, route, who, bodies)
         finally:
             if self._routes.accepted.get(who) is route:

@@ -55,7 +55,7 @@ class WriterLike(Protocol):
     """Part that a log needs of `alpo.storage.writer.Writer`."""
 
     stats: WriterStats
-    #: Since when `commit_here` has been at it, `time.perf_counter` seconds; infinity: it is not.
+    #: Time at which the present call of `commit_here` began, `time.perf_counter` seconds; infinity: there is none.
     here_since_s: float
 
     def submit(self, write: Write, after: After = None) -> None: ...

@@ -56,7 +56,7 @@ class LogSink(io.TextIOBase):
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        #: Returns the line that tells of so many dropped ones; None: nothing is to be told.
+        #: Returns the line that reports so many dropped lines; None: no line is to be written.
         self.notice: Callable[[int], str | None] = _plain_notice
         #: Lines dropped since the start.
         self.dropped_lines = 0
@@ -116,7 +116,7 @@ class LogSink(io.TextIOBase):
             return self._turn.wait_for(lambda: not self._queue and not self._writing, timeout_s)
 
     def _run(self) -> None:
-        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # they are for threads that hear them
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # signals are for threads that wait for them
         try:
             self._write_on()
         finally:
@@ -186,7 +186,7 @@ def free_stderr() -> None:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest free number: this one
-    if sys.stderr is sys.__stderr__:  # nothing else stands in for it already
+    if sys.stderr is sys.__stderr__:  # no other object stands in for it already
         sink = LogSink(2)
         sys.stderr = cast(TextIO, sink)
         atexit.register(sink.drain)

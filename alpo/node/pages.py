@@ -9,7 +9,7 @@ Laws:
 * An LSN outside the log is an error that gives the log's bounds, never a silent skip (R20). No payload below
   ``first_lsn`` is sent, not even from a batch that was trimmed in the middle. Of a run (R32) only the appends from
   ``start`` on are sent, so that whoever reads on never gets them twice.
-* Of a log of which one client's payloads are wanted, only the heads of others' entries are read (`whose`).
+* If one client's payloads are wanted, only the heads of other clients' entries are read (`whose`).
 * A page ends before a damaged entry; one that would begin with it raises the store's `DamagedStore` (R31).
 * The store may be cleaned while a page is made. Missing entries then raise `Overtaken`: the caller looks again where
   the log begins, and gets another page or a true `OutOfRange`.
@@ -42,7 +42,7 @@ ROW_BYTES_MAX = 6 * 9 + CLIENT_BYTES_MAX + 1 + 2 + 5
 PAGE_ROWS_MAX = GATHERED_BYTES_MAX // 2 // ROW_BYTES_MAX
 #: Most entries, and bytes of their bodies, of a page that is made of the log's tail in memory.
 TAIL_ENTRIES_MAX, TAIL_BYTES_MAX = 64, 32 << 10
-#: Bytes that the head of another client's entry counts among those: from a cold disk it takes about as long.
+#: Bytes that the head of another client's entry counts towards that bound: reading it from a cold disk takes as long.
 HEAD_BYTES = 2048
 
 

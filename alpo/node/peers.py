@@ -6,7 +6,7 @@ Laws:
 * The core gets `Connected` for a full connection, and `Disconnected` when it ends: in between no message is lost
   silently (R17).
 * If nothing came in for an election timeout although something was sent, the connection is half open, and is redialled.
-  Any byte counts that comes, or that the kernel takes of what waited.
+  Every byte that arrives counts as coming in, and so does every queued byte that the kernel takes.
 * Two passive servers say nothing to each other as long as a leader lives. If such a connection is half open, keepalive
   finds out within a few seconds, not only the canvass that would be lost on it.
 * A peer that answers with another disk than the listed one is kept only for a while if it has other addresses: the
@@ -180,7 +180,7 @@ class Peers:
         self._gone = gone
 
     def _wanted(self) -> set[int]:
-        """Ids to dial: members, a removed one that must be told so, one that is sought; before the first start those
+        """Ids to dial: members, a removed one that must be informed, one that is sought; before the first start those
         configured."""
         replica = self._replica
         ids = {member.id for member in replica.members.latest.replicas} or set(self._configured)
@@ -244,7 +244,7 @@ class Peers:
                     if peer.answered is not None and peer.answered[1] == address and _is_refused(error):
                         peer.refused = True
                         self._tell_if_gone(peer)
-            peer.version = VERSION  # by now another release may run there
+            peer.version = VERSION  # another release may run there by now
             if was_up and trio.current_time() - began_s > heartbeat_s:
                 peer.stay()
                 continue
@@ -419,7 +419,7 @@ class Peers:
         timeout_s = self._us.timers_ms[1] / 1000
         while True:
             now_s, since_s = trio.current_time(), route.silent_since_s
-            if since_s is None:  # nothing is due; align with the other connections, so that one wake-up serves all
+            if since_s is None:  # no answer is due; align with the other connections, so that one wake-up serves all
                 await trio.sleep_until((now_s // timeout_s + 1) * timeout_s)
             elif now_s < since_s + timeout_s:
                 await trio.sleep_until(since_s + timeout_s)

@@ -39,8 +39,8 @@ Appends: TypeAlias = Append | AppendAfter
 
 class _Client:
     def __init__(self) -> None:
-        self.paid_s = float("-inf")  # until when what was taken is paid for
-        self.slowed_s = float("-inf")  # when it last had to wait
+        self.paid_s = float("-inf")  # time up to which the appends taken are paid for
+        self.slowed_s = float("-inf")  # time when the client last had to wait
         self.turn = trio.Lock()  # held by the one of its connections whose appends go next
 
 
@@ -144,8 +144,8 @@ class Allowance:
         return self._driver.quotas.turn(self._payer(request.client), trio.current_time())
 
     def _post_allowed(self, request: Appends, size_bytes: int) -> bool:
-        """Hand on as many of the appends as may go now, and hold the rest; True if there is none. A server that does
-        not lead refuses them anyway."""
+        """Hand on as many of the appends as may go now, and hold the rest. True if nothing is held. A server that
+        does not lead refuses them anyway."""
         items, replica = request.items, self._driver.replica
         count, who = len(items), self._payer(request.client)
         if replica.reign is not None and replica.settings.has_quotas:

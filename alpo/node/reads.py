@@ -10,7 +10,8 @@ Laws:
 * A page that cleaning overtakes is made again from where the log now begins: a read ends with OUT_OF_RANGE or continues
   without a gap, and the server never takes cleaned entries for damage.
 * A read that the disk does not answer is refused, and the client asks another server (`disk_reads`).
-* However many reads wait for the log to grow, a group costs one look at its end; those that must wait on sleep on.
+* However many reads wait for the log to grow, a group costs one look at its end; reads that must wait longer are not
+  woken.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ from .whose import Overtaken, Traces, Whose, begin_of
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-#: Seconds after the start when the heads of what the log held are looked through, with pauses so many times as long.
+#: Seconds after the start when the heads of the entries that the log held are looked through. Each pause between two
+#: looks is so many times as long as a look.
 LOOK_AFTER_S, LOOK_SHARE = 30.0, 9
 #: Attempts at a page that cleaning overtakes; between two of them a chunk was cleaned.
 _OVERTAKEN_MAX = 8
@@ -167,7 +169,7 @@ class Reads:
             if end_id is not None:
                 await self._scrubber.past_damage(partial(self._send_page, client, ask, end_id))
         except StoreError as error:
-            if not isinstance(error, DamagedStore | DiskSilent):  # of these it is told already
+            if not isinstance(error, DamagedStore | DiskSilent):  # these are reported already
                 self._driver.note("read_failed", why=str(error))
             client.refuse(ask.request, Code.NOT_READY, detail=unreadable(error))
 
@@ -235,7 +237,7 @@ class Reads:
             self._refuse_range(client, ask, OutOfRange(front(self._replica).first_lsn, within.end_lsn))
 
     def _whose(self, client: str) -> Whose | None:
-        """The knowledge of whose entries are asked for; None for "", all clients."""
+        """The entries of ``client`` as far as they are known; None for "", all clients."""
         return Whose(client, self._replica.sessions.entries_of(client), self._traces) if client else None
 
     async def _look_through_later(self) -> None:
@@ -243,8 +245,8 @@ class Reads:
         await self.look_through()
 
     async def look_through(self) -> None:
-        """Find out, in little of a thread's time, whose entries were written before the start, the newest first: who
-        asks for one client's payloads need not wait for that then."""
+        """Find out, in little of a thread's time, which clients wrote the entries from before the start, the newest
+        first. A later read of one client's payloads need not wait for that."""
         nobody, upto_id = Whose("", traces=self._traces), self._replica.readable_id
         while upto_id > self._replica.log.base_id and not self._traces.full:
             first_id, began_s = self._replica.log.base_id + 1, trio.current_time()
@@ -254,7 +256,7 @@ class Reads:
             try:
                 down_id, _, _ = await self.disk.run(self._threads, nobody.below, self._store, upto_id, first_id)
             except (StoreError, Overtaken):
-                down_id = begin_of(upto_id)  # whoever needs it hears of it
+                down_id = begin_of(upto_id)  # a read that needs it reports it
             upto_id = down_id - 1
             await trio.sleep(LOOK_SHARE * (trio.current_time() - began_s))
 

@@ -37,9 +37,9 @@ from .status import appends_of, sizes, status_fields, writer_fields
 
 #: Events of one page.
 EVENTS_MAX = 1_000
-#: Seconds after which a status, or what else is told, is given without what the disk was asked; threads that may wait
-#: for it meanwhile; and the age up to which its last answer is given instead. Who asks a server waits for a second
-#: (`http.others.ANSWER_S`, `alpo.client.operator.asking.ATTEMPT_S`), and may be told two things that the disk is asked.
+#: Seconds after which an account is given without the disk's answer; threads that may wait for the disk meanwhile; and
+#: the age up to which its last answer is given instead. An asker waits for a second (`http.others.ANSWER_S`,
+#: `alpo.client.operator.asking.ATTEMPT_S`), and an account may need two answers of the disk.
 DISK_S, _DISK_THREADS, KNOWN_S = 0.3, 2, 10.0
 #: Cursors that are looked up: each takes two queries.
 CURSORS_SHOWN = 100
@@ -57,7 +57,8 @@ class Check(NamedTuple):
 
 class Lookups(NamedTuple):
     """Facts for which the store is asked. ``cursors``: those furthest behind; ``lag_s``: seconds by which each server
-    is behind, by id (only a leader knows). ``known``: False if the disk did not answer, and nothing is told."""
+    is behind, by id (only a leader knows). ``known``: False if the disk did not answer: then the other fields say
+    nothing."""
 
     cursors: list[Lag]
     lag_s: dict[int, float]

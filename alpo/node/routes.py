@@ -173,8 +173,8 @@ class Routes:
     """All connections between servers, by peer; and members of which two processes run, as where a directory, a volume
     or a machine was copied.
 
-    Both run if one is heard, on a connection begun after the other was first heard, that was heard before the other
-    already. (A process that was started again comes after the one before, which never comes back.)
+    Both processes run if the older one, of which a hello came before the first hello of the newer one, says hello again
+    on a connection that began after that. (After a restart the process before never comes back.)
     """
 
     def __init__(self) -> None:

@@ -51,7 +51,7 @@ T = TypeVar("T")
 
 
 def unreadable(error: StoreError, what: str = "read") -> str:
-    """Reason for not serving a read, for the one who asked: one entry is told as one entry."""
+    """Reason for not serving a read, for the asker. If a single entry is damaged, the reason names that entry."""
     if isinstance(error, DamagedStore) and error.id:
         return f"entry {error.id} is damaged on this server's disk, and no sound copy has come yet: {error}"
     return f"this server's store cannot be {what}: {error}"

@@ -60,7 +60,8 @@ class Security:
     def __init__(self, config: TlsConfig | None = None) -> None:
         self._config = config
         self.contexts = Contexts.load(config.tls) if config is not None and config.mode != "off" else None
-        #: Raised when connections that are open, or being opened, rest on something else from then on.
+        #: Number that goes up when connections that are open, or being opened, no longer fit the mode or the
+        #: certificates.
         self.generation = 0
         self.accepted_turns = trio.CapacityLimiter(_ACCEPTED_AT_ONCE)
         self.dialled_turns = trio.CapacityLimiter(_DIALLED_AT_ONCE)

@@ -51,14 +51,14 @@ class Signals:
         self._heard: Callable[[int], None] | None = None
         self._keep: Callable[[str, int], None] = lambda name, ms: None
         self._tell_s = _LOOK_S
-        self._told_s = math.inf  # the begin of the commit that was told of
+        self._told_s = math.inf  # the beginning of the commit that was reported last
         self._told_to_stop = False
         self._exit: _Exit | None = None
-        self._turn = threading.Condition(threading.Lock())  # for what the threads share; told when `_exit` changes
+        self._turn = threading.Condition(threading.Lock())  # guards what threads share; notified when `_exit` changes
 
     def serve(self, heard: Callable[[int], None], tell_s: float, keep: Callable[[str, int], None]) -> None:
-        """Tell a server of signals and slow commits from now on, and of a SIGTERM that came since the one before it.
-        Call in the main thread; the first call, before other threads are started.
+        """Tell a server of signals and slow commits from now on, and of a SIGTERM that came before that. Call in the
+        main thread; the first call, before other threads are started.
 
         ``heard`` is called in a thread of its own with each signal's number. A commit in the event loop's thread that
         takes ``tell_s`` is an event, for which ``keep`` is called with its name and milliseconds. Neither may block."""
@@ -102,7 +102,7 @@ class Signals:
 
     def _hear(self) -> None:
         while True:
-            # not sigtimedwait: stopped and continued past its time, it returns what was never filled in
+            # sigtimedwait would not do: stopped and continued past its time, it returns what was never filled in
             number = signal.sigwait(_HEARD)
             with self._turn:
                 self._told_to_stop |= number != signal.SIGHUP

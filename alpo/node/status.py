@@ -53,7 +53,7 @@ def _told(replica: Replica) -> list[str]:
             f"waits to be added to a cluster: `alpo member add {here}`, or, in place of its server {replica.me.id},"
             f" `alpo member replace {here}`"
         ]
-    if replica.cfg.joining:  # with others on its list: it has lost a store
+    if replica.cfg.joining:  # a server with others on its list has lost a store
         return ["waits for those who knew it before its store was lost (lost-… in its directory): it founds no cluster"]
     if replica.first_start.bound:
         wanted = replica.cfg.cluster_wanted.hex()

@@ -54,6 +54,6 @@ async def in_thread(
                 log.warning("no_threads", why=str(error))
             await trio.sleep(_AGAIN_S)
         else:
-            if lacked:  # another's success may be that of a thread that was there already
+            if lacked:  # else the thread may have been there already
                 _Lack.told = False
             return found

@@ -5,8 +5,8 @@ Laws:
 * What the session table remembers needs no look at the log (R22). Below that the heads of entries are read, each with
   its checksum: a damaged one never reads as absent (R31).
 * Heads that were read once need not be read again to know that a client has nothing there: guaranteed entries never
-  change. Of entries that are written while the server runs it is known without reading. What is remembered takes
-  `HELD_MAX` numbers at most, the newest.
+  change. The clients of entries that are written while the server runs are known without reading. What is remembered
+  takes `HELD_MAX` numbers at most, the newest.
 """
 
 from __future__ import annotations

@@ -236,11 +236,11 @@ class Registry:
                 if not queue:
                     await self._bell.wait()
                     continue
-                # Of a crowd only half: the others are made ready while these are under way.
+                # Send only half if many wait: the rest is prepared while the write is in flight.
                 batch = await self._next(max(len(queue) // 2, _CROWD))
                 continue
             await anyio.lowlevel.checkpoint()
-            await anyio.lowlevel.checkpoint()  # those who were answered may ask for more
+            await anyio.lowlevel.checkpoint()  # callers that were answered may ask for more
             queue.prepare(batch.changes)
             before, batch = batch, None
             if await self._landed(before):

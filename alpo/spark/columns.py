@@ -67,7 +67,7 @@ def _payload_column(stretch: Stretch, name: str) -> pa.Array:
 
 
 def _lsns(stretch: Stretch) -> pa.Array:
-    # not from a range, which takes PyArrow ten times as long
+    # a range would take PyArrow ten times as long
     ones = pa.repeat(pa.scalar(1, pa.int64()), sum(stretch.counts))
     return pc.cumulative_sum(ones, start=stretch.lsns[0] - 1)
 
@@ -96,7 +96,7 @@ def _payloads(stretch: Stretch) -> pa.Array:
     joined = b"".join(bodies)
     offsets = _offsets(stretch, joined, accumulate(map(len, bodies)))
     buffers = [None, pa.array(offsets, pa.int32()).buffers()[1], pa.py_buffer(joined)]
-    # with an end, because PyArrow 26 fails without one
+    # an end is given, because PyArrow 26 fails without one
     return pc.binary_slice(pa.Array.from_buffers(pa.binary(), len(offsets) - 1, buffers), _LENGTH.size, len(joined))
 
 

@@ -50,7 +50,7 @@ def make(path: Path, parts: Iterable[bytes]) -> bool:
         except FileExistsError:
             return False
         finally:
-            sync_directory(path.parent)  # also for another process's file, before anyone relies on it
+            sync_directory(path.parent)  # another process's file, too, must be on disk before anyone relies on it
         return True
     finally:
         temporary.unlink(missing_ok=True)

@@ -82,7 +82,7 @@ def _first_snapshot(origin: Origin, within: Range) -> Machine | None:
                 if whole is not None:
                     upload, end = whole
                     for _ in uploads.thaw(upload, end):
-                        pass  # its pauses are for other tasks, and here are none
+                        pass  # the pauses are for other tasks, and there are none here
                     if upload.machine is not None:
                         return upload.machine
                     uploads.forget(upload)

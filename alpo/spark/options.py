@@ -218,7 +218,7 @@ class _Given:
         """Raises `SourceError` for a name that is not known."""
         self._given = {name.lower(): text for name, text in given.items()}
         names = {name.lower(): name for name in known}
-        if "provider" in self._given:  # and other keys, which Spark adds when it makes a table
+        if "provider" in self._given:  # Spark adds this key, and others, when it makes a table
             raise SourceError(f"Spark could not read this table again, as it does not show its options: {NO_TABLES}")
         for name in self._given.keys() - names:
             near = [names[match] for match in get_close_matches(name, names, 2)]

@@ -96,7 +96,7 @@ class LogReader(DataSourceReader):
         return [LogPartition(origin, part) for part in cut(first, last, self._options.records_per_partition)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if isinstance(partition, LogPartition):  # for an empty plan Spark passes a partition of its own
+        if isinstance(partition, LogPartition):  # Spark passes a partition of its own for an empty plan
             yield from rows_of(
                 partition.origin, partition.range, self._columns, self._options.fail_on_data_loss
             )
@@ -116,7 +116,7 @@ class StateReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, StatePartition):
-            from .folded import state_at  # and `alpo.state` with it: few workers need it
+            from .folded import state_at  # imported here, with `alpo.state`: few workers need it
 
             state = state_at(partition.origin, partition.extent, partition.lsn)
             yield from states.batches_of(state, self._columns)

@@ -105,7 +105,7 @@ class Cache:
                 _put(file, b"")
                 _put(file, pack((encoder.parts, encoder.chain, encoder.digest)))
                 file.flush()
-                os.fsync(file.fileno())  # in no thread: on virtual time nothing waits for one
+                os.fsync(file.fileno())  # run without a thread: virtual time waits for none
             self._replace_by(name)
         except BaseException:
             _unlink(name)

@@ -40,8 +40,8 @@ _GUARD_FIELDS, _OP_FIELDS = 3, 4
 #: Part of a payload that a `More`, or a part of a snapshot, takes besides its bytes.
 ROOM_BYTES = 1 << 10
 
-#: One or more characters that are no control characters (nor surrogates, which are none in UTF-8); a row has two such
-#: names, with NUL between them.
+#: One or more characters, without control characters and without surrogates (UTF-8 cannot hold those). A row has two
+#: such names, with NUL between them.
 _NAME = re.compile(r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]+(?:\x00[^\x00-\x1f\x7f-\x9f\ud800-\udfff]+)?")
 ROW_MARK = "\0"
 

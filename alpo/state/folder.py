@@ -121,7 +121,7 @@ class Folder:
         try:
             machine = await self.patiently(lambda: load(self.log, self._shelf))
             self._jump(machine)
-            while await self._follow(machine):  # until the log was trimmed ahead of us
+            while await self._follow(machine):  # True: the log was trimmed ahead of us
                 machine = await self.patiently(lambda: load(self.log))
                 self._jump(machine)
         except AlpoError as error:
@@ -135,7 +135,7 @@ class Folder:
             try:
                 return await step()
             except ProtocolError:
-                raise  # of another cluster, say: no other try betters it
+                raise  # no other try betters it: the cluster may be another one
             except PASSING:
                 await self.log._sleep(AGAIN_S)
 

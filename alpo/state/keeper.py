@@ -122,7 +122,7 @@ class Keeper:
 
     async def _tidy_when_needed(self) -> None:
         while await self._until(lambda: self._untidy):
-            await self._pause(RETRY_S, 2 * RETRY_S)  # its writer does it, unless it has died
+            await self._pause(RETRY_S, 2 * RETRY_S)  # the snapshot's writer tidies, unless it has died
             self._untidy = False
             try:
                 await self.tidy()

@@ -83,7 +83,7 @@ class Machine:
         self.upload: Upload | None = None
         self.snapshot: Snapshot | None = None
         self.previous: Snapshot | None = None
-        #: Names that payloads touched, in order, for whoever sets it to a list and empties it.
+        #: None, or the list in which `apply` collects touched names, in order; the folder sets and clears it.
         self.touched: list[str] | None = None
         self._pending: _Pending | None = None
         #: Heap of (end, name) of leases: each that is running, and some that were renewed or given up since.

@@ -141,7 +141,7 @@ class Lock:
                 return
         except LASTING:
             raise
-        except _MAY_PASS as error:  # what it may have got is given back
+        except _MAY_PASS as error:  # a lock that the try may have got is given back
             raise Unavailable(f"{late}: {error}") from error
         raise Unavailable(late)
 
@@ -199,7 +199,7 @@ class Lock:
         try:
             token = await self._outcome(sent, give_up_s)
             until_s = sent_s + _SURE * self._ttl_s
-            while self._log._now_s() > until_s - self._ttl_s / 2:  # told so late that the lease may be over
+            while self._log._now_s() > until_s - self._ttl_s / 2:  # the answer came so late that the lease may be over
                 sent_s = self._log._now_s()
                 kept = await self._keep(token, self._left_s(give_up_s))
                 if kept is False:
@@ -210,7 +210,7 @@ class Lock:
         except Changed:
             return False
         except BaseException as error:
-            if isinstance(error, _MAY_PASS) or not isinstance(error, Exception):  # or cancelled: it may be ours yet
+            if isinstance(error, _MAY_PASS) or not isinstance(error, Exception):  # outcome unknown: it may be ours yet
                 state._start_soon(partial(self._take_back, sent), last=True)
             raise
         folder = state._folder

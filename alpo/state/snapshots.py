@@ -51,7 +51,7 @@ async def write_snapshot(folder: Folder) -> SnapshotInfo:
     encoder = Encoder(frozen, bytes_max)
     try:
         await _write_parts(folder, sid, encoder)
-    except Diverged as error:  # before its end was sent, which a newcomer would believe
+    except Diverged as error:  # raised before the end is sent, which a newcomer would believe
         folder.fail(error)
         raise
     sent = await _send(folder, codec.end(sid, encoder.parts, encoder.chain, encoder.digest))

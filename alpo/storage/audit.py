@@ -70,7 +70,7 @@ class Saved(NamedTuple):
     """The file's state beside the log, all read in one transaction."""
 
     runs: list[tuple[int, int]]  # (first id, term)
-    applied: dict[str, Any]  # as of `applied_from_json`; {} before the first save
+    applied: dict[str, Any]  # the result of `applied_from_json`; {} before the first save
     sessions: list[SessionRow]
 
 

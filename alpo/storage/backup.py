@@ -74,7 +74,7 @@ class BackupWriter:
         try:
             self._partial.unlink(missing_ok=True)
             self._db = sqlite3.connect(self._partial, isolation_level=None, check_same_thread=False)
-            # Until the rename the file counts for nothing: no journal, and one fsync at the end.
+            # The file counts for nothing before the rename: no journal, and one fsync at the end.
             for pragma in (f"page_size={schema.PAGE_BYTES}", "auto_vacuum=INCREMENTAL", "journal_mode=OFF",
                            "synchronous=OFF"):
                 self._db.execute(f"PRAGMA {pragma}")

@@ -34,8 +34,8 @@ from .interface import DamagedStore, LostCommits, StoreError
 _MAGIC = 0x377F0682  # the lowest bit set: checksums of big-endian words
 _HEADER = struct.Struct(">IIIIIIII")  # magic, version, page size, checkpoints, 2 salts, 2 checksums
 _FRAME = struct.Struct(">IIIIII")  # page, pages after the commit (0: no commit), 2 salts, 2 checksums
-_SUMMED_BYTES = 8  # of a frame's header; the checksum covers these and the page
-_INDEX = struct.Struct("=16xI")  # of the WAL's index: number of frames up to the last commit that SQLite accepts
+_SUMMED_BYTES = 8  # bytes of a frame's header that the checksum covers, beside the page
+_INDEX = struct.Struct("=16xI")  # part of the WAL's index: number of frames up to the last commit that SQLite accepts
 _MASK = 0xFFFFFFFF
 
 Sum: TypeAlias = tuple[int, int]
@@ -137,7 +137,7 @@ class _Scan:
             commit, head = self._head(at - 1), self._head(at)
             if not commit.pages or head.salts != salts:
                 continue
-            # In the commit's frame either the content or the checksum may be damaged: try both.
+            # Either the content or the checksum of the commit's frame may be damaged: try both.
             before = self._head(at - 2).sum if at > 2 else header_sum
             if head.sum in (self._sum_of(at, commit.sum), self._sum_of(at, self._sum_of(at - 1, before))):
                 raise LostCommits(

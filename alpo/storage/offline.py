@@ -255,7 +255,7 @@ class Source:
         try:
             base_id = schema.read_base(db, self.path).id
         except DamagedStore:
-            base_id = 0  # so nothing can have been cleaned meanwhile
+            base_id = 0  # a damaged base: nothing can have been cleaned meanwhile
         if last is None or base_id >= last.id:
             return max(first_id, base_id + 1)
         row = db.execute('SELECT term, "check" FROM log WHERE id = ?', (last.id,)).fetchone()

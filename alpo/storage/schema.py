@@ -235,7 +235,7 @@ def check(directory: Path, server_id: int, cluster: bytes | None) -> None:
     """
     path = directory / DB_NAME
     try:
-        # Without a WAL the file alone is everything, and is opened in a way that does not even make a lock file.
+        # A file without a WAL is everything, and is opened in a way that does not even make a lock file.
         immutable = wal_bytes(path) == 0
         db = connect_reader(path, immutable=immutable)
         try:

@@ -20,7 +20,7 @@ WINDOW_S = 60.0
 WINDOWS = 5
 _LEAST_S = 0.00005
 _A_DOUBLING = 4  # buckets
-_BUCKETS = 80  # up to 48 s; the last bucket takes all longer ones
+_BUCKETS = 80  # buckets up to 48 s; the last one takes all longer times
 
 
 #: Upper ends of the buckets of a `Histogram` of seconds, and of one of numbers; beyond the last one there is one more.

@@ -78,7 +78,7 @@ class SpaceKeeper:
         pages, before = count_pages(self._db), self._free
         self._free, self._look_due = pages.free, False
         if self._asked:
-            # In this order: another thread may read `is_due` in between.
+            # The order matters: another thread may read `is_due` in between.
             self._keep, self._giving_back, self._asked = 0, pages.free > 0, False
         elif not self._giving_back and pages.free >= FREE_PAGES_MIN and 2 * pages.free > pages.all:
             # The pages in use are to be the rest of the file.
@@ -91,11 +91,11 @@ class SpaceKeeper:
         if not self._giving_back or (rest is not Rest.IDLE and began_s < self._not_before_s):
             return 0
         asked = min(self._step_pages, self._free - self._keep)
-        if asked <= 0:  # they were reused meanwhile; 0 would mean "all" to SQLite
+        if asked <= 0:  # the pages were reused meanwhile; 0 would mean "all" to SQLite
             self._giving_back = False
             return 0
-        # As a script: `execute` stops at the first row, and every page gives one; and the GIL is released once, not
-        # once a page.
+        # A script runs to its end: `execute` stops at the first row, and every page gives one. And the GIL is released
+        # once, not once a page.
         self._db.executescript(f"BEGIN IMMEDIATE; PRAGMA incremental_vacuum({asked})")
         worked_s = time.monotonic() - began_s
         self._db.execute("COMMIT")

@@ -121,7 +121,7 @@ class Engine:
             self._thread.join()
 
     def _cancel_all(self) -> None:
-        for task in asyncio.all_tasks(self._loop):  # also tasks of logs without a `with`, which `_tasks` does not have
+        for task in asyncio.all_tasks(self._loop):  # `_tasks` lacks the tasks of logs without a `with`
             task.cancel()
         self._stop_when_done()
 
@@ -192,7 +192,7 @@ class Engine:
     def _post(self, function: Callable[[], None]) -> None:
         """Have ``function`` called in the loop's thread."""
         self._posts.append(function)
-        # In a context of its own: the caller's may say that Trio runs.
+        # The context is a new one: the caller's may say that Trio runs.
         self._loop.call_soon_threadsafe(self._take_posts, context=contextvars.Context())
 
     def drive(

@@ -80,7 +80,7 @@ class Long:
         frames, self._frames = self._frames, []
         self.bytes = self.ordered = 0
         for data, _ in frames:
-            whole = bytes(data.obj)  # also of the one that has begun to leave
+            whole = bytes(data.obj)  # the frame from its beginning, even if part of it has left
             if whole.startswith(_HEADS[FORGET], HEADER_BYTES):
                 self.add(whole, ordered=False)
         return frame(_HEADS[ABANDON]) if begun else b""

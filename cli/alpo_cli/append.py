@@ -208,7 +208,7 @@ class Run:
                 try:
                     await self._sink.write("".join(lines).encode())
                 except BrokenPipeError:
-                    self._sink = None  # nobody reads the results any more; appends continue
+                    self._sink = None  # the results have no reader any more; appends continue
                 except OSError as error:
                     self._sink, self.problem = None, error
             self._writing = False

@@ -180,7 +180,7 @@ class LocalCluster:
         own = self.certificates / f"server-{server.id}"
         files = {"CA": self.certificates / "ca.pem", "CERT": f"{own}.pem", "KEY": f"{own}.key"}
         found = {f"ALPOD_TLS_{name}": str(path) for name, path in files.items()} if self.tls else {}
-        if self.http:  # on the loopback: a browser has no certificate
+        if self.http:  # the page asks for no certificate, as a browser has none: it is on the loopback
             found |= {"ALPOD_HTTP": f"{HOST}:{server.port + HTTP_ABOVE}", "ALPOD_HTTP_AUTH": "none"}
         return found
 
@@ -216,7 +216,7 @@ class LocalCluster:
             command = [sys.executable, "-m", "alpo.daemon", "--id", str(server.id), "--data", str(server.data),
                        "--listen", server.address, *members, "--log-format", "console"]
             with server.log.open("ab") as log:
-                # in a session of its own: Ctrl-C reaches only this process, which stops the servers in order
+                # the server's own session keeps Ctrl-C from it: this process gets it, and stops the servers in order
                 server.process = subprocess.Popen(
                     command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
                     env=os.environ | self._server_environment(server),

@@ -189,7 +189,7 @@ def _draw(title: str, columns: list[str], rows: list[list[str]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    unbounded = Console(width=1 << 20, height=100)  # with no height a dumb terminal would count as 80 wide
+    unbounded = Console(width=1 << 20, height=100)  # a dumb terminal without a height would count as 80 wide
     first, *others = map(list, zip(columns, *rows, strict=True))
     for heads, lines in ((columns, rows), (first, others)):
         for box in (HEAVY_HEAD, None):

@@ -104,7 +104,7 @@ class Child:
             keys[termios.VSUSP] = b"\0"
             _set_modes(terminal, [*modes[:_KEYS], keys])
             self._give_terminal(self._process.pid)
-            self.send(signal.SIGCONT)  # it may have tried to read before
+            self.send(signal.SIGCONT)  # the command may have tried to read before
             yield
         finally:
             self._give_terminal(owner)
@@ -112,12 +112,12 @@ class Child:
             signal.signal(signal.SIGTTOU, before)
 
     def _give_terminal(self, group: int) -> None:
-        with suppress(OSError):  # it has ended, or the terminal is gone
+        with suppress(OSError):  # the command has ended, or the terminal is gone
             os.tcsetpgrp(sys.stdin.fileno(), group)
 
 
 def _set_modes(terminal: int, modes: list[Any]) -> None:
-    with suppress(termios.error):  # it is gone
+    with suppress(termios.error):  # the terminal is gone
         termios.tcsetattr(terminal, termios.TCSADRAIN, modes)
 
 
@@ -140,7 +140,7 @@ def hold(target: Target, plan: Plan) -> int:
     """Run the command while the lock is held; returns the exit code. Raises Failed, Unknown, KeyboardInterrupt and the
     library's errors."""
     program = plan.command[0]
-    if shutil.which(program) is None:  # nobody waits an hour to be told so
+    if shutil.which(program) is None:  # fail now, not after an hour's wait for the lock
         return _not_run(program, FileNotFoundError if not Path(program).exists() else PermissionError)
     story = Story()
     try:

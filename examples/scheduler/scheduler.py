@@ -60,7 +60,7 @@ async def lead(state: State, reign: Lock, name: str) -> None:
                 elif kind == "job":
                     jobs[id] = change
                 if not settled and change.version > registry.token:
-                    settled = True  # what was there when we began has been seen: who is silent by now is gone
+                    settled = True  # all earlier variables have been seen: an agent without one is gone
                     for silent in set(registry.rows) - here:
                         await registry.apply(Remove(silent))
                 await hand_out(state, reign, registry, here, jobs)
@@ -79,7 +79,7 @@ async def agent_changed(state: State, registry: Registry, id: str, change: Varia
             return
         if admitted:
             say(event="admitted", agent=id)
-        else:  # it was removed: what it still does counts no more
+        else:  # the agent was removed: what it still does counts no more
             say(event="refused", agent=id)
             await state.put(change.name, None)
 
@@ -100,7 +100,7 @@ async def hand_out(
         agent = idle.pop()
         given = {"status": "running", "agent": agent, "token": reign.token}
         try:
-            # Only if nobody touched the job, and only while we lead.
+            # Hand it out only if nobody touched the job, and only while we lead.
             await state.commit(
                 [If(job.name, version=job.version), If("scheduler", created=reign.token)], [Put(job.name, json=given)]
             )

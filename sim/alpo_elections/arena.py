@@ -41,7 +41,7 @@ class Server:
         self.arena = arena
         self.id = id
         self.wake_s = NEVER_S  # when it wants to be woken
-        self.queued_s = NEVER_S  # when a wake-up is in the queue
+        self.queued_s = NEVER_S  # time for which a wake-up is in the queue
         self.writing: list[tuple[int, Sequence[tuple[int, Any]]]] = []  # (number, what leaves after it)
         self.committing: list[tuple[int, Sequence[tuple[int, Any]]]] = []
 
@@ -67,8 +67,8 @@ class Arena:
         self.servers: dict[int, Server] = {}
         self.down: dict[int, bool] = {}
         self.cut: dict[tuple[int, int], bool] = {}  # ordered pairs
-        self.fsync_s: dict[int, tuple[float, float]] = {}  # of servers whose disk is not the profile's
-        self.slow_s: dict[int, float] = {}  # what messages from and to a server take beyond that
+        self.fsync_s: dict[int, tuple[float, float]] = {}  # fsync times of servers whose disk is not the profile's
+        self.slow_s: dict[int, float] = {}  # server -> seconds that messages from and to it take in addition
         self._queue: list[tuple[float, int, int, int, Any, Any]] = []
         self._count = 0
         self._last_s: dict[tuple[int, int], float] = {}
@@ -191,7 +191,7 @@ class Arena:
         self.wins += 1
         if self.won_s is None:
             self.won_s = self.now_s
-        if self.heard_s is None and term > self._leader_term:  # who wins an older term late leads nobody
+        if self.heard_s is None and term > self._leader_term:  # a server that wins an older term late leads nobody
             self._leader, self._leader_term = id, term
             self._followers = {
                 other: True for other in self.ids if other != id and self.connected(id, other)

@@ -30,7 +30,7 @@ FAULTS = ("crash", "scattered", "star", "chain", "bridge")
 GIVE_UP_TIMEOUTS = 60
 
 TERM = 5  # of the old leader
-LAST_ID = 100  # up to here every server holds every entry
+LAST_ID = 100  # every server holds every entry up to here
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Outcome(NamedTuple):
     leaderless_s: float | None
     heard_s: float | None
     candidacies: int
-    terms: int  # in which somebody stood, the winner's included
+    terms: int  # terms in which somebody stood, the winner's included
     wins: int  # more than one: the first leader was deposed before all followed it
 
     @property
@@ -85,8 +85,8 @@ class Draw(NamedTuple):
     """Random choices of one run: who leads, when the fault comes, whose log lacks entries, which links stay."""
 
     leader: int
-    phase: float  # of a heartbeat interval, between the last broadcast and the fault
-    missing: dict[int, int]  # how many of the newest entries a server lacks
+    phase: float  # part of a heartbeat interval between the last broadcast and the fault
+    missing: dict[int, int]  # server -> how many of the newest entries it lacks
     kept: dict[tuple[int, int], bool] | None  # the links that stand; None: all
 
 

@@ -72,15 +72,15 @@ class Cell:
     p90_ms: float
     p99_ms: float
     max_ms: float
-    heard_p50_ms: float  # until all that it reaches follow the leader
+    heard_p50_ms: float  # time until all servers that the leader reaches follow it
     heard_p99_ms: float
     heard_max_ms: float
     lost: float  # share of the runs whose first leader was deposed before that
     candidacies: float  # a run, on average
-    terms: float  # in which somebody stood, on average
+    terms: float  # terms in which somebody stood, on average
     terms_max: int
     split: float  # share of the runs in which a term had candidates and no leader
-    curve_ms: list[float]  # until all follow, at even shares of the ``followed``
+    curve_ms: list[float]  # times until all follow, at even shares of the ``followed``
     followed: float  # share of the runs with a leader that all follow
 
 

@@ -52,7 +52,7 @@ class DraftServer(Voter):
     ) -> None:
         super().__init__(arena, id, heartbeat_s, term=term, vote=vote)
         self.timeout_s, self.last_id, self.patient = timeout_s, last_id, patient
-        self.heard_s = arena.now_s  # when a leader or a candidate was last heard
+        self.heard_s = arena.now_s  # time when a leader or a candidate was last heard
         self.known: dict[int, int] = {}  # candidates of this term -> last id
         self.held: dict[int, int] = {}  # voter -> holder
         self.deferred: dict[int, bool] = {}

@@ -25,7 +25,7 @@ class Aimed(Watcher):
 
     def __init__(self, cluster: Cluster, faults: Faults) -> None:
         self._cluster, self._faults = cluster, faults
-        self._bases = 0  # so many transfers were begun so far
+        self._bases = 0  # number of transfers begun so far
 
     def stepped(self, host: Host, inputs: Sequence[Input], ready: Ready) -> None:
         cluster = self._cluster

@@ -68,7 +68,7 @@ class Cluster:
         self.stalled_until = dict.fromkeys(ids, 0)
         self.room = dict.fromkeys(ids, Room.PLENTY)
         self._committing = dict.fromkeys(ids, 0)  # writes in the group under way
-        self._group = dict.fromkeys(ids, 0)  # its number: no group is finished twice
+        self._group = dict.fromkeys(ids, 0)  # number of the group under way: no group is finished twice
         self._may_stop = dict.fromkeys(ids, False)
         self.linger_us = 0  # the time that a process which may stop takes to end
         self.connections = Connections(self.stage, self.links, self.rng, self.after, self.poke, o.refusals)
@@ -77,7 +77,7 @@ class Cluster:
         )
         self.disks = Disks(self.stage, self.safety, self.lists)
         self.initialised, self._founded = o.auto_init, False
-        self._kept = False  # what is being sent may arrive again
+        self._kept = False  # True: messages that are being sent may arrive again
         for host in self.stage.hosts.values():
             self.stage.set_clock(host.id, 1 + self.rng.uniform(-o.drift, o.drift), self.rng.randrange(-2000, 2000))
             if host.id <= o.servers:

@@ -167,7 +167,7 @@ class Faults:
         host = self._c.stage.hosts[id]
         if host.replica is None or host.damaged or host.disk_last_id <= host.replica.log.base_id:
             return
-        if id not in self._c.disks.that_may_go():  # nobody would be left to send copies
+        if id not in self._c.disks.that_may_go():  # no server would be left to send copies
             return
         first_id, last_id = host.replica.log.base_id + 1, host.disk_last_id
         if self._c.rng.random() < 0.5:

@@ -35,7 +35,7 @@ class Host:
 
     def __init__(self, id: int, seed: int, *, joining: bool = False) -> None:
         self.id = id
-        self.joining = joining  # it waits to be added to a cluster
+        self.joining = joining  # the server waits to be added to a cluster
         self.seed = seed
         self.boots = 0
         self.disks = 0
@@ -46,7 +46,7 @@ class Host:
         self.rate = 1.0
         self.wall_offset_ms = 0
         self._mono_s, self._since_us = 1000.0, 0
-        # What the disk holds; messages may tell of nothing else (R14).
+        # State on the disk; messages may tell of nothing else (R14).
         self.disk_term = self.disk_vote = self.disk_last_id = 0
         self.damaged: tuple[int, ...] = ()  # entries on the disk found damaged by the shell
         self.down()

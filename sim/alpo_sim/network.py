@@ -17,7 +17,7 @@ class Links:
         self.ids = tuple(ids)
         self.cut: dict[tuple[int, int], bool] = {}
         self.lossy: dict[int, float] = {}  # server -> part of the messages that its links lose for a while
-        self.quiet = False  # from now on nothing is lost, copied or late
+        self.quiet = False  # True: nothing is lost, copied or late from now on
         self._last_us: dict[tuple[int, int], int] = {}  # the latest arrival so far, where order is kept
 
     def arrivals_us(self, now_us: int, source: int, target: int, *, seldom: bool = False) -> list[int]:

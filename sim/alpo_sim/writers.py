@@ -73,7 +73,7 @@ class Writer(Actor):
             ops = [self._make(large) for _ in range(rng.randint(1, clients.load.frame) if several else 1)]
             waiting = self.queue[-RUN_MAX:]
             self.queue += ops
-            # What waits for an answer and what is new, in one frame: parts of it may be in runs already (R32).
+            # Appends that wait for an answer and new ones share a frame: parts of it may be in runs already (R32).
             again = several and rng.random() < 0.3 and consecutive(waiting + ops)
             self._send(waiting + ops if again else ops)
         self.after(clients.pause_us(), self._work)
@@ -155,7 +155,7 @@ class Writer(Actor):
 
     def heard(self, server: int, reply: Reply) -> None:
         if self.dead or reply.origin[1] <= self._conflicted:  # type: ignore[index]
-            return  # after a conflict its serial is another append's: a late answer to the former one says nothing
+            return  # the serial went to another append after a conflict: a late answer to the former one says nothing
         if isinstance(reply, Appended):
             done = range(reply.serial, reply.serial + len(reply.lsns))
             self._resolve(done)

@@ -26,7 +26,7 @@ from alpo.storage.scrub import ScrubMark
 from alpo.wire import requests as w
 
 RATE = 1 << 40
-#: Seconds that a pass may take: so few that the next pass begins at once.
+#: Seconds a pass may take, so few that the next begins at once.
 PASS_S = 0.024
 
 

@@ -28,7 +28,8 @@ ATTEMPT_S = 1.0
 
 
 class Again(Exception):
-    """An answer that settles nothing: another try may. ``reason``: the error to raise if none does in time."""
+    """An answer that settles nothing, so that the request is tried again. ``reason``: the error to raise if no try
+    succeeds in time."""
 
     def __init__(self, reason: AlpoError) -> None:
         super().__init__(str(reason))
@@ -52,8 +53,8 @@ async def until_answered(
 ) -> T:
     """Return what ``attempt`` makes of a connection of ``connect``; both are repeated until ``attempt`` returns.
 
-    Repeated after `Lost`, of either, and after `Again`; any other error of either passes through. Raises `Unavailable`
-    once ``timeout_s`` is over, with the most telling reason; ``attempt_s``: seconds for one attempt.
+    They are repeated after `Lost` from either, and after `Again`; any other error of either passes through. Raises
+    `Unavailable` once ``timeout_s`` is over, with the most telling reason; ``attempt_s``: seconds for one attempt.
     """
     pause_s = 0.0
     try:
@@ -72,7 +73,7 @@ async def until_answered(
                     servers.hint = None
                     servers.reasons.lost(connection.address, Unavailable(f"{connection.address} does not answer"))
                 except Lost as lost:
-                    if connection is not None:  # else the loss was noted where it was dialled
+                    if connection is not None:  # else the code that dialled has noted the loss
                         servers.reasons.lost(connection.address, lost.reason)
                 except Again as again:
                     if connection is not None:
@@ -109,7 +110,7 @@ def unwelcome(servers: Servers, answer: w.ServerReply) -> Exception:
 
 
 def reason_of(servers: Servers, answer: w.RequestRefused | w.AppendRefused) -> AlpoError:
-    """The error, in words for a user, of a server that would not do; its hint of the leader is noted."""
+    """The error for a user that a server's refusal means. Notes where the server says that the leader is."""
     if answer.code in AWAY:
         servers.hint = answer.leader_address or None
         return Unavailable(answer.detail or "the server does not lead")

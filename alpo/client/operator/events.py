@@ -59,7 +59,7 @@ class Silent(NamedTuple):
 
 
 class Events(NamedTuple):
-    """Events in time order, and the servers that did not tell all of theirs."""
+    """Events in time order, and the servers whose events are missing or incomplete."""
 
     events: list[ServerEvent]
     silent: list[Silent]
@@ -67,8 +67,8 @@ class Events(NamedTuple):
 
 @dataclass
 class Account:
-    """The events that one server told. ``ahead_ms``: by how much its clock is before ours, give or take ``error_ms``;
-    ``problem``: the reason why its events are not complete, or ""."""
+    """The events that one server returned. ``ahead_ms``: by how much its clock is before ours, give or take
+    ``error_ms``; ``problem``: the reason why its events are not complete, or ""."""
 
     id: int = 0
     ahead_ms: float = 0.0

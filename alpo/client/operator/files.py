@@ -4,8 +4,8 @@ Laws:
 
 * A server is asked to give space back and watched over one connection; a restart of the server, which forgets the
   request, breaks that connection.
-* A copy comes over one connection, from its first message to its last; what breaks off is of no use. What is made of a
-  copy is the caller's affair.
+* A copy comes over one connection, from its first message to its last; a copy that breaks off is of no use. The caller
+  decides what to do with a copy.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from .asking import at_leader, no_answer, probe_read, until_answered, unwelcome
 
 #: Longest wait of one `wait_everyone` request at the leader.
 _WAIT_MS = 500
-#: The last part of a change's time, kept for asking what the change waits for.
+#: Seconds, the last of a change's timeout, that are kept for asking what the change waits for.
 _TOLD_S = 0.5
 
 

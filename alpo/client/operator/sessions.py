@@ -194,7 +194,8 @@ class _ByHand:
             self._epoch = await self._find_epoch(connection)
         answer = await self._send(connection)
         if isinstance(answer, w.AppendRefused) and answer.code == Code.SERIAL_EXPECTED:
-            # No verdict, and a leader that was deposed without noticing may say so: only one that leads answers a read.
+            # This is no verdict, and a leader that was deposed without noticing may say so: only a real leader answers
+            # a read.
             if isinstance(await connection.ask(probe_read), w.Page):
                 answer = await self._send(connection)
             if isinstance(answer, w.AppendRefused) and answer.code == Code.SERIAL_EXPECTED and not self.maybe:
@@ -238,8 +239,8 @@ class _ByHand:
         """The error to raise for a refusal: `Again`, or the error of its verdict."""
         if answer.code in UNSEEN or answer.code == Code.LOST_LEADERSHIP:
             return Again(reason_of(self._servers, answer))
-        # The append was sent before, by the process whose append is retried. Of that, nobody can tell after a drop; and
-        # where the log has yet to reach the LSN expected, it may still be appended.
+        # The append was sent before, by the process whose append is retried. Its outcome is unknown after a drop, and
+        # also as long as the log has not reached the LSN expected: it may still be appended.
         maybe = self.maybe or answer.code == Code.DROPPED
         if answer.code == Code.CONFLICT and self._expect_last is not None:
             maybe = answer.number < self._expect_last

@@ -126,7 +126,7 @@ async def status(servers: Servers, timeout_s: float) -> list[MemberStatus]:
     """
     servers.require_open()
     give_up_s = anyio.current_time() + timeout_s
-    members = await members_of(servers, timeout_s / 2)  # the rest is for each of them to say what is the matter
+    members = await members_of(servers, timeout_s / 2)  # the rest is for their own answers
     listed = {address for _, address in members}
     others: list[tuple[int | None, str]] = [(None, address) for address in servers.configured if address not in listed]
     rows: list[dict[str, Any]] = [dict.fromkeys(STATUS_KEYS) for _ in members + others]

@@ -7,7 +7,7 @@ Laws:
 * Cursors are in force from their entry on, the trim mark once its entry is guaranteed.
 * A cursor's LSN is the next one that its reader needs. While the cursor is there, in the state at the head of the log
   or in one that an expunge could bring back, no server cleans that payload or a later one.
-* Every drop of a cursor is told as an event, once its entry is guaranteed.
+* Every drop of a cursor is reported by an event, once its entry is guaranteed.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ class Cursors(Versions[Table]):
 
     @property
     def hold_lsn(self) -> int | None:
-        """The lowest LSN that a cursor needs, or that one would need which an expunge could bring back; None if there
-        are no such cursors."""
+        """The lowest LSN that a cursor needs, cursors included that an expunge could bring back; None if there are no
+        cursors."""
         return min([lsn for _, table in self._stack for lsn in table.lsns.values()], default=None)
 
     def behind(self, lsn: int) -> list[tuple[int, str]]:

@@ -223,7 +223,7 @@ class SessionState(JournalledSessions):
         self._touched[session.client] = None
 
     def _forget_oldest(self, id: int) -> None:
-        """Forget slots of whatever session, the oldest first, as long as `window_total` serials are left."""
+        """Forget the oldest slots of all sessions, as long as `window_total` serials are left."""
         if self._oldest is None:
             self._oldest = [(s.slots[0][1], s.client) for s in self._sessions.values() if s.slots]
             heapq.heapify(self._oldest)

@@ -117,7 +117,7 @@ class SessionTable(SessionState):
         if not 0 < serial <= SERIAL_MAX or not count or run.epoch < 0:
             return [Refuse(serial, count, Code.INVALID, 0, 0)]
         fit = SERIAL_MAX + 1 - serial
-        if count > fit:  # what is beyond is of no effect on the rest
+        if count > fit:  # payloads beyond the last serial have no effect on the rest
             within = self.judge(run._replace(bodies=run.bodies[:fit], sparse=False), next_id, guaranteed_id)
             return [*within, Refuse(SERIAL_MAX + 1, count - fit, Code.INVALID, 0, 0)]
         if session is None:
@@ -130,7 +130,7 @@ class SessionTable(SessionState):
         flying = self._flying_above(guaranteed_id)
         room = self.settings.window_total - flying
         window = self.settings.window
-        # only the session's own count, and they are at most all that fly
+        # The window bounds the session's own serials in flight; `flying` counts those of all clients.
         if session is not None and session.held + wanted > window < flying + wanted:
             slots = session.slots
             recent = slots[bisect_left(slots, guaranteed_id + 1, key=_id_of) :]

@@ -1,7 +1,7 @@
 """The metrics at `/metrics`: which there are, and their present values, read when Prometheus asks.
 
 `FAMILIES` lists all; docs/monitoring.md prints it. No label is anything that clients choose: those could be any number.
-Metrics that only a leader knows are absent elsewhere, and once it leads no more.
+Metrics that only a leader knows are absent on all other servers.
 """
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ def _peers(report: Report, lookups: Lookups) -> Iterator[tuple[str, list[Sample]
     yield "peer_round_trip_seconds", [((id,), trip / 1000) for id, trip in trips.items() if trip is not None]
     leadership = r.leadership
     found = leadership.peers if leadership is not None else {}
-    followers = {id: peer for id, peer in found.items() if peer.matched}  # of others it is not known yet
+    followers = {id: peer for id, peer in found.items() if peer.matched}  # the lag of other peers is not known yet
     yield "peer_lag_entries", [((str(id),), max(0, r.last_id - peer.match_id)) for id, peer in followers.items()]
     yield "peer_lag_seconds", [((str(id),), lookups.lag_s.get(id, 0.0)) for id in followers if lookups.known]
     yield "peer_inflight_bytes", [((str(id),), peer.in_flight_bytes) for id, peer in followers.items()]

@@ -135,7 +135,7 @@ class HttpServer:
         self._counters = counters
         self._open: dict[Connection, None] = {}
         self._pace = Pace(REQUESTS_PER_S)
-        self._turns = trio.CapacityLimiter(1)  # of handshakes: visitors delay no member's and no client's
+        self._turns = trio.CapacityLimiter(1)  # turns at handshakes: visitors delay no member's and no client's
         self._shaking = Silent()
 
     async def run(self, listening: socket.socket) -> None:

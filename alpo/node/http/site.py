@@ -1,7 +1,8 @@
 """The pages of a server: which paths there are, who may see them, and their contents, made at most once a second.
 
 `/healthz`: the server lives. `/readyz`: requests may be sent to it. `/metrics`: for Prometheus. `/status`: the whole
-cluster, as JSON. `/`: the same for people. `/log`: payloads, for whoever may read the log. Nothing can be changed here.
+cluster, as JSON. `/`: the same for people. `/log`: payloads, for visitors that may read the log. Nothing can be changed
+here.
 """
 
 from __future__ import annotations
@@ -76,12 +77,12 @@ class Kept:
         self._turn = trio.Lock()
 
     async def get(self) -> Answer:
-        """The answer. Raises what making it raised, which is kept as long."""
+        """The answer. Raises the error that making it raised; an error is kept as long as an answer."""
         async with self._turn:
             if self._made is None or trio.current_time() - self._made_s >= KEPT_S:
                 try:
                     self._made = await self._make()
-                except Exception as error:  # so that a store that fails is not asked by each visitor in turn
+                except Exception as error:  # kept, too: visitors must not ask a failing store one by one
                     self._made = error
                 self._made_s = trio.current_time()
             if isinstance(self._made, Exception):
@@ -110,7 +111,7 @@ class Site:
 
     @property
     def log_port(self) -> int:
-        """The port of the log, for who takes this one for it."""
+        """The port of the log, for a client that takes this port for it."""
         return parse_address(self._report.host.us.address)[1]
 
     async def run(self) -> None:
@@ -157,7 +158,7 @@ class Site:
         return Answer.text(403, f"{held}: this takes a certificate with the role read or admin")
 
     async def _payloads(self, visit: Visit) -> Answer:
-        """Payloads, for who may read the log, whatever `auth` says. Raises `StoreError`, `NotReady`."""
+        """Payloads, for a visitor that may read the log, whatever `auth` says. Raises `StoreError`, `NotReady`."""
         security = self._report.host.security
         if security.mode != "off" and (visit.rights is None or missing_role(visit.rights, Read)):
             return Answer.text(403, "payloads take a certificate with the role read or admin")

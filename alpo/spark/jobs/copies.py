@@ -159,7 +159,7 @@ class ServerCopy:
     def of(servers: tuple[str, ...], member: Member, timeout_s: float) -> ServerCopy:
         """The copy as it is now. Raises `SourceError`."""
         assert member.id is not None
-        tls = tls_given(os.environ)  # of the driver: executors show and trust the same files
+        tls = tls_given(os.environ)  # the driver's own: executors show and trust the same files
         copy = ServerCopy(servers, member.id, member.cluster, 1, member.guaranteed_id, timeout_s, tls)
         with copy.open() as look:
             first_id = look.digest(1, 1).first_id  # the answer begins where the log does

@@ -21,7 +21,7 @@ UNREACHABLE: Final = "unreachable"
 #: An answer that a client got about an append is wrong.
 HISTORY: Final = "history"
 
-#: Faults of one kind in one place that are listed one by one.
+#: Most faults of one kind in one copy that are listed one by one.
 FAULTS_MAX = 100
 
 

@@ -91,7 +91,7 @@ class Terminal:
         """Give the terminal back, and stop as Ctrl-Z does; returns once continued."""
         self.leave()
         handler = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
-        os.kill(os.getpid(), signal.SIGTSTP)  # does nothing where no shell would continue the process
+        os.kill(os.getpid(), signal.SIGTSTP)  # the signal does nothing where no shell would continue the process
         signal.signal(signal.SIGTSTP, handler)
 
     async def draw(self, frame: Frame) -> None:

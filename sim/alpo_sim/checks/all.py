@@ -26,7 +26,7 @@ class Checks:
         self.safety = Safety(stage, self._guaranteed, lambda: self.lists.latest)
         self.history = History(self.safety, self.tables.model, stage.settings)
         self.lists = MemberChecks(stage, self.safety, self.history.floors)
-        # Of two checks that break in one step the first to watch is reported.
+        # The first of these watchers reports if two checks break in one step.
         stage.watchers += [
             self.safety, self.safety.sends, self.lists, StartChecks(), RunChecks(), MarkChecks(stage, self.safety),
             CandidateChecks(), self.tables, DepositionChecks(stage), HungDiskChecks(stage), ReignChecks(stage),

@@ -101,7 +101,7 @@ class History:
         self._owner: dict[int, object] = {}  # epoch -> the actor that was told that it opened it
         self._dropped: dict[str, bool] = {}
         self._expired: dict[str, int] = {}  # random clients told that they have ended -> the serial refused
-        # What the log itself says, found out here from its entries alone.
+        # Facts that the log itself states, found out here from its entries alone.
         self._place: dict[Sent, tuple[int, int]] = {}  # -> (entry id, LSN)
         self._last_serial: dict[str, int] = {}
         self._epochs: dict[str, int] = {}
@@ -348,7 +348,7 @@ class History:
     def _check_fenced(self, what: Sent, reply: Refused) -> None:
         if self._epochs.get(what.client) == what.epoch:
             raise Broken("sessions", f"{what[:3]} was refused FENCED, and its epoch is the current one")
-        # Once a name was dropped a late copy of an open that named no epoch may open it again, for nobody.
+        # A dropped name may be opened again, for nobody, by a late copy of an open that named no epoch.
         if what.client not in self._dropped and reply.number and self._owner.get(reply.number) == _actor(reply.origin):
             raise Broken("sessions", f"{what[:3]} was fenced by epoch {reply.number}, which is its own")
 

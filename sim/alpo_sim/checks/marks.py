@@ -31,7 +31,7 @@ class MarkChecks(Watcher):
     def __init__(self, stage: Stage, safety: Safety) -> None:
         self._stage, self._safety = stage, safety
         self._offset_ms: dict[int, int] = {}  # server -> the furthest ahead that its wall clock ever was
-        self._fully_id = 0  # up to there found to be on all disks
+        self._fully_id = 0  # all entries up to this id were found on all disks
         #: The latest time that some entry had, in ms, less `SLOW` of the time that had passed since the beginning.
         self._line_ms = 0.0
         # leader -> term and time in ms of its last entry, and when it was made, by its monotonic clock in s

@@ -212,7 +212,7 @@ class CursorChecks(Watcher):
         replica = host.replica
         if replica is None or replica.guaranteed_id > len(self._safety.guaranteed):
             return
-        if replica.applied_id > replica.guaranteed_id:  # its cursors came with a base, and are ahead of its log
+        if replica.applied_id > replica.guaranteed_id:  # cursors came with a base, and are ahead of the log
             return
         id = self._compared[host.id] = replica.guaranteed_id
         if replica.cursors.rows_at(id) != self._state.cursors_at(id):

@@ -22,8 +22,8 @@ class _Told:
     def __init__(self, term: int, boots: int, base_id: int, now_us: int) -> None:
         self.reign = term, boots, base_id
         self.last_id = 0
-        self.moved_us = now_us  # when bytes moved last, or nothing was in flight
-        self.moves = False  # some did, since nothing was in flight
+        self.moved_us = now_us  # time when bytes last moved, or nothing was in flight
+        self.moves = False  # bytes have moved since nothing was in flight
 
 
 class ResendChecks(Watcher):
@@ -44,7 +44,7 @@ class ResendChecks(Watcher):
             elif isinstance(each, Moving) and not each.incoming:
                 pair = host.id, each.who.id
                 told = self._told.get(pair)
-                if told is not None and self._stands(told):  # what was sent may count as lost; the link moves again
+                if told is not None and self._stands(told):  # entries sent may count as lost; the link moves again
                     told = self._told[pair] = _Told(*told.reign, self._stage.now_us)
                 if told is not None:
                     told.moved_us, told.moves = self._stage.now_us, True
@@ -61,7 +61,7 @@ class ResendChecks(Watcher):
         told, reign = self._told.get(pair), (message.term, host.boots, replica.log.base_id)
         if told is None or told.reign[:2] != reign[:2]:
             told = self._told[pair] = _Told(*reign, self._stage.now_us)
-        elif told.reign != reign or self._stands(told):  # what is in flight has moved by neither
+        elif told.reign != reign or self._stands(told):  # neither means that what is in flight has moved
             told = self._told[pair] = _Told(*reign, told.moved_us)
         if told.moves and message.entries[0].id <= told.last_id:
             what = f"entry {message.entries[0].id} to {envelope.target.id}"

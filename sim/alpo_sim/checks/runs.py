@@ -62,7 +62,7 @@ class RunChecks(Watcher):
         changes there: a smaller one may forget what is in flight."""
         replica = host.running
         flying: Counter[str] = Counter()
-        known_id = max(replica.guaranteed_id, replica.applied_id)  # what its table on disk holds is guaranteed
+        known_id = max(replica.guaranteed_id, replica.applied_id)  # entries in its table on disk are guaranteed
         for id in range(known_id + 1, replica.log.last_id + 1):
             entry = replica.log.entry(id) or host.store.read_entries(id, id, 1)[0]
             if entry.kind == _DATA:

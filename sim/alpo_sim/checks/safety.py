@@ -65,7 +65,7 @@ class Safety(Watcher):
         self.leaders: dict[int, Identity] = {}  # term -> who leads it
         self.cleaned_id = 0  # some server has cleaned up to there
         self._given_up_id = 0  # some server has begun to clean up to there: all members hold that (R19)
-        self._disks: dict[Identity, list[int]] = {}  # by disk, lost or not: terms of its entries, at index id - 1
+        self._disks: dict[Identity, list[int]] = {}  # disk, lost or not -> terms of its entries, at index id - 1
         self._places: dict[tuple[int, int], tuple[int, int]] = {}  # (id, term) -> (checksum, term before)
         self._trims: list[tuple[int, int]] = []  # (entry id, LSN)
         self._seen: dict[int, int] = {}  # server -> guaranteed id checked so far
@@ -177,7 +177,7 @@ class Safety(Watcher):
             if replica.guaranteed_id > self._seen[host.id] and host.id in self._led:
                 self._check_own_term(host)
             self._led[host.id] = True
-        elif not self._led.pop(host.id, False) and ready.replies:  # in the step that ends its reign it may still do so
+        elif not self._led.pop(host.id, False) and ready.replies:  # a reign's last step may still answer
             self._check_referrals(host, ready)
         if ready.write is not None:
             self._check_room(host, inputs, ready.write)
@@ -187,7 +187,7 @@ class Safety(Watcher):
         if replica.state is State.PASSIVE:
             self._check_votes(host, ready)
         self._ranks[host.id] = replica.rank.log
-        refused = _refused(ready)  # though after the step its log may fit them
+        refused = _refused(ready)  # refused requests are no fault, though the log may fit them after the step
         for each in inputs:
             if type(each) is Received and type(each.envelope.message) is AppendRequest:
                 if each.envelope.message.prev_id not in refused:

@@ -79,7 +79,7 @@ def world_of(
     if seconds is not None:
         options = replace(options, seconds=seconds)
     world = MUTATIONS[mutation].makes(options)
-    if record and world.stage.record is None:  # so far clocks were set, and nothing else happened
+    if record and world.stage.record is None:  # clocks were set so far, and nothing else happened
         world.stage.record = [Clock(0, h.id, h.rate, h.wall_offset_ms) for h in world.stage.hosts.values()]
     return world
 

@@ -61,7 +61,7 @@ def _data(picture: Picture) -> dict[str, Any]:
     oldest = min((v.last_id for v in story.views_before.values() if v.last_id), default=0) - _ENTRIES
     most = max((m.view.term for m in story.moments), default=0)
     moments: list[dict[str, Any]] = []
-    jumps: dict[int, Any] = {}  # where a stretch is left out before a moment: its number -> the views as it comes
+    jumps: dict[int, Any] = {}  # number of a moment before which a stretch is left out -> the views as it comes
     for section in picture.sections:
         if moments:
             jumps[len(moments)] = _views(picture, section.first)

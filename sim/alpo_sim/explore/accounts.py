@@ -24,7 +24,7 @@ from .search import Numbered
 from .state import digest, tree
 
 NAME = "w"
-PROCESSES = ("p", "q")  # of the one who writes as NAME
+PROCESSES = ("p", "q")  # processes of the client that writes as NAME
 RANDOMS = tuple(f"~018bcfe5-68{n:02x}-7000-8000-000000000000" for n in (1, 2))
 
 
@@ -127,7 +127,7 @@ class Accounts:
         account = self.take(number)
         for request in event.asked:
             account.history.asked(request)
-        # What is guaranteed is so before the replies leave that rest on it.
+        # Entries are guaranteed before the replies leave that rest on them.
         for entry in event.guaranteed:
             account.guaranteed(entry)
         for reply in event.replies:

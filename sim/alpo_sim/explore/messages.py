@@ -90,7 +90,7 @@ class Messages:
         self.fixed = size + 2
         self.servers = Servers(Stage(size, 0, limits=limits), prompt=not bounds.writes)
         self.pasts = Pasts(self.servers.facts, size // 2 + 1)
-        self.prelude: list[int] = []  # what was done between the start and the first state
+        self.prelude: list[int] = []  # actions between the start and the first state
         self.combined: list[State] = []  # several messages in one action: the "hear" of `starts`
         self._actions: Numbered[Action] = Numbered()
         self._budgets: Numbered[tuple[int, ...]] = Numbered()

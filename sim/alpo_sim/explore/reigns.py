@@ -212,7 +212,7 @@ class Reigns:
         replies: list[Reply] = []
         at = {id: local, other_id: other}
         if kind == "elect":
-            if servers.facts[other].leads:  # it has to notice first that nobody hears it
+            if servers.facts[other].leads:  # a leader has to notice first that nobody hears it
                 teller.ran_out(other_id, Timer.SILENCE)
                 noticed = servers.time(other_id, other, Timer.SILENCE)
                 at[other_id] = noticed.local
@@ -234,7 +234,7 @@ class Reigns:
                 return
             queue += [m for m in outcome.sends if self._passes(kind, m, at)]
             if not queue and canvasses and not servers.facts[at[id]].leads:
-                canvasses -= 1  # it has learnt of a term that it did not know
+                canvasses -= 1  # the server has learnt of a term that it did not know
                 teller.ran_out(id, Timer.CANVASS)
                 outcome, to = servers.time(id, at[id], Timer.CANVASS), id
                 continue

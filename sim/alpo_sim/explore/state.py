@@ -41,7 +41,7 @@ LEFT_OUT = {
         "wrong_incarnations",  # only told to the log
         "seen_addresses",  # nobody moves
         "settings",  # fixed
-        "watch",  # as of the last step: what the replica itself says
+        "watch",  # a copy, as of the last step, of what the replica itself says
     ),
     "Outbox": (
         "me", "ready", "_needed", "_expunge_from", "_entries", "_runs", "_bodies_bytes", "_start",  # one step's
@@ -65,7 +65,7 @@ LEFT_OUT = {
         "settings", "names", "randoms", "_held_total", "_flying", "_flying_total",  # fixed, or derived
         "first_run_id",  # all are connected, always
         "_idle", "_idle_after_ms", "_oldest",  # lower bounds, set right when they come up
-        "_touched", "_unsaved",  # what the next save writes: see `host_tree`
+        "_touched", "_unsaved",  # content of the next save: see `host_tree`
     ),
     "Session": ("created_ms", "held"),
 }
@@ -150,7 +150,7 @@ _MAKERS: dict[type, Callable[[Any], Any]] = {
     Entry: lambda entry: (entry.id, entry.term, entry.check, entry.digest),
     MemberList: lambda members: tree(members.members),
     Settings: lambda settings: None,  # fixed
-    # Once started it only says so: no answer is heard, nothing is asked.
+    # A server that has started only says so: it takes no answer and asks nothing.
     FirstStart: lambda first: ("FirstStart", tree(first.state)) if first.started else _first_start(first),
     ReplicaConfig: lambda cfg: None,
 }

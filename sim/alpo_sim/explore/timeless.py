@@ -24,7 +24,7 @@ from alpo.core.replica import Replica
 
 from ..host import Host
 
-NOW_S = 1000.0  # what a host's monotonic clock shows at virtual time 0
+NOW_S = 1000.0  # reading of a host's monotonic clock at virtual time 0
 NEVER_S = float("inf")
 LATER_S = 1e12
 
@@ -43,7 +43,7 @@ class Timer(IntEnum):
     """Timer of a server that may run out."""
 
     QUESTION = 1  # R29: it asks the others again
-    CANVASS = 2  # its election timer or its canvass round has run out
+    CANVASS = 2  # an election timer or a canvass round has run out
     ASK_AGAIN = 3  # R3: a candidate asks the silent again
     CYCLE = 4  # R9: a candidacy without result ends
     HEARTBEAT = 5
@@ -113,7 +113,7 @@ def _leaders_timer(r: Replica, timer: Timer) -> None:
             peer.asked_s = -LATER_S
         if timer is Timer.PROBE and peer.in_flight:
             peer.waiting_since_s = -LATER_S
-            peer.last_id = 0  # or it would be left alone as a server with a slow disk
+            peer.last_id = 0  # else the peer would be left alone as a server with a slow disk
 
 
 def fall_silent(r: Replica, peer: int) -> None:
@@ -128,7 +128,7 @@ def stop_clocks(host: Host) -> None:
     """Put all deadlines out of reach and make remembered times fresh or none; to be called after steps and boots."""
     r = host.replica
     assert r is not None
-    r.out.begin()  # what the step gave has been taken
+    r.out.begin()  # the step's output has been taken
     r.now_s = NOW_S
     if r.heard_s is not None:
         r.heard_s = NOW_S

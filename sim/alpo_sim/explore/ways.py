@@ -278,7 +278,7 @@ class _Writer:
         if self._begins:
             for id in ids:
                 self._boot(id)
-            for id in ids:  # what the first asked was lost: the last was not there yet
+            for id in ids:  # the first servers' questions were lost: the last server was not there yet
                 self._run_out(id, Timer.QUESTION)
                 self._note_questions(id)
 

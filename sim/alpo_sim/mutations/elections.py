@@ -89,7 +89,7 @@ def refused_by_a_better_one(w: Once) -> Iterator[int]:
     w.drops = lambda x: not (isinstance(x.message, VoteRequest) and x.sender.id == high and x.target.id == voter)
     yield from w.waits(lambda: w.stage.hosts[voter].disk_vote == high, 100 * MS)
     w.crash(voter)
-    w.set_clock(voter, 10.0, 0)  # so that it takes no leader for alive
+    w.set_clock(voter, 10.0, 0)  # a fast clock has it take no leader for alive
     w.keeps = lambda x: isinstance(x.message, DeferRequest)
     w.drops = lambda x: not (
         (isinstance(x.message, VoteRequest | DeferRequest) and x.sender.id == low)

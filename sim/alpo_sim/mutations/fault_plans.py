@@ -169,7 +169,7 @@ def old_acceptances(w: Repeated) -> Iterator[int]:
     yield w.some_us(20, 100)
     new = next((id for id in others if w.leads(id, term)), others[0])
     w.crash(new)
-    w.set_clock(old, 2.0, 0)  # so that this server stands before the others
+    w.set_clock(old, 2.0, 0)  # a fast clock has this server stand before the others
     yield from w.waits(lambda: w.leads(old, term))
     third = next(id for id in others if id != new)
     w.only((old, third), (third, old), (mate, old))

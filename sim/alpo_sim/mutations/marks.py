@@ -31,7 +31,7 @@ def marks_of_a_damaged_follower(w: Once) -> Iterator[int]:
     yield from w.waits(lambda: all(r.guaranteed_id > 4 for r in w.replicas()), 4 * SECOND)
     yield from w.waits(lambda: len({id for r in w.replicas() for id in (r.fully_replicated_id, r.last_id)}) == 1)
     w.crash(s)
-    w.boot(s)  # with the marks of its last write
+    w.boot(s)  # the server begins with the marks of its last write
     w.drops = lambda x: isinstance(x.message, AppendRequest) and x.target.id == s
     w.set_clock(s, 0.5, 0)
     term = w.term(a)

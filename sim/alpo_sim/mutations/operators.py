@@ -39,7 +39,7 @@ def asked_after_its_time(w: Mistaken) -> Iterator[int]:
     yield from w.waits(lambda: w.role(a, d) is Role.VOTER and w.role(d, d) is Role.VOTER, 3 * SECOND)
     yield 100 * MS
     term, leader = w.term(a), w.stage.hosts[a].running
-    for id in (*others, d):  # so the leader takes no appends and has no heir, and all that it holds is guaranteed
+    for id in (*others, d):  # the leader then takes no appends and has no heir, and all that it holds is guaranteed
         w.fill(id, Room.LOW)
     assert leader.leadership is not None
     peers = leader.leadership.peers.values()

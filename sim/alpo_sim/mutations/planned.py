@@ -114,7 +114,7 @@ class Repeated(World):
         if not succeeded():
             raise Broken("no progress", f"leader {old} was told to stop {(self.now_us - began_us) / SECOND:.2f} s ago, "
                          "and nobody has succeeded it")
-        yield from self.waits(lambda: not self.up(old), 6 * SECOND)  # it leaves once its successor has begun
+        yield from self.waits(lambda: not self.up(old), 6 * SECOND)  # the old one leaves once its successor has begun
 
     def term(self, id: int) -> int:
         replica = self.stage.hosts[id].replica

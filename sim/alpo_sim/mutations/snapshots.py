@@ -91,14 +91,14 @@ def _behind_what_it_holds(w: Once) -> Iterator[int]:
     d, leader = spare(w), w.stage.hosts[a].running
     yield 50 * MS
     w.keeps = lambda x: isinstance(x.message, StartAnswer) and (x.sender.id, x.target.id) == (d, a)
-    # Once the newcomer has started nothing is guaranteed, and its acceptances get lost.
+    # No entry is guaranteed once the newcomer has started, and its acceptances get lost.
     w.drops = lambda x: isinstance(x.message, AppendAnswer) and _started(w, d) and (
         x.sender.id != d or x.message.match_id > 0
     )
     w.boot(d)
     w.change(a, MemberStep.ADD, d)
     yield from w.waits(lambda: _started(w, d) and a in w.stage.hosts[d].replica.connected, 3 * SECOND)  # type: ignore
-    yield 20 * MS  # so briefly that no client has all its appends in flight
+    yield 20 * MS  # no client has all its appends in flight after so short a time
     held_id = w.stage.hosts[d].disk_last_id
     yield from w.waits(lambda: all(w.stage.hosts[id].disk_last_id >= held_id for id in others), 100 * MS)
     learner = w.stage.hosts[d].running

@@ -169,7 +169,7 @@ def _dead_learner(w: Once) -> Iterator[int]:
         w.change(a, MemberStep.ADD, id)
         yield 300 * MS
     w.crash(first)
-    yield 2 * w.options.election_timeout_us  # what it has answered promotes it no more
+    yield 2 * w.options.election_timeout_us  # the answers of the first promote it no more
     w.boot(c)
     yield from demand(w, lambda: w.role(a, second) is Role.VOTER, 2 * SECOND, f"learner {second} is not promoted")
 
