@@ -5,6 +5,7 @@
     staged/             partitions too large for a message, each named after its batch
     commits/BATCH       the manifest of a batch: its payloads, their order, their division into entries
     commits/BATCH.done  all of it is in the log (a hint that saves work; not needed)
+    unplanned           the last run that was warned that Spark's plans cannot be read
 
 Laws:
 
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import zlib
 from collections.abc import Iterable
 from contextlib import suppress
@@ -29,6 +31,9 @@ from alpo.errors import Fenced
 from . import durable
 from .origin import SourceError
 from .staging import Part, Tag, check
+
+#: Logging of the standard library: its handlers fail no write, whatever became of stdout and stderr.
+logger = logging.getLogger("alpo")
 
 #: Runs that are remembered. An older zombie counts as a new run, which is harmless (see `committing`).
 RUNS_KEPT = 100
@@ -117,11 +122,30 @@ class Ledger:
 
     # -- what its batches are ---------------------------------------------------------------------------------
 
-    def plan(self, batch: int) -> str:
-        """Digest of what Spark has planned for a batch of the query to which the checkpoint belongs; "" if it is not
-        there. Spark writes it once, before the batch, and a repetition finds it as it was."""
+    def plan(self, batch: int, run: str) -> str:
+        """Digest of what Spark has planned for a batch of the query to which the checkpoint belongs. Spark writes it
+        once, before the batch, and a repetition finds it as it was. "" if it cannot be read: a warning says so, once in
+        each run."""
         path = self._root.parent / "offsets" / str(batch)
-        return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest() if path.exists() else ""
+        try:
+            return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
+        except OSError as error:
+            self._warn_unplanned(batch, run, f"{path}: {error.strerror}")
+            return ""
+
+    def _warn_unplanned(self, batch: int, run: str, why: str) -> None:
+        """Warn that a plan is not known, unless this run was warned already: each batch has a process of its own."""
+        warned = self._root / "unplanned"
+        if warned.exists() and warned.read_text("utf-8") == run:
+            return
+        warned.write_text(run, "utf-8")
+        logger.warning(
+            "batch %d: what Spark has planned for it cannot be read (%s). So it is not checked whether a batch that "
+            "comes again is the one that the log has: where Spark's files of the checkpoint are lost or restored, a "
+            "new batch may be taken for the last one, and its rows are lost. checkpointLocation must be the checkpoint "
+            "of this query, in a file system of this machine. If Spark's fs.defaultFS is another file system, give it "
+            "as file://%s (docs/spark-writing.md, Limits)", batch, why, self._root.parent,
+        )
 
     def manifest(self, batch: int) -> Manifest | None:
         """The manifest of a batch, checked with all its files; None if there is none."""

@@ -22,6 +22,7 @@ from alpo.errors import TlsError
 from alpo.tls import Tls, tls_given
 
 from .origin import SourceError
+from .pairs import READ, READ_STREAM, VALUES, WRITE, WRITE_STREAM, check_pairs
 
 T = TypeVar("T")
 
@@ -84,41 +85,24 @@ class ReadOptions:
     def of(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         """Parse the user's options. Raises `SourceError`."""
         options = _Given(given, READS)
+        check_pairs(READ_STREAM if streaming else READ, options.said())
         servers: tuple[str, ...] = options.take("servers", _servers, ())
         path = options.take("path", str, "")
         archive = options.take("archivePath", str, "")
-        if bool(servers and path) or not (servers or path or archive):
+        if not (servers or path or archive):
             raise SourceError(
                 "say where to read: option servers (HOST:PORT,HOST:PORT,…) or option path (a data directory or a "
                 "backup), one of them, with option archivePath or without; or archivePath alone"
                 + ("" if given else f". (Spark shows no options of tables in its catalogue: {NO_TABLES})")
             )
-        state = _state(options, streaming)
         since_ms = options.take("startingTimestamp", _time_ms, None)
-        if since_ms is not None and options.given("startingLsn"):
-            raise SourceError("only one of startingLsn and startingTimestamp can say where to begin")
-        if options.given("endingLsn") and options.given("endingTimestamp"):
-            raise SourceError("only one of endingLsn and endingTimestamp can say where to end")
         until_ms = options.take("endingTimestamp", _time_ms, None)
         if since_ms is not None and until_ms is not None and until_ms < since_ms:
             raise SourceError("endingTimestamp comes before startingTimestamp")
         records_max = options.take("maxRecordsPerTrigger", _count, 0)
         records_min = options.take("minRecordsPerTrigger", _count, 0)
-        bytes_max = options.take("maxBytesPerTrigger", _count, 0)
-        cursor = options.take("cursor", _cursor, "")
-        if records_max and bytes_max:
-            raise SourceError("only one of maxRecordsPerTrigger and maxBytesPerTrigger can limit a trigger")
         if records_max and records_min > records_max:
             raise SourceError(f"minRecordsPerTrigger is {records_min}, more than maxRecordsPerTrigger: {records_max}")
-        if cursor and not servers:
-            raise SourceError("a cursor is kept by servers: option cursor needs option servers")
-        if not streaming:
-            options.only_streaming(
-                "maxRecordsPerTrigger", "maxBytesPerTrigger", "minRecordsPerTrigger", "maxTriggerDelay", "cursor"
-            )
-        for name in ("endingLsn", "endingTimestamp"):
-            if streaming and options.given(name):
-                raise SourceError(f"a stream has no end: {name} is for a batch read")
         begin: int | str = LATEST if streaming else EARLIEST
         end: int | str = LATEST
         return ReadOptions(
@@ -129,41 +113,21 @@ class ReadOptions:
             since_ms=since_ms,
             since_strategy=options.take("startingTimestampStrategy", _one_of("error", "latest"), "error"),
             until_ms=until_ms,
-            records_max=records_max, bytes_max=bytes_max,
+            records_max=records_max, bytes_max=options.take("maxBytesPerTrigger", _count, 0),
             records_min=records_min,
             delay_s=options.take("maxTriggerDelay", _seconds, math.inf),
             records_per_partition=options.take("recordsPerPartition", _count, RECORDS_PER_PARTITION),
             fail_on_data_loss=options.take("failOnDataLoss", _flag, True),
-            read_from=options.take("readFrom", _read_from, "any"), cursor=cursor,
+            read_from=options.take("readFrom", _read_from, "any"),
+            cursor=options.take("cursor", _cursor, ""),
             timeout_s=options.take("timeout", _timeout, 30.0),
-            tls=options.tls(), state=state, as_of=options.take("asOfLsn", _end, end),
+            tls=options.tls(), state=options.take("state", _flag, False), as_of=options.take("asOfLsn", _end, end),
         )
 
 
 def wants_state(given: Mapping[str, str]) -> bool:
     """True if these options ask for a state, not for payloads. Raises `SourceError`."""
     return _Given(given, READS).take("state", _flag, False)
-
-
-def _state(options: _Given, streaming: bool) -> bool:
-    """True if a state is to be read, and nothing else is asked for. Raises `SourceError`."""
-    if not options.take("state", _flag, False):
-        if options.given("asOfLsn"):
-            raise SourceError("asOfLsn is for reading a state (option state=true); payloads have endingLsn")
-        return False
-    if streaming:
-        raise SourceError("a state is read as of one LSN: state=true is for spark.read, not for readStream")
-    for name in (
-        "startingLsn", "startingTimestamp", "startingTimestampStrategy", "endingLsn", "endingTimestamp",
-        "recordsPerPartition",
-    ):
-        if options.given(name):
-            raise SourceError(
-                f"option {name} is for reading payloads: a state is made of all of them, up to option asOfLsn"
-            )
-    if not options.take("failOnDataLoss", _flag, True):
-        raise SourceError("failOnDataLoss=false does not go with state=true: a state with losses would be a wrong one")
-    return True
 
 
 @dataclass(frozen=True)
@@ -184,6 +148,7 @@ class WriteOptions:
     def of(given: Mapping[str, str], *, streaming: bool) -> WriteOptions:
         """Parse the user's options. Raises `SourceError`."""
         options = _Given(given, (*WRITES, *SPARKS))
+        check_pairs(WRITE_STREAM if streaming else WRITE, options.said())
         servers: tuple[str, ...] = options.take("servers", _servers, ())
         if not servers:
             raise SourceError("say where to write: option servers (HOST:PORT,HOST:PORT,…)")
@@ -197,12 +162,6 @@ class WriteOptions:
             options.tls(),
             options.take("txnRepeat", _one_of(ANY, LAST, SAME), LAST if streaming else ANY),
         )
-        if options.given("txnRepeat") and not made.app:
-            raise SourceError("txnRepeat goes with txnAppId and txnVersion: it says which numbers may come again")
-        if bool(made.app) != (made.version >= 0):
-            raise SourceError("txnAppId and txnVersion go together: who writes, and the number of this write")
-        if made.app and (streaming or made.direct):
-            raise SourceError("txnAppId and txnVersion are for a batch write that is to be done once (not mode=direct)")
         if streaming and not made.direct and not made.directory:
             raise SourceError(
                 "a stream is written exactly once with the help of its checkpoint: give checkpointLocation as an "
@@ -217,7 +176,7 @@ class _Given:
     def __init__(self, given: Mapping[str, str], known: Sequence[str]) -> None:
         """Raises `SourceError` for a name that is not known."""
         self._given = {name.lower(): text for name, text in given.items()}
-        names = {name.lower(): name for name in known}
+        self._names = names = {name.lower(): name for name in known}
         if "provider" in self._given:  # Spark adds this key, and others, when it makes a table
             raise SourceError(f"Spark could not read this table again, as it does not show its options: {NO_TABLES}")
         for name in self._given.keys() - names:
@@ -225,8 +184,10 @@ class _Given:
             meant = f"did you mean {' or '.join(near)}?" if near else f"the options are {', '.join(known)}"
             raise SourceError(f"there is no option {name}: {meant}")
 
-    def given(self, name: str) -> bool:
-        return name.lower() in self._given
+    def said(self) -> set[str]:
+        """Names of the options that are not empty, and those values of theirs that `alpo.spark.pairs` tells apart."""
+        texts = {self._names[name]: text.strip().lower() for name, text in self._given.items() if text.strip()}
+        return {*texts, *(one for one in VALUES if texts.get(one.partition("=")[0]) == one.partition("=")[2])}
 
     def take(self, name: str, read: Callable[[str], T], default: T) -> T:
         text = self._given.get(name.lower())
@@ -242,14 +203,12 @@ class _Given:
         driver's environment names."""
         names = [self._given.get(name, "").strip() for name in _TLS]
         try:
-            return tls_given(os.environ, *names)
+            found = tls_given(os.environ, *names)
         except TlsError as error:
             raise SourceError(f"options tls.ca, tls.cert and tls.key: {error}") from error
-
-    def only_streaming(self, *names: str) -> None:
-        for name in names:
-            if self.given(name):
-                raise SourceError(f"option {name} is for a stream: a batch read takes everything at once")
+        if found is None and names[-1]:
+            raise SourceError("option tls.name goes only with tls.ca, tls.cert and tls.key: without these, no TLS")
+        return found
 
 
 def _servers(text: str) -> tuple[str, ...]:

@@ -110,7 +110,7 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
         if len(found) != 1 or parts[0].tag.batch != batchId:
             raise SourceError(f"batch {batchId} got what was staged for others: {sorted(found)}")
         tag = parts[0].tag
-        job = Job(WRITER_PREFIX + tag.query, batchId, tag.run, self._options.repeat, ledger.plan(batchId))
+        job = Job(WRITER_PREFIX + tag.query, batchId, tag.run, self._options.repeat, ledger.plan(batchId, tag.run))
         _run(partial(commit, job, parts, ledger, opener(self._options)))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:

@@ -21,6 +21,27 @@ def error_of(write: Any) -> str:
     return ""
 
 
+def warned_of_another_file_system(spark: SparkSession, servers: str, folder: Path, scheme: str) -> bool:
+    """Write as a stream where Spark's own file system is not this machine's: /…/here is in /…/there for Spark. True if
+    the sink has warned that it does not find what Spark plans."""
+    here, there = folder / "here", folder / "there"
+    for directory in (here, there):
+        directory.mkdir(parents=True)
+    session = spark.newSession()
+    session.conf.set("fs.defaultFS", "viewfs://other/")
+    session.conf.set(f"fs.viewfs.mounttable.other.link.{here}", f"file://{there}")
+    stream = (
+        session.readStream.format("rate-micro-batch").option("rowsPerBatch", 5).load()
+        .selectExpr(f"concat('elsewhere{scheme}-', value) as payload").writeStream.format("alpo")
+        .option("servers", servers).option("checkpointLocation", f"{scheme}{here}/checkpoint").start()
+    )
+    while stream.isActive and len(stream.recentProgress) < 2:
+        stream.awaitTermination(1)
+    stream.stop()
+    assert stream.exception() is None, stream.exception()
+    return (here / "checkpoint" / "alpo" / "unplanned").exists()
+
+
 def write_in_every_way(spark: SparkSession, servers: str, folder: Path) -> dict[str, str]:
     def failing_once(rows: Any) -> Any:
         """Fail once, as an executor that dies after it gave all rows. (Nested, so that Spark sends it by value.)"""
@@ -65,6 +86,8 @@ def write_in_every_way(spark: SparkSession, servers: str, folder: Path) -> dict[
     found["binary"] = error_of(lambda: write(rows("binary", 10).selectExpr("cast(payload as binary) payload")))
     found["each"] = each("each", None)
     found["each-dir"] = each("each-dir", str(folder / "each"))
+    for scheme in ("", "file://"):
+        found["plans" + scheme] = str(warned_of_another_file_system(spark, servers, folder / f"fs{scheme[:4]}", scheme))
     two = rows("two", 1).selectExpr("payload", "1 as n")
     found["two columns"] = error_of(lambda: write(two))
     found["null"] = error_of(lambda: write(rows("null", 1).selectExpr("cast(null as string) as payload")))

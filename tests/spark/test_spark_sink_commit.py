@@ -65,7 +65,7 @@ class Driver:
 
     def commit(self, batch: int, payloads: list[bytes], partitions: int = 2) -> None:
         parts = staged(payloads, self.ledger, batch, partitions, self.run)
-        job = Job(CLIENT, batch, self.run, self.repeat, self.ledger.plan(batch))
+        job = Job(CLIENT, batch, self.run, self.repeat, self.ledger.plan(batch, self.run))
         trio.run(commit, job, parts, self.ledger, self.log.open)
 
 
@@ -391,6 +391,18 @@ def test_an_older_copy_of_the_checkpoint_is_told(tmp_path: Path, copied_at: int)
     assert log.payloads == before + rows(5)
 
 
+def test_a_copy_whose_first_batches_come_out_empty_writes_again(tmp_path: Path) -> None:
+    """What docs/spark-writing.md warns of: nothing shows that a batch above the log's last one has rows of that one."""
+    log, checkpoint = FakeLog(2000), tmp_path / "checkpoint"
+    Driver(checkpoint, log).commit(0, rows(0))
+    shutil.copytree(checkpoint, tmp_path / "copy")
+    Driver(checkpoint, log).commit(1, rows(1))
+    driver = Driver(tmp_path / "copy", log, "after")
+    driver.commit(1, [])
+    driver.commit(2, rows(1))
+    assert log.payloads == rows(0) + rows(1) + rows(1)
+
+
 def test_a_batch_that_spark_planned_anew_is_told(tmp_path: Path) -> None:
     """The newest files of Spark's own were deleted, and what the sink keeps beside them was not."""
     log, planned = FakeLog(), tmp_path / "offsets" / "1"
@@ -403,6 +415,34 @@ def test_a_batch_that_spark_planned_anew_is_told(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="planned it anew, and the log's batch 1 is another"):
         Driver(tmp_path, log, "anew").commit(1, rows(1, 50))
     assert log.payloads == rows(0) + rows(1)
+
+
+def test_a_plan_that_is_not_known_is_warned_of_once_in_each_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark keeps its checkpoint elsewhere (fs.defaultFS), or this machine's file system does not answer."""
+    log, offsets = FakeLog(), tmp_path / "offsets"
+    offsets.mkdir()
+    (offsets / "0").write_text("v1", "utf-8")
+    Driver(tmp_path, log, "a").commit(0, rows(0))
+    assert not caplog.records
+    for run, batch in (("a", 1), ("a", 2), ("b", 2), ("b", 3)):
+        Driver(tmp_path, log, run).commit(batch, rows(batch))
+    first, second = (record.getMessage() for record in caplog.records)
+    assert f"{offsets / '1'}: No such file" in first and f"{offsets / '2'}: No such file" in second
+    for said in ("it is not checked", "rows are lost", "fs.defaultFS", f"file://{tmp_path}"):
+        assert said in first
+
+    def broken(path: Path) -> bytes:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    caplog.clear()
+    ledger = Ledger(str(tmp_path))
+    monkeypatch.setattr(Path, "read_bytes", broken)
+    assert ledger.plan(0, "c") == ledger.plan(0, "c") == ""
+    (only,) = caplog.records
+    assert f"{offsets / '0'}: Permission denied" in only.getMessage() and only.levelname == "WARNING"
+    assert log.payloads == [row for batch in range(4) for row in rows(batch)]
 
 
 class Function:

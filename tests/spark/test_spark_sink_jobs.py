@@ -38,3 +38,4 @@ async def test_every_way_to_write(spark: SparkSession, tmp_path: Path) -> None:
     assert "These rows have payload string, n int" in said["two columns"]
     assert "a payload is NULL" in said["null"]
     assert 'write with .mode("append")' in said["overwrite"]
+    assert (said["plans"], said["plansfile://"]) == ("True", "False")

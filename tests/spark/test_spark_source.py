@@ -69,7 +69,7 @@ def test_errors_say_what_is_wrong(spark: SparkSession, log: FileLog, tmp_path: P
         spark.read.format("alpo").load().collect()
     stream = spark.readStream.format("alpo").option("path", log.path).option("endingLsn", 5).load()
     query = stream.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint")).start()
-    with pytest.raises(Exception, match="a stream has no end: endingLsn is for a batch read") as caught:
+    with pytest.raises(Exception, match=r"endingLsn does not go with spark\.readStream: a stream has no end") as caught:
         query.awaitTermination()
     assert "UnboundLocalError" not in str(caught.value)
     with pytest.raises(Exception, match="TEMPORARY VIEW"):

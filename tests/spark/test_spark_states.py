@@ -192,14 +192,14 @@ def test_what_is_trimmed_while_it_is_read(log: FileLog) -> None:
 
 
 @pytest.mark.parametrize(("streaming", "given", "words"), [
-    (False, {"state": "false", "asOfLsn": "3"}, "asOfLsn is for reading a state"),
+    (False, {"state": "false", "asOfLsn": "3"}, "asOfLsn goes only with state=true"),
     (False, {"state": "maybe"}, "option state is 'maybe': it must be true or false"),
     (False, {"state": "true", "asOfLsn": "earliest"}, "option asOfLsn is 'earliest'"),
-    (False, {"state": "true", "startingLsn": "1"}, "option startingLsn is for reading payloads"),
-    (False, {"state": "true", "endingLsn": "5"}, "option endingLsn is .* up to option asOfLsn"),
-    (False, {"state": "true", "recordsPerPartition": "5"}, "option recordsPerPartition is for reading payloads"),
+    (False, {"state": "true", "startingLsn": "1"}, "option startingLsn does not go with state=true"),
+    (False, {"state": "true", "endingLsn": "5"}, "option endingLsn .* up to option asOfLsn"),
+    (False, {"state": "true", "recordsPerPartition": "5"}, "option recordsPerPartition does not go with state=true"),
     (False, {"state": "true", "failOnDataLoss": "false"}, "does not go with state=true"),
-    (True, {"state": "true"}, "for spark.read, not for readStream"),
+    (True, {"state": "true"}, "state=true goes only with spark.read: "),
 ])
 def test_options_that_do_not_go_together(streaming: bool, given: dict[str, str], words: str) -> None:
     with pytest.raises(SourceError, match=words):

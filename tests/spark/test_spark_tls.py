@@ -9,6 +9,7 @@ import pytest
 import trio
 from tls_rig import tls_cluster
 
+from alpo.spark import append_batch
 from alpo.spark.appending import opener
 from alpo.spark.options import ReadOptions, WriteOptions
 from alpo.spark.origin import SourceError
@@ -38,6 +39,32 @@ async def test_written_by_the_sink_and_read_by_spark(tmp_path: Path, spark: Spar
         count, said = await trio.to_thread.run_sync(work)
         assert count == ROWS
         assert "CN=billing (append) may not do this: it takes the role read" in said
+
+
+@pytest.mark.trio
+async def test_append_batch_shows_and_trusts_what_it_is_given(tmp_path: Path, spark: SparkSession) -> None:
+    async with tls_cluster(tmp_path) as running:
+        def append(batch: int, stem: str) -> None:
+            rows = spark.createDataFrame([(f"row-{number}",) for number in range(10)], "payload string")
+            append_batch(rows, batch, servers=running.servers, query="each", tls=running.tls(stem))
+
+        def work() -> str:
+            for batch in (0, 0, 1):
+                append(batch, "both")
+            return refusal(lambda: append(2, "reader"))
+
+        said = await trio.to_thread.run_sync(work)
+        assert "CN=reader (read) may not do this: it takes the role append" in said
+        async with running.connect("reader") as log:
+            clients = [record.client async for record in log.read()]
+        assert clients == ["spark:each"] * 20
+
+
+def test_append_batch_leaves_nothing_of_tls_out(spark: SparkSession) -> None:
+    """Executors are told files and a name; that a host's name is to be verified, the sink has no option for."""
+    tls = Tls("/a", "/b", "/c", verify_hostname=True)
+    with pytest.raises(ValueError, match="verify_hostname"):
+        append_batch(spark.range(1), 0, servers="h:1", query="each", tls=tls)
 
 
 def refusal(call: Any) -> str:
