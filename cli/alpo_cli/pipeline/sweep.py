@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from alpo import __version__
-
-from ..exits import Failed, UsageProblem
-from ..options import Target
-from ..output import counted, escape, print_json, table
-from ..progress import Step, slow_progress
-from . import spark
+from alpo_cli.exits import Failed, UsageProblem
+from alpo_cli.options import Target
+from alpo_cli.output import counted, escape, print_json, table
+from alpo_cli.pipeline import spark
+from alpo_cli.progress import Step, slow_progress
 
 if TYPE_CHECKING:
     from alpo.spark.jobs.fan import Runner

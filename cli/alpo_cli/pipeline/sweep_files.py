@@ -27,9 +27,8 @@ import pyarrow.parquet as pq
 
 from alpo.spark.durable import make, make_directory
 from alpo.spark.origin import SourceError
-
-from ..exits import UsageProblem, reason
-from ..output import counted
+from alpo_cli.exits import UsageProblem, reason
+from alpo_cli.output import counted
 
 FORMAT, VERSION = "alpo-sweep", 1
 WISH, LOCK, FAILURES = "sweep.json", "sweep.lock", "failures"

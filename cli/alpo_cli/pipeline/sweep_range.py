@@ -23,6 +23,7 @@ from alpo.core.messages import Envelope
 from alpo.core.ready import Ready
 from alpo.spark.durable import make
 from alpo.spark.origin import SourceError
+from alpo_cli.exits import reason
 from alpo_sim.code import code_digest
 from alpo_sim.commands.replay import mutated
 from alpo_sim.commands.run import repeat, world_of
@@ -33,7 +34,6 @@ from alpo_sim.scenario import CORE_ERRORS
 from alpo_sim.shrink import CannotReplay, Shrinker
 from alpo_sim.verdict import Verdict, run_world
 
-from ..exits import reason
 from . import sweep_files
 
 
