@@ -176,39 +176,25 @@ def report(
     target: Target,
     to: Annotated[Path, typer.Option("--to", metavar="FILE.html", show_default=False,
                                      help="The page; replaced if it exists.")],
-    sweep: Annotated[list[Path] | None, typer.Option("--sweep", metavar="DIR", show_default=False,
-                                                     help="What alpo-pipeline sweep made; may be repeated.")] = None,
-    bench: Annotated[list[Path] | None, typer.Option("--bench", metavar="FILE", show_default=False,
-                                                     help="What alpo bench --json printed; may be repeated.")] = None,
-    elections: Annotated[list[Path] | None, typer.Option("--elections", metavar="FILE.csv", show_default=False,
-                                                         help="What alpo-sim elections wrote; may be repeated."
-                                                         )] = None,
-    log: Annotated[list[str] | None, typer.Option("--log", metavar="DATA_OR_BACKUP", show_default=False,
-                                                  help="A data directory or a backup; may be repeated, of one log."
-                                                  )] = None,
+    log: Annotated[list[str], typer.Option("--log", metavar="DATA_OR_BACKUP", show_default=False,
+                                           help="A data directory or a backup; may be repeated, of one log.")],
 ) -> None:
-    """Draw what was measured as one HTML file that needs no network: what is not given is left out.
+    """Draw a log over time as one HTML file that needs no network.
 
-    Leaderless time by protocol and size (--elections), latencies and rates (--bench), a log's own elections, its
-    throughput over time and the lag of its readers and copies (--log), what a sweep found (--sweep). Reads files
-    only: no servers, no Spark.
+    It shows the log's elections, its throughput, and how far readers and copies are behind. Reads files only: no
+    servers, no Spark.
 
     Examples:
 
-        alpo-pipeline report --sweep /mnt/sweep --to sweep.html
+        alpo-pipeline report --log /var/lib/alpo-1 --log /var/lib/alpo-2 --to log.html
 
-        alpo bench append --json > append.json && alpo-pipeline report --bench append.json --to bench.html
-
-        alpo-pipeline report --log /var/lib/alpo-1 --log /var/lib/alpo-2 --elections docs/elections.csv --to all.html
+        alpo-pipeline report --log monday.alpo --to monday.html
     """
     ending_of(to, (".html", ".htm"), "--to")
-    read = (*(sweep or ()), *(bench or ()), *(elections or ()), *map(Path, log or ()))
-    a_new_file(to, "--to", inputs=read, replaced=True)
+    a_new_file(to, "--to", inputs=map(Path, log), replaced=True)
     from . import report as work
 
-    work.run(target, work.Wanted(
-        to, tuple(sweep or ()), tuple(bench or ()), tuple(elections or ()), tuple(log or ()),
-    ))
+    work.run(target, work.Wanted(to, tuple(log)))
 
 
 @app.command()
