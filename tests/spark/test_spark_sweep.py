@@ -15,13 +15,13 @@ import pytest
 from pipeline_kit import fields, over, pipeline
 
 from alpo.spark.jobs.fan import on_spark, run_here
-from alpo_cli.pipeline import sweep_files
-from alpo_cli.pipeline.sweep_range import Worlds, row_of
+from alpo_sim import sweep_files
 from alpo_sim.code import code_digest
 from alpo_sim.commands.replay import mutated
 from alpo_sim.outcome import unmet
 from alpo_sim.replay import Replay
 from alpo_sim.scenario_text import parse
+from alpo_sim.sweep_range import Worlds, row_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -103,7 +103,7 @@ def test_ranges_left_over() -> None:
 
 KILLED = """
 import os, signal, sys
-from alpo_cli.pipeline import sweep_files, sweep_range
+from alpo_sim import sweep_files, sweep_range
 from alpo_cli.pipeline.app import app
 from alpo.spark.jobs.fan import run_here
 from contextlib import contextmanager
@@ -198,7 +198,7 @@ def test_a_mutation_that_is_not_caught_is_a_failure(here: None, tmp_path: Path) 
 def test_other_code_on_an_executor_is_refused(
     here: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("alpo_cli.pipeline.sweep_range.code_digest", lambda: "feedfeedfeedfeed")
+    monkeypatch.setattr("alpo_sim.sweep_range.code_digest", lambda: "feedfeedfeedfeed")
     assert "an executor has other code" in pipeline("sweep", "1..2", *QUICK, "--to", tmp_path, code=1)
 
 

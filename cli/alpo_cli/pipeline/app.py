@@ -161,7 +161,7 @@ def sweep(
 
         alpo-pipeline sweep 1..10 --mutation M3 --to caught && alpo-sim replay caught/failures/*.txt
     """
-    from . import sweep as work
+    from alpo_sim import sweep as work
 
     first, last = work.parse_seeds(seeds)
     a_new_directory(to, "--to")
