@@ -63,7 +63,7 @@ WRITTEN = {
     "alpo bench read --plot": ("bench", "read", "--plot", "{bad}.svg"),
     "alpo bench failover --plot": ("bench", "failover", "--dir", "{log}", "--plot", "{bad}.svg"),
     "alpo-pipeline archive --to": ("archive", "--to", "{below}"),
-    "alpo-pipeline sweep --to": ("sweep", "1..2", "--to", "{below}"),
+    "alpo-sim sweep --to": ("sweep", "1..2", "--to", "{below}"),
     "alpo-pipeline report --to": ("report", "--to", "{bad}.html", "--log", "{log}"),
     "alpo-pipeline replay --to": ("replay", *FOLD, "--to", "{below}", "--path", "{log}"),
     "alpo-sim run --trace": ("run", "--seed", "1", "--seconds", "1", "--trace", "{bad}"),

@@ -40,8 +40,6 @@ Master = Annotated[str, typer.Option("--master", metavar="URL", show_default="sp
 
         alpo-pipeline audit --path /mnt/server-1 --path monday.alpo
 
-        alpo-pipeline sweep 1..20000 --to /mnt/sweep
-
         alpo-pipeline replay --servers 127.0.0.1:7100 --fold orders.py:apply --key orders.py:customer --to tables
 
         alpo-pipeline doctor
@@ -121,53 +119,6 @@ def audit(
     if client_history is not None:
         a_file(client_history, "--client-history")
     work.run(target, tuple(path or ()), client_history, master)
-
-
-@app.command()
-@only_json
-def sweep(
-    target: Target,
-    seeds: Annotated[str, typer.Argument(metavar="A..B", show_default=False, help="The seeds, both ends included.")],
-    to: Annotated[Path, typer.Option("--to", metavar="DIR", show_default=False,
-                                     help="Where the results go: a directory that all executors see.")],
-    servers: Annotated[int | None, typer.Option("--servers", metavar="N", min=1, max=9, show_default="by the seed",
-                                                help="Servers of every world.")] = None,
-    seconds: Annotated[int | None, typer.Option("--seconds", metavar="S", min=1, max=86_400,
-                                                show_default="60, or the mutation's",
-                                                help="Virtual time under faults.")] = None,
-    mutation: Annotated[str, typer.Option("--mutation", metavar="NAME", show_default=False,
-                                          help="Break a rule on purpose, in the worlds in which that shows.")] = "",
-    range_seeds: Annotated[int, typer.Option("--range-seeds", metavar="N", min=1, max=1_000_000,
-                                             help="Seeds of one task and one file.")] = 25,
-    shrink_max: Annotated[int, typer.Option("--shrink-max", metavar="N", min=0, max=1_000_000,
-                                            help="Failures of each check that are shrunk; 0: none.")] = 20,
-    shrink_s: Annotated[float, typer.Option("--shrink-s", metavar="S", min=1, max=86_400,
-                                            help="Time to shrink one failure in; then the best so far.")] = 60,
-    master: Master = "",
-) -> None:
-    """Run the simulator's worlds of many seeds; shrink what fails, and save it with the command that repeats it.
-
-    It goes on where it was stopped, also by a kill: started again with the same seeds, options and directory it does
-    what is missing. Another wish takes another directory, and so do other versions of the code.
-
-    Exit code 1 if a seed failed. With --mutation seeds are to fail: exit code 1 if none did so by a check that is
-    meant to see it (alpo-sim mutants lists them).
-
-    Examples:
-
-        alpo-pipeline sweep 1..20000 --to /mnt/sweep
-
-        alpo-pipeline sweep 1..500 --servers 5 --seconds 20 --to five --json | jq .failed
-
-        alpo-pipeline sweep 1..10 --mutation M3 --to caught && alpo-sim replay caught/failures/*.txt
-    """
-    from alpo_sim import sweep as work
-
-    first, last = work.parse_seeds(seeds)
-    a_new_directory(to, "--to")
-    work.run(target, work.Wanted(
-        first, last, to, servers, seconds, mutation, range_seeds, shrink_max, shrink_s, master,
-    ))
 
 
 @app.command()

@@ -76,7 +76,7 @@ def _replay(asked: Asked, origin: Origin, fold_name: str) -> Replayed:
     except NoFunction as error:
         raise UsageProblem(str(error)) from error
     wanted = Wanted(origin, asked.to, fold, key, asked.upto, asked.every or EVERY)
-    with slow_progress() as step, spark.grouper("replay", asked.master) as group:
+    with slow_progress() as step, spark.grouper("alpo-pipeline replay", asked.master) as group:
         return replay(wanted, group, lambda done, all: step("replaying", done, all))
 
 

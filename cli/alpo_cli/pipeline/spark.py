@@ -20,7 +20,8 @@ TIMEOUT_S_LEAST = 30.0
 
 @contextmanager
 def runner(name: str, master: str) -> Iterator[Runner]:
-    """Start Spark, yield a `Runner`, and stop it. Raises UsageProblem if Spark is not installed or cannot start."""
+    """Start Spark, yield a `Runner`, and stop it. ``name``: the command's, as Spark shows it. Raises UsageProblem if
+    Spark is not installed or cannot start."""
     require()
     from alpo.spark.jobs.fan import on_spark
 
@@ -46,7 +47,7 @@ def _context(name: str, master: str) -> Iterator[Any]:
     from alpo.spark.jobs.fan import spark_context
 
     try:
-        with spark_context(f"alpo-pipeline {name}", master) as context:
+        with spark_context(name, master) as context:
             yield context
     except NoJava as error:
         raise UsageProblem(str(error)) from error
