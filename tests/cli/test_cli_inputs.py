@@ -24,7 +24,6 @@ from alpo_sim.main import app as simulator
 
 TO = ("--to", "{new}")
 LISTEN = ("--id", "1", "--listen", "127.0.0.1:1")
-FOLD = ("--fold", "json:loads")
 
 #: Every option and argument that is a path: how it is given. ``{bad}`` stands for it.
 READ = {
@@ -46,8 +45,8 @@ READ = {
     "alpo-pipeline audit --path": ("audit", "--path", "{bad}"),
     "alpo-pipeline audit --client-history": ("audit", "--path", "{log}", "--client-history", "{bad}"),
     "alpo-pipeline report --log": ("report", "--to", "{new}.html", "--log", "{bad}"),
-    "alpo-pipeline replay --path": ("replay", *FOLD, *TO, "--path", "{bad}"),
-    "alpo-pipeline replay --archive": ("replay", *FOLD, *TO, "--archive", "{bad}"),
+    "alpo-pipeline replay --path": ("replay", "--state", *TO, "--path", "{bad}"),
+    "alpo-pipeline replay --archive": ("replay", "--state", *TO, "--archive", "{bad}"),
     "alpo-sim replay FILE…": ("replay", "{bad}"),
     "alpo-sim draw SEED|SCENARIO": ("draw", "{bad}", "-o", "{new}.svg"),
 }
@@ -65,7 +64,7 @@ WRITTEN = {
     "alpo-pipeline archive --to": ("archive", "--to", "{below}"),
     "alpo-sim sweep --to": ("sweep", "1..2", "--to", "{below}"),
     "alpo-pipeline report --to": ("report", "--to", "{bad}.html", "--log", "{log}"),
-    "alpo-pipeline replay --to": ("replay", *FOLD, "--to", "{below}", "--path", "{log}"),
+    "alpo-pipeline replay --to": ("replay", "--state", "--to", "{below}", "--path", "{log}"),
     "alpo-sim run --trace": ("run", "--seed", "1", "--seconds", "1", "--trace", "{bad}"),
     "alpo-sim shrink --output": ("shrink", "1", "--output", "{bad}"),
     "alpo-sim draw --output": ("draw", "1", "--output", "{bad}.svg"),

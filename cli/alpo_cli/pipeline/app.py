@@ -40,7 +40,7 @@ Master = Annotated[str, typer.Option("--master", metavar="URL", show_default="sp
 
         alpo-pipeline audit --path /mnt/server-1 --path monday.alpo
 
-        alpo-pipeline replay --servers 127.0.0.1:7100 --fold orders.py:apply --key orders.py:customer --to tables
+        alpo-pipeline replay --servers 127.0.0.1:7100 --state --to states
 
         alpo-pipeline doctor
 """)
@@ -154,52 +154,39 @@ def replay(
     target: Target,
     to: Annotated[Path, typer.Option("--to", metavar="DIR", show_default=False,
                                      help="Where the tables go: a directory that all executors see.")],
-    fold: Annotated[str | None, typer.Option("--fold", metavar="FILE.py:NAME", show_default=False,
-                                             help="The function (state, record) -> state; also MODULE:NAME.")] = None,
-    key: Annotated[str | None, typer.Option("--key", metavar="FILE.py:NAME", show_default=False,
-                                            help="The function record -> key, None, or a list of keys. Without it the"
-                                                 " whole log is folded into one state.")] = None,
     state: Annotated[bool, typer.Option("--state", show_default=False,
-                                        help="Fold the log's replicated state (alpo.state) instead: its variables.")
-                     ] = False,
+                                        help="Fold the log's replicated state (alpo.state): its variables.")] = False,
     path: Annotated[str | None, typer.Option("--path", metavar="DATA_OR_BACKUP", show_default=False,
                                              help="Read a data directory or a backup, not servers.")] = None,
     archive: Annotated[str | None, typer.Option("--archive", metavar="DIR", show_default=False,
                                                 help="An archive: for what the log no longer has, or alone.")] = None,
     upto: Annotated[int | None, typer.Option("--upto", metavar="LSN", min=1, max=INT_MAX, show_default="the end now",
                                              help="The last payload to fold.")] = None,
-    every: Annotated[int | None, typer.Option("--every", metavar="N", min=1, max=INT_MAX, show_default="1000000",
-                                              help="A table at every multiple of N, too: where a replay can go on.")
-                     ] = None,
-    master: Master = "",
 ) -> None:
-    """Fold the log into a table, as of any LSN: a state for every key, by functions of yours; or the variables of the
-    log's replicated state.
+    """Fold the log's replicated state into a table of its variables, as of any LSN.
 
-    A key's records are folded in the order of the log, different keys side by side. It goes on from the latest table
-    that is not beyond the LSN asked for; it may be stopped anywhere and run again, and the same replay makes the same
-    bytes. With --state it folds from the beginning, or the first snapshot, in this process, without Spark.
+    It folds from the beginning, or the first snapshot, in this process, without Spark. It may be stopped anywhere and
+    run again, and the same replay makes the same bytes. A log is folded by functions of yours with Spark itself:
+    examples/spark/fold.py.
 
     Examples:
 
-        alpo-pipeline replay --fold orders.py:apply --key orders.py:customer --to tables
+        alpo-pipeline replay --state --to states
 
-        alpo-pipeline replay --state --to states --upto 120000
+        alpo-pipeline replay --state --to states --upto 120000 --json
 
-        alpo-pipeline replay --fold orders.py:apply --key orders.py:customer --to tables --upto 120000
-
-        alpo-pipeline replay --archive /mnt/archive --fold orders.py:total --to totals --every 500000 --json
+        alpo-pipeline replay --state --path monday.alpo --archive /mnt/archive --to states
     """
     from . import replay as work
 
+    if not state:
+        raise UsageProblem("what shall be folded? --state: the log's replicated state")
     if path is not None:
         a_log(Path(path), "--path")
     if archive is not None and not Path(archive).is_dir():
         raise UsageProblem(f"--archive {archive}: there is no such directory")
     a_new_directory(to, "--to")
-    asked = work.Asked(fold, key, to, path, archive, upto, every, master)
-    work.check(asked, state)
-    work.run(target, asked)
+    work.run(target, work.Asked(to, path, archive, upto))
 
 
 @app.command()
