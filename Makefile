@@ -86,7 +86,7 @@ demo: $(STAMP) ## three servers, real input, the leader killed in the middle: no
 	$(BIN)/python -m alpo_cli.demo
 
 demo-spark: $(TEST_STAMP) ## two logs and Spark between them, killed in the middle: exactly once; then archive, trim, audit
-	$(BIN)/python -m alpo_cli.pipeline.demo
+	$(BIN)/python examples/spark/demo.py
 
 bench: $(TEST_STAMP) ## the speed of appends beside the yardstick's, in the same run
 	$(BIN)/python benchmarks/against_yardstick.py

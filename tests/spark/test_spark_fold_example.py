@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import runpy
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+import fold
 import pytest
 from jobs_kit import Replica
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "spark" / "fold.py"
 COUNT = 70
 NAMES = [f"account {n}" for n in range(9)]
 #: Accounts that close at zero, but for one that is left out; each move also counts for all together.
@@ -89,23 +88,11 @@ def functions(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.fixture(scope="module")
-def example() -> Any:
-    spec = importlib.util.spec_from_file_location("example_fold", EXAMPLE)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # what is defined in it goes to Spark's workers by value all the same
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_at_any_lsn_it_is_what_plain_python_makes(
-    log: Replica, functions: Path, spark: SparkSession, example: Any
-) -> None:
+def test_at_any_lsn_it_is_what_plain_python_makes(log: Replica, functions: Path, spark: SparkSession) -> None:
     found = runpy.run_path(str(functions))
     reader = spark.read.format("alpo").option("path", log.path)
     for upto in (1, 41, COUNT):
-        rows = example.folded(reader.option("endingLsn", upto).load(), found["only"], found["fold"]).collect()
+        rows = fold.folded(reader.option("endingLsn", upto).load(), found["only"], found["fold"]).collect()
         states = {row.key: json.loads(row.state) for row in rows}
         assert {key: state["balance"] for key, state in states.items()} == balances(upto) and len(states) == len(rows)
         assert all(states[row.key]["moves"] == sorted(states[row.key]["moves"]) for row in rows)
@@ -114,13 +101,13 @@ def test_at_any_lsn_it_is_what_plain_python_makes(
 
 
 def test_the_command(
-    log: Replica, functions: Path, tmp_path: Path, spark: SparkSession, example: Any, monkeypatch: pytest.MonkeyPatch
+    log: Replica, functions: Path, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also: several keys of a record, and records that are left out."""
     to = tmp_path / "table"
-    words = [str(EXAMPLE), str(functions), "--path", log.path, "--to", str(to), "--upto", "60"]
+    words = [fold.__file__, str(functions), "--path", log.path, "--to", str(to), "--upto", "60"]
     monkeypatch.setattr(sys, "argv", words)
-    example.main()
+    fold.main()
     states = {row.key: json.loads(row.state)["balance"] for row in spark.read.parquet(str(to)).collect()}
     wanted = {key: balance for key, balance in balances(60).items() if key != NAMES[2]}
     assert states == wanted | {"all": sum(wanted.values())}
