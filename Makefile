@@ -13,7 +13,7 @@ SOAK_SECONDS ?= 300
 WORKERS ?= 6
 IN_PARALLEL = --numprocesses=$(WORKERS) --dist=loadgroup --no-loadscope-reorder
 # What `make check` has mypy check, with a cache of its own: two sets of options throw away each other's.
-CHECKED_TYPES := --cache-dir .mypy_cache/check --follow-imports=silent --exclude '/(spark|pipeline)/' \
+CHECKED_TYPES := --cache-dir .mypy_cache/check --follow-imports=silent --exclude '/(spark|pipeline)/|/sweep' \
     alpo cli/alpo_cli sim/alpo_sim sim/alpo_elections
 SIM_SECONDS ?= 600
 EXPLORE_SECONDS ?= 300
@@ -86,7 +86,7 @@ demo: $(STAMP) ## three servers, real input, the leader killed in the middle: no
 	$(BIN)/python -m alpo_cli.demo
 
 demo-spark: $(TEST_STAMP) ## two logs and Spark between them, killed in the middle: exactly once; then archive, trim, audit
-	$(BIN)/python -m alpo_cli.pipeline.demo
+	$(BIN)/python examples/spark/demo.py
 
 bench: $(TEST_STAMP) ## the speed of appends beside the yardstick's, in the same run
 	$(BIN)/python benchmarks/against_yardstick.py

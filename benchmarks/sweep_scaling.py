@@ -26,7 +26,7 @@ def sweep(seeds: int, seconds: int, executors: int) -> float:
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
             [
-                sys.executable, "-m", "alpo_cli.pipeline.main", "sweep", f"1..{seeds}", "--seconds", str(seconds),
+                sys.executable, "-m", "alpo_sim.main", "sweep", f"1..{seeds}", "--seconds", str(seconds),
                 "--to", str(Path(folder) / "sweep"), "--range-seeds", str(RANGE_SEEDS), "--master",
                 f"local-cluster[{executors},1,1024]", "--json",
             ],

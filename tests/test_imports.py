@@ -25,7 +25,7 @@ FORBIDDEN = {
     "alpo/storage": {"alpo.node", "alpo.client", "alpo.wire", "alpo.daemon", "alpo.server", "alpo.config"},
     "alpo/client": {"alpo.node", "alpo.storage", "alpo.daemon", "alpo.server"},
     "alpo/node": {"alpo.client"},
-    "cli/alpo_cli": {"alpo.node", "alpo.core.replica"},
+    "cli/alpo_cli": {"alpo.node", "alpo.core.replica", "alpo_elections", "alpo_sim"},
     "sim/alpo_sim": {"alpo.node", "alpo.client", "alpo_elections", "trio", "asyncio"},
     "sim/alpo_elections": {"alpo.node", "alpo.client", "alpo.storage", "alpo.wire", "trio", "asyncio"},
 }

@@ -1,4 +1,4 @@
-"""Writer of the tables in `docs/elections.md`, the CSV file and the plots. The prose around the tables is kept."""
+"""Writer of the files in `docs/generated`: the tables, the CSV file and the plots."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from .cases import LAN, NAMES, PAPER, PROTOCOLS, Case
 from .cells import CSV_HEAD, NEVER_MS, RANDOMNESS, SIZES, TIMEOUTS, TOPOLOGIES, Cell, csv_row, one
 from .corners import CORNER_HEAD, CornerRow
 from .plots import Line, Panel, draw
-
-BEGIN, END = "<!-- begin: written by alpo-sim elections -->", "<!-- end: written by alpo-sim elections -->"
 
 COLOURS = {
     "alpo": "#0b5cad", "raft": "#d9480f", "raft-prevote": "#e8a33d", "draft": "#2b8a3e", "draft-literal": "#7048a8"
@@ -98,7 +96,7 @@ def tables(cells: Cells, corners: list[CornerRow]) -> str:
         ("Bad worlds: time until all that it reaches follow a leader, in T",
          table(CORNER_HEAD, [each.cells() for each in corners], 3)),
     ]
-    return "\n\n".join(f"### {title}\n\n{text}" for title, text in sections if text.count("\n") > 1)
+    return "\n\n".join(f"## {title}\n\n{text}" for title, text in sections if text.count("\n") > 1)
 
 
 def _paper(protocol: str, servers: int, equal: bool, fault: str = "crash") -> Case:
@@ -151,19 +149,20 @@ def pictures(cells: Cells) -> dict[str, str]:
     return {name: draw(title, panels) for name, (title, panels) in found.items() if any(p.lines for p in panels)}
 
 
-def write(folder: Path, cells: Cells, corners: list[CornerRow], command: str) -> list[Path]:
-    """Write `elections.md` (only the part between its marks if the file exists), `elections.csv` and `img/*.svg`.
+def page_of(cells: Cells, corners: list[CornerRow], command: str) -> str:
+    """The text of the page with all tables."""
+    return (
+        "# Elections measured: tables\n\n"
+        f"Made by `{command}`. Times in milliseconds since the fault.\n\n{tables(cells, corners)}\n"
+    )
 
-    Returns the paths of the files. Raises OSError.
-    """
+
+def write(folder: Path, cells: Cells, corners: list[CornerRow], command: str) -> list[Path]:
+    """Write `elections.md`, `elections.csv` and `img/*.svg`; returns their paths. Raises OSError."""
     images = folder / "img"
     images.mkdir(parents=True, exist_ok=True)
     page, sheet = folder / "elections.md", folder / "elections.csv"
-    old = page.read_text(encoding="utf-8") if page.exists() else f"# Elections measured\n\n{BEGIN}\n{END}\n"
-    before, _, rest = old.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    text = f"Made by `{command}`. Times in milliseconds since the fault.\n\n{tables(cells, corners)}"
-    page.write_text(f"{before}{BEGIN}\n{text}\n{END}{after or chr(10)}", encoding="utf-8")
+    page.write_text(page_of(cells, corners, command), encoding="utf-8")
     with sheet.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(CSV_HEAD)

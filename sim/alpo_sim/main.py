@@ -19,6 +19,7 @@ def _entry(name: str, panel: str, help: str) -> Entry:
 TABLE = (
     _entry("run", _WORLDS, "Run one world"),
     _entry("seeds", _WORLDS, "Run many worlds, and stop at the first that breaks"),
+    _entry("sweep", _WORLDS, "Run many worlds on Spark, and shrink what fails"),
     _entry("shrink", _SCENARIOS, "Run a seed that fails, and leave out of its schedule what is not needed to fail"),
     _entry("replay", _SCENARIOS, "Replay schedules"),
     _entry("draw", _SCENARIOS, "Draw a run: servers as lanes, messages as arrows, terms as colours"),

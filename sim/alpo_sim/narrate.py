@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 from alpo.core.disk import Write
 from alpo.core.inputs import Input
@@ -10,7 +11,6 @@ from alpo.core.messages import Envelope
 from alpo.core.ready import Event, Ready
 from alpo.core.requests import Appended, Opened, ReadAt, Refused, Reply
 
-from .draw.words import lsn_words, serial_words
 from .host import Host
 from .outcome import Outcome
 from .replay import Replay
@@ -82,6 +82,17 @@ _EVENTS: dict[str, Callable[[Event], str]] = {
     "base_installed": lambda e: f"begins from a base, up to entry {e.fields['base_id']}",
     "retired": lambda e: f"is told by {e.fields['told_by']} that it is no member any more",
 }
+
+
+def serial_words(first: int, count: int) -> str:
+    """Text for ``count`` serials from ``first`` on."""
+    return f"serials {first} to {first + count - 1}" if count > 1 else f"serial {first}"
+
+
+def lsn_words(lsns: Sequence[int]) -> str:
+    """Text for the LSNs of appends: the first and the last if they follow on, else all."""
+    follow = all(after == before + 1 for before, after in pairwise(lsns))
+    return f"{lsns[0]} to {lsns[-1]}" if follow and len(lsns) > 1 else ", ".join(map(str, lsns))
 
 
 def _reply(reply: Reply) -> str:

@@ -24,7 +24,6 @@ from alpo_sim.main import app as simulator
 
 TO = ("--to", "{new}")
 LISTEN = ("--id", "1", "--listen", "127.0.0.1:1")
-FOLD = ("--fold", "json:loads")
 
 #: Options and arguments that are paths to read -> a command line with each. ``{bad}`` stands for the path.
 READ = {
@@ -45,12 +44,9 @@ READ = {
     "alpo bench failover --dir": ("bench", "failover", "--dir", "{bad}"),
     "alpo-pipeline audit --path": ("audit", "--path", "{bad}"),
     "alpo-pipeline audit --client-history": ("audit", "--path", "{log}", "--client-history", "{bad}"),
-    "alpo-pipeline report --sweep": ("report", "--to", "{new}.html", "--sweep", "{bad}"),
-    "alpo-pipeline report --bench": ("report", "--to", "{new}.html", "--bench", "{bad}"),
-    "alpo-pipeline report --elections": ("report", "--to", "{new}.html", "--elections", "{bad}"),
     "alpo-pipeline report --log": ("report", "--to", "{new}.html", "--log", "{bad}"),
-    "alpo-pipeline replay --path": ("replay", *FOLD, *TO, "--path", "{bad}"),
-    "alpo-pipeline replay --archive": ("replay", *FOLD, *TO, "--archive", "{bad}"),
+    "alpo-pipeline replay --path": ("replay", "--state", *TO, "--path", "{bad}"),
+    "alpo-pipeline replay --archive": ("replay", "--state", *TO, "--archive", "{bad}"),
     "alpo-sim replay FILE…": ("replay", "{bad}"),
     "alpo-sim draw SEED|SCENARIO": ("draw", "{bad}", "-o", "{new}.svg"),
 }
@@ -66,9 +62,9 @@ WRITTEN = {
     "alpo bench read --plot": ("bench", "read", "--plot", "{bad}.svg"),
     "alpo bench failover --plot": ("bench", "failover", "--dir", "{log}", "--plot", "{bad}.svg"),
     "alpo-pipeline archive --to": ("archive", "--to", "{below}"),
-    "alpo-pipeline sweep --to": ("sweep", "1..2", "--to", "{below}"),
+    "alpo-sim sweep --to": ("sweep", "1..2", "--to", "{below}"),
     "alpo-pipeline report --to": ("report", "--to", "{bad}.html", "--log", "{log}"),
-    "alpo-pipeline replay --to": ("replay", *FOLD, "--to", "{below}", "--path", "{log}"),
+    "alpo-pipeline replay --to": ("replay", "--state", "--to", "{below}", "--path", "{log}"),
     "alpo-sim run --trace": ("run", "--seed", "1", "--seconds", "1", "--trace", "{bad}"),
     "alpo-sim shrink --output": ("shrink", "1", "--output", "{bad}"),
     "alpo-sim draw --output": ("draw", "1", "--output", "{bad}.svg"),
@@ -274,7 +270,7 @@ def test_no_file_gets_the_name_of_a_servers(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("words", "said"), [
     (("alpo", "bench", "append", "--plot", "x.txt"), "--plot x.txt: the name must end in .svg"),
     (("alpo", "bench", "failover", "--dir", ".", "--plot", "x"), "--plot x: the name must end in .svg"),
-    (("alpo-sim", "draw", "1", "-o", "x.pdf"), "--output x.pdf: the name must end in .svg or .html"),
+    (("alpo-sim", "draw", "1", "-o", "x.pdf"), "--output x.pdf: the name must end in .svg"),
     (("alpo-pipeline", "report", "--to", "x.txt", "--log", "y"), "--to x.txt: the name must end in .html or .htm"),
 ])
 def test_a_name_ends_in_what_is_written(words: tuple[str, ...], said: str) -> None:

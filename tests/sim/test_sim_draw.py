@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import json
 import re
 import subprocess
 import sys
@@ -14,15 +13,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from alpo.core.entries import join_payloads
-from alpo.core.requests import Appended, AppendRun, Code, Refused
-from alpo.core.runs import seal_appends
 from alpo_sim.actions import Boot
-from alpo_sim.draw.html import html_of
 from alpo_sim.draw.layout import Picture, width_px
 from alpo_sim.draw.svg import svg_of
 from alpo_sim.draw.telling import of_scenario, of_world
-from alpo_sim.draw.words import asked, cut_words, entry_words, replied
+from alpo_sim.draw.words import cut_words
 from alpo_sim.main import app
 from alpo_sim.mutations import MUTATIONS
 from alpo_sim.options import Options
@@ -148,34 +143,6 @@ def test_a_record_that_was_wanted_is_still_kept() -> None:
     assert any(isinstance(action, Boot) for action in world.stage.record or [])
 
 
-def test_the_page_stands_alone(crash: tuple[Picture, str]) -> None:
-    page = html_of(crash[0], "title", [])
-    assert not re.search(r'(src|href)\s*=|@import|url\((?!#)', page)
-    assert set(re.findall(r"https?://[^\"' )]*", page)) == {"http://www.w3.org/2000/svg"}
-    data = json.loads(page.split('type="application/json">')[1].split("</script>")[0])
-    assert [m["t"] for m in data["moments"]] == sorted(m["t"] for m in data["moments"])
-    assert any("becomes leader of term 2" in m["w"] for m in data["moments"])
-    assert data["entries"]["5.2"].startswith("DATA")
-    assert all(m["f"] == [] or f'class="f{m["f"][0]}"' in page for m in data["moments"])
-
-
-def test_runs_in_words() -> None:
-    bodies = [(1, b"a"), (2, join_payloads([b"b", b"c"])), (1, b"d")]
-    asked_for = AppendRun("", "w", 0, 4, bodies)
-    assert asked(asked_for) == "client w asks to append its serials 4 to 6"
-    assert asked(asked_for._replace(bodies=bodies[:1])) == "client w asks to append its serial 4"
-    assert replied(Appended("", "w", 4, range(7, 10), False)) == (
-        "tells client w: serials 4 to 6 are in the log, LSN 7 to 9"
-    )
-    assert replied(Appended("", "w", 4, [7], True)) == (
-        "tells client w: serial 4 is in the log, LSN 7, as it was before"
-    )
-    assert replied(Appended("", "w", 4, [7, 8, 10], False)).endswith("LSN 7, 8, 10")
-    assert replied(Refused("", "w", 4, 3, Code.SKIPPED)) == "refuses client w, serials 4 to 6: SKIPPED"
-    (run,) = seal_appends(bodies, "w", 4, 0, 1, 1, 0, 7, together=True)
-    assert entry_words(run) == "DATA w serials 4 to 6, LSN 7–10"
-
-
 def test_cuts_in_words() -> None:
     both = dict.fromkeys([(1, 2), (2, 1), (1, 3), (3, 1)], True)
     assert cut_words(both, [1, 2, 3]) == "1 is cut off"
@@ -186,17 +153,16 @@ def test_cuts_in_words() -> None:
     assert cut_words(halves, [1, 2, 3, 4]) == "cut: 1 2 | 3 4"
 
 
-@pytest.mark.parametrize("suffix", ["svg", "html"])
-def test_two_processes_draw_the_same(suffix: str, tmp_path: Path) -> None:
+def test_two_processes_draw_the_same(tmp_path: Path) -> None:
     made = []
     for seed in ("1", "2"):
         folder = tmp_path / seed
         folder.mkdir()
         command = [sys.executable, "-m", "alpo_sim.main", "draw", "3", "--servers", "3", "--seconds", "4"]
         subprocess.run(
-            [*command, "-o", f"run.{suffix}"], cwd=folder, check=True, capture_output=True, env={"PYTHONHASHSEED": seed}
+            [*command, "-o", "run.svg"], cwd=folder, check=True, capture_output=True, env={"PYTHONHASHSEED": seed}
         )
-        made.append((folder / f"run.{suffix}").read_bytes())
+        made.append((folder / "run.svg").read_bytes())
     assert made[0] == made[1]
 
 
@@ -209,3 +175,10 @@ def test_wrong_uses_are_refused(tmp_path: Path) -> None:
         [str(SCENARIO), "-o", str(tmp_path / "none" / "run.svg")],
     ):
         assert CliRunner().invoke(app, ["draw", *wrong]).exit_code == 2
+
+
+def test_a_drawing_is_an_svg(tmp_path: Path) -> None:
+    page = tmp_path / "run.html"
+    result = CliRunner().invoke(app, ["draw", "1", "-o", str(page)])
+    assert (result.exit_code, result.stderr) == (2, f"alpo-sim: --output {page}: the name must end in .svg\n")
+    assert not page.exists()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import csv
 import random
+import re
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, ClassVar
 from xml.etree import ElementTree
@@ -17,10 +19,12 @@ from typer.testing import CliRunner
 from alpo_elections import corners
 from alpo_elections.arena import Arena
 from alpo_elections.cases import FAULTS, LAN, PAPER, PROTOCOLS, Case, draw, make_arena, measure
-from alpo_elections.cells import cases, measured, runs_of, summarise
-from alpo_elections.report import BEGIN, END, write
+from alpo_elections.cells import Cell, cases, csv_row, measured, runs_of, summarise
+from alpo_elections.report import page_of, write
 from alpo_sim.broken import Broken
 from alpo_sim.main import app
+
+GENERATED = Path(__file__).parents[2] / "docs" / "generated"
 
 
 def case(protocol: str, servers: int = 5, *, fault: str = "crash", equal: bool = False) -> Case:
@@ -150,14 +154,13 @@ def test_ranking_costs_nothing_where_the_slow_one_is_not_needed() -> None:
             assert found.leaderless_s is not None and found.leaderless_s < 3 * corners.TIMEOUT_S
 
 
-def test_the_report_is_made_and_prose_stays(tmp_path: Path) -> None:
+def test_the_report_is_made(tmp_path: Path) -> None:
     wanted = [c for c in cases() if c.servers == 5 and c.low_ms >= 150 and c.high_ms - c.low_ms != 1]
     cells = {c.case: c for c in measured(wanted, 3, 1)}
-    page = tmp_path / "elections.md"
-    page.write_text(f"# Mine\n\nbefore\n\n{BEGIN}\nold\n{END}\n\nafter\n")
+    (tmp_path / "elections.md").write_text("old")
     paths = write(tmp_path, cells, list(corners.corner_rows(2, 1)), "the command")
-    text = page.read_text()
-    assert text.startswith("# Mine\n\nbefore\n") and text.endswith("\nafter\n") and "old" not in text
+    text = (tmp_path / "elections.md").read_text()
+    assert text.startswith("# ") and "old" not in text
     assert "| Raft 150-300 |" in text and "`the command`" in text and "Bad worlds" in text
     with (tmp_path / "elections.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -166,6 +169,54 @@ def test_the_report_is_made_and_prose_stays(tmp_path: Path) -> None:
     assert len(pictures) == 4
     for path in pictures:
         assert ElementTree.parse(path).getroot().tag.endswith("svg")
+
+
+def cells_of(sheet: Path) -> dict[Case, Cell]:
+    """The cells in a CSV file, without their curves."""
+    known = {tuple(csv_row(summarise(each, [measure(case("alpo"), 0)]))[:8]): each for each in cases()}
+    cells = {}
+    with sheet.open() as file:
+        for row in csv.DictReader(file):
+            figures = {f.name: f.type for f in fields(Cell) if f.name not in ("case", "curve_ms")}
+            given: Any = {name: int(row[name]) if kind == "int" else float(row[name]) for name, kind in figures.items()}
+            found = known[tuple(row.values())[:8]]
+            cells[found] = Cell(found, curve_ms=[], **given)
+    return cells
+
+
+def corners_of(page: str) -> list[corners.CornerRow]:
+    """The bad worlds in a page: their figures are nowhere else."""
+    rows = [line.strip("| ").split(" | ") for line in page.partition("## Bad worlds")[2].splitlines()[4:]]
+    every = [(family, protocol) for family in corners.FAMILIES for protocol in corners.PROTOCOLS]
+    found = []
+    for (family, protocol), (*_, runs, p50, p99, most, none, worst) in zip(every, rows, strict=True):
+        times = [float(each.replace("none", "inf")) for each in (p50, p99, most)]
+        row = corners.CornerRow(family, protocol, int(runs.replace(",", "")), 0, 0, 0, int(none), int(worst))
+        found.append(row._replace(p50=times[0], p99=times[1], max=times[2]))
+    return found
+
+
+def near(one: str, other: str) -> bool:
+    """True if two decimals differ by one in the last digit: the CSV file is rounded too, to three digits."""
+    a, b = Decimal(one), Decimal(other)
+    places = a.as_tuple().exponent
+    return "." in one and places == b.as_tuple().exponent and abs(a - b) == Decimal(10) ** int(places)
+
+
+def test_the_tables_in_the_docs_are_what_the_code_makes_of_the_figures() -> None:
+    """To measure the figures anew takes a quarter of an hour."""
+    page = (GENERATED / "elections.md").read_text("utf-8")
+    cells = cells_of(GENERATED / "elections.csv")
+    assert list(cells) == cases()
+    made = page_of(cells, corners_of(page), "alpo-sim elections -o docs/generated --runs 10000")
+    differing = [pair for pair in zip(made.split(), page.split(), strict=True) if pair[0] != pair[1]]
+    assert [pair for pair in differing if not near(*pair)] == []
+    assert [line.count("|") for line in made.splitlines()] == [line.count("|") for line in page.splitlines()]
+
+
+def test_the_page_of_elections_shows_every_picture() -> None:
+    page = (GENERATED.parent / "elections.md").read_text("utf-8")
+    assert {*re.findall(r"generated/img/([a-z-]+\.svg)", page)} == {path.name for path in GENERATED.glob("img/*")}
 
 
 def test_fewer_runs_where_they_are_slow() -> None:

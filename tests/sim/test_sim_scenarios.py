@@ -12,7 +12,7 @@ from alpo.core.members import MemberList
 from alpo_sim.checks.members import MemberChecks
 from alpo_sim.main import app
 from alpo_sim.mutations import MUTATIONS
-from alpo_sim.narrate import comments, narrated
+from alpo_sim.narrate import comments, lsn_words, narrated, serial_words
 from alpo_sim.options import Options
 from alpo_sim.outcome import unmet
 from alpo_sim.recorded import recorded
@@ -108,6 +108,11 @@ expect last 1 1
 expect knows 1 1
 expect logs equal
 """
+
+
+def test_serials_and_lsns_in_words() -> None:
+    assert (serial_words(4, 3), serial_words(4, 1)) == ("serials 4 to 6", "serial 4")
+    assert (lsn_words(range(7, 10)), lsn_words([7]), lsn_words([7, 8, 10])) == ("7 to 9", "7", "7, 8, 10")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`alpo-pipeline` in this process, over a runner of the test's choice."""
+"""Jobs in this process, `alpo-pipeline` unless another command is named, over a runner of the test's choice."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from alpo.spark.jobs.fan import Runner
+from alpo_cli.frame import App
 from alpo_cli.pipeline.app import app
 
 
@@ -22,14 +23,14 @@ def over(monkeypatch: pytest.MonkeyPatch, runner: Runner) -> None:
     monkeypatch.setattr("alpo_cli.pipeline.spark.runner", given)
 
 
-def pipeline(*words: object, code: int = 0) -> str:
+def pipeline(*words: object, code: int = 0, app: App = app) -> str:
     """Output of the command, stderr included."""
     done = CliRunner().invoke(app, [*map(str, words)])
     assert done.exit_code == code, (done.stdout, done.stderr, done.exception)
     return done.output
 
 
-def fields(*words: object, code: int = 0) -> dict[str, Any]:
+def fields(*words: object, code: int = 0, app: App = app) -> dict[str, Any]:
     done = CliRunner().invoke(app, [*map(str, words), "--json"])
     assert done.exit_code == code, (done.stdout, done.stderr, done.exception)
     found: dict[str, Any] = json.loads(done.stdout)

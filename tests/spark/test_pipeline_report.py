@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sqlite3
 from contextlib import closing
@@ -12,17 +11,12 @@ from typing import Any
 
 import pytest
 from jobs_kit import Replica, some
-from pipeline_kit import fields, over, pipeline
+from pipeline_kit import fields, pipeline
 
 from alpo.core.machine.cursors import drop_body, set_body
-from alpo.spark.jobs.fan import run_here
 from alpo.storage.events import event_row
 from alpo.storage.schema import DB_NAME
-from alpo_cli.pipeline import report_log, sweep_files
-
-ELECTIONS = Path(__file__).parents[2] / "docs" / "elections.csv"
-BENCH = {"ops_per_s": 14000.5, "mb_per_s": 1.4, "p50_ms": 4.125, "p99_ms": 18.2, "p999_ms": 30.5, "max_ms": 41.0,
-         "errors": 0}
+from alpo_cli.pipeline import report_log
 
 
 class _Seen(HTMLParser):
@@ -77,31 +71,18 @@ def log(tmp_path: Path) -> str:
     return path
 
 
-def test_everything_on_one_page(log: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    over(monkeypatch, run_here)
-    fields("sweep", "1..3", "--mutation", "N5", "--shrink-max", 0, "--to", tmp_path / "swept")
-    (tmp_path / "append.json").write_text(json.dumps(BENCH) + "\n" + json.dumps(BENCH | {"p50_ms": 5.5}) + "\n")
-    (tmp_path / "failover.json").write_text(json.dumps(BENCH | {"rounds": 2, "rounds_ms": [600.0, 700.5]}))
+def test_a_log_on_one_page(log: str, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
-    told = fields(
-        "report", "--sweep", tmp_path / "swept", "--bench", tmp_path / "append.json", "--bench",
-        tmp_path / "failover.json", "--elections", ELECTIONS, "--log", log, "--to", page,
-    )
+    told = fields("report", "--log", log, "--to", page)
     text, seen = made(page)
     assert told == {"report": str(page), "bytes": page.stat().st_size, "sections": seen.titles}
-    assert [title.split()[0] for title in seen.titles] == ["Elections", "Measured", "Elections", "The", "The", "Sweep"]
-    assert "Raft, pre-vote and check-quorum" in text  # text in the page can be searched and read aloud
-    assert "append 2" in text and ">5.50<" in text and "failover" in text
-    assert "alpo-sim run --seed 2 --mutation N5" in text and "first start" in text
+    assert seen.titles == ["Elections of this log", "The log over time", "The copies"] and seen.figures == 3
     assert ">700 ms<" in text and ">25 ms<" in text and "60 payloads" in text
     assert not list(tmp_path.glob(".*"))
 
 
-def test_only_what_is_given(log: str, tmp_path: Path) -> None:
+def test_a_log_without_events_has_no_elections(log: str, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
-    pipeline("report", "--elections", ELECTIONS, "--to", page)
-    _, seen = made(page)
-    assert seen.titles == ["Elections elections.csv"] and seen.figures == 4
     with closing(sqlite3.connect(Path(log) / DB_NAME)) as db, db:
         db.execute("DELETE FROM event_log")
     pipeline("report", "--log", log, "--to", page)
@@ -143,25 +124,15 @@ def test_copies_of_one_log_are_compared(tmp_path: Path) -> None:
 
 def test_wrong_inputs_are_named(tmp_path: Path) -> None:
     page, wrong = tmp_path / "page.html", tmp_path / "wrong"
-    for flag, content, said in (
-        ("--bench", "{", "not what alpo bench --json prints"), ("--bench", '{"ops_per_s": 1}', "no number p50_ms"),
-        ("--bench", "", "is empty"), ("--bench", "[]", "no number"), ("--elections", "a,b\n1,2\n", "no column"),
-        ("--elections", ELECTIONS.read_text().replace("raft,3,150,150,", "raft,x,150,150,"), "could not convert"),
-        ("--sweep", "", "sweep.json"), ("--log", "no database", ""), ("--bench", None, "No such file"),
-        ("--elections", None, "No such file"), ("--sweep", None, "No such file"), ("--log", None, "no data file"),
-    ):
-        wrong.unlink(missing_ok=True)
+    for content, said in ((None, "no data file"), ("no database", "")):
         if content is not None:
             wrong.write_text(content)
-        out = pipeline("report", flag, wrong, "--to", page, code=2)
-        assert f"alpo-pipeline: {flag} {wrong}" in out and said in out and out.count("\n") == 1, out
+        out = pipeline("report", "--log", wrong, "--to", page, code=2)
+        assert f"alpo-pipeline: --log {wrong}" in out and said in out and out.count("\n") == 1, out
         assert not page.exists()
-    (tmp_path / "dir").mkdir()
-    (tmp_path / "dir" / sweep_files.WISH).write_text("{}")
-    assert "sweep.json is no sweep's" in pipeline("report", "--sweep", tmp_path / "dir", "--to", page, code=2)
 
 
-def test_wrong_usage(tmp_path: Path) -> None:
-    assert "of what?" in pipeline("report", "--to", tmp_path / "page.html", code=2)
-    assert "--to" in pipeline("report", "--elections", ELECTIONS, "--to", tmp_path, code=2)
-    assert "--to" in pipeline("report", "--elections", ELECTIONS, "--to", tmp_path / "no" / "page.html", code=2)
+def test_wrong_usage(log: str, tmp_path: Path) -> None:
+    assert "--log" in pipeline("report", "--to", tmp_path / "page.html", code=2)
+    for page in (tmp_path, tmp_path / "page.txt", tmp_path / "no" / "page.html"):
+        assert "--to" in pipeline("report", "--log", log, "--to", page, code=2)

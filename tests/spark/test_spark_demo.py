@@ -6,9 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-from alpo_cli.exits import Failed
-from alpo_cli.pipeline.demo_proof import Row, approved, ends_of, expected, prove
+from demo import check, main
+from demo_proof import Row, ends_of, expected, prove
 
 LINES = [b"Down the rabbit-hole", b"", b"down, DOWN, down!", b"the end"]
 ENDS = [2, 3, 4]
@@ -42,27 +41,18 @@ def test_the_ends_are_those_of_the_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "offsets" / ".2.crc").write_text("")
     assert ends_of(tmp_path) == [2, 10, 11]
     (tmp_path / "offsets" / "0").unlink()
-    with pytest.raises(Failed, match="does not know all"):
+    with pytest.raises(SystemExit, match="does not know all"):
         ends_of(tmp_path)
 
 
-STEPS = [
-    {"step": "archive", "checked": True, "upto": 2, "files": 1, "bytes": 9, "took_s": 1.0},
-    {"step": "trim", "first_lsn": 3},
-    {"step": "read", "rows": 4, "in_order": True, "digest": "ab"},
-    {"step": "audit", "log": "lines", "copies": 3, "compared": 4, "told": 4, "trimmed": 0, "faults": []},
-]
+def test_a_claim_that_does_not_hold_ends_it(capsys: pytest.CaptureFixture[str]) -> None:
+    check(True, "all is well")
+    assert capsys.readouterr().out == "  ✓ all is well\n"
+    with pytest.raises(SystemExit, match="NOT so: all is well"):
+        check(0, "all is well")
 
 
-@pytest.mark.parametrize("step", STEPS)
-def test_what_is_as_it_should_be_is_said(step: dict[str, object]) -> None:
-    assert approved(step, 4, "ab")
-
-
-@pytest.mark.parametrize("step", [
-    STEPS[0] | {"checked": False}, STEPS[1] | {"first_lsn": 1}, STEPS[2] | {"rows": 3}, STEPS[2] | {"in_order": False},
-    STEPS[2] | {"digest": "cd"}, STEPS[3] | {"faults": ["GAP in server 1"]},
-])
-def test_what_is_not_as_it_should_be_fails(step: dict[str, object]) -> None:
-    with pytest.raises(Failed):
-        approved(step, 4, "ab")
+def test_a_text_too_short_to_kill_spark_in_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "short").write_bytes(b"\n".join(LINES))
+    with pytest.raises(SystemExit, match="short has 4 lines: 1500 or more"):
+        main(str(tmp_path / "short"))

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 import pytest
 from pipeline_kit import fields, pipeline
-from replay_kit import files_in
 from spark_kit import FileLog
 from state_tables_kit import (
     END,
@@ -32,6 +35,7 @@ from state_tables_kit import (
 from alpo.spark import reading, states
 from alpo.spark.files import FileOrigin
 from alpo.spark.folded import state_at
+from alpo.spark.jobs.tables import alone
 from alpo.spark.options import ReadOptions
 from alpo.spark.origin import SourceError
 from alpo.storage import columns
@@ -209,6 +213,10 @@ def test_options_that_do_not_go_together(streaming: bool, given: dict[str, str],
 # -- the command ------------------------------------------------------------------------------------------------------
 
 
+def files_in(directory: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
 def table_rows(directory: Path) -> list[Row]:
     return [row for path in sorted(directory.glob("*.parquet")) for row in pq.read_table(path).to_pylist()]
 
@@ -242,19 +250,51 @@ def test_a_state_without_variables_is_a_table_without_rows(log: FileLog, tmp_pat
 
 def test_exit_codes_of_the_command(log: FileLog, tmp_path: Path) -> None:
     asked = ["replay", "--path", log.path, "--to", tmp_path / "states"]
-    assert "what shall be folded? --fold" in pipeline(*asked, code=2)
-    for more in (["--fold", "f.py:f"], ["--key", "f.py:f"]):
-        assert "--state or --fold with --key, not both" in pipeline(*asked, "--state", *more, code=2)
-    for more in (["--every", "5"], ["--master", "local"]):
-        assert "neither --every nor --master" in pipeline(*asked, "--state", *more, code=2)
+    assert "what shall be folded? --state" in pipeline(*asked, code=2)
+    assert "there is no option --fold" in pipeline(*asked, "--fold", "f.py:f", code=2)
+    assert "not both" in pipeline(*asked, "--state", "--servers", "h:1", code=2)
+    assert "what shall be replayed?" in pipeline("replay", "--state", *asked[3:], code=2)
     assert "ALPO_NO_STATE" in pipeline(*asked, "--state", "--upto", 1, code=1)
     assert f"ends at LSN {END}, and --upto is 99" in pipeline(*asked, "--state", "--upto", 99, code=1)
     identity = json.loads((tmp_path / "states" / "replay.json").read_text())
     (tmp_path / "states" / "replay.json").write_text(json.dumps({**identity, "fold": "words.py:count 0"}))
     assert "ALPO_OTHER_FOLD" in pipeline(*asked, "--state", code=1)
+    (tmp_path / "states" / "replay.json").write_text(json.dumps({**identity, "cluster": "ab" * 16}))
+    assert "ALPO_OTHER_LOG" in pipeline(*asked, "--state", code=1)
+    (tmp_path / "states" / "replay.json").write_text(json.dumps(identity))
+    with alone(tmp_path / "states"):
+        assert "another replay is at work" in pipeline(*asked, "--state", code=1)
     log.clean(5)
     assert "ALPO_DATA_LOSS" in pipeline(*asked[:-1], tmp_path / "new", "--state", code=1)
     assert not list((tmp_path).glob("*/at-*"))
+
+
+#: Dies by SIGKILL as it comes to a function of `stating`.
+KILLED = """
+import os, signal, sys
+from alpo.spark.jobs import stating
+from alpo_cli.pipeline.app import app
+
+setattr(stating, sys.argv[1], lambda *given: os.kill(os.getpid(), signal.SIGKILL))
+app(sys.argv[2:])
+"""
+
+
+@pytest.mark.parametrize("point", ["clear", "state_at", "_write_rows", "part_at", "finish"])
+def test_killed_anywhere_it_comes_to_the_same(log: FileLog, tmp_path: Path, point: str) -> None:
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    asked = ["replay", "--state", "--path", log.path, "--to"]
+    for to in (killed, whole):
+        fields(*asked, to, "--upto", 12)
+    died = subprocess.run(
+        [sys.executable, "-c", KILLED, point, *asked, str(killed)], check=False, timeout=120,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    assert died.returncode == -signal.SIGKILL
+    assert len(list(killed.glob("at-*/_manifest.json"))) == 1
+    for to in (killed, whole):
+        fields(*asked, to)
+    assert files_in(killed) == files_in(whole)
 
 
 def test_a_damaged_table_is_told(log: FileLog, tmp_path: Path) -> None:

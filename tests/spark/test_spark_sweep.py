@@ -1,4 +1,4 @@
-"""`alpo-pipeline sweep`: on executors as here, resumed after a kill, failures found and shrunk."""
+"""`alpo-sim sweep`: on executors as here, resumed after a kill, failures found and shrunk."""
 
 from __future__ import annotations
 
@@ -7,26 +7,31 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 import pytest
-from pipeline_kit import fields, over, pipeline
+from pipeline_kit import fields as fields_of
+from pipeline_kit import over
+from pipeline_kit import pipeline as printed_by
 
 from alpo.spark.jobs.fan import on_spark, run_here
-from alpo_cli.pipeline import sweep_files
-from alpo_cli.pipeline.sweep_range import Worlds, row_of
+from alpo_sim import sweep_files
 from alpo_sim.code import code_digest
 from alpo_sim.commands.replay import mutated
+from alpo_sim.main import app
 from alpo_sim.outcome import unmet
 from alpo_sim.replay import Replay
 from alpo_sim.scenario_text import parse
+from alpo_sim.sweep_range import Worlds, row_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 QUICK = ("--servers", 3, "--seconds", 1)
+pipeline, fields = partial(printed_by, app=app), partial(fields_of, app=app)
 
 
 @pytest.fixture
@@ -103,8 +108,8 @@ def test_ranges_left_over() -> None:
 
 KILLED = """
 import os, signal, sys
-from alpo_cli.pipeline import sweep_files, sweep_range
-from alpo_cli.pipeline.app import app
+from alpo_sim import sweep_files, sweep_range
+from alpo_sim.main import app
 from alpo.spark.jobs.fan import run_here
 from contextlib import contextmanager
 import alpo.spark.durable as durable
@@ -169,14 +174,20 @@ def test_one_sweep_at_a_time(here: None, tmp_path: Path) -> None:
 
 def test_wrong_usage(here: None, tmp_path: Path) -> None:
     for words, said in (
-        (("9..1",), "the seeds 9..1 are none"), (("a..b",), "no range of seeds"), (("-1",), ""),
-        (("1..2", "--mutation", "M99"), "there is no 'M99'"), (("1..2", "--servers", "10"), ""),
+        (("9..1",), "'9..1' is empty"), (("a..b",), "no range of seeds"), (("-1",), ""),
+        (("1..2", "--mutation", "M99"), "no mutation 'M99'"), (("1..2", "--servers", "10"), ""),
         ((f"1..{1 << 63}",), "too large"),
     ):
         assert said in pipeline("sweep", *words, "--to", tmp_path / "new", code=2)
     assert not (tmp_path / "new").exists()
     (tmp_path / "file").write_text("")
     assert "file" in pipeline("sweep", "1..2", "--to", tmp_path / "file", code=2)
+
+
+def test_without_spark_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    out = pipeline("sweep", "1..2", *QUICK, "--to", tmp_path / "new", code=2)
+    assert out == "alpo-sim: this needs Spark: pip install 'alpo[spark]'\n" and not (tmp_path / "new").exists()
 
 
 def test_a_damaged_file_is_named(here: None, tmp_path: Path) -> None:
@@ -198,7 +209,7 @@ def test_a_mutation_that_is_not_caught_is_a_failure(here: None, tmp_path: Path) 
 def test_other_code_on_an_executor_is_refused(
     here: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("alpo_cli.pipeline.sweep_range.code_digest", lambda: "feedfeedfeedfeed")
+    monkeypatch.setattr("alpo_sim.sweep_range.code_digest", lambda: "feedfeedfeedfeed")
     assert "an executor has other code" in pipeline("sweep", "1..2", *QUICK, "--to", tmp_path, code=1)
 
 

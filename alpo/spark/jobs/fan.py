@@ -83,7 +83,7 @@ def on_spark(context: Any) -> Runner:
         if not tasks:
             return []
         rows = context.parallelize(list(tasks), len(tasks)).map(_refusals(do))
-        results = collected(context, rows, len(tasks), on_done)
+        results = _collected(context, rows, len(tasks), on_done)
         for _, refusal in results:
             if refusal:
                 raise SourceError(refusal)
@@ -92,7 +92,7 @@ def on_spark(context: Any) -> Runner:
     return run
 
 
-def collected(context: Any, rows: Any, tasks: int, on_done: Progress) -> list[Any]:
+def _collected(context: Any, rows: Any, tasks: int, on_done: Progress) -> list[Any]:
     """Collect all rows of an RDD of ``tasks`` tasks; an interruption also stops Spark's work."""
     tracker = context.statusTracker()
     seen: dict[int, int] = {}

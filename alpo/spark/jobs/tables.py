@@ -4,8 +4,8 @@ Laws:
 
 * A table exists once its ``_manifest.json`` does, which appears last: whole and synced, after all that it lists. A
   directory without one was left by a replay that died.
-* A table's bytes depend only on the log, the functions and the LSN.
-* ``replay.json`` names the cluster and the functions of all tables in a directory; it is written once.
+* A table's bytes depend only on the log, the fold and the LSN.
+* ``replay.json`` names the cluster and the fold of all tables in a directory; it is written once.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ class Table(NamedTuple):
 
 
 class Identity(NamedTuple):
-    """Properties that all tables of a directory share. ``fold``, ``key``: name and digest; ``key`` is "" if there is
-    none."""
+    """Properties that all tables of a directory share. ``fold``: its name and version. Other values of ``key`` and
+    ``parts`` than these are of tables that releases up to 0.1 folded by a user's functions."""
 
     cluster: str
     fold: str
-    key: str
-    parts: int
+    key: str = ""
+    parts: int = 1
 
 
 def place_of(directory: Path, lsn: int) -> Path:
@@ -110,8 +110,7 @@ def identify(directory: Path, identity: Identity) -> None:
         )
     if there != identity:
         raise SourceError(
-            f"ALPO_OTHER_FOLD: the tables in {directory} were made by other functions, or by another text of their"
-            " file: replay into another directory"
+            f"ALPO_OTHER_FOLD: the tables in {directory} were made by another fold: replay into another directory"
         )
 
 
@@ -180,17 +179,9 @@ def part_at(path: Path, rows: int) -> Part:
         raise _damaged(path, error.strerror or str(error)) from error
 
 
-def check_part(directory: Path, part: Part) -> Path:
-    """Path of the part's file, checked against its table's manifest. Raises `SourceError`."""
-    path = directory / part.file
-    if part_at(path, part.rows) != part:
-        raise _damaged(path, "it is not what was written")
-    return path
-
-
 def _damaged(path: Path, why: str) -> SourceError:
     return SourceError(
-        f"ALPO_TABLE_DAMAGED: {path}: {why}. Delete {path.parent}; it is made again from the table before it"
+        f"ALPO_TABLE_DAMAGED: {path}: {why}. Delete {path.parent}; it can be made again from the log"
     )
 
 

@@ -40,9 +40,7 @@ Master = Annotated[str, typer.Option("--master", metavar="URL", show_default="sp
 
         alpo-pipeline audit --path /mnt/server-1 --path monday.alpo
 
-        alpo-pipeline sweep 1..20000 --to /mnt/sweep
-
-        alpo-pipeline replay --servers 127.0.0.1:7100 --fold orders.py:apply --key orders.py:customer --to tables
+        alpo-pipeline replay --servers 127.0.0.1:7100 --state --to states
 
         alpo-pipeline doctor
 """)
@@ -125,90 +123,29 @@ def audit(
 
 @app.command()
 @only_json
-def sweep(
-    target: Target,
-    seeds: Annotated[str, typer.Argument(metavar="A..B", show_default=False, help="The seeds, both ends included.")],
-    to: Annotated[Path, typer.Option("--to", metavar="DIR", show_default=False,
-                                     help="Where the results go: a directory that all executors see.")],
-    servers: Annotated[int | None, typer.Option("--servers", metavar="N", min=1, max=9, show_default="by the seed",
-                                                help="Servers of every world.")] = None,
-    seconds: Annotated[int | None, typer.Option("--seconds", metavar="S", min=1, max=86_400,
-                                                show_default="60, or the mutation's",
-                                                help="Virtual time under faults.")] = None,
-    mutation: Annotated[str, typer.Option("--mutation", metavar="NAME", show_default=False,
-                                          help="Break a rule on purpose, in the worlds in which that shows.")] = "",
-    range_seeds: Annotated[int, typer.Option("--range-seeds", metavar="N", min=1, max=1_000_000,
-                                             help="Seeds of one task and one file.")] = 25,
-    shrink_max: Annotated[int, typer.Option("--shrink-max", metavar="N", min=0, max=1_000_000,
-                                            help="Failures of each check that are shrunk; 0: none.")] = 20,
-    shrink_s: Annotated[float, typer.Option("--shrink-s", metavar="S", min=1, max=86_400,
-                                            help="Time to shrink one failure in; then the best so far.")] = 60,
-    master: Master = "",
-) -> None:
-    """Run the simulator's worlds of many seeds; shrink what fails, and save it with the command that repeats it.
-
-    It goes on where it was stopped, also by a kill: started again with the same seeds, options and directory it does
-    what is missing. Another wish takes another directory, and so do other versions of the code.
-
-    Exit code 1 if a seed failed. With --mutation seeds are to fail: exit code 1 if none did so by a check that is
-    meant to see it (alpo-sim mutants lists them).
-
-    Examples:
-
-        alpo-pipeline sweep 1..20000 --to /mnt/sweep
-
-        alpo-pipeline sweep 1..500 --servers 5 --seconds 20 --to five --json | jq .failed
-
-        alpo-pipeline sweep 1..10 --mutation M3 --to caught && alpo-sim replay caught/failures/*.txt
-    """
-    from . import sweep as work
-
-    first, last = work.parse_seeds(seeds)
-    a_new_directory(to, "--to")
-    work.run(target, work.Wanted(
-        first, last, to, servers, seconds, mutation, range_seeds, shrink_max, shrink_s, master,
-    ))
-
-
-@app.command()
-@only_json
 def report(
     target: Target,
     to: Annotated[Path, typer.Option("--to", metavar="FILE.html", show_default=False,
                                      help="The page; replaced if it exists.")],
-    sweep: Annotated[list[Path] | None, typer.Option("--sweep", metavar="DIR", show_default=False,
-                                                     help="What alpo-pipeline sweep made; may be repeated.")] = None,
-    bench: Annotated[list[Path] | None, typer.Option("--bench", metavar="FILE", show_default=False,
-                                                     help="What alpo bench --json printed; may be repeated.")] = None,
-    elections: Annotated[list[Path] | None, typer.Option("--elections", metavar="FILE.csv", show_default=False,
-                                                         help="What alpo-sim elections wrote; may be repeated."
-                                                         )] = None,
-    log: Annotated[list[str] | None, typer.Option("--log", metavar="DATA_OR_BACKUP", show_default=False,
-                                                  help="A data directory or a backup; may be repeated, of one log."
-                                                  )] = None,
+    log: Annotated[list[str], typer.Option("--log", metavar="DATA_OR_BACKUP", show_default=False,
+                                           help="A data directory or a backup; may be repeated, of one log.")],
 ) -> None:
-    """Draw what was measured as one HTML file that needs no network: what is not given is left out.
+    """Draw a log over time as one HTML file that needs no network.
 
-    Leaderless time by protocol and size (--elections), latencies and rates (--bench), a log's own elections, its
-    throughput over time and the lag of its readers and copies (--log), what a sweep found (--sweep). Reads files
-    only: no servers, no Spark.
+    It shows the log's elections, its throughput, and how far readers and copies are behind. Reads files only: no
+    servers, no Spark.
 
     Examples:
 
-        alpo-pipeline report --sweep /mnt/sweep --to sweep.html
+        alpo-pipeline report --log /var/lib/alpo-1 --log /var/lib/alpo-2 --to log.html
 
-        alpo bench append --json > append.json && alpo-pipeline report --bench append.json --to bench.html
-
-        alpo-pipeline report --log /var/lib/alpo-1 --log /var/lib/alpo-2 --elections docs/elections.csv --to all.html
+        alpo-pipeline report --log monday.alpo --to monday.html
     """
     ending_of(to, (".html", ".htm"), "--to")
-    read = (*(sweep or ()), *(bench or ()), *(elections or ()), *map(Path, log or ()))
-    a_new_file(to, "--to", inputs=read, replaced=True)
+    a_new_file(to, "--to", inputs=map(Path, log), replaced=True)
     from . import report as work
 
-    work.run(target, work.Wanted(
-        to, tuple(sweep or ()), tuple(bench or ()), tuple(elections or ()), tuple(log or ()),
-    ))
+    work.run(target, work.Wanted(to, tuple(log)))
 
 
 @app.command()
@@ -217,52 +154,39 @@ def replay(
     target: Target,
     to: Annotated[Path, typer.Option("--to", metavar="DIR", show_default=False,
                                      help="Where the tables go: a directory that all executors see.")],
-    fold: Annotated[str | None, typer.Option("--fold", metavar="FILE.py:NAME", show_default=False,
-                                             help="The function (state, record) -> state; also MODULE:NAME.")] = None,
-    key: Annotated[str | None, typer.Option("--key", metavar="FILE.py:NAME", show_default=False,
-                                            help="The function record -> key, None, or a list of keys. Without it the"
-                                                 " whole log is folded into one state.")] = None,
     state: Annotated[bool, typer.Option("--state", show_default=False,
-                                        help="Fold the log's replicated state (alpo.state) instead: its variables.")
-                     ] = False,
+                                        help="Fold the log's replicated state (alpo.state): its variables.")] = False,
     path: Annotated[str | None, typer.Option("--path", metavar="DATA_OR_BACKUP", show_default=False,
                                              help="Read a data directory or a backup, not servers.")] = None,
     archive: Annotated[str | None, typer.Option("--archive", metavar="DIR", show_default=False,
                                                 help="An archive: for what the log no longer has, or alone.")] = None,
     upto: Annotated[int | None, typer.Option("--upto", metavar="LSN", min=1, max=INT_MAX, show_default="the end now",
                                              help="The last payload to fold.")] = None,
-    every: Annotated[int | None, typer.Option("--every", metavar="N", min=1, max=INT_MAX, show_default="1000000",
-                                              help="A table at every multiple of N, too: where a replay can go on.")
-                     ] = None,
-    master: Master = "",
 ) -> None:
-    """Fold the log into a table, as of any LSN: a state for every key, by functions of yours; or the variables of the
-    log's replicated state.
+    """Fold the log's replicated state into a table of its variables, as of any LSN.
 
-    A key's records are folded in the order of the log, different keys side by side. It goes on from the latest table
-    that is not beyond the LSN asked for; it may be stopped anywhere and run again, and the same replay makes the same
-    bytes. With --state it folds from the beginning, or the first snapshot, in this process, without Spark.
+    It folds from the beginning, or the first snapshot, in this process, without Spark. It may be stopped anywhere and
+    run again, and the same replay makes the same bytes. A log is folded by functions of yours with Spark itself:
+    examples/spark/fold.py.
 
     Examples:
 
-        alpo-pipeline replay --fold orders.py:apply --key orders.py:customer --to tables
+        alpo-pipeline replay --state --to states
 
-        alpo-pipeline replay --state --to states --upto 120000
+        alpo-pipeline replay --state --to states --upto 120000 --json
 
-        alpo-pipeline replay --fold orders.py:apply --key orders.py:customer --to tables --upto 120000
-
-        alpo-pipeline replay --archive /mnt/archive --fold orders.py:total --to totals --every 500000 --json
+        alpo-pipeline replay --state --path monday.alpo --archive /mnt/archive --to states
     """
     from . import replay as work
 
+    if not state:
+        raise UsageProblem("what shall be folded? --state: the log's replicated state")
     if path is not None:
         a_log(Path(path), "--path")
     if archive is not None and not Path(archive).is_dir():
         raise UsageProblem(f"--archive {archive}: there is no such directory")
     a_new_directory(to, "--to")
-    asked = work.Asked(fold, key, to, path, archive, upto, every, master)
-    work.check(asked, state)
-    work.run(target, asked)
+    work.run(target, work.Asked(to, path, archive, upto))
 
 
 @app.command()

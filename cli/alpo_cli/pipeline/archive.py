@@ -37,7 +37,7 @@ def run(target: Target, wanted: Wanted) -> None:
     origin = ServerOrigin(
         target.servers, timeout_s=max(target.timeout_s, spark.TIMEOUT_S_LEAST), tls=tls_given(os.environ)
     )
-    with slow_progress() as step, spark.runner("archive", wanted.master) as runner:
+    with slow_progress() as step, spark.runner("alpo-pipeline archive", wanted.master) as runner:
         done = archive(
             origin, wanted.to, wanted.range_rows, wanted.upto, runner,
             lambda done, all: step("archiving", done, all),

@@ -31,7 +31,7 @@ def run(target: Target, paths: tuple[str, ...], history: Path | None, master: st
     began_s = time.monotonic()
     told = () if history is None else tuple(read_history(history))
     wanted = Wanted(servers, paths, told, max(target.timeout_s, spark.TIMEOUT_S_LEAST))
-    with slow_progress() as step, spark.runner("audit", master) as runner:
+    with slow_progress() as step, spark.runner("alpo-pipeline audit", master) as runner:
         found = audit(wanted, runner, lambda done, all: step("auditing", done, all))
     took_s = time.monotonic() - began_s
     if target.json:

@@ -17,35 +17,18 @@ from ..progress import slow_progress
 from . import spark
 
 if TYPE_CHECKING:
-    from alpo.spark.jobs.replaying import Replayed
     from alpo.spark.jobs.stating import StateReplayed
     from alpo.spark.origin import Origin
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The command's options. ``fold`` None: the replicated state."""
+    """The command's options."""
 
-    fold: str | None
-    key: str | None
     to: Path
     path: str | None
     archive: str | None
     upto: int | None
-    every: int | None
-    master: str
-
-
-def check(asked: Asked, state: bool) -> None:
-    """Raise UsageProblem unless the options say one thing to fold."""
-    if asked.fold is None and not state:
-        raise UsageProblem("what shall be folded? --fold FILE.py:NAME, or --state: the log's replicated state")
-    if not state:
-        return
-    if asked.fold is not None or asked.key is not None:
-        raise UsageProblem("--state or --fold with --key, not both: a state is folded by rules of its own")
-    if asked.every is not None or asked.master:
-        raise UsageProblem("--state makes one table, in this process: it takes neither --every nor --master")
 
 
 def run(target: Target, asked: Asked) -> None:
@@ -53,31 +36,11 @@ def run(target: Target, asked: Asked) -> None:
     spark.require()
     began_s = time.monotonic()
     origin = _origin(target, asked)
-    if asked.fold is None:
-        from alpo.spark.jobs.stating import StateWanted, replay_state
+    from alpo.spark.jobs.stating import StateWanted, replay_state
 
-        with slow_progress() as step:
-            made = replay_state(
-                StateWanted(origin, asked.to, asked.upto), lambda done, all: step("replaying", done, all)
-            )
-        _tell(target, "the state", _state_fields(made, time.monotonic() - began_s))
-        return
-    done = _replay(asked, origin, asked.fold)
-    _tell(target, asked.fold, _fields(done, time.monotonic() - began_s))
-
-
-def _replay(asked: Asked, origin: Origin, fold_name: str) -> Replayed:
-    from alpo.spark.jobs.functions import NoFunction, find_function
-    from alpo.spark.jobs.replaying import EVERY, Wanted, replay
-
-    try:
-        fold = find_function(fold_name)
-        key = find_function(asked.key) if asked.key is not None else None
-    except NoFunction as error:
-        raise UsageProblem(str(error)) from error
-    wanted = Wanted(origin, asked.to, fold, key, asked.upto, asked.every or EVERY)
-    with slow_progress() as step, spark.grouper("replay", asked.master) as group:
-        return replay(wanted, group, lambda done, all: step("replaying", done, all))
+    with slow_progress() as step:
+        made = replay_state(StateWanted(origin, asked.to, asked.upto), lambda done, all: step("replaying", done, all))
+    _tell(target, _fields(made, time.monotonic() - began_s))
 
 
 def _origin(target: Target, asked: Asked) -> Origin:
@@ -98,15 +61,7 @@ def _origin(target: Target, asked: Asked) -> Origin:
     ))
 
 
-def _fields(done: Replayed, took_s: float) -> dict[str, Any]:
-    return {
-        "table": str(done.table.directory), "cluster": done.table.cluster, "lsn": done.table.lsn,
-        "from_lsn": done.from_lsn, "tables": done.made, "payloads": done.payloads, "folded": done.folded,
-        "keys": done.table.rows, "file_bytes": done.table.bytes, "seconds": round(took_s, 3),
-    }
-
-
-def _state_fields(done: StateReplayed, took_s: float) -> dict[str, Any]:
+def _fields(done: StateReplayed, took_s: float) -> dict[str, Any]:
     return {
         "table": str(done.table.directory), "cluster": done.table.cluster, "state": done.state_id,
         "lsn": done.table.lsn, "from_lsn": done.from_lsn, "tables": int(done.made),
@@ -115,25 +70,24 @@ def _state_fields(done: StateReplayed, took_s: float) -> dict[str, Any]:
     }
 
 
-def _tell(target: Target, what: str, fields: dict[str, Any]) -> None:
+def _tell(target: Target, fields: dict[str, Any]) -> None:
     if target.json:
         print_json(fields)
         return
-    state = "state" in fields
-    went_on = f"the {'snapshot' if state else 'table'} at LSN {fields['from_lsn']}"
     rows = [
         ["the table", fields["table"]],
         ["is the log up to", f"LSN {fields['lsn']}"],
-        ["variables" if state else "keys", f"{fields['keys']:,}"],
+        ["variables", f"{fields['keys']:,}"],
         ["files", f"{fields['file_bytes']:,} bytes"],
     ]
     if fields["tables"]:
+        began = f"the snapshot at LSN {fields['from_lsn']}" if fields["from_lsn"] else "the first payload"
         rows += [
-            ["went on from", went_on if fields["from_lsn"] else "the first payload"],
+            ["went on from", began],
             ["payloads", f"{fields['payloads']:,}"],
-            ["of the state" if state else "calls of the fold", f"{fields['folded']:,}"],
+            ["of the state", f"{fields['folded']:,}"],
             ["new tables", f"{fields['tables']:,}"],
         ]
     else:
         rows.append(["new tables", "none: it was there"])
-    table(f"replay {what}", ["", ""], [*rows, ["took", f"{fields['seconds']:.1f} s"]])
+    table("replay the state", ["", ""], [*rows, ["took", f"{fields['seconds']:.1f} s"]])

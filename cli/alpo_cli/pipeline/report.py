@@ -19,29 +19,19 @@ class Wanted:
     """The command's options."""
 
     to: Path
-    sweep: tuple[Path, ...]
-    bench: tuple[Path, ...]
-    elections: tuple[Path, ...]
     log: tuple[str, ...]
 
 
 def run(target: Target, wanted: Wanted) -> None:
     """Write the page, whole. Raises UsageProblem for wrong input, Failed if it cannot be written."""
-    if not (wanted.sweep or wanted.bench or wanted.elections or wanted.log):
-        raise UsageProblem("of what? --sweep DIR, --bench FILE, --elections FILE or --log DATA_OR_BACKUP")
     try:
         import matplotlib  # noqa: F401
-        import pyarrow  # noqa: F401
     except ImportError as error:
         raise UsageProblem("this draws with Matplotlib: pip install 'alpo[report]'") from error
     from .report_log import of_logs
-    from .report_measured import benched, elections, swept
     from .report_page import page
 
-    sections = [elections(path) for path in wanted.elections]
-    sections += [benched(list(wanted.bench))] if wanted.bench else []
-    sections += of_logs(wanted.log) if wanted.log else []
-    sections += [swept(path) for path in wanted.sweep]
+    sections = of_logs(wanted.log)
     text = page("ALPO report", f"Made by alpo-pipeline report {__version__}, {rfc3339(datetime.now(UTC))}.", sections)
     partial = wanted.to.with_name(f".{wanted.to.name}.{os.getpid()}.partial")
     try:

@@ -231,6 +231,6 @@ def _behind(copies: Sequence[Copy]) -> Section:
     if any(copy.end_id < end_id for copy in copies):
         names = [Path(copy.path).name for copy in copies]
         section.parts.append(
-            bars("Lag of the copies", names, [Series("", names, [end_id - copy.end_id for copy in copies])], "entries")
+            bars("Lag of the copies", names, [end_id - copy.end_id for copy in copies], "entries")
         )
     return section

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 import matplotlib as mpl
 from matplotlib.dates import ConciseDateFormatter
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullFormatter
 
 _STYLE = """
 body { font: 15px/1.45 system-ui, "Helvetica Neue", Arial, sans-serif; color: #222; background: #fff;
@@ -76,51 +75,24 @@ WIDTH_IN, HEIGHT_IN = 9.0, 3.4
 
 
 class Series(NamedTuple):
-    """Values ``y`` at ``x``, or at the groups of a bar chart; nan: no value."""
+    """Values ``y`` at ``x``."""
 
     label: str
     x: Sequence[Any]
     y: Sequence[float]
 
 
-def bars(title: str, groups: Sequence[str], series: Sequence[Series], unit: str) -> str:
-    """Bar chart with a bar of each series in each group, as HTML."""
+def bars(title: str, groups: Sequence[str], values: Sequence[float], unit: str) -> str:
+    """Bar chart, as HTML."""
     with _figure(title) as (figure, axes, out):
-        _group(figure, axes, groups, len(series))
-        width = 0.8 / len(series)
-        for at, one in enumerate(series):
-            places = [group + (at - (len(series) - 1) / 2) * width for group in range(len(groups))]
-            axes.barh(places, one.y, width * 0.92, label=one.label, color=COLOURS[at % len(COLOURS)])
+        figure.set_figheight(max(2.0, 0.9 + 0.3 * len(groups)))
+        axes.barh(range(len(groups)), values, 0.736, color=COLOURS[0])
+        axes.set_yticks(range(len(groups)), groups)
+        axes.set_ylim(len(groups) - 0.4, -0.6)
+        axes.grid(False, axis="y")
         axes.set_xlabel(unit)
         axes.xaxis.set_major_formatter("{x:,g}")
-        _legend(axes, series)
     return out[0]
-
-
-def dots(title: str, groups: Sequence[str], series: Sequence[Series], unit: str) -> str:
-    """Chart with a dot of each series in each group, on a logarithmic scale, as HTML."""
-    with _figure(title) as (figure, axes, out):
-        _group(figure, axes, groups, 2)
-        for at, one in enumerate(series):
-            axes.plot(
-                one.y, range(len(groups)), label=one.label, color=COLOURS[at % len(COLOURS)], linestyle="none",
-                marker="osD^v"[at % 5], markersize=7,
-            )
-        axes.set_ylim(len(groups) - 0.5, -0.5)
-        axes.set_xlabel(unit)
-        axes.set_xscale("log")
-        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes.xaxis.set_major_formatter("{x:g}")
-        axes.xaxis.set_minor_formatter(NullFormatter())
-        _legend(axes, series)
-    return out[0]
-
-
-def _group(figure: Any, axes: Any, groups: Sequence[str], lanes: int) -> None:
-    figure.set_figheight(max(2.0, 0.9 + len(groups) * (0.16 * lanes + 0.14)))
-    axes.set_yticks(range(len(groups)), groups)
-    axes.set_ylim(len(groups) - 0.4, -0.6)
-    axes.grid(False, axis="y")
 
 
 def lines(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..exits import Failed, UsageProblem
 from ..options import Target
@@ -12,7 +12,6 @@ from ..output import escape, print_json
 
 if TYPE_CHECKING:
     from alpo.spark.jobs.fan import Runner
-    from alpo.spark.jobs.grouping import Grouper
 
 #: Least time to wait for servers: Spark keeps all cores busy.
 TIMEOUT_S_LEAST = 30.0
@@ -20,34 +19,17 @@ TIMEOUT_S_LEAST = 30.0
 
 @contextmanager
 def runner(name: str, master: str) -> Iterator[Runner]:
-    """Start Spark, yield a `Runner`, and stop it. Raises UsageProblem if Spark is not installed or cannot start."""
+    """Start Spark, yield a `Runner`, and stop it. ``name``: the command's, as Spark shows it. Raises UsageProblem if
+    Spark is not installed or cannot start."""
     require()
-    from alpo.spark.jobs.fan import on_spark
-
-    with _context(name, master) as context:
-        yield on_spark(context)
-
-
-@contextmanager
-def grouper(name: str, master: str) -> Iterator[Grouper]:
-    """Start Spark, yield a `Grouper`, and stop it. Raises like `runner`."""
-    require()
-    from alpo.spark.jobs.grouping import group_on_spark
-
-    with _context(name, master) as context:
-        yield group_on_spark(context)
-
-
-@contextmanager
-def _context(name: str, master: str) -> Iterator[Any]:
     from pyspark.errors import PySparkException
 
     from alpo.spark.java import NoJava
-    from alpo.spark.jobs.fan import spark_context
+    from alpo.spark.jobs.fan import on_spark, spark_context
 
     try:
-        with spark_context(f"alpo-pipeline {name}", master) as context:
-            yield context
+        with spark_context(name, master) as context:
+            yield on_spark(context)
     except NoJava as error:
         raise UsageProblem(str(error)) from error
     except PySparkException as error:

@@ -11,7 +11,6 @@ import typer
 from alpo_cli.exits import UsageProblem
 from alpo_cli.inputs import a_new_file, ending_of
 
-from ..draw.html import html_of
 from ..draw.layout import Picture
 from ..draw.svg import svg_of
 from ..draw.telling import of_scenario, of_world
@@ -21,7 +20,7 @@ from .output import MutationAndWorld, Seconds, Servers, writing
 from .replay import mutated
 from .run import world_of
 
-Output = Annotated[Path, typer.Option("--output", "-o", help="run.svg: a picture; run.html: a page to step through.")]
+Output = Annotated[Path, typer.Option("--output", "-o", help="The picture: a name that ends in .svg.")]
 From = Annotated[float | None, typer.Option("--from", metavar="MS", min=0, help="Begin at this virtual time.")]
 To = Annotated[float | None, typer.Option("--to", metavar="MS", min=0, help="End at this virtual time.")]
 
@@ -43,11 +42,10 @@ def draw(
     Examples:
 
       alpo-sim draw 7 -o run.svg
-      alpo-sim draw 7 --servers 5 --from 2000 --to 2600 -o run.html
+      alpo-sim draw 7 --servers 5 --from 2000 --to 2600 -o run.svg
       alpo-sim draw scenario.txt -o run.svg
     """
-    makers = {".svg": svg_of, ".html": html_of}
-    ending_of(output, tuple(makers), "--output")
+    ending_of(output, (".svg",), "--output")
     a_new_file(output, "--output", inputs=() if what.isdecimal() else (Path(what),))
     given: dict[str, float | str | None] = {
         "--from": from_ms, "--to": to_ms, "--servers": servers, "--seconds": seconds,
@@ -70,7 +68,7 @@ def draw(
     words = [word for name, value in options.items() for word in (name, f"{value:g}" if name in _TIMES else str(value))]
     title = shlex.join(["alpo-sim", "draw", what, *words, "-o", str(output)])
     with writing(output):
-        output.write_text(makers[output.suffix](picture, title, notes), "utf-8")
+        output.write_text(svg_of(picture, title, notes), "utf-8")
     when, sections = picture.story.when_us, picture.sections
     first_ms, last_ms = when[sections[0].first] / 1000, when[sections[-1].points[-1]] / 1000
     typer.echo(f"{output}: {first_ms:,.1f} to {last_ms:,.1f} ms")

@@ -22,11 +22,11 @@ def elections(
         str | None, typer.Option("--corner", metavar="TROUBLE:SEED", help="Play one bad world, and say what it is.")
     ] = None,
 ) -> None:
-    """Measure elections: tables and plots. The text around the tables in an elections.md that is there stays.
+    """Measure elections: tables and plots.
 
     Examples:
 
-      alpo-sim elections -o docs
+      alpo-sim elections -o docs/generated
       alpo-sim elections -o /tmp/elections --runs 200
       alpo-sim elections --corner 'slow disk:463'
     """
@@ -47,7 +47,7 @@ def elections(
         cells = {c.case: c for c in measured(wanted, runs, jobs, lambda count: progress.advance(task, count))}
         corners = list(corner_rows(runs, jobs))
     with writing(out):
-        paths = write(out, cells, corners, f"alpo-sim elections -o docs --runs {runs}")
+        paths = write(out, cells, corners, f"alpo-sim elections -o docs/generated --runs {runs}")
     for path in paths:
         typer.echo(path)
 

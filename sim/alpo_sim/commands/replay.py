@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,6 +17,9 @@ from ..outcome import Outcome, unmet
 from ..scenario import Expect, Scenario
 from ..scenario_text import parse, write
 from ..words import ScenarioError
+
+if TYPE_CHECKING:
+    from ..mutations.mutation import Mutation
 
 
 def replay(
@@ -54,16 +57,21 @@ def replay(
     raise typer.Exit(1 if wrong else 0)
 
 
-def mutated(name: str) -> AbstractContextManager[None]:
-    """A context in which the mutation of that name is in force, if any. Raises `typer.BadParameter` for an unknown
-    name."""
+def find_mutation(name: str) -> Mutation | None:
+    """The mutation of that name; None for "". Raises `typer.BadParameter` for an unknown name."""
     if not name:
-        return nullcontext()
+        return None
     from ..mutations import MUTATIONS
 
     if name not in MUTATIONS:
         raise typer.BadParameter(f"no mutation {name!r}; there are: {', '.join(MUTATIONS)}")
-    return MUTATIONS[name].applied()
+    return MUTATIONS[name]
+
+
+def mutated(name: str) -> AbstractContextManager[None]:
+    """A context in which the mutation of that name is in force, if any. Raises like `find_mutation`."""
+    mutation = find_mutation(name)
+    return nullcontext() if mutation is None else mutation.applied()
 
 
 def summary(outcome: Outcome) -> str:

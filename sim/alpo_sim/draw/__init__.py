@@ -1,1 +1,1 @@
-"""Space-time diagrams: `telling` runs, `story` listens, `layout` places, `svg` draws, `html` makes a page of it all."""
+"""Space-time diagrams: `telling` runs, `story` listens, `layout` places, `svg` draws."""

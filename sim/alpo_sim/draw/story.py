@@ -1,4 +1,4 @@
-"""Story of a stage, to be drawn and told: moments of servers, flights of messages, marks.
+"""Story of a stage, to be drawn: moments of servers, flights of messages, marks.
 
 Laws:
 
@@ -24,7 +24,7 @@ from alpo.core.ready import Ready
 from ..actions import Action, Boot, Clock, Crash, Deliver, Join, Move, Persist, PutBack, Step, Wipe
 from ..host import NEVER_US, Host
 from ..stage import Stage
-from .words import Said, asked, entry_words, ids, replied, said, span
+from .words import Said, said, span
 
 
 class Enough(Exception):
@@ -96,19 +96,12 @@ class Moment:
     server: int
     name: str
     before: View
-    words: list[str] = field(default_factory=list)
     view: View = NOWHERE
     sent: list[Flight] = field(default_factory=list)
     heard: list[Flight] = field(default_factory=list)
     took: list[tuple[int, int, int]] = field(default_factory=list)
     expunged: tuple[int, int] | None = None
     label: str = ""
-    asked: bool = False
-
-    @property
-    def quiet(self) -> bool:
-        """True if the moment may be left out without loss for a reader."""
-        return not self.asked and not self.seen
 
     @property
     def seen(self) -> bool:
@@ -127,20 +120,19 @@ class Mark(NamedTuple):
 
 
 class _Befalls(NamedTuple):
-    """Texts for one kind of action: the `Moment`'s name, and its label and words where they are always equal."""
+    """Texts for one kind of action: the `Moment`'s name, and its label where that is always the same."""
 
     name: str
     label: str = ""
-    words: str = ""
 
 
 _BEFALLS: dict[type, _Befalls] = {
     Boot: _Befalls("boot"),
-    Crash: _Befalls("crash", "crash", "crashes: what was not on its disk is gone"),
-    Wipe: _Befalls("wipe", "disk lost", "loses its disk and gets an empty one"),
-    PutBack: _Befalls("wipe", "old disk", "gets the disk again that it had before"),
-    Join: _Befalls("move", "to join", "will start again waiting to be added"),
-    Move: _Befalls("move", "moves", "will start again under another address"),
+    Crash: _Befalls("crash", "crash"),
+    Wipe: _Befalls("wipe", "disk lost"),
+    PutBack: _Befalls("wipe", "old disk"),
+    Join: _Befalls("move", "to join"),
+    Move: _Befalls("move", "moves"),
     Persist: _Befalls("disk"),
     Step: _Befalls("step"),
     Clock: _Befalls("clock"),
@@ -169,7 +161,6 @@ class Story:
         self.moments: list[Moment] = []
         self.flights: list[Flight] = []
         self.marks: list[Mark] = []
-        self.entries: dict[tuple[int, int], str] = {}  # (id, term) -> in words
         self.when_us: list[int] = []
         self.views = {host.id: view_of(host) for host in stage.hosts.values()}
         self.views_before: dict[int, View] = dict(self.views)  # as ``from_us`` came
@@ -213,28 +204,22 @@ class Story:
         return min(bisect_left(self.when_us, at_us), self._now)
 
     def _describe(self, moment: Moment, action: Action) -> None:
-        """Put into ``moment`` the effects of ``action`` on the server, in words."""
-        befalls = _BEFALLS[type(action)]
-        moment.label = befalls.label
-        moment.words += [befalls.words] if befalls.words else []
+        """Label ``moment`` with the effect of ``action`` on the server."""
+        moment.label = _BEFALLS[type(action)].label
         host = self.stage.hosts[moment.server]
         if isinstance(action, Boot):
             moment.label = "restarts" if host.boots else "starts"
-            moment.words.append(f"{moment.label}, with what its disk holds")
         elif isinstance(action, Clock) and host.boots:
             if action.jump_ms:
                 moment.label = f"clock {'+' if action.jump_ms > 0 else '−'}{span(abs(action.jump_ms) * 1000)}"
-                moment.words.append(f"its wall clock jumps: {moment.label[6:]}")
             if action.rate != host.rate:
-                moment.words.append(f"its clock runs at {action.rate:.4f} from now on")
                 moment.label = moment.label or f"clock × {action.rate:.3f}"
 
     def booted(self, host: Host) -> None:
         pass
 
     def committing(self, host: Host, writes: Sequence[Write]) -> None:
-        if self._moment is not None and self._moment.name == "disk":
-            self._moment.words.append("what it had written is on its disk, fsynced")
+        pass
 
     def sent(self, host: Host, envelope: Envelope) -> None:
         flight = Flight(len(self.flights), envelope, said(envelope.message, self._is_news(envelope)), self._now)
@@ -253,22 +238,13 @@ class Story:
                 flight = self._flight_of(each.envelope)
                 if flight is not None:
                     moment.heard.append(flight)
-                    moment.words.append(f"hears from {flight.source}: {flight.said.words}")
-            elif words := asked(each):
-                moment.words.append(words)
-                moment.asked = True
         if ready.write is not None:
             self._written(moment, ready.write)
-        for reply in ready.replies:
-            moment.words.append(replied(reply))
-            moment.asked = True
 
     def _written(self, moment: Moment, write: Write) -> None:
         if write.expunge_from is not None and write.expunge_from <= moment.before.last_id:
             moment.expunged = (write.expunge_from, moment.before.last_id)
-            moment.words.append(f"expunges {ids(*moment.expunged)}: never guaranteed, and not what the leader has")
         for entry in write.entries:
-            self.entries[entry.id, entry.term] = entry_words(entry)
             if moment.took and moment.took[-1][2] == entry.term:
                 moment.took[-1] = (moment.took[-1][0], entry.id, entry.term)
             else:
@@ -298,8 +274,6 @@ class Story:
         if moment is None:
             return
         moment.view = view = view_of(self.stage.hosts[moment.server])
-        moment.words += _changes(moment)
-        moment.words += [f"to {f.target}: {f.said.words}" for f in moment.sent]
         self.views[moment.server] = view
         if moment.at_us >= self.from_us:
             self.moments.append(moment)
@@ -365,26 +339,3 @@ def view_of(host: Host) -> View:
         r.state.value, r.status_text, r.term, r.vote, r.leader_id, r.log.last_id, min(host.disk_last_id, r.log.last_id),
         r.guaranteed_id, tuple(r.log.runs),
     )
-
-
-def _changes(moment: Moment) -> list[str]:
-    """Put the changes of the server's view into words, one text each."""
-    old, new = moment.before, moment.view
-    found = [f"takes {ids(first, last)} of term {term} into its log" for first, last, term in moment.took]
-    if moment.name in ("crash", "wipe", "boot"):
-        return found
-    if new.status != old.status:
-        found.append(f"is {new.status} now")
-    if new.term != old.term:
-        found.append(f"is in term {new.term} now")
-    if new.state != old.state:
-        found.append(f"becomes {new.state}" + (f" of term {new.term}" if new.state == "leader" else ""))
-    if new.vote != old.vote and new.vote:
-        found.append(f"votes for {'itself' if new.vote == moment.server else new.vote}")
-    if new.leader != old.leader and new.leader and new.leader != moment.server:
-        found.append(f"follows {new.leader}")
-    if new.disk_id > old.disk_id:
-        found.append(f"holds all up to {new.disk_id} on its disk")
-    if new.guaranteed_id != old.guaranteed_id:
-        found.append(f"knows all up to {new.guaranteed_id} to be guaranteed")
-    return found

@@ -121,7 +121,7 @@ class WorldStory(Story):
         super()._describe(moment, action)
         if isinstance(action, Ask) and isinstance(action.request, Space):
             low = action.request.room is not Room.PLENTY
-            moment.label, moment.words = ("disk full", ["finds its disk low"]) if low else ("room", ["has room again"])
+            moment.label = "disk full" if low else "room"
 
     def finish_world(self) -> None:
         """End the story. Messages that are scheduled to arrive count as still on their way."""

@@ -1,14 +1,11 @@
-"""Words for messages and requests in the picture: short on an arrow, complete in a tooltip or a panel."""
+"""Words for messages in the picture: short on an arrow, complete in a tooltip."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from alpo.core import inputs, requests
 from alpo.core import messages as m
-from alpo.core.entries import Entry, Kind, serials_of
 from alpo.core.ranks import Rank
 
 
@@ -145,88 +142,6 @@ _SAID: dict[type, Callable[[Any], Said]] = {
     m.CopyAnswer: _copy_answer,
     m.WrongIncarnation: lambda x: Said("start", "not me", "you mean another incarnation than mine", False),
 }
-
-
-# -- clients and operators ------------------------------------------------------------------------------
-
-
-def who(client: str) -> str:
-    """Text for a client: its name, or the end of a random client's long id."""
-    return f"~…{client[-4:]}" if client.startswith("~") and len(client) > 9 else client
-
-
-def serial_words(first: int, count: int) -> str:
-    """Text for ``count`` serials from ``first`` on."""
-    return f"serials {first} to {first + count - 1}" if count > 1 else f"serial {first}"
-
-
-def lsn_words(lsns: Sequence[int]) -> str:
-    """Text for the LSNs of appends: the first and the last if they follow on, else all."""
-    follow = all(after == before + 1 for before, after in pairwise(lsns))
-    return f"{lsns[0]} to {lsns[-1]}" if follow and len(lsns) > 1 else ", ".join(map(str, lsns))
-
-
-def asked(request: inputs.Input) -> str:
-    """Put a request of a client or an operator into words; "" for any other input."""
-    words = _ASKED.get(type(request))
-    return words(request) if words is not None else ""
-
-
-_ASKED: dict[type, Callable[[Any], str]] = {
-    requests.AppendRun: lambda x: (
-        f"client {who(x.client)} asks to append its {serial_words(x.serial, len(x.bodies))}"
-        + ("" if x.expect_last is None else f", if LSN {x.expect_last} is the last")
-    ),
-    requests.OpenSession: lambda x: f"client {who(x.name)} asks to open its session, replacing epoch {x.replaces}",
-    requests.DropSession: lambda x: f"an operator asks to drop the session of {who(x.name)}",
-    requests.ListSessions: lambda x: "an operator asks for the sessions",
-    requests.ReadIndex: lambda x: "a reader asks up to where it must see",
-    requests.Initialise: lambda x: "an operator asks to found the cluster",
-    inputs.Stop: lambda x: "it is asked to stop",
-    inputs.Connected: lambda x: (
-        f"its connection to {x.peer} is up" + ("" if x.takes_runs else ", of an older version, without runs")
-    ),
-    inputs.Disconnected: lambda x: f"its connection to {x.peer} is down",
-}
-
-
-def replied(reply: requests.Reply) -> str:
-    """Put a reply to a client or an operator into words."""
-    words = _REPLIED.get(type(reply))
-    return words(reply) if words is not None else f"tells an operator: {type(reply).__name__}"
-
-
-def _appended(x: requests.Appended) -> str:
-    before = ", as it was before" if x.duplicate else ""
-    be = "is" if len(x.lsns) == 1 else "are"
-    serials, lsns = serial_words(x.serial, len(x.lsns)), lsn_words(x.lsns)
-    return f"tells client {who(x.client)}: {serials} {be} in the log, LSN {lsns}{before}"
-
-
-def _refused(x: requests.Refused) -> str:
-    leader = f", the leader is {x.leader}" if x.leader else ""
-    whom = f" client {who(x.client)}, {serial_words(x.serial, x.count)}" if x.client else ""
-    return f"refuses{whom}: {x.code.name}{leader}"
-
-
-_REPLIED: dict[type, Callable[[Any], str]] = {
-    requests.Appended: _appended,
-    requests.Refused: _refused,
-    requests.Opened: lambda x: f"tells a client: its session is open, epoch {x.epoch}",
-    requests.Dropped: lambda x: "tells an operator: dropped",
-    requests.Sessions: lambda x: f"tells an operator {len(x.rows)} sessions",
-    requests.ReadAt: lambda x: f"tells a reader: see up to {x.id}",
-    requests.Initialised: lambda x: "tells an operator: founded",
-}
-
-
-def entry_words(entry: Entry) -> str:
-    """Put an entry into words: its kind, its client, and the LSNs of its payloads."""
-    kind = Kind(entry.kind)
-    if kind is Kind.DATA:
-        serials = serial_words(entry.serial, serials_of(entry.digest))
-        return f"DATA {who(entry.client)} {serials}, LSN {ids(entry.lsn, entry.lsn + entry.count - 1)}"
-    return f"{kind.name} {who(entry.client)}".rstrip()
 
 
 def span(duration_us: float) -> str:

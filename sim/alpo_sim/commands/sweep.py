@@ -1,4 +1,4 @@
-"""Work of `alpo-pipeline sweep`."""
+"""`alpo-sim sweep`: many seeds on Spark's executors."""
 
 from __future__ import annotations
 
@@ -6,23 +6,31 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from alpo import __version__
+from alpo_cli.exits import Failed
+from alpo_cli.inputs import a_new_directory
+from alpo_cli.options import Target, only_json
+from alpo_cli.output import counted, escape, print_json, table
+from alpo_cli.pipeline import spark
+from alpo_cli.progress import Step, slow_progress
 
-from ..exits import Failed, UsageProblem
-from ..options import Target
-from ..output import counted, escape, print_json, table
-from ..progress import Step, slow_progress
-from . import spark
+from .output import MutationAndWorld, Seconds, Servers
+from .replay import find_mutation
+from .seeds import parse_range
 
 if TYPE_CHECKING:
     from alpo.spark.jobs.fan import Runner
 
-    from .sweep_range import Worlds
+    from ..sweep_range import Worlds
 
 #: Most failures shown on a terminal.
 _TOLD_MAX = 20
+#: A seed is a number of 64 bits in a sweep's files.
+_SEED_MAX = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,31 +49,53 @@ class Wanted:
     master: str
 
 
-def parse_seeds(text: str) -> tuple[int, int]:
-    """Parse ``A..B``, or one number. Raises UsageProblem."""
-    first, dots, last = text.partition("..")
-    if not first.isdecimal() or (dots and not last.isdecimal()):
-        raise UsageProblem(f"{text!r} is no range of seeds; write 1..1000, or one number")
-    ends = int(first), int(last) if dots else int(first)
-    if ends[0] > ends[1]:
-        raise UsageProblem(f"the seeds {text} are none")
-    if ends[1] >= 1 << 63:
-        raise UsageProblem(f"the seeds {text} are too large: below {1 << 63}")
-    return ends
+@only_json
+def sweep(
+    target: Target,
+    seeds: Annotated[str, typer.Argument(metavar="A..B", show_default=False, help="The seeds, both ends included.")],
+    to: Annotated[Path, typer.Option("--to", metavar="DIR", show_default=False,
+                                     help="Where the results go: a directory that all executors see.")],
+    servers: Servers = None,
+    seconds: Seconds = None,
+    mutation: MutationAndWorld = "",
+    range_seeds: Annotated[int, typer.Option("--range-seeds", metavar="N", min=1, max=1_000_000,
+                                             help="Seeds of one task and one file.")] = 25,
+    shrink_max: Annotated[int, typer.Option("--shrink-max", metavar="N", min=0, max=1_000_000,
+                                            help="Failures of each check that are shrunk; 0: none.")] = 20,
+    shrink_s: Annotated[float, typer.Option("--shrink-s", metavar="S", min=1, max=86_400,
+                                            help="Time to shrink one failure in; then the best so far.")] = 60,
+    master: Annotated[str, typer.Option("--master", metavar="URL", show_default="spark-submit's, else local[*]",
+                                        help="Where Spark runs the tasks.")] = "",
+) -> None:
+    """Run many worlds on Spark, and shrink what fails. A failure is saved with the command that repeats it.
+
+    Needs alpo[spark]. It goes on where it was stopped, also by a kill: started again with the same seeds, options and
+    directory it does what is missing. Another wish takes another directory, and so do other versions of the code.
+
+    Exit code 1 if a seed failed. With --mutation seeds are to fail: exit code 1 if none did so by a check that is
+    meant to see it (alpo-sim mutants lists them).
+
+    Examples:
+
+      alpo-sim sweep 1..20000 --to /mnt/sweep
+      alpo-sim sweep 1..500 --servers 5 --seconds 20 --to five --json | jq .failed
+      alpo-sim sweep 1..10 --mutation M3 --to caught && alpo-sim replay caught/failures/*.txt
+    """
+    first, last = parse_range(seeds)
+    if last > _SEED_MAX:
+        raise typer.BadParameter(f"{seeds!r} is too large: at most {_SEED_MAX}")
+    a_new_directory(to, "--to")
+    _run(target, Wanted(first, last, to, servers, seconds, mutation, range_seeds, shrink_max, shrink_s, master))
 
 
-def run(target: Target, wanted: Wanted) -> None:
+def _run(target: Target, wanted: Wanted) -> None:
     """Run missing seeds, shrink failures, and print the result. Raises Failed if a seed failed, or no mutation was
     caught."""
-    from alpo_sim.mutations import MUTATIONS
-
-    if wanted.mutation and wanted.mutation not in MUTATIONS:
-        raise UsageProblem(f"--mutation: there is no {wanted.mutation!r}; there are: {', '.join(MUTATIONS)}")
+    find_mutation(wanted.mutation)
     spark.require()
-    from alpo_sim.code import code_digest
-
-    from . import sweep_files
-    from .sweep_range import Worlds
+    from .. import sweep_files
+    from ..code import code_digest
+    from ..sweep_range import Worlds
 
     began_s = time.monotonic()
     worlds = Worlds(wanted.servers, wanted.seconds, wanted.mutation, code_digest())
@@ -79,7 +109,7 @@ def run(target: Target, wanted: Wanted) -> None:
         missing = sweep_files.missing_ranges(done, wanted.first, wanted.last, wanted.range_seeds)
         columns = ("seed", "outcome", "invariant", "detail", "repeat", "steps", "cpu_s")
         if missing or _to_shrink(wanted, _failed(sweep_files.read_rows(wanted.to, columns).to_pylist())):
-            with slow_progress() as step, spark.runner("sweep", wanted.master) as runner:
+            with slow_progress() as step, spark.runner("alpo-sim sweep", wanted.master) as runner:
                 _work(wanted, worlds, missing, runner, step)
         rows = sweep_files.read_rows(wanted.to, columns).to_pylist()
     if [row["seed"] for row in rows] != list(range(wanted.first, wanted.last + 1)):
@@ -93,8 +123,8 @@ def run(target: Target, wanted: Wanted) -> None:
 
 
 def _work(wanted: Wanted, worlds: Worlds, missing: list[tuple[int, int]], runner: Runner, step: Step) -> None:
-    from . import sweep_files
-    from .sweep_range import RangeTask, ShrinkTask, run_range, shrink_seed
+    from .. import sweep_files
+    from ..sweep_range import RangeTask, ShrinkTask, run_range, shrink_seed
 
     to = str(wanted.to.resolve())
     runner(
@@ -123,7 +153,7 @@ def _to_shrink(wanted: Wanted, failed: list[dict[str, Any]]) -> list[int]:
 
 
 def _scenario(wanted: Wanted, seed: int) -> Path | None:
-    from .sweep_files import found_path
+    from ..sweep_files import found_path
 
     paths = (found_path(wanted.to, seed, replayable=replayable) for replayable in (True, False))
     return next((path for path in paths if path.exists()), None)
@@ -164,15 +194,13 @@ def _print(wanted: Wanted, told: dict[str, Any]) -> None:
 
 
 def _judge(wanted: Wanted, told: dict[str, Any]) -> None:
-    if not wanted.mutation:
+    mutation = find_mutation(wanted.mutation)
+    if mutation is None:
         if told["failed"]:
             raise Failed(f"{told['failed']:,} of {counted(told['seeds'], 'seed')} failed")
         return
-    from alpo_sim.mutations import MUTATIONS
-
-    caught_by = MUTATIONS[wanted.mutation].caught_by
-    if not any(failure["invariant"] in caught_by for failure in told["failures"]):
+    if not any(failure["invariant"] in mutation.caught_by for failure in told["failures"]):
         raise Failed(
             f"mutation {wanted.mutation} was not caught in {counted(told['seeds'], 'seed')}"
-            f" (by {' or '.join(caught_by)})"
+            f" (by {' or '.join(mutation.caught_by)})"
         )

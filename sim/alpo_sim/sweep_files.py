@@ -27,9 +27,8 @@ import pyarrow.parquet as pq
 
 from alpo.spark.durable import make, make_directory
 from alpo.spark.origin import SourceError
-
-from ..exits import UsageProblem, reason
-from ..output import counted
+from alpo_cli.exits import UsageProblem, reason
+from alpo_cli.output import counted
 
 FORMAT, VERSION = "alpo-sweep", 1
 WISH, LOCK, FAILURES = "sweep.json", "sweep.lock", "failures"
@@ -89,7 +88,7 @@ def _settle(directory: Path, wish: dict[str, Any]) -> None:
             raise UsageProblem(f"--to {directory}: there are a sweep's files and no {WISH} that says of which")
         make(path, [json.dumps(wish, indent=1).encode() + b"\n"])
         return
-    before = read_wish(directory)
+    before = _read_wish(directory)
     for key, value in wish.items():
         if before.get(key) != value:
             raise UsageProblem(
@@ -102,7 +101,7 @@ def _said(value: Any) -> str:
     return "not given" if value in (None, "") else f"{value[0]}..{value[1]}" if isinstance(value, list) else str(value)
 
 
-def read_wish(directory: Path) -> dict[str, Any]:
+def _read_wish(directory: Path) -> dict[str, Any]:
     """Read the request. Raises `SourceError`."""
     path = directory / WISH
     try:

@@ -1,4 +1,4 @@
-"""Proof for `make demo-spark`: compare the word count with plain Python over the same lines."""
+"""Proof for demo.py: compare the word count with plain Python over the same lines."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from alpo import Record
 from alpo.spark.options import BATCH_BITS
-
-from ..exits import Failed
 
 _WORD = re.compile(rb"[A-Za-z]+")
 
@@ -58,10 +56,10 @@ def words_of(line: bytes) -> list[str]:
 
 
 def ends_of(checkpoint: Path) -> list[int]:
-    """Number of lines that Spark had read by the end of each micro-batch. Raises Failed."""
+    """Number of lines that Spark had read by the end of each micro-batch. Raises SystemExit."""
     files = sorted((int(file.name), file) for file in (checkpoint / "offsets").iterdir() if file.name.isdigit())
     if [number for number, _ in files] != list(range(len(files))):
-        raise Failed(f"{checkpoint} does not know all micro-batches")
+        raise SystemExit(f"{checkpoint} does not know all micro-batches")
     return [int(json.loads(file.read_text("utf-8").splitlines()[-1])["lsn"]) - 1 for _, file in files]
 
 
@@ -87,36 +85,3 @@ def prove(lines: Sequence[bytes], ends: Sequence[int], found: Sequence[Row]) -> 
         len({row.batch for row in found}), len(found), (wanted - there).total(), (there - wanted).total(), len(last),
         wrong,
     )
-
-
-def approved(step: dict[str, Any], total: int, digest: str) -> str:
-    """Check a step that a driver reports, for ``total`` lines with this sha256; returns the text to print, or "".
-
-    Raises Failed if the step is not as it should be.
-    """
-    match step["step"]:
-        case "begun":
-            return f"another driver goes on from the checkpoint ({step['took_s']:.0f} s to begin)"
-        case "batch" if step["upto"] == total:
-            return f"micro-batch {step['batch'] + 1}: all {total:,} lines are counted"
-        case "archive":
-            if not step["checked"]:
-                raise Failed("the archive was not checked against a second replica")
-            return (f"archived lines 1 to {step['upto']:,}: {step['files']} Parquet files, {step['bytes']:,} bytes,"
-                    f" each checked against a second replica, in {step['took_s']:.1f} s")
-        case "trim":
-            if step["first_lsn"] <= 1:
-                raise Failed("nothing was trimmed")
-            return f"trimmed: the first log now begins at line {step['first_lsn']:,}"
-        case "read":
-            if (step["rows"], step["in_order"], step["digest"]) != (total, True, digest):
-                raise Failed("what was read across the seam is not what was appended")
-            return (f"read across the seam, archive and log as one: {total:,} lines, sha256 {digest[:16]}…, "
-                    "[green]identical to the file[/green]")
-        case "audit":
-            if step["faults"]:
-                raise Failed("\n".join(step["faults"]))
-            told = f", {step['told']:,} answers to the appender checked" if step["told"] else ""
-            return (f"audited the log of {step['log']}: {step['copies']} servers, {step['compared']:,} entries compared"
-                    f"{told}: no fault")
-    return ""

@@ -23,18 +23,18 @@ from alpo.core.messages import Envelope
 from alpo.core.ready import Ready
 from alpo.spark.durable import make
 from alpo.spark.origin import SourceError
-from alpo_sim.code import code_digest
-from alpo_sim.commands.replay import mutated
-from alpo_sim.commands.run import repeat, world_of
-from alpo_sim.commands.shrink import file_text
-from alpo_sim.host import Host
-from alpo_sim.recorded import recorded
-from alpo_sim.scenario import CORE_ERRORS
-from alpo_sim.shrink import CannotReplay, Shrinker
-from alpo_sim.verdict import Verdict, run_world
+from alpo_cli.exits import reason
 
-from ..exits import reason
 from . import sweep_files
+from .code import code_digest
+from .commands.replay import mutated
+from .commands.run import repeat, world_of
+from .commands.shrink import file_text
+from .host import Host
+from .recorded import recorded
+from .scenario import CORE_ERRORS
+from .shrink import CannotReplay, Shrinker
+from .verdict import Verdict, run_world
 
 
 @dataclass(frozen=True)
