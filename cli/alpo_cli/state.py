@@ -155,7 +155,8 @@ def transact(target: Target, text: bytes) -> None:
 
     async def step(state: State) -> tuple[int, list[int]]:
         try:
-            result = await state._do([guard.plain() for guard in guards], [each.plain() for each in operations])
+            command = await state.command([guard.plain() for guard in guards], [each.plain() for each in operations])
+            result = await command.result()
         except Changed as error:
             raise _changed(target, error) from error
         return result.lsn, list(result.sums)
@@ -236,7 +237,7 @@ def add(target: Target, name: str, number: int) -> None:
     operations = [Add(name, number).plain()]
 
     async def step(state: State) -> tuple[int, int]:
-        result = await state._do([], operations)
+        result = await (await state.command([], operations)).result()
         return result.lsn, result.sums[0]
 
     fields["version"], fields["value"] = running.run(write(target, fields, step))

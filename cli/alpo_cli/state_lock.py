@@ -186,7 +186,7 @@ async def _hold(target: Target, plan: Plan, story: Story) -> None:
             with unknown_told(target):
                 if await _obtain(lock, plan.wait_s, begun_s, story):
                     story.token = lock.token
-            state._folder.timeout_s = timeout_s  # the renewals and the release have all their time
+            state.timeout_s = timeout_s  # the renewals and the release have all their time
             if story.token is not None:
                 try:
                     await _run(plan, story, lock)

@@ -39,6 +39,7 @@ from alpo import (
     SyncLog,
     SyncStopEvent,
 )
+from alpo.state import If, Put, State
 from alpo.testing import FAULTS, Cluster
 
 Settled = dict[int, int | None | alpo.AlpoError]
@@ -256,6 +257,32 @@ def blocking_program() -> None:
         assert_type((log.epoch, log.last_serial), tuple[int, int])
         assert_type(log.closed, bool)
         log.close()
+
+
+async def building(log: Log, guard: If, put: Put) -> None:
+    """What libraries take that are built on a log, or on the state in it."""
+    clock = log.clock
+    assert_type(clock.now_s(), float)
+    assert_type(clock.rng.random(), float)
+    await clock.sleep(1)
+    with clock.move_on_after(1, shield=True) as scope:
+        assert_type(scope.cancelled_caught, bool)
+    assert_type((log.timeout_s, log.cluster, log.forked), tuple[float, str, bool])
+    assert_type(log.reason, alpo.AlpoError | None)
+    assert_type(await log.settled(log.append_nowait(b"x")), int | None | alpo.AlpoError)
+    state = State(log)
+    command = await state.command([guard.plain()], [put.plain()], timeout_s=1)
+    assert_type((await command.result()).lsn, int)
+    assert_type(await command.settled(), int)
+    assert_type(command.handle, Handle)
+    assert_type((await state.folded(local=True, at_least=7, until_s=clock.now_s() + 1)).lsn, int)
+    assert_type(state.timeout_s, float)
+    assert_type(state.in_doubt(), list[Handle])
+
+
+def building_on_a_blocking_one(log: SyncLog) -> None:
+    assert_type(log.log, Log)
+    assert_type(log.run(log.log.end), int)
 
 
 def failing(log: SyncLog) -> None:
