@@ -5,8 +5,10 @@ Law: nothing here needs the tasks behind a `Log`; each call dials, asks and is d
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
+from os import PathLike
+from pathlib import Path
 
 from alpo.core.requests import MemberStep
 from alpo.errors import AlpoError
@@ -16,7 +18,7 @@ from .clock import Clock
 from .operator import cursors, events, files, members, sessions, settings, status
 from .operator.cursors import CursorInfo
 from .operator.events import Events
-from .operator.files import FileSpace
+from .operator.files import BackupInfo, FileSpace
 from .operator.members import Leadership, MemberInfo
 from .operator.sessions import ByHand, Outcome, SessionInfo
 from .operator.settings import Settings
@@ -214,6 +216,21 @@ class Operations:
         of it. Raises `Refused`, `Unavailable`, `ProtocolError`.
         """
         return await files.compact(self._servers, server, self._seconds(timeout_s))
+
+    async def backup(
+        self, file: str | PathLike[str], *, server: int | None = None,
+        progress: Callable[[int, int], object] | None = None, timeout_s: float | None = None,
+    ) -> BackupInfo:
+        """Copy the log of server ``server`` (None: the leader) into ``file``, while it serves: all that was
+        acknowledged when this was called. The file appears whole, and synced, or not at all.
+
+        ``progress(done, about)`` is called now and then, with bytes. ``timeout_s`` bounds how long nothing may come.
+        Raises `BackupFailed`, `Refused`, `Unavailable`, `ProtocolError`.
+        """
+        seconds = self._seconds(timeout_s)
+        from alpo.backup import back_up  # with all of a store
+
+        return await back_up(self._servers, Path(file), server, seconds, progress)
 
     async def init(self, timeout_s: float | None = None) -> None:
         """Found the cluster, by any one of its servers. Raises `Refused` (why it cannot be), `Unavailable`."""

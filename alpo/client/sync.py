@@ -169,5 +169,6 @@ class SyncLog(BlockingLog):
     remove_member = blocking(Log.remove_member)
     replace_member = blocking(Log.replace_member)
     transfer = blocking(Log.transfer)
+    backup = blocking(Log.backup)
     compact = blocking(Log.compact)
     init = blocking(Log.init)

@@ -21,13 +21,13 @@ from typing import Any
 from alpo.errors import TooLarge
 from alpo.state import Add, Changed, Expunge, If, Keep, Put, SnapshotInfo, State, StateStatus, Variable
 from alpo.state.variable import VALUE_BYTES_MAX, Operation
+from alpo.threads import in_thread
 
 from . import running
 from .append import hint_on_terminal
 from .exits import Failed, UsageProblem, reason
 from .options import Target
 from .output import Sink, counted, escape, escape_bytes, json_line, json_value, print_json, rfc3339, say, table
-from .running import in_thread
 from .state_open import opened, write
 
 _CHUNK_BYTES = 1 << 18

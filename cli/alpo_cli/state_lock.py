@@ -28,11 +28,12 @@ from alpo.client.reasons import LASTING
 from alpo.errors import Unavailable
 from alpo.state import LockLost, State, Variable
 from alpo.state.recipes import Election, Lock
+from alpo.threads import in_thread
 
 from .exits import Failed, Unknown
 from .options import Target
 from .output import Sink, escape, escape_bytes, json_line, print_json, say
-from .running import in_thread, run, unless_interrupted
+from .running import run, unless_interrupted
 from .state import value_fields
 from .state_open import need_settled, opened, unknown_told
 

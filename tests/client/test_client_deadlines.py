@@ -50,6 +50,7 @@ GIVEN: dict[str, dict[str, dict[str, Any]]] = {
         "set_cursor": {"name": "n", "lsn": 1}, "cursors": {}, "drop_cursor": {"name": "n"}, "trim": {"before": 1},
         "add_member": {"id": 4, "address": "h:1"}, "remove_member": {"id": 1},
         "replace_member": {"id": 1, "address": "h:1"}, "transfer": {"target": 2}, "compact": {"server": 1}, "init": {},
+        "backup": {"file": "never"},
         "close": {},
     },
     "State": {

@@ -17,6 +17,7 @@ import trio
 
 import alpo
 from alpo import (
+    BackupInfo,
     Batches,
     ByHand,
     CursorInfo,
@@ -140,6 +141,9 @@ async def operating(log: Log, since: datetime) -> None:
     assert_type(await log.replace_member(3, "e:7100"), list[MemberInfo])
     assert_type(await log.transfer(2), Leadership)
     assert_type(await log.compact(2), FileSpace)
+    made = await log.backup("monday.alpo", server=2, progress=print, timeout_s=1)
+    assert_type(made, BackupInfo)
+    assert_type((made.first_lsn, made.last_lsn, made.bytes), tuple[int, int, int])
     await log.init()
 
 
@@ -245,6 +249,7 @@ def blocking_operations(log: SyncLog, since: datetime) -> None:
     assert_type(log.replace_member(3, address="e:7100"), list[MemberInfo])
     assert_type(log.transfer(target=2), Leadership)
     assert_type(log.compact(2), FileSpace)
+    assert_type(log.backup("monday.alpo"), BackupInfo)
     log.init()
 
 
@@ -303,8 +308,8 @@ def failing(log: SyncLog) -> None:
         assert_type((error.lsn, error.behind), tuple[int, tuple[int, ...]])
     except (alpo.Closed, alpo.NoSpace, alpo.Overloaded) as error:
         assert_type(error, alpo.Closed | alpo.NoSpace | alpo.Overloaded)
-    except (alpo.Refused, alpo.TooLarge, alpo.Unavailable) as error:
-        assert_type(error, alpo.Refused | alpo.TooLarge | alpo.Unavailable)
+    except (alpo.BackupFailed, alpo.Refused, alpo.TooLarge, alpo.Unavailable) as error:
+        assert_type(error, alpo.BackupFailed | alpo.Refused | alpo.TooLarge | alpo.Unavailable)
     except (alpo.SerialReused, alpo.SessionExpired, alpo.Skipped, alpo.TlsMismatch, alpo.ProtocolError) as error:
         assert_type(str(error), str)
     except alpo.AlpoError as error:
