@@ -13,8 +13,8 @@ from shlex import quote
 
 from alpo import BackupFailed, BackupInfo
 from alpo.core.settings import size_text as size
+from alpo.offline import StoreError
 from alpo.storage.founding import Founded, Remains, recovery, restore
-from alpo.storage.interface import StoreError
 
 from .connecting import connected
 from .exits import Failed, UsageProblem

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Generator
 from concurrent.futures import Future
 from datetime import datetime
+from pathlib import Path
 from typing import Any, assert_type
 
 import trio
@@ -39,6 +40,7 @@ from alpo import (
     StopEvent,
     SyncLog,
     SyncStopEvent,
+    offline,
 )
 from alpo.state import If, Put, State
 from alpo.testing import FAULTS, Cluster
@@ -283,6 +285,14 @@ async def building(log: Log, guard: If, put: Put) -> None:
     assert_type((await state.folded(local=True, at_least=7, until_s=clock.now_s() + 1)).lsn, int)
     assert_type(state.timeout_s, float)
     assert_type(state.in_doubt(), list[Handle])
+
+
+def offline_files(path: Path) -> None:
+    with offline.open_source(path) as source:
+        summary = source.summary()
+        assert_type(list(source.walk(summary.first_id, summary.end_id)), list[offline.Found])
+        assert_type([offline.tell(fault) for fault in offline.verify(source).faults], list[str])
+        assert_type(offline.digest(source, 1, summary.end_id), offline.Span)
 
 
 def building_on_a_blocking_one(log: SyncLog) -> None:
