@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ._version import __version__
 from .errors import (
     AlpoError,
+    BackupFailed,
     Closed,
     Conflict,
     Fenced,
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from .client.log import Log, connect
     from .client.operator.cursors import CursorInfo
     from .client.operator.events import Events, ServerEvent, Silent
-    from .client.operator.files import FileSpace
+    from .client.operator.files import BackupInfo, FileSpace
     from .client.operator.members import Leadership, MemberInfo
     from .client.operator.sessions import ByHand, Outcome, SessionInfo
     from .client.operator.settings import Settings
@@ -47,23 +48,23 @@ if TYPE_CHECKING:
     from .tls import Tls
 
 __all__ = [
-    "AlpoError", "Batches", "ByHand", "Closed", "Conflict", "CursorInfo", "Events", "Fenced", "FileSpace", "Handle",
-    "Leadership", "Log", "MemberInfo", "MemberStatus", "NoSpace", "NotEverywhere", "NotGuaranteed", "OutOfRange",
-    "Outcome", "Overloaded", "PeerStatus", "ProtocolError", "Record", "Records", "Refused", "SerialExpected",
-    "SerialReused", "ServerEvent", "SessionExpired", "SessionInfo", "Settings", "Silent", "Skipped", "StopEvent",
-    "SyncLog", "SyncStopEvent", "Tls", "TlsMismatch", "TooLarge", "Unavailable", "__version__", "connect",
-    "connect_sync",
+    "AlpoError", "BackupFailed", "BackupInfo", "Batches", "ByHand", "Closed", "Conflict", "CursorInfo", "Events",
+    "Fenced", "FileSpace", "Handle", "Leadership", "Log", "MemberInfo", "MemberStatus", "NoSpace", "NotEverywhere",
+    "NotGuaranteed", "OutOfRange", "Outcome", "Overloaded", "PeerStatus", "ProtocolError", "Record", "Records",
+    "Refused", "SerialExpected", "SerialReused", "ServerEvent", "SessionExpired", "SessionInfo", "Settings", "Silent",
+    "Skipped", "StopEvent", "SyncLog", "SyncStopEvent", "Tls", "TlsMismatch", "TooLarge", "Unavailable", "__version__",
+    "connect", "connect_sync",
 ]
 
 #: Name -> module, imported when first asked for: a server, above all its core, does without the
 #: client's dependencies.
 _LATER = {
-    "Batches": ".client.reading", "ByHand": ".client.operator.sessions", "CursorInfo": ".client.operator.cursors",
-    "Events": ".client.operator.events", "FileSpace": ".client.operator.files", "Handle": ".client.handle",
-    "Leadership": ".client.operator.members", "Log": ".client.log", "MemberInfo": ".client.operator.members",
-    "MemberStatus": ".client.operator.status", "Outcome": ".client.operator.sessions",
-    "PeerStatus": ".client.operator.status", "Record": ".client.record", "Records": ".client.reading",
-    "ServerEvent": ".client.operator.events", "SessionInfo": ".client.operator.sessions",
+    "BackupInfo": ".client.operator.files", "Batches": ".client.reading", "ByHand": ".client.operator.sessions",
+    "CursorInfo": ".client.operator.cursors", "Events": ".client.operator.events",
+    "FileSpace": ".client.operator.files", "Handle": ".client.handle", "Leadership": ".client.operator.members",
+    "Log": ".client.log", "MemberInfo": ".client.operator.members", "MemberStatus": ".client.operator.status",
+    "Outcome": ".client.operator.sessions", "PeerStatus": ".client.operator.status", "Record": ".client.record",
+    "Records": ".client.reading", "ServerEvent": ".client.operator.events", "SessionInfo": ".client.operator.sessions",
     "Settings": ".client.operator.settings", "Silent": ".client.operator.events", "StopEvent": ".client.reading",
     "SyncLog": ".client.sync", "SyncStopEvent": ".client.reading", "Tls": ".tls", "connect": ".client.log",
     "connect_sync": ".client.sync",

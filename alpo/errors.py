@@ -46,6 +46,11 @@ class Closed(AlpoError):
     again. An append that raises it is not in the log."""
 
 
+class BackupFailed(AlpoError):
+    """No backup was made: it cannot be written to its place, or what the server sent is damaged. A file that was there
+    before is still what it was."""
+
+
 class Skipped(AlpoError):
     """A sparse append passed over this serial, which is refused for good (R21)."""
 

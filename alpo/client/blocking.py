@@ -29,7 +29,8 @@ from alpo.errors import AlpoError, Closed, Overloaded
 
 from .arguments import Place, Unpickled, need_append, place_of
 from .handle import Handle
-from .log import Log
+from .log import Log, begin, close_at_once, finish, withdraw
+from .operating import servers_of
 from .payloads import Parcel, batch
 from .pipeline import Unheard
 from .portal import AppendFuture, LoopThread, Portal, Request, SeenFuture
@@ -49,7 +50,7 @@ class BlockingLog(Unpickled):
 
     def __init__(self, log: Log, queue_max: int) -> None:
         self._log = log
-        self._servers = log._servers
+        self._servers = servers_of(log)
         self._queue_max = queue_max
         self._queue: deque[Request] = deque()
         self._lock = threading.Lock()
@@ -100,7 +101,7 @@ class BlockingLog(Unpickled):
                 self._servers.require_open()
                 portal = self._open_portal()
                 try:
-                    portal.call(self._log._begin)
+                    portal.call(partial(begin, self._log))
                 except BaseException:
                     portal.close()
                     raise
@@ -115,21 +116,27 @@ class BlockingLog(Unpickled):
         with self._opening:
             portal = self._portal
             if portal is None:
-                return self._log._close_at_once()
+                return close_at_once(self._log)
             if self not in _OPEN:
                 return None
             _OPEN.discard(self)
         try:
             if drain and self._taking is not None:
                 self._taking.result()
-            unheard = portal.call(partial(self._log._finish, drain))
+            unheard = portal.call(partial(finish, self._log, drain))
         finally:
             portal.close()
         with self._lock:
             return unheard or self._unheard.take_first()
 
-    def _call(self, function: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run ``function()`` in the loop; returns what it returns. Raises what it raises, and `Closed`."""
+    @property
+    def log(self) -> Log:
+        """The log in the loop: for `run`. For libraries built on this log."""
+        return self._log
+
+    def run(self, function: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run ``function()`` in the loop; returns what it returns. Raises what it raises, and `Closed`. For libraries
+        built on this log."""
         portal = self._require_portal()
         try:
             return portal.call(function)
@@ -224,8 +231,7 @@ class BlockingLog(Unpickled):
 
     async def _withdraw(self, handles: Iterable[Handle]) -> None:
         """Take back what was not sent yet."""
-        for handle in handles:
-            self._log._appender.withdraw(handle)
+        withdraw(self._log, handles)
 
     async def _wait_room(self) -> None:
         """Wait for room in the log's queue, then in the queue on the way to it."""
@@ -261,7 +267,7 @@ class BlockingLog(Unpickled):
     def _next(self, batches: Batches) -> list[Record] | None:
         """The next list of records; None at the end. Raises `Closed`, and as `Log.read`."""
         try:
-            return self._call(batches.__anext__)
+            return self.run(batches.__anext__)
         except StopAsyncIteration:
             return None
         except Closed:
@@ -274,7 +280,7 @@ class BlockingLog(Unpickled):
         """Close the iterator, so that its connection can be used again."""
         if not self._servers.closed:
             with suppress(Closed):  # the log was closed meanwhile, with all its connections
-                self._call(batches.aclose)
+                self.run(batches.aclose)
 
 
 def _unsent() -> Closed:
@@ -302,7 +308,7 @@ def blocking(
     """A method that runs the method ``call`` of `Log` in the loop and returns its result."""
     @_twin_of(call)
     def blocking_call(self: BlockingLog, /, *given: Any, **named: Any) -> Any:
-        return self._call(partial(getattr(self._log, call.__name__), *given, **named))
+        return self.run(partial(getattr(self._log, call.__name__), *given, **named))
 
     return blocking_call
 

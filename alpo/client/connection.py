@@ -132,7 +132,7 @@ class Connection:
             raise
         return connection
 
-    async def _greet(self, cluster: bytes) -> int:
+    async def greet(self, cluster: bytes) -> int:
         """Exchange hellos. Returns 0, or the older version of the protocol that the server asks for. Raises `Lost`."""
         self.send_now(encode(ClientHello(self.version, cluster, f"{_library}{__version__}")))
         bodies: list[bytes | memoryview] = []
@@ -362,7 +362,7 @@ async def _greeted(way: Way, version: int, cluster: bytes, trust: Trust | None) 
                     raise Lost(ProtocolError(f"{way.address}: {why}"))
                 way.greet()
             connection = Connection(sock, way.address, version, rights)
-            return connection, await connection._greet(cluster)
+            return connection, await connection.greet(cluster)
     except Unreachable:
         try:
             if connection is not None:

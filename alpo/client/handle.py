@@ -98,6 +98,11 @@ class Handle(Generic[L_co]):
         return range(0) if self.lsn is None else range(self.lsn, self.lsn + self.parcel.number)
 
     @property
+    def failure(self) -> AlpoError | None:
+        """The error, as `error`; but looking does not count as being told. For the library."""
+        return self._error
+
+    @property
     def unheard(self) -> AlpoError | None:
         """The error, if nobody was told of it yet; else None."""
         return None if self._told else self._error

@@ -25,6 +25,7 @@ from .appender import Appender
 from .arguments import AsyncOnly, Place, need_append, place_of
 from .handle import Handle
 from .many import Many, chunks
+from .operating import servers_of
 from .payloads import Parcel, Payload, batch, json_payload, single, text_payload
 from .reading import Reading
 from .servers import Servers, given_servers, given_tls
@@ -64,6 +65,50 @@ def append_after(log: Log, payloads: Iterable[Payload], expect_last: int) -> Han
     return appender.append(batch(payloads), place_of(None, expect_last), False, appender.deadline_s(None))
 
 
+async def begin(log: Log) -> None:
+    """Start the tasks of a log, and wait a moment for a named session to open. For the library."""
+    appender = log._appender
+    try:
+        if not appender.tasks.started:
+            appender.start()
+        # If the open is refused, the first append raises that.
+        with suppress(AlpoError), anyio.move_on_after(min(OPEN_WAIT_S, log.timeout_s)):
+            await appender.opened()
+    except BaseException:
+        await finish(log)
+        raise
+
+
+async def finish(log: Log, drain: bool = False) -> Exception | None:
+    """End every task and connection of a log; returns the first error that nobody was told, or None. For the library.
+    """
+    if log.forked:
+        return None
+    appender = log._appender
+    appender.tasks.need_home()
+    try:
+        if drain:
+            await appender.drain()
+    finally:
+        unheard = close_at_once(log)
+        await appender.tasks.end()
+    return unheard
+
+
+def close_at_once(log: Log) -> Exception | None:
+    """Close all of a log that can be closed without waiting: everything, if no task was started. Returns as `finish`.
+    For the library."""
+    unheard = log._appender.close()
+    servers_of(log).close()
+    return unheard
+
+
+def withdraw(log: Log, handles: Iterable[Handle]) -> None:
+    """Take back what was not sent yet. For the library."""
+    for handle in handles:
+        log._appender.withdraw(handle)
+
+
 class Log(AsyncOnly, Reading):
     """One client of a cluster, made by `connect`, for one event loop: in another, every call raises RuntimeError.
 
@@ -84,29 +129,17 @@ class Log(AsyncOnly, Reading):
         if self._entered:
             raise RuntimeError("a Log is entered once")
         self._entered = True
-        await self._begin()
+        await begin(self)
         return self
 
     def _need_home(self) -> None:
         """Raise RuntimeError in another event loop than that of the tasks, if they were started."""
         self._appender.tasks.need_home()
 
-    async def _begin(self) -> None:
-        """Start the tasks, and wait a moment for a named session to open."""
-        try:
-            if not self._appender.tasks.started:
-                self._appender.start()
-            # A refused open is raised by the first append, not here.
-            with suppress(AlpoError), anyio.move_on_after(min(OPEN_WAIT_S, self._timeout_s)):
-                await self._appender.opened()
-        except BaseException:
-            await self._finish()
-            raise
-
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        unheard = await self._finish(drain=error is None or isinstance(error, Exception))
+        unheard = await finish(self, drain=error is None or isinstance(error, Exception))
         if error is None and unheard is not None:
             raise unheard
 
@@ -116,28 +149,9 @@ class Log(AsyncOnly, Reading):
         Waits for all appends in flight, for each until its own deadline at most. Raises the first error of an append
         that nobody was told.
         """
-        unheard = await self._finish(drain=True)
+        unheard = await finish(self, drain=True)
         if unheard is not None:
             raise unheard
-
-    async def _finish(self, drain: bool = False) -> Exception | None:
-        """End every task and connection; returns the first error that nobody was told, or None."""
-        if self._servers.inherited:
-            return None
-        self._need_home()
-        try:
-            if drain:
-                await self._appender.drain()
-        finally:
-            unheard = self._close_at_once()
-            await self._appender.tasks.end()
-        return unheard
-
-    def _close_at_once(self) -> Exception | None:
-        """Close all that can be closed without waiting: everything, if no task was started."""
-        unheard = self._appender.close()
-        self._servers.close()
-        return unheard
 
     # -- who we are -----------------------------------------------------------------------------------------
 
@@ -307,8 +321,7 @@ class Log(AsyncOnly, Reading):
                     progress(done)
             return await many.finish()
         except BaseException:
-            for handle in many.under_way:
-                self._appender.withdraw(handle)
+            withdraw(self, many.under_way)
             raise
 
     @overload
@@ -350,8 +363,10 @@ class Log(AsyncOnly, Reading):
         self._need_home()
         await self._appender.wait_room(1, None)
 
-    async def _outcome_of(self, handle: Handle) -> int | None | AlpoError:
-        """The final outcome of one append, in the form of `settle`. Waits for it without a limit. For the library."""
+    async def settled(self, handle: Handle) -> int | None | AlpoError:
+        """The final outcome of one append, in the form of `settle`. Waits for it without a limit. For libraries built
+        on this log."""
+        self._servers.require_here()
         while not handle.done or (isinstance(handle.error, NotGuaranteed) and handle.last_word is None):
             await self._appender.news.wait()
             self._servers.require_open()

@@ -5,20 +5,20 @@ Law: nothing here needs the tasks behind a `Log`; each call dials, asks and is d
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-
-import anyio
+from os import PathLike
+from pathlib import Path
 
 from alpo.core.requests import MemberStep
 from alpo.errors import AlpoError
 
 from .arguments import need_seconds
+from .clock import Clock
 from .operator import cursors, events, files, members, sessions, settings, status
 from .operator.cursors import CursorInfo
 from .operator.events import Events
-from .operator.files import FileSpace
+from .operator.files import BackupInfo, FileSpace
 from .operator.members import Leadership, MemberInfo
 from .operator.sessions import ByHand, Outcome, SessionInfo
 from .operator.settings import Settings
@@ -38,11 +38,34 @@ class Operations:
         need_seconds(timeout_s)
         self._servers = servers
         self._timeout_s = timeout_s
+        #: The time in which this log lives: for libraries built on it.
+        self.clock = Clock(servers.rng)
 
     @property
     def closed(self) -> bool:
         """True once closed, here or in the process that this one was forked from."""
         return self._servers.closed
+
+    @property
+    def forked(self) -> bool:
+        """True in a process that was forked from the one that made this log. For libraries built on it."""
+        return self._servers.inherited
+
+    @property
+    def timeout_s(self) -> float:
+        """The seconds that a call waits for an answer, unless it is given others. For libraries built on this log."""
+        return self._timeout_s
+
+    @property
+    def cluster(self) -> str:
+        """The id of the cluster, in hex; "" until a server has named it. For libraries built on this log."""
+        return self._servers.cluster.hex()
+
+    @property
+    def reason(self) -> AlpoError | None:
+        """The reason why what is under way is not done yet, the most telling one first; None if nothing is the matter.
+        For libraries built on this log."""
+        return self._servers.reason
 
     def _seconds(self, timeout_s: float | None) -> float:
         """Seconds to wait, for every call that waits. Raises `Closed`, TypeError, ValueError."""
@@ -51,18 +74,6 @@ class Operations:
             return self._timeout_s
         need_seconds(timeout_s, zero=True)
         return timeout_s
-
-    async def _sleep(self, seconds: float) -> None:
-        """Wait on the log's clock: virtual in a simulated cluster. For the library."""
-        await anyio.sleep(seconds)
-
-    def _move_on_after(self, seconds: float, shield: bool = False) -> AbstractContextManager[anyio.CancelScope]:
-        """A scope that is cancelled after ``seconds`` on the clock of `_sleep`. For the library."""
-        return anyio.move_on_after(seconds, shield=shield)
-
-    def _now_s(self) -> float:
-        """The time on the clock of `_sleep`, in seconds. For the library."""
-        return anyio.current_time()
 
     async def append_by_hand(
         self, payloads: Iterable[Payload], *, client: str, serial: int, epoch: int | None = None,
@@ -206,12 +217,26 @@ class Operations:
         """
         return await files.compact(self._servers, server, self._seconds(timeout_s))
 
+    async def backup(
+        self, file: str | PathLike[str], *, server: int | None = None,
+        progress: Callable[[int, int], object] | None = None, timeout_s: float | None = None,
+    ) -> BackupInfo:
+        """Copy the log of server ``server`` (None: the leader) into ``file``, while it serves: all that was
+        acknowledged when this was called. The file appears whole, and synced, or not at all.
+
+        ``progress(done, about)`` is called now and then, with bytes. ``timeout_s`` bounds how long nothing may come.
+        Raises `BackupFailed`, `Refused`, `Unavailable`, `ProtocolError`.
+        """
+        seconds = self._seconds(timeout_s)
+        from alpo.backup import back_up  # with all of a store
+
+        return await back_up(self._servers, Path(file), server, seconds, progress)
+
     async def init(self, timeout_s: float | None = None) -> None:
         """Found the cluster, by any one of its servers. Raises `Refused` (why it cannot be), `Unavailable`."""
         await members.init(self._servers, self._seconds(timeout_s))
 
 
-def why_waiting(log: Operations) -> AlpoError | None:
-    """The reason why a request under way is not done yet, the most telling one first; None if nothing is the matter.
-    For commands."""
-    return log._servers.reason
+def servers_of(log: Operations) -> Servers:
+    """The servers that a log knows of, and its connections to them. For the library."""
+    return log._servers

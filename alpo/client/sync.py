@@ -90,13 +90,13 @@ class SyncLog(BlockingLog):
         many = Many(lambda parcel, number: self._log.enter(parcel, number, False, timeout_s), serial)
         try:
             for chunk in chunks(payloads):
-                done = self._call(partial(many.feed, chunk))
+                done = self.run(partial(many.feed, chunk))
                 if progress is not None:
                     progress(done)
-            return self._call(many.finish)
+            return self.run(many.finish)
         except BaseException:
             with suppress(Closed):
-                self._call(partial(self._withdraw, many.under_way))
+                self.run(partial(self._withdraw, many.under_way))
             raise
 
     append_nowait = Queueing(single, """Queue one payload and return at once: a future of the finished `Handle`.
@@ -113,7 +113,7 @@ class SyncLog(BlockingLog):
 
     def wait_room(self) -> None:
         """Wait until `append_nowait` has room for a payload in the local queue. Raises `Closed`."""
-        self._call(self._wait_room)
+        self.run(self._wait_room)
 
     # -- reading --------------------------------------------------------------------------------------------
 
@@ -169,5 +169,6 @@ class SyncLog(BlockingLog):
     remove_member = blocking(Log.remove_member)
     replace_member = blocking(Log.replace_member)
     transfer = blocking(Log.transfer)
+    backup = blocking(Log.backup)
     compact = blocking(Log.compact)
     init = blocking(Log.init)

@@ -76,7 +76,7 @@ class Election:
         self.round: Round | None = None
         self.cycle: Cycle | None = None
         self.leader_gone = False
-        self._round_number = 0
+        self.round_number = 0
         self._known_ranks: dict[int, Rank] = {}  # ranks of the candidates of the present term
         self._counted: tuple[MemberList | None, int, int] = (None, 0, 0)  # (list, last leader, the turn)
 
@@ -167,14 +167,14 @@ class Election:
         if before is not None:  # a round trip may outlast a round: earlier rounds of the same term still count
             earlier = {**before.earlier, before.number: before.began_s}
             earlier = {n: at_s for n, at_s in earlier.items() if r.now_s - at_s < r.cfg.election_timeout_s}
-        self._round_number += 1
-        self.round = Round(self._round_number, again, r.now_s, r.now_s + self._round_s(), earlier)
+        self.round_number += 1
+        self.round = Round(self.round_number, again, r.now_s, r.now_s + self._round_s(), earlier)
         self.timer_s = r.now_s
         r.out.event(
-            "canvass", term=r.term + 1, round=self._round_number, again=again, leader=r.last_leader_id,
+            "canvass", term=r.term + 1, round=self.round_number, again=again, leader=r.last_leader_id,
             silent_ms=None if r.heard_s is None else round((r.now_s - r.heard_s) * 1000),
         )
-        request = CanvassRequest(r.term + 1, self._round_number, r.rank, again)
+        request = CanvassRequest(r.term + 1, self.round_number, r.rank, again)
         for voter in r.members.other_voters():
             r.out.send(voter.identity, request)
         if r.members.i_vote:

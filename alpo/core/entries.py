@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 DIGEST_BYTES = 16
 INT_MAX = 2**63 - 1
-_HEADER = struct.Struct("<QQQQQQQQ")
+HEADER = struct.Struct("<QQQQQQQQ")
 _LENGTH = struct.Struct("<I")
 #: Offset of the numbers in a run's digest: behind the digest of the body and the number of serials.
 MARKS_AT = DIGEST_BYTES + _LENGTH.size
@@ -118,7 +118,7 @@ def header_check(
     digest: bytes,
 ) -> int:
     """CRC-32 over every field but the body, which the digest stands for."""
-    return zlib.crc32(_HEADER.pack(id, term, kind, time_ms, serial, epoch, lsn, count) + digest + client)
+    return zlib.crc32(HEADER.pack(id, term, kind, time_ms, serial, epoch, lsn, count) + digest + client)
 
 
 def seal(
@@ -137,7 +137,7 @@ def verify_header(entry: Entry) -> None:
     """
     try:
         check = zlib.crc32(
-            _HEADER.pack(
+            HEADER.pack(
                 entry[0], entry[1], entry[2], entry[3], entry[5], entry[6], entry[7], entry[8]
             ) + entry[9] + entry[4].encode()
         )
@@ -152,7 +152,7 @@ def verify_headers(entries: Sequence[Entry]) -> None:
     type (a `Kind` is no int here) and within 63 bits, so that it can be stored, a known kind, and a ``count`` above 0
     for DATA alone. Every entry received goes through this loop. Raises `DamagedEntry`.
     """
-    pack, crc32 = _HEADER.pack, zlib.crc32
+    pack, crc32 = HEADER.pack, zlib.crc32
     expected = entries[0][0] if entries else 0
     try:
         for id, term, kind, time_ms, client, serial, epoch, lsn, count, digest, body, check in entries:

@@ -60,7 +60,7 @@ class Log:
         self._tail_first = 1
         self._tail_bytes = 0
         self._groups: deque[tuple[int, int]] = deque()  # (last id, bytes) of entries appended, and dropped, together
-        self._writes: deque[_Writing] = deque()
+        self.writes: deque[_Writing] = deque()
         self.writing_bytes = 0  # bytes of bodies handed out to be written, not yet on disk
         self._slices: dict[int, tuple[list[Entry], int]] = {}
 
@@ -142,7 +142,7 @@ class Log:
         self.last_id = from_id - 1
         self.last_term = self.runs[-1][0] if self.runs else self.base_term
         self.stable_id = min(self.stable_id, self.last_id)
-        for write in self._writes:
+        for write in self.writes:
             write.last_id = min(write.last_id, self.last_id)
 
     def install(self, base: Base) -> None:
@@ -151,7 +151,7 @@ class Log:
         self.restore(base, [], base.id, base.term, base.time_ms, base.next_lsn)
         self._tail, self._tail_bytes, self._groups = [], 0, deque()
         self._slices.clear()
-        for write in self._writes:
+        for write in self.writes:
             write.last_id = min(write.last_id, base.id)
 
     def clean(self, base: Base) -> None:
@@ -206,27 +206,27 @@ class Log:
     def handed_to_disk(self, number: int, bodies_bytes: int = 0, now_s: float = 0.0) -> None:
         """Note that write ``number``, up to the present end of the log, was handed to the writer at ``now_s``;
         ``bodies_bytes``: the size of its bodies."""
-        self._writes.append(_Writing(number, self.last_id, bodies_bytes, now_s))
+        self.writes.append(_Writing(number, self.last_id, bodies_bytes, now_s))
         self.writing_bytes += bodies_bytes
 
     def oldest_write(self, after: int = 0) -> _Writing | None:
         """The oldest write under way, of those with a number above ``after``; None if there is none."""
-        writes = self._writes
+        writes = self.writes
         if not writes or writes[0].number > after:
             return writes[0] if writes else None
         return next((write for write in writes if write.number > after), None)
 
     def persisted(self, number: int) -> None:
         """Note that every write up to ``number`` is on disk."""
-        while self._writes and self._writes[0].number <= number:
-            write = self._writes.popleft()
+        while self.writes and self.writes[0].number <= number:
+            write = self.writes.popleft()
             self.stable_id = max(self.stable_id, write.last_id)
             self.writing_bytes -= write.bodies_bytes
 
     def stable_after(self, number: int) -> int:
         """The value that ``stable_id`` will have once every write up to ``number`` is on disk."""
         stable_id = self.stable_id
-        for write in self._writes:
+        for write in self.writes:
             if write.number > number:
                 break
             stable_id = max(stable_id, write.last_id)

@@ -21,8 +21,8 @@ from typing import NamedTuple
 from zlib import crc32
 
 from .entries import (
-    _HEADER,
     DIGEST_BYTES,
+    HEADER,
     MARKS_AT,
     DamagedEntry,
     Entry,
@@ -118,7 +118,7 @@ def seal_appends(
 ) -> list[Entry]:
     """The sealed DATA entries of ``bodies``, (count, body) each, with serials ``serial``, ``serial + 1`` and so on:
     runs of at most `RUN_BYTES_MAX` if ``together``, else an entry for each."""
-    pack, new, name = _HEADER.pack, tuple.__new__, client.encode()
+    pack, new, name = HEADER.pack, tuple.__new__, client.encode()
     id, lsn = first_id, first_lsn
     entries: list[Entry] = []
     for group in _groups(bodies) if together else ([each] for each in bodies):

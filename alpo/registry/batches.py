@@ -17,7 +17,7 @@ from typing import Any
 from alpo.client.tasks import Event
 from alpo.errors import AlpoError, Overloaded
 from alpo.state.codec import OPS_MAX, ROOM_BYTES, ROW_MARK, Do, Op
-from alpo.state.folder import Sent
+from alpo.state.command import Command
 
 from .operations import Operation, changes_of
 from .rows import Change, Overlay, Rows
@@ -60,7 +60,7 @@ class Batch:
         self.changes: dict[str, Change] = {}
         self.head = self.size = 0
         self.ops: list[Op] = []
-        self.sent: Sent | None = None
+        self.sent: Command | None = None
 
     def make_ops(self, name: str, values: Mapping[str, bytes]) -> None:
         """Make the operations on variables that make the changes; ``values``: the rows that are there."""

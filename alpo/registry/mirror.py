@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from alpo.errors import AlpoError
 from alpo.state.codec import ROW_MARK
-from alpo.state.folder import Folder
 from alpo.state.machine import Machine
 from alpo.state.shapes import Cell
+from alpo.state.state import State
 
 from .header import rows_of
 
@@ -21,8 +21,8 @@ class Mirror:
     (it gets the rows of before), ``on_end`` once the folding has ended.
     """
 
-    def __init__(self, folder: Folder, name: str) -> None:
-        self._folder = folder
+    def __init__(self, state: State, name: str) -> None:
+        self._state = state
         self._name = name
         self._prefix = name + ROW_MARK
         self._start = len(self._prefix)
@@ -45,7 +45,7 @@ class Mirror:
         """Take what is folded now, and then every change."""
         self._open = True
         self._load(machine)
-        self._folder.watch(self)
+        self._state.subscribe(self)
 
     def close(self) -> None:
         """Take no more changes; `leave` follows."""
@@ -54,7 +54,7 @@ class Mirror:
     def leave(self) -> None:
         """Close, and be told no more. Not to be called by what the mirror calls: it is in the middle of telling."""
         self._open = False
-        self._folder.unwatch(self)
+        self._state.unsubscribe(self)
 
     def _load(self, machine: Machine) -> None:
         self.header = machine.cells.get(self._name)
@@ -62,7 +62,7 @@ class Mirror:
         self.values.update(rows_of(self._name, machine))
         self.version = self.token
 
-    # -- told by the folder ---------------------------------------------------------------------------------
+    # -- told by the state ---------------------------------------------------------------------------------
 
     def note(self, name: str, cell: Cell | None, time_ms: int) -> None:
         """Take a change of one variable."""
@@ -82,8 +82,7 @@ class Mirror:
             id = ""
         else:
             return
-        machine = self._folder.machine
-        self.version = 0 if machine is None else machine.lsn
+        self.version = self._state.lsn
         self.on_row(id)
 
     def jumped(self, machine: Machine) -> None:
@@ -99,7 +98,7 @@ class Mirror:
             self.version = machine.lsn
             self.on_jump(before)
 
-    def wake(self) -> None:
-        """Look whether the folding has ended."""
-        if self._open and self._folder.failure is not None:
-            self.on_end(self._folder.failure)
+    def ended(self, error: AlpoError) -> None:
+        """Take note that the folding has ended."""
+        if self._open:
+            self.on_end(error)

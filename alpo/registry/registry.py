@@ -70,7 +70,7 @@ class Registry:
         self._upgrade = upgrade
         self._recover_timeout_s = recover_timeout_s
         self._write_timeout_s = write_timeout_s
-        self._mirror = Mirror(state._folder, name)
+        self._mirror = Mirror(state, name)
         self._mirror.on_header = self._new_header
         self._mirror.on_end = self._end
         self._rows = Rows(self._mirror.values)
@@ -157,11 +157,11 @@ class Registry:
     async def _recover(self) -> None:
         """Write our header, if nobody else has written one since we looked; then take the rows as of that."""
         state, log, name = self._state, self._state.log, self._name
-        deadline_s = log._now_s() + self._recover_timeout_s
-        settings = await self._patiently(lambda: log.settings(max(0.0, deadline_s - log._now_s())), deadline_s)
+        deadline_s = log.clock.now_s() + self._recover_timeout_s
+        settings = await self._patiently(lambda: log.settings(max(0.0, deadline_s - log.clock.now_s())), deadline_s)
         limits = int(settings["payload_bytes_max"]), int(settings["batch_bytes_max"])
         self._queue = Queue(name, self._mirror.values, self._upgrade, *limits)
-        machine = await self._patiently(lambda: state._machine(False, None, deadline_s), deadline_s)
+        machine = await self._patiently(lambda: state.folded(until_s=deadline_s), deadline_s)
         rows = rows_of(name, machine)
         cell = need_header(name, machine, rows)
         if cell is None and self._strict:
@@ -174,12 +174,12 @@ class Registry:
         version = 0 if cell is None else cell.version
         ops: list[Op] = [(int(Do.PUT), name, self._header, 0)]
         try:
-            sent = await state._send([self._guard(version)], ops, max(0.001, deadline_s - log._now_s()))
-            self._token = (await state._told(sent)).lsn
+            command = await state.command([self._guard(version)], ops, max(0.0, deadline_s - log.clock.now_s()))
+            self._token = (await command.result()).lsn
         except Changed as error:
             text = f"another process recovered registry {name!r} at the same time, and was first"
             raise Deposed(text, name=name, token=0, version=error.version) from error
-        self._mirror.open(await state._folder.reach(self._token, deadline_s))
+        self._mirror.open(await state.folded(at_least=self._token, until_s=deadline_s))
         if self._mirror.token != self._token:
             self._mirror.leave()
             raise self._deposed(self._mirror.token)
@@ -193,9 +193,9 @@ class Registry:
             try:
                 return await step()
             except PASSING:
-                if self._over is not None or self._state.log._now_s() >= deadline_s:
+                if self._over is not None or self._state.log.clock.now_s() >= deadline_s:
                     raise
-            await self._state.log._sleep(AGAIN_S)
+            await self._state.log.clock.sleep(AGAIN_S)
 
     # -- operations -----------------------------------------------------------------------------------------
 
@@ -259,7 +259,7 @@ class Registry:
         try:
             batch.make_ops(self._name, self._mirror.values)
             if batch.ops:
-                batch.sent = await self._state._send([self._guard(self._token)], batch.ops, self._write_timeout_s)
+                batch.sent = await self._state.command([self._guard(self._token)], batch.ops, self._write_timeout_s)
         except BaseException as error:
             self._failed(batch, error)
             return None
@@ -271,10 +271,10 @@ class Registry:
         state = self._state
         try:
             if batch.sent is not None:
-                await state._told(batch.sent)
+                await batch.sent.result()
             else:
-                deadline_s = state._folder.until_s(self._write_timeout_s)
-                await self._patiently(lambda: state._folder.now(deadline_s), deadline_s)
+                deadline_s = state.log.clock.now_s() + self._write_timeout_s
+                await self._patiently(lambda: state.folded(until_s=deadline_s), deadline_s)
                 if self._over is not None:
                     raise copy(self._over)
         except BaseException as error:

@@ -10,7 +10,6 @@ from typing import Any, Self
 from alpo.client.arguments import AsyncIterated
 from alpo.client.tasks import News
 from alpo.errors import AlpoError, Closed
-from alpo.state.machine import Machine
 from alpo.state.shapes import Cell
 from alpo.state.state import State
 
@@ -44,7 +43,7 @@ class View:
 
 async def look(state: State, name: str) -> View:
     """The registry as it is now, linearizable. Raises as `Registry.view`."""
-    machine = await state._machine(False, None)
+    machine = await state.folded()
     rows = rows_of(name, machine)
     return _view(state, name, need_header(name, machine, rows), rows, machine.lsn, frozenset(rows))
 
@@ -66,7 +65,7 @@ class ViewWatch(AsyncIterated):
     def __init__(self, state: State, name: str) -> None:
         self._state = state
         self._name = name
-        self._mirror = Mirror(state._folder, name)
+        self._mirror = Mirror(state, name)
         self._mirror.on_header = self._new_header
         self._mirror.on_row = self._note
         self._mirror.on_jump = self._jumped
@@ -81,8 +80,7 @@ class ViewWatch(AsyncIterated):
         return f"<ViewWatch of registry {self._name!r}>"
 
     async def __aenter__(self) -> Self:
-        machine: Machine = await self._state._machine(False, None)
-        self._mirror.open(machine)
+        self._mirror.open(await self._state.folded())
         self._changed.update(self._mirror.values)
         self._entered = True
         return self
@@ -94,7 +92,7 @@ class ViewWatch(AsyncIterated):
 
     def close(self) -> None:
         """End the watch: a task that waits for its next view stops iterating. Raises RuntimeError in another loop."""
-        self._state._folder.tasks.need_home()
+        self._state.need_home()
         self._new, self._error = False, Closed("this watch was left")
         self._mirror.leave()
         self._news.tell()
@@ -103,7 +101,7 @@ class ViewWatch(AsyncIterated):
         return self
 
     async def __anext__(self) -> View:
-        self._state._folder.tasks.need_home()
+        self._state.need_home()
         if not self._entered:
             raise RuntimeError("enter a watch with async with before iterating over it")
         while not self._new:

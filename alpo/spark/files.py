@@ -1,4 +1,4 @@
-"""Read a data directory or a backup, whether or not a server runs on it (`alpo.storage.offline`).
+"""Read a data directory or a backup, whether or not a server runs on it (`alpo.offline`).
 
 Every row's checksums are verified. The readable part ends at the file's guaranteed mark. In a directory that may be
 some thousand entries behind the true one; in a backup it is exact.
@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from alpo.core.entries import Kind
+from alpo.offline import Source, StoreError, open_source
 from alpo.storage.columns import only
-from alpo.storage.interface import StoreError
-from alpo.storage.offline import Source, open_source
 from alpo.wire.column_pages import PageColumns
 
 from .origin import DataLoss, Extent, SourceError, Stretch

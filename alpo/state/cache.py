@@ -55,7 +55,7 @@ class Cache:
 
     async def put(self, folder: Folder) -> None:
         """Write the file, if it is of no use as it is, or ``folder`` has folded much since. A failure is logged."""
-        machine, cluster = folder.machine, folder.log._servers.cluster
+        machine, cluster = folder.machine, bytes.fromhex(folder.log.cluster)
         if machine is None or not machine.founded or machine.waits or isinstance(folder.failure, Diverged | WrongState):
             return
         lsn, command_bytes = self._had

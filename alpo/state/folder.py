@@ -21,7 +21,7 @@ from alpo.client.handle import Handle
 from alpo.client.log import Log
 from alpo.client.reasons import LASTING, kind_of
 from alpo.client.record import Record
-from alpo.client.tasks import Bell, Living, News
+from alpo.client.tasks import FORKED_WHY, Bell, Living, News
 from alpo.errors import AlpoError, Closed, NotGuaranteed, OutOfRange, ProtocolError, Unavailable
 
 from .codec import FORMAT, Guard, Op
@@ -66,8 +66,8 @@ class Watcher(Protocol):
     def jumped(self, machine: Machine) -> None:
         """Take a whole new state, of which the changes in between are not known."""
 
-    def wake(self) -> None:
-        """Look whether the folding has ended."""
+    def ended(self, error: AlpoError) -> None:
+        """Take note that the folding has ended, and why."""
 
 
 class _Question:
@@ -106,7 +106,8 @@ class Folder:
 
     def open(self) -> None:
         """Start the tasks, if they were not yet. Raises what ended the fold, and RuntimeError in another event loop."""
-        self.log._servers.require_here()
+        if self.log.forked:
+            raise Closed(FORKED_WHY)
         if self.tasks.started:
             self.tasks.need_home()
         else:
@@ -137,7 +138,7 @@ class Folder:
             except ProtocolError:
                 raise  # no other try betters it: the cluster may be another one
             except PASSING:
-                await self.log._sleep(AGAIN_S)
+                await self.log.clock.sleep(AGAIN_S)
 
     async def _follow(self, machine: Machine) -> bool:
         """Fold what comes. Returns False when the log is closed, True if it was trimmed ahead of us."""
@@ -149,11 +150,11 @@ class Folder:
             except ProtocolError:
                 raise
             except PASSING:
-                await self.log._sleep(AGAIN_S)
+                await self.log.clock.sleep(AGAIN_S)
             except OutOfRange:
                 if await self.patiently(lambda: first_lsn(self.log)) > machine.lsn + 1:
                     return True
-                await self.log._sleep(AGAIN_S)  # gone from one server only
+                await self.log.clock.sleep(AGAIN_S)  # gone from one server only
         return False
 
     async def _ask_ends(self) -> None:
@@ -183,7 +184,7 @@ class Folder:
             question.event.set()
         self._news.tell()
         for watcher in self._watchers:
-            watcher.wake()
+            watcher.ended(self.failure)
 
     # -- folding --------------------------------------------------------------------------------------------
 
@@ -290,7 +291,7 @@ class Folder:
 
     def until_s(self, timeout_s: float | None = None) -> float:
         """The deadline, on the log's clock, of a call that begins now (None: this state's timeout)."""
-        return self.log._now_s() + (self.timeout_s if timeout_s is None else timeout_s)
+        return self.log.clock.now_s() + (self.timeout_s if timeout_s is None else timeout_s)
 
     async def reach(self, lsn: int, until_s: float | None = None) -> Machine:
         """The machine, once it has folded up to ``lsn``. Raises `Unavailable` at the deadline, and what ended the fold.
@@ -299,8 +300,8 @@ class Folder:
         machine = self.machine
         if machine is not None and machine.lsn >= lsn and self.failure is None:
             return machine
-        timeout_s = self.timeout_s if until_s is None else max(0.0, until_s - self.log._now_s())
-        with self.log._move_on_after(timeout_s):
+        timeout_s = self.timeout_s if until_s is None else max(0.0, until_s - self.log.clock.now_s())
+        with self.log.clock.move_on_after(timeout_s):
             while self.failure is None:
                 if self.machine is not None and self.machine.lsn >= lsn:
                     return self.machine
@@ -312,7 +313,7 @@ class Folder:
     async def now(self, until_s: float | None = None) -> Machine:
         """The machine, once it has folded all that was guaranteed when this was called. Raises as `reach`."""
         self.open()
-        log, began_s = self.log, self.log._now_s()
+        log, began_s = self.log, self.log.clock.now_s()
         until_s = self.until_s() if until_s is None else until_s
         while True:
             self.require()
@@ -320,17 +321,17 @@ class Folder:
             if question is None:
                 question = self._question = _Question()
                 self._asking.ring()
-            with log._move_on_after(max(0.0, until_s - log._now_s())):
+            with log.clock.move_on_after(max(0.0, until_s - log.clock.now_s())):
                 await question.event.wait()
             if not question.event.is_set():
-                reason = log._servers.reason
+                reason = log.reason
                 why = f": {reason}" if reason is not None else ""
                 kind = kind_of(reason) if isinstance(reason, LASTING) else Unavailable
                 raise kind(f"no server answered a read within {seconds_text(until_s - began_s)}{why}")
             if question.error is None:
                 return await self.reach(question.end_lsn, until_s)
             # Others asked it before: their time is up, and ours may not be.
-            if not isinstance(question.error, PASSING) or log._now_s() >= until_s:
+            if not isinstance(question.error, PASSING) or log.clock.now_s() >= until_s:
                 raise copy(question.error)
 
     def enter(

@@ -154,7 +154,7 @@ class Keeper:
         return False
 
     async def _pause(self, least_s: float, most_s: float) -> None:
-        await self._log._sleep(self._log._servers.rng.uniform(least_s, most_s))
+        await self._log.clock.sleep(self._log.clock.rng.uniform(least_s, most_s))
 
 
 def _uploading(machine: Machine) -> bool:

@@ -68,7 +68,7 @@ async def load(log: Log, shelf: Shelf | None = None) -> Machine:
     while True:
         first = await first_lsn(log)
         if shelf is not None:
-            machine = await shelf.take(log._servers.cluster, first, await log.end() - 1)
+            machine = await shelf.take(bytes.fromhex(log.cluster), first, await log.end() - 1)
             if machine is not None:
                 return machine
             shelf = None
@@ -79,7 +79,7 @@ async def load(log: Log, shelf: Shelf | None = None) -> Machine:
         try:
             machine = await find(log, start)
         except OutOfRange:  # trimmed meanwhile
-            await log._sleep(AGAIN_S)
+            await log.clock.sleep(AGAIN_S)
             continue
         if machine is not None:
             return machine

@@ -26,8 +26,8 @@ from alpo.client.reading import unless
 from alpo.client.reasons import LASTING
 from alpo.errors import AlpoError, Closed, NotGuaranteed, Unavailable
 
+from .command import Command
 from .errors import PASSING, Changed, LockLost
-from .folder import Sent
 from .loading import AGAIN_S
 from .machine import Machine
 from .shapes import Cell
@@ -101,7 +101,7 @@ class Lock:
                 raise RuntimeError(f"{text}: elsewhere, use acquire() and release()")
             swallowed = bool(scope.__exit__(kind, error, trace))
         finally:
-            with self._log._move_on_after(min(self._ttl_s, _RELEASE_S), shield=True):
+            with self._log.clock.move_on_after(min(self._ttl_s, _RELEASE_S), shield=True):
                 await self.release()
         if lost and (error is None or swallowed):
             raise LockLost(f"the lock {self._name!r} was lost")
@@ -122,7 +122,7 @@ class Lock:
     @property
     def held(self) -> bool:
         """True while this process has the lock, as far as it can tell without asking."""
-        return bool(self._token) and not self._lost and self._log._now_s() < self._until_s
+        return bool(self._token) and not self._lost and self._log.clock.now_s() < self._until_s
 
     async def holder(self) -> Variable:
         """The lock's variable: its value is the holder's; None if nobody has it. Raises as `State.fetch`."""
@@ -134,7 +134,7 @@ class Lock:
         betters; RuntimeError if it is held already, and what ended the state."""
         if timeout_s is not None:
             need_seconds(timeout_s, zero=True)
-        give_up_s = math.inf if timeout_s is None else self._log._now_s() + timeout_s
+        give_up_s = math.inf if timeout_s is None else self._log.clock.now_s() + timeout_s
         late = f"the lock {self._name!r} was not free within {timeout_s or 0:g} s"
         try:
             if await (self.try_acquire() if timeout_s == 0 else self._acquire(give_up_s)):
@@ -147,12 +147,12 @@ class Lock:
 
     async def try_acquire(self) -> bool:
         """Take the lock if nobody has it; returns True if so. Raises as `State.commit`, by the state's timeout."""
-        return await self._acquire(self._state._folder.until_s(), once=True)
+        return await self._acquire(self._log.clock.now_s() + self._state.timeout_s, once=True)
 
     async def release(self) -> bool:
         """Give the lock back, if it is still ours. False: nobody can tell whether that came through. It is no matter:
         the lease ends it."""
-        self._state._folder.tasks.need_home()  # before the lock is forgotten
+        self._state.need_home()  # before the lock is forgotten
         token, self._token = self._token, 0
         if self._renewing is not None:
             self._renewing.cancel()
@@ -183,24 +183,24 @@ class Lock:
             except LASTING:
                 raise
             except _MAY_PASS:
-                if once or self._log._now_s() >= give_up_s:
+                if once or self._log.clock.now_s() >= give_up_s:
                     raise
-                await self._log._sleep(min(AGAIN_S, give_up_s - self._log._now_s()))
+                await self._log.clock.sleep(min(AGAIN_S, give_up_s - self._log.clock.now_s()))
 
     def _left_s(self, give_up_s: float) -> float | None:
         """The seconds until then, for one question; None: as long as the state gives it."""
-        return None if give_up_s == math.inf else self._state._left_s(give_up_s)
+        return None if give_up_s == math.inf else max(0.0, give_up_s - self._log.clock.now_s())
 
     async def _try(self, give_up_s: float) -> bool:
         """Make the lock's variable, unless it is there; the entry of this very try ends a lease that is over."""
-        state, sent_s = self._state, self._log._now_s()
+        state, sent_s = self._state, self._log.clock.now_s()
         put = Put(self._name, self._value, lease_s=self._ttl_s)
-        sent = await state._send([If(self._name, version=0).plain()], [put.plain()], self._left_s(give_up_s))
+        sent = await state.command([If(self._name, version=0).plain()], [put.plain()], self._left_s(give_up_s))
         try:
             token = await self._outcome(sent, give_up_s)
             until_s = sent_s + _SURE * self._ttl_s
-            while self._log._now_s() > until_s - self._ttl_s / 2:  # the answer came so late that the lease may be over
-                sent_s = self._log._now_s()
+            while self._log.clock.now_s() > until_s - self._ttl_s / 2:  # too late: the lease may be over
+                sent_s = self._log.clock.now_s()
                 kept = await self._keep(token, self._left_s(give_up_s))
                 if kept is False:
                     return False
@@ -211,34 +211,32 @@ class Lock:
             return False
         except BaseException as error:
             if isinstance(error, _MAY_PASS) or not isinstance(error, Exception):  # outcome unknown: it may be ours yet
-                state._start_soon(partial(self._take_back, sent), last=True)
+                state.start_soon(partial(self._take_back, sent), last=True)
             raise
-        folder = state._folder
-        folder.require()
-        if folder.machine is None or not _is_of(folder.machine.cells.get(self._name), token):
+        machine = await state.folded(local=True)
+        if not _is_of(machine.cells.get(self._name), token):
             return False  # taken away already
         self._lost, self._token, self._until_s = False, token, until_s
         self._renewing = anyio.CancelScope()
         guard = _Guard(self._name, token, self._lose)
-        folder.watch(guard)
-        state._start_soon(partial(self._renew, token, self._renewing, guard))
+        state.subscribe(guard)
+        state.start_soon(partial(self._renew, token, self._renewing, guard))
         return True
 
-    async def _outcome(self, sent: Sent, give_up_s: float) -> int:
+    async def _outcome(self, sent: Command, give_up_s: float) -> int:
         """The LSN of a try, waited for until ``give_up_s`` if the log cannot tell in time. Raises as `State.commit`."""
         try:
-            return (await self._state._told(sent)).lsn
+            return (await sent.result()).lsn
         except NotGuaranteed:
-            wait = partial(self._state._unsettled.outcome_of, sent)
-            token = await unless(_Alarm(self._state, give_up_s), wait)
+            token = await unless(_Alarm(self._state, give_up_s), sent.settled)
             if token is None:
                 raise
             return token
 
-    async def _take_back(self, sent: Sent) -> None:
+    async def _take_back(self, sent: Command) -> None:
         """Give back what a try that nobody waits for any more may have got (a task of the state's)."""
         with suppress(AlpoError):
-            await self._expunge(await self._state._unsettled.outcome_of(sent))
+            await self._expunge(await sent.settled())
 
     async def _wait_for_chance(self, give_up_s: float) -> bool:
         """Wait until nobody holds the lock, or its lease may be over. False: the time is up."""
@@ -247,20 +245,20 @@ class Lock:
         await watch.enter(None if give_up_s == math.inf else give_up_s)
         with closing(watch):
             seen, renewed_s = Variable(self._name), 0.0
-            while log._now_s() < give_up_s:
+            while log.clock.now_s() < give_up_s:
                 now = await self._state.fetch(self._name, local=True)
                 if not now.version:
-                    pause_s = log._servers.rng.random() * min(_PAUSE * self._ttl_s, _PAUSE_S_MAX)
-                    await log._sleep(max(0.0, min(pause_s, give_up_s - log._now_s())))
+                    pause_s = log.clock.rng.random() * min(_PAUSE * self._ttl_s, _PAUSE_S_MAX)
+                    await log.clock.sleep(max(0.0, min(pause_s, give_up_s - log.clock.now_s())))
                     if not (await self._state.fetch(self._name, local=True)).version:
                         return True
                     continue
                 if (now.version, now.time) != (seen.version, seen.time):
-                    seen, renewed_s = now, log._now_s()
+                    seen, renewed_s = now, log.clock.now_s()
                 over_s = renewed_s + (math.inf if now.lease_s is None else now.lease_s)
-                if log._now_s() >= over_s:
+                if log.clock.now_s() >= over_s:
                     return True
-                look_s = min(over_s, give_up_s, log._now_s() + (now.lease_s or self._ttl_s) / _LOOKS)
+                look_s = min(over_s, give_up_s, log.clock.now_s() + (now.lease_s or self._ttl_s) / _LOOKS)
                 await unless(_Alarm(self._state, look_s), partial(self._gone, watch))
         return False
 
@@ -277,14 +275,14 @@ class Lock:
         """Renew the lease until the lock is given back or lost (a task of the state's)."""
         log = self._log
         with scope, ExitStack() as stack:
-            stack.callback(self._state._folder.unwatch, guard)
+            stack.callback(self._state.unsubscribe, guard)
             while True:
-                await log._sleep(max(0.0, min(self._ttl_s / 3, self._until_s - log._now_s())))
-                sent_s = log._now_s()
+                await log.clock.sleep(max(0.0, min(self._ttl_s / 3, self._until_s - log.clock.now_s())))
+                sent_s = log.clock.now_s()
                 kept = await unless(_Alarm(self._state, self._until_s), partial(self._keep, token))
                 if kept:
                     self._until_s = sent_s + _SURE * self._ttl_s
-                elif kept is False or log._now_s() >= self._until_s:
+                elif kept is False or log.clock.now_s() >= self._until_s:
                     break
             self._lose(token)
 
@@ -302,11 +300,11 @@ class Lock:
         """Renew once. False: the lock is another's; None: nobody knows."""
         guard, keep = If(self._name, created=token), Keep(self._name, self._ttl_s)
         try:
-            await self._state._do([guard.plain()], [keep.plain()], timeout_s)
+            await (await self._state.command([guard.plain()], [keep.plain()], timeout_s)).result()
         except Changed:
             return False
         except _MAY_PASS:
-            await self._log._sleep(_AGAIN * self._ttl_s)
+            await self._log.clock.sleep(_AGAIN * self._ttl_s)
             return None
         except AlpoError:
             return False  # the state has ended
@@ -333,7 +331,7 @@ class _Guard:
     def jumped(self, machine: Machine) -> None:
         self.note(self._name, machine.cells.get(self._name), machine.time_ms)
 
-    def wake(self) -> None:
+    def ended(self, error: AlpoError) -> None:
         self._lose(self._token)
 
 
@@ -345,11 +343,11 @@ class _Alarm:
         self._at_s = at_s
 
     def is_set(self) -> bool:
-        return self._log._now_s() >= self._at_s
+        return self._log.clock.now_s() >= self._at_s
 
     async def wait(self) -> None:
         while not self.is_set():
-            await self._log._sleep(self._at_s - self._log._now_s())
+            await self._log.clock.sleep(self._at_s - self._log.clock.now_s())
 
 
 class Election:

@@ -17,7 +17,7 @@ class Home(Protocol):
 
     async def commit(self, guards: Iterable[If], operations: Iterable[Operation]) -> int: ...
 
-    async def _machine(self, local: bool, at_least: int | None) -> Machine: ...
+    async def folded(self, *, local: bool = False) -> Machine: ...
 
 
 class Rows:
@@ -45,7 +45,7 @@ class Rows:
 
     async def names(self, *, local: bool = False) -> list[str]:
         """The names of all rows, sorted, without the owner's. Raises as `State.fetch`."""
-        machine = await self._state._machine(local, None)
+        machine = await self._state.folded(local=local)
         begin = self._owner + ROW_MARK
         return sorted(name[len(begin) :] for name in machine.cells if name.startswith(begin))
 

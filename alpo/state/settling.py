@@ -38,7 +38,7 @@ class Settling:
         deadline, and `Closed`."""
         folder = self._folder
         folder.open()
-        with folder.log._move_on_after(folder.timeout_s):
+        with folder.log.clock.move_on_after(folder.timeout_s):
             while self._unknown:
                 sent = self._unknown[0]
                 outcome = await self._wait_for(sent)
@@ -46,7 +46,7 @@ class Settling:
                     self._unknown.remove(sent)
                     self._keep(sent, outcome)
         if self._unknown:
-            why = folder.log._servers.reason or "no answer"
+            why = folder.log.reason or "no answer"
             raise Unavailable(f"there are writes whose outcome is still unknown: {why}")
         told, self._outcomes = self._outcomes, {}
         return told
@@ -66,7 +66,7 @@ class Settling:
     async def _wait_for(self, sent: Sent) -> int | AlpoError:
         """The LSN of a write that was done, or why it was not."""
         handle = sent.handle
-        told = None if sent.result is not None else await self._folder.log._outcome_of(handle)
+        told = None if sent.result is not None else await self._folder.log.settled(handle)
         if isinstance(told, AlpoError):
             return told
         last_lsn = sent.last_lsn or (0 if told is None else told + handle.parcel.number - 1)

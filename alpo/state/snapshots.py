@@ -46,7 +46,7 @@ async def write_snapshot(folder: Folder) -> SnapshotInfo:
     """
     log = folder.log
     bytes_max = part_bytes_max(int((await log.settings())["payload_bytes_max"]))
-    sid = log._servers.rng.randbytes(codec.ID_BYTES)
+    sid = log.clock.rng.randbytes(codec.ID_BYTES)
     begin, frozen = await _begun(folder, sid)
     encoder = Encoder(frozen, bytes_max)
     try:
@@ -98,7 +98,7 @@ async def _send(folder: Folder, payload: bytes, freeze: bool = False) -> Sent:
         try:
             sent = folder.enter([payload], freeze=freeze, timeout_s=folder.timeout_s)
         except Overloaded:
-            await folder.log._sleep(AGAIN_S)
+            await folder.log.clock.sleep(AGAIN_S)
             continue
         sent.handle.add_done_callback(lambda handle: None)  # counts as told: a snapshot may be given up
         return sent

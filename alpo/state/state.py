@@ -20,6 +20,7 @@ from typing import Any, Literal, Self, cast
 import anyio
 
 from alpo.client.arguments import need_seconds
+from alpo.client.handle import Handle
 from alpo.client.log import Log
 from alpo.client.log import connect as connect_log
 from alpo.client.reasons import kind_of
@@ -30,8 +31,9 @@ from alpo.tls import Tls
 from . import codec
 from .cache import Cache
 from .codec import INT_MAX, OPS_MAX, ROW_MARK, Guard, Limits, Op
+from .command import Command
 from .errors import Changed, NotFounded
-from .folder import ENDED, Folder, Sent
+from .folder import ENDED, Folder, Sent, Watcher
 from .keeper import Keeper
 from .loading import CURSOR
 from .machine import Machine
@@ -39,6 +41,7 @@ from .rows import Rows
 from .settling import Settling
 from .shapes import Outcome, Result, StateStatus
 from .snapshots import SnapshotInfo
+from .updating import Update
 from .variable import (
     UNSET,
     Add,
@@ -87,7 +90,7 @@ class State:
         self._log = log
         self._create = create
         if timeout_s is None:
-            timeout_s = log._timeout_s
+            timeout_s = log.timeout_s
         need_seconds(timeout_s)
         state_id = b"" if expect is None else id_of(expect)
         self._cache = None if cache is None else Cache(cache, state_id)
@@ -129,12 +132,12 @@ class State:
     async def _finish(self) -> None:
         """End every task, once the last have done their work, and write the cache."""
         folder = self._folder
-        if self._log._servers.inherited:
+        if self._log.forked:
             return
         folder.tasks.need_home()
         first, self._left = not self._left, True
         try:
-            with self._log._move_on_after(LAST_S, shield=True):
+            with self._log.clock.move_on_after(LAST_S, shield=True):
                 while self._last:
                     await self._last_done.wait()
         finally:
@@ -170,32 +173,15 @@ class State:
         that LSN, which somebody else told. Raises TypeError, ValueError, `Unavailable`, and what ended the folding
         (`Unrecoverable`, `NewerFormat`, `Diverged`, `WrongState`, `Closed`).
         """
-        return await self._fetch(name, local, at_least)
-
-    async def _fetch(
-        self, name: str, local: bool = False, at_least: int | None = None, until_s: float | None = None
-    ) -> Variable:
         need_name(name)
-        machine = await self._machine(local, at_least, until_s)
+        machine = await self.folded(local=local, at_least=at_least)
         return variable_of(name, machine.cells.get(name))
 
     async def names(self, prefix: str = "", *, local: bool = False) -> list[str]:
         """The names of all variables that begin with ``prefix``, sorted; rows are left out. Raises as `fetch`."""
         need(prefix, str)
-        machine = await self._machine(local, None)
+        machine = await self.folded(local=local)
         return sorted(name for name in machine.cells if name.startswith(prefix) and ROW_MARK not in name)
-
-    async def _machine(self, local: bool, at_least: int | None = None, until_s: float | None = None) -> Machine:
-        """The fold, as new as asked for, by this time of the log's clock (None: the state's timeout from now)."""
-        if at_least is not None:
-            if not isinstance(at_least, int) or isinstance(at_least, bool) or not 0 <= at_least <= INT_MAX:
-                raise ValueError(f"at_least is an LSN, not {at_least!r}")
-            machine = await self._folder.reach(at_least, until_s)
-        else:
-            machine = await (self._folder.reach(0, until_s) if local else self._folder.now(until_s))
-        if not self._create and not machine.founded:
-            raise NotFounded("this log holds no state: the first write of a program that may create one makes it")
-        return machine
 
     def watch(self, prefix: str = "", *, every: bool = False) -> Watch:
         """The variables that begin with ``prefix`` as they are now, and then whenever they change; see `Watch`."""
@@ -204,7 +190,7 @@ class State:
 
     async def status(self, *, local: bool = False) -> StateStatus:
         """Tell what the fold has. Raises as `fetch`."""
-        m = await self._machine(local, None)
+        m = await self.folded(local=local)
         last, previous = (None if each is None else (each.begin, each.end) for each in (m.snapshot, m.previous))
         return StateStatus(
             m.state_id.hex(), m.lsn, time_of(m.time_ms), len(m.cells), m.bytes, m.invalid, m.foreign_lsn, last,
@@ -251,28 +237,13 @@ class State:
         It returns bytes or text, None to take the variable away, or else what JSON can hold. It may be called several
         times. Raises what it raises, and as `commit`.
         """
-        variable, left_s = await self._begin_update(name)
+        update = Update(self, name)
         while True:
-            wanted = function(variable)
+            wanted = function(await update.fetch())
             try:
-                return await self._write_update(variable, wanted, left_s)
+                return await update.store(wanted)
             except Changed:
-                variable, left_s = await self._begin_update(name, local=True)  # as of that refusal, at least
-
-    async def _begin_update(self, name: str, local: bool = False) -> tuple[Variable, float]:
-        """The variable to update, and the seconds that are left to write it."""
-        until_s = self._folder.until_s()
-        variable = await self._fetch(name, local, None, until_s)
-        return variable, until_s - self._log._now_s()
-
-    async def _write_update(self, variable: Variable, wanted: Any, left_s: float) -> Variable:
-        """Store what the function of an `update` returned."""
-        guards = [If(variable.name, version=variable.version)]
-        if wanted is None:
-            return await self._expunge(guards, variable.name, left_s) if variable.version else variable
-        plain = isinstance(wanted, bytes | bytearray | memoryview | str)
-        changed = variable.mutate(wanted) if plain else variable.mutate(json=wanted)
-        return await self._put(guards, Put(variable.name, value_of(changed), lease_s=changed.lease_s), left_s)
+                continue
 
     async def add(self, name: str, number: int = 1) -> int:
         """Add to a counter, which is 0 if it is not there; returns the sum. One append, no conflict, never twice.
@@ -316,7 +287,52 @@ class State:
         """The rows of the variable ``owner``, see `Rows`; to write them takes its ``fence``."""
         return Rows(self, owner, fence)
 
-    def _start_soon(self, job: Callable[[], Coroutine[Any, Any, None]], last: bool = False) -> None:
+    # -- for libraries built on a state ---------------------------------------------------------------------
+
+    @property
+    def timeout_s(self) -> float:
+        """The seconds until each call ends; may be set, for calls that begin later."""
+        return self._folder.timeout_s
+
+    @timeout_s.setter
+    def timeout_s(self, timeout_s: float) -> None:
+        need_seconds(timeout_s)
+        self._folder.timeout_s = timeout_s
+
+    async def command(self, guards: Sequence[Guard], ops: Sequence[Op], timeout_s: float | None = None) -> Command:
+        """Send what `commit` sends, in the plain form (`If.plain`, `Put.plain` …), and return without waiting for its
+        outcome: `Command.result` tells it.
+
+        ``timeout_s``: seconds until the result has to be there (None: the state's). Raises as `commit`, if nothing was
+        sent.
+        """
+        return Command(await self._send(guards, ops, timeout_s), self._told, self._unsettled.outcome_of)
+
+    async def folded(
+        self, *, local: bool = False, at_least: int | None = None, until_s: float | None = None
+    ) -> Machine:
+        """The fold itself, not to be changed: as new as asked for, as of `fetch`, by ``until_s``, a time of the log's
+        clock (None: the state's timeout from now). Raises as `fetch`."""
+        if at_least is not None:
+            if not isinstance(at_least, int) or isinstance(at_least, bool) or not 0 <= at_least <= INT_MAX:
+                raise ValueError(f"at_least is an LSN, not {at_least!r}")
+            machine = await self._folder.reach(at_least, until_s)
+        else:
+            machine = await (self._folder.reach(0, until_s) if local else self._folder.now(until_s))
+        if not self._create and not machine.founded:
+            raise NotFounded("this log holds no state: the first write of a program that may create one makes it")
+        return machine
+
+    def subscribe(self, watcher: Watcher) -> None:
+        """Call ``watcher`` for every change from now on, in the middle of folding: it must be quick, and wait for
+        nothing."""
+        self._folder.watch(watcher)
+
+    def unsubscribe(self, watcher: Watcher) -> None:
+        """Call ``watcher`` no more."""
+        self._folder.unwatch(watcher)
+
+    def start_soon(self, job: Callable[[], Coroutine[Any, Any, None]], *, last: bool = False) -> None:
         """Start a task that ends with this state at the latest; ``last``: leaving waits a moment for it."""
         self._folder.open()
         self._folder.tasks.start_soon(partial(self._run_last, job) if last else job)
@@ -328,6 +344,21 @@ class State:
         finally:
             self._last -= 1
             self._last_done.tell()
+
+    def need_home(self) -> None:
+        """Raise RuntimeError in another event loop than this state's."""
+        self._folder.tasks.need_home()
+
+    def in_doubt(self) -> list[Handle]:
+        """The appends of writes that were sent, and whose effect is not known."""
+        return self._folder.in_doubt()
+
+    def close_at_once(self) -> bool:
+        """Close without waiting, if no task was started yet. False: `close` does it."""
+        if self._folder.tasks.started:
+            return False
+        self._folder.fail(Closed(ENDED))
+        return True
 
     # -- inside ---------------------------------------------------------------------------------------------
 
@@ -355,7 +386,7 @@ class State:
         await self._need_founded(guards, until_s)
         payloads = codec.command(guards, ops, self._payload_bytes_max)
         room = False
-        with self._log._move_on_after(self._left_s(until_s)):
+        with self._log.clock.move_on_after(self._left_s(until_s)):
             await self._log.wait_room()
             room = True
         if not room:
@@ -364,7 +395,7 @@ class State:
 
     def _left_s(self, until_s: float) -> float:
         """The seconds until then, on the log's clock; not 0, which is no timeout."""
-        return max(0.001, until_s - self._log._now_s())
+        return max(0.001, until_s - self._log.clock.now_s())
 
     async def _told(self, sent: Sent) -> Result:
         """Wait for what the fold says of a command that was sent."""
@@ -383,17 +414,17 @@ class State:
         if machine is not None and machine.founded and self._payload_bytes_max:
             return
         mine = False
-        with self._log._move_on_after(self._left_s(until_s)):
+        with self._log.clock.move_on_after(self._left_s(until_s)):
             await self._founding.acquire()
             mine = True
         if not mine:
-            reason = self._log._servers.reason
+            reason = self._log.reason
             raise kind_of(reason)(f"the state could not be founded in time: {reason or 'no answer'}")
         try:
             if not self._payload_bytes_max:
                 settings = await self._log.settings(self._left_s(until_s))
                 self._payload_bytes_max = int(settings["payload_bytes_max"])
-            machine = await self._machine(False, None, until_s)
+            machine = await self.folded(until_s=until_s)
             if machine.founded:
                 return
             refuse_unfounded(guards)
@@ -403,7 +434,7 @@ class State:
 
     async def _found(self, until_s: float) -> None:
         """Found the state. Raises `Unavailable` at the deadline."""
-        folder, state_id = self._folder, self._log._servers.rng.randbytes(codec.ID_BYTES)
+        folder, state_id = self._folder, self._log.clock.rng.randbytes(codec.ID_BYTES)
         try:
             sent = folder.enter([codec.found(state_id, Limits())], timeout_s=self._left_s(until_s))
             result = await folder.result_of(sent)

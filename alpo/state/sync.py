@@ -17,14 +17,13 @@ from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar
 
 from alpo.client.sync import SyncLog
 from alpo.client.sync import connect_sync as connect_log
-from alpo.errors import Closed
 from alpo.tls import Tls
 
 from .errors import Changed, LockLost
-from .folder import ENDED
 from .recipes import Lock
 from .rows import Rows
 from .state import State
+from .updating import Update
 from .variable import UNSET, Value, Variable
 from .watching import Watch
 
@@ -57,7 +56,7 @@ class SyncState:
     ) -> None:
         self._log = log
         self._state = State(
-            log._log, create=create, expect=expect, timeout_s=timeout_s, snapshots=snapshots, cache=cache
+            log.log, create=create, expect=expect, timeout_s=timeout_s, snapshots=snapshots, cache=cache
         )
         self._owns_log = False
 
@@ -72,10 +71,8 @@ class SyncState:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            if not self._state._folder.tasks.started:
-                self._state._folder.fail(Closed(ENDED))
-            elif not self._log.closed:
-                self._log._call(self._state.close)
+            if not self._state.close_at_once() and not self._log.closed:
+                self._log.run(self._state.close)
         finally:
             if self._owns_log:
                 self._log.__exit__(kind, error, trace)
@@ -87,7 +84,7 @@ class SyncState:
 
     def _run(self, function: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run ``function()`` in the loop; returns what it returns."""
-        return self._log._call(function)
+        return self._log.run(function)
 
     @property
     def log(self) -> SyncLog:
@@ -119,13 +116,13 @@ class SyncState:
     def update(self, name: str, function: Callable[[Variable], Any]) -> Variable:
         """Fetch, call ``function`` with the variable, in the caller's thread, and store what it returns: see
         `State.update`."""
-        variable, left_s = self._run(partial(self._state._begin_update, name))
+        update = Update(self._state, name)
         while True:
-            wanted = function(variable)
+            wanted = function(self._run(update.fetch))
             try:
-                return self._run(partial(self._state._write_update, variable, wanted, left_s))
+                return self._run(partial(update.store, wanted))
             except Changed:
-                variable, left_s = self._run(partial(self._state._begin_update, name, local=True))
+                continue
 
     def watch(self, prefix: str = "", *, every: bool = False) -> Generator[Variable, None, None]:
         """Iterate over the variables that begin with ``prefix`` as they are now, and then whenever they change: see

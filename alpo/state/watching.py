@@ -8,7 +8,7 @@ from typing import Self
 
 from alpo.client.arguments import AsyncIterated
 from alpo.client.tasks import News
-from alpo.errors import Closed
+from alpo.errors import AlpoError, Closed
 
 from .codec import ROW_MARK
 from .errors import Behind
@@ -127,6 +127,6 @@ class Watch(AsyncIterated):
         for name, cell in machine.cells.items():
             self.note(name, cell, machine.time_ms)
 
-    def wake(self) -> None:
+    def ended(self, error: AlpoError) -> None:
         """Have whoever waits look why the folding has ended."""
         self._news.tell()

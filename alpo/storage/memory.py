@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from alpo.core.disk import NO_BASE, Base, Boot, Snapshot, Write
 from alpo.core.entries import Entry
@@ -43,6 +44,16 @@ from .search import Head, first_id_where, holds_lsn, is_since
 _REPLAY_BYTES = 4 << 20
 
 
+class Content(NamedTuple):
+    """The durable content of a store whose log begins with entry 1: rows and columns as SQLite would hold them."""
+
+    hard: Hard
+    entries: list[Entry]
+    runs: list[tuple[int, int]]
+    sessions: dict[str, bytes]
+    applied: str | None
+
+
 class MemoryStore:
     """Implementation of `interface.Store` in memory. ``incarnation``: 16 bytes."""
 
@@ -59,6 +70,20 @@ class MemoryStore:
         self._events: deque[KeptEvent] = deque(maxlen=ROWS_MAX)
         self._base = NO_BASE  # the first entry's id is its id + 1
         self.on_damage: Callable[[DamagedStore], None] = lambda damage: None  # nothing is ever damaged here
+
+    @property
+    def content(self) -> Content:
+        """The content itself, no copy of it: for the exhaustive search, which keeps and compares thousands. Events and
+        what was cleaned are not part of it."""
+        with self._mutex:
+            return Content(self._hard, self._entries, self._runs, self._sessions, self._applied)
+
+    @classmethod
+    def holding(cls, content: Content) -> MemoryStore:
+        """A store with this `content`, which it takes over."""
+        store = cls(content.hard.server_id, content.hard.incarnation)
+        store._hard, store._entries, store._runs, store._sessions, store._applied = content
+        return store
 
     def crash(self) -> MemoryStore:
         """Return the store as found after a crash: with all that was committed and nothing else. This object is

@@ -167,7 +167,7 @@ class Dialler:
         try:
             with anyio.fail_after(min(timeout_s, DIAL_S)):
                 connection = await self._dial(address)
-                await connection._greet(cluster)
+                await connection.greet(cluster)
         except BaseException as error:
             if connection is not None:
                 connection.close()

@@ -143,7 +143,7 @@ def _note(handle: Handle, told: _Told) -> None:
         told.unnumbered += 1
     elif handle.lsn is not None:
         told.sure[key] = 1
-    elif isinstance(handle._error, NotGuaranteed):
+    elif isinstance(handle.failure, NotGuaranteed):
         told.maybe[key] = 1
 
 

@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 import anyio
 import anyio.lowlevel
 
+from alpo.client.clock import Clock
 from alpo.client.handle import Handle, L_co
 from alpo.client.log import Log
+from alpo.client.operating import servers_of
 from alpo.client.portal import Portal, SeenFuture
 from alpo.client.reading import Batches, polled
 from alpo.client.record import Record
@@ -170,7 +172,14 @@ class SimulatedBatches(Batches):
     def __init__(self, log: SimulatedLog, make: Callable[[], Batches]) -> None:
         self._log = log
         self._batches = log._at_once(make)
-        self._pages, self.servers, self.stop = self._batches._pages, self._batches.servers, self._batches.stop
+        self.servers, self.stop = self._batches.servers, self._batches.stop
+
+    def __repr__(self) -> str:
+        return repr(self._batches)
+
+    @property
+    def follows(self) -> bool:
+        return self._batches.follows
 
     async def aclose(self) -> None:
         await self._log._run(self._batches.aclose)
@@ -209,14 +218,32 @@ def _paging(call: F, **convert: Callable[[Any], Any]) -> F:
     return cast(F, batches)
 
 
+class SimulatedClock(Clock):
+    """The virtual time of a log."""
+
+    def __init__(self, log: SimulatedLog) -> None:
+        super().__init__(log._servers.rng)
+        self._log = log
+
+    def now_s(self) -> float:
+        return self._log._engine.world.now_us / SECOND
+
+    async def sleep(self, seconds: float) -> None:
+        await self._log._run(partial(anyio.sleep, seconds))
+
+    def move_on_after(self, seconds: float, shield: bool = False) -> AbstractContextManager[anyio.CancelScope]:
+        return self._log._turns.move_on_at(self._log._engine.world.now_us + seconds * SECOND, shield)
+
+
 class SimulatedLog(Log):
     """`alpo.Log` on virtual time, under trio or asyncio: every call goes to ``log``, in the engine's loop."""
 
     def __init__(self, log: Log, engine: Engine, turns: Turns) -> None:
         self._log = log
-        self._servers, self._timeout_s = log._servers, log._timeout_s
+        self._servers = servers_of(log)
         self._engine = engine
         self._turns = turns
+        self.clock = SimulatedClock(self)
         self._stay: Stay[Log] | None = None
 
     async def __aenter__(self) -> Self:
@@ -244,18 +271,10 @@ class SimulatedLog(Log):
         """Run ``function()`` in the engine's loop; returns its result. Virtual time goes on until it ends."""
         return await self._turns.result(self._engine.spawn(function))
 
-    async def _sleep(self, seconds: float) -> None:
-        await self._run(partial(anyio.sleep, seconds))
-
-    async def _outcome_of(self, handle: Handle) -> int | None | AlpoError:
+    async def settled(self, handle: Handle) -> int | None | AlpoError:
+        """The cluster's last word on one append of this log, as of `alpo.Log`."""
         assert isinstance(handle, SimulatedHandle)
-        return await self._run(partial(self._log._outcome_of, handle._handle))
-
-    def _move_on_after(self, seconds: float, shield: bool = False) -> AbstractContextManager[anyio.CancelScope]:
-        return self._turns.move_on_at(self._engine.world.now_us + seconds * SECOND, shield)
-
-    def _now_s(self) -> float:
-        return self._engine.world.now_us / SECOND
+        return await self._run(partial(self._log.settled, handle._handle))
 
     append_nowait = _handing(Log.append_nowait)
     append_batch_nowait = _handing(Log.append_batch_nowait)
@@ -277,5 +296,7 @@ def _simulated(name: str, member: Any) -> Any:
 
 # All others, but for `read` and `follow`: `Log` makes them of `read_batches` and `follow_batches`.
 for _name, _member in getmembers(Log):
-    if not _name.startswith("_") and (isinstance(_member, property) or iscoroutinefunction(_member)):
+    if _name.startswith("_") or _name in vars(SimulatedLog):
+        continue
+    if isinstance(_member, property) or iscoroutinefunction(_member):
         setattr(SimulatedLog, _name, _simulated(_name, _member))

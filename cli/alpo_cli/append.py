@@ -27,7 +27,6 @@ import anyio
 import alpo
 from alpo.client.handle import Handle
 from alpo.client.log import append_after
-from alpo.client.operating import why_waiting
 from alpo.client.tasks import News
 from alpo.errors import (
     AlpoError,
@@ -390,5 +389,5 @@ class _Named:
 
 def _progress(log: alpo.Log, run: Run) -> str:
     """Progress line: how far it is, and why it waits."""
-    reason = why_waiting(log)
+    reason = log.reason
     return run.summary() if reason is None else f"{run.summary()}, waiting: {reason}"

@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import aclosing, contextmanager, suppress
+from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from shlex import quote
 
-from alpo.client.operator.files import Overtaken, copy_log
-from alpo.client.servers import Servers, given_tls
+from alpo import BackupFailed, BackupInfo
 from alpo.core.settings import size_text as size
-from alpo.storage.backup import BackupWriter, Finished
+from alpo.offline import StoreError
 from alpo.storage.founding import Founded, Remains, recovery, restore
-from alpo.storage.interface import StoreError
-from alpo.wire.requests import BackupHead, BackupRows
 
-from .connecting import telling
+from .connecting import connected
 from .exits import Failed, UsageProblem
 from .options import Target
 from .output import counted, print_json, say, says_yes
 from .progress import Step, slow_progress
-from .running import in_thread, run
-
-#: Attempts at a copy that cleaning overtakes.
-_TRIES = 5
+from .running import run
 
 
 @contextmanager
@@ -35,7 +29,7 @@ def store_errors() -> Iterator[None]:
     """Turn a store's errors into Failed."""
     try:
         yield
-    except StoreError as error:
+    except (BackupFailed, StoreError) as error:
         raise Failed(str(error)) from error
 
 
@@ -53,47 +47,9 @@ def _stretch(first_lsn: int, last_lsn: int) -> str:
     return f"LSN {first_lsn} to {last_lsn}" if last_lsn >= first_lsn else "no payloads"
 
 
-async def _copy(target: Target, file: Path, server: int | None, step: Step) -> Finished:
-    servers = Servers(target.servers, tls=given_tls(None))
-    try:
-        async with telling(lambda: servers.reason):
-            for _ in range(_TRIES - 1):
-                with suppress(Overtaken):
-                    return await _copy_once(servers, file, server, target.timeout_s, step)
-            return await _copy_once(servers, file, server, target.timeout_s, step)
-    finally:
-        servers.close()
-
-
-async def _copy_once(servers: Servers, file: Path, server: int | None, timeout_s: float, step: Step) -> Finished:
-    writer: BackupWriter | None = None
-    about = 0
-    try:
-        async with aclosing(copy_log(servers, server, timeout_s)) as messages:  # type: ignore[type-var]
-            async for message in messages:
-                if isinstance(message, BackupHead):
-                    about = message.bytes_about
-                    _check_space(file, about)
-                    writer = BackupWriter(file, message.schema)
-                elif writer is None:
-                    break
-                elif isinstance(message, BackupRows):
-                    await in_thread(writer.add, message.table, message.rows)
-                    step("copying", writer.bodies_bytes, about)
-                else:
-                    made = await in_thread(writer.finish, message.number)
-                    writer = None
-                    return made
-        raise Failed("the server sent no whole copy")
-    finally:
-        if writer is not None:
-            writer.give_up()
-
-
-def _check_space(file: Path, about: int) -> None:
-    free = shutil.disk_usage(file.absolute().parent).free
-    if free < about:
-        raise Failed(f"{file}: {size(free)} are free, and the backup will take about {size(about)}")
+async def _copy(target: Target, file: Path, server: int | None, step: Step) -> BackupInfo:
+    async with connected(target) as log:
+        return await log.backup(file, server=server, progress=partial(step, "copying"))
 
 
 def make_of(target: Target, file: Path, data: Path, id: int, listen: str) -> None:

@@ -17,11 +17,9 @@ from .progress import keep_line, on_terminal
 @asynccontextmanager
 async def connected(target: Target) -> AsyncIterator[alpo.Log]:
     """Connect to the servers; the log is closed at the end."""
-    from alpo.client.operating import why_waiting  # help does without this import
-
     async with (
         alpo.connect(",".join(target.servers), timeout_s=target.timeout_s) as log,
-        telling(lambda: why_waiting(log)),
+        telling(lambda: log.reason),
     ):
         yield log
 

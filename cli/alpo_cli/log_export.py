@@ -18,9 +18,8 @@ from typing import IO, Any, NamedTuple, Protocol
 
 from alpo.core.entries import Entry, Kind, split_payloads
 from alpo.core.runs import parts
-from alpo.storage.audit import Fault, tell
+from alpo.offline import Fault, open_source, tell
 from alpo.storage.backup import PARTIAL_SUFFIX
-from alpo.storage.offline import open_source
 from alpo.storage.schema import sync
 
 from .backup import store_errors

@@ -22,8 +22,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from alpo.offline import open_source
 from alpo.storage.connections import as_database
-from alpo.storage.offline import open_source
 
 from .backup import store_errors
 from .exits import Failed, UsageProblem

@@ -12,9 +12,8 @@ from typing import Any
 
 from alpo.core.entries import DamagedEntry, Entry, Kind, parse_body, serials_of, split_payloads
 from alpo.core.runs import parts
-from alpo.storage.audit import tell
-from alpo.storage.audit import verify as audit
-from alpo.storage.offline import Found, Source, open_source
+from alpo.offline import Found, Source, open_source, tell
+from alpo.offline import verify as audit
 
 from .backup import store_errors
 from .exits import Failed

@@ -18,7 +18,7 @@ import unicodedata
 from datetime import UTC, datetime
 from typing import Any, TextIO, cast
 
-from .running import in_thread
+from alpo.threads import in_thread
 
 #: Unicode's control and format characters, surrogates, line and paragraph separators. Line feeds are included: a
 #: payload is one line on a terminal.

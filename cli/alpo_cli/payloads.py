@@ -9,8 +9,9 @@ import os
 from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Protocol
 
+from alpo.threads import in_thread
+
 from .exits import UsageProblem
-from .running import in_thread
 
 CHUNK_BYTES = 1 << 18
 PART_BYTES_MAX = 64 << 20

@@ -21,13 +21,13 @@ from typing import Any
 from alpo.errors import TooLarge
 from alpo.state import Add, Changed, Expunge, If, Keep, Put, SnapshotInfo, State, StateStatus, Variable
 from alpo.state.variable import VALUE_BYTES_MAX, Operation
+from alpo.threads import in_thread
 
 from . import running
 from .append import hint_on_terminal
 from .exits import Failed, UsageProblem, reason
 from .options import Target
 from .output import Sink, counted, escape, escape_bytes, json_line, json_value, print_json, rfc3339, say, table
-from .running import in_thread
 from .state_open import opened, write
 
 _CHUNK_BYTES = 1 << 18
@@ -155,7 +155,8 @@ def transact(target: Target, text: bytes) -> None:
 
     async def step(state: State) -> tuple[int, list[int]]:
         try:
-            result = await state._do([guard.plain() for guard in guards], [each.plain() for each in operations])
+            command = await state.command([guard.plain() for guard in guards], [each.plain() for each in operations])
+            result = await command.result()
         except Changed as error:
             raise _changed(target, error) from error
         return result.lsn, list(result.sums)
@@ -236,7 +237,7 @@ def add(target: Target, name: str, number: int) -> None:
     operations = [Add(name, number).plain()]
 
     async def step(state: State) -> tuple[int, int]:
-        result = await state._do([], operations)
+        result = await (await state.command([], operations)).result()
         return result.lsn, result.sums[0]
 
     fields["version"], fields["value"] = running.run(write(target, fields, step))

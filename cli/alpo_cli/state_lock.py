@@ -28,11 +28,12 @@ from alpo.client.reasons import LASTING
 from alpo.errors import Unavailable
 from alpo.state import LockLost, State, Variable
 from alpo.state.recipes import Election, Lock
+from alpo.threads import in_thread
 
 from .exits import Failed, Unknown
 from .options import Target
 from .output import Sink, escape, escape_bytes, json_line, print_json, say
-from .running import in_thread, run, unless_interrupted
+from .running import run, unless_interrupted
 from .state import value_fields
 from .state_open import need_settled, opened, unknown_told
 
@@ -186,7 +187,7 @@ async def _hold(target: Target, plan: Plan, story: Story) -> None:
             with unknown_told(target):
                 if await _obtain(lock, plan.wait_s, begun_s, story):
                     story.token = lock.token
-            state._folder.timeout_s = timeout_s  # the renewals and the release have all their time
+            state.timeout_s = timeout_s  # the renewals and the release have all their time
             if story.token is not None:
                 try:
                     await _run(plan, story, lock)

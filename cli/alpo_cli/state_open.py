@@ -18,7 +18,6 @@ from shlex import quote
 from typing import Any, TypeVar
 
 import alpo
-from alpo.client.operating import why_waiting
 from alpo.errors import NotGuaranteed, Unavailable
 from alpo.state import NotFounded, State, Unsettled
 
@@ -46,7 +45,7 @@ async def opened(target: Target, *, create: bool = False, local: bool = False) -
     loading = True
 
     def why() -> object:
-        return why_waiting(log) or (f"the state is folded up to LSN {state.lsn:,}" if loading else None)
+        return log.reason or (f"the state is folded up to LSN {state.lsn:,}" if loading else None)
 
     async with log, telling(why):
         if isinstance(log, LocalLog):
@@ -83,7 +82,7 @@ async def _catch_up(state: State) -> None:
         except NotFounded as error:
             raise Failed(_ABSENT) from error
         except Unavailable:
-            loading = state.lsn == 0 and why_waiting(state.log) is None
+            loading = state.lsn == 0 and state.log.reason is None
             if state.lsn == before_lsn and not loading:
                 raise
 
@@ -120,7 +119,7 @@ def write(
 def need_settled(target: Target, state: State, fields: dict[str, Any] | None = None) -> None:
     """Raise Unknown, after Ctrl-C, if the outcome of a write is not known."""
     with unknown_told(target, fields):
-        for handle in state._folder.in_doubt():
+        for handle in state.in_doubt():
             raise NotGuaranteed("interrupted", client=handle.client, serial=handle.serial, epoch=handle.epoch)
 
 

@@ -101,6 +101,10 @@ class Cluster:
         self._count += 1
         heapq.heappush(self._heap, (when_us, self._count, call, args))
 
+    def scheduled(self) -> list[tuple[Any, ...]]:
+        """The arguments of all calls that are still to be made, in no order."""
+        return [args for _, _, _, args in self._heap]
+
     def run_until(self, until_us: int, condition: Callable[[], bool] = lambda: False) -> bool:
         """Process events up to time ``until_us``, or until ``condition()`` is true. Returns whether it is true then."""
         heap, stage = self._heap, self.stage

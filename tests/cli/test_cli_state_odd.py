@@ -18,6 +18,7 @@ from alpo_command import Alpo, until
 from typer.testing import CliRunner
 
 from alpo.state import codec
+from alpo.state.command import Command
 from alpo.state.folder import Folder, Sent
 from alpo.state.recipes import Lock
 from alpo_cli.app import app
@@ -82,7 +83,7 @@ def test_a_lock_whose_try_or_release_nobody_answers(
                 stopped.enter_context(no_majority(directory))
             return enter(self, *given, **named)
 
-        async def interrupt(self: Lock, sent: Sent, give_up_s: float) -> int:
+        async def interrupt(self: Lock, sent: Command, give_up_s: float) -> int:
             while interrupted and not sent.handle.serial:  # a try that was not sent is not in doubt
                 await anyio.sleep(0.01)
             if interrupted:

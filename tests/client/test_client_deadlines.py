@@ -50,6 +50,7 @@ GIVEN: dict[str, dict[str, dict[str, Any]]] = {
         "set_cursor": {"name": "n", "lsn": 1}, "cursors": {}, "drop_cursor": {"name": "n"}, "trim": {"before": 1},
         "add_member": {"id": 4, "address": "h:1"}, "remove_member": {"id": 1},
         "replace_member": {"id": 1, "address": "h:1"}, "transfer": {"target": 2}, "compact": {"server": 1}, "init": {},
+        "backup": {"file": "never"},
         "close": {},
     },
     "State": {
@@ -58,6 +59,7 @@ GIVEN: dict[str, dict[str, dict[str, Any]]] = {
         "update": {"name": "x", "function": lambda variable: b"1"}, "add": {"name": "n"},
         "keep": {"variable": Variable("x", b"1", 1, 1, THEN, 5.0)},
         "commit": {"guards": [], "operations": [Add("n", 1)]}, "settle": {}, "watch": {}, "close": {},
+        "command": {"guards": [], "ops": [Add("n", 1).plain()]}, "folded": {},
     },
     "Rows": {"fetch": {"row": "r"}, "names": {}, "put": {"row": "r", "value": b"1"}},
     "Lock": {"acquire": {"timeout_s": MADE_WITH_S}, "try_acquire": {}, "holder": {}, "release": {}},
@@ -67,8 +69,14 @@ GIVEN: dict[str, dict[str, dict[str, Any]]] = {
 }
 #: Calls that wait for nothing, or, by what they are, for ever; and what the table has instead of them.
 NO_WAIT = {
-    "Log": {"closed", "client", "epoch", "last_serial", "enter"},
-    "State": {"log", "lsn", "time", "rows", "lock"},
+    "Log": {
+        "closed", "client", "epoch", "last_serial", "enter", "forked", "timeout_s", "cluster", "reason", "settled",
+        "log", "run",
+    },
+    "State": {
+        "log", "lsn", "time", "rows", "lock", "timeout_s", "subscribe", "unsubscribe", "start_soon", "need_home",
+        "in_doubt", "close_at_once",
+    },
     "Rows": {"name"}, "Lock": {"name", "token", "held", "require"}, "Election": {"lead"},
     "Registry": {"name", "token", "version", "rows", "view"},
     "View": {"name", "leader", "rows", "version", "token", "changed"},
@@ -77,8 +85,8 @@ KINDS: dict[type, str] = {
     alpo.Log: "Log", alpo.SyncLog: "Log", State: "State", SyncState: "State", Rows: "Rows", SyncRows: "Rows",
     Lock: "Lock", SyncLock: "Lock", Election: "Election", Registry: "Registry", View: "View",
 }
-#: Classes whose calls only wait for what others do: `close` ends that.
-FOR_EVER = {"Watch", "ViewWatch", "Records", "Batches"}
+#: Classes whose calls only wait for what others do: `close` ends that. (A `Command`'s result is what `put` waits for.)
+FOR_EVER = {"Command", "Watch", "ViewWatch", "Records", "Batches"}
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)

@@ -14,7 +14,7 @@ from test_client_sync import cluster_in_a_thread
 import alpo
 from alpo import dialling
 from alpo.client.tasks import running_loop
-from alpo_cli.running import in_thread
+from alpo.threads import in_thread
 
 
 def test_trio_as_a_guest_of_asyncio() -> None:

@@ -81,7 +81,7 @@ class Process:
         self.name = name
 
     async def pause(self, most_s: float) -> None:
-        await self.log._sleep(self.world.rng.uniform(0, most_s))
+        await self.log.clock.sleep(self.world.rng.uniform(0, most_s))
 
     async def fetch(self, name: str) -> Variable:
         since = self.world.told_lsn

@@ -46,11 +46,11 @@ def test_a_lock_that_was_told_of_too_late_is_not_entered(backend: str) -> None:
             async with Lock(state, "lock", ttl_s=3) as lock:
                 assert lock.held and not inside
                 inside.append(name)
-                await state.log._sleep(stay_s)
+                await state.log.clock.sleep(stay_s)
                 inside.remove(name)
 
         async def later() -> None:
-            await two.log._sleep(4)
+            await two.log.clock.sleep(4)
             await body(two, "two", 2)
 
         cluster.after(0.003, lambda: cut_off(cluster, "one"))
@@ -72,7 +72,7 @@ def test_a_lock_that_is_left_leaves_nothing_behind(backend: str) -> None:
             assert await lock.try_acquire()
             await lock.release()
         before = len(cluster.log())
-        await one.log._sleep(20)
+        await one.log.clock.sleep(20)
         assert len(cluster.log()) == before, "a renewal goes on"
         assert not (await two.fetch("lock")).version
 
@@ -85,9 +85,9 @@ def test_a_wait_that_is_cancelled_gives_back_what_it_got(backend: str) -> None:
         for number in range(8):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(Lock(one, f"x{number}", ttl_s=10_000).acquire)
-                await one.log._sleep(0.0005 * number)
+                await one.log.clock.sleep(0.0005 * number)
                 tasks.cancel_scope.cancel()
-            await one.log._sleep(1)
+            await one.log.clock.sleep(1)
             assert not (await two.fetch(f"x{number}")).version
 
     both(backend, work)
@@ -127,13 +127,13 @@ def test_a_lost_lock_cancels_its_body_and_is_told(backend: str) -> None:
         with pytest.raises(LockLost):
             async with lock:
                 cut_off(cluster, "one")
-                await one.log._sleep(100)
+                await one.log.clock.sleep(100)
         assert cluster.now_s - begun < 5 and not lock.held
         with pytest.raises(LockLost):
             _ = lock.token
         cluster.heal()
         async with lock, anyio.create_task_group() as tasks:  # again; a body may hold tasks
-            tasks.start_soon(one.log._sleep, 0.1)
+            tasks.start_soon(one.log.clock.sleep, 0.1)
 
     both(backend, work)
 
@@ -163,7 +163,7 @@ def test_a_lock_is_lost_as_soon_as_its_process_knows(backend: str, way: str) -> 
                 async with lock:
                     assert lock.held
                     tasks.start_soon(take)
-                    await one.log._sleep(3600)
+                    await one.log.clock.sleep(3600)
         assert cluster.now_s - begun < 60
         assert not lock.held and await lock.release()
         assert not await Lock(one, "lock", ttl_s=3600).try_acquire()
@@ -296,15 +296,15 @@ def test_outcomes_are_told_to_those_whose_they_are() -> None:
 def test_deadlines_are_on_the_logs_clock(backend: str) -> None:
     async def work(cluster: Cluster, one: State, two: State) -> None:
         log = one.log
-        began_s = log._now_s()
+        began_s = log.clock.now_s()
         with pytest.raises(Unavailable, match="did not come within 10 s"):
             await one.fetch("x", at_least=one.lsn + 1000)
-        assert 10 <= log._now_s() - began_s < 11
+        assert 10 <= log.clock.now_s() - began_s < 11
         lock = Lock(one, "lock", ttl_s=3)
         async with lock:
             cut_off(cluster, "one")
-            began_s = log._now_s()
-        assert 3 <= log._now_s() - began_s < 4
+            began_s = log.clock.now_s()
+        assert 3 <= log.clock.now_s() - began_s < 4
         cluster.heal()
         await lock.acquire()
         assert await lock.release() and await lock.release()
@@ -337,10 +337,10 @@ def test_no_time_to_wait_is_time_to_take_what_is_free() -> None:
     async def work(cluster: Cluster, one: State, two: State) -> None:
         lock, other = Lock(one, "lock"), Lock(two, "lock")
         await lock.acquire(timeout_s=0)
-        began_s = one.log._now_s()
+        began_s = one.log.clock.now_s()
         with pytest.raises(Unavailable, match="not free within 0 s"):
             await other.acquire(timeout_s=0)
-        assert lock.held and one.log._now_s() - began_s < 1
+        assert lock.held and one.log.clock.now_s() - began_s < 1
 
     both("asyncio", work)
 

@@ -73,7 +73,7 @@ def test_keep_raises_changed_for_what_is_not_ours_any_more(how: str) -> None:
         one, other = states
         ours = await one.put("a", "1", lease_s=2)
         if how == "lapsed":
-            await other.log._sleep(10)
+            await other.log.clock.sleep(10)
             await other.put("b", "time goes on")
         else:
             await other.expunge(await other.fetch("a"))

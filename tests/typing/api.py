@@ -11,12 +11,14 @@ import threading
 from collections.abc import Generator
 from concurrent.futures import Future
 from datetime import datetime
+from pathlib import Path
 from typing import Any, assert_type
 
 import trio
 
 import alpo
 from alpo import (
+    BackupInfo,
     Batches,
     ByHand,
     CursorInfo,
@@ -38,7 +40,9 @@ from alpo import (
     StopEvent,
     SyncLog,
     SyncStopEvent,
+    offline,
 )
+from alpo.state import If, Put, State
 from alpo.testing import FAULTS, Cluster
 
 Settled = dict[int, int | None | alpo.AlpoError]
@@ -139,6 +143,9 @@ async def operating(log: Log, since: datetime) -> None:
     assert_type(await log.replace_member(3, "e:7100"), list[MemberInfo])
     assert_type(await log.transfer(2), Leadership)
     assert_type(await log.compact(2), FileSpace)
+    made = await log.backup("monday.alpo", server=2, progress=print, timeout_s=1)
+    assert_type(made, BackupInfo)
+    assert_type((made.first_lsn, made.last_lsn, made.bytes), tuple[int, int, int])
     await log.init()
 
 
@@ -244,6 +251,7 @@ def blocking_operations(log: SyncLog, since: datetime) -> None:
     assert_type(log.replace_member(3, address="e:7100"), list[MemberInfo])
     assert_type(log.transfer(target=2), Leadership)
     assert_type(log.compact(2), FileSpace)
+    assert_type(log.backup("monday.alpo"), BackupInfo)
     log.init()
 
 
@@ -256,6 +264,40 @@ def blocking_program() -> None:
         assert_type((log.epoch, log.last_serial), tuple[int, int])
         assert_type(log.closed, bool)
         log.close()
+
+
+async def building(log: Log, guard: If, put: Put) -> None:
+    """What libraries take that are built on a log, or on the state in it."""
+    clock = log.clock
+    assert_type(clock.now_s(), float)
+    assert_type(clock.rng.random(), float)
+    await clock.sleep(1)
+    with clock.move_on_after(1, shield=True) as scope:
+        assert_type(scope.cancelled_caught, bool)
+    assert_type((log.timeout_s, log.cluster, log.forked), tuple[float, str, bool])
+    assert_type(log.reason, alpo.AlpoError | None)
+    assert_type(await log.settled(log.append_nowait(b"x")), int | None | alpo.AlpoError)
+    state = State(log)
+    command = await state.command([guard.plain()], [put.plain()], timeout_s=1)
+    assert_type((await command.result()).lsn, int)
+    assert_type(await command.settled(), int)
+    assert_type(command.handle, Handle)
+    assert_type((await state.folded(local=True, at_least=7, until_s=clock.now_s() + 1)).lsn, int)
+    assert_type(state.timeout_s, float)
+    assert_type(state.in_doubt(), list[Handle])
+
+
+def offline_files(path: Path) -> None:
+    with offline.open_source(path) as source:
+        summary = source.summary()
+        assert_type(list(source.walk(summary.first_id, summary.end_id)), list[offline.Found])
+        assert_type([offline.tell(fault) for fault in offline.verify(source).faults], list[str])
+        assert_type(offline.digest(source, 1, summary.end_id), offline.Span)
+
+
+def building_on_a_blocking_one(log: SyncLog) -> None:
+    assert_type(log.log, Log)
+    assert_type(log.run(log.log.end), int)
 
 
 def failing(log: SyncLog) -> None:
@@ -276,8 +318,8 @@ def failing(log: SyncLog) -> None:
         assert_type((error.lsn, error.behind), tuple[int, tuple[int, ...]])
     except (alpo.Closed, alpo.NoSpace, alpo.Overloaded) as error:
         assert_type(error, alpo.Closed | alpo.NoSpace | alpo.Overloaded)
-    except (alpo.Refused, alpo.TooLarge, alpo.Unavailable) as error:
-        assert_type(error, alpo.Refused | alpo.TooLarge | alpo.Unavailable)
+    except (alpo.BackupFailed, alpo.Refused, alpo.TooLarge, alpo.Unavailable) as error:
+        assert_type(error, alpo.BackupFailed | alpo.Refused | alpo.TooLarge | alpo.Unavailable)
     except (alpo.SerialReused, alpo.SessionExpired, alpo.Skipped, alpo.TlsMismatch, alpo.ProtocolError) as error:
         assert_type(str(error), str)
     except alpo.AlpoError as error:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import anyio
 
@@ -41,6 +41,14 @@ class FileSpace:
     disk_bytes: int
     free_bytes: int
     giving_back: bool
+
+
+class BackupInfo(NamedTuple):
+    """A finished backup: the first and last LSN that it holds, and its size in bytes."""
+
+    first_lsn: int
+    last_lsn: int
+    bytes: int
 
 
 async def compact(servers: Servers, server: int, timeout_s: float) -> FileSpace:

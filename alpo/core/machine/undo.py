@@ -221,6 +221,11 @@ class JournalledSessions:
         self._touched = {record[2].client: None for record in above}
         return Saved(changed, ended, horizon_ms)
 
+    def unsaved(self) -> tuple[dict[str, None], list[tuple[int, dict[str, None]]]]:
+        """The clients that the next `rows_at` looks at: those changed since the last one, and those of every earlier
+        one that is not `saved`."""
+        return self._touched, self._unsaved
+
     def settings_at(self, at_id: int) -> Settings:
         """The settings as of entry ``at_id``, which is not below the settled id."""
         return self._settings.at(at_id)[1]

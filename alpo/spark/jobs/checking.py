@@ -19,10 +19,8 @@ from alpo.client.record import PageEntry
 from alpo.core.entries import DIGEST_BYTES, Kind, serials_of, sound_digest
 from alpo.core.runs import offset
 from alpo.errors import AlpoError
-from alpo.storage.audit import Fault as FileFault
-from alpo.storage.audit import verify
-from alpo.storage.interface import StoreError
-from alpo.storage.offline import Source, open_source
+from alpo.offline import Fault as FileFault
+from alpo.offline import Source, StoreError, open_source, verify
 
 from ..origin import SourceError
 from .copies import Copy, FileCopy, ServerCopy

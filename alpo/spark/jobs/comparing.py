@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from alpo.core.entries import Entry
-from alpo.storage.digest import Span
+from alpo.offline import Span
 
 from ..origin import SourceError
 from .copies import Copy, DamagedCopy, FileCopy, Look

@@ -19,14 +19,13 @@ from typing import Any, Protocol
 import anyio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
+from alpo import offline
 from alpo.client.connection import Connection, Lost
 from alpo.client.servers import Servers
 from alpo.core.entries import Entry
 from alpo.core.requests import Code
 from alpo.errors import AlpoError, Unavailable
-from alpo.storage.digest import Span
-from alpo.storage.interface import DamagedStore, StoreError
-from alpo.storage.offline import Source, open_source
+from alpo.offline import DamagedAt, Source, Span, StoreError, open_source
 from alpo.tls import Tls, tls_given
 from alpo.wire import requests as w
 
@@ -127,17 +126,10 @@ class FileLook:
         self.source = source
 
     def digest(self, first_id: int, last_id: int) -> Span:
-        span = Span.before(first_id)
-        while span.last_id < last_id:
-            try:
-                columns = self.source.read_columns(span.last_id + 1, last_id)
-            except DamagedStore as error:
-                begins_id = self.source.summary().first_id
-                if begins_id > span.first_id:  # cleaned meanwhile
-                    return self.digest(begins_id, last_id) if begins_id <= last_id else Span.before(begins_id)
-                raise DamagedCopy(span.last_id + 1, str(error)) from error
-            span = span.followed_by_columns(columns)
-        return span
+        try:
+            return offline.digest(self.source, first_id, last_id)
+        except DamagedAt as error:
+            raise DamagedCopy(error.id, str(error)) from error
 
     def entry(self, id: int) -> Entry | None:
         return self.source.read(id, id)[0]

@@ -18,9 +18,8 @@ from typing import NamedTuple
 
 from alpo.client.operator.events import ServerEvent
 from alpo.core.entries import Kind
+from alpo.offline import Source, StoreError, open_source
 from alpo.storage.events import ROWS_MAX, read_events
-from alpo.storage.interface import StoreError
-from alpo.storage.offline import Source, open_source
 
 from .. import story
 from ..exits import UsageProblem

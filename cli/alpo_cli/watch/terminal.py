@@ -25,7 +25,8 @@ import anyio
 from rich.console import Console
 from rich.live import Live
 
-from ..running import in_thread
+from alpo.threads import in_thread
+
 from .drawing import Frame
 
 _KEYS_BYTES = 1024

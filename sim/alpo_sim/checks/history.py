@@ -104,7 +104,7 @@ class History:
         # Facts that the log itself states, found out here from its entries alone.
         self._place: dict[Sent, tuple[int, int]] = {}  # -> (entry id, LSN)
         self._last_serial: dict[str, int] = {}
-        self._epochs: dict[str, int] = {}
+        self.epochs: dict[str, int] = {}
         self._ended: dict[int, bool] = {}  # epochs that an operator dropped
         self._opened: dict[int, tuple[str, bytes, int]] = {}  # epoch -> (name, nonce, last serial then)
 
@@ -151,7 +151,7 @@ class History:
             raise Broken("exactly once", f"entry {entry.id}: {what.client} serial {what.serial} after {last}")
         if what.client in self._expired:
             raise Broken("refused for good", f"entry {entry.id} is of {what.client}, which was told that it has ended")
-        if what.client[0] != "~" and what.epoch != self._epochs.get(what.client, 0):
+        if what.client[0] != "~" and what.epoch != self.epochs.get(what.client, 0):
             raise Broken("sessions", f"entry {entry.id} is of epoch {what.epoch}, which is not the current one")
         self._last_serial[what.client] = what.serial
         self.outcomes.guaranteed(what.client, what.serial, entry.id, lsn)
@@ -159,11 +159,11 @@ class History:
 
     def _guaranteed_session(self, entry: Entry) -> None:
         body, name = parse_body(entry), entry.client
-        current = self._epochs.get(name, 0)
+        current = self.epochs.get(name, 0)
         if body.get("op") == "drop":
             if body["epoch"] != current or not current:
                 raise Broken("sessions", f"entry {entry.id} drops epoch {body['epoch']} of {name}; it is {current}")
-            del self._epochs[name]
+            del self.epochs[name]
             self._ended[current] = True
             self._dropped[name] = True
             self._last_serial.pop(name, None)
@@ -171,7 +171,7 @@ class History:
         nonce = bytes.fromhex(body["nonce"])
         if body["replaces"] != current:
             raise Broken("sessions", f"entry {entry.id} replaces epoch {body['replaces']} of {name}; it is {current}")
-        self._epochs[name] = entry.id
+        self.epochs[name] = entry.id
         self._opened[entry.id] = (name, nonce, self._last_serial.get(name, 0))
 
     # -- requests ---------------------------------------------------------------------------------------
@@ -305,7 +305,7 @@ class History:
                 self._replied_conflict(what, reply)
             if reply.code is Code.DROPPED and self.table is not None:
                 session = self.table.sessions.get(what.client)
-                if what.client not in self._dropped and what.client in self._epochs:
+                if what.client not in self._dropped and what.client in self.epochs:
                     raise Broken("sessions", f"{what[:3]} was refused DROPPED, and nobody dropped its name")
                 if session is not None and what.epoch >= session.birth:
                     raise Broken("sessions", f"{what[:3]} was refused DROPPED; the name lives since {session.birth}")
@@ -346,7 +346,7 @@ class History:
             raise Broken("sessions", f"{what[:3]} was told that its session has ended, and it has not")
 
     def _check_fenced(self, what: Sent, reply: Refused) -> None:
-        if self._epochs.get(what.client) == what.epoch:
+        if self.epochs.get(what.client) == what.epoch:
             raise Broken("sessions", f"{what[:3]} was refused FENCED, and its epoch is the current one")
         # A dropped name may be opened again, for nobody, by a late copy of an open that named no epoch.
         if what.client not in self._dropped and reply.number and self._owner.get(reply.number) == _actor(reply.origin):

@@ -127,7 +127,7 @@ class WorldStory(Story):
         """End the story. Messages that are scheduled to arrive count as still on their way."""
         self._look(self.stage.now_us)
         self._end_cut(min(self.stage.now_us, self.until_us))
-        scheduled = [args[0] for _, _, _, args in self.world._heap if args]
+        scheduled = [args[0] for args in self.world.scheduled() if args]
         self.finish([each for each in scheduled if isinstance(each, Envelope)])
 
 

@@ -66,7 +66,7 @@ class Account:
         found.append(AppendRun(("append both", RANDOMS[0]), RANDOMS[0], 0, 1, bodies))
         by_hand = AppendRun(("by hand", RANDOMS[0]), RANDOMS[0], 0, 1, [(1, b"other text")], by_hand=True)
         found.append(by_hand)
-        if self.history._epochs:
+        if self.history.epochs:
             found.append(DropSession("drop", NAME, 0))
         return found
 

@@ -12,9 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from alpo.core.entries import Entry
 from alpo.core.members import Identity, StartStatus
 from alpo.core.ranks import State
 
@@ -57,15 +56,14 @@ def facts_of(host: Host) -> Facts:
     """Read the facts off a server that is up."""
     r = host.replica
     assert r is not None
-    store: Any = host.store
-    disk: list[Entry] = store._entries
+    disk = host.store.content.entries
     log = []
     for id in range(1, r.log.last_id + 1):
         entry = r.log.entry(id) or disk[id - 1]
         log.append((entry.term, entry.check))
     started = r.first_start.state.status is StartStatus.STARTED
     return Facts(
-        r.me, r.term + (r.election.round is not None), r.term, r.election._round_number,
+        r.me, r.term + (r.election.round is not None), r.term, r.election.round_number,
         r.changes.newcomers.number - int(MIDDLE.random() * (1 << 40)) if r.changes is not None else 0,
         len(host.writes), r.term if r.state is State.LEADER else 0,
         digest((tree(r.first_start.state), r.first_start.number, r.first_start.commanded, len(host.writes))),

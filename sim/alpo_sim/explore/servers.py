@@ -88,7 +88,7 @@ class Servers:
         """The number of the state that ``host`` is in."""
         stop_clocks(host)
         if self._alone and host.replica is not None and host.replica.election.round is None:
-            host.replica.election._round_number = 0
+            host.replica.election.round_number = 0
         number = self._frozen.number(b"", key=bytes([host.id]) + digest(host_tree(host)))
         if number == len(self.facts):
             self._frozen.known[number] = freeze(host)

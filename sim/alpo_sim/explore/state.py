@@ -25,7 +25,7 @@ from alpo.core.entries import Entry
 from alpo.core.first_start import FirstStart
 from alpo.core.members import MemberList
 from alpo.core.settings import Settings
-from alpo.storage.memory import MemoryStore
+from alpo.storage.memory import Content, MemoryStore
 
 from ..host import Host
 from .search import Numbered
@@ -95,13 +95,13 @@ def tree(value: Any) -> Any:
 
 def host_tree(host: Host) -> Any:
     """The tree of all that a server and its disk hold."""
-    store: Any = host.store
+    disk = host.store.content
     sessions: Any = host.replica.sessions if host.replica is not None else None
     saving = sessions is not None and host.replica is not None and host.replica.cfg.table_save_entries == 1
     return (
-        tree(store._hard), tree(store._entries), tree(store._sessions), store._applied, tree(host.writes),
+        tree(disk.hard), tree(disk.entries), tree(disk.sessions), disk.applied, tree(host.writes),
         tree(host.waiting), tree(host.loads), tree(host.replica),
-        tree((sessions._touched, sessions._unsaved)) if saving else None,
+        tree(sessions.unsaved()) if saving else None,
     )
 
 
@@ -173,16 +173,12 @@ def _middle() -> Middle:
     return MIDDLE
 
 
-def _store(id: int, *held: Any) -> MemoryStore:
-    store: Any = MemoryStore(id, held[0].incarnation)
-    store._hard, store._entries, store._runs, store._sessions, store._applied = held
-    return store  # type: ignore[no-any-return]
+def _store(*content: Any) -> MemoryStore:
+    return MemoryStore.holding(Content(*content))
 
 
-def _of_store(store: Any) -> tuple[Any, tuple[Any, ...]]:
-    return _store, (
-        store._hard.server_id, store._hard, store._entries, store._runs, store._sessions, store._applied
-    )
+def _of_store(store: MemoryStore) -> tuple[Any, tuple[Any, ...]]:
+    return _store, tuple(store.content)
 
 
 _REDUCE = {

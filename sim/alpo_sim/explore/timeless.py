@@ -98,7 +98,7 @@ def _leaders_timer(r: Replica, timer: Timer) -> None:
         r.leadership.marks_due_s = NOW_S
         return
     if timer is Timer.DISK:
-        for write in r.log._writes:
+        for write in r.log.writes:
             write.handed_s = -LATER_S
         return
     if timer is Timer.TRANSFER:
@@ -140,7 +140,7 @@ def stop_clocks(host: Host) -> None:
         election.cycle.ends_s = election.cycle.ask_again_s = NEVER_S
     r.first_start.ask_again_s = NEVER_S
     r.disks.slow_since_s = None
-    for write in r.log._writes:
+    for write in r.log.writes:
         write.handed_s = NOW_S
     leadership = r.leadership
     if leadership is not None:
@@ -166,7 +166,7 @@ def _count_writes_from(host: Host, zero: int) -> None:
     r.out.hard_number = max(0, r.out.hard_number - zero)
     if r.first_start.write_number:
         r.first_start.write_number -= zero
-    for write in r.log._writes:
+    for write in r.log.writes:
         write.number -= zero
     host.writes = deque(write._replace(number=write.number - zero) for write in host.writes)
     host.waiting = deque((number - zero, envelopes) for number, envelopes in host.waiting)
