@@ -183,9 +183,7 @@ _ASKED: dict[type, Callable[[Any], str]] = {
     requests.ReadIndex: lambda x: "a reader asks up to where it must see",
     requests.Initialise: lambda x: "an operator asks to found the cluster",
     inputs.Stop: lambda x: "it is asked to stop",
-    inputs.Connected: lambda x: (
-        f"its connection to {x.peer} is up" + ("" if x.takes_runs else ", of an older version, without runs")
-    ),
+    inputs.Connected: lambda x: f"its connection to {x.peer} is up",
     inputs.Disconnected: lambda x: f"its connection to {x.peer} is down",
 }
 
