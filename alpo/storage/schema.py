@@ -62,8 +62,8 @@ def _version_6(db: Database) -> None:
     _create(db)
 
 
-#: For each schema version what makes it of the one before, and the first of them of an empty file; older files are
-#: refused. What a step creates never changes once released. Together they make `SCHEMA`.
+#: Schema version -> the step to it from the one before; the first is from an empty file, and older files are refused.
+#: What a step creates never changes once released. Together they make `SCHEMA`.
 MIGRATIONS: dict[int, Callable[[Database], None]] = {6: _version_6}
 VERSION = max(MIGRATIONS)
 
