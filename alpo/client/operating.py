@@ -123,8 +123,7 @@ class Operations:
 
         With the ``epoch`` that it was sent under, what was appended under another does not count, and of what was sent
         before the session was dropped nobody can tell. "not_appended" is no promise for later: a transmission that is
-        still on its way may arrive. Raises ValueError, `Unavailable`; `Refused` for an ``epoch`` while a server of
-        release 0.1 leads, which cannot tell by epoch.
+        still on its way may arrive. Raises ValueError, `Unavailable`.
         """
         return await sessions.outcome(self._servers, client, serial, epoch, self._seconds(timeout_s))
 

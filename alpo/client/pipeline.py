@@ -18,7 +18,7 @@ from itertools import islice
 from typing import Protocol
 
 from alpo.errors import AlpoError, Closed, Overloaded, TooLarge, Unavailable
-from alpo.wire.requests import VERSION, ServerHello
+from alpo.wire.requests import ServerHello
 
 from .arguments import After, need_int
 from .handle import REFUSED, REPORTED, RESOLVED, Handle
@@ -282,8 +282,6 @@ class Pipeline:
         self.outcomes = Outcomes()
         self._begin_wait = begin_wait
         self._sizes = Sizes(WINDOW, PAYLOAD_BYTES_MAX, BATCH_BYTES_MAX)
-        #: Version of the protocol that the server speaks.
-        self._version = VERSION
 
     def append(self, parcel: Parcel, wanted: int | After, sparse: bool, deadline_s: float) -> Handle:
         """Queue an append and return its handle. Raises `TooLarge`, `Overloaded` (no room), or what ended the session.
@@ -345,9 +343,8 @@ class Pipeline:
         return kind_of(self.reason)(f"{what}: {self.reason}")
 
     def limit(self, hello: ServerHello) -> None:
-        """Take a server's limits, and its version; queued appends that are over the limits fail."""
+        """Take a server's limits; queued appends that are over the limits fail."""
         self._sizes = Sizes.of(hello)
-        self._version = hello.version
         for handle in list(self.queue.handles):
             try:
                 self._sizes.check(handle.parcel)

@@ -41,8 +41,6 @@ from alpo.wire.requests import AppendRefused
 UNSEEN = frozenset({Code.NOT_LEADER, Code.SERIAL_EXPECTED, Code.OVERLOADED, Code.NOT_READY, Code.NO_SPACE})
 #: Refusals that end the session of the process that gets them.
 ENDS = frozenset({Code.FENCED, Code.DROPPED})
-#: Reason for a server to which no conditional append can be sent.
-TOO_OLD_FOR_AFTER = "is of an older release, which knows no conditional appends: upgrade all servers first"
 #: Refusals of a server that does not lead (any more): another is to be asked.
 AWAY = frozenset({Code.NOT_LEADER, Code.LOST_LEADERSHIP})
 

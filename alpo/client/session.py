@@ -24,13 +24,13 @@ from copy import copy
 
 from alpo.core.requests import Appended, Code
 from alpo.errors import AlpoError, Refused, SerialExpected, Unavailable
-from alpo.wire.requests import AFTER_VERSION, Append, AppendAfter, AppendRefused
+from alpo.wire.requests import Append, AppendAfter, AppendRefused
 
 from .arguments import After
 from .handle import MAYBE, REFUSED, REPORTED, RESOLVED, Handle
 from .payloads import Item
 from .pipeline import Pipeline
-from .reasons import ENDS, TOO_OLD_FOR_AFTER, UNSEEN, code_name, fenced, unknown, verdict
+from .reasons import ENDS, UNSEEN, code_name, fenced, unknown, verdict
 from .tasks import NEW_EVENT, Event
 
 #: Payload bytes gathered into one frame, and in flight at once (one larger append is always sent).
@@ -92,7 +92,7 @@ class Session(Pipeline):
 
     def next_append(self) -> Append | AppendAfter | None:
         """The next frame's worth to send on this connection; None if there is nothing, or no room in the window."""
-        if self.stalled is not None or (self._version < AFTER_VERSION and self._waits_for_newer()):
+        if self.stalled is not None:
             return None
         if self.line.sent < len(self.line.handles):
             again = self.line.send_again(RUN_BYTES_MAX)
@@ -148,13 +148,9 @@ class Session(Pipeline):
         sending."""
         handle = self.queue.take()
         expected = self.next_serial
-        conditional = isinstance(handle.wanted, After)
         wanted = handle.wanted.serial or expected if isinstance(handle.wanted, After) else handle.wanted
         if wanted <= self.opened_last and not handle.sparse:
             handle.finish(None, True)
-            return None
-        if conditional and self._version < AFTER_VERSION:
-            self.outcomes.fail(handle, Refused(f"the leader {TOO_OLD_FOR_AFTER}"))
             return None
         if wanted > expected and not (handle.sparse and self.named):
             text = f"serial {wanted} is above the next, {expected}"
@@ -173,11 +169,6 @@ class Session(Pipeline):
         if isinstance(after, After):
             return AppendAfter(handle.client, handle.epoch, handle.serial, False, after.expect_last, item)
         return self._frame(handle.serial, handle.sparse and self.named, [item])
-
-    def _waits_for_newer(self) -> bool:
-        """True if a conditional append, which an earlier leader may have taken, is unresolved: a server of an older
-        version cannot be asked about it."""
-        return bool(self.line) and isinstance(self.line[0].wanted, After)
 
     def _frame(self, serial: int, sparse: bool, items: list[Item]) -> Append:
         return Append(self.client or "", self.epoch, serial, sparse, False, items)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -140,14 +139,6 @@ class SessionRow(NamedTuple):
     last_time_ms: int
     slots: list[tuple[int, int, int, int, bytes]]
     birth: int = 0
-
-
-def birth_untold(epoch: int, slots: Iterable[tuple[int, int, int, int, bytes]]) -> int:
-    """The birth to assume for a row that was saved or sent without one: the oldest epoch in it.
-
-    The true birth may be older. Then some appends are answered DROPPED ("nobody can tell") where "no" would be right.
-    """
-    return min([epoch, *(slot[3] for slot in slots)])
 
 
 @dataclass(frozen=True, slots=True)

@@ -165,13 +165,13 @@ def _on_append_answer(r: Parts, sender: Identity, answer: m.AppendAnswer) -> Non
 
 
 def _on_connected(r: Parts, each: Connected) -> None:
-    r.connected[each.peer] = each.takes_runs
+    r.connected.add(each.peer)
     if r.reign is not None:
         r.reign.replication.connected(each.peer)
 
 
 def _on_disconnected(r: Parts, each: Disconnected) -> None:
-    r.connected.pop(each.peer, None)
+    r.connected.discard(each.peer)
 
 
 def _on_moving(r: Parts, each: Moving) -> None:

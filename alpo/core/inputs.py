@@ -21,11 +21,9 @@ class Received(NamedTuple):
 
 
 class Connected(NamedTuple):
-    """A new connection to a peer is up and takes messages; those in flight on an older one are lost (R17).
-    ``takes_runs``: the peer's version knows runs (R32)."""
+    """A new connection to a peer is up and takes messages; those in flight on an older one are lost (R17)."""
 
     peer: int
-    takes_runs: bool = True
 
 
 class Disconnected(NamedTuple):

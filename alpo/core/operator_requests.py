@@ -145,8 +145,6 @@ class OperatorRequests:
         why = setting_rules.problem(wanted)
         if not why and wanted.names_max < min(now["names_max"], r.sessions.names):
             why = f"names_max = {wanted.names_max}: {r.sessions.names} names are open; drop some first"
-        if not why and wanted.has_quotas and not self._serving.all_take_runs():
-            why = "not every member runs a release that knows quotas, or not all are connected: upgrade all first"
         if why:
             return self._refuse(request.origin, Code.INVALID, why)
         entry = self._replication.append_special(Kind.SETTINGS, json_body(**wanted.to_plain()))

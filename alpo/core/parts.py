@@ -30,7 +30,7 @@ class Parts(Shared, Protocol):
     """A replica and its parts. `dispatch` sets the attributes that are no properties."""
 
     came_s: float
-    connected: dict[int, bool]
+    connected: set[int]
     seen_addresses: dict[Identity, str]
     wrong_incarnations: dict[int, bytes]
     #: True once a member has told us that our incarnation is no member any more (R30).

@@ -68,7 +68,7 @@ class Replica:
         self.leader: Identity | None = None
         self.heard_s: float | None = None
         self.last_leader_id = 0
-        self.connected: dict[int, bool] = {}
+        self.connected: set[int] = set()
         self.seen_addresses: dict[Identity, str] = {}  # addresses from peers' hellos
         self.clocks: dict[int, tuple[int, float]] = {}
         self.log_clock = LogClock()

@@ -183,12 +183,12 @@ class Fate(IntEnum):
 class Told(NamedTuple):
     """The fate of an append. ``lsn``: its first payload's (0 unless APPENDED). ``birth``: for a name, the epoch with
     which it was opened first since its last drop; nothing is known from before. 0: the name is not open, or the client
-    is random; None: received in version 1 of the protocol, which does not tell."""
+    is random."""
 
     origin: Origin
     fate: Fate
     lsn: int
-    birth: int | None = None
+    birth: int
 
 
 # -- operators: the first start, trims, members, leadership (R20, R27 to R29)

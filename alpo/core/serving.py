@@ -88,7 +88,7 @@ class Serving:
                 Refused(run.origin, run.client, part.serial, len(part.bodies), Code.NO_SPACE, detail=why_not)
             )
             return
-        together = len(part.bodies) > 1 and self.all_take_runs()
+        together = len(part.bodies) > 1
         entries = seal_appends(
             part.bodies, run.client, part.serial, run.epoch, r.log.last_id + 1, r.term,
             self._replication.entry_time_ms(), r.log.next_lsn, together=together,
@@ -121,11 +121,6 @@ class Serving:
         """Judge a conditional append that has waited for a read round."""
         self.inflight_bytes -= len(run.bodies[0][1])
         self.append_run(run, confirmed=True)
-
-    def all_take_runs(self) -> bool:
-        """True if every member's version knows runs: all are connected and say so, or there was a run before (R32)."""
-        r = self._r
-        return r.sessions.has_runs or all(r.connected.get(member.id) for member in r.members.other_replicas())
 
     # -- sessions ---------------------------------------------------------------------------------------
 

@@ -31,7 +31,7 @@ class Settings:
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
     def to_plain(self) -> dict[str, int]:
-        """The form for the log and for other servers; without the quotas that are 0, which 0.1 does not know."""
+        """The form for the log and for other servers; without the quotas that are 0."""
         return {name: value for name, value in self.values().items() if value or name not in QUOTAS}
 
     @staticmethod
@@ -46,7 +46,7 @@ class Settings:
         return Settings(**plain)
 
 
-#: Settings that may be 0, and that 0.1 does not know.
+#: Settings that may be 0, and then are not written.
 QUOTAS = ("quota_appends_per_s", "quota_bytes_per_s")
 _MIB = 1 << 20
 

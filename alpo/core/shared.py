@@ -11,7 +11,7 @@ Laws:
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any, Protocol
 
 from .config import ReplicaConfig
@@ -134,9 +134,8 @@ class Shared(Protocol):
     # -- peers, as the shell and messages tell of them --------------------------------------------------
 
     @property
-    def connected(self) -> Mapping[int, bool]:
-        """Id of each peer that this server has a connection to -> True if the peer takes runs (R32). Set by
-        `dispatch`."""
+    def connected(self) -> Container[int]:
+        """Ids of the peers that this server has a connection to. Set by `dispatch`."""
 
     @property
     def seen_addresses(self) -> Mapping[Identity, str]:

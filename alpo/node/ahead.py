@@ -8,7 +8,7 @@ Laws:
 
 * This is a matter of the connections alone: entries and their order are the core's, and whatever a connection lost, or
   did not take, is sent with its entry as always.
-* Nothing goes ahead over links that are known to be quick, or to members of older versions.
+* Nothing goes ahead over links that are known to be quick.
 * One request goes ahead at a time, a few more wait for their turn, and all others go the usual way. Appends of one
   connection stay in their order.
 """
@@ -80,10 +80,10 @@ class Ahead:
         return replica.reign is not None and any(isinstance(each, Accept) for each in verdicts)
 
     def _voters(self) -> tuple[list[Route], int]:
-        """The connections with lanes to other voters, and how many of those must hold a block."""
+        """The connections to other voters, and how many of those must hold a block."""
         members = self._driver.replica.members
         ids = [voter.id for voter in members.other_voters()]
-        found = [route for id in ids if (route := self._routes.dialled.get(id)) and route.full and route.in_lanes]
+        found = [route for id in ids if (route := self._routes.dialled.get(id)) and route.full]
         return found, members.latest.majority - members.i_vote
 
     async def post(self, request: Appends, post: Callable[[], None]) -> None:

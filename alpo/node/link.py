@@ -232,7 +232,7 @@ class Link:
         self.close(why)
 
     def open_lanes(self) -> None:
-        """Take and send pieces: both hellos know them."""
+        """Take and send pieces: the other side is a server."""
         self._in_lanes = True
         self._reader.open(self.push, self._have)
         if hasattr(socket, "TCP_NOTSENT_LOWAT"):

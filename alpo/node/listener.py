@@ -410,8 +410,7 @@ class Listener:
         if timers_differ(self._us, hello):
             note_timers(self._driver, hello.id, hello, self._us)
         full = is_full(self._us, self._replica, hello)
-        if hello.version >= w.LANES_VERSION:
-            link.open_lanes()
+        link.open_lanes()
         link.push(encode(our_hello(self._us, self._replica, who, hello.version)))
         route = Route(link, full, hello.version, hello.process)
         self._admit(who, route, number)

@@ -34,7 +34,7 @@ from alpo.core.requests import Code
 from alpo.dialling import Unreachable, Way
 from alpo.wire.codec import ToldProblem, WireError, decode_hello, encode, version_told
 from alpo.wire.framing import FrameError
-from alpo.wire.requests import LANES_VERSION, OLDEST_VERSION, RUNS_VERSION, VERSION, PeerHello, Problem
+from alpo.wire.requests import OLDEST_VERSION, VERSION, PeerHello, Problem
 
 from .driver import Driver
 from .limits import FRAME_BYTES_MOST, frame_bytes
@@ -312,8 +312,7 @@ class Peers:
             generation = self._security.generation
             await self._secure(peer, link, way)
             target, version = Identity(peer.id, listed_incarnation(self._replica, peer.id)), peer.version
-            if version >= LANES_VERSION:
-                link.open_lanes()
+            link.open_lanes()
             link.push(encode(our_hello(self._us, self._replica, target, version)))
             with way.answering(tls=False, least_s=self._us.timers_ms[1] / 1000):
                 first, *rest = await link.receive()
@@ -383,7 +382,7 @@ class Peers:
         if full:
             self._driver.note("peer_connected", peer=peer.id, address=link.remote)
             self._end_outage(peer)
-            self._driver.post(Connected(peer.id, takes_runs=route.version >= RUNS_VERSION))
+            self._driver.post(Connected(peer.id))
         elif not replaced:
             self._note_trouble(peer, self._why_restricted(peer, who))
         self._driver.kick()

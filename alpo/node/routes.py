@@ -9,8 +9,8 @@ Requests leave over the connection that this server dialled, answers over the on
 connection whose hello left a cluster or an incarnation unknown carries only START_ONLY messages. A message without a
 connection is dropped: the core repeats what matters.
 
-From protocol version 4 on, long messages leave in pieces, and short ones between them (`alpo.wire.lanes`); entries stay
-in their order. What a deposed leader has not sent yet of them is dropped.
+Long messages leave in pieces, and short ones between them (`alpo.wire.lanes`); entries stay in their order. What a
+deposed leader has not sent yet of them is dropped.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from alpo.core.inputs import Moving, Received
 from alpo.core.members import Identity
 from alpo.core.messages import REQUESTS, START_ONLY, AppendRequest, Envelope, wants_answer
 from alpo.core.replica import Replica
-from alpo.wire.codec import TooNewForPeer, WireError, decode_envelope, encode_entries, encode_envelope
+from alpo.wire.codec import WireError, decode_envelope, encode_entries, encode_envelope
 from alpo.wire.lanes import PIECE_BYTES_MAX, with_blocks
-from alpo.wire.requests import LANES_VERSION, PeerHello, ServerHello
+from alpo.wire.requests import PeerHello, ServerHello
 
 from .driver import Driver, wall_ms
 from .link import Body, Link
@@ -108,9 +108,8 @@ class Route:
         self.full = full
         #: The other side's process (`PeerHello.process`).
         self.process = process
-        #: Protocol version spoken on this connection; whether that has long messages leave in pieces.
+        #: Protocol version spoken on this connection.
         self.version = version
-        self.in_lanes = version >= LANES_VERSION
         #: Numbers of the blocks that were sent over this connection (`Routes.blocks`).
         self.sent_ahead: set[int] = set()
         #: Time at which the first message that wants an answer left after the last answer; None: nothing is unanswered.
@@ -276,16 +275,12 @@ class Routes:
                 if link is not None and parts:
                     yield link.push_from_thread if from_thread else link.push, b"".join(parts)
                 link, parts = route.link, []
-            try:
-                data = encode_envelope(envelope, blob, route.version)
-            except TooNewForPeer as error:
-                route.link.close(str(error))
-                continue
+            data = encode_envelope(envelope, blob, route.version)
             behind = bool(blob is not None and link.long_entries)
-            if self.blocks and route.in_lanes and type(message) is AppendRequest and message.entries:
+            if self.blocks and type(message) is AppendRequest and message.entries:
                 data, here = self._with_blocks(route, message, data)
                 behind = behind or not here
-            if route.in_lanes and (len(data) > PIECE_BYTES_MAX or behind):
+            if len(data) > PIECE_BYTES_MAX or behind:
                 yield partial(link.push_long, ordered=blob is not None), data
             else:
                 parts.append(data)

@@ -293,7 +293,7 @@ class _Replay:
             kept.load(
                 self._saved.sessions, applied["horizon_ms"], Settings.from_plain(applied["settings"]), self._applied_id
             )
-            if (made[0], made[1], _as_kept(made[2], kept.state()[2])) != kept.state():
+            if made != kept.state():
                 names = _differing(made[2], kept.state()[2])
                 add(0, 0, f"the saved session table is not what the log makes: {names or 'settings or horizon'}")
         elif self._remembered:
@@ -316,13 +316,6 @@ def _members_of(entry: Entry) -> Any:
         return parse_body(entry).get("members")
     except DamagedEntry:
         return None
-
-
-def _as_kept(made: list[SessionRow], kept: list[SessionRow]) -> list[SessionRow]:
-    """``made``, with the births of ``kept`` where an older version may have written those: it saved no birth, so the
-    migration put the oldest remembered epoch in its place."""
-    births = {row.client: row.birth for row in kept}
-    return [row._replace(birth=max(row.birth, min(births.get(row.client, 0), row.epoch))) for row in made]
 
 
 def _differing(made: list[SessionRow], kept: list[SessionRow]) -> str:

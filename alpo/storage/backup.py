@@ -52,7 +52,7 @@ def copy_state(db: sqlite3.Connection, path: Path, upto_id: int) -> StateCopy:
     tables["runs"] = db.execute("SELECT * FROM runs WHERE first_id <= ?", (end_id,)).fetchall()
     pages = count_pages(db)
     return StateCopy(
-        len(schema.MIGRATIONS), mine.server_id, boot.base.id + 1, end_id,
+        schema.VERSION, mine.server_id, boot.base.id + 1, end_id,
         (pages.all - pages.free) * schema.PAGE_BYTES, tables,
     )
 
@@ -64,8 +64,8 @@ class BackupWriter:
     def __init__(self, file: Path, version: int) -> None:
         """Begin ``FILE.partial``. ``version``: schema version of the rows to come. Raises `WrongStore`,
         `StoreError`."""
-        if version > len(schema.MIGRATIONS):
-            raise WrongStore(f"the server writes schema {version}; this version knows {len(schema.MIGRATIONS)}")
+        if not min(schema.MIGRATIONS) <= version <= schema.VERSION:
+            raise WrongStore(f"the server writes schema {version}; this version knows {schema.VERSION}")
         self._file = file
         self._partial = file.with_name(file.name + PARTIAL_SUFFIX)
         self._last_id: int | None = None

@@ -120,11 +120,11 @@ class Source:
             (version,) = self._db.execute("PRAGMA user_version").fetchone()
             self.is_backup = application == schema.BACKUP_APPLICATION_ID
             schema.check_kind(self._db, path, backup=self.is_backup)
-            if version < len(schema.MIGRATIONS):
+            if version < schema.VERSION:
                 how = ("`alpo restore` of this version makes a data directory of it that can be looked at"
                        if self.is_backup else "a server of this version brings it up when it is started")
                 raise WrongStore(
-                    f"{path} is of an older version (schema {version}; this one reads {len(schema.MIGRATIONS)}): {how}"
+                    f"{path} is of an older version (schema {version}; this one reads {schema.VERSION}): {how}"
                 )
         except (WrongStore, sqlite3.Error):
             self._db.close()

@@ -9,12 +9,11 @@ from __future__ import annotations
 import json
 import struct
 import zlib
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import msgpack  # type: ignore[import-untyped]
 
-from alpo.core.disk import Base, SessionRow, StartState, TableSave, Write, birth_untold
+from alpo.core.disk import Base, SessionRow, StartState, TableSave, Write
 from alpo.core.entries import is_digest
 from alpo.core.members import Identity, StartStatus
 
@@ -142,15 +141,6 @@ def session_columns(row: SessionRow) -> tuple[str, int, int, int, int, bytes]:
 
 def session_from_blob(client: str, blob: bytes) -> SessionRow:
     """Decode what `session_to_blob` encoded; ``client``: the key of its row. Raises `DamagedRow`."""
-    return _session(client, blob, lambda fields: fields[8])
-
-
-def session_from_blob_4(client: str, blob: bytes) -> SessionRow:
-    """Decode a session of schema 4 or older, which has no birth. Raises `DamagedRow`."""
-    return _session(client, blob, lambda fields: birth_untold(fields[1], fields[7]))
-
-
-def _session(client: str, blob: bytes, birth: Callable[[list[Any]], int]) -> SessionRow:
     if type(blob) is not bytes or len(blob) < _CRC.size or _CRC.unpack_from(blob)[0] != zlib.crc32(blob[_CRC.size :]):
         raise DamagedRow(f"the session of {client!r} does not match its checksum")
     try:
@@ -158,7 +148,7 @@ def _session(client: str, blob: bytes, birth: Callable[[list[Any]], int]) -> Ses
         slots = [(s, i, lsn, e, d) for s, i, lsn, e, d in fields[7]]
         if not all(is_digest(slot[4]) for slot in slots):
             raise ValueError("an entry's digest of another form")
-        row = SessionRow._make([*fields[:7], slots, birth(fields)])
+        row = SessionRow._make([*fields[:7], slots, fields[8]])
     except (ValueError, TypeError, IndexError) as error:
         raise DamagedRow(f"the session of {client!r} cannot be read: {error}") from error
     if row.client != client:
@@ -187,5 +177,5 @@ def applied_from_json(text: str, checksum: int) -> dict[str, Any]:
     if type(text) is not str or text_checksum(text) != checksum:
         raise DamagedRow("the applied state does not match its checksum")
     fields: dict[str, Any] = json.loads(text)
-    fields["cursors"] = tuple((name, lsn) for name, lsn in fields.get("cursors", ()))  # older files have none
+    fields["cursors"] = tuple((name, lsn) for name, lsn in fields["cursors"])
     return fields

@@ -8,7 +8,7 @@ Laws:
   Whatever was reported from it would be gone after a power cut; and WAL frames written after a commit that nobody
   synced would make that commit look synced.
 * The owner of the file and its schema version are checked on a read-only connection, before any other is opened.
-* A file of a newer schema is never written to; an older one is migrated, one transaction a version.
+* A file of a newer schema is never written to; an older one is migrated, one transaction a version, or refused.
 * The version is SQLite's own `user_version`, so it is read without a table that could be damaged.
 * sqlite-utils, which migrations are written with, is imported only if there is something to migrate.
 """
@@ -35,13 +35,9 @@ from .rows import (
     DamagedRow,
     Hard,
     base_checksum,
-    session_columns,
-    session_from_blob_4,
-    session_to_blob,
     start_to_json,
 )
 from .tables import SCHEMA
-from .tables_5 import PAYLOADS_5, SESSIONS_5
 
 if TYPE_CHECKING:
     from sqlite_utils import Database
@@ -61,68 +57,21 @@ _SELECT_TABLES = "SELECT name, tbl_name, sql FROM sqlite_master"
 _HARD_COLUMNS = "server_id, incarnation, term, vote, guaranteed_id, fully_replicated_id, cluster, start"
 
 
-def _version_1(db: Database) -> None:
-    """Create `log`, a row an entry; `runs`; `hard`, one row of hard state; `sessions` and `applied` (R22)."""
-    for name in ("log", "runs", "hard", "applied"):
-        db.execute(SCHEMA[name])
-    db.execute("CREATE TABLE sessions (client TEXT PRIMARY KEY, state BLOB NOT NULL)")
-
-
-def _version_2(db: Database) -> None:
-    """Create `base`, one row with the last cleaned entry (R19); always there, so that its loss is noticed."""
-    db.execute(SCHEMA["base"])
-    _insert_first_base(db)
-
-
-def _version_3(db: Database) -> None:
-    """Create `event_log`, what happened to this server, oldest dropped (`events`), and the view `events` of it."""
-    db.execute(SCHEMA["event_log"])
-    db.execute(SCHEMA["events"])
-
-
-def _version_4(db: Database) -> None:
-    """Create views for plain SQL. `sessions` becomes a view; its table is now `saved_sessions`, with columns for
-    people."""
-    db.execute(SCHEMA["saved_sessions"])
-    names = db.table("saved_sessions").columns_dict
-    rows = (dict(zip(names, _session_columns_4(**row), strict=True)) for row in db.table("sessions").rows)
-    db.table("saved_sessions").insert_all(rows)
-    db.table("sessions").drop()
-    for sql in (PAYLOADS_5, SESSIONS_5, SCHEMA["elections"]):
-        db.execute(sql)
-
-
-def _session_columns_4(client: str, state: bytes) -> tuple[str, int, int, int, int, bytes]:
-    try:
-        return (*session_columns(session_from_blob_4(client, state))[:-1], state)
-    except DamagedRow:  # reported when the table is read
-        return client, 0, 0, 0, 0, state
-
-
-def _version_5(db: Database) -> None:
-    """Add the birth to each saved session (R22); for existing ones the oldest epoch that they remember."""
-    saved = db.table("saved_sessions")
-    saved.insert_all([{**row, "state": _state_5(row["client"], row["state"])} for row in saved.rows], replace=True)
-
-
-def _state_5(client: str, state: bytes) -> bytes:
-    try:
-        return session_to_blob(session_from_blob_4(client, state))
-    except DamagedRow:  # reported when the table is read
-        return state
-
-
 def _version_6(db: Database) -> None:
-    """Let the views `payloads` and `sessions` know that an entry may hold several serials (R32)."""
-    for name in ("payloads", "sessions"):
-        db.execute(f"DROP VIEW {name}")
-        db.execute(SCHEMA[name])
+    """Create everything, and the one row of `base`, which is always there, so that its loss is noticed (R19)."""
+    _create(db)
 
 
-#: One function for each schema version; what it creates never changes once released. Together they make `SCHEMA`.
-MIGRATIONS: tuple[Callable[[Database], None], ...] = (
-    _version_1, _version_2, _version_3, _version_4, _version_5, _version_6,
-)
+#: Schema version -> the step to it from the one before; the first is from an empty file, and older files are refused.
+#: What a step creates never changes once released. Together they make `SCHEMA`.
+MIGRATIONS: dict[int, Callable[[Database], None]] = {6: _version_6}
+VERSION = max(MIGRATIONS)
+
+
+def _create(db: sqlite3.Connection | Database) -> None:
+    for sql in SCHEMA.values():
+        db.execute(sql)
+    _insert_first_base(db)
 
 
 def _insert_first_base(db: sqlite3.Connection | Database) -> None:
@@ -216,10 +165,8 @@ def _fill(path: Path, hard: Hard) -> None:
         db.execute("PRAGMA synchronous=FULL")
         db.execute("BEGIN IMMEDIATE")
         db.execute(f"PRAGMA application_id={APPLICATION_ID}")
-        for sql in SCHEMA.values():
-            db.execute(sql)
-        db.execute(f"PRAGMA user_version={len(MIGRATIONS)}")
-        _insert_first_base(db)
+        _create(db)
+        db.execute(f"PRAGMA user_version={VERSION}")
         insert_hard(db, hard)
         db.execute("COMMIT")
         db.execute("PRAGMA journal_mode=WAL")
@@ -230,8 +177,8 @@ def _fill(path: Path, hard: Hard) -> None:
 def check(directory: Path, server_id: int, cluster: bytes | None) -> None:
     """Check that this server may use the file. Writes nothing; the directory's lock must be held.
 
-    Raises `WrongStore` (not a data file of ALPO's, a newer schema, another server's or cluster's), `LostCommits` or
-    `DamagedStore`.
+    Raises `WrongStore` (not a data file of ALPO's, a schema not known here, another server's or cluster's),
+    `LostCommits` or `DamagedStore`.
     """
     path = directory / DB_NAME
     try:
@@ -262,14 +209,16 @@ def check_kind(db: sqlite3.Connection, path: Path, *, backup: bool = False) -> N
         raise WrongStore(f"{path} is not an ALPO data file")
     if application == APPLICATION_ID and backup:
         raise WrongStore(f"{path} is no backup but a server's data file")
-    if version > len(MIGRATIONS):
-        raise WrongStore(f"{path} was written by a newer version (schema {version}; this one knows {len(MIGRATIONS)})")
+    if version > VERSION:
+        raise WrongStore(f"{path} was written by a newer version (schema {version}; this one knows {VERSION})")
+    if version < (oldest := min(MIGRATIONS)):
+        raise WrongStore(f"{path} is too old (schema {version}; this version brings up schema {oldest} and newer)")
 
 
 def _check_tables(db: sqlite3.Connection, path: Path) -> None:
     """Check that a file of the newest version has all tables as they were made. Raises `DamagedStore`."""
     (version,) = db.execute("PRAGMA user_version").fetchone()
-    if version == len(MIGRATIONS) and not _tables() <= {*db.execute(_SELECT_TABLES)}:
+    if version == VERSION and not _tables() <= {*db.execute(_SELECT_TABLES)}:
         raise DamagedStore(f"{path}: the schema is not what was written")
 
 
@@ -277,8 +226,7 @@ def _check_tables(db: sqlite3.Connection, path: Path) -> None:
 def _tables() -> set[tuple[str, str, str | None]]:
     db = sqlite3.connect(":memory:")
     try:
-        for sql in SCHEMA.values():
-            db.execute(sql)
+        _create(db)
         return {*db.execute(_SELECT_TABLES)}
     finally:
         db.close()
@@ -295,16 +243,16 @@ def _check(db: sqlite3.Connection, path: Path, server_id: int, cluster: bytes | 
 def migrate(db: sqlite3.Connection) -> None:
     """Migrate an older file to this version, one transaction a version. Raises sqlite3.Error."""
     (version,) = db.execute("PRAGMA user_version").fetchone()
-    if version < len(MIGRATIONS):
-        run_migrations(db, version, len(MIGRATIONS))
+    if version < VERSION:
+        run_migrations(db, version, VERSION)
 
 
 def run_migrations(db: sqlite3.Connection, version: int, wanted: int) -> None:
     """Bring the tables from schema ``version`` (0: an empty file) to ``wanted``, and set `user_version`."""
     database = as_database(db)
-    for number, migration in enumerate(MIGRATIONS[version:wanted], version + 1):
+    for number in sorted(each for each in MIGRATIONS if version < each <= wanted):
         with database.atomic():
-            migration(database)
+            MIGRATIONS[number](database)
             db.execute(f"PRAGMA user_version={number}")
 
 

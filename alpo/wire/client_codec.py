@@ -21,7 +21,6 @@ from alpo.core.requests import Code, Fate, MemberStep
 
 from . import requests as r
 from . import shapes as s
-from .column_pages import without_runs
 from .framing import frame
 from .packing import WireError, pack, unpack_list, unpack_message
 from .shapes import Shape, WrongVersion
@@ -79,10 +78,6 @@ def _plain_lsns(lsns: Sequence[int]) -> Any:
     return (lsns[0], len(lsns)) if isinstance(lsns, range) else pack(lsns)
 
 
-def _packed_lsns(lsns: Sequence[int]) -> bytes:
-    return pack(list(lsns))
-
-
 _rows = s.rows(ROWS_MAX, str, int, int, int, int)
 _pairs = s.each(s.fixed(_name, s.number))
 
@@ -125,11 +120,6 @@ def _steps(value: Any) -> bytes:
     return value  # type: ignore[no-any-return]
 
 
-#: The fields of a `ColumnPage` from ``request`` to ``bodies``.
-_COLUMNS = (
-    s.number, s.longs, s.longs, s.longs, s.texts(ROWS_MAX), s.longs, s.longs, s.longs, s.longs, s.longs, s.blob,
-)
-
 _HELLOS = (
     Shape(1, r.PeerHello, (
         s.number, s.cluster, s.number, s.octets(s.ID_BYTES), _address, s.number, s.incarnation, s.number, s.number,
@@ -141,8 +131,6 @@ _HELLOS = (
         s.each(s.fixed(s.number, _address)),
     )),
 )
-#: The hello of a server in versions before 4: it does not name its process.
-_PEER_HELLO_3 = _HELLOS[0]._replace(checks=_HELLOS[0].checks[:-1])
 _PROBLEM = Shape(4, r.Problem, (_code, _detail))
 REQUESTS = (
     Shape(16, r.Append, (s.client_id, s.number, s.positive, s.flag, s.flag, _items), forms=s.packed(5)),
@@ -198,7 +186,8 @@ REPLIES = (
     Shape(157, r.BackupRows, (s.number, s.client_id, s.mixed_rows(ROWS_MAX, _COLUMNS_MAX)), forms=s.packed(2)),
     Shape(158, r.DigestIs, (s.number, s.positive, s.number, s.number, s.number, s.octets(s.ID_BYTES))),
     Shape(159, r.ColumnPage, (
-        *_COLUMNS, s.number, s.number, s.number, _steps,
+        s.number, s.longs, s.longs, s.longs, s.texts(ROWS_MAX), s.longs, s.longs, s.longs, s.longs, s.longs, s.blob,
+        s.number, s.number, s.number, _steps,
     ), forms=s.packed(4)),
     Shape(48, q.MembersChanged, (s.number, _members), forms=((1, _members_text),)),
     Shape(49, q.HandedOver, (s.number, s.number, s.number)),
@@ -209,37 +198,15 @@ _DONE_NUMBERS: dict[type, Callable[[Any], int]] = {
     q.Dropped: lambda reply: reply.epoch, q.CursorIs: lambda reply: reply.lsn, q.Initialised: lambda reply: 0,
 }
 
-#: Shapes of version 2 that differ: LSNs always one by one, and pages of columns without runs.
-_REPLIES_2 = (
-    Shape(32, q.Appended, (s.client_id, s.positive, s.numbers(ITEMS_MAX), s.flag), forms=((2, _packed_lsns),), kept=1),
-    Shape(159, r.ColumnPage, (*_COLUMNS, s.number, s.number, s.number), forms=s.packed(4)),
-)
-#: Shapes of version 1 that differ from those of version 2: fields that it lacks have defaults.
-_REQUESTS_1 = (Shape(128, q.Outcome, (s.number, s.client_id, s.positive)),)
-_REPLIES_1 = (Shape(144, q.Told, (s.number, s.one_of(Fate), s.number)),)
-#: Most bytes of a page for a reader that does not know runs: each append becomes a row of its own.
-_PAGE_BYTES_2 = 256 << 10
-#: Codes that version 1 does not know, and their replacements.
-_CODES_1 = {Code.DROPPED: Code.FENCED}
-
 #: Every type that travels outside an envelope, for documentation and tests.
 SHAPES = (*_HELLOS, _PROBLEM, *REQUESTS, *REPLIES)
 
-#: Shapes by class, for each version of the protocol.
+#: Shapes by class, and by number, for each version of the protocol from `OLDEST_VERSION` on.
 _BY_CLASS = {4: {shape.cls: shape for shape in SHAPES}}
-_BY_CLASS[3] = _BY_CLASS[4]
-_BY_CLASS[2] = _BY_CLASS[3] | {shape.cls: shape for shape in _REPLIES_2}
-_BY_CLASS[1] = _BY_CLASS[2] | {shape.cls: shape for shape in (*_REQUESTS_1, *_REPLIES_1)}
 _BY_NUMBER_HELLO = {shape.number: shape for shape in (*_HELLOS, _PROBLEM)}
 _VERSIONED = frozenset(shape.number for shape in _HELLOS)
 _BY_NUMBER_REQUEST = {4: {shape.number: shape for shape in REQUESTS}}
-_BY_NUMBER_REQUEST[3] = _BY_NUMBER_REQUEST[4]
-_BY_NUMBER_REQUEST[2] = _BY_NUMBER_REQUEST[3]
-_BY_NUMBER_REQUEST[1] = _BY_NUMBER_REQUEST[2] | {shape.number: shape for shape in _REQUESTS_1}
 _BY_NUMBER_REPLY = {4: {shape.number: shape for shape in (*REPLIES, _PROBLEM)}}
-_BY_NUMBER_REPLY[3] = _BY_NUMBER_REPLY[4]
-_BY_NUMBER_REPLY[2] = _BY_NUMBER_REPLY[3] | {shape.number: shape for shape in _REPLIES_2}
-_BY_NUMBER_REPLY[1] = _BY_NUMBER_REPLY[2] | {shape.number: shape for shape in _REPLIES_1}
 
 
 def encode(
@@ -250,14 +217,8 @@ def encode(
     Raises `WireError` for a value that cannot be packed; fields are checked only on arrival.
     """
     shape = _BY_CLASS[version].get(type(message))
-    if type(message) is r.PeerHello and message.version < r.PROCESS_VERSION:
-        shape = _PEER_HELLO_3
     if shape is None:
         shape, message = _DONE, r.Done(message[0], _DONE_NUMBERS[type(message)](message))  # type: ignore[arg-type]
-    elif version < r.RUNS_VERSION and type(message) is r.ColumnPage:
-        message = without_runs(message)
-    elif version == 1 and isinstance(message, r.AppendRefused | r.RequestRefused):
-        message = message._replace(code=_CODES_1.get(Code(message.code), message.code))
     return frame(pack(s.plain_fields(shape, message)))
 
 
@@ -273,8 +234,6 @@ def decode_hello(body: bytes | memoryview) -> r.Hello | r.Problem:
     # Checked first: another version may have other fields.
     if fields[0] in _VERSIONED and len(fields) > 1 and not r.OLDEST_VERSION <= s.number(fields[1]) <= r.VERSION:
         raise WrongVersion(fields[1], r.VERSION)
-    if fields[0] == _PEER_HELLO_3.number and len(fields) > 1 and fields[1] < r.PROCESS_VERSION:
-        return s.build(_PEER_HELLO_3, fields[1:])  # type: ignore[no-any-return]
     return _decode(fields, _BY_NUMBER_HELLO, "a hello")  # type: ignore[no-any-return]
 
 
@@ -283,17 +242,12 @@ def decode_client(body: bytes | memoryview, version: int = r.VERSION) -> r.Clien
     request = _decode(unpack_message(body), _BY_NUMBER_REQUEST[version], "a request")
     if type(request) is r.Append and request.serial + len(request.items) - 1 > s.INT_MAX:
         raise WireError("Append.serial: the serials run past 2**63 - 1")
-    if version < r.RUNS_VERSION and type(request) is r.ReadColumns:
-        request = request._replace(bytes_max=min(request.bytes_max, _PAGE_BYTES_2))
     return request  # type: ignore[no-any-return]
 
 
 def decode_server(body: bytes | memoryview, version: int = r.VERSION) -> r.ServerReply | r.Problem:
     """Decode a server's answer to a client, or its `Problem`. Raises `WireError`."""
-    answer = _decode(unpack_message(body), _BY_NUMBER_REPLY[version], "an answer")
-    if version == 1 and type(answer) is r.AppendRefused and answer.code == Code.FENCED and not answer.number:
-        return answer._replace(code=int(Code.DROPPED))  # no epoch is 0: the name is not open
-    return answer  # type: ignore[no-any-return]
+    return _decode(unpack_message(body), _BY_NUMBER_REPLY[version], "an answer")  # type: ignore[no-any-return]
 
 
 def _decode(fields: tuple[Any, ...], known: dict[int, Shape], what: str) -> Any:

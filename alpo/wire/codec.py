@@ -19,11 +19,11 @@ from .client_codec import (
     largest,
 )
 from .packing import WireError
-from .peer_codec import ENTRIES_MAX, ToldProblem, TooNewForPeer, decode_envelope, encode_entries, encode_envelope
+from .peer_codec import ENTRIES_MAX, ToldProblem, decode_envelope, encode_entries, encode_envelope
 from .shapes import ADDRESS_BYTES_MAX, WrongVersion, version_told
 
 __all__ = [
-    "ADDRESS_BYTES_MAX", "ENTRIES_MAX", "ITEMS_MAX", "ROWS_MAX", "Largest", "ToldProblem", "TooNewForPeer",
-    "WireError", "WrongVersion", "decode_client", "decode_envelope", "decode_hello", "decode_server", "encode",
-    "encode_entries", "encode_envelope", "encode_problem", "largest", "version_told",
+    "ADDRESS_BYTES_MAX", "ENTRIES_MAX", "ITEMS_MAX", "ROWS_MAX", "Largest", "ToldProblem", "WireError", "WrongVersion",
+    "decode_client", "decode_envelope", "decode_hello", "decode_server", "encode", "encode_entries", "encode_envelope",
+    "encode_problem", "largest", "version_told",
 ]

@@ -78,23 +78,14 @@ def pack_page(request: int, columns: PageColumns, next_lsn: int, end_lsn: int, f
     )
 
 
-def without_runs(page: ColumnPage) -> ColumnPage:
-    """The page for a reader that does not know runs (R32): a row for each append."""
-    if not any(page.steps):
-        return page
-    rows = [(*row, 0) for row in unpack_page(page).appends()]
-    return pack_page(page.request, PageColumns(*zip(*rows, strict=True)), page.next_lsn, page.end_lsn, page.first_lsn)
-
-
 def unpack_page(page: ColumnPage) -> PageColumns:
     """The entries of an answer. Raises `WireError` if its columns do not fit together."""
     ids = _numbers(page.ids)
-    steps = page.steps or bytes(len(ids))  # servers of an older version send none
     terms, times_ms, places, serials, lsns, counts, lengths = (
         _numbers(column)
         for column in (page.terms, page.times_ms, page.clients, page.serials, page.lsns, page.counts, page.lengths)
     )
-    if {*map(len, (terms, times_ms, places, serials, lsns, counts, lengths, steps))} != {len(ids)}:
+    if {*map(len, (terms, times_ms, places, serials, lsns, counts, lengths, page.steps))} != {len(ids)}:
         refuse("columns of different lengths")
     if places and max(places) >= len(page.names):
         refuse("a client that is not named")
@@ -103,7 +94,7 @@ def unpack_page(page: ColumnPage) -> PageColumns:
     body = page.bodies
     bodies = [body[begin:end] for begin, end in pairwise(accumulate(lengths, initial=0))]
     clients = list(map(page.names.__getitem__, places))
-    return PageColumns(ids, terms, times_ms, clients, serials, lsns, counts, bodies, steps)
+    return PageColumns(ids, terms, times_ms, clients, serials, lsns, counts, bodies, page.steps)
 
 
 def _longs(numbers: Sequence[int]) -> bytes:

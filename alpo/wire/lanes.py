@@ -1,4 +1,4 @@
-"""Long frames beside short ones on one connection between servers, from protocol version 4 on.
+"""Long frames beside short ones on one connection between servers.
 
 A body that begins with `MARK`, which no message does, belongs to this module; its second byte is the kind:
 
@@ -135,8 +135,8 @@ class LaneReader:
         return self._short.pending_bytes + self._long.pending_bytes
 
     def open(self, tell: Callable[[bytes], None], have: Callable[[int], None]) -> None:
-        """Take pieces and blocks: both sides speak version 4. ``tell`` sends a frame to the other side; ``have`` hears
-        the number of a block that it holds now."""
+        """Take pieces and blocks. ``tell`` sends a frame to the other side; ``have`` hears the number of a block
+        that it holds now."""
         self._open, self._tell, self._have = True, tell, have
 
     def feed(self, data: bytes) -> list[bytes | memoryview]:

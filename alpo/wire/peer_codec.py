@@ -11,7 +11,6 @@ Laws:
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
 from functools import lru_cache
 from itertools import chain, repeat
 from operator import attrgetter
@@ -19,8 +18,8 @@ from typing import Any
 
 from alpo.core import messages as m
 from alpo.core.client_ids import CLIENT_BYTES_MAX
-from alpo.core.disk import SessionRow, birth_untold
-from alpo.core.entries import DIGEST_BYTES, DamagedEntry, Entry, Kind, is_digest, verify_headers
+from alpo.core.disk import SessionRow
+from alpo.core.entries import DamagedEntry, Entry, is_digest, verify_headers
 from alpo.core.members import Identity, StartStatus
 
 from . import requests as r
@@ -57,10 +56,6 @@ class ToldProblem(WireError):
         self.problem = problem
 
 
-class TooNewForPeer(WireError):
-    """The message holds a run (R32) or quotas, which the version of the connection does not know."""
-
-
 def _entries(value: Any) -> list[Entry]:
     items = unpack_list(value, ENTRIES_MAX, len(Entry._fields))
     if not items:
@@ -78,19 +73,7 @@ def _entries(value: Any) -> list[Entry]:
 
 
 def _sessions(value: Any) -> tuple[SessionRow, ...]:
-    return _session_rows(unpack_list(value, SESSIONS_MAX, SLOTS_MAX))
-
-
-def _sessions_1(value: Any) -> tuple[SessionRow, ...]:
-    """Check the sessions of protocol version 1, which have no births."""
     items = unpack_list(value, SESSIONS_MAX, SLOTS_MAX)
-    if any(type(item) is not tuple for item in items):
-        s.refuse("a list with something else than sessions")
-    rows = _session_rows([(*item, 0) for item in items])
-    return tuple(row._replace(birth=birth_untold(row.epoch, row.slots)) for row in rows)
-
-
-def _session_rows(items: list[Any]) -> tuple[SessionRow, ...]:
     if not items:
         return ()
     columns = s.columns(items, len(SessionRow._fields))
@@ -107,7 +90,8 @@ def _session_rows(items: list[Any]) -> tuple[SessionRow, ...]:
     return tuple(SessionRow._make((*item[:_SLOTS], list(item[_SLOTS]), *item[_SLOTS + 1 :])) for item in items)
 
 
-_MESSAGES = (
+#: Every type that travels in an envelope.
+SHAPES = (
     Shape(64, m.CanvassRequest, (s.number, s.number, s.rank, s.flag)),
     Shape(65, m.CanvassAnswer, (s.number, s.number, s.one_of(m.Canvass))),
     Shape(66, m.VoteRequest, (s.number, s.rank, s.flag)),
@@ -135,18 +119,10 @@ _MESSAGES = (
     Shape(81, m.CopyAnswer, (s.number, s.number, _entries), forms=s.packed(2)),
 )
 
-#: The message in protocol version 1: sessions without births.
-_SNAPSHOT_PART_1 = Shape(
-    76, m.SnapshotPart, (s.number, s.number, s.number, s.positive, s.text(HEAD_BYTES_MAX), _sessions_1),
-    forms=s.packed(5),
-)
 
-#: Every type that travels in an envelope, for documentation and tests.
-SHAPES = _MESSAGES
-
-_BY_CLASS = {shape.cls: shape for shape in _MESSAGES}
-_BY_NUMBER = {shape.number: shape for shape in _MESSAGES}
-_BY_NUMBER_1 = _BY_NUMBER | {_SNAPSHOT_PART_1.number: _SNAPSHOT_PART_1}
+#: Shapes by class, and by number, for each version of the protocol from `OLDEST_VERSION` on.
+_BY_CLASS = {4: {shape.cls: shape for shape in SHAPES}}
+_BY_NUMBER = {4: {shape.number: shape for shape in SHAPES}}
 
 
 def encode_entries(entries: list[Entry]) -> bytes:
@@ -159,14 +135,10 @@ def encode_envelope(envelope: m.Envelope, entries_blob: bytes | None = None, ver
 
     ``entries_blob``: `encode_entries` of an AppendRequest's entries, if already made.
 
-    Raises `WireError` for a value that cannot be packed, and `TooNewForPeer`; fields are checked only on arrival.
+    Raises `WireError` for a value that cannot be packed; fields are checked only on arrival.
     """
     sender, target, message = envelope.sender, envelope.target, envelope.message
-    if version < r.RUNS_VERSION:
-        _require_known_to_older(message)
-    if version == 1:
-        message = _as_version_1(message)
-    shape = _BY_CLASS[type(message)]
+    shape = _BY_CLASS[version][type(message)]
     prefix = [shape.number, envelope.cluster, sender.id, sender.incarnation, target.id, target.incarnation]
     if type(message) is not m.AppendRequest:
         return frame(pack(prefix + s.plain_fields(shape, message)[1:]))
@@ -174,34 +146,6 @@ def encode_envelope(envelope: m.Envelope, entries_blob: bytes | None = None, ver
     # Pack an empty value in the blob's place, then append the blob: it is copied only once, into the frame.
     head = pack([*prefix, *message[:-1], b""]).removesuffix(_EMPTY_BIN)
     return frame(head, _BIN32.pack(0xC6, len(blob)), blob)
-
-
-def _require_known_to_older(message: m.Message) -> None:
-    """Raise `TooNewForPeer` if the message holds a run (R32), or quotas, which older versions do not know."""
-    digests: Iterable[bytes] = ()
-    settings: list[bytes] = []
-    if isinstance(message, m.AppendRequest | m.CopyAnswer):
-        digests = [entry.digest for entry in message.entries]
-        settings += [entry.body for entry in message.entries if entry.kind == Kind.SETTINGS]
-    elif isinstance(message, m.SnapshotPart):
-        digests = [slot[4] for row in message.rows for slot in row.slots]
-        settings.append(message.head.encode())
-    elif isinstance(message, m.StartAnswer):
-        settings.append(message.settings.encode())
-    if any(len(digest) > DIGEST_BYTES for digest in digests):
-        raise TooNewForPeer("the log holds runs, which its version does not know: it must be upgraded")
-    if any(b'"quota_' in text for text in settings):
-        raise TooNewForPeer("the log holds quotas, which its version does not know: it must be upgraded")
-
-
-def _as_version_1(message: m.Message) -> Any:
-    """Convert a message for protocol version 1, which names the part that came instead of the next one wanted, and has
-    no births."""
-    if type(message) is m.SnapshotAnswer:
-        return message._replace(wanted=message.wanted - 1)
-    if type(message) is m.SnapshotPart:
-        return message._replace(rows=tuple(row[:-1] for row in message.rows))  # type: ignore[misc]
-    return message
 
 
 @lru_cache(maxsize=64, typed=True)  # every message of a connection has the same
@@ -220,7 +164,7 @@ def decode_envelope(body: bytes | memoryview, version: int = r.VERSION) -> m.Env
     fields = unpack_message(body)
     if fields[0] == _PROBLEM.number:
         raise ToldProblem(s.build(_PROBLEM, fields[1:]))
-    shape = (_BY_NUMBER_1 if version == 1 else _BY_NUMBER).get(fields[0])
+    shape = _BY_NUMBER[version].get(fields[0])
     if shape is None:
         raise WireError(f"message type {fields[0]} is nothing that servers say to each other")
     if len(fields) < _PREFIX:
@@ -230,8 +174,6 @@ def decode_envelope(body: bytes | memoryview, version: int = r.VERSION) -> m.Env
     except (WireError, TypeError) as error:
         raise WireError(f"an envelope's addresses: {error}") from error
     message = s.build(shape, fields[_PREFIX:])
-    if version == 1 and type(message) is m.SnapshotAnswer:
-        message = message._replace(wanted=message.wanted + 1)
     if type(message) is m.AppendRequest and message.entries and message.entries[0].id != message.prev_id + 1:
         raise WireError(f"entry {message.entries[0].id} does not follow entry {message.prev_id}")
     return m.Envelope(of, sender, target, message)

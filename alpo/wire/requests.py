@@ -12,15 +12,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 from alpo.core import requests as q
 
-#: Versions of this protocol: the newest, spoken if both sides know it, the first with runs (R32), the first with
-#: conditional appends, the first in which servers send long frames in pieces (`alpo.wire.lanes`), the first in which
-#: they name their process, and the oldest that is still understood.
+#: Versions of this protocol: the newest, spoken if both sides know it, and the oldest that is still understood.
 VERSION = 4
-RUNS_VERSION = 3
-AFTER_VERSION = 3
-LANES_VERSION = 4
-PROCESS_VERSION = 4
-OLDEST_VERSION = 1
+OLDEST_VERSION = 4
 
 
 class PeerHello(NamedTuple):
@@ -28,7 +22,7 @@ class PeerHello(NamedTuple):
 
     ``cluster`` is b"" before the first start; ``target_incarnation`` is b"" if unknown. ``timers_ms``: (heartbeat,
     election timeout, stagger). ``horizon_ms``: the sessions' horizon. ``process``: a random number that the sender's
-    process has drawn at its start; b"" from versions before 4.
+    process has drawn at its start.
     """
 
     version: int

@@ -88,13 +88,12 @@ class Serve(NamedTuple):
 
 
 class Link(NamedTuple):
-    """Change of the server's connection to ``peer``: up or down. ``takes_runs``: its two ends know runs (R32)."""
+    """Change of the server's connection to ``peer``: up or down."""
 
     at_us: int
     id: int
     peer: int
     up: bool
-    takes_runs: bool = True
 
 
 class Ask(NamedTuple):

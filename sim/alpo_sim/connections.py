@@ -6,7 +6,6 @@ Laws:
 * A connection is full if its two ends are of one cluster and the dialler's list has the other end's incarnation; any
   other connection carries only what unstarted servers may say to each other (START_ONLY).
 * Servers may find out that a process has ended: they are refused a new connection (R33).
-* A connection takes runs if neither end is of an older version, which does not know them (R32).
 * A server whose list or cluster has changed dials again where that makes a difference.
 """
 
@@ -36,7 +35,7 @@ class Connections:
     """All connections between servers, by (dialler, other).
 
     ``after(delay_us, call, *args)`` schedules a call; ``poke(host)`` lets a server take its waiting inputs;
-    ``refusals``: see `Options.refusals`; ``older``: the servers that are of an older version.
+    ``refusals``: see `Options.refusals`.
     """
 
     def __init__(
@@ -44,7 +43,6 @@ class Connections:
         refusals: float,
     ) -> None:
         self._refusals = refusals
-        self.older: dict[int, bool] = {}
         self._stage, self._links, self._rng, self._after, self._poke = stage, links, rng, after, poke
         ids = list(stage.hosts)
         #: (source, target) -> how often that direction was cut or made anew. Each time an ordered network loses the
@@ -108,7 +106,7 @@ class Connections:
             stage.ask(id, PeerAddress(peer, other.replica.me.incarnation, other.address))
         if is_full(host.replica, other.replica):
             self._full[id, peer] = True
-            stage.link(id, peer, True, id not in self.older and peer not in self.older)
+            stage.link(id, peer, True)
         else:
             self._drop(id, peer)
         self._poke(host)

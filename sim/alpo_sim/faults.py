@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 
 from alpo.core.inputs import PeerGone, Stop
@@ -23,7 +22,6 @@ class Faults:
         self.counts: dict[str, int] = {}
         #: All faults so far, for drawings: (microseconds, kind, server or 0).
         self.log: list[tuple[int, str, int]] = []
-        self._plan_upgrades()
 
     def begin(self) -> None:
         self.on = True
@@ -72,21 +70,6 @@ class Faults:
         self._note("restart", id)
         self._c.crash(id)
         self._c.after(self._c.span_us(MS, 300 * MS), self._c.boot, id)
-
-    def _plan_upgrades(self) -> None:
-        """Let some servers be of an older version until each is upgraded, at a time of its own (R32). A generator of
-        its own leaves everything else in the world as it is."""
-        options = self._c.options
-        if options.older_us:
-            rng = random.Random(f"upgrades {options.seed}")
-            for id in rng.sample(range(1, options.servers + 1), rng.randint(1, options.servers)):
-                self._c.connections.older[id] = True
-                self._c.at(rng.randrange(options.older_us), self._upgrade, id)
-
-    def _upgrade(self, id: int) -> None:
-        del self._c.connections.older[id]
-        if self._c.up(id):
-            self.restart(id)
 
     def wipe_one_more(self) -> None:
         """Lose a disk, if this world's number of disks to lose is not used up."""

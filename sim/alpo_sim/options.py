@@ -90,8 +90,6 @@ class Options:
     #: Share of the processes that end of which the servers connected to them find out (R33); of the others they hear
     #: nothing, as if the host had lost power.
     refusals: float = 0.0
-    #: Time by which all servers know runs; until then some are of an older version (R32). 0: all do.
-    older_us: int = 0
     wipes: int = 0
     drift: float = 0.01  # the part by which clocks run too fast or too slow, at most
     last_topology: str = "whole"
@@ -145,8 +143,7 @@ class Options:
             drawn["faults"] += HALF_FAULTS
         drawn |= _members(seed, size, drawn["wipes"])
         drawn["aimed"] = random.Random(f"aimed {seed}").random() < 0.5
-        drawn |= fixed
-        return Options(seed, **({"older_us": _older_us(seed, drawn)} | drawn))
+        return Options(seed, **(drawn | fixed))
 
     def describe(self) -> dict[str, Any]:
         """All options as JSON values, nested as the classes are."""
@@ -196,15 +193,6 @@ def _frames(seed: int) -> dict[str, Any]:
 def _conditional(seed: int) -> float:
     """Draw how often clients append conditionally: in every third world. Again a generator of its own."""
     return random.Random(f"conditional {seed}").choice((0.0, 0.0, 0.3))
-
-
-def _older_us(seed: int, drawn: dict[str, Any]) -> int:
-    """Draw when all servers know runs: at once in half of all worlds, and wherever members change. (Who adds a server
-    to a log with runs upgrades it first.)"""
-    rng = random.Random(f"older {seed}")
-    if drawn.get("stewards") or drawn["servers"] == 1 or rng.random() < 0.5:
-        return 0
-    return drawn["seconds"] * SECOND // rng.choice((2, 4))  # type: ignore[no-any-return]
 
 
 def _members(seed: int, size: int, wipes: int) -> dict[str, int]:

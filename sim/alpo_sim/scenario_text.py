@@ -99,14 +99,10 @@ _WRITE: dict[type, Callable[[Any, Names], str]] = {
     Configure: lambda x, names: f"{x.id} " + (" ".join(f"{m}:{p}" for m, p in x.members) or "right"),
     Arrive: _write_arrive,
     Persist: lambda x, names: f"{x.id}" + (f" writes={x.count}" if x.count else ""),
-    Link: lambda x, names: f"{x.id}>{x.peer} {_link_state(x)}",
+    Link: lambda x, names: f"{x.id}>{x.peer} {'up' if x.up else 'down'}",
     Ask: lambda x, names: f"{x.id} {write_ask(x.request, names)}",
     Clock: lambda x, names: f"{x.id} rate={x.rate!r} jump={x.jump_ms:+d}ms",
 }
-
-
-def _link_state(x: Link) -> str:
-    return "down" if not x.up else "up" if x.takes_runs else "older"
 
 
 def _write_deed(x: Deed, names: Names) -> str:
@@ -263,8 +259,8 @@ class _Reader:
 
     def _link(self, at_us: int, words: Words) -> Deed:
         id, peer = self._pair(words)
-        state = words.one_of("state of a link", ("up", "down", "older"))  # older: up, of a version without runs
-        return Link(at_us, id, peer, state != "down", state != "older")
+        state = words.one_of("state of a link", ("up", "down"))
+        return Link(at_us, id, peer, state == "up")
 
     def _ask(self, at_us: int, words: Words) -> Deed:
         id = self._server(words)

@@ -204,10 +204,10 @@ class Stage:
         host = self.hosts[envelope.target.id]
         host.inbox.append(Received(envelope, host.mono_s(self.now_us)))
 
-    def link(self, id: int, peer: int, up: bool, takes_runs: bool = True) -> None:
-        """Tell a server that its connection to ``peer`` is up, or down. ``takes_runs``: see `Connected`."""
-        self._note(Link(self.now_us, id, peer, up, takes_runs))
-        self.hosts[id].inbox.append(Connected(peer, takes_runs) if up else Disconnected(peer))
+    def link(self, id: int, peer: int, up: bool) -> None:
+        """Tell a server that its connection to ``peer`` is up, or down."""
+        self._note(Link(self.now_us, id, peer, up))
+        self.hosts[id].inbox.append(Connected(peer) if up else Disconnected(peer))
 
     def ask(self, id: int, request: Input) -> None:
         """Give a server a request, or news of its disk."""

@@ -18,13 +18,9 @@ from alpo.core.requests import Appended, Code
 from alpo.wire.requests import VERSION, Append, AppendAfter, AppendRefused, ServerHello
 
 
-def hello(version: int) -> ServerHello:
-    return ServerHello(version, b"", 1, 0, 0, 1000, 1000, 5, 1, ())
-
-
-def opened(name: str | None = "n", version: int = VERSION) -> Session:
+def opened(name: str | None = "n") -> Session:
     session = Session(name, 100, 1000)
-    session.limit(hello(version))
+    session.limit(ServerHello(VERSION, b"", 1, 0, 0, 1000, 1000, 5, 1, ()))
     session.begin(name or "~1", 5, 10)
     return session
 
@@ -133,29 +129,6 @@ def test_a_serial_may_be_named() -> None:
     assert sent(session) == AppendAfter("n", 5, 11, False, 7, b"x")
     session.appended(Appended(None, "n", 11, [8], True))
     assert next_one.lsn == 8 and session.next_serial == 12
-
-
-def test_to_a_server_of_an_older_release_it_is_not_sent() -> None:
-    session = opened(version=2)
-    handle, behind = queue(session, b"a", 7), queue(session, b"b")
-    assert sent(session) == Append("n", 5, 11, False, False, [b"b"])
-    assert isinstance(handle.error, alpo.Refused) and "upgrade" in str(handle.error)
-    assert not behind.done
-
-
-def test_what_a_newer_leader_may_have_taken_waits_for_one_that_can_be_asked() -> None:
-    session = opened()
-    handle = queue(session, b"a", 7)
-    sent(session)
-    session.lost()
-    session.limit(hello(2))
-    queue(session, b"b")
-    assert session.next_append() is None
-    session.expire(10.0)
-    assert isinstance(handle.error, alpo.NotGuaranteed)
-    session.lost()
-    session.limit(hello(VERSION))
-    assert sent(session) == AppendAfter("n", 5, 11, False, 7, b"a")
 
 
 @pytest.mark.anyio

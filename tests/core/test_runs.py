@@ -13,11 +13,9 @@ from session_leader import RANDOM, A, B, C, Leader, refused
 
 from alpo.core.client_ids import random_client
 from alpo.core.entries import DamagedEntry, Entry, join_payloads, serials_of, verify, verify_headers
-from alpo.core.inputs import Connected, Disconnected
+from alpo.core.inputs import Disconnected
 from alpo.core.machine.verdicts import Accept, Duplicate, Found, SessionTable
-from alpo.core.members import Role
-from alpo.core.messages import AppendAnswer, AppendRequest
-from alpo.core.requests import ChangeMember, Code, Fate, MemberStep, Outcome, Transfer
+from alpo.core.requests import Code, Fate, Outcome
 from alpo.core.runs import RUN_BYTES_MAX, lsns_of, parts, same, seal_appends
 from alpo.core.settings import Settings
 from alpo.core.snapshots import split_rows, table_save
@@ -143,101 +141,17 @@ def test_an_older_epoch_in_the_middle_of_a_run(leader: Leader) -> None:
     assert leader.ask("alice", epoch, 2, B, C) == [Duplicate(2, [2], 2), *refused(3, 1, Code.FENCED, newer, newer)]
 
 
-# Who gets runs.
+# What becomes a run.
 
 
-def test_appends_are_runs_once_every_member_takes_them() -> None:
+def test_appends_that_came_together_are_a_run_also_while_a_member_is_away() -> None:
     cluster = Cluster(3)
     leader = cluster.elect()
-    old, other = (id for id in cluster.hosts if id != leader.me.id)
-
-    def appended(number: int) -> list[int]:
-        """The number of serials of each entry that a frame of three became."""
-        last_id = leader.last_id
-        cluster.append(random_client(1_000, number), 1, b"a", b"b", b"c")
-        new = [leader.log.entry(id) for id in range(last_id + 1, leader.last_id + 1)]
-        return [serials_of(entry.digest) for entry in new if entry is not None]
-
-    cluster.give(leader.me.id, Connected(old, takes_runs=False))
-    assert appended(1) == [1, 1, 1]
-    cluster.give(leader.me.id, Disconnected(old))
-    assert appended(2) == [1, 1, 1]
-    cluster.give(leader.me.id, Connected(old))
-    assert appended(3) == [3]
-    cluster.give(leader.me.id, Disconnected(other))  # the log has a run, so all members take runs
-    assert appended(4) == [3]
-
-
-def test_a_server_that_remembers_a_run_goes_on_making_them() -> None:
-    leader = Leader(together=True)
-    leader.append(RANDOM, 0, 1, A, B)
-    table = SessionTable(Settings())
-    saved = leader.table.rows_at(leader.head)
-    table.load(saved.changed, 0, Settings(), leader.head)
-    assert table.has_runs and not table_of([], Settings()).has_runs
-
-
-def test_a_run_that_is_expunged_tells_nothing_of_the_members(leader: Leader) -> None:
-    leader.append(RANDOM, 0, 1, A)
-    leader.append(RANDOM, 0, 2, A, B)
-    leader.append(RANDOM, 0, 4, A, B)
-    leader.table.expunge(3)
-    assert leader.table.has_runs, "the first one is still there"
-    leader.table.expunge(2)
-    assert not leader.table.has_runs
-    leader.table.apply(leader.log[1])
-    assert leader.table.has_runs
-
-
-def test_a_run_that_was_saved_is_not_forgotten_by_an_expunge(leader: Leader) -> None:
-    leader.append(RANDOM, 0, 1, A, B)
-    saved = leader.table.rows_at(1)
-    leader.append(RANDOM, 0, 3, A, B)
-    table = SessionTable(Settings())
-    table.load(saved.changed, 0, Settings(), 1)
-    table.apply(leader.log[1])
-    table.expunge(2)
-    assert table.has_runs
-
-
-def test_a_member_of_an_older_version_whose_removal_is_expunged_gets_no_runs() -> None:
-    cluster = Cluster(3)
-    leader = cluster.elect()
-    old, other = (id for id in cluster.hosts if id != leader.me.id)
-    cluster.give(leader.me.id, Connected(old, takes_runs=False))
-    cluster.catches = lambda envelope: isinstance(envelope.message, AppendRequest) and bool(envelope.message.entries)
-    cluster.give(leader.me.id, ChangeMember("remove", MemberStep.REMOVE, old, "", 0))
-    cluster.run_until(lambda: leader.members.latest.get(old).role is Role.GONE)  # type: ignore[union-attr]
-    cluster.give(leader.me.id, Disconnected(old))
-    cluster.append(CLIENTS[0], 1, b"a", b"b")
-    assert leader.sessions.has_runs
-    cluster.isolate(leader.me.id)
-    cluster.catches = lambda envelope: False
-    cluster.run_until(lambda: cluster.leader in (cluster.replica(old), cluster.replica(other)))
-    cluster.heal()
-    cluster.give(leader.me.id, Connected(old, takes_runs=False))
-    cluster.run_until(lambda: leader.guaranteed_id == cluster.reigning.last_id)
-    cluster.give(cluster.reigning.me.id, Transfer("back", leader.me.id))
-    cluster.run_until(lambda: cluster.leader is leader)
-    cluster.append(CLIENTS[0], 1, b"a", b"b")
-    entries = [leader.log.entry(id) for id in (leader.last_id - 1, leader.last_id)]
-    assert [entry and (entry.serial, serials_of(entry.digest)) for entry in entries] == [(1, 1), (2, 1)]
-
-
-def test_a_learner_of_an_older_version_gets_no_runs() -> None:
-    cluster = Cluster(3)
-    leader = cluster.elect()
-    cluster.catches = lambda envelope: envelope.sender.id == 4 and isinstance(envelope.message, AppendAnswer)
-    cluster.newcomer(4)
-    cluster.give(leader.me.id, ChangeMember("add", MemberStep.ADD, 4, "s4:1", 0))
-    cluster.run_until(lambda: cluster.replica(4).status_text == "LEARNER")
-    cluster.give(leader.me.id, Connected(4, takes_runs=False))
+    cluster.give(leader.me.id, Disconnected(next(id for id in cluster.hosts if id != leader.me.id)))
     last_id = leader.last_id
-    cluster.append(CLIENTS[0], 1, b"a", b"b")
-    assert leader.last_id == last_id + 2 and not leader.sessions.has_runs
-    cluster.give(leader.me.id, Connected(4))
-    cluster.append(CLIENTS[0], 3, b"a", b"b")
-    assert leader.last_id == last_id + 3 and leader.sessions.has_runs
+    cluster.append(RANDOM, 1, b"a", b"b", b"c")
+    entry = leader.log.entry(last_id + 1)
+    assert leader.last_id == last_id + 1 and entry is not None and serials_of(entry.digest) == 3
 
 
 # What is remembered.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from session_leader import RANDOM, A, B, C, Leader, random_id, refused
 
-from alpo.core.disk import birth_untold
 from alpo.core.entries import Kind, join_payloads, seal, verify
 from alpo.core.machine.verdicts import (
     Accept,
@@ -229,7 +228,6 @@ def test_the_birth_is_kept_by_openings_expunges_saves_and_loads(leader: Leader) 
     assert births() == []
     table.expunge(first + 1)
     assert births() == [first]
-    assert birth_untold(9, [(1, 1, 1, 7, b""), (2, 2, 2, 9, b"")]) == 7 and birth_untold(9, []) == 9
 
 
 # Random clients.

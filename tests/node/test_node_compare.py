@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 import trio
 import trio.testing
+from next_version import NEXT, know_next
 from node_rig import Rig, append, connect, listening_socket, memory_of, random_id, rig, until
 
 from alpo.core import requests as q
@@ -320,6 +321,21 @@ async def test_nonsense_makes_a_member_unusable(monkeypatch: pytest.MonkeyPatch,
                 await inquiry.aclose()
         nursery.cancel_scope.cancel()
     sock.close()
+
+
+@pytest.mark.trio
+async def test_a_server_of_the_next_version_asks_one_of_this(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It greets with its own version, is told of this one, and greets again."""
+    know_next(monkeypatch)
+    async with rig(3) as r:
+        entries = await filled(r, 3)
+        us = r.nodes[0].us
+        inquiry = await Inquiry.open(us.me.id, us.address, r.nodes[0].replica.cluster, Security(), NEXT)
+        assert (await inquiry.digest(1, entries[-1].id)).last_id == entries[-1].id
+        assert (await inquiry.status())["id"] == us.me.id
+        await inquiry.aclose()
+        with pytest.raises(Unusable, match=f"speaks version {w.OLDEST_VERSION - 1} of the protocol, this one version"):
+            await Inquiry.open(us.me.id, us.address, r.nodes[0].replica.cluster, Security(), w.OLDEST_VERSION - 1)
 
 
 async def _say(listener: trio.SocketListener, messages: list[Any]) -> None:

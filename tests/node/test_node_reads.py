@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 import trio
+from next_version import NEXT, speak_next
 from node_rig import append, connect, founded, random_id, read, rig, until, writer_of
 
 from alpo.core import requests as q
 from alpo.core.requests import Code
 from alpo.wire.column_pages import unpack_page
-from alpo.wire.requests import OLDEST_VERSION, VERSION, ReadColumns
+from alpo.wire.requests import OLDEST_VERSION, ReadColumns
 
 
 @pytest.mark.trio
@@ -110,9 +111,10 @@ async def test_every_server_of_three_serves_what_was_answered() -> None:
                 assert refused.leader_address == leader.us.address
 
 
-@pytest.mark.parametrize("version", range(OLDEST_VERSION, VERSION + 1))
+@pytest.mark.parametrize("version", range(OLDEST_VERSION, NEXT + 1))
 @pytest.mark.trio
-async def test_a_client_of_any_version_reads_runs(version: int) -> None:
+async def test_a_client_of_any_version_reads_runs(version: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    speak_next(monkeypatch)
     async with rig() as r:
         await founded(r)
         client = await connect(r.addresses[0], version=version)

@@ -139,7 +139,7 @@ def test_a_lost_disk_comes_back_by_itself(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_an_old_disk_put_back_is_retired_and_does_no_harm(seed: int) -> None:
     quiet = Network(late=0.0, loss=0.0, duplication=0.0, damage=0.0)
-    world = changed_world(seed, wipes=0, stewards=0, fault_every_us=0, older_us=0, network=quiet)
+    world = changed_world(seed, wipes=0, stewards=0, fault_every_us=0, network=quiet)
     world.wipe(1)
     world.boot(1)
     assert world.run_until(60_000_000, lambda: status(world, 1) == "VOTING")
@@ -226,7 +226,7 @@ class Runs(Watcher):
     some server did not know runs."""
 
     def __init__(self, world: World) -> None:
-        self.runs = self.mixed = self.bounded = self.within = self.undone = self.early = 0
+        self.runs = self.mixed = self.bounded = self.within = self.undone = 0
         self._world = world
         world.stage.watchers.append(self)
 
@@ -245,7 +245,6 @@ class Runs(Watcher):
         for entry in made:
             self.runs += serials_of(entry.digest) > 1
             self.mixed += counts_of(entry.digest) is not None
-            self.early += serials_of(entry.digest) > 1 and bool(self._world.connections.older)
         for before, after in pairwise(made):
             follows = before.client == after.client and before.serial + serials_of(before.digest) == after.serial
             self.bounded += follows and len(before.body) > RUN_BYTES_MAX // 2
@@ -264,20 +263,6 @@ def test_runs_of_every_form_are_met() -> None:
         assert sum(getattr(each, form) > 0 for each in worlds) >= 2, form
     assert {Options.draw(seed).load.frame for seed in range(20)} == {1, 4, 16}
     assert {Options.draw(seed).load.large > 0 for seed in range(40)} == {False, True}
-
-
-def test_runs_begin_once_every_server_knows_them() -> None:
-    met = 0
-    for seed in range(4):
-        drawn = Options.draw(seed, servers=3, seconds=10, older_us=5_000_000, wipes=0, stewards=0)
-        world = World(replace(drawn, load=replace(drawn.load, frame=16)))
-        counted = Runs(world)
-        assert world.connections.older
-        assert run_world(world).ok
-        assert not counted.early
-        met += counted.runs > 0
-    assert met >= 2
-    assert {Options.draw(seed).older_us > 0 for seed in range(20)} == {False, True}
 
 
 def test_faults_are_aimed_at_what_has_just_begun() -> None:

@@ -116,7 +116,7 @@ def test_no_server_starts_on_a_backup(file: Path, tmp_path: Path) -> None:
     ("base; DROP TABLE log", (), "do not belong"),
 ])
 def test_what_does_not_belong_ends_it(tmp_path: Path, table: str, row: Any, expected: str) -> None:
-    writer = BackupWriter(tmp_path / "log.alpo", len(schema.MIGRATIONS))
+    writer = BackupWriter(tmp_path / "log.alpo", schema.VERSION)
     writer.add("log", [tuple(entry) for entry in sound_entries()[:6]])
     with pytest.raises(StoreError, match=expected):
         writer.add(table, [row])
@@ -137,10 +137,34 @@ def test_a_copy_that_ends_early_is_none(sqlite: SqliteBench, tmp_path: Path) -> 
     assert [p.name for p in tmp_path.iterdir()] == ["data"]
 
 
-def test_a_server_with_a_newer_schema_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(WrongStore, match="knows"):
-        BackupWriter(tmp_path / "log.alpo", len(schema.MIGRATIONS) + 1)
+@pytest.mark.parametrize("version", [schema.VERSION - 1, schema.VERSION + 1])
+def test_a_server_with_a_schema_not_known_here_is_refused(version: int, tmp_path: Path) -> None:
+    with pytest.raises(WrongStore, match=f"writes schema {version}; this version knows"):
+        BackupWriter(tmp_path / "log.alpo", version)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_server_of_an_older_schema_is_backed_up_as_it_is_and_restored_as_this_version(
+    sqlite: SqliteBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in the middle of an upgrade: the next version of the command, and servers of the present one."""
+    entries = fill(sqlite)
+    state = sqlite.store.copy_state(GUARANTEED)
+
+    def next_version(db: sqlite3.Connection) -> None:
+        db.execute("CREATE TABLE later (id INTEGER PRIMARY KEY)")
+
+    monkeypatch.setattr(schema, "MIGRATIONS", schema.MIGRATIONS | {schema.VERSION + 1: next_version})
+    monkeypatch.setattr(schema, "VERSION", schema.VERSION + 1)
+    file = tmp_path / "log.alpo"
+    put_down(state, sqlite.store.read_entries(state.first_id, state.end_id, 1 << 30), file)
+    founded = restore(file, tmp_path / "new", 9, "h:9", NOW_MS)
+    with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as db:
+        assert db.execute("PRAGMA user_version").fetchone() == (state.schema,)
+    with closing(sqlite3.connect(f"file:{tmp_path / 'new' / schema.DB_NAME}?mode=ro", uri=True)) as db:
+        assert db.execute("PRAGMA user_version").fetchone() == (state.schema + 1,)
+        assert db.execute("SELECT count(*) FROM later").fetchone() == (0,)
+    check_founded(tmp_path / "new", founded, entries[:GUARANTEED], old_term=4)
 
 
 def check_founded(directory: Path, founded: Founded, kept: list[Entry], old_term: int) -> None:

@@ -6,6 +6,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -105,11 +106,17 @@ def test_a_store_of_no_cluster_yet_fits_any(sqlite: SqliteBench) -> None:
 def test_a_newer_schema_is_left_as_it_is(sqlite: SqliteBench) -> None:
     sqlite.store.close()
     with closing(sqlite3.connect(sqlite.path)) as db:
-        db.execute(f"PRAGMA user_version={len(schema.MIGRATIONS) + 1}")
+        db.execute(f"PRAGMA user_version={schema.VERSION + 1}")
     before = _files(sqlite.directory)
     with pytest.raises(WrongStore, match="newer"):
         SqliteStore.open(sqlite.directory, SERVER)
     assert _files(sqlite.directory) == before
+
+
+def _add_version(patch: pytest.MonkeyPatch, step: Callable[[sqlite3.Connection], None]) -> None:
+    """Let there be a next version, which ``step`` makes of the present one."""
+    patch.setattr(schema, "MIGRATIONS", schema.MIGRATIONS | {schema.VERSION + 1: step})
+    patch.setattr(schema, "VERSION", schema.VERSION + 1)
 
 
 def test_an_older_schema_is_brought_up_once(sqlite: SqliteBench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,11 +124,11 @@ def test_an_older_schema_is_brought_up_once(sqlite: SqliteBench, monkeypatch: py
     sqlite.store.commit([write(entries)])
     runs = []
 
-    def version_2(db: sqlite3.Connection) -> None:
+    def next_version(db: sqlite3.Connection) -> None:
         runs.append(1)
         db.execute("CREATE TABLE later (id INTEGER PRIMARY KEY)")
 
-    monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, version_2))
+    _add_version(monkeypatch, next_version)
     for _ in range(2):
         sqlite.reopen()
         assert list(sqlite.store.replay(1)) == entries
@@ -130,13 +137,13 @@ def test_an_older_schema_is_brought_up_once(sqlite: SqliteBench, monkeypatch: py
 
 
 def test_a_migration_that_fails_changes_nothing(sqlite: SqliteBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    def version_2(db: sqlite3.Connection) -> None:
+    def next_version(db: sqlite3.Connection) -> None:
         db.execute("CREATE TABLE later (id INTEGER PRIMARY KEY)")
         db.execute("SELECT * FROM nowhere")
 
     sqlite.store.close()
     with monkeypatch.context() as patched:
-        patched.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, version_2))
+        _add_version(patched, next_version)
         with pytest.raises(StoreError):
             SqliteStore.open(sqlite.directory, SERVER)
     sqlite.store = sqlite._open()

@@ -1,4 +1,4 @@
-"""Two releases talk: the one before this, as it was (`alpo-0.1.0.zip`), and this one, in one cluster under appends."""
+"""Two releases talk: this one, and a made-up next one (`next_release`), in one cluster under appends."""
 
 from __future__ import annotations
 
@@ -11,12 +11,18 @@ from pathlib import Path
 import checkers
 import pytest
 from harness import Cluster, alpo, cluster, serving
-from probe import until
+from next_release import SCHEMA, VERSION, make_next_release
+from probe import probe, until
 
-from alpo import Fenced, Log, NotGuaranteed, Refused, connect
+import alpo as library
+from alpo import Log, Refused, connect
 from alpo.storage.schema import DB_NAME
+from alpo.wire import requests as w
 
-BEFORE = Path(__file__).parent / "alpo-0.1.0.zip"
+
+@pytest.fixture(scope="module")
+def later(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_next_release(tmp_path_factory.mktemp("release") / "next")
 
 
 def votes(found: dict[int, dict[str, object]], id: int) -> bool:
@@ -54,12 +60,8 @@ async def lose_disk(running: Cluster, id: int) -> None:
     await running.until(f"server {id} votes again", lambda found: votes(found, id))
 
 
-async def of_release_before(running: Cluster) -> None:
-    for server in running.servers.values():
-        server.release = BEFORE
-    running.start()
-    await running.leader()
-    assert {fields["version"] for fields in (await running.statuses()).values()} == {"0.1.0"}
+async def are(running: Cluster, version: str) -> bool:
+    return {fields["version"] for fields in (await running.statuses()).values()} == {version}
 
 
 def schema(running: Cluster, id: int) -> int:
@@ -68,31 +70,33 @@ def schema(running: Cluster, id: int) -> int:
 
 
 @pytest.mark.trio
-async def test_a_cluster_is_upgraded_server_by_server_under_appends(tmp_path: Path) -> None:
+async def test_a_cluster_is_upgraded_server_by_server_under_appends(tmp_path: Path, later: Path) -> None:
     async with cluster(tmp_path, start=False) as running:
-        await of_release_before(running)
-        old_schema = schema(running, 1)
+        running.start()
+        leader = await running.leader()
+        assert await are(running, library.__version__)
         async with serving(running):
-            leader = await running.leader()
             for id in [*running.others(leader), leader]:
-                await put(running, id, None)
-                for release in (BEFORE, None):
+                await put(running, id, later)
+                for release in (later, None):
                     code, out, err = await alpo(
                         "append", "x", "--json", "--servers", running.addresses, release=release)
                     assert code == 0, err
                     assert json.loads(out)["lsn"] > 0
         await running.level()
-        assert schema(running, 1) > old_schema
+        assert await are(running, VERSION)
+        assert {schema(running, id) for id in running.servers} == {SCHEMA}
         await running.stop()
         assert checkers.unequal({id: server.entries() for id, server in running.servers.items()}) == []
 
 
 @pytest.mark.parametrize("leader_is_new", [pytest.param(False, marks=pytest.mark.soak), True])
 @pytest.mark.trio
-async def test_a_lost_disk_comes_back_across_the_releases(tmp_path: Path, leader_is_new: bool) -> None:
+async def test_a_lost_disk_comes_back_across_the_releases(tmp_path: Path, later: Path, leader_is_new: bool) -> None:
     """A base with named sessions, from a leader of the one release to a learner of the other."""
     async with cluster(tmp_path, start=False) as running:
-        await of_release_before(running)
+        running.start()
+        await running.leader()
         for name in ("billing", "audit"):
             async with connect(running.addresses, client=name) as log:
                 for number in range(30):
@@ -102,13 +106,12 @@ async def test_a_lost_disk_comes_back_across_the_releases(tmp_path: Path, leader
         await running.until("cleaned", lambda found: all(fields["cleaned_id"] > 0 for fields in found.values()))
         one = await running.leader()
         lost = running.others(one)[0]
-        await put(running, lost, None)
+        await put(running, lost, later)
         if leader_is_new:
             async with connect(running.addresses) as log:
-                assert (await log.outcome("audit", 30)).birth == 0
                 await hand_over(log, lost)
                 await running.leader([lost])
-                birth = (await log.outcome("audit", 30)).birth  # the one that led still answers, and leads no more
+                birth = (await log.outcome("audit", 30)).birth
                 assert birth and (await log.outcome("audit", 30, epoch=birth)).outcome == "appended"
             lost = one
         async with serving(running):
@@ -120,55 +123,33 @@ async def test_a_lost_disk_comes_back_across_the_releases(tmp_path: Path, leader
 
 
 @pytest.mark.trio
-async def test_what_a_server_of_the_release_before_cannot_tell_is_not_guessed(tmp_path: Path) -> None:
+async def test_a_caller_and_a_server_speak_the_newest_version_that_both_know(tmp_path: Path, later: Path) -> None:
     async with cluster(tmp_path, 1, start=False) as running:
-        running.servers[1].release = BEFORE
         running.start()
         code, _, err = await alpo("cluster", "init", "--servers", running.addresses)
         assert code == 0, err
         await running.leader()
-        async with connect(running.addresses) as log, connect(running.addresses, client="n") as named:
-            lsn = await named.append(b"x")
-            told = await log.outcome("n", 1)
-            assert (told.outcome, told.lsn, told.birth) == ("appended", lsn, 0)
-            assert (await log.outcome(await random_id(log), 1, epoch=9)).birth is None
-            with pytest.raises(Refused, match=r"release 0\.1"):
-                await log.outcome("n", 1, epoch=named.epoch)
-            code, _, err = await alpo("outcome", "n", "1", "--epoch", "9", "--servers", running.addresses)
-            assert code == 1 and "release 0.1" in err
-
-            with pytest.raises(Refused, match="older release"):
-                await named.append(b"y", expect_last=lsn)
-            with pytest.raises(Refused, match="older release"):
-                await log.append_by_hand([b"x"], client="n", serial=1, expect_last=0)
-            code, _, err = await alpo("append", "y", "--expect-last", "1", "--servers", running.addresses)
-            assert code == 1 and "older release" in err
-            assert await named.append(b"z") > lsn  # the refused append was not sent, and the connection still works
-
-            assert await log.drop_session("n") == named.epoch
-            with pytest.raises(NotGuaranteed) as lost:  # it is in the log
-                await log.append_by_hand([b"x"], client="n", serial=1, epoch=named.epoch)
-            assert lost.value.too_old
-            with pytest.raises(Fenced, match="was dropped") as dropped:
-                await named.append(b"y")
-            assert dropped.value.epoch == 0
-
-
-async def random_id(log: Log) -> str:
-    await log.append(b"random")
-    assert log.client is not None
-    return log.client
+        for release, newest in ((None, w.VERSION), (later, w.VERSION + 1)):
+            await put(running, 1, release)
+            for asked in (w.OLDEST_VERSION - 1, w.OLDEST_VERSION, w.VERSION, newest + 1):
+                async with probe(running.servers[1].address, w.ClientHello(asked, b"", "test")) as server:
+                    if w.OLDEST_VERSION <= asked <= newest:
+                        assert isinstance(server.hello, w.ServerHello) and server.hello.version == asked
+                        continue
+                    told = f"the other side speaks version {asked} of the protocol, this one version {newest}"
+                    assert isinstance(server.hello, w.Problem) and server.hello.text == told
 
 
 @pytest.mark.soak
 @pytest.mark.trio
-async def test_either_command_works_with_either_server(tmp_path: Path) -> None:
+async def test_either_command_works_with_either_server(tmp_path: Path, later: Path) -> None:
     async with cluster(tmp_path, start=False) as running:
-        await of_release_before(running)
-        await commands(running, "before", {None: "new"})
+        running.start()
+        await running.leader()
+        await commands(running, "before", {later: "new", None: "old"})
         for id in running.servers:
-            await put(running, id, None)
-        await commands(running, "after", {BEFORE: "old", None: "new"})
+            await put(running, id, later)
+        await commands(running, "after", {None: "old", later: "new"})
 
 
 async def commands(running: Cluster, when: str, releases: dict[Path | None, str]) -> None:
@@ -189,17 +170,20 @@ async def commands(running: Cluster, when: str, releases: dict[Path | None, str]
 
 
 @pytest.mark.trio
-async def test_there_is_no_way_back_and_it_says_so(tmp_path: Path) -> None:
+async def test_there_is_no_way_back_and_it_says_so(tmp_path: Path, later: Path) -> None:
     async with cluster(tmp_path, 1, start=False) as running:
+        server = running.servers[1]
+        server.release = later
         running.start()
         code, _, err = await alpo("cluster", "init", "--servers", running.addresses)
         assert code == 0, err
         await running.leader()
-        server = running.servers[1]
         assert server.process is not None
         server.process.terminate()
         assert await server.ended() == 0
-        server.release = BEFORE
+        before = (server.data / DB_NAME).read_bytes()
+        server.release = None
         running.start(1)
         assert await server.ended() == 1
-        assert "schema" in server.tail(3)
+        assert f"written by a newer version (schema {SCHEMA};" in server.tail(3)
+        assert (server.data / DB_NAME).read_bytes() == before

@@ -43,9 +43,8 @@ PEERS: list[m.Message] = [
 ]
 #: Samples of all other messages: hellos, requests, answers.
 OTHERS: list[Any] = [
-    r.PeerHello(1, b"e" * 16, 1, b"a" * 16, "h:1", 2, b"b" * 16, 1_000, 0, (50, 500, 25)),
-    r.ClientHello(1, b"", "alpo-python 1"),
-    r.ServerHello(1, b"e" * 16, 1, 1_000, 0, 1 << 20, 8 << 20, 1024, 2, ((1, "h:1"), (2, "h:2"))),
+    r.ClientHello(4, b"", "alpo-python 1"),
+    r.ServerHello(4, b"e" * 16, 1, 1_000, 0, 1 << 20, 8 << 20, 1024, 2, ((1, "h:1"), (2, "h:2"))),
     r.Problem(Code.INVALID, "why"), r.Append("client", 0, 1, False, False, [b"one", (2, RUN[2].body)]),
     q.OpenSession(1, "name", 0, b"n" * 16), q.DropSession(1, "name", 3), q.ListSessions(1), q.Initialise(1),
     r.Read(1, 1, 0, 0, 0, 1 << 20, True, 0, ""), r.Status(1), q.Appended(None, "client", 1, [5, 6], False),
@@ -69,40 +68,37 @@ OTHERS: list[Any] = [
     r.RequestRefused(1, Code.OUT_OF_RANGE, 0, 0, "", "1,7"),
 ]
 
-#: Samples that only connections of version 3 carry, or carry in another form: runs, and conditional appends.
+#: The messages that a run makes different, conditional appends, and a hello with a process.
 RUNS = seal_appends([(1, b"one"), (1, b"two"), (2, RUN[2].body)], "client", 1, 0, 7, 3, 1_001, 5, together=True)
-PEERS_3: list[m.Message] = [
+PEERS_TOO: list[m.Message] = [
     m.AppendRequest(3, 6, 2, 6, 5, 11, RUNS), m.CopyAnswer(7, 3, RUNS),
     m.SnapshotPart(
         3, 1, 0, 2, "{}", (SessionRow("client", 0, b"", 0, 3, 7, 1_001, [(1, 7, 5, 0, RUNS[0].digest)], 0),)
     ),
 ]
-OTHERS_3: list[Any] = [
+OTHERS_TOO: list[Any] = [
     q.Appended(None, "client", 1, range(5, 7), False),
     pack_page(1, PageColumns((7,), (3,), (1_001,), ("client",), (1,), (5,), (2,), (RUN[2].body,), (1,)), 7, 7, 1),
     r.AppendAfter("client", 0, 1, False, 7, b"one"), r.AppendAfter("name", 8, 2, True, 0, (2, RUN[2].body)),
     r.AcceptClocks(1),
-]
-#: Samples that only connections of version 4 carry, beside `marks`: a server's process.
-OTHERS_4: list[Any] = [
     r.PeerHello(4, b"e" * 16, 1, b"a" * 16, "h:1", 2, b"b" * 16, 1_000, 0, (50, 500, 25), b"p" * 16),
 ]
 
 
 def frames(version: int = r.VERSION) -> list[bytes]:
-    """The samples as frames of this version."""
-    others, peers = (OTHERS, PEERS) if version < r.RUNS_VERSION else ([*OTHERS, *OTHERS_3], [*PEERS, *PEERS_3])
-    if version >= r.PROCESS_VERSION:
-        others = [*others, *OTHERS_4]
+    """Each of them as it travels in this version."""
     return [
-        *(codec.encode(message, version) for message in others),
-        *(codec.encode_envelope(m.Envelope(b"e" * 16, ME, OTHER, message), version=version) for message in peers),
+        *(codec.encode(message, version) for message in (*OTHERS, *OTHERS_TOO)),
+        *(
+            codec.encode_envelope(m.Envelope(b"e" * 16, ME, OTHER, message), version=version)
+            for message in (*PEERS, *PEERS_TOO)
+        ),
     ]
 
 
 def marks() -> list[bytes]:
-    """Frames that only connections of version 4 carry: frames in a piece, a block and its answer, a message that refers
-    to the block, and the end of both."""
+    """What only connections between servers carry: frames in a piece, a block and its answer, a message that refers to
+    it, and the end of both."""
     long, other, told = Long(), LaneReader(1 << 20), list[bytes]()
     other.open(told.append, lambda number: None)
     for each in (frame(b"\x93a long frame"), block_frame(7, b"block")):

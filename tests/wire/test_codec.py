@@ -7,7 +7,6 @@ from collections.abc import Hashable
 from enum import IntEnum
 from typing import Any
 
-import msgpack  # type: ignore[import-untyped]
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -238,42 +237,3 @@ def test_envelopes(cls: type, data: st.DataObject) -> None:
 def test_entries_packed_beforehand_make_the_same_frame(run: list[Entry]) -> None:
     envelope = m.Envelope(b"", Identity(1, b""), Identity(2, b""), m.AppendRequest(1, 2, 1, 0, 0, 9, run))
     assert codec.encode_envelope(envelope, codec.encode_entries(run)) == codec.encode_envelope(envelope)
-
-
-def test_version_1_has_no_births_and_names_the_part_that_came() -> None:
-    a, b = Identity(1, b"a" * 16), Identity(2, b"b" * 16)
-    rows = (SessionRow("web", 9, b"n" * 16, 3, 5, 20, 7, [(4, 18, 30, 5, b"d" * 16), (5, 20, 31, 9, b"e" * 16)], 2),)
-    for message, comes in (
-        (m.SnapshotPart(3, 1, 1, 4, "", rows), m.SnapshotPart(3, 1, 1, 4, "", (rows[0]._replace(birth=5),))),
-        (m.SnapshotAnswer(3, 1, 2, 0), m.SnapshotAnswer(3, 1, 2, 0)),
-    ):
-        envelope = m.Envelope(b"c" * 16, a, b, message)
-        sent = FrameReader(1 << 20).feed(codec.encode_envelope(envelope, version=1))[0]
-        assert codec.decode_envelope(sent, version=1).message == comes
-    fields = msgpack.unpackb(FrameReader(1 << 20).feed(codec.encode_envelope(envelope, version=1))[0])
-    assert fields[-2:] == [1, 0]  # part 1 came
-
-
-def test_version_1_has_no_epochs_of_outcomes_and_no_dropped_names() -> None:
-    def through(message: Any, decode: Any) -> Any:
-        return decode(FrameReader(1 << 20).feed(codec.encode(message, version=1))[0], version=1)
-
-    assert through(q.Outcome(1, "web", 4, 9), codec.decode_client) == q.Outcome(1, "web", 4, 0)
-    assert through(q.Told(1, Fate.NOT_APPENDED, 0, 9), codec.decode_server) == q.Told(1, Fate.NOT_APPENDED, 0, None)
-    refused = r.AppendRefused("web", 1, 1, Code.DROPPED, 9, 0, "", "")
-    assert through(refused, codec.decode_server) == refused._replace(code=Code.FENCED)
-    gone = refused._replace(number=0)  # no session has epoch 0: nobody fences with it
-    assert through(gone, codec.decode_server) == gone
-    assert through(gone._replace(code=Code.TOO_OLD), codec.decode_server).code == Code.TOO_OLD
-
-
-@pytest.mark.parametrize("version", range(r.OLDEST_VERSION, r.PROCESS_VERSION))
-def test_before_version_4_a_server_does_not_name_its_process(version: int) -> None:
-    hello = r.PeerHello(version, b"", 1, b"a" * 16, "h:1", 2, b"", 1_000, 0, (50, 500, 25), b"p" * 16)
-    sent = FrameReader(1 << 20).feed(codec.encode(hello, version))[0]
-    assert len(msgpack.unpackb(sent)) == 1 + 10  # the number of the type, and the fields that those releases know
-    assert codec.decode_hello(sent) == hello._replace(process=b"")
-    named = codec.encode(hello._replace(version=r.PROCESS_VERSION))
-    body = msgpack.unpackb(FrameReader(1 << 20).feed(named)[0])
-    with pytest.raises(codec.WireError):
-        codec.decode_hello(msgpack.packb([body[0], version, *body[2:]]))

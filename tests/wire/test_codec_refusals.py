@@ -9,7 +9,6 @@ from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
 import pytest
-from frame_samples import PEERS_3
 
 from alpo.core import messages as m
 from alpo.core import requests as q
@@ -24,7 +23,7 @@ from alpo.core.entries import (
     verify_header,
     verify_headers,
 )
-from alpo.core.members import Identity, StartStatus
+from alpo.core.members import Identity
 from alpo.core.requests import Code
 from alpo.wire import codec
 from alpo.wire import requests as r
@@ -172,15 +171,15 @@ def test_a_free_map_is_not_too_deep() -> None:
 @pytest.mark.parametrize(
     ("body", "text"),
     [
-        (body_of(1, 1, b"short", 1, b"a" * 16, "h:1", 2, b"", 0, 0, (1, 2, 3)), "PeerHello.cluster: not 0 or 16 bytes"),
-        (body_of(1, 1, b"", 1, b"", "h:1", 2, b"", 0, 0, (1, 2, 3)), "PeerHello.incarnation: not 16 bytes"),
-        (body_of(1, 1, b"", 1, b"a" * 16, "h:1", 2, b"x", 0, 0, (1, 2, 3)), "PeerHello.target_incarnation"),
-        (body_of(1, 1, b"", 1, b"a" * 16, "h:1", 2, b"", 0, 0, (1, 2)), "PeerHello.timers_ms: not an array of 3"),
-        (body_of(2, 1, b"", "x" * 129), "ClientHello.library"),
-        (body_of(2, 1), "ClientHello has 3 fields"),
+        (body_of(1, 4, b"short", 1, b"a" * 16, "h:1", 2, b"", 0, 0, (1, 2, 3), b""), "PeerHello.cluster: not 0 or 16"),
+        (body_of(1, 4, b"", 1, b"", "h:1", 2, b"", 0, 0, (1, 2, 3), b""), "PeerHello.incarnation: not 16 bytes"),
+        (body_of(1, 4, b"", 1, b"a" * 16, "h:1", 2, b"x", 0, 0, (1, 2, 3), b""), "PeerHello.target_incarnation"),
+        (body_of(1, 4, b"", 1, b"a" * 16, "h:1", 2, b"", 0, 0, (1, 2), b""), "PeerHello.timers_ms: not an array of 3"),
+        (body_of(2, 4, b"", "x" * 129), "ClientHello.library"),
+        (body_of(2, 4), "ClientHello has 3 fields"),
         (body_of(2), "ClientHello has 3 fields"),
         (body_of(2, "1", b"", ""), "not an integer"),
-        (body_of(3, 1, b"", 1, 0, 0, 0, 0, 0, 0, [(1, "h:1", 2)]), "ServerHello.members: not an array of 2"),
+        (body_of(3, 4, b"", 1, 0, 0, 0, 0, 0, 0, [(1, "h:1", 2)]), "ServerHello.members: not an array of 2"),
         (body_of(4, 0, "why"), "Problem.code: no Code"),
         (body_of(16, 1), "message type 16 is not a hello"),
     ],
@@ -189,7 +188,10 @@ def test_hellos_refused(body: bytes, text: str) -> None:
     refused(codec.decode_hello, body, text)
 
 
-@pytest.mark.parametrize("body", [body_of(2, 5, b"", "x"), body_of(1, 7), body_of(3, 0, {"other": "fields"})])
+@pytest.mark.parametrize("body", [
+    body_of(2, 5, b"", "x"), body_of(1, 7), body_of(3, 0, {"other": "fields"}),
+    body_of(1, 3, b"", 1, b"a" * 16, "h:1", 2, b"", 0, 0, (1, 2, 3)),
+])
 def test_another_version_is_told_apart_whatever_its_fields(body: bytes) -> None:
     with pytest.raises(codec.WrongVersion, match=r"speaks version . of the protocol, this one version 4") as caught:
         codec.decode_hello(body)
@@ -335,40 +337,9 @@ def test_largest_tells_payloads_from_batches() -> None:
     assert codec.largest([(2, join_payloads([b"", b""]))]) == (0, 8)
 
 
-@pytest.mark.parametrize("message", PEERS_3, ids=lambda message: type(message).__name__)
-@pytest.mark.parametrize("version", range(r.OLDEST_VERSION, r.RUNS_VERSION))
-def test_no_run_is_sent_to_whoever_does_not_know_runs(message: m.Message, version: int) -> None:
-    with pytest.raises(codec.TooNewForPeer, match="must be upgraded"):
-        codec.encode_envelope(m.Envelope(b"e" * 16, ME, OTHER, message), version=version)
-
-
 @pytest.mark.parametrize("digest", [b"", bytes(15), bytes(17), marks(2, 3), marks(2, 4, 1), marks(1, 2), marks(0, 0)])
 def test_a_session_that_remembers_no_entry(digest: bytes) -> None:
     slots = [(2, 9, 6, 0, digest)]
     part = m.SnapshotPart(3, 1, 0, 2, "{}", (SessionRow("client", 0, b"", 0, 2, 9, 1_002, slots, 7),))
     framed = codec.encode_envelope(m.Envelope(b"e" * 16, ME, OTHER, part))
     refused(codec.decode_envelope, framed[HEADER_BYTES:], "digest of another form")
-
-
-def test_an_old_reader_of_columns_gets_small_pages() -> None:
-    asked = r.ReadColumns(1, 1, 0, 0, 0, 1 << 22, False, 0, "")
-    for version, most in [(r.RUNS_VERSION - 1, 256 << 10), (r.RUNS_VERSION, 1 << 22)]:
-        request = codec.decode_client(codec.encode(asked, version)[HEADER_BYTES:], version)
-        assert isinstance(request, r.ReadColumns) and request.bytes_max == most
-
-
-_QUOTAS = '{"quota_appends_per_s":5,"window":9}'
-
-
-@pytest.mark.parametrize("message", [
-    m.AppendRequest(3, 6, 2, 6, 5, 11, [seal(7, 3, int(Kind.SETTINGS), 1_000, 5, _QUOTAS.encode())]),
-    m.CopyAnswer(7, 3, [seal(7, 3, int(Kind.SETTINGS), 1_000, 5, _QUOTAS.encode())]),
-    m.SnapshotPart(3, 1, 0, 2, f'{{"settings":{_QUOTAS}}}', ()),
-    m.StartAnswer(1, StartStatus.STARTED, b"d" * 16, (ME, OTHER), b"e" * 16, "[]", _QUOTAS),
-], ids=lambda message: type(message).__name__)
-def test_no_quota_is_sent_to_whoever_does_not_know_quotas(message: m.Message) -> None:
-    envelope = m.Envelope(b"e" * 16, ME, OTHER, message)
-    for version in range(r.OLDEST_VERSION, r.RUNS_VERSION):
-        with pytest.raises(codec.TooNewForPeer, match="holds quotas"):
-            codec.encode_envelope(envelope, version=version)
-    assert codec.encode_envelope(envelope)

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from frame_samples import frames, marks
 
-from alpo.wire.requests import LANES_VERSION, OLDEST_VERSION, VERSION
+from alpo.wire.requests import OLDEST_VERSION, VERSION
 
 GOLDEN = Path(__file__).parent / "golden_frames.txt"
 
 
 def all_frames(version: int) -> list[bytes]:
-    return [*frames(version), *(marks() if version >= LANES_VERSION else ())]
+    return [*frames(version), *marks()]
 
 
 def golden(version: int) -> list[str]:

@@ -15,7 +15,7 @@ from alpo.client.arguments import need_int, need_str, place_of
 from alpo.client.connection import Connection
 from alpo.client.opening import Opening, nonces
 from alpo.client.payloads import Parcel, Payload, batch
-from alpo.client.reasons import TOO_OLD_FOR_AFTER, UNSEEN, unknown, verdict
+from alpo.client.reasons import UNSEEN, unknown, verdict
 from alpo.client.servers import Servers
 from alpo.core import requests as q
 from alpo.core.client_ids import CLIENT_BYTES_MAX, is_random
@@ -63,8 +63,7 @@ class Outcome:
 
     ``outcome``: "appended" (``lsn``: that of its first payload), "not_appended" (as of now) or "too_old" (nobody can
     tell any more). For a named client this holds for the session's present life, since ``birth``: the epoch that it was
-    first opened with, or first after a drop. ``birth`` is None if the session is not open or the client is random, and
-    0 if the leader is of release 0.1, which does not tell.
+    first opened with, or first after a drop. ``birth`` is None if the session is not open or the client is random.
     """
 
     outcome: str
@@ -118,8 +117,7 @@ async def drop_session(servers: Servers, name: str, epoch: int | None, timeout_s
 async def outcome(servers: Servers, client: str, serial: int, epoch: int | None, timeout_s: float) -> Outcome:
     """Tell what became of the append (``client``, ``serial``), sent under ``epoch`` (None: under any).
 
-    Raises ValueError, `Unavailable`; `Refused` for an ``epoch`` while a server of release 0.1 leads, which cannot tell
-    by epoch.
+    Raises ValueError, `Unavailable`.
     """
     check_named(client, serial, epoch)
     asked = 0 if epoch is None or is_random(client) else epoch
@@ -129,11 +127,7 @@ async def outcome(servers: Servers, client: str, serial: int, epoch: int | None,
     async def attempt(connection: Connection) -> Outcome:
         answer = await connection.ask(lambda number: q.Outcome(number, client, serial, asked))
         if isinstance(answer, q.Told):
-            untold = answer.birth is None and not is_random(client)
-            if untold and asked:  # version 1 did not even send the epoch
-                where = connection.address
-                raise Refused(f"{where} is of release 0.1 and cannot tell by epoch: ask again once it is upgraded")
-            return Outcome(Fate(answer.fate).name.lower(), answer.lsn or None, 0 if untold else answer.birth or None)
+            return Outcome(Fate(answer.fate).name.lower(), answer.lsn or None, answer.birth or None)
         raise unwelcome(servers, answer)
 
     return await at_leader(servers, attempt, timeout_s)
@@ -222,8 +216,6 @@ class _ByHand:
         epoch, item, expect_last = self._epoch or 0, self._parcel.item, self._expect_last
         request: w.Append | w.AppendAfter = w.Append(self._client, epoch, self._serial, False, True, [item])
         if expect_last is not None:
-            if connection.version < w.AFTER_VERSION:
-                raise Refused(f"{connection.address} {TOO_OLD_FOR_AFTER}")
             request = w.AppendAfter(self._client, epoch, self._serial, True, expect_last, item)
         before, self.maybe = self.maybe, True
         connection.send(request)

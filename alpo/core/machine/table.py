@@ -46,11 +46,7 @@ class SessionState(JournalledSessions):
                 if session is None:
                     session = self._begin(id, time_ms, client, serial)
                 if session is not None and serial > session.last[0]:
-                    number = 1
-                    if len(digest) != DIGEST_BYTES:
-                        number = serials_of(digest)
-                        if id < self.first_run_id:
-                            self.first_run_id = id
+                    number = 1 if len(digest) == DIGEST_BYTES else serials_of(digest)
                     session.slots.append((serial, id, lsn, epoch, digest))
                     session.held += number
                     self._held_total += number

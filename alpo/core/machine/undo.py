@@ -33,7 +33,6 @@ from .journal import (
 from .versions import Versions
 
 NEVER_MS = 1 << 63
-NO_RUN = 1 << 63
 #: Settled journal records are dropped once they span this many ids: cutting off a list's front moves all the rest.
 _SETTLE_IDS = 1024
 
@@ -67,8 +66,6 @@ class JournalledSessions:
         self._flying_total = 0
         #: The number of serials applied since the last `rows_at`.
         self.unsaved_serials = 0
-        #: The id of the first run (R32), `NO_RUN` without one; 0: it is in the table that was loaded.
-        self.first_run_id = NO_RUN
         self._journal: list[Record] = []
         self._settings = Versions(settings)
         self._settled_id = 0
@@ -89,15 +86,8 @@ class JournalledSessions:
         self._settled_id = applied_id
         for row in rows:
             session = Session(row.client, row[1:4], row[4:7], list(row.slots), row.birth)
-            if session.held > len(session.slots):
-                self.first_run_id = 0
             self._put(session)
         self._derive()
-
-    @property
-    def has_runs(self) -> bool:
-        """True if there was a run in this log (R32): every member of the cluster takes them."""
-        return self.first_run_id != NO_RUN
 
     # -- undoing ----------------------------------------------------------------------------------------
 
@@ -108,8 +98,6 @@ class JournalledSessions:
         journal, flying = self._journal, self._flying
         while flying and flying[-1][0] >= from_id:
             self._flying_total -= flying.pop()[1]
-        if self.first_run_id >= from_id:
-            self.first_run_id = NO_RUN
         while journal and journal[-1][0] >= from_id:
             _, what, session, before, forgot = journal.pop()
             self._touched[session.client] = None

@@ -47,7 +47,6 @@ INVARIANTS = {
         "no append is in the log twice, however runs group them, and each client's are in the order of its serials "
         "(R21, R23, R32)"
     ),
-    "older versions": "no run is sent to a server whose version knows none (R32)",
     "nothing invented": "the log holds what clients sent, a conditional append where it was to be, nothing else",
     "acknowledged": (
         "what was acknowledged is at the LSN that was told, serial by serial (R24, R32); all verdicts rest on what is "

@@ -1,15 +1,12 @@
-"""Checks of runs as leaders make and send them: their size, what they add to what is in flight, and where they go (R21,
-R32).
-"""
+"""Checks of runs as leaders make them: their size, and what they add to what is in flight (R21, R32)."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
 
-from alpo.core.entries import DIGEST_BYTES, Entry, Kind, parse_body, serials_of
-from alpo.core.inputs import Connected, Input
-from alpo.core.messages import AppendRequest, Envelope, SnapshotPart
+from alpo.core.entries import Entry, Kind, parse_body, serials_of
+from alpo.core.inputs import Input
 from alpo.core.ranks import State
 from alpo.core.ready import Ready
 from alpo.core.runs import RUN_BYTES_MAX, parts
@@ -22,22 +19,9 @@ _DATA, _SESSION, _SETTINGS = int(Kind.DATA), int(Kind.SESSION), int(Kind.SETTING
 
 
 class RunChecks(Watcher):
-    """Check *older versions*: no run goes over a connection of an older version. And *bounds*: of the size of runs, and
-    of the number of serials in flight."""
-
-    def __init__(self) -> None:
-        self._older: dict[tuple[int, int], bool] = {}  # (dialler, other) of each connection of an older version
-
-    def booted(self, host: Host) -> None:
-        for pair in [pair for pair in self._older if host.id in pair]:
-            del self._older[pair]
+    """Check *bounds*: of the size of runs, and of the number of serials in flight."""
 
     def stepped(self, host: Host, inputs: Sequence[Input], ready: Ready) -> None:
-        for each in inputs:
-            if type(each) is Connected:
-                self._older.pop((host.id, each.peer), None)
-                if not each.takes_runs:
-                    self._older[host.id, each.peer] = True
         if ready.write is not None and host.running.state is State.LEADER:
             self._check_appended(host, ready.write.entries)
 
@@ -72,15 +56,3 @@ class RunChecks(Watcher):
             elif entry.kind == _SETTINGS:
                 return None
         return flying
-
-    def sent(self, host: Host, envelope: Envelope) -> None:
-        message = envelope.message
-        if (host.id, envelope.target.id) not in self._older:
-            return
-        digests: list[bytes] = []
-        if type(message) is AppendRequest:
-            digests = [entry.digest for entry in message.entries]
-        elif type(message) is SnapshotPart:
-            digests = [slot[4] for row in message.rows for slot in row.slots]
-        if any(len(digest) > DIGEST_BYTES for digest in digests):
-            raise Broken("older versions", f"server {host.id} sends a run to {envelope.target.id}, which knows none")

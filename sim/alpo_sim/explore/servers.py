@@ -159,7 +159,7 @@ class Servers:
         self.stage.boot(host.id)
         assert host.replica is not None
         host.replica.rng = MIDDLE
-        host.replica.connected = dict.fromkeys([id for id in self.ids if id != host.id], True)
+        host.replica.connected = {id for id in self.ids if id != host.id}
 
     def _step(self, host: Host) -> None:
         host.due_us = 0  # a tick with it: then nothing waits for more

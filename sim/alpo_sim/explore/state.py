@@ -63,7 +63,6 @@ LEFT_OUT = {
     "Cycle": ("ends_s", "ask_again_s"),
     "SessionTable": (
         "settings", "names", "randoms", "_held_total", "_flying", "_flying_total",  # fixed, or derived
-        "first_run_id",  # all are connected, always
         "_idle", "_idle_after_ms", "_oldest",  # lower bounds, set right when they come up
         "_touched", "_unsaved",  # content of the next save: see `host_tree`
     ),

@@ -193,9 +193,6 @@ class Once(Repeated):
             self.ask(leader.me.id, Transfer(self._origin(), id))
         yield from self.waits(lambda: self.leads(id))
 
-    def older(self, id: int) -> None:
-        """Let a server be of an older version, which knows no runs, from its next boot on."""
-        self.connections.older[id] = True
 
     def _origin(self) -> tuple[int, int]:
         if self._asker is None:
