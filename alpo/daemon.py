@@ -53,7 +53,7 @@ class _Print(argparse.Action):
     """Option that prints a file shipped with alpod and exits."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object, **__: object) -> None:
-        shipped = files("alpo").joinpath("samples", str(self.const))  # in a wheel; else this is a checkout
+        shipped = files("alpo").joinpath("samples", str(self.const))  # a wheel has it; else this is a checkout
         sample = shipped if shipped.is_file() else Path(__file__).parents[1] / "config" / str(self.const)
         print(sample.read_text("utf-8"), end="")
         parser.exit()

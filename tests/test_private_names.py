@@ -30,7 +30,7 @@ def is_private(name: str) -> bool:
 
 
 def targets(tree: ast.AST) -> Iterator[tuple[ast.expr, ast.expr | None]]:
-    """What is assigned to, and the value; those of `a, b = c, d` one by one."""
+    """Pairs of the target of an assignment and its value; those of `a, b = c, d` one by one."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign):
             for target in node.targets:

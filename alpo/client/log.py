@@ -71,7 +71,7 @@ async def begin(log: Log) -> None:
     try:
         if not appender.tasks.started:
             appender.start()
-        # If the open is refused, the first append raises that.
+        # A refused open is raised by the first append.
         with suppress(AlpoError), anyio.move_on_after(min(OPEN_WAIT_S, log.timeout_s)):
             await appender.opened()
     except BaseException:

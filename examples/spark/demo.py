@@ -95,7 +95,7 @@ def feed(servers: str, lines: list[bytes], history: Path) -> None:
 
 
 def records(servers: str) -> list[alpo.Record]:
-    """Everything in a log."""
+    """All records of a log."""
     with alpo.connect_sync(servers, timeout_s=TIMEOUT_S) as log:
         return list(log.read())
 
@@ -200,7 +200,7 @@ def main(*words: str) -> None:
             raise
         finally:
             for log in logs:
-                log.stop(grace_s=0.0)  # its directory goes too: no handover is needed
+                log.stop(grace_s=0.0)  # the directory goes too: no handover is needed
     took_s = time.monotonic() - began_s
     print(f"Exactly once through a killed Spark: nothing lost, nothing doubled. {took_s:.0f} s in all.")
 

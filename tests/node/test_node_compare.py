@@ -325,7 +325,7 @@ async def test_nonsense_makes_a_member_unusable(monkeypatch: pytest.MonkeyPatch,
 
 @pytest.mark.trio
 async def test_a_server_of_the_next_version_asks_one_of_this(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It greets with its own version, is told of this one, and greets again."""
+    """The server greets with the next version, is answered with this one, and greets again."""
     know_next(monkeypatch)
     async with rig(3) as r:
         entries = await filled(r, 3)

@@ -300,7 +300,7 @@ async def test_of_more_damage_than_is_listed_the_rest_is_looked_for_before_all_i
         damage, told = Damage(node.log, monkeypatch), noted(node, monkeypatch)
         damage.ids = [3, 5, 7, 9, 11]
         await until(lambda: told[-1:] == [DamageFound((3, 5))])  # a reader that meets 3 may have it told before
-        node.log.scrubber._pass_s = 1_000_000  # from now on only what was mended is looked at
+        node.log.scrubber._pass_s = 1_000_000  # the scrub reads only mended entries from now on
         passes = node.log.scrubber._passes
         await until(lambda: node.log.scrubber._passes > passes)
         for mended, left in (((3, 5), (7, 9, 11)), ((7, 9), (11,)), ((11,), ())):

@@ -204,7 +204,7 @@ def near(one: str, other: str) -> bool:
 
 
 def test_the_tables_in_the_docs_are_what_the_code_makes_of_the_figures() -> None:
-    """To measure the figures anew takes a quarter of an hour."""
+    """The tables follow from the figures; measuring those anew takes a quarter of an hour."""
     page = (GENERATED / "elections.md").read_text("utf-8")
     cells = cells_of(GENERATED / "elections.csv")
     assert list(cells) == cases()

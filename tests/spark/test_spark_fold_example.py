@@ -51,12 +51,12 @@ def fold(state, record):
 
 
 def payloads(count: int) -> list[bytes]:
-    """What happens to the accounts; some close again."""
+    """Payloads that open, change and close accounts."""
     return [f"{NAMES[(n * n + n // 7) % len(NAMES)]} {(-1) ** (n // 3) * (n % 5)}".encode() for n in range(count)]
 
 
 def balances(upto: int) -> dict[str, int]:
-    """By plain Python: of the accounts that are not closed."""
+    """Balances of the accounts that are not closed, by plain Python."""
     found: dict[str, int] = {}
     for payload in payloads(upto):
         account, amount = payload.decode().rsplit(" ", 1)
@@ -103,7 +103,7 @@ def test_at_any_lsn_it_is_what_plain_python_makes(log: Replica, functions: Path,
 def test_the_command(
     log: Replica, functions: Path, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also: several keys of a record, and records that are left out."""
+    """The command folds records of several keys, and leaves some records out."""
     to = tmp_path / "table"
     words = [fold.__file__, str(functions), "--path", log.path, "--to", str(to), "--upto", "60"]
     monkeypatch.setattr(sys, "argv", words)

@@ -26,7 +26,7 @@ WRITE = {
     "tls.name": "prod",
 }
 TLS = ("tls.ca", "tls.cert", "tls.key")
-#: What an option needs beside it.
+#: Option -> the options that must stand beside it.
 NEEDS: dict[str, tuple[str, ...]] = {
     "verifyArchive": ("archivePath",), "startingTimestampStrategy": ("startingTimestamp",), "asOfLsn": ("state",),
     "maxTriggerDelay": ("minRecordsPerTrigger",), "cursor": ("servers",), "readFrom": ("servers",),

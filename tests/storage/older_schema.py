@@ -34,7 +34,7 @@ START = StartState(
     [[SERVER, "h:1", 0, INCARNATION.hex(), 1, []]], {"window": 1024},
 )
 _LOG = LogBuilder()
-#: What the file holds, but for the entries up to that of `BASE`, which were cleaned.
+#: Entries of the file, but for the entries up to that of `BASE`, which were cleaned.
 ENTRIES = [
     _LOG.leader(4), *_LOG.datas(3, 4), _LOG.leader(6), _LOG.data(6, payloads=(b"a", b"b")),
     _LOG.run(7, (b"a",), (b"b", b"c"), (b"d",), term=6),
@@ -44,7 +44,7 @@ SESSIONS = [row("a", 3, 2), row("b")]
 #: Rows of the view `payloads`: LSN and serial.
 PAYLOADS = [(2, 3), (3, 4), (4, 6), (5, 6), (6, 7), (7, 8), (8, 8), (9, 9)]
 _VIEWS = ("payloads", "sessions", "elections")
-#: What makes a file of version 6 one of version 5, and that one of version 4.
+#: Statements that make a file of version 6 one of version 5, and that one of version 4.
 _BACK = {
     5: [
         *(f"DROP VIEW {name}" for name in _VIEWS),

@@ -53,7 +53,7 @@ def _tables(directory: Path) -> tuple[int, list[str]]:
 
 
 def _check(directory: Path) -> None:
-    """Everything is there, and the store works."""
+    """Check that the store holds all that the file held, and that it works."""
     store = SqliteStore.open(directory, SERVER, cluster=CLUSTER)
     boot = store.boot()
     assert boot.start == START
@@ -159,7 +159,7 @@ def test_anothers_older_file_is_left_as_it_is(version_4: Path, known: None) -> N
 
 
 def test_a_crash_at_any_step_of_it_is_recovered_from(version_4: Path, tmp_path: Path, known: None) -> None:
-    """What is on disk before each statement, and with the WAL cut at each place, is one of the versions, whole."""
+    """The files before each statement, and with the WAL cut at each place, open as one of the versions, complete."""
     path = version_4 / schema.DB_NAME
     states: list[tuple[bytes, bytes]] = []
 

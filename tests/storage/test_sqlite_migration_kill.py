@@ -70,7 +70,7 @@ def _version(directory: Path) -> int:
 
 
 def _whole(directory: Path, from_version: int) -> Boot:
-    """Nothing is lost, and the store works."""
+    """Check that the store has lost nothing, and works."""
     store = SqliteStore.open(directory, SERVER)
     boot = store.boot()
     assert list(store.replay(1)) == ENTRIES[2:]

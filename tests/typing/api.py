@@ -267,7 +267,7 @@ def blocking_program() -> None:
 
 
 async def building(log: Log, guard: If, put: Put) -> None:
-    """What libraries take that are built on a log, or on the state in it."""
+    """Calls that libraries use which are built on a log, or on the state in it."""
     clock = log.clock
     assert_type(clock.now_s(), float)
     assert_type(clock.rng.random(), float)
