@@ -147,7 +147,7 @@ def test_a_server_with_a_schema_not_known_here_is_refused(version: int, tmp_path
 def test_a_server_of_an_older_schema_is_backed_up_as_it_is_and_restored_as_this_version(
     sqlite: SqliteBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Servers differ in their schemas in the middle of an upgrade: the next version of the command, and servers of the present one."""
+    """The command of the next version meets a server of the present one in the middle of an upgrade."""
     entries = fill(sqlite)
     state = sqlite.store.copy_state(GUARANTEED)
 

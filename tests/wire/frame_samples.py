@@ -97,7 +97,7 @@ def frames(version: int = r.VERSION) -> list[bytes]:
 
 
 def marks() -> list[bytes]:
-    """Frames that only connections between servers carry: frames in a piece, a block and its answer, a message that refers to
+    """Frames between servers alone: frames in a piece, a block and its answer, a message that refers to
     it, and the end of both."""
     long, other, told = Long(), LaneReader(1 << 20), list[bytes]()
     other.open(told.append, lambda number: None)
