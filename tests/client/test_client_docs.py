@@ -12,6 +12,8 @@ from typing import Any
 
 import anyio
 import pytest
+from sound_log import fill
+from store_kit import SqliteBench
 
 import alpo
 from alpo.testing import Cluster
@@ -50,8 +52,15 @@ async def run_fragment(example: str, around: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("line", EXAMPLES)
-def test_an_example_runs(line: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_example_runs(
+    line: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     example = EXAMPLES[line]
+    monkeypatch.chdir(tmp_path)
+    if "monday.alpo" in example:
+        bench = SqliteBench(tmp_path / "monday.alpo")
+        fill(bench)
+        bench.store.close()
     with Cluster(seed=line) as cluster:
         for name in ("connect", "connect_sync"):
             real, twin = getattr(alpo, name), getattr(cluster, name)
