@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-FOLDERS = ("alpo", "cli", "sim", "pyspark_alpo")
+FOLDERS = ("alpo", "cli", "sim")
 
 #: Names with an underscore that Python documents for everybody: those of named tuples, and `os._exit`.
 DOCUMENTED = {"_asdict", "_exit", "_field_defaults", "_fields", "_make", "_replace"}
