@@ -252,7 +252,7 @@ class Runs(Watcher):
 
 def test_runs_of_every_form_are_met() -> None:
     worlds = []
-    for seed in range(8):
+    for seed in range(11):
         drawn = Options.draw(
             seed, servers=3, seconds=10, election_timeout_us=150_000, faults=("cut", "pause"), fault_every_us=500_000,
         )
