@@ -218,8 +218,11 @@ class Client:
     async def receive(self) -> Any:
         """The next reply; None at the end of the stream."""
         with trio.fail_after(WAIT_S):
-            body = await self.body()
-        return None if body is None else decode_server(body, self.version)
+            while (body := await self.body()) is not None:
+                reply = decode_server(body, self.version)
+                if reply != w.Done(0, 0):  # a sign of life, while appends go ahead
+                    return reply
+        return None
 
     async def ask(self, request: Any) -> Any:
         await self.send(request)
