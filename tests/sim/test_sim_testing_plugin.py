@@ -36,7 +36,7 @@ class Told:
     def __init__(
         self, body: bytes, serial: int, lsn: int | None = None, error: Exception | None = None, wanted: int | After = 0
     ) -> None:
-        self.client, self.serial, self.lsn, self._error, self.done = "x", serial, lsn, error, True
+        self.client, self.serial, self.lsn, self.failure, self.done = "x", serial, lsn, error, True
         self.wanted = wanted
         self.parcel = type("Parcel", (), {"item": body})
 

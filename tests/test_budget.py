@@ -1,0 +1,74 @@
+"""A budget for the size of ALPO: lines, files, options, words.
+
+A change that needs more raises the number here, and its commit says why. A change that needs less lowers it: what is
+left over by more than a twentieth is a fault, too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+ROOT = Path(__file__).parents[1]
+#: The most that there may be of each.
+BUDGET = {
+    "lines of alpo": 45_900,
+    "lines of cli": 11_300,
+    "lines of sim": 18_000,
+    "lines of tests": 62_700,
+    "files of alpo, cli and sim": 442,
+    "options of alpo and alpo-pipeline": 586,
+    "words of docs and README": 118_000,
+}
+#: The part of a number that may be left over.
+SPARE = 1 / 20
+
+
+def sources(folder: str) -> Iterator[Path]:
+    return (ROOT / folder).rglob("*.py")
+
+
+def lines(folder: str) -> int:
+    return sum(len(file.read_text("utf-8").splitlines()) for file in sources(folder))
+
+
+def options_of(group: Any) -> int:
+    """The number of options below a group of commands; those of all commands count once a command."""
+    if hasattr(group, "commands"):
+        return sum(options_of(command) for command in group.commands.values())
+    return sum(parameter.param_type_name == "option" for parameter in group.params)
+
+
+def options() -> int:
+    from alpo_cli.app import app
+    from alpo_cli.pipeline.app import app as pipeline
+
+    return options_of(typer.main.get_command(app)) + options_of(typer.main.get_command(pipeline))
+
+
+def words() -> int:
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    return sum(len(re.findall(r"\S+", page.read_text("utf-8"))) for page in pages)
+
+
+MEASURES: dict[str, Callable[[], int]] = {
+    "lines of alpo": lambda: lines("alpo"),
+    "lines of cli": lambda: lines("cli"),
+    "lines of sim": lambda: lines("sim"),
+    "lines of tests": lambda: lines("tests"),
+    "files of alpo, cli and sim": lambda: sum(1 for folder in ("alpo", "cli", "sim") for _ in sources(folder)),
+    "options of alpo and alpo-pipeline": options,
+    "words of docs and README": words,
+}
+
+
+@pytest.mark.parametrize("what", BUDGET)
+def test_there_is_no_more_than_the_budget_has(what: str) -> None:
+    there, most = MEASURES[what](), BUDGET[what]
+    assert there <= most, f"{there:,} {what}; the budget has {most:,}: make it less, or raise the number and say why"
+    assert there >= most * (1 - SPARE), f"{there:,} {what} only: lower the budget, {most:,}, to what is needed"
