@@ -33,3 +33,9 @@ def _all_closed() -> Iterator[None]:
 def _quiet_logs() -> Iterator[None]:
     with structlog.testing.capture_logs():
         yield
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a status wait for the disk's answer for longer than a busy machine ever takes."""
+    monkeypatch.setattr("alpo.node.report.DISK_S", 10.0)

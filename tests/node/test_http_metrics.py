@@ -17,6 +17,8 @@ from alpo.node.http import site
 from alpo.node.http.metrics import FAMILIES, samples
 from alpo.wire import requests as w
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 #: Families with values only where there is a reason for them: TLS, a whole pass of the scrub, a disk with a size.
 _ELSEWHERE = {
     "certificate_expiry_timestamp_seconds", "certificate_reload_success", "scrub_last_pass_timestamp_seconds",

@@ -18,6 +18,8 @@ from alpo.node.digests import Inquiry
 from alpo.node.http import others, payloads, site
 from alpo.node.http.page import axis_top, render, state_of
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 _VOID = {"meta", "link", "rect", "polyline", "path", "input"}
 
 

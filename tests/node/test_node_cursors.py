@@ -15,6 +15,8 @@ from alpo.node.retention import Retention
 from alpo.storage.interface import StoreError
 from alpo.wire import requests as w
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:

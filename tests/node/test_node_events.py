@@ -27,6 +27,8 @@ from alpo.storage.interface import Rest, StoreError, Volume
 from alpo.storage.memory import MemoryStore
 from alpo.wire import requests as w
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 
 async def events_of(client: Client, before: int = 0, count: int = 1000) -> list[tuple[int, str, dict[str, Any]]]:
     answer = await client.ask(w.ListEvents(7, before, count))

@@ -25,6 +25,8 @@ from alpo.storage.interface import DamagedStore, Scrubbed
 from alpo.storage.scrub import ScrubMark
 from alpo.wire import requests as w
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 RATE = 1 << 40
 #: Seconds a pass may take, so few that the next begins at once.
 PASS_S = 0.024

@@ -22,6 +22,8 @@ from alpo.storage.interface import Store, StoreError, Volume
 from alpo.storage.writer import WriterStats
 from alpo.wire import requests as w
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 LOW = 1000  # the reserve is 250, and there is room again at 1250 and 312
 
 
