@@ -46,8 +46,6 @@ from .threads import in_thread
 
 #: Time to finish what is in flight; the rest of `STOP_S_MAX` is for closing the store.
 LEAVE_S_MAX = STOP_S_MAX - 0.5
-#: Share of the election timeout beyond which a commit or checkpoint is a `slow_fsync` event.
-SLOW_SHARE = 0.25
 
 
 class CannotReload(Exception):

@@ -29,7 +29,6 @@ from .members import members_of, slowest_cursor, trim
 
 #: Ranges between two manifests: what has to be checked again after a driver was killed.
 WAVE = 64
-RANGE_ROWS = 131_072
 #: Seconds that one of several replicas may be silent.
 SILENT_S = 10.0
 
