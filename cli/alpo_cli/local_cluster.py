@@ -208,7 +208,8 @@ class LocalCluster:
         return next(server for server in self.servers if server.id == id)
 
     def spawn(self, servers: Iterable[LocalServer]) -> None:
-        """Start these servers, after checking that all of their ports are free. Raises Failed if one is in use."""
+        """Start these servers, once all of their ports are free: a process that was killed holds its port for as long
+        as its last write takes. Raises Failed if one stays in use."""
         wanted = list(servers)
         _check_ports(wanted, "end that process, a cluster keeps its ports")
         members = [word for s in self.servers for word in ("--member", f"{s.id}={s.address}")]
@@ -224,6 +225,15 @@ class LocalCluster:
             server.pid = server.process.pid
         self.save()
 
+    def wait_for_killed(self) -> None:
+        """Wait until servers that were killed are gone: a process stays until its last write is done. Raises Failed."""
+        until_s = time.monotonic() + KILLED_WITHIN_S
+        for server in self.servers:
+            while server.running() and being_killed(server.pid):
+                if time.monotonic() >= until_s:
+                    raise Failed(f"server {server.id} was killed and is still there: its disk does not answer")
+                time.sleep(_POLL_S)
+
     def stop(self, grace_s: float = STOP_GRACE_S) -> list[int]:
         """Send SIGTERM to all that run, SIGKILL to those left after ``grace_s``; returns the ids of killed ones. Raises
         Failed."""
@@ -238,7 +248,11 @@ class LocalCluster:
 
 def _check_ports(servers: Iterable[LocalServer], otherwise: str) -> None:
     for server in servers:
-        if not port_free(server.port):
+        until_s = time.monotonic() + (KILLED_WITHIN_S if server.pid else 0)
+        while not port_free(server.port):
+            if time.monotonic() < until_s:
+                time.sleep(_POLL_S)
+                continue
             raise Failed(f"port {server.port} (of server {server.id}) is in use by another process: {otherwise}")
 
 
@@ -266,6 +280,16 @@ def command_line(pid: int) -> list[str]:
         return []
     asked = subprocess.run(["ps", "-ww", "-o", "command=", "-p", str(pid)], capture_output=True, check=False)
     return asked.stdout.decode("utf-8", "replace").split()
+
+
+def being_killed(pid: int, proc: Path = Path("/proc")) -> bool:
+    """True if a process was sent SIGKILL and is not gone yet; False where the system does not say."""
+    try:
+        status = (proc / str(pid) / "status").read_text()
+    except OSError:
+        return False
+    pending = (int(line.split()[1], 16) for line in status.splitlines() if line.startswith(("SigPnd:", "ShdPnd:")))
+    return any(signals >> signal.SIGKILL - 1 & 1 for signals in pending)
 
 
 def port_free(port: int) -> bool:
@@ -303,19 +327,23 @@ async def statuses(log: alpo.Log) -> list[dict[str, Any]]:
 
 
 async def leader_within(cluster: LocalCluster, timeout_s: float) -> int:
-    """Wait until a server leads; returns its id. A cluster of one that was never started is founded.
+    """Wait until a server leads; returns its id. A cluster of one that was never started is founded. A server that ran
+    before, and ends meanwhile because it was told to stop, is started again.
 
-    Raises Failed, with the end of a server's log, if a server has ended, or after ``timeout_s``.
+    Raises Failed, with the end of a server's log, if a server has ended that was started here, or after ``timeout_s``.
     """
     import anyio  # imported here: help does without it
 
     with anyio.move_on_after(timeout_s):
         async with alpo.connect(cluster.addresses) as log:
             while True:
+                members = await statuses(log)
                 for server in cluster.servers:
                     if not server.running():
-                        raise Failed(f"server {server.id} did not start; its log ends:\n{server.log_tail()}")
-                members = await statuses(log)
+                        if server.process is not None:
+                            raise Failed(f"server {server.id} did not start; its log ends:\n{server.log_tail()}")
+                        cluster.spawn([server])
+                        members = []
                 for member in members:
                     if member["state"] == "leader":
                         return int(member["id"])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -90,6 +92,53 @@ def test_who_does_not_stop_is_killed(cluster: LocalCluster, processes: list[subp
     assert cluster.stop(grace_s=0.3) == [1]
     assert [process.wait(5) for process in processes] == [-signal.SIGKILL, -signal.SIGTERM]
     assert cluster.stop() == []
+
+
+@pytest.mark.parametrize("line", ["SigPnd:\t0000000000000100", "ShdPnd:\t0000000000004100"])
+def test_a_start_waits_for_what_was_killed_and_is_not_gone(
+    cluster: LocalCluster, processes: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    """A process that waits for its disk lives on after `kill -9`; counted as running, its server stayed down."""
+    server = cluster.servers[0]
+    server.pid = start(processes, OBEDIENT, str(server.data))
+    assert not local_cluster.being_killed(server.pid), "nobody killed it"
+    cluster.wait_for_killed()
+    assert server.running()
+    status = cluster.directory / str(server.pid) / "status"
+    status.parent.mkdir()
+    status.write_text(f"Name:\talpod\nSigQ:\t0/9\nSigPnd:\t0000000000000000\n{line}\n")
+    told = functools.partial(local_cluster.being_killed, proc=cluster.directory)
+    monkeypatch.setattr(local_cluster, "being_killed", told)
+    with monkeypatch.context() as hurry:
+        hurry.setattr(local_cluster, "KILLED_WITHIN_S", 0.1)
+        with pytest.raises(Failed, match="server 1 was killed and is still there"):
+            cluster.wait_for_killed()
+    threading.Timer(0.1, processes[0].kill).start()
+    cluster.wait_for_killed()
+    assert not server.running()
+
+
+@pytest.mark.trio
+async def test_a_server_that_ends_while_its_cluster_is_started_is_started_again(
+    cluster: LocalCluster, processes: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that was told to stop still runs when `start` counts what runs."""
+    for server in cluster.servers:
+        server.pid = start(processes, OBEDIENT, str(server.data))
+    answers = iter([[{"state": "leader", "id": 2}], [], [{"state": "leader", "id": 1}]])
+
+    async def statuses(log: object) -> list[dict[str, object]]:
+        processes[1].terminate()
+        processes[1].wait()
+        return next(answers)
+
+    monkeypatch.setattr(local_cluster, "statuses", statuses)
+    try:
+        assert await local_cluster.leader_within(cluster, 10) == 1
+        assert [server.process is not None for server in cluster.servers] == [False, True]
+        assert cluster.servers[1].running()
+    finally:
+        cluster.stop()
 
 
 def test_a_port_in_use_is_said(cluster: LocalCluster) -> None:

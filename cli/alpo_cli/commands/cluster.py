@@ -65,6 +65,7 @@ def start(
     """
     cluster = lay_out(dir, size, base_port, tls)
     cluster.http = cluster.http or http
+    cluster.wait_for_killed()
     fresh = [server for server in cluster.servers if not server.running()]
     if not fresh and not detach:
         raise Failed(f"the cluster in {dir} is running already (stop it: alpo cluster stop --dir {dir})")
@@ -73,16 +74,17 @@ def start(
     keep = False
     try:
         cluster.spawn(fresh)
-        interrupted = run(_serve, target, cluster, fresh, detach)
+        interrupted = run(_serve, target, cluster, detach)
         keep = detach and not interrupted
     finally:
         if not keep:
-            _say_killed(LocalCluster(cluster.directory, fresh).stop())
+            begun = [server for server in cluster.servers if server.process is not None]
+            _say_killed(LocalCluster(cluster.directory, begun).stop())
     if interrupted and detach:
         raise KeyboardInterrupt
 
 
-async def _serve(target: Target, cluster: LocalCluster, fresh: list[LocalServer], detach: bool) -> bool:
+async def _serve(target: Target, cluster: LocalCluster, detach: bool) -> bool:
     """Wait for a leader, print the addresses, and unless detached stay until Ctrl-C; True if that came."""
 
     async def body() -> None:
@@ -101,7 +103,7 @@ async def _serve(target: Target, cluster: LocalCluster, fresh: list[LocalServer]
         if not detach:
             say(f"running: {counted(len(cluster.servers), 'server')}; Ctrl-C stops all."
                 f" Logs: {cluster.directory}/server-N.log")
-            await _say_who_ends(fresh)
+            await _say_who_ends([server for server in cluster.servers if server.process is not None])
             raise Failed("no server is left")
 
     return await unless_interrupted(body)
