@@ -30,7 +30,7 @@ log = structlog.get_logger()
 
 #: Seconds between two checks: usually; when space is or may soon be low; when so much is free that it cannot be filled
 #: before the next check.
-LOOK_EVERY_S, LOOK_CLOSELY_S, LOOK_SELDOM_S = 1.0, 0.1, 5.0
+SPACE_EVERY_S, SPACE_CLOSELY_S, SPACE_SELDOM_S = 1.0, 0.1, 5.0
 _CLOSE_MARKS = 4
 _FAR_BYTES = 16 << 30
 #: The reserve, as a part of the low-water mark; the distance above a mark at which it counts as cleared, as a part of
@@ -86,14 +86,14 @@ class DiskWatch:
             looked_s = trio.current_time()
             with trio.move_on_at(looked_s + self._pause_s()):
                 await self._wanted.wait()
-            await trio.sleep_until(looked_s + LOOK_CLOSELY_S)
+            await trio.sleep_until(looked_s + SPACE_CLOSELY_S)
 
     def _pause_s(self) -> float:
         """Seconds until the next check if nobody requests an earlier one."""
         if self._told is not Room.PLENTY or self._free_bytes < _CLOSE_MARKS * self._low_water_bytes:
-            return LOOK_CLOSELY_S
+            return SPACE_CLOSELY_S
         far = self._free_bytes - self._low_water_bytes >= _FAR_BYTES
-        return LOOK_SELDOM_S if far else LOOK_EVERY_S
+        return SPACE_SELDOM_S if far else SPACE_EVERY_S
 
     def _look(self) -> tuple[Volume, int]:
         self._store.check_in_place()

@@ -121,7 +121,7 @@ def extend_manifest(directory: Path, cluster: str, made: Sequence[ArchivedRange]
             raise other_cluster(directory, before.cluster, cluster)
         after = before.extended(made)
         if after != before:
-            _write(directory / MANIFEST, {
+            _write_manifest(directory / MANIFEST, {
                 "format": FORMAT, "version": VERSION, "cluster": cluster, "first_lsn": after.first_lsn,
                 "next_lsn": after.next_lsn, "ranges": [one._asdict() for one in after.ranges],
             })
@@ -150,7 +150,7 @@ def _locked(directory: Path) -> Iterator[None]:
         os.close(lock)
 
 
-def _write(path: Path, fields: dict[str, Any]) -> None:
+def _write_manifest(path: Path, fields: dict[str, Any]) -> None:
     partial = path.with_name(f".{path.name}.tmp")  # a fixed name will do: the lock is held
     with partial.open("w", encoding="utf-8") as stream:
         json.dump(fields, stream, indent=1)

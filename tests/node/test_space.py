@@ -49,7 +49,7 @@ def test_without_a_mark_there_is_always_room() -> None:
 
 @pytest.mark.trio
 async def test_a_disk_fills_up_and_empties(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(space, "LOOK_EVERY_S", 0.001)
+    monkeypatch.setattr(space, "SPACE_EVERY_S", 0.001)
     monkeypatch.setattr(space, "LOOK_CLOSELY_S", 0.001)
     async with rig(care=DiskCare(LOW)) as r:
         node = r.nodes[0]
