@@ -50,7 +50,7 @@ def test_without_a_mark_there_is_always_room() -> None:
 @pytest.mark.trio
 async def test_a_disk_fills_up_and_empties(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(space, "SPACE_EVERY_S", 0.001)
-    monkeypatch.setattr(space, "LOOK_CLOSELY_S", 0.001)
+    monkeypatch.setattr(space, "SPACE_CLOSELY_S", 0.001)
     async with rig(care=DiskCare(LOW)) as r:
         node = r.nodes[0]
         free = 5000
@@ -84,8 +84,8 @@ async def test_a_disk_fills_up_and_empties(monkeypatch: pytest.MonkeyPatch) -> N
 async def test_a_disk_with_room_for_long_is_looked_at_as_soon_as_a_commit_shows_otherwise(
     monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    monkeypatch.setattr(space, "LOOK_SELDOM_S", 1e6)
-    monkeypatch.setattr(space, "LOOK_CLOSELY_S", 0.001)
+    monkeypatch.setattr(space, "SPACE_SELDOM_S", 1e6)
+    monkeypatch.setattr(space, "SPACE_CLOSELY_S", 0.001)
     async with rig(care=DiskCare(LOW)) as r:
         node = r.nodes[0]
         free, looks = 1 << 40, 0
