@@ -10,9 +10,9 @@ from alpo.core.acceptance import Acceptance
 from alpo.core.cleaning import Cleaning
 from alpo.core.damage import Damage
 from alpo.core.disk_space import Disks
-from alpo.core.inputs import Clean
 from alpo.core.machine.cursors import Trims
 from alpo.core.messages import CopyAnswer, VoteAnswer
+from alpo.core.ready import Clean
 from alpo.core.replication import Replication
 
 from ..options import MS

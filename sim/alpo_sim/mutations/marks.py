@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from alpo.core.acceptance import Acceptance
-from alpo.core.inputs import Input
 from alpo.core.messages import AppendRequest, CanvassRequest, CopyAnswer
-from alpo.core.ready import Ready
+from alpo.core.ready import Input, Ready
 from alpo.core.replication import Replication
 
 from ..broken import Broken
