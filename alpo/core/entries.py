@@ -63,7 +63,6 @@ def valid_name(client: str) -> bool:
         return False
 
 
-
 DIGEST_BYTES = 16
 INT_MAX = 2**63 - 1
 HEADER = struct.Struct("<QQQQQQQQ")

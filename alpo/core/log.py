@@ -104,7 +104,6 @@ class LogClock:
         return int(time_ms)
 
 
-
 SLICE_ENTRIES_MAX = 8192
 ENTRY_OVERHEAD_BYTES = 400  # a tuple of twelve, its integers and bytes objects, roughly
 

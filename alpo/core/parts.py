@@ -87,7 +87,6 @@ class Reign:
         self.reads.end()
 
 
-
 class Watch:
     """Marks as of the step before, for `invariants.check_cheap`."""
 
@@ -138,7 +137,6 @@ class Parts(Shared, Protocol):
 
     @property
     def watch(self) -> Watch: ...
-
 
 
 def check_cheap(r: Parts) -> None:

@@ -134,7 +134,6 @@ Input: TypeAlias = (
 )
 
 
-
 class Event(NamedTuple):
     """An event for the log; the shell adds time and server."""
 

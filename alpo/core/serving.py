@@ -125,7 +125,6 @@ class Reads:
                 r.out.refuse(request.origin, Code.NOT_LEADER, leader=r.leader_id)
 
 
-
 class Waiting(NamedTuple):
     """A reply that leaves once entry ``id`` is guaranteed. ``taken``: the request may be in the log."""
 

@@ -103,7 +103,6 @@ def parse_head(text: str, rows: list[SessionRow], digest: bytes) -> tuple[Base, 
     return base, table, start
 
 
-
 class Installing:
     """The parts of one snapshot transfer that have come so far."""
 
@@ -166,7 +165,6 @@ class Installing:
         r.hear_leader(sender)
         r.out.event("base_installed", base_id=base.id, applied_id=table.applied_id, sessions=len(rows))
         r.out.send_after_write(sender, answer)
-
 
 
 class Sending:

@@ -309,7 +309,6 @@ def reasons(replica: Replica, cleanable_id: int, wanted_id: int) -> list[str]:
     ]
 
 
-
 log = structlog.get_logger()
 
 #: Seconds between two checks: usually; when space is or may soon be low; when so much is free that it cannot be filled

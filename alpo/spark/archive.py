@@ -189,7 +189,6 @@ def sync_directory(directory: Path) -> None:
         os.close(handle)
 
 
-
 #: Rows, and bytes of payloads, in a row group; so much is held in memory while writing.
 GROUP_ROWS, GROUP_BYTES = 65_536, 32 << 20
 #: Rows of a batch when reading.
@@ -318,7 +317,6 @@ def clear_partials(directory: Path) -> None:
                 partial.unlink(missing_ok=True)
         except (BlockingIOError, FileNotFoundError):
             continue  # still being written, or just finished
-
 
 
 @dataclass(frozen=True)

@@ -124,7 +124,6 @@ def _offsets(stretch: Stretch, joined: bytes, ends: Iterable[int]) -> list[int]:
     return offsets
 
 
-
 DIGEST_BYTES: Final = 16
 _INT_BYTES: Final = 8
 

@@ -122,7 +122,6 @@ def _write_shim(where: Path, home: Path) -> Path:
     return where
 
 
-
 def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
     """Prepare the builder for the data source ``alpo``: ``alpo.spark.configure(SparkSession.builder).getOrCreate()``.
 

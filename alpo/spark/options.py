@@ -104,7 +104,6 @@ def check_pairs(kind: str, given: Set[str]) -> None:
                 raise SourceError(f"option {option} does not go with {found[0]}: {rule.why}")
 
 
-
 T = TypeVar("T")
 
 _TLS = ("tls.ca", "tls.cert", "tls.key", "tls.name")

@@ -95,7 +95,6 @@ class Origin(Protocol):
         """
 
 
-
 class Range(NamedTuple):
     """LSNs ``first`` … ``last``; ``turn`` counts partitions, so that neighbours go to different replicas."""
 

@@ -69,7 +69,6 @@ def make(path: Path, parts: Iterable[bytes]) -> bool:
         temporary.unlink(missing_ok=True)
 
 
-
 #: Most bytes of a partition in a message; the second if there is no checkpoint directory.
 INLINE_BYTES, INLINE_ALONE_BYTES = 8 << 20, 64 << 20
 #: Bytes that a payload takes in an entry besides its own (`core.entries.join_payloads`).

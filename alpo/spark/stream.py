@@ -115,7 +115,6 @@ class Follower:
         return end
 
 
-
 @dataclass
 class StreamPartition(InputPartition):
     """A range of LSNs and the origin to read it from."""

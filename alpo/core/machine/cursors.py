@@ -76,7 +76,6 @@ class Versions(Generic[T]):
         """Take the states that have just become known guaranteed, oldest first."""
 
 
-
 #: Most cursors that a cluster keeps.
 CURSORS_MAX = 1000
 

@@ -65,7 +65,6 @@ OPENED = 4  # before: (Opened, Last)
 Record: TypeAlias = "tuple[int, int, Session, Any, Sequence[Slot]]"
 
 
-
 NEVER_MS = 1 << 63
 #: Settled journal records are dropped once they span this many ids: cutting off a list's front moves all the rest.
 _SETTLE_IDS = 1024

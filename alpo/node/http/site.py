@@ -167,7 +167,6 @@ class Others:
             await inquiry.aclose()
 
 
-
 #: Seconds for which an answer is kept, whoever asks.
 KEPT_S = 1.0
 HTML, JSON, PLAIN = "text/html; charset=utf-8", "application/json", "text/plain; charset=utf-8"

@@ -75,7 +75,6 @@ def _span(one: str, several: str, first: int, last: int) -> str:
     return f"{one} {first}" if first == last else f"{several} {first} to {last}"
 
 
-
 _SESSION: Final = int(Kind.SESSION)
 
 
@@ -115,7 +114,6 @@ def begins_anew(kind: int, body: bytes | None) -> bool:
     except ValueError:
         return False
     return isinstance(fields, dict) and (fields.get("op") == "drop" or not fields.get("replaces"))
-
 
 
 _DATA: Final = int(Kind.DATA)
