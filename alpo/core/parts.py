@@ -88,7 +88,7 @@ class Reign:
 
 
 class Watch:
-    """Marks as of the step before, for `invariants.check_cheap`."""
+    """Marks as of the step before, for `check_cheap`."""
 
     def __init__(self) -> None:
         self.term = 0
