@@ -303,7 +303,7 @@ class RangeDigest(NamedTuple):
 
 
 class DigestIs(NamedTuple):
-    """Answer to `RangeDigest`, see `storage.digest.Span`: as much of the range as the server holds, knows to be
+    """Answer to `RangeDigest`, see `storage.scrub.Span`: as much of the range as the server holds, knows to be
     guaranteed and reads for one request; empty if ``last_id`` is below ``first_id``."""
 
     request: int
