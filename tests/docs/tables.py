@@ -15,7 +15,7 @@ def events() -> str:
     rows = [f"| `{event}` | {level} | {meaning} |" for event, (level, meaning) in EVENTS.items()]
     return "\n".join((
         "# Events", "",
-        'Every event that a server writes into its [log](../operations.md#logs). "It" is the server that logs the event.',
+        'Every event of a server\'s [log](../operations.md#logs). "It" is the server that logs the event.',
         "", "| event | level | meaning |", "|---|---|---|", *rows, "",
     ))
 
