@@ -33,7 +33,7 @@ def metrics() -> str:
     ))
 
 
-#: What each file in `docs/generated` holds.
+#: Maker of each file in `docs/generated`.
 PAGES = {"events.md": events, "metrics.md": metrics}
 
 if __name__ == "__main__":

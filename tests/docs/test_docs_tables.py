@@ -9,7 +9,7 @@ from tables import GENERATED, PAGES
 
 @pytest.mark.parametrize("name", PAGES)
 def test_a_generated_table_is_what_the_code_makes(name: str) -> None:
-    """If it is not: python tests/docs/tables.py."""
+    """A change of the code takes: python tests/docs/tables.py."""
     assert (GENERATED / name).read_text("utf-8") == PAGES[name]()
 
 
