@@ -28,7 +28,7 @@ def mutants(
         int | None, typer.Option("--seeds-max", min=1, help="Worlds after which a mutation counts as not caught.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("-o", "--out", help="Write the manual's page of checks and mutations, of all of them.")
+        Path | None, typer.Option("-o", "--out", help="Write the manual's page of all checks and mutations.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:

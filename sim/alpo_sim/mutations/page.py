@@ -28,12 +28,12 @@ def page(noticed: Mapping[str, Noticed]) -> str:
     mutations = [_row(mutation, noticed[mutation.name]) for mutation in MUTATIONS.values()]
     return "\n".join((
         "# Checks and mutations", "",
-        "Made by `alpo-sim mutants -o docs/generated/mutations.md`; [the simulator](../simulator.md) explains both.", "",
+        "Made by `alpo-sim mutants -o docs/generated/mutations.md`; see [the simulator](../simulator.md).", "",
         "## Checks", "",
         "| check | what holds |", "|---|---|", *checks, "",
         "## Mutations", "",
-        "*Left out*: checks that would notice sooner, and are switched off so that the harm itself shows. *Worlds*: how",
-        "many seeds (1, 2, 3 …) of the mutation's own world ran until one failed.", "",
+        "*Left out*: checks that would notice sooner, and are switched off so that the harm itself shows.",
+        "*Worlds*: how many seeds (1, 2, 3 …) of the mutation's own world ran until one failed.", "",
         "| | rule | broken so | what goes wrong | caught by | left out | worlds |", "|---|---|---|---|---|---|---:|",
         *mutations, "",
     ))
