@@ -44,5 +44,4 @@ def test_every_mutation_is_caught_by_a_check_that_there_is() -> None:
 
 
 def test_every_scenario_is_told_of() -> None:
-    told = PAGE + (ROOT / "docs" / "protocol.md").read_text()
-    assert [file.name for file in sorted((ROOT / "tests" / "scenarios").glob("*.txt")) if file.name not in told] == []
+    assert [file.name for file in sorted((ROOT / "tests" / "scenarios").glob("*.txt")) if file.name not in PAGE] == []
