@@ -20,7 +20,7 @@ from typing import Literal, NamedTuple, Self
 
 import anyio
 
-from alpo.core.client_ids import CLIENT_BYTES_MAX
+from alpo.core.entries import CLIENT_BYTES_MAX
 from alpo.core.requests import Code
 from alpo.errors import Closed, NoSpace, OutOfRange, ProtocolError, Refused, Unavailable
 from alpo.wire.column_pages import PageColumns, unpack_page

@@ -24,9 +24,9 @@ import math
 from typing import NamedTuple
 
 from .damage import Damage
-from .inputs import Space
 from .messages import Room
 from .progress import Lack, Progress, next_in_turn
+from .ready import Space
 from .replication import Replication
 from .settings import size_text
 from .shared import Shared

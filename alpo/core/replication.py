@@ -16,7 +16,7 @@ from operator import attrgetter
 from .damage import Damage
 from .disk import Load
 from .entries import Entry, Kind, seal
-from .log_clock import AHEAD_TOLD_MS
+from .log import AHEAD_TOLD_MS
 from .members import Identity
 from .messages import AppendAnswer, AppendRequest, Room, WentBack
 from .progress import CAUGHT_UP_ENTRIES, OWING_TIMEOUTS, Lack, Progress

@@ -15,8 +15,8 @@ import trio
 
 from alpo.core.disk import Load, LoadCopy, LoadSnapshot
 from alpo.core.entries import Entry
-from alpo.core.inputs import CopyLoaded, Loaded, SnapshotLoaded
 from alpo.core.members import Identity
+from alpo.core.ready import CopyLoaded, Loaded, SnapshotLoaded
 from alpo.storage.interface import DamagedStore, Store, StoreError
 from alpo.storage.scrub import ROW_BYTES, read_sound
 

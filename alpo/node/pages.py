@@ -22,8 +22,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from alpo.core.client_ids import CLIENT_BYTES_MAX
-from alpo.core.entries import Entry, Kind, join_payloads, split_payloads
+from alpo.core.entries import CLIENT_BYTES_MAX, Entry, Kind, join_payloads, split_payloads
 from alpo.core.log import Log
 from alpo.storage.columns import NO_COLUMNS, Columns, joined, only, without_bodies
 from alpo.storage.interface import DamagedStore, Readable, Scrubbed

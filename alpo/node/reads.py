@@ -30,10 +30,10 @@ from alpo.wire import requests as w
 from alpo.wire.codec import encode
 from alpo.wire.column_pages import NO_ENTRIES
 
+from .admission import Limits
 from .client_connection import ClientConnection
 from .disk_reads import DiskReads, DiskSilent
 from .driver import Driver
-from .limits import Limits
 from .pages import Back, Extent, Front, OutOfRange, answer, build_page, build_tail_page, extent_to, with_tail
 from .scrub import Scrubber, unreadable
 from .status import waiting

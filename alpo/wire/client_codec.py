@@ -14,9 +14,8 @@ from itertools import repeat
 from typing import Any, NamedTuple
 
 from alpo.core import requests as q
-from alpo.core.client_ids import CLIENT_BYTES_MAX
 from alpo.core.disk import SessionRow
-from alpo.core.entries import DamagedEntry, split_payloads
+from alpo.core.entries import CLIENT_BYTES_MAX, DamagedEntry, split_payloads
 from alpo.core.requests import Code, Fate, MemberStep
 
 from . import requests as r

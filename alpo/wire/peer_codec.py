@@ -17,9 +17,8 @@ from operator import attrgetter
 from typing import Any
 
 from alpo.core import messages as m
-from alpo.core.client_ids import CLIENT_BYTES_MAX
 from alpo.core.disk import SessionRow
-from alpo.core.entries import DamagedEntry, Entry, is_digest, verify_headers
+from alpo.core.entries import CLIENT_BYTES_MAX, DamagedEntry, Entry, is_digest, verify_headers
 from alpo.core.members import Identity, StartStatus
 
 from . import requests as r

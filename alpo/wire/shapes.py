@@ -15,7 +15,7 @@ from functools import cache
 from itertools import takewhile
 from typing import Any, NamedTuple, NoReturn
 
-from alpo.core.client_ids import CLIENT_BYTES_MAX
+from alpo.core.entries import CLIENT_BYTES_MAX
 from alpo.core.members import Identity
 from alpo.core.ranks import Rank
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from alpo.core.client_ids import random_client
-from alpo.core.entries import Entry, Kind, seal
+from alpo.core.entries import Entry, Kind, random_client, seal
 from alpo.core.machine.verdicts import (
     Accept,
     Refuse,

@@ -7,7 +7,6 @@ from typing import Any
 from cluster_kit import Cluster
 from test_members import ask, started, votes
 
-from alpo.core.inputs import Received, Tick
 from alpo.core.members import Role, StartStatus
 from alpo.core.messages import (
     AppendAnswer,
@@ -20,6 +19,7 @@ from alpo.core.messages import (
     WentBack,
 )
 from alpo.core.progress import Progress
+from alpo.core.ready import Received, Tick
 from alpo.core.replica import Replica
 from alpo.core.requests import ChangeMember, MemberStep
 from alpo.core.snapshots import snapshot_head

@@ -11,10 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from session_leader import RANDOM, A, B, C, Leader, refused
 
-from alpo.core.client_ids import random_client
-from alpo.core.entries import DamagedEntry, Entry, join_payloads, serials_of, verify, verify_headers
-from alpo.core.inputs import Disconnected
+from alpo.core.entries import DamagedEntry, Entry, join_payloads, random_client, serials_of, verify, verify_headers
 from alpo.core.machine.verdicts import Accept, Duplicate, Found, SessionTable
+from alpo.core.ready import Disconnected
 from alpo.core.requests import Code, Fate, Outcome
 from alpo.core.runs import RUN_BYTES_MAX, lsns_of, parts, same, seal_appends
 from alpo.core.settings import Settings

@@ -8,7 +8,7 @@ from node_rig import Client, append, founded, random_id, read, rig
 from trio.testing import MockClock
 
 from alpo.node import whose
-from alpo.node.limits import Limits
+from alpo.node.admission import Limits
 from alpo.node.pages import PAGE_ROWS_MAX
 from alpo.node.throttle import (
     BUSY_PAGE_BYTES,

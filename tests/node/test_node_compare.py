@@ -17,10 +17,10 @@ from node_rig import Rig, append, connect, listening_socket, memory_of, random_i
 from alpo.core import requests as q
 from alpo.core.entries import Entry, seal
 from alpo.node import compare, digests, throttle
+from alpo.node.admission import DiskCare
 from alpo.node.compare import Copies
 from alpo.node.digests import Inquiry, Unusable
 from alpo.node.host import Host
-from alpo.node.limits import DiskCare
 from alpo.node.retention import Retention
 from alpo.node.security import Security
 from alpo.storage.interface import DamagedStore, StoreError

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from node_rig import append, founded, memory_of, read, rig
 
 from alpo.core import requests as q
-from alpo.core.client_ids import random_client
 from alpo.core.disk import Write
-from alpo.core.entries import Entry, Kind, join_payloads, seal, split_payloads
+from alpo.core.entries import Entry, Kind, join_payloads, random_client, seal, split_payloads
 from alpo.core.log import Log
 from alpo.core.machine.verdicts import SessionTable, drop_body, open_body
 from alpo.core.settings import Settings

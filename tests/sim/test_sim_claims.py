@@ -12,10 +12,9 @@ from alpo.core.election import Election
 from alpo.core.machine.table import SessionState
 from alpo.core.machine.verdicts import SessionTable
 from alpo.core.outbox import Outbox
-from alpo.core.reads import Reads
 from alpo.core.replica import Replica
 from alpo.core.replication import Replication
-from alpo.core.serving import Serving
+from alpo.core.serving import Reads, Serving
 from alpo_sim.mutations.mutation import Patch, edit
 from alpo_sim.options import Options
 from alpo_sim.verdict import run_world

@@ -16,10 +16,9 @@ import pytest
 
 from alpo.core.disk import Write
 from alpo.core.entries import counts_of, serials_of
-from alpo.core.inputs import Input, Received
 from alpo.core.messages import Envelope, SnapshotPart, StartAnswer
 from alpo.core.ranks import State
-from alpo.core.ready import Ready
+from alpo.core.ready import Input, Ready, Received
 from alpo.core.replica import Replica
 from alpo.core.requests import Appended, AppendRun, Code, Refused
 from alpo.core.runs import RUN_BYTES_MAX

@@ -17,8 +17,7 @@ from spark_kit import CLUSTER, FileLog, options, read_all
 
 from alpo.spark import files, reading
 from alpo.spark.columns import ARROW
-from alpo.spark.origin import DataLoss, Extent, SourceError
-from alpo.spark.ranges import cut
+from alpo.spark.origin import DataLoss, Extent, SourceError, cut
 from alpo.spark.reading import origin_of
 from alpo.storage import columns
 

@@ -14,15 +14,12 @@ from spark_kit import CLUSTER, FileLog, options, read_all, rows_in
 
 from alpo.core.entries import join_payloads
 from alpo.spark import reading
-from alpo.spark.archive import ArchiveOrigin, JoinedOrigin
-from alpo.spark.archive_file import write_file
+from alpo.spark.archive import ArchiveOrigin, JoinedOrigin, extend_manifest, write_file
 from alpo.spark.columns import ARROW, batch_of
 from alpo.spark.files import FileOrigin
-from alpo.spark.following import Follower
-from alpo.spark.manifest import extend_manifest
-from alpo.spark.origin import SourceError, Stretch
-from alpo.spark.ranges import Range
+from alpo.spark.origin import Range, SourceError, Stretch
 from alpo.spark.reading import rows_of
+from alpo.spark.stream import Follower
 from alpo.storage import columns
 
 #: A leader's entry, a single append, a run, a batch, a run with batches in it, a single append.

@@ -16,7 +16,7 @@ import trio
 from fake_log import Crash, FakeLog, FakeWriter
 
 from alpo.errors import Fenced
-from alpo.spark import appending, committing, durable, staging
+from alpo.spark import appending, committing, staging
 from alpo.spark.appending import Chunk
 from alpo.spark.committing import Job, commit, commit_one_entry, commit_unnumbered
 from alpo.spark.ledger import Ledger, Manifest
@@ -119,7 +119,7 @@ def dying_at(monkeypatch: pytest.MonkeyPatch, step: int) -> Iterator[list[str]]:
 
     with monkeypatch.context() as patch:
         for module, names in (
-            (os, ("link", "fsync")), (durable, ("sync_directory",)), (Path, ("unlink", "touch", "rename", "open")),
+            (os, ("link", "fsync")), (staging, ("sync_directory",)), (Path, ("unlink", "touch", "rename", "open")),
         ):
             for name in names:
                 patch.setattr(module, name, dying(name, getattr(module, name)))

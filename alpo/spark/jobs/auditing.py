@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..origin import SourceError
-from ..ranges import cut
-from .checking import CheckTask, check_copy
+from ..origin import SourceError, cut
+from .checking import DAMAGE, UNREACHABLE, CheckTask, Fault, check_copy
 from .comparing import RANGE_ENTRIES, CompareTask, compare
 from .copies import Copy, FileCopy, ServerCopy
 from .fan import Progress, Runner, unseen
-from .faults import DAMAGE, UNREACHABLE, Fault
 from .history import HistoryTask, Told, check_history, history_tasks
 from .members import members_of
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..origin import Extent, SourceError
+from .checking import HISTORY, Fault
 from .copies import Copy
-from .faults import HISTORY, Fault
 
 #: Payloads in one task.
 RANGE_LSNS = 65_536

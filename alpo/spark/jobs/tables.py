@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 from uuid import uuid4
 
-from .. import durable
+from .. import staging
 from ..origin import SourceError
 
 FORMAT, VERSION = "alpo-table", 1
@@ -79,7 +79,7 @@ def alone(directory: Path) -> Iterator[None]:
     """Hold the lock for writing tables in ``directory``, which the system releases if the process dies. Raises
     `SourceError`."""
     try:
-        durable.make_directory(directory)
+        staging.make_directory(directory)
         lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
         raise SourceError(f"{directory}: {error.strerror}") from error
@@ -98,7 +98,7 @@ def identify(directory: Path, identity: Identity) -> None:
     path = directory / REPLAY
     given = {"format": "alpo-replay", "version": VERSION, **identity._asdict()}
     try:
-        if durable.make(path, [_json(given)]):
+        if staging.make(path, [_json(given)]):
             return
         found = json.loads(path.read_text("utf-8"))
         there = Identity(*(found[name] for name in Identity._fields))
@@ -143,8 +143,8 @@ def finish(table: Table) -> None:
         "parts": [part._asdict() for part in table.parts],
     }
     try:
-        durable.make(table.directory / MANIFEST, [_json(fields)])
-        durable.sync_directory(table.directory.parent)
+        staging.make(table.directory / MANIFEST, [_json(fields)])
+        staging.sync_directory(table.directory.parent)
     except OSError as error:
         raise SourceError(f"{table.directory}: {error.strerror}") from error
 
@@ -160,7 +160,7 @@ def new_part(path: Path) -> Iterator[IO[bytes]]:
             stream.flush()
             os.fsync(stream.fileno())
         partial.replace(path)
-        durable.sync_directory(path.parent)
+        staging.sync_directory(path.parent)
     except OSError as error:
         raise SourceError(f"{path}: {error.strerror or error}") from error
     finally:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 
 from alpo.core.entries import DamagedEntry, Entry, Kind, body_digest, parse_body, serials_of
-from alpo.core.inputs import Input
+from alpo.core.ready import Input
 from alpo.core.requests import (
     Appended,
     AppendRun,

@@ -6,9 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from alpo.core.entries import Entry, Kind, parse_body, serials_of
-from alpo.core.inputs import Input
 from alpo.core.ranks import State
-from alpo.core.ready import Ready
+from alpo.core.ready import Input, Ready
 from alpo.core.runs import RUN_BYTES_MAX, parts
 
 from ..broken import Broken
