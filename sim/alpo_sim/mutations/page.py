@@ -45,5 +45,5 @@ def _row(mutation: Mutation, noticed: Noticed) -> str:
 
 
 def noticed_in(text: str) -> dict[str, Noticed]:
-    """What noticed each mutation, as a page tells it."""
+    """Read back from a page what noticed each mutation."""
     return {name: Noticed(check, int(worlds)) for name, check, _, worlds in _ROW.findall(text)}
