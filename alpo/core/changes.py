@@ -20,8 +20,7 @@ from .entries import Kind
 from .first_start import FirstStart
 from .members import Identity, Member, MemberList, Role, StartStatus, members_body
 from .messages import StartAnswer
-from .progress import Progress
-from .replication import Replication
+from .replication import Progress, Replication
 from .requests import ChangeMember, Code, MembersChanged, MemberStep
 from .serving import Reads, Serving
 from .shared import Shared

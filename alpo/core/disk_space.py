@@ -25,9 +25,8 @@ from typing import NamedTuple
 
 from .damage import Damage
 from .messages import Room
-from .progress import Lack, Progress, next_in_turn
 from .ready import Space
-from .replication import Replication
+from .replication import Lack, Progress, Replication, next_in_turn
 from .settings import size_text
 from .shared import Shared
 

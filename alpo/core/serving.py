@@ -28,7 +28,7 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
 from .disk_space import Disks
-from .entries import Kind
+from .entries import Kind, lsns_of, seal_appends
 from .machine.verdicts import (
     Accept,
     DropNow,
@@ -62,7 +62,6 @@ from .requests import (
     Transfer,
     Trim,
 )
-from .runs import lsns_of, seal_appends
 from .shared import Shared
 
 #: Requests that wait for a read round.

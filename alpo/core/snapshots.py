@@ -32,8 +32,7 @@ from .entries import serials_of
 from .first_start import FirstStart
 from .members import Identity, MemberList, Role, StartStatus
 from .messages import SnapshotAnswer, SnapshotPart, StartQuestion
-from .progress import Progress
-from .replication import Replication
+from .replication import Progress, Replication
 from .settings import Settings
 from .shared import Shared
 

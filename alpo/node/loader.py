@@ -21,8 +21,7 @@ from alpo.storage.interface import DamagedStore, Store, StoreError
 from alpo.storage.scrub import ROW_BYTES, read_sound
 
 from .driver import Driver
-from .threads import in_thread
-from .throttle import Pace
+from .threads import Pace, in_thread
 
 #: Seconds until entries that could not be read for a peer are tried again.
 DAMAGED_RETRY_S = 1.0

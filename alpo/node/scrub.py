@@ -31,8 +31,7 @@ from alpo.storage.scrub import DAMAGED_MAX
 
 from .admission import DiskCare
 from .driver import Driver, wall_ms
-from .threads import in_thread
-from .throttle import SMALL_PART, pass_bytes_per_s
+from .threads import SMALL_PART, in_thread, pass_bytes_per_s
 
 log = structlog.get_logger()
 

@@ -20,8 +20,7 @@ from alpo.core.requests import Code, Fate, MemberStep
 
 from . import requests as r
 from . import shapes as s
-from .framing import frame
-from .packing import WireError, pack, unpack_list, unpack_message
+from .framing import WireError, frame, pack, unpack_list, unpack_message
 from .shapes import Shape, WrongVersion
 
 #: Most items of one `Append`, so also LSNs of one `Appended`; a client with more in flight sends several.

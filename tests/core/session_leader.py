@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from alpo.core.entries import Entry, Kind, random_client, seal
+from alpo.core.entries import Entry, Kind, random_client, seal, seal_appends
 from alpo.core.machine.verdicts import (
     Accept,
     Refuse,
@@ -13,7 +13,6 @@ from alpo.core.machine.verdicts import (
     open_body,
 )
 from alpo.core.requests import AppendRun, Code, DropSession, OpenSession
-from alpo.core.runs import seal_appends
 from alpo.core.settings import Settings
 
 

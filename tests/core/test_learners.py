@@ -18,9 +18,9 @@ from alpo.core.messages import (
     StartAnswer,
     WentBack,
 )
-from alpo.core.progress import Progress
 from alpo.core.ready import Received, Tick
 from alpo.core.replica import Replica
+from alpo.core.replication import Progress
 from alpo.core.requests import ChangeMember, MemberStep
 from alpo.core.snapshots import snapshot_head
 

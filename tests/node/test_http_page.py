@@ -15,7 +15,7 @@ from visits import visit
 from alpo.core import requests as q
 from alpo.core.entries import join_payloads
 from alpo.node.digests import Inquiry
-from alpo.node.http import payloads, site
+from alpo.node.http import page, site
 from alpo.node.http.page import axis_top, render, state_of
 
 pytestmark = pytest.mark.usefixtures("patient")
@@ -228,10 +228,10 @@ async def test_payloads_are_listed_and_shown_one_by_one() -> None:
 def test_json_that_indenting_makes_huge_is_shown_as_text() -> None:
     """The server's event loop makes the page: no client that may append must make it build 59 million characters."""
     data = b"[" * 900 + b",".join([b"1"] * 31_000) + b"]" * 900
-    kind, text = payloads._told(data, whole=True)
+    kind, text = page._told(data, whole=True)
     assert kind == "Text" and text == data.decode()
     nested = b"[" * 30 + b",".join([b"1"] * 1000) + b"]" * 30
-    kind, text = payloads._told(nested, whole=True)
+    kind, text = page._told(nested, whole=True)
     assert kind == "JSON" and json.loads(text) == json.loads(nested)
 
 

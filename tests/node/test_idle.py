@@ -21,10 +21,9 @@ from alpo.node.peers import Peers
 from alpo.node.retention import KEEP_ALL, Cleaner, DiskWatch
 from alpo.node.routes import Route
 from alpo.node.scrub import STRETCH_BYTES, Scrubber
-from alpo.node.throttle import FREE_BYTES_PER_S
-from alpo.storage.digest import Span
+from alpo.node.threads import FREE_BYTES_PER_S
 from alpo.storage.interface import Scrubbed, Store, Volume
-from alpo.storage.scrub import ScrubMark
+from alpo.storage.scrub import ScrubMark, Span
 from alpo.storage.writer import WriterStats
 from alpo.wire import requests as w
 

@@ -15,7 +15,7 @@ from alpo.core.ready import Alarm, Input, Ready
 from alpo.node.host import Host
 from alpo.storage.memory import MemoryStore
 from alpo.wire import requests as w
-from alpo.wire.peer_codec import encode_entries
+from alpo.wire.codec import encode_entries
 
 
 @pytest.mark.trio

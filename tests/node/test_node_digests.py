@@ -17,8 +17,8 @@ from alpo.node import digests
 from alpo.node.admission import Limits
 from alpo.node.host import Host
 from alpo.node.retention import Retention
-from alpo.storage.digest import Span, read_on
 from alpo.storage.interface import DamagedStore, StoreError
+from alpo.storage.scrub import Span, read_on
 from alpo.wire import requests as w
 
 

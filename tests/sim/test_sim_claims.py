@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from alpo.core import runs
+from alpo.core import entries
 from alpo.core.changes import Changes
 from alpo.core.election import Election
 from alpo.core.machine.table import SessionState
@@ -67,7 +67,7 @@ CASES: dict[str, tuple[int, str, Patch]] = {
     "more serials remembered than there may be": (
         7, "equal tables", edit(SessionState, "_forget_oldest", (
             "while self._held_total > self.settings.window_total:", "while False:"))),
-    "a run larger than it may be": (1, "bounds", edit(runs, "_groups", (
+    "a run larger than it may be": (1, "bounds", edit(entries, "_groups", (
         "if size + len(body) > RUN_BYTES_MAX and at > begin:", "if False:"))),
     "one answer for all runs of a frame": (
         1, "acknowledged", edit(Serving, "_accept", (

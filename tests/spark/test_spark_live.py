@@ -19,7 +19,7 @@ from alpo.client.pages import Pages
 from alpo.client.servers import Servers
 from alpo.errors import Overloaded, Unavailable
 from alpo.spark import live, reading
-from alpo.spark.jobs.members import Member, members_of
+from alpo.spark.jobs.copies import Member, members_of
 from alpo.spark.live import ServerOrigin
 from alpo.spark.options import ReadOptions
 from alpo.spark.origin import DataLoss, Range, SourceError, Stretch

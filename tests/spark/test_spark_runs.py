@@ -20,7 +20,7 @@ from alpo.spark.files import FileOrigin
 from alpo.spark.origin import Range, SourceError, Stretch
 from alpo.spark.reading import rows_of
 from alpo.spark.stream import Follower
-from alpo.storage import columns
+from alpo.storage import tables
 
 #: A leader's entry, a single append, a run, a batch, a run with batches in it, a single append.
 MIXED: list[list[tuple[bytes, ...]]] = [
@@ -76,7 +76,7 @@ def test_rows_are_the_same_however_appends_came_together(
     ]
     with (
         tempfile.TemporaryDirectory() as directory, patch.object(reading, "BATCH_ROWS", batch_rows),
-        patch.object(columns, "COLUMN_BYTES", page_bytes),
+        patch.object(tables, "COLUMN_BYTES", page_bytes),
     ):
         log = FileLog(Path(directory))
         log.append_runs(runs)

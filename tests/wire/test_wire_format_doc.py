@@ -11,7 +11,7 @@ from wire_page import PAGE, page
 from alpo.core.entries import Entry
 from alpo.core.messages import REQUESTS, START_ONLY
 from alpo.core.requests import Code
-from alpo.wire import client_codec, peer_codec
+from alpo.wire import client_codec, codec
 from alpo.wire.shapes import Shape
 
 TEXT = (Path(__file__).parents[2] / "docs" / "wire-format.md").read_text()
@@ -21,7 +21,7 @@ def test_every_message_is_documented_as_the_code_has_it() -> None:
     """Every type, its number, its fields in order, every code: run `python tests/wire/wire_page.py` if this fails."""
     assert page() == PAGE.read_text("utf-8")
     assert sorted(re.findall(r"^### (\d+ \w+)$", page(), re.M)) == sorted(
-        f"{shape.number} {shape.cls.__name__}" for shape in (*client_codec.SHAPES, *peer_codec.SHAPES)
+        f"{shape.number} {shape.cls.__name__}" for shape in (*client_codec.SHAPES, *codec.SHAPES)
     )
     assert re.findall(r"^\| (\d+) \| ([A-Z_]+) \|", page(), re.M) == [(str(int(code)), code.name) for code in Code]
 
@@ -40,7 +40,7 @@ def numbers(shapes: Iterable[Shape]) -> str:
 
 
 def test_who_may_send_what_is_documented() -> None:
-    peers = peer_codec.SHAPES
+    peers = codec.SHAPES
     of_start = [shape for shape in peers if shape.cls in START_ONLY]
     rows = re.findall(r"^\| (client|server|server whose .+?) \| ([\d, -]+) \| ([\d, -]+), and 4 last \|", TEXT, re.M)
     clients = numbers(client_codec.REQUESTS), numbers(client_codec.REPLIES)
@@ -49,4 +49,4 @@ def test_who_may_send_what_is_documented() -> None:
 
 def test_what_goes_over_the_callers_connection_is_documented() -> None:
     listed = re.search(r"requests \(([\d, ]+)\) go over the connection that their sender dialled", TEXT)
-    assert listed and listed[1] == ", ".join(str(s.number) for s in peer_codec.SHAPES if s.cls in REQUESTS)
+    assert listed and listed[1] == ", ".join(str(s.number) for s in codec.SHAPES if s.cls in REQUESTS)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from alpo.core.requests import Code
-from alpo.wire import client_codec, peer_codec
+from alpo.wire import client_codec, codec
 from alpo.wire import shapes as s
 from alpo.wire.shapes import Check, Shape
 
@@ -40,13 +40,13 @@ OWN = {
     "_values": "array of [text 64, int]",
     "_members": f"text {s.TEXT_BYTES_MAX:,}: JSON",
     "_steps": "binary",
-    "_entries": f"packed list of entries, at most {peer_codec.ENTRIES_MAX:,}",
+    "_entries": f"packed list of entries, at most {codec.ENTRIES_MAX:,}",
 }
 CHAPTERS: tuple[tuple[str, tuple[Shape, ...]], ...] = (
     ("Hellos, and the last frame", tuple(shape for shape in client_codec.SHAPES if shape.number < 16)),
     ("Requests of clients", client_codec.REQUESTS),
     ("Answers to clients", client_codec.REPLIES),
-    ("Between servers", peer_codec.SHAPES),
+    ("Between servers", codec.SHAPES),
 )
 
 

@@ -37,8 +37,7 @@ from alpo.tls import Rights
 from alpo.wire.requests import VERSION, Read
 
 from .metrics import PATHS, Metrics
-from .page import render
-from .payloads import Wanted, payloads_page
+from .page import Wanted, payloads_page, render
 
 #: Seconds between two rounds, for one answer, and after the last look until nobody is asked any more.
 ROUND_S, ANSWER_S, LOOKED_S = 1.0, 1.0, 10.0

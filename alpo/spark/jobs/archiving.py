@@ -30,8 +30,8 @@ from ..columns import ARROW, Content
 from ..live import ServerOrigin
 from ..origin import DataLoss, Range, SourceError, cut
 from ..reading import rows_of
+from .copies import members_of, slowest_cursor, trim
 from .fan import Progress, Runner, unseen
-from .members import members_of, slowest_cursor, trim
 
 #: Ranges between two manifests: what has to be checked again after a driver was killed.
 WAVE = 64

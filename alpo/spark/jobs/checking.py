@@ -19,12 +19,11 @@ import anyio
 
 from alpo.client.log import connect
 from alpo.client.record import PageEntry
-from alpo.core.entries import DIGEST_BYTES, Kind, serials_of, sound_digest
-from alpo.core.runs import offset
+from alpo.core.entries import DIGEST_BYTES, Kind, offset, serials_of, sound_digest
 from alpo.errors import AlpoError
 from alpo.offline import Fault as FileFault
 from alpo.offline import Source, StoreError, open_source, verify
-from alpo.storage.columns import by_client, rise
+from alpo.storage.tables import by_client, rise
 
 from ..origin import SourceError
 from .copies import Copy, FileCopy, ServerCopy

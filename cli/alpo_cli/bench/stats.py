@@ -19,7 +19,7 @@ class Latencies(Histogram):
 
     @property
     def count(self) -> int:
-        """How many operations were counted."""
+        """The number of operations."""
         return sum(self.counts)
 
     def bars(self, bars_max: int) -> list[tuple[float, float, int]]:
