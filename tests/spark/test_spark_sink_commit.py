@@ -220,11 +220,11 @@ def test_a_zombie_that_wakes_in_the_middle_of_a_commit(tmp_path: Path, sleeps: i
 
 def test_a_run_takes_back_the_session_that_a_dying_zombie_took(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = FakeLog()
-    left = 2
+    left, plain = 2, committing.numbered
 
     def numbered(number: int, chunks: Iterable[list[bytes]], last_serial: int) -> Iterator[Chunk]:
         nonlocal left
-        for at, chunk in enumerate(committing.numbered(number, chunks, last_serial)):
+        for at, chunk in enumerate(plain(number, chunks, last_serial)):
             if left and at == 2:
                 left -= 1
                 log.epochs[CLIENT] += 1
