@@ -26,11 +26,10 @@ from alpo.client.reading import unless
 from alpo.client.reasons import LASTING
 from alpo.errors import AlpoError, Closed, NotGuaranteed, Unavailable
 
-from .command import Command
 from .errors import PASSING, Changed, LockLost
 from .loading import AGAIN_S
-from .machine import Machine
-from .shapes import Cell
+from .machine import Cell, Machine
+from .outcomes import Command
 from .state import State
 from .variable import Expunge, If, Keep, Put, Value, Variable, lease_ms, need_name, value_bytes
 from .watching import Watch

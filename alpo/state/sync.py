@@ -21,9 +21,7 @@ from alpo.tls import Tls
 
 from .errors import Changed, LockLost
 from .recipes import Lock
-from .rows import Rows
-from .state import State
-from .updating import Update
+from .state import Rows, State, Update
 from .variable import UNSET, Value, Variable
 from .watching import Watch
 

@@ -12,7 +12,7 @@ from alpo.client.record import EPOCH
 from alpo.errors import TooLarge
 
 from .codec import ID_BYTES, INT_MAX, INT_MIN, NAME_BYTES_MAX, By, Do, Guard, Op, valid_name
-from .shapes import Cell
+from .machine import Cell
 
 #: Largest value of one variable, in bytes.
 VALUE_BYTES_MAX = 7 << 20

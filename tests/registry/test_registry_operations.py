@@ -12,7 +12,7 @@ from registry_kit import BACKENDS, NAME, Breaks, Label, Outcomes, commands, cut,
 
 import alpo
 from alpo.registry import Admit, Damaged, Deposed, NotInitialised, Readmit, Registry, Reject, Remove, Rows, Step
-from alpo.registry import batches as batches_module
+from alpo.registry import operations as operations_module
 from alpo.registry.rows import Overlay, row_json
 from alpo.state import Full
 from alpo.state.codec import Limits
@@ -257,7 +257,7 @@ def test_a_caller_cancelled_while_its_batch_is_made_ready_takes_its_operation_al
 
 
 def test_the_queue_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batches_module, "QUEUE_MAX", 10)
+    monkeypatch.setattr(operations_module, "QUEUE_MAX", 10)
 
     async def scenario(cluster: Cluster) -> None:
         async with states(cluster) as (state,), Registry(state, NAME) as registry:

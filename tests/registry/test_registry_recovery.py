@@ -163,14 +163,14 @@ def test_rows_are_those_as_of_the_token(monkeypatch: pytest.MonkeyPatch) -> None
     async def scenario(cluster: Cluster) -> None:
         async with states(cluster, 2) as (old, new), Registry(old, NAME) as registry:
             await registry.apply(Admit("a1"))
-            asked = new._send
+            asked = new.command
 
             async def late(*given: Any) -> Any:
                 await registry.apply(Admit("a2"))
                 await registry.apply(Remove("a1"))
                 return await asked(*given)
 
-            monkeypatch.setattr(new, "_send", late)
+            monkeypatch.setattr(new, "command", late)
             async with Registry(new, NAME) as successor:
                 assert list(successor.rows) == ["a2"]
 

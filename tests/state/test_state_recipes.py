@@ -188,7 +188,7 @@ def test_a_blocking_lock_is_lost_as_soon_as_its_process_knows() -> None:
 def test_a_lock_taken_away_before_its_taker_looked_is_not_taken() -> None:
     """The page with the try also holds the writes that take the lock away, so its taker folds all at once."""
     async def work(cluster: Cluster, one: State, two: State) -> None:
-        lock, told = Lock(one, "lock", ttl_s=3600), one._told
+        lock, told = Lock(one, "lock", ttl_s=3600), one._settling.result_of
 
         async def told_late(sent: Any) -> Any:
             result = await told(sent)
@@ -198,7 +198,7 @@ def test_a_lock_taken_away_before_its_taker_looked_is_not_taken() -> None:
             await one.fetch("lock")
             return result
 
-        one._told = told_late  # type: ignore[method-assign]
+        one._settling.result_of = told_late  # type: ignore[method-assign]
         assert not await lock.try_acquire()
         assert not lock.held
 
@@ -325,7 +325,7 @@ def test_a_lock_is_not_asked_for_again_where_no_other_try_betters_it(error: Exce
             asked.append(timeout_s)
             raise error if len(asked) > 1 else Unavailable("no server answers")
 
-        one._send = refused  # type: ignore[method-assign, assignment]
+        one.command = refused  # type: ignore[method-assign, assignment]
         with pytest.raises(type(error)):
             await Lock(one, "lock").acquire()
         assert len(asked) == 2

@@ -26,7 +26,7 @@ from snapshot_rig import (
 )
 
 from alpo.state import Busy, NotFounded, SnapshotInfo, State, codec
-from alpo.state.shapes import Outcome
+from alpo.state.machine import Outcome
 from alpo.testing import Cluster
 
 
