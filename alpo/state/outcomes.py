@@ -134,7 +134,8 @@ class Settling:
                 self._keep(sent, self._judged(sent, sent.last_lsn))
 
     async def result_of(self, sent: Sent) -> Result:
-        """The result of a command that was sent, as the fold tells it. Raises why it was not done, and as `Folder.result_of`."""
+        """The result of a command that was sent, as the fold tells it. Raises why it was not done, and as
+        `Folder.result_of`."""
         try:
             await self._folder.result_of(sent)
         except BaseException as error:
