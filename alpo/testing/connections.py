@@ -13,6 +13,7 @@ from __future__ import annotations
 import random
 import socket
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
 
@@ -205,23 +206,34 @@ class ServerEnd:
 
     def _read_local(self, client: ClientRequests, ask: w.Read | w.ReadColumns) -> None:
         """Answer a local read once the payload that it waits for is there, or its time is up."""
-        boots, wanted = self._host.boots, (ask.end or ask.start) if ask.wait_ms > 0 else 0
-        looks = self._world.after_step[self._host.id]
+        wanted, boots = (ask.end or ask.start) if ask.wait_ms > 0 else 0, self._host.boots
+        self._when(
+            lambda: self._extent(self.replica.readable_id).end_lsn >= wanted, ask.wait_ms,
+            lambda: self._world.after(_PAGE_US, self._page, client, ask, self.replica.readable_id, boots),
+        )
+
+    def _when(self, ready: Callable[[], bool], wait_ms: int, then: Callable[[], None]) -> None:
+        """Call ``then()`` once ``ready()``, which is asked after each step, or the time is up; not if the connection or
+        the server's process ends before."""
+        boots, looks = self._host.boots, self._world.after_step[self._host.id]
 
         def look(late: bool = False) -> None:
             if look not in looks:
                 return
-            if self.closed or self._host.boots != boots or self._host.replica is None:
+            if not self._serves(boots):
                 looks.remove(look)
-            elif late or self._extent(self.replica.readable_id).end_lsn >= wanted:
+            elif late or ready():
                 looks.remove(look)
-                self._world.after(_PAGE_US, self._page, client, ask, self.replica.readable_id, boots)
+                then()
 
         looks.append(look)
-        if wanted:
-            wait_us = min(ask.wait_ms, int(self.limits.poll_s_max * 1000)) * MS
-            self._world.after(wait_us, look, True)
         look()
+        if look in looks:
+            self._world.after(min(wait_ms, int(self.limits.poll_s_max * 1000)) * MS, look, True)
+
+    def _serves(self, boots: int) -> bool:
+        """True while the connection is open, and the server's process is the one of so many starts."""
+        return not self.closed and self._host.boots == boots and self._host.replica is not None
 
     def _extent(self, end_id: int) -> Extent:
         """The part of the log that may be read, up to entry ``end_id``."""
@@ -229,7 +241,7 @@ class ServerEnd:
 
     def _page(self, client: ClientRequests, ask: w.Read | w.ReadColumns, end_id: int, boots: int) -> None:
         """Answer a read with the page up to entry ``end_id``, or a refusal."""
-        if self.closed or self._host.boots != boots or self._host.replica is None:
+        if not self._serves(boots):
             return
         if self._world.paused(self._host.id):
             self._world.at(self._world.paused_until[self._host.id], self._page, client, ask, end_id, boots)
@@ -281,26 +293,17 @@ class ServerEnd:
 
     def _begin_await(self, client: ClientRequests, ask: w.AwaitReplicated) -> None:
         """Answer once every member has the payload, or when the request's time is up."""
-        boots, looks = self._host.boots, self._world.after_step[self._host.id]
+        def done() -> bool:
+            return self._entry(ask.lsn) <= self.replica.fully_replicated_id
 
-        def look(late: bool = False) -> None:
-            if look not in looks:
-                return
-            if self.closed or self._host.boots != boots or self._host.replica is None:
-                looks.remove(look)
-                return
-            r, id = self.replica, self._entry(ask.lsn)
-            done = id <= r.fully_replicated_id
-            if done or late or r.leadership is None:
-                looks.remove(look)
-                if done or r.leadership is not None:
-                    client.settle(w.Replicated(ask.request, done, () if done else behind(r, id)))
-                else:
-                    client.refuse(ask.request, Code.NOT_LEADER, leader=r.leader_id)
+        def tell() -> None:
+            r, held = self.replica, done()
+            if held or r.leadership is not None:
+                client.settle(w.Replicated(ask.request, held, () if held else behind(r, self._entry(ask.lsn))))
+            else:
+                client.refuse(ask.request, Code.NOT_LEADER, leader=r.leader_id)
 
-        looks.append(look)
-        self._world.after(min(ask.wait_ms, int(self.limits.poll_s_max * 1000)) * MS, look, True)
-        look()
+        self._when(lambda: done() or self.replica.leadership is None, ask.wait_ms, tell)
 
     def _entry(self, lsn: int) -> int:
         """The id of the entry that holds a payload, as readers see the log; one past the end while there is none."""
