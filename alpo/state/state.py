@@ -231,20 +231,20 @@ class State:
         """
         need_variable(variable)
         put = Put(variable.name, value_of(variable), lease_s=variable.lease_s)
-        return await self._put([If(variable.name, version=variable.version)], put)
+        return await self._put(put, If(variable.name, version=variable.version))
 
     async def put(
         self, name: str, value: Value | None = UNSET, *, json: object = UNSET, lease_s: float | None = None
     ) -> Variable:
         """Write a variable, whatever is there; the value None takes it away. Raises as `commit`."""
         if value is None and json is UNSET:
-            return await self._expunge([], name)
-        return await self._put([], Put(name, cast(Value, value), json=json, lease_s=lease_s))
+            return await self._expunge(name)
+        return await self._put(Put(name, cast(Value, value), json=json, lease_s=lease_s))
 
     async def expunge(self, variable: Variable) -> Variable:
         """Take away a variable that was fetched, if it is still as it was. Raises `Changed`, and as `commit`."""
         need_variable(variable)
-        return await self._expunge([If(variable.name, version=variable.version)], variable.name)
+        return await self._expunge(variable.name, If(variable.name, version=variable.version))
 
     async def update(self, name: str, function: Callable[[Variable], Any]) -> Variable:
         """Fetch, call ``function`` with the variable, and store what it returns; again until nobody came between.
@@ -392,18 +392,18 @@ class State:
 
     # -- inside ---------------------------------------------------------------------------------------------
 
-    async def _put(self, guards: list[If], put: Put, timeout_s: float | None = None) -> Variable:
+    async def _put(self, put: Put, *guards: If) -> Variable:
         op = put.plain()
-        result = await self._do([guard.plain() for guard in guards], [op], timeout_s)
+        result = await self._do([guard.plain() for guard in guards], [op])
         return variable_of(op[1], result.cell)
 
-    async def _expunge(self, guards: list[If], name: str, timeout_s: float | None = None) -> Variable:
-        await self._do([guard.plain() for guard in guards], [Expunge(name).plain()], timeout_s)
+    async def _expunge(self, name: str, *guards: If) -> Variable:
+        await self._do([guard.plain() for guard in guards], [Expunge(name).plain()])
         return Variable(name)
 
-    async def _do(self, guards: Sequence[Guard], ops: Sequence[Op], timeout_s: float | None = None) -> Result:
+    async def _do(self, guards: Sequence[Guard], ops: Sequence[Op]) -> Result:
         """Append a command, and return what the fold says of it."""
-        return await (await self.command(guards, ops, timeout_s)).result()
+        return await (await self.command(guards, ops)).result()
 
     def _left_s(self, until_s: float) -> float:
         """The seconds until then, on the log's clock; not 0, which is no timeout."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import pytest
 from registry_kit import BACKENDS, NAME, cut, run, states
 
 from alpo.registry import Admit, Damaged, Registry, Remove, Step, View
-from alpo.state import Expunge, If
+from alpo.registry.view import Mirror
+from alpo.state import Expunge, If, Put, State, codec
+from alpo.state.machine import Cell, Machine
 from alpo.testing import Cluster
 
 
@@ -42,6 +44,59 @@ def test_a_view_is_linearizable_and_never_changes(backend: str) -> None:
             assert (await Registry.view(other, NAME)).leader == {"host": "m1"}  # who led last
 
     run(scenario, backend)
+
+
+class Folded:
+    """A state that has folded some commands, as a mirror needs it; nobody is told of them."""
+
+    def __init__(self) -> None:
+        self.machine = Machine()
+        self._take(codec.found(b"s" * 16, codec.Limits()))
+
+    def _take(self, payload: bytes) -> None:
+        self.machine.apply(self.lsn + 1, 0, payload)
+
+    @property
+    def lsn(self) -> int:
+        return self.machine.lsn
+
+    def write(self, **values: str | None) -> None:
+        """Write the header and its rows, in the order given, each by itself; None takes one away."""
+        owner = If(NAME, created=2).plain()
+        for id, value in values.items():
+            name = NAME if id == "header" else f"{NAME}\0{id}"
+            op = Expunge(name) if value is None else Put(name, value)
+            self._take(codec.command([owner] if self.lsn > 1 else [], [op.plain()], 1 << 20)[0])
+
+    def subscribe(self, watcher: object) -> None:
+        pass
+
+
+def test_a_mirror_takes_a_jump_as_the_changes_in_it() -> None:
+    folded, headers, ids = Folded(), list[int](), list[str]()
+    mirror: Mirror
+
+    def on_header(cell: Cell | None) -> None:
+        headers.append(0 if cell is None else cell.version)
+        if len(headers) == 2:
+            mirror.close()
+
+    folded.write(header="{}", a="1", b="2", c="3")
+    mirror = Mirror(cast(State, folded), NAME, on_header, lambda error: None, ids.append)
+    mirror.open(folded.machine)
+    assert (mirror.values, mirror.token, mirror.version, ids) == ({"a": b"1", "b": b"2", "c": b"3"}, 2, 2, [])
+    mirror.jumped(folded.machine)
+    assert (mirror.version, headers, ids) == (2, [], [])
+    folded.write(d="4", b=None, c="5")
+    mirror.jumped(folded.machine)
+    assert (mirror.values, mirror.token, mirror.version) == ({"a": b"1", "c": b"5", "d": b"4"}, 2, folded.lsn)
+    assert (headers, ids) == ([], ["b", "c", "d"])
+    folded.write(header="[]")
+    mirror.jumped(folded.machine)
+    assert (headers, mirror.token, ids) == ([folded.lsn], folded.lsn, ["b", "c", "d", ""])
+    folded.write(header="0", a=None)
+    mirror.jumped(folded.machine)
+    assert (len(headers), mirror.token, list(mirror.values)) == (2, headers[0], ["a", "c", "d"])
 
 
 async def next_that(views: Any, wanted: Any) -> tuple[View, set[str]]:

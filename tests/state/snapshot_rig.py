@@ -58,6 +58,12 @@ def with_states(cluster: Cluster, number: int, work: Callable[[list[State]], Awa
     return result
 
 
+def cut_off(cluster: Cluster, client: str = "program") -> None:
+    """Let nothing through between a client and the servers."""
+    for server in cluster.servers:
+        cluster.cut(client, server)
+
+
 def small_payloads(cluster: Cluster, payload_bytes_max: int = 8192) -> None:
     """Let the cluster take small payloads only, so that snapshots have many parts."""
     with cluster.connect_sync() as log:

@@ -8,6 +8,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
+from snapshot_rig import cut_off
 
 from alpo.errors import Closed, ProtocolError, TlsMismatch, Unavailable
 from alpo.state import Changed, If, LockLost, Put, State, SyncState
@@ -29,11 +30,6 @@ def both(backend: str, work: Work, **options: Any) -> None:
 
     with Cluster(seed=3, **options) as cluster:
         anyio.run(go, cluster, backend=backend)
-
-
-def cut_off(cluster: Cluster, client: str) -> None:
-    for server in cluster.servers:
-        cluster.cut(client, server)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
