@@ -21,7 +21,7 @@ BUDGET = {
     "lines of cli": 11_300,
     "lines of sim": 18_000,
     "lines of tests": 62_700,
-    "files of alpo, cli and sim": 442,
+    "files of alpo, cli and sim": 418,
     "options of alpo and alpo-pipeline": 586,
     "words of docs and README": 118_000,
 }

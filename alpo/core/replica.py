@@ -31,24 +31,19 @@ from .election import Election
 from .entries import DamagedEntry, Entry, Kind, json_body
 from .first_start import FirstStart
 from .handover import Handover
-from .inputs import Input
-from .installing import Installing
-from .invariants import check_cheap
-from .log import Log
-from .log_clock import LogClock
+from .log import Log, LogClock
 from .machine.cursors import Cursors, Table, Trims
 from .machine.verdicts import SessionTable
 from .members import Identity, MemberList, Members
 from .outbox import Outbox
-from .parts import Watch
+from .parts import Reign, Watch, check_cheap
 from .ranks import TRANSITIONS, Rank, State
-from .ready import Ready
-from .reign import Reign
+from .ready import Input, Ready
 from .replication import Replication
 from .requests import AppendRun, Code, Origin
 from .settings import Settings
 from .shared import InvariantBroken, StoreWentBack
-from .snapshots import table_save
+from .snapshots import Installing, table_save
 
 # Fields by position, looked up in C: these run over every entry.
 _KIND, _BODY = itemgetter(Entry._fields.index("kind")), itemgetter(Entry._fields.index("body"))

@@ -20,10 +20,10 @@ from alpo.core.requests import Code
 from alpo.storage.interface import DamagedStore, StoreError
 from alpo.wire import requests as w
 
+from .admission import Limits
 from .client_connection import ClientConnection
 from .disk_reads import DiskSilent
 from .driver import wall_ms
-from .limits import Limits
 from .listener import Listener
 from .log_server import LogServer
 from .pages import Extent, extent_to

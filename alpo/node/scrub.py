@@ -25,14 +25,13 @@ from typing import Any, TypeVar
 import structlog
 import trio
 
-from alpo.core.inputs import DamageFound
+from alpo.core.ready import DamageFound
 from alpo.storage.interface import DamagedStore, Scrubbed, Store, StoreError
 from alpo.storage.scrub import DAMAGED_MAX
 
+from .admission import DiskCare
 from .driver import Driver, wall_ms
-from .limits import DiskCare
-from .threads import in_thread
-from .throttle import SMALL_PART, pass_bytes_per_s
+from .threads import SMALL_PART, in_thread, pass_bytes_per_s
 
 log = structlog.get_logger()
 

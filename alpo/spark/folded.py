@@ -18,8 +18,7 @@ from alpo.state.codec import FORMAT
 from alpo.state.loading import Uploads
 from alpo.state.machine import Machine, Outcome
 
-from .origin import DataLoss, Extent, Origin, SourceError
-from .ranges import Range
+from .origin import DataLoss, Extent, Origin, Range, SourceError
 from .reading import rows_of
 from .states import State
 

@@ -11,8 +11,7 @@ from pyspark.sql.types import StructType
 
 from . import columns, states
 from .options import ReadOptions, WriteOptions, wants_state
-from .origin import Extent, Origin, SourceError
-from .ranges import Range, cut
+from .origin import Extent, Origin, Range, SourceError, cut
 from .reading import end_of, origin_of, pinned, rows_of, span_of
 from .sink import LogStreamWriter, LogWriter
 from .stream import LogStreamReader, RefusedStreamReader

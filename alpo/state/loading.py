@@ -28,7 +28,7 @@ import anyio.lowlevel
 
 from alpo.client.log import Log
 from alpo.errors import OutOfRange, Refused
-from alpo.wire.packing import pack, unpack_message
+from alpo.wire.framing import pack, unpack_message
 
 from .codec import FORMAT, Begin, End, Kind, Part, decode, format_of
 from .errors import Corrupt, Diverged, Unrecoverable

@@ -15,7 +15,7 @@ from alpo.state.codec import By, Do, Limits
 from alpo.state.errors import Busy, Diverged
 from alpo.state.machine import Frozen, Machine, Outcome, chained, digest_bytes
 from alpo.state.parts import PART_BYTES_MAX, Decoder, Encoder, Thawing, part_bytes_max
-from alpo.wire.packing import pack
+from alpo.wire.framing import pack
 
 SID, STATE = bytes(range(16)), b"S" * 16
 MIB = 1 << 20

@@ -11,12 +11,12 @@ import pytest
 from alpo.core.entries import Entry
 from alpo.core.messages import REQUESTS, START_ONLY
 from alpo.core.requests import Code
-from alpo.wire import client_codec, peer_codec
+from alpo.wire import client_codec, codec
 from alpo.wire.shapes import Shape
 
 TEXT = (Path(__file__).parents[2] / "docs" / "wire-format.md").read_text()
 SECTIONS = dict(re.findall(r"^### (.+?)\n(.*?)(?=^##|\Z)", TEXT, re.M | re.S))
-SHAPES = (*client_codec.SHAPES, *peer_codec.SHAPES)
+SHAPES = (*client_codec.SHAPES, *codec.SHAPES)
 
 
 def first_column(table: str) -> list[str]:
@@ -53,7 +53,7 @@ def numbers(shapes: Iterable[Shape]) -> str:
 
 
 def test_who_may_send_what_is_documented() -> None:
-    peers = peer_codec.SHAPES
+    peers = codec.SHAPES
     of_start = [shape for shape in peers if shape.cls in START_ONLY]
     rows = re.findall(r"^\| (client|server|server whose .+?) \| ([\d, -]+) \| ([\d, -]+), and 4 last \|", TEXT, re.M)
     clients = numbers(client_codec.REQUESTS), numbers(client_codec.REPLIES)
@@ -62,4 +62,4 @@ def test_who_may_send_what_is_documented() -> None:
 
 def test_what_goes_over_the_callers_connection_is_documented() -> None:
     listed = re.search(r"requests \(([\d, ]+)\) go over the connection that their sender dialled", TEXT)
-    assert listed and listed[1] == ", ".join(str(s.number) for s in peer_codec.SHAPES if s.cls in REQUESTS)
+    assert listed and listed[1] == ", ".join(str(s.number) for s in codec.SHAPES if s.cls in REQUESTS)
