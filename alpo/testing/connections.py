@@ -30,14 +30,14 @@ from alpo.node.admission import Limits, frame_bytes
 from alpo.node.await_replicated import behind
 from alpo.node.client_connection import ClientRequests, Handler
 from alpo.node.counters import Counters, Elections
-from alpo.node.pages import Extent, OutOfRange, answer, build_page, extent, with_tail
-from alpo.node.reads import front
+from alpo.node.pages import Extent, OutOfRange, build_page, extent, with_tail
+from alpo.node.reads import front, refuse_range, refused_here
 from alpo.node.retention import lags
 from alpo.node.routes import Ourselves, server_hello
 from alpo.node.status import status_fields
 from alpo.wire import requests as w
 from alpo.wire.codec import WireError, decode_client, decode_hello, encode, encode_problem
-from alpo.wire.column_pages import NO_ENTRIES, unpack_page
+from alpo.wire.column_pages import unpack_page
 from alpo.wire.framing import HELLO_BYTES_MAX, FrameError, FrameReader
 from alpo_sim.broken import Broken
 from alpo_sim.host import Host
@@ -188,12 +188,7 @@ class ServerEnd:
         """Answer a read with a page, once the core has vouched for it, or from what this server has."""
         if ask.linearizable:
             self._ask(ReadIndex(0), lambda reply: self._read_index(client, ask, reply))
-        elif self.replica.status_text != "VOTING":
-            client.refuse(
-                ask.request, Code.NOT_READY, leader=self.replica.leader_id,
-                detail=f"this server is {self.replica.status_text}",
-            )
-        else:
+        elif not refused_here(client, ask, self.replica):
             self._read_local(client, ask)
 
     def _read_index(self, client: ClientRequests, ask: w.Read | w.ReadColumns, reply: Reply) -> None:
@@ -250,10 +245,7 @@ class ServerEnd:
             readable = with_tail(self._host.store, self.replica.log, end_id)
             page = build_page(readable, ask, self._extent(end_id), bytes_max)
         except OutOfRange as error:
-            if not ask.linearizable and ask.wait_ms > 0 and ask.start > error.last_lsn:
-                client.settle(answer(ask, NO_ENTRIES, ask.start, error.last_lsn, error.first_lsn))
-            else:
-                client.refuse(ask.request, Code.OUT_OF_RANGE, detail=str(error))
+            refuse_range(client, ask, error)
             return
         self._check(page)
         client.settle(page)
