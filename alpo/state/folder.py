@@ -27,8 +27,7 @@ from alpo.errors import AlpoError, Closed, NotGuaranteed, OutOfRange, ProtocolEr
 from .codec import FORMAT, Guard, Op
 from .errors import PASSING, NewerFormat, WrongState
 from .loading import AGAIN_S, Cache, first_lsn, load
-from .machine import Cell, Frozen, Machine, Outcome, Result
-from .variable import time_ms_of
+from .machine import Cell, Frozen, Machine, Outcome, Result, time_ms_of
 
 T = TypeVar("T")
 ENDED = "this State was left"

@@ -32,9 +32,8 @@ from alpo.wire.framing import pack, unpack_message
 
 from .codec import FORMAT, Begin, End, Kind, Part, decode, format_of
 from .errors import Corrupt, Diverged, Unrecoverable
-from .machine import Frozen, Machine, Snapshot
+from .machine import Frozen, Machine, Snapshot, time_ms_of
 from .parts import PART_BYTES_MAX, Decoder, Encoder, Thawing
-from .variable import time_ms_of
 
 logger = logging.getLogger("alpo")
 

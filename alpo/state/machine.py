@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
 from enum import IntEnum
 from hashlib import blake2b
 from heapq import heapify, heappop, heappush
@@ -45,6 +46,7 @@ UPLOAD_STALE_MS = 30_000
 _DIGEST_MASK = (1 << 8 * ID_BYTES) - 1
 _INTEGER = re.compile(rb"-?[0-9]{1,19}")
 _NUMBERS = Struct("<QQQQI")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Cell(NamedTuple):
@@ -126,6 +128,16 @@ class Frozen(NamedTuple):
     registers: tuple[Any, ...]
     cells: dict[str, Cell]
     digest: int
+
+
+def time_of(time_ms: int) -> datetime:
+    """The time of an entry, UTC."""
+    return _EPOCH + timedelta(milliseconds=time_ms)
+
+
+def time_ms_of(time: datetime) -> int:
+    """Milliseconds since 1970, exactly."""
+    return (time - _EPOCH) // timedelta(milliseconds=1)
 
 
 def size_of(name: str, cell: Cell | None) -> int:

@@ -34,7 +34,7 @@ from .codec import INT_MAX, OPS_MAX, ROW_MARK, Guard, Limits, Op
 from .errors import Changed, Diverged, NotFounded, WrongState
 from .folder import ENDED, Folder, Watcher
 from .loading import CURSOR, Cache
-from .machine import Machine, Outcome, Result
+from .machine import Machine, Outcome, Result, time_of
 from .outcomes import Command, Settling, need_fences, refuse_at_once, refuse_unfounded
 from .snapshots import Keeper, SnapshotInfo
 from .variable import (
@@ -51,7 +51,6 @@ from .variable import (
     need,
     need_name,
     need_variable,
-    time_of,
     value_of,
     variable_of,
 )

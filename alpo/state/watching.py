@@ -17,8 +17,8 @@ from alpo.errors import AlpoError, Closed
 from .codec import ROW_MARK
 from .errors import Behind
 from .folder import Folder
-from .machine import Cell, Machine
-from .variable import Variable, time_of, variable_of
+from .machine import Cell, Machine, time_of
+from .variable import Variable, variable_of
 
 T = TypeVar("T")
 #: Most changes that wait for a watch of every change.

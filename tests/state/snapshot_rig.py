@@ -17,8 +17,7 @@ from alpo.client.reading import Batches
 from alpo.client.record import Record
 from alpo.state import State
 from alpo.state.loading import first_lsn
-from alpo.state.machine import Machine
-from alpo.state.variable import time_ms_of
+from alpo.state.machine import Machine, time_ms_of
 from alpo.testing import Cluster
 
 T = TypeVar("T")
