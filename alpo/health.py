@@ -427,7 +427,7 @@ def _certificates(cluster: Cluster) -> Iterator[Finding]:
             ends = f"ends in {days:.0f} days" if days > 0 else "has ended"
             yield Finding(
                 "certificate", Verdict.WARN if days > 0 else Verdict.BAD, row.get("id"), f"its certificate {ends}",
-                "renew it: docs/security.md",
+                "renew it: docs/deploying.md#renew-certificates-replace-the-ca",
             )
 
 

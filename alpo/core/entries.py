@@ -181,7 +181,7 @@ def seal(
     id: int, term: int, kind: int, time_ms: int, lsn: int, body: bytes,
     client: str = "", serial: int = 0, epoch: int = 0, count: int = 0,
 ) -> Entry:
-    """Make an entry with its digest and checksum. (`runs.seal_appends` does so for the appends of clients.)"""
+    """Make an entry with its digest and checksum. (`seal_appends` does so for the appends of clients.)"""
     digest = body_digest(count, body)
     check = header_check(id, term, kind, time_ms, client.encode(), serial, epoch, lsn, count, digest)
     return Entry(id, term, int(kind), time_ms, client, serial, epoch, lsn, count, digest, body, check)

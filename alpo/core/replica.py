@@ -7,7 +7,7 @@ Laws:
 * ``term`` and ``guaranteed_id`` never go down; ``vote`` changes only with ``term`` or from 0.
 * If an invariant breaks, the step returns a `Ready` with an alarm and nothing else: the server stops.
 
-The parts: `election` (R1-R10), `acceptance` (R12-R16), `cleaning` (R18-R20), `installing` (R27), `handover` (R28),
+The parts: `election` (R1-R10), `acceptance` (R12-R16), `cleaning` (R18-R20), `snapshots` (R27), `handover` (R28),
 `first_start` (R29), `damage` (R31), `disk_space`, and while it leads a `reign`. This module holds the state that
 they share, and changes it; the parts see it as `shared.Shared`.
 """

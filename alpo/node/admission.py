@@ -47,7 +47,7 @@ class Limits:
     connection_inflight_max: int = 4096
     #: Rate of reading the log for servers that are behind, all together; 0: no bound.
     catch_up_bytes_per_s: int = 24 << 20
-    #: Rate of reads in columns while appends come, all together; an entry counts `throttle.ENTRY_BYTES` more; 0: no
+    #: Rate of reads in columns while appends come, all together; an entry counts `threads.ENTRY_BYTES` more; 0: no
     #: bound.
     bulk_read_bytes_per_s: int = 192 << 20
     #: Connections that have not said hello yet, or were turned away; one more closes the oldest.

@@ -10,7 +10,7 @@ Laws:
   never waits behind others' appends.
 * An append too large is refused whole, before the core sees any of it.
 * Appends beyond a client's quota, those for which there is no room, and those whose bodies go ahead (`ahead`) wait
-  here, in order, and the connection is not read from meanwhile (`quotas.Allowance`).
+  here, in order, and the connection is not read from meanwhile (`admission.Allowance`).
 """
 
 from __future__ import annotations

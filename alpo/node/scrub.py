@@ -3,7 +3,7 @@
 Laws:
 
 * It reads short ranges, in a reader's thread, no faster than needed to pass over the log in the configured time
-  (`throttle.pass_bytes_per_s`), and at most at the configured rate.
+  (`threads.pass_bytes_per_s`), and at most at the configured rate.
 * Damage is an alarm, once, and stays in status until a later look finds the entry sound, or it was cleaned. A damaged
   entry is never served or sent; the core decides what else follows (`alpo.core.damage`).
 * An entry that any other reader finds damaged is checked at once, with or without a scrub: all that follows is the

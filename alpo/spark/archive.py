@@ -49,7 +49,7 @@ FORMAT, VERSION = "alpo-archive", 1
 
 class ArchivedRange(NamedTuple):
     """A file of an archive: payloads ``first_lsn`` … ``last_lsn``, ``rows`` in number, ``bytes`` of payloads;
-    ``digest`` in hex (see `content`). ``file``, of ``file_bytes`` bytes, is in the manifest's directory."""
+    ``digest`` in hex (see `columns`). ``file``, of ``file_bytes`` bytes, is in the manifest's directory."""
 
     first_lsn: int
     last_lsn: int

@@ -141,7 +141,7 @@ class Content:
         self._hashes = [(_hash(), _hash()) if _is_long(field.type) else (_hash(),) for field in ARROW]
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Add the next rows, with all columns of `columns.ARROW`. Raises `SourceError` for anything else."""
+        """Add the next rows, with all columns of `ARROW`. Raises `SourceError` for anything else."""
         if not batch.schema.equals(ARROW) or any(column.null_count for column in batch.columns):
             raise SourceError(f"these are not the rows of a log: {batch.schema}")
         if not batch.num_rows:

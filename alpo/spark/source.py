@@ -1,4 +1,4 @@
-"""The data source ``alpo`` in Spark's terms: a thin layer over `reading` and `following`."""
+"""The data source ``alpo`` in Spark's terms: a thin layer over `reading` and `stream`."""
 
 from __future__ import annotations
 

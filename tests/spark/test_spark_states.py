@@ -269,13 +269,13 @@ def test_exit_codes_of_the_command(log: FileLog, tmp_path: Path) -> None:
     assert not list((tmp_path).glob("*/at-*"))
 
 
-#: Dies by SIGKILL as it comes to a function of `stating`.
+#: Dies by SIGKILL as it comes to a function of `alpo.spark.jobs.tables`.
 KILLED = """
 import os, signal, sys
-from alpo.spark.jobs import stating
+from alpo.spark.jobs import tables
 from alpo_cli.pipeline.app import app
 
-setattr(stating, sys.argv[1], lambda *given: os.kill(os.getpid(), signal.SIGKILL))
+setattr(tables, sys.argv[1], lambda *given: os.kill(os.getpid(), signal.SIGKILL))
 app(sys.argv[2:])
 """
 

@@ -1,4 +1,4 @@
-"""docs/wire-format.md says what the code does: every type, its number, its fields in order, every code."""
+"""docs/wire-format.md and docs/generated/wire.md say what the code does."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-import pytest
+from wire_page import PAGE, page
 
 from alpo.core.entries import Entry
 from alpo.core.messages import REQUESTS, START_ONLY
@@ -15,32 +15,19 @@ from alpo.wire import client_codec, codec
 from alpo.wire.shapes import Shape
 
 TEXT = (Path(__file__).parents[2] / "docs" / "wire-format.md").read_text()
-SECTIONS = dict(re.findall(r"^### (.+?)\n(.*?)(?=^##|\Z)", TEXT, re.M | re.S))
-SHAPES = (*client_codec.SHAPES, *codec.SHAPES)
 
 
-def first_column(table: str) -> list[str]:
-    return re.findall(r"^\| (\w+) \|", table, re.M)[1:]
-
-
-@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.cls.__name__)
-def test_fields_are_documented_in_order(shape: Shape) -> None:
-    section = SECTIONS[f"{shape.number} {shape.cls.__name__}"]
-    fields = ["request" if name == "origin" else name for name in shape.fields]  # `origin`: on the wire a number
-    assert first_column(section.partition("An entry is")[0]) == fields
-
-
-def test_nothing_else_is_documented() -> None:
-    assert set(SECTIONS) == {f"{shape.number} {shape.cls.__name__}" for shape in SHAPES}
+def test_every_message_is_documented_as_the_code_has_it() -> None:
+    """Every type, its number, its fields in order, every code: run `python tests/wire/wire_page.py` if this fails."""
+    assert page() == PAGE.read_text("utf-8")
+    assert sorted(re.findall(r"^### (\d+ \w+)$", page(), re.M)) == sorted(
+        f"{shape.number} {shape.cls.__name__}" for shape in (*client_codec.SHAPES, *codec.SHAPES)
+    )
+    assert re.findall(r"^\| (\d+) \| ([A-Z_]+) \|", page(), re.M) == [(str(int(code)), code.name) for code in Code]
 
 
 def test_an_entry_is_documented() -> None:
     assert f"[{', '.join(Entry._fields)}]" in TEXT
-
-
-def test_codes_are_documented() -> None:
-    chapter = TEXT.partition("\n## Codes\n")[2].partition("\n## ")[0]
-    assert re.findall(r"^\| (\d+) \| ([A-Z_]+) \|", chapter, re.M) == [(str(int(code)), code.name) for code in Code]
 
 
 def numbers(shapes: Iterable[Shape]) -> str:
