@@ -6,7 +6,7 @@ from typing import Any
 
 import anyio
 import pytest
-from registry_kit import BACKENDS, NAME, Label, Outcomes, commands, cut, on_cluster, outcome, run, states
+from registry_kit import BACKENDS, NAME, Label, Outcomes, commands, cut, on_cluster, outcome, states
 
 import alpo
 from alpo.registry import Admit, Deposed, Readmit, Registry, Remove
@@ -77,35 +77,35 @@ async def test_what_queued_while_a_write_hung_is_the_next_write(cluster: Cluster
 
 @pytest.mark.parametrize("taken_over", [False, True])
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_an_unknown_outcome_ends_the_registry_and_settles_either_way(backend: str, taken_over: bool) -> None:
-    async def scenario(cluster: Cluster) -> None:
-        async with states(cluster, 2) as (state, other), Registry(state, NAME) as registry:
-            async with anyio.create_task_group() as tasks:
-                outcomes = Outcomes(registry, tasks)
-                cut(cluster, "p1")
-                began_s = cluster.now_s
-                outcomes.begin(Admit("sent"))
-                await cluster.sleep(1)
-                outcomes.begin(*(Admit(f"a{n}") for n in range(QUEUED)))
-            assert 20 <= cluster.now_s - began_s < 22
-            # Operations in the write may be in the log; operations behind it never will be.
-            assert outcomes.of == ["NotGuaranteed"] + ["Closed"] * QUEUED
-            assert registry.deposed.is_set()
-            assert await outcome(registry.apply(Readmit("sent"))) == "Closed"
+@on_cluster
+async def test_an_unknown_outcome_ends_the_registry_and_settles_either_way(
+    cluster: Cluster, backend: str, taken_over: bool
+) -> None:
+    async with states(cluster, 2) as (state, other), Registry(state, NAME) as registry:
+        async with anyio.create_task_group() as tasks:
+            outcomes = Outcomes(registry, tasks)
+            cut(cluster, "p1")
+            began_s = cluster.now_s
+            outcomes.begin(Admit("sent"))
+            await cluster.sleep(1)
+            outcomes.begin(*(Admit(f"a{n}") for n in range(QUEUED)))
+        assert 20 <= cluster.now_s - began_s < 22
+        # Operations in the write may be in the log; operations behind it never will be.
+        assert outcomes.of == ["NotGuaranteed"] + ["Closed"] * QUEUED
+        assert registry.deposed.is_set()
+        assert await outcome(registry.apply(Readmit("sent"))) == "Closed"
+        if taken_over:
+            async with Registry(other, NAME) as successor:
+                assert not await successor.apply(Readmit("sent"))
+        cluster.heal()
+        [settled] = (await state.settle()).values()
+        async with Registry(state, NAME) as anew:
             if taken_over:
-                async with Registry(other, NAME) as successor:
-                    assert not await successor.apply(Readmit("sent"))
-            cluster.heal()
-            [settled] = (await state.settle()).values()
-            async with Registry(state, NAME) as anew:
-                if taken_over:
-                    assert isinstance(settled, Changed)
-                    assert not anew.rows
-                else:
-                    assert isinstance(settled, int) and registry.token < settled < anew.token
-                    assert list(anew.rows) == ["sent"]
-
-    run(scenario, backend)
+                assert isinstance(settled, Changed)
+                assert not anew.rows
+            else:
+                assert isinstance(settled, int) and registry.token < settled < anew.token
+                assert list(anew.rows) == ["sent"]
 
 
 @on_cluster
