@@ -14,7 +14,6 @@ from alpo.core.requests import MemberStep
 from alpo.errors import AlpoError
 
 from .arguments import need_seconds
-from .clock import Clock
 from .operator import cursors, events, files, members, sessions, settings, status
 from .operator.cursors import CursorInfo
 from .operator.events import Events
@@ -24,6 +23,7 @@ from .operator.sessions import ByHand, Outcome, SessionInfo
 from .operator.settings import Settings
 from .operator.status import MemberStatus
 from .payloads import Payload
+from .retry import Clock
 from .servers import Servers
 
 

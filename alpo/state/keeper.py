@@ -13,10 +13,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from alpo.client.reasons import PASSING
 from alpo.client.tasks import Bell
 from alpo.errors import AlpoError
 
-from .errors import PASSING, Diverged, NotFounded
+from .errors import Diverged, NotFounded
 from .folder import Folder
 from .loading import CURSOR, cursor_lsn, digest_at, first_lsn, read_back
 from .machine import UPLOAD_STALE_MS, Machine

@@ -17,6 +17,7 @@ from typing import Protocol
 import anyio.lowlevel
 
 from alpo.client.log import Log
+from alpo.client.retry import AGAIN_S
 from alpo.errors import OutOfRange, Refused
 
 from .codec import Begin, End, Kind, Part, decode, format_of
@@ -28,8 +29,6 @@ from .variable import time_ms_of
 
 #: Name of the log's cursor that keeps what a newcomer needs.
 CURSOR = "state"
-#: Pause after a read that nobody answered, or that a trim has overtaken.
-AGAIN_S = 0.1
 #: Bytes of snapshots' parts that wait in memory; more go to a temporary file.
 SPILLED_BYTES = 64 << 20
 #: Begin of a payload that is a command, in its shortest form: looked at before decoding.

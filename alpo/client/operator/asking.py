@@ -10,7 +10,8 @@ import anyio
 from alpo.client.arguments import seconds_text
 from alpo.client.connection import Connection, Lost
 from alpo.client.reasons import AWAY, UNSEEN, code_name, kind_of
-from alpo.client.servers import PAUSE_FIRST_S, PAUSE_MAX_S, Servers
+from alpo.client.retry import ATTEMPT_S, Again, retried
+from alpo.client.servers import Servers
 from alpo.core.requests import Code
 from alpo.errors import (
     AlpoError,
@@ -23,17 +24,6 @@ from alpo.errors import (
 from alpo.wire import requests as w
 
 T = TypeVar("T")
-
-ATTEMPT_S = 1.0
-
-
-class Again(Exception):
-    """An answer that settles nothing, so that the request is tried again. ``reason``: the error to raise if no try
-    succeeds in time."""
-
-    def __init__(self, reason: AlpoError) -> None:
-        super().__init__(str(reason))
-        self.reason = reason
 
 
 async def at_leader(
@@ -56,34 +46,32 @@ async def until_answered(
     They are repeated after `Lost` from either, and after `Again`; any other error of either passes through. Raises
     `Unavailable` once ``timeout_s`` is over, with the most telling reason; ``attempt_s``: seconds for one attempt.
     """
-    pause_s = 0.0
+    async def once(seconds: float) -> T:
+        servers.require_open()
+        connection: Connection | None = None
+        whole = False
+        try:
+            connection = await servers.lend(connect)
+            with anyio.move_on_after(seconds):
+                result = await attempt(connection)
+                whole = True
+                servers.reasons.over()
+                return result
+            servers.hint = None
+            servers.reasons.lost(connection.address, Unavailable(f"{connection.address} does not answer"))
+        except Lost as lost:
+            if connection is not None:  # else the code that dialled has noted the loss
+                servers.reasons.lost(connection.address, lost.reason)
+        except Again as again:
+            if connection is not None and again.reason is not None:
+                servers.reasons.answered(connection.address, again.reason)
+        finally:
+            if connection is not None:
+                (servers.give_back if whole else servers.drop)(connection)
+        raise Again
+
     try:
-        with anyio.fail_after(timeout_s):
-            while True:
-                servers.require_open()
-                connection: Connection | None = None
-                whole = False
-                try:
-                    connection = await servers.lend(connect)
-                    with anyio.move_on_after(attempt_s):
-                        result = await attempt(connection)
-                        whole = True
-                        servers.reasons.over()
-                        return result
-                    servers.hint = None
-                    servers.reasons.lost(connection.address, Unavailable(f"{connection.address} does not answer"))
-                except Lost as lost:
-                    if connection is not None:  # else the code that dialled has noted the loss
-                        servers.reasons.lost(connection.address, lost.reason)
-                except Again as again:
-                    if connection is not None:
-                        servers.reasons.answered(connection.address, again.reason)
-                finally:
-                    if connection is not None:
-                        (servers.give_back if whole else servers.drop)(connection)
-                attempt_s *= 2
-                await anyio.sleep(pause_s)
-                pause_s = min(max(pause_s * 2, PAUSE_FIRST_S), PAUSE_MAX_S)
+        return await retried(once, timeout_s, attempt_s)
     except TimeoutError as error:
         raise no_answer(servers, timeout_s) from error
 

@@ -16,6 +16,7 @@ from alpo.client.connection import Connection
 from alpo.client.opening import Opening, nonces
 from alpo.client.payloads import Parcel, Payload, batch
 from alpo.client.reasons import UNSEEN, unknown, verdict
+from alpo.client.retry import Again
 from alpo.client.servers import Servers
 from alpo.core import requests as q
 from alpo.core.client_ids import CLIENT_BYTES_MAX, is_random
@@ -31,7 +32,7 @@ from alpo.errors import (
 )
 from alpo.wire import requests as w
 
-from .asking import Again, at_leader, probe_read, reason_of, unwelcome
+from .asking import at_leader, probe_read, reason_of, unwelcome
 
 
 @dataclass(frozen=True, slots=True)
