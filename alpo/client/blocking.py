@@ -30,7 +30,7 @@ from alpo.errors import AlpoError, Closed, Overloaded
 from .arguments import Place, Unpickled, need_append, place_of
 from .handle import Handle
 from .log import Log, begin, close_at_once, finish, withdraw
-from .operating import servers_of
+from .operator.asking import servers_of
 from .payloads import Parcel, batch
 from .pipeline import Unheard
 from .portal import AppendFuture, LoopThread, Portal, Request, SeenFuture

@@ -21,7 +21,7 @@ import anyio.lowlevel
 
 from alpo.client.handle import Handle, L_co
 from alpo.client.log import Log
-from alpo.client.operating import servers_of
+from alpo.client.operator.asking import servers_of
 from alpo.client.portal import Portal, SeenFuture
 from alpo.client.reading import Batches, polled
 from alpo.client.record import Record
