@@ -26,12 +26,11 @@ from alpo.wire.requests import AppendRefused, RequestRefused, ServerReply, Statu
 from .arguments import Place, check_name, need_append, need_seconds
 from .connection import Connection, Lost
 from .handle import Handle
-from .opening import Opening, nonces, random_id
 from .payloads import Parcel
 from .reasons import AWAY
 from .retry import Pauses
 from .servers import CLOSED, Servers
-from .session import Session
+from .session import Opening, Session, nonces, random_id
 from .tasks import FORKED_WHY, Bell, Event, Living, News, watch_forks
 
 TICK_S = 0.05

@@ -25,8 +25,7 @@ from alpo.tls import Tls
 
 from .appender import Appender
 from .arguments import AsyncOnly, Place, need_append, place_of
-from .handle import Handle
-from .many import Many, chunks
+from .handle import Handle, Many, chunks
 from .operator.asking import servers_of
 from .operator.files import BackupInfo, FileCalls
 from .operator.members import MemberCalls, SettingCalls

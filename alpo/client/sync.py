@@ -16,8 +16,8 @@ from alpo.tls import Tls
 
 from .arguments import need_append
 from .blocking import Appending, BlockingLog, Queueing, blocking, reading
+from .handle import Many, chunks
 from .log import Log, connect
-from .many import Many, chunks
 from .payloads import Payload, batch, json_payload, single, text_payload
 from .reading import SyncStopEvent, polled
 from .record import Record

@@ -9,11 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alpo.client.arguments import check_name
-from alpo.client.opening import Opening, random_id
 from alpo.client.payloads import batch, single
 from alpo.client.record import records_of
 from alpo.client.servers import given_servers
-from alpo.client.session import Session
+from alpo.client.session import Opening, Session, random_id
 from alpo.core.client_ids import is_random
 from alpo.core.entries import join_payloads
 from alpo.core.requests import Appended, Code

@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 from alpo.client.arguments import need_int, need_str, place_of
 from alpo.client.connection import Connection
-from alpo.client.opening import Opening, nonces
 from alpo.client.pages import out_of_range
 from alpo.client.payloads import Parcel, Payload, batch
 from alpo.client.reasons import UNSEEN, unknown, verdict
 from alpo.client.retry import Again
 from alpo.client.servers import Servers
+from alpo.client.session import Opening, nonces
 from alpo.core import requests as q
 from alpo.core.client_ids import CLIENT_BYTES_MAX, is_random
 from alpo.core.machine.cursors import NAME_WANTED, valid_cursor
