@@ -30,7 +30,7 @@ from collections.abc import Callable
 from copy import copy
 from functools import partial
 
-from alpo.core.client_ids import random_client
+from alpo.core.entries import random_client
 from alpo.core.requests import Appended, Code, OpenSession
 from alpo.errors import AlpoError, Refused, SerialExpected, Unavailable
 from alpo.wire.requests import Append, AppendAfter, AppendRefused

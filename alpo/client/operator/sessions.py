@@ -21,7 +21,7 @@ from alpo.client.retry import Again
 from alpo.client.servers import Servers
 from alpo.client.session import Opening, nonces
 from alpo.core import requests as q
-from alpo.core.client_ids import CLIENT_BYTES_MAX, is_random
+from alpo.core.entries import CLIENT_BYTES_MAX, is_random
 from alpo.core.machine.cursors import NAME_WANTED, valid_cursor
 from alpo.core.requests import Code, Fate
 from alpo.errors import (
