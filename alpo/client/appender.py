@@ -23,10 +23,9 @@ from alpo.errors import AlpoError, Closed, NoSpace, Refused, Unavailable
 from alpo.wire.client_codec import encode
 from alpo.wire.requests import AppendRefused, RequestRefused, ServerReply, Status, StatusAnswer
 
-from .arguments import Place, check_name, need_append, need_seconds
+from .arguments import Parcel, Place, check_name, need_append, need_seconds
 from .connection import Connection, Lost
 from .handle import Handle
-from .payloads import Parcel
 from .reasons import AWAY
 from .retry import Pauses
 from .servers import CLOSED, Servers

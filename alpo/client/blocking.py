@@ -28,11 +28,10 @@ from anyio.from_thread import BlockingPortal
 
 from alpo.errors import AlpoError, Closed, Overloaded
 
-from .arguments import Place, Unpickled, need_append, place_of
+from .arguments import Parcel, Place, Unpickled, batch, need_append, place_of
 from .handle import Handle
 from .log import Log, begin, close_at_once, finish, withdraw
 from .operator.asking import servers_of
-from .payloads import Parcel, batch
 from .pipeline import Unheard
 from .reading import Batches, Records
 from .record import Record

@@ -29,8 +29,7 @@ import anyio
 
 from alpo.errors import AlpoError, NotGuaranteed
 
-from .arguments import After
-from .payloads import Parcel, Payload, single
+from .arguments import After, Parcel, Payload, single
 from .tasks import Event
 
 if TYPE_CHECKING:

@@ -24,14 +24,24 @@ from alpo.errors import AlpoError, NotGuaranteed
 from alpo.tls import Tls
 
 from .appender import Appender
-from .arguments import AsyncOnly, Place, need_append, place_of
+from .arguments import (
+    AsyncOnly,
+    Parcel,
+    Payload,
+    Place,
+    batch,
+    json_payload,
+    need_append,
+    place_of,
+    single,
+    text_payload,
+)
 from .handle import Handle, Many, chunks
 from .operator.asking import servers_of
 from .operator.files import BackupInfo, FileCalls
 from .operator.members import MemberCalls, SettingCalls
 from .operator.sessions import CursorCalls, SessionCalls
 from .operator.status import StatusCalls
-from .payloads import Parcel, Payload, batch, json_payload, single, text_payload
 from .reading import Reading
 from .servers import Servers, given_servers, given_tls
 

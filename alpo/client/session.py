@@ -35,9 +35,8 @@ from alpo.core.requests import Appended, Code, OpenSession
 from alpo.errors import AlpoError, Refused, SerialExpected, Unavailable
 from alpo.wire.requests import Append, AppendAfter, AppendRefused
 
-from .arguments import After
+from .arguments import After, Item
 from .handle import MAYBE, REFUSED, REPORTED, RESOLVED, Handle
-from .payloads import Item
 from .pipeline import Pipeline
 from .reasons import ENDS, UNSEEN, code_name, fenced, unknown, verdict
 from .tasks import NEW_EVENT, Event

@@ -7,7 +7,7 @@ import math
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple, TypeAlias
 
-from alpo.client.payloads import json_payload
+from alpo.client.arguments import json_payload
 from alpo.client.record import EPOCH
 from alpo.errors import TooLarge
 

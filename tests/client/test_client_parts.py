@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alpo.client.arguments import check_name
-from alpo.client.payloads import batch, single
+from alpo.client.arguments import batch, check_name, single
 from alpo.client.record import records_of
 from alpo.client.servers import given_servers
 from alpo.client.session import Opening, Session, random_id

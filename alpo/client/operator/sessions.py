@@ -12,10 +12,9 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import NamedTuple
 
-from alpo.client.arguments import need_int, need_str, place_of
+from alpo.client.arguments import Parcel, Payload, batch, need_int, need_str, place_of
 from alpo.client.connection import Connection
 from alpo.client.pages import out_of_range
-from alpo.client.payloads import Parcel, Payload, batch
 from alpo.client.reasons import UNSEEN, unknown, verdict
 from alpo.client.retry import Again
 from alpo.client.servers import Servers
