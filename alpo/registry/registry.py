@@ -19,10 +19,11 @@ import anyio
 import anyio.lowlevel
 
 from alpo.client.arguments import need_seconds
+from alpo.client.retry import patiently
 from alpo.client.tasks import Bell, Living
 from alpo.errors import AlpoError, Closed, NotGuaranteed, SessionExpired, TooLarge
 from alpo.state.codec import By, Do, Guard, Op
-from alpo.state.errors import PASSING, Changed, Full, Unsettled
+from alpo.state.errors import Changed, Full, Unsettled
 from alpo.state.machine import Cell
 from alpo.state.state import State
 
@@ -33,8 +34,6 @@ from .view import Mirror, View, look
 T = TypeVar("T")
 #: Errors after which nobody can tell whether the write is in the log, or will be.
 UNKNOWN = (NotGuaranteed, Unsettled, SessionExpired)
-#: Pause after a question that nobody answered.
-AGAIN_S = 0.1
 #: Operations up to which all that wait go together.
 _CROWD = 256
 #: Rows that are looked at before other tasks get their turn.
@@ -184,13 +183,8 @@ class Registry:
 
     async def _patiently(self, step: Callable[[], Awaitable[T]], deadline_s: float) -> T:
         """The answer to a question, asked until the deadline, seconds on the log's clock."""
-        while True:
-            try:
-                return await step()
-            except PASSING:
-                if self._over is not None or self._state.log.clock.now_s() >= deadline_s:
-                    raise
-            await self._state.log.clock.sleep(AGAIN_S)
+        clock = self._state.log.clock
+        return await patiently(clock, step, lambda: 0.0 if self._over is not None else deadline_s - clock.now_s())
 
     # -- operations -----------------------------------------------------------------------------------------
 

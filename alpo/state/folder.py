@@ -19,14 +19,15 @@ import anyio
 from alpo.client.arguments import seconds_text
 from alpo.client.handle import Handle
 from alpo.client.log import Log
-from alpo.client.reasons import LASTING, kind_of
+from alpo.client.reasons import LASTING, PASSING, kind_of
 from alpo.client.record import Record
+from alpo.client.retry import AGAIN_S, patiently
 from alpo.client.tasks import FORKED_WHY, Bell, Living, News
 from alpo.errors import AlpoError, Closed, NotGuaranteed, OutOfRange, ProtocolError, Unavailable
 
 from .codec import FORMAT, Guard, Op
-from .errors import PASSING, NewerFormat, WrongState
-from .loading import AGAIN_S, Cache, first_lsn, load
+from .errors import NewerFormat, WrongState
+from .loading import Cache, first_lsn, load
 from .machine import Cell, Frozen, Machine, Outcome, Result, time_ms_of
 
 T = TypeVar("T")
@@ -129,14 +130,8 @@ class Folder:
             self.fail(Closed("the log of this state was closed"))
 
     async def patiently(self, step: Callable[[], Awaitable[T]]) -> T:
-        """The result of ``step()``, tried until the cluster answers."""
-        while True:
-            try:
-                return await step()
-            except ProtocolError:
-                raise  # no other try betters it: the cluster may be another one
-            except PASSING:
-                await self.log.clock.sleep(AGAIN_S)
+        """The result of ``step()``, tried until the cluster answers; not if it may be another cluster."""
+        return await patiently(self.log.clock, step, lasting=(ProtocolError,))
 
     async def _follow(self, machine: Machine) -> bool:
         """Fold what comes. Returns False when the log is closed, True if it was trimmed ahead of us."""

@@ -27,6 +27,7 @@ from typing import Any, BinaryIO
 import anyio.lowlevel
 
 from alpo.client.log import Log
+from alpo.client.retry import AGAIN_S
 from alpo.errors import OutOfRange, Refused
 from alpo.wire.framing import pack, unpack_message
 
@@ -39,8 +40,6 @@ logger = logging.getLogger("alpo")
 
 #: Name of the log's cursor that keeps what a newcomer needs.
 CURSOR = "state"
-#: Pause after a read that nobody answered, or that a trim has overtaken.
-AGAIN_S = 0.1
 #: Bytes of snapshots' parts that wait in memory; more go to a temporary file.
 SPILLED_BYTES = 64 << 20
 #: Begin of a payload that is a command, in its shortest form: looked at before decoding.

@@ -21,13 +21,15 @@ from typing import NamedTuple
 
 import anyio.lowlevel
 
+from alpo.client.reasons import PASSING
+from alpo.client.retry import patiently
 from alpo.client.tasks import Bell
 from alpo.errors import AlpoError, Overloaded
 
 from . import codec
-from .errors import PASSING, Busy, Diverged, NotFounded, Unsettled
+from .errors import Busy, Diverged, NotFounded, Unsettled
 from .folder import Folder, Sent
-from .loading import AGAIN_S, CURSOR, cursor_lsn, digest_at, first_lsn, read_back
+from .loading import CURSOR, cursor_lsn, digest_at, first_lsn, read_back
 from .machine import UPLOAD_STALE_MS, Frozen, Machine, Outcome, Result
 from .parts import Encoder, part_bytes_max
 
@@ -109,15 +111,13 @@ async def _begun(folder: Folder, sid: bytes) -> tuple[int, Frozen]:
 
 async def _send(folder: Folder, payload: bytes, freeze: bool = False) -> Sent:
     """Append one payload, as soon as there is room."""
-    while True:
+    async def enter() -> Sent:
         await folder.log.wait_room()
-        try:
-            sent = folder.enter([payload], freeze=freeze, timeout_s=folder.timeout_s)
-        except Overloaded:
-            await folder.log.clock.sleep(AGAIN_S)
-            continue
-        sent.handle.add_done_callback(lambda handle: None)  # counts as told: a snapshot may be given up
-        return sent
+        return folder.enter([payload], freeze=freeze, timeout_s=folder.timeout_s)
+
+    sent = await patiently(folder.log.clock, enter, passing=(Overloaded,))
+    sent.handle.add_done_callback(lambda handle: None)  # counts as told: a snapshot may be given up
+    return sent
 
 
 async def _result(folder: Folder, sent: Sent) -> Result:

@@ -7,7 +7,7 @@ import math
 from datetime import datetime
 from typing import Any, NamedTuple, TypeAlias
 
-from alpo.client.payloads import json_payload
+from alpo.client.arguments import json_payload
 from alpo.errors import TooLarge
 
 from .codec import ID_BYTES, INT_MAX, INT_MIN, NAME_BYTES_MAX, By, Do, Guard, Op, valid_name

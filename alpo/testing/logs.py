@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 import anyio
 import anyio.lowlevel
 
-from alpo.client.clock import Clock
+from alpo.client.blocking import Portal, SeenFuture
 from alpo.client.handle import Handle, L_co
 from alpo.client.log import Log
-from alpo.client.operating import servers_of
-from alpo.client.portal import Portal, SeenFuture
+from alpo.client.operator.asking import servers_of
 from alpo.client.reading import Batches, polled
 from alpo.client.record import Record
+from alpo.client.retry import Clock
 from alpo.client.sync import SyncLog
 from alpo.errors import AlpoError
 from alpo_sim.options import SECOND
