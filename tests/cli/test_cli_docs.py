@@ -1,4 +1,4 @@
-"""docs/cli.md names every command, and no option that is not there; every command's help tells its options, with examples."""
+"""docs/cli.md names every command and no option that is not there; the help tells all options, with examples."""
 
 from __future__ import annotations
 
