@@ -12,8 +12,8 @@ from printed import ROOT, Example, Shell, difference, interrupted, masked, read_
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 WITH_EXAMPLES = [page for page in PAGES if read_page(page).steps]
-#: Pages whose examples start Spark again and again, which takes a minute or two.
-SLOW = {"spark.md", "spark-jobs.md", "spark-writing.md"}
+#: Pages whose examples start Spark again and again, which takes minutes.
+SLOW = {"spark.md"}
 
 
 @pytest.mark.parametrize("page", [
