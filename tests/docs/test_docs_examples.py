@@ -17,9 +17,9 @@ SLOW = {"spark.md"}
 
 
 @pytest.mark.parametrize("page", [
-    pytest.param(page, id=page.name, marks=[pytest.mark.soak] if page.name in SLOW else []) for page in WITH_EXAMPLES
+    pytest.param(page, id=page.name, marks=[pytest.mark.soak, pytest.mark.timeout(1800)] if page.name in SLOW else [])
+    for page in WITH_EXAMPLES
 ])
-@pytest.mark.timeout(600)
 def test_the_examples_of_a_page_print_what_it_says(page: Path, tmp_path: Path) -> None:
     shell = Shell(tmp_path, warm.shims())
     wrong = []
