@@ -24,7 +24,8 @@ TABLE = (
     _entry("read", _DAILY, "Read guaranteed payloads in order, one a line"),
     _entry("import", _DAILY, "Append each line of a file, or of stdin: the fastest way in, and one that can be gone on"
                              " with", "import_:import_"),
-    _entry("outcome", _DAILY, "Tell what became of an append: appended at an LSN, not appended, or too old to tell"),
+    _entry("outcome", _DAILY, "Tell what became of an append: appended at an LSN, not appended, or too old to tell",
+           "append:outcome"),
     _entry("state", _STATE, "State: versioned variables that are kept in the log, counters, locks", "state:app"),
     _entry("registry", _STATE, "Registries: who is admitted, as one leading process decides it", "registry:app"),
     _entry("status", _LOOK, "Show every member: who leads, how far each log goes, who is behind"),

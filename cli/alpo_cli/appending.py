@@ -1,4 +1,5 @@
-"""Work of `alpo append`: append payloads from arguments or a stream, many in flight; results in order.
+"""Work of `alpo append` and `alpo import`: payloads from arguments or a stream, appended many in flight; results in
+order.
 
 Laws:
 
@@ -6,50 +7,33 @@ Laws:
   only while more may be.
 * The first failure stops the reading. Appends in flight are waited for. Then the command reports the first append whose
   outcome is unknown, if there is one (exit 3), else the first failure.
-* With --wait everyone, appends are answered before the waiting begins: their lines are printed even if the waiting
-  fails.
 * Ctrl-C (and SIGTERM) ends at once, and reports the same.
+* Memory is bounded: a part that does not end within PART_BYTES_MAX is refused, whatever the cluster's limit is.
 """
 
 from __future__ import annotations
 
-import io
+import os
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import AsyncExitStack, aclosing
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from contextlib import aclosing
 from typing import Protocol
 
 import anyio
 
-import alpo
 from alpo.client.handle import Handle
-from alpo.client.log import append_after
 from alpo.client.tasks import News
-from alpo.errors import (
-    AlpoError,
-    Closed,
-    Conflict,
-    Fenced,
-    NotEverywhere,
-    NotGuaranteed,
-    SerialReused,
-    SessionExpired,
-    TooLarge,
-)
+from alpo.errors import AlpoError, Closed, NotGuaranteed, TooLarge
+from alpo.threads import in_thread
 
-from .connecting import connected
-from .exits import Failed, Unknown, UsageProblem, message_of, reason
-from .options import Target
+from .exits import UsageProblem
 from .output import Sink, json_line, say
-from .payloads import Batcher, Splitter, Whole, from_stream, from_words
-from .progress import keep_line
-from .running import unless_interrupted
 
 IN_FLIGHT_MAX = 2_000
 BYTES_MAX = 16 << 20
+CHUNK_BYTES = 1 << 18
+PART_BYTES_MAX = 64 << 20
 
 #: Payloads of one append; several are an atomic batch.
 Append = list[bytes]
@@ -63,64 +47,106 @@ class Appends(Protocol):
     def append_batch_nowait(self, payloads: list[bytes]) -> Handle: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """The command line's request. ``batch``: payloads in an append, 0: all in one."""
-
-    words: tuple[str, ...]
-    file: Path | None
-    separator: bytes
-    whole: bool
-    batch: int
-    client: str | None
-    serial: int | None
-    epoch: int | None
-    everyone: bool = False
-    expect_last: int | None = None
-
-    async def appends(self) -> AsyncIterator[list[Append]]:
-        """Yield the appends in order, in groups as they were read."""
-        batcher = Batcher(self.batch)
-        async with AsyncExitStack() as stack:
-            if self.words:
-                source = from_words(self.words)
-            else:
-                splitter = Whole() if self.whole else Splitter(self.separator)
-                source = from_stream(self._open(stack), splitter)
-            async for parts in source:
-                if full := list(batcher.feed(parts)):
-                    yield full
-        if rest := batcher.take():
-            yield [rest]
-
-    def _open(self, stack: AsyncExitStack) -> io.RawIOBase:
-        if self.file is None or str(self.file) == "-":
-            hint_on_terminal("one payload" if self.whole else "lines" if self.separator == b"\n" else "payloads")
-            return io.FileIO(sys.stdin.fileno(), closefd=False)
-        try:
-            return stack.enter_context(io.FileIO(self.file))
-        except OSError as error:
-            raise UsageProblem(f"--file {self.file}: {reason(error)}") from error
-
-
 def hint_on_terminal(what: str) -> None:
     """Tell a user who typed the command alone what it waits for."""
     if sys.stdin.isatty():
         say(f"reading {what} from the terminal; Ctrl-D ends")
 
 
-class _After:
-    """Appends that expect ``expect_last`` to be the log's last LSN; a command makes one."""
+class Splitter:
+    """Splits a stream at a separator byte. A last part without separator counts, an empty rest does not."""
 
-    def __init__(self, log: alpo.Log, expect_last: int) -> None:
-        self._log = log
-        self._expect_last = expect_last
+    def __init__(self, separator: bytes) -> None:
+        self._separator = separator
+        self._rest = bytearray()
 
-    def append_nowait(self, payload: bytes) -> Handle:
-        return append_after(self._log, [payload], self._expect_last)
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """Take a chunk; returns the parts that are now complete. Raises UsageProblem if a part is too long."""
+        head, separator, tail = chunk.rpartition(self._separator)
+        if not separator:
+            self._keep(chunk)
+            return []
+        parts = (bytes(self._rest) + head).split(self._separator)
+        self._rest.clear()
+        self._keep(tail)
+        return parts
 
-    def append_batch_nowait(self, payloads: list[bytes]) -> Handle:
-        return append_after(self._log, payloads, self._expect_last)
+    def end(self) -> list[bytes]:
+        """The rest after the last separator, if there is any."""
+        return [bytes(self._rest)] if self._rest else []
+
+    def _keep(self, tail: bytes) -> None:
+        self._rest += tail
+        if len(self._rest) > PART_BYTES_MAX:
+            raise UsageProblem(f"a payload of more than {PART_BYTES_MAX} bytes without a separator")
+
+
+class Whole:
+    """Takes a stream as a single part, even an empty one."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._bytes = 0
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """Take a chunk; returns []. Raises UsageProblem if the stream is too long."""
+        self._parts.append(chunk)
+        self._bytes += len(chunk)
+        if self._bytes > PART_BYTES_MAX:
+            raise UsageProblem(f"--whole takes at most {PART_BYTES_MAX} bytes")
+        return []
+
+    def end(self) -> list[bytes]:
+        """The whole stream as one part."""
+        return [b"".join(self._parts)]
+
+
+async def from_words(words: Iterable[str]) -> AsyncIterator[list[bytes]]:
+    """Yield the arguments as payloads, byte for byte as the shell gave them."""
+    yield [os.fsencode(word) for word in words]
+
+
+class Stream(Protocol):
+    """An unbuffered stream: a read returns what is available. (A buffered one would be locked while a thread reads
+    it.)"""
+
+    def read(self, size: int, /) -> bytes | None: ...
+
+
+async def from_stream(stream: Stream, splitter: Splitter | Whole) -> AsyncIterator[list[bytes]]:
+    """Yield parts as they come, those of one read together: lines of a slow producer do not wait for more."""
+    while True:
+        # The thread may block in a terminal's read for ever: neither Ctrl-C nor the interpreter's end may wait for it.
+        chunk = await in_thread(stream.read, CHUNK_BYTES)
+        parts = splitter.feed(chunk) if chunk else splitter.end()
+        if parts:
+            yield parts
+        if not chunk:
+            return
+
+
+class Batcher:
+    """Collects payloads into batches of ``size`` (0: all in one)."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._gathered: list[bytes] = []
+        self._bytes = 0
+
+    def feed(self, parts: list[bytes]) -> Iterator[list[bytes]]:
+        """Add payloads; yields the batches that are now full. Raises UsageProblem if a batch gets too large."""
+        for part in parts:
+            self._gathered.append(part)
+            self._bytes += len(part)
+            if self._bytes > PART_BYTES_MAX:
+                raise UsageProblem(f"a batch of more than {PART_BYTES_MAX} bytes")
+            if len(self._gathered) == self._size:
+                yield self.take()
+
+    def take(self) -> list[bytes]:
+        """Take what was gathered since the last full batch, and begin anew. At the end this is the rest, or empty."""
+        batch, self._gathered, self._bytes = self._gathered, [], 0
+        return batch
 
 
 class Run:
@@ -231,7 +257,7 @@ class Run:
             if handle.lsn is not None:
                 self.first_lsn = handle.lsn if self.first_lsn is None else self.first_lsn
                 self.last_lsn = handle.lsn + count - 1
-            lines.append(_line(handle.lsn, count, handle, handle.duplicate, self._as_json))
+            lines.append(line_of(handle.lsn, count, handle, handle.duplicate, self._as_json))
         return lines
 
     def failure(self) -> AlpoError | UsageProblem | OSError | None:
@@ -257,7 +283,9 @@ class Run:
         return f"{self.payloads:,} appended, LSN {span}"
 
 
-class _Sender(Protocol):
+class Sender(Protocol):
+    """Identity that an append was sent under."""
+
     @property
     def client(self) -> str: ...
 
@@ -268,126 +296,9 @@ class _Sender(Protocol):
     def epoch(self) -> int: ...
 
 
-def _line(lsn: int | None, count: int, sender: _Sender, duplicate: bool | None, as_json: bool) -> str:
+def line_of(lsn: int | None, count: int, sender: Sender, duplicate: bool | None, as_json: bool) -> str:
+    """Line that tells of an append: its LSNs, or all of it as JSON."""
     if as_json:
         named = {"client": sender.client, "serial": sender.serial, "epoch": sender.epoch}
         return json_line({"lsn": lsn, "count": count, **named, "duplicate": duplicate}) + "\n"
     return f"{lsn}\n" if count == 1 or lsn is None else f"{lsn}-{lsn + count - 1}\n"
-
-
-async def append_all(target: Target, plan: Plan) -> None:
-    """Append as the plan says. Raises by the laws above; KeyboardInterrupt if nothing is in doubt after Ctrl-C."""
-    show_results = target.json or bool(plan.words)
-    run: Run | None = None
-    lacking: NotEverywhere | None = None
-
-    async def body() -> None:
-        nonlocal run, lacking
-        async with alpo.connect(",".join(target.servers), client=plan.client, timeout_s=target.timeout_s) as log:
-            appends = log if plan.expect_last is None else _After(log, plan.expect_last)
-            run = Run(appends, Sink() if show_results else None, target.json)
-            await run.see_through(plan.appends, lambda: keep_line(lambda: _progress(log, run)))
-            if plan.everyone and run.failure() is None and run.last_lsn is not None:
-                try:
-                    await log.wait_everyone(run.last_lsn)
-                except NotEverywhere as error:
-                    lacking = error
-            await run.part()
-
-    interrupted = await unless_interrupted(body)
-    failure = run.failure() if run is not None else None
-    if failure is not None:
-        if run is not None and run.payloads:
-            say(f"{run.summary()} before that:")
-        if isinstance(failure, NotGuaranteed) and target.json:
-            await Sink().write(_line(None, 1, failure, None, as_json=True).encode())
-        await _tell_conflict(failure, target)
-        raise _with_condition(failure, plan)
-    if run is not None and not show_results and (plan.everyone or not interrupted):
-        say(run.summary())
-    if interrupted:
-        raise KeyboardInterrupt
-    if lacking is not None:
-        raise lacking
-
-
-async def _tell_conflict(failure: BaseException, target: Target) -> None:
-    """Tell a conflict's last LSN to the reader of JSON."""
-    if isinstance(failure, Conflict) and target.json:
-        await Sink().write(f"{json_line({'lsn': None, 'last_lsn': failure.last_lsn})}\n".encode())
-
-
-def _with_condition(failure: AlpoError | UsageProblem | OSError, plan: Plan) -> Exception:
-    """The failure to report: of a conditional append whose outcome is unknown, a retry is to be conditional too."""
-    if isinstance(failure, NotGuaranteed) and plan.expect_last is not None:
-        return Unknown(f"{message_of(failure)} --expect-last {plan.expect_last}")
-    return failure
-
-
-async def append_by_hand(target: Target, plan: Plan) -> None:
-    """Retry appends of another process: each under its own serial from ``plan.serial`` on, one after the other."""
-    assert plan.client is not None and plan.serial is not None
-    sent = _Named(plan.client, plan.serial, plan.epoch)
-
-    async def body() -> None:
-        last_lsn = 0
-        async with connected(target) as log:
-            async for group in plan.appends():
-                for payloads in group:
-                    sent.under_way = True
-                    try:
-                        done = await log.append_by_hand(
-                            payloads, client=sent.client, serial=sent.serial, epoch=sent.known_epoch,
-                            expect_last=plan.expect_last,
-                        )
-                    except Conflict as error:
-                        await _tell_conflict(error, target)
-                        raise
-                    except NotGuaranteed as error:
-                        raise _with_condition(error, plan) from error
-                    except SessionExpired as error:
-                        # An earlier process had sent it, and the cluster no longer knows what became of it (R22).
-                        raise _with_condition(sent.unknown(str(error)), plan) from error
-                    except (Fenced, SerialReused) as error:
-                        raise Failed(f"{error}{_epoch_hint(plan)}") from error
-                    sent.under_way, sent.known_epoch = False, done.epoch
-                    line = _line(done.lsn, len(payloads), sent, done.duplicate, target.json)
-                    await Sink().write(line.encode())
-                    sent.serial += 1
-                    last_lsn = max(last_lsn, done.lsn + len(payloads) - 1)
-            if plan.everyone and last_lsn:
-                await log.wait_everyone(last_lsn)
-
-    if await unless_interrupted(body):
-        raise _with_condition(sent.unknown("interrupted"), plan) if sent.under_way else KeyboardInterrupt
-
-
-def _epoch_hint(plan: Plan) -> str:
-    """Hint for a refused retry of a named client: perhaps not the payloads but the epoch is wrong. "" for others."""
-    if plan.client is None or plan.client.startswith("~"):
-        return ""
-    asked = "the epoch on record (no --epoch was given)" if plan.epoch is None else f"--epoch {plan.epoch}"
-    return f"\nretried under {asked}; if it was sent under another, retry with that: the message of exit 3 named it"
-
-
-@dataclass(slots=True)
-class _Named:
-    """Identity that a retry is sent under. ``known_epoch`` None: the cluster's recorded one."""
-
-    client: str
-    serial: int
-    known_epoch: int | None
-    under_way: bool = False
-
-    @property
-    def epoch(self) -> int:
-        return self.known_epoch or 0
-
-    def unknown(self, why: str) -> NotGuaranteed:
-        return NotGuaranteed(why, client=self.client, serial=self.serial, epoch=self.epoch)
-
-
-def _progress(log: alpo.Log, run: Run) -> str:
-    """Progress line: how far it is, and why it waits."""
-    reason = log.reason
-    return run.summary() if reason is None else f"{run.summary()}, waiting: {reason}"

@@ -24,7 +24,7 @@ from alpo.state.variable import VALUE_BYTES_MAX, Operation
 from alpo.threads import in_thread
 
 from . import running
-from .append import hint_on_terminal
+from .appending import hint_on_terminal
 from .exits import Failed, UsageProblem, reason
 from .options import Target
 from .output import Sink, counted, escape, escape_bytes, json_line, json_value, print_json, rfc3339, say, table
