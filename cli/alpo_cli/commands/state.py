@@ -1,19 +1,32 @@
-"""`alpo state`: versioned variables in the log; modules `state` and `state_lock` of the parent package do the work."""
+"""`alpo state`: versioned variables in the log, counters, lists, changes as they come; `state_lock` does the work of
+`lock` and `elect`.
+
+Laws:
+
+* Values are written as they are, and printed so, where that is no terminal. There, and in lines of several fields,
+  control characters are escaped.
+* A conditional write that fails has written nothing, and says what is there (exit 1).
+"""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from alpo.core.entries import INT_MAX
 
 from ..completing import complete_names
-from ..exits import UsageProblem
+from ..exits import Failed, UsageProblem
 from ..frame import App
 from ..options import Target, remember, with_target
+from ..output import Sink, counted, escape, escape_bytes, json_line, print_json, rfc3339, say, table
 from ..running import run
+
+if TYPE_CHECKING:
+    from alpo.state import SnapshotInfo, State, StateStatus, Variable
 
 app = App(
     callback=remember,
@@ -56,15 +69,27 @@ def get(
 
         alpo state get logo --raw > logo.png
     """
-    from .. import state as work
-    from ..state_open import check_name
+    from ..state_open import check_name, opened, variable_fields
 
     check_name(name)
     if local and at_least is not None:
         raise UsageProblem("--local does not go with --at-least")
     if raw and target.json:
         raise UsageProblem("--raw does not go with --json")
-    run(work.get, target, name, local, at_least, raw)
+
+    async def body() -> None:
+        async with opened(target, local=local) as state:
+            variable = await state.fetch(name, local=local, at_least=at_least)
+        if variable.value is None:
+            raise Failed(f"there is no variable {escape(name)}")
+        if target.json:
+            print_json(variable_fields(variable))
+            return
+        sink = Sink()
+        shown = escape_bytes(variable.value).encode() if sink.terminal and not raw else variable.value
+        await sink.write(shown if raw else shown + b"\n")
+
+    run(body)
 
 
 @app.command("set")
@@ -96,16 +121,35 @@ def set_(
 
         alpo state set jobs/nightly "$HOSTNAME" --absent --lease 60
     """
-    from .. import state as work
-    from ..state_open import check_name
+    from alpo.state import Changed, If, Put
+
+    from ..state_open import changed, check_name, value_of, write
 
     check_name(name)
     if value is not None and file is not None:
         raise UsageProblem("VALUE does not go with --file")
     if absent and if_version:
         raise UsageProblem("--absent does not go with --if-version")
-    data = run(work.value_of, value, file)
-    work.set_(target, name, data, 0 if absent else if_version, lease)
+    put = Put(name, run(value_of, value, file), lease_s=lease)
+    guards = [If(name, version=0)] if absent else [] if if_version is None else [If(name, version=if_version)]
+    fields: dict[str, Any] = {"name": name, "version": None, "changed": None}
+
+    async def step(state: State) -> int:
+        try:
+            return await state.commit(guards, [put])
+        except Changed as error:
+            raise changed(target, error) from error
+
+    fields["version"] = run(write(target, fields, step))
+    _tell(target, fields, "version")
+
+
+def _tell(target: Target, fields: dict[str, Any], key: str) -> None:
+    """Print the fields with `--json`, else that of ``key``."""
+    if target.json:
+        print_json(fields)
+    else:
+        print(fields[key])
 
 
 # A negative number is no option.
@@ -126,13 +170,22 @@ def add(
 
         alpo state add stock/apples -3
     """
-    from .. import state as work
-    from ..state_open import check_name
+    from alpo.state import Add
+
+    from ..state_open import check_name, write
 
     if name.startswith("-"):  # taken for a name, as a negative number is taken for N
         raise UsageProblem(f"add has no option {name}")
     check_name(name)
-    work.add(target, name, number)
+    fields: dict[str, Any] = {"name": name, "version": None, "value": None}
+    operations = [Add(name, number).plain()]
+
+    async def step(state: State) -> tuple[int, int]:
+        result = await (await state.command([], operations)).result()
+        return result.lsn, result.sums[0]
+
+    fields["version"], fields["value"] = run(write(target, fields, step))
+    _tell(target, fields, "value")
 
 
 @app.command()
@@ -148,13 +201,29 @@ def rm(target: Target, name: Name, if_version: Version = None) -> None:
 
         alpo state rm limits/t7 --if-version 12
     """
-    from .. import state as work
-    from ..state_open import check_name
+    from alpo.state import Changed, Expunge, If
+
+    from ..state_open import changed, check_name, write
 
     check_name(name)
     if if_version == 0:
         raise UsageProblem("--if-version must be at least 1: what is not there cannot be taken away")
-    work.remove(target, name, if_version)
+    fields: dict[str, Any] = {"name": name, "version": None, "changed": None}
+
+    async def step(state: State) -> int:
+        while True:
+            wanted = if_version or (await state.fetch(name)).version
+            try:
+                return await state.commit([If(name, version=wanted or 1)], [Expunge(name)])
+            except Changed as error:
+                if if_version is not None or error.version == 0:
+                    raise changed(target, error) from error
+
+    fields["version"] = run(write(target, fields, step, create=False))
+    if target.json:
+        print_json(fields)
+    else:
+        say(f"{escape(name)} is gone")
 
 
 @app.command()
@@ -174,12 +243,25 @@ def names(
 
         alpo state names --rows agents
     """
-    from .. import state as work
-    from ..state_open import check_name
+    from ..state_open import check_name, opened
 
     if rows is not None:
         check_name(rows, "--rows")
-    run(work.names, target, prefix, rows)
+
+    async def body() -> None:
+        sink = Sink()
+        async with opened(target) as state:
+            of = state if rows is None else state.rows(rows)
+            found = [name for name in await of.names() if name.startswith(prefix)]
+            lines = found
+            if target.json:
+                versions = [(name, (await of.fetch(name, local=True)).version) for name in found]
+                lines = [json_line({"name": name, "version": version}) for name, version in versions if version]
+            elif sink.terminal:
+                lines = [escape(name) for name in found]
+        await sink.write("".join(f"{line}\n" for line in lines).encode())
+
+    run(body)
 
 
 @app.command()
@@ -200,9 +282,26 @@ def watch(
 
         alpo state watch --json | jq --unbuffered 'select(.gone) | .name'
     """
-    from .. import state as work
+    from ..state_open import opened
 
-    work.follow(target, prefix, every)
+    async def body() -> None:
+        sink = Sink()
+        async with opened(target) as state, state.watch(prefix, every=every) as changes:
+            async for variable in changes:
+                await sink.write(_change_line(target, variable).encode())
+
+    with suppress(KeyboardInterrupt):
+        run(body)
+
+
+def _change_line(target: Target, variable: Variable) -> str:
+    from ..state_open import variable_fields
+
+    gone = variable.value is None
+    if target.json:
+        return json_line({**variable_fields(variable), "gone": gone}) + "\n"
+    shown = "" if variable.value is None else escape_bytes(variable.value)
+    return f"{escape(variable.name)}\t{'gone' if gone else variable.version}\t{shown}".rstrip("\t") + "\n"
 
 
 @app.command()
@@ -297,9 +396,23 @@ def txn(
 
         echo '{"do": [{"add": "stock", "number": -1}, {"add": "sold"}]}' | alpo state txn --json | jq .sums
     """
-    from .. import state as work
+    from alpo.state import Changed
 
-    work.transact(target, run(work.value_of, None, file))
+    from ..state_open import changed, transaction, value_of, write
+
+    guards, operations = transaction(run(value_of, None, file))
+    fields: dict[str, Any] = {"version": None, "changed": None, "sums": None}
+
+    async def step(state: State) -> tuple[int, list[int]]:
+        try:
+            command = await state.command([guard.plain() for guard in guards], [each.plain() for each in operations])
+            result = await command.result()
+        except Changed as error:
+            raise changed(target, error) from error
+        return result.lsn, list(result.sums)
+
+    fields["version"], fields["sums"] = run(write(target, fields, step))
+    _tell(target, fields, "version")
 
 
 @app.command()
@@ -315,9 +428,29 @@ def status(target: Target) -> None:
 
         alpo state status --json | jq .variables
     """
-    from .. import state as work
+    from ..state_open import opened
 
-    run(work.status, target)
+    async def ask() -> StateStatus:
+        async with opened(target) as state:
+            return await state.status(local=True)
+
+    found = run(ask)
+    if target.json:
+        print_json({**found._asdict(), "time": rfc3339(found.time)})
+    else:
+        table("", ["field", "value"], _status_rows(found))
+
+
+def _status_rows(found: StateStatus) -> list[list[str]]:
+    def span(snapshot: tuple[int, int] | None) -> str:
+        return "-" if snapshot is None else f"LSN {snapshot[0]}, written up to {snapshot[1]}"
+
+    return [
+        ["state", found.state], ["LSN", str(found.lsn)], ["time", rfc3339(found.time)],
+        ["variables", str(found.variables)], ["bytes", str(found.bytes)], ["invalid payloads", str(found.invalid)],
+        ["last payload of others", str(found.foreign_lsn or "-")], ["snapshot", span(found.snapshot)],
+        ["the one before", span(found.previous)], ["bytes since", str(found.bytes_since)],
+    ]
 
 
 @app.command()
@@ -338,6 +471,18 @@ def snapshot(
 
         alpo state snapshot --trim --json
     """
-    from .. import state as work
+    from alpo.state import SnapshotInfo
 
-    work.snapshot(target, trim)
+    from ..state_open import write
+
+    async def step(state: State) -> SnapshotInfo:
+        return await state.snapshot(trim=trim)
+
+    nothing = dict.fromkeys(SnapshotInfo._fields)
+    done = run(write(target, nothing, step, create=False))
+    if target.json:
+        print_json(done._asdict())
+        return
+    size = counted(done.bytes, "byte")
+    say(f"a snapshot of LSN {done.begin}, {size} in {counted(done.parts, 'part')}, is in the log up to LSN {done.end}")
+    say(f"the log begins at LSN {done.first_lsn}")
