@@ -45,10 +45,10 @@ TABLE = (
     _entry("compact", _KEEP, "Give the free space in servers' data files back to the file system, while they serve"),
     _entry("cursor", _KEEP, "Cursors: named positions of readers", "cursor:app"),
     _entry("session", _KEEP, "Sessions: the clients that the cluster remembers", "session:app"),
-    _entry("backup", _KEEP, "Copy one server's log while it serves, as far as it is guaranteed", "offline:backup"),
-    _entry("restore", _KEEP, "Make a backup the data directory of a new cluster of one member", "offline:restore"),
+    _entry("backup", _KEEP, "Copy one server's log while it serves, as far as it is guaranteed"),
+    _entry("restore", _KEEP, "Make a backup the data directory of a new cluster of one member", "backup:restore"),
     _entry("recover", _KEEP, "The last resort when a majority of the members is lost for good: go on with what one"
-                             " server has", "offline:recover"),
+                             " server has", "backup:recover"),
     _entry("log", _FILES, "The log in a data directory or a backup, read from outside: a server that runs on it is not"
                           " disturbed", "log:app"),
     _entry("bench", _FILES, "Load a cluster and measure it: appends, reads, failovers", "bench:app"),

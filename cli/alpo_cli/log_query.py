@@ -25,8 +25,7 @@ from typing import IO, Any
 from alpo.offline import open_source
 from alpo.storage.connections import as_database
 
-from .backup import store_errors
-from .exits import Failed, UsageProblem
+from .exits import Failed, UsageProblem, store_errors
 from .options import Target
 from .output import escape, escape_bytes, json_line, table
 
