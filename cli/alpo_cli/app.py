@@ -1,13 +1,29 @@
-"""The root of the `alpo` command: global options, and the table of its commands."""
+"""The root of the `alpo` command: global options, the table of its commands, and --help and --version as commands."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from .frame import App, Entry, lazy
-from .options import Ca, Cert, ConfigFile, Json, Key, Servers, Timeout, TlsName, remember, version_option
+from alpo import __version__
+
+from .frame import App, Entry, Wrong, did_you_mean, lazy
+from .options import (
+    Ca,
+    Cert,
+    ConfigFile,
+    Json,
+    Key,
+    Servers,
+    Target,
+    Timeout,
+    TlsName,
+    only_json,
+    remember,
+    version_option,
+)
+from .output import print_json
 
 _DAILY, _LOOK, _KEEP = "Append and read", "Look at a cluster", "Look after the log"
 _STATE = "State and locks"
@@ -40,7 +56,7 @@ TABLE = (
     _entry("member", _RUN, "Members: the servers that keep the log", "member:app"),
     _entry("transfer", _RUN, "Hand leadership over to a server of your choice", "member:transfer"),
     _entry("settings", _RUN, "Settings: limits that all servers share", "settings:app"),
-    _entry("clock", _RUN, "The log's clock: the time that entries are given", "clock:app"),
+    _entry("clock", _RUN, "The log's clock: the time that entries are given", "settings:clock"),
     _entry("trim", _KEEP, "Give up all payloads below an LSN, on all servers and for good"),
     _entry("compact", _KEEP, "Give the free space in servers' data files back to the file system, while they serve"),
     _entry("cursor", _KEEP, "Cursors: named positions of readers", "cursor:app"),
@@ -52,9 +68,9 @@ TABLE = (
     _entry("log", _FILES, "The log in a data directory or a backup, read from outside: a server that runs on it is not"
                           " disturbed", "log:app"),
     _entry("bench", _FILES, "Load a cluster and measure it: appends, reads, failovers", "bench:app"),
-    _entry("spark", _FILES, "The log in Apache Spark: is this machine ready for it?", "spark:app"),
-    _entry("help", _OTHER, "Show the help of a command", "about:help_"),
-    _entry("version", _OTHER, "Print the version", "about:version"),
+    _entry("spark", _FILES, "The log in Apache Spark: is this machine ready for it?", "doctor:spark"),
+    Entry("help", f"{__name__}:help_", _OTHER, "Show the help of a command"),
+    Entry("version", f"{__name__}:print_version", _OTHER, "Print the version"),
 )
 
 app = App(name="alpo", cls=lazy(TABLE), add_completion=True)
@@ -78,3 +94,42 @@ def root(
 ) -> None:
     """Take the options before the command."""
     remember(ctx, servers, config, timeout, json, ca, cert, key, tls_name)
+
+
+def help_(
+    ctx: typer.Context,
+    command: Annotated[list[str] | None, typer.Argument(metavar="COMMAND", show_default=False,
+                                                        help="A command, or a group and its command.")] = None,
+) -> None:
+    """Show the help of a command.
+
+    Examples:
+
+        alpo help append
+
+        alpo help member add
+    """
+    here: Any = ctx.find_root()
+    for word in command or ():
+        names = here.command.list_commands(here) if isinstance(here.command, typer.core.TyperGroup) else []
+        found = here.command.get_command(here, word) if word in names else None
+        if found is None:
+            raise Wrong(f"{here.command_path} has no command {word!r}{did_you_mean(word, names)}")
+        here = typer.Context(found, info_name=word, parent=here)
+    typer.echo(here.get_help())
+
+
+@only_json
+def print_version(target: Target) -> None:
+    """Print the version.
+
+    Examples:
+
+        alpo version
+
+        alpo version --json | jq -r .version
+    """
+    if target.json:
+        print_json({"version": __version__})
+    else:
+        print(f"alpo {__version__}")

@@ -31,8 +31,7 @@ from alpo.storage.connections import as_database
 from alpo.storage.schema import sync
 
 from .exits import Failed, UsageProblem, store_errors
-from .output import counted, json_line, payload_fields, print_json, rfc3339_ms, say
-from .progress import Step, slow_progress
+from .output import Step, counted, json_line, payload_fields, print_json, rfc3339_ms, say, slow_progress
 
 #: Payloads in a row group, and bytes after which one is written.
 _GROUP_ROWS, _GROUP_BYTES = 50_000, 32 << 20

@@ -31,11 +31,10 @@ from alpo.state.variable import VALUE_BYTES_MAX, Operation, need_name
 from alpo.threads import in_thread
 
 from .appending import hint_on_terminal
-from .connecting import telling
 from .exits import Failed, Unknown, UsageProblem, reason
 from .options import Target
 from .output import escape, json_value, print_json, rfc3339
-from .running import unless_interrupted
+from .running import telling, unless_interrupted
 
 T = TypeVar("T")
 _CHUNK_BYTES = 1 << 18

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from alpo_cli.app import app
 from alpo_cli.commands import import_
 from alpo_cli.local_cluster import LocalCluster
-from alpo_cli.progress import Step
+from alpo_cli.output import Step
 
 
 @pytest.fixture

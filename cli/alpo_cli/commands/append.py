@@ -29,13 +29,10 @@ from alpo.errors import (
     SessionExpired,
 )
 
-from ..completing import complete_clients
-from ..connecting import connected
 from ..exits import Failed, Unknown, UsageProblem, message_of, reason
 from ..options import Target, check_client, check_new_client, with_target
-from ..output import Sink, json_line, print_json, say
-from ..progress import keep_line
-from ..running import run, unless_interrupted
+from ..output import Sink, json_line, keep_line, print_json, say
+from ..running import complete_clients, connected, run, unless_interrupted
 
 if TYPE_CHECKING:
     from alpo.client.handle import Handle

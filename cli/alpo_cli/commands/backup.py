@@ -15,14 +15,11 @@ import typer
 import alpo
 from alpo.core.settings import size_text as size
 
-from ..completing import complete_ids
-from ..connecting import connected
 from ..exits import Failed, UsageProblem, store_errors
 from ..inputs import a_log, a_new_directory, a_new_file
 from ..options import Target, check_dialled, with_target, without_servers
-from ..output import counted, print_json, say, says_yes
-from ..progress import Step, slow_progress
-from ..running import run
+from ..output import Step, counted, print_json, say, says_yes, slow_progress
+from ..running import complete_ids, connected, run
 
 if TYPE_CHECKING:
     from alpo.storage.founding import Founded, Remains

@@ -108,7 +108,7 @@ def read(
     _check_plot(plot)
     import trio
 
-    from ..bench.reads import fill_if_empty, read_load
+    from ..bench.load import fill_if_empty, read_load
     from ..bench.show import progress, show
 
     servers = ",".join(target.servers)

@@ -10,14 +10,13 @@ import typer
 
 import alpo
 
-from ..connecting import connected
 from ..exits import Failed, UsageProblem
 from ..frame import App
 from ..inputs import a_new_directory
 from ..local_cluster import LocalCluster, LocalServer, leader_within, statuses
 from ..options import Target, local, remember, with_target
 from ..output import counted, print_json, say, table
-from ..running import run, unless_interrupted
+from ..running import connected, run, unless_interrupted
 
 SIZE_DEFAULT = 3
 BASE_PORT_DEFAULT = 7100

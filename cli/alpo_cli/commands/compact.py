@@ -11,12 +11,10 @@ import typer
 from alpo.core.settings import size_text as size
 from alpo.errors import AlpoError
 
-from ..completing import complete_ids
 from ..exits import Failed, Unreached, UsageProblem
 from ..options import Target, with_target
-from ..output import counted, print_json, say
-from ..progress import Step, slow_progress
-from ..running import run
+from ..output import Step, counted, print_json, say, slow_progress
+from ..running import complete_ids, run
 
 if TYPE_CHECKING:
     from alpo.client.operator.files import FileSpace

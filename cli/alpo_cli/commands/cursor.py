@@ -12,13 +12,11 @@ from alpo.core.entries import INT_MAX
 from alpo.core.machine.cursors import NAME_WANTED, valid_cursor
 from alpo.core.settings import size_text as size
 
-from ..completing import complete_cursors
-from ..connecting import connected
 from ..exits import UsageProblem
 from ..frame import App
 from ..options import Target, remember, with_target
 from ..output import escape, print_json, say, table
-from ..running import run
+from ..running import complete_cursors, connected, run
 
 app = App(
     callback=remember,

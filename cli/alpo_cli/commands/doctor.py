@@ -1,4 +1,5 @@
-"""`alpo doctor`: what `alpo.health` finds, of the servers' own reports (`alpo status --json`) and events."""
+"""`alpo doctor`: what `alpo.health` finds, of the servers' own reports (`alpo status --json`) and events.
+`alpo spark doctor`: what Spark needs on this machine."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ import alpo
 from alpo.health import Finding, Verdict, examine
 
 from ..exits import Failed
-from ..options import Target, with_target
+from ..frame import App
+from ..options import Target, remember, with_target, without_servers
 from ..output import escape, print_json
 from ..running import run
 from ..story import handed_over, reigns
@@ -24,6 +26,11 @@ if TYPE_CHECKING:
 _HOUR = timedelta(hours=1)
 #: Seconds that a server has to tell its events.
 EVENTS_S = 2.0
+
+spark = App(
+    callback=remember,
+    help="The log in Apache Spark: is this machine ready for it?\n\nExamples:\n\n    alpo spark doctor",
+)
 
 
 async def ask(target: Target) -> tuple[list[dict[str, Any]], Events]:
@@ -80,3 +87,21 @@ def doctor(target: Target) -> None:
     bad = [finding.check for finding in found if finding.verdict is Verdict.BAD]
     if bad:
         raise Failed(f"bad: {', '.join(dict.fromkeys(bad))}")
+
+
+@spark.command("doctor")
+@without_servers
+def spark_doctor(target: Target) -> None:
+    """Check PySpark, PyArrow, Java and the workers' Python, and say what to do: the same as alpo-pipeline doctor.
+
+    Exit code 1 when Spark could not work here. Needs no cluster, and starts no Spark.
+
+    Examples:
+
+        alpo spark doctor
+
+        alpo spark doctor --json | jq 'select(.ok | not)'
+    """
+    from ..pipeline.spark import tell
+
+    tell(target)

@@ -31,8 +31,7 @@ from alpo.errors import NoSpace, NotGuaranteed, Overloaded, SessionExpired, TooL
 
 from ..exits import Failed, Unknown, UsageProblem, reason
 from ..options import Target, check_new_client, with_target
-from ..output import print_json, say
-from ..progress import Step, slow_progress
+from ..output import Step, print_json, say, slow_progress
 from ..running import run, unless_interrupted
 
 if TYPE_CHECKING:

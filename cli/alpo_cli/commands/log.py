@@ -22,8 +22,17 @@ from ..exits import Failed, UsageProblem, store_errors
 from ..frame import App, Command
 from ..inputs import a_log, a_new_file
 from ..options import Target, remember, without_servers
-from ..output import counted, escape, escape_bytes, json_line, payload_fields, print_json, rfc3339_ms, say
-from ..progress import slow_progress
+from ..output import (
+    counted,
+    escape,
+    escape_bytes,
+    json_line,
+    payload_fields,
+    print_json,
+    rfc3339_ms,
+    say,
+    slow_progress,
+)
 
 if TYPE_CHECKING:
     from alpo.offline import Found, Source

@@ -11,13 +11,11 @@ import typer
 from alpo.addresses import AddressError, parse_address, undialled
 from alpo.standing import Cluster, lag_of
 
-from ..completing import complete_ids
-from ..connecting import connected
 from ..exits import Failed, UsageProblem
 from ..frame import App
 from ..options import Target, remember, with_target
 from ..output import counted, print_json, say, says_yes, table
-from ..running import run
+from ..running import complete_ids, connected, run
 from . import status as standing
 
 app = App(

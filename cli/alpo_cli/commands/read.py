@@ -27,13 +27,11 @@ import alpo
 from alpo import Record
 from alpo.core.entries import INT_MAX
 
-from ..completing import complete_ids
-from ..connecting import connected
 from ..exits import Failed, UsageProblem
 from ..inputs import parse_since
 from ..options import Target, check_client, with_target
 from ..output import Sink, escape, escape_bytes, json_line, json_value, payload_fields, rfc3339
-from ..running import run
+from ..running import complete_ids, connected, run
 
 #: Columns of CSV and TSV, and names that a user's format may have.
 COLUMNS = ("lsn", "id", "term", "time", "client", "serial", "payload", "payload_base64")

@@ -8,13 +8,11 @@ import typer
 
 from alpo.core.client_ids import is_random
 
-from ..completing import complete_clients
-from ..connecting import connected
 from ..exits import Failed
 from ..frame import App
 from ..options import Target, check_client, remember, with_target
 from ..output import escape, print_json, rfc3339, say, table
-from ..running import run
+from ..running import complete_clients, connected, run
 
 if TYPE_CHECKING:
     from alpo.client.operator.sessions import SessionInfo

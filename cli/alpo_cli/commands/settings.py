@@ -1,25 +1,28 @@
-"""`alpo settings show` and `alpo settings set`: limits that all servers share, changed through the log."""
+"""`alpo settings show` and `set`: limits that all servers share, changed through the log. `alpo clock accept`: an
+operator's word that the members' clocks are right, though they have leapt ahead."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import Annotated, cast
 
 import typer
 
-from ..connecting import connected
 from ..exits import UsageProblem
 from ..frame import App
 from ..options import Target, remember, with_target
 from ..output import print_json, say, table
-from ..running import run
-
-if TYPE_CHECKING:
-    pass
+from ..running import connected, run
 
 app = App(
     callback=remember,
     help="Settings: limits that all servers share. They are kept in the log."
          "\n\nExamples:\n\n    alpo settings show",
+)
+
+clock = App(
+    callback=remember,
+    help="The log's clock: the time that entries are given."
+         "\n\nExamples:\n\n    alpo clock accept",
 )
 
 
@@ -103,3 +106,35 @@ def set_(
         alpo settings set window=4096 window_total=500000
     """
     run(change, target, parse(assignments))
+
+
+@clock.command()
+@with_target
+def accept(target: Target) -> None:
+    """Believe the members' clocks, though they have leapt ahead.
+
+    If the clocks of a majority leap ahead by more than an hour, the log's clock goes on as if they had not, because
+    leases and sessions would end, and entries be cleaned as too old. Look at the clocks first (`alpo doctor`). If they
+    are right, as after a pause of virtual machines, say so here; if they are wrong, set them right, and do nothing.
+
+    Examples:
+
+        alpo clock accept
+    """
+    async def believe() -> None:
+        from alpo.client.operator.settings import accept_clocks
+        from alpo.client.servers import Servers, given_tls
+
+        servers = Servers(target.servers, tls=given_tls(None))
+        try:
+            leapt_ms = await accept_clocks(servers, target.timeout_s)
+        finally:
+            servers.close()
+        if target.json:
+            print_json({"leapt_ms": leapt_ms})
+        elif leapt_ms:
+            say(f"the log's clock goes on {leapt_ms / 1000:.0f} s later")
+        else:
+            say("the clocks were believed already: nothing is changed")
+
+    run(believe)

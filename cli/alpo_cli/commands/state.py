@@ -18,12 +18,11 @@ import typer
 
 from alpo.core.entries import INT_MAX
 
-from ..completing import complete_names
 from ..exits import Failed, UsageProblem
 from ..frame import App
 from ..options import Target, remember, with_target
 from ..output import Sink, counted, escape, escape_bytes, json_line, print_json, rfc3339, say, table
-from ..running import run
+from ..running import complete_names, run
 
 if TYPE_CHECKING:
     from alpo.state import SnapshotInfo, State, StateStatus, Variable

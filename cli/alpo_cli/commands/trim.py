@@ -10,11 +10,10 @@ import typer
 import alpo
 from alpo.core.entries import INT_MAX
 
-from ..connecting import connected
 from ..exits import Failed
 from ..options import Target, with_target
 from ..output import counted, escape, print_json, say
-from ..running import run
+from ..running import connected, run
 
 
 async def give_up(target: Target, before: int, force: bool) -> int:

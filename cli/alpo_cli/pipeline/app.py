@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import time
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from alpo import __version__
 from alpo.core.entries import INT_MAX
+from alpo.tls import tls_given
 
-from ..exits import UsageProblem
+from ..exits import Failed, UsageProblem, reason
 from ..frame import App
 from ..inputs import a_file, a_log, a_new_directory, a_new_file, ending_of
 from ..options import (
@@ -20,10 +25,18 @@ from ..options import (
     Timeout,
     only_json,
     remember,
+    split_servers,
     version_option,
     with_servers_if_given,
     with_target,
 )
+from ..output import counted, escape, print_json, rfc3339, say, slow_progress, table
+from . import spark
+
+if TYPE_CHECKING:
+    from alpo.spark.jobs.auditing import Audit
+    from alpo.spark.jobs.stating import StateReplayed
+    from alpo.spark.origin import Origin
 
 app = App(name="alpo-pipeline", add_completion=True)
 
@@ -81,10 +94,50 @@ def archive(
 
         alpo-pipeline archive --to /mnt/archive --upto 1000000 --range-rows 50000
     """
-    from . import archive as work
-
     a_new_directory(to, "--to")
-    work.run(target, work.Wanted(to, range_rows, trim, upto, master))
+    spark.require()
+    from alpo.spark.jobs import archiving
+    from alpo.spark.live import ServerOrigin
+
+    began_s = time.monotonic()
+    origin = ServerOrigin(
+        target.servers, timeout_s=max(target.timeout_s, spark.TIMEOUT_S_LEAST), tls=tls_given(os.environ)
+    )
+    with slow_progress() as step, spark.runner("alpo-pipeline archive", master) as runner:
+        done = archiving.archive(
+            origin, to, range_rows, upto, runner,
+            lambda done, all: step("archiving", done, all),
+        )
+    took_s = time.monotonic() - began_s
+    fields: dict[str, Any] = {
+        "archive": str(to), "cluster": done.cluster, "archived_first_lsn": done.first_lsn,
+        "archived_last_lsn": done.last_lsn, "ranges": done.ranges, "ranges_found": done.found, "payloads": done.rows,
+        "bytes": done.bytes, "file_bytes": done.file_bytes, "checked": done.checked, "seconds": round(took_s, 3),
+    }
+    if trim:
+        trimmed = archiving.trim_archived(target.servers, to, origin.timeout_s)
+        fields |= {"first_lsn": trimmed.first_lsn, "held_by": trimmed.held_by or None}
+    if target.json:
+        print_json(fields)
+    else:
+        _print_archive(to, fields)
+
+
+def _print_archive(to: Path, fields: dict[str, Any]) -> None:
+    first_lsn, last_lsn = fields["archived_first_lsn"], fields["archived_last_lsn"]
+    rows = [
+        ["the archive holds", f"LSN {first_lsn} to {last_lsn}" if last_lsn >= first_lsn else "nothing"],
+        ["new files", f"{fields['ranges']}, {fields['ranges_found']} of them found written"],
+        ["new payloads", f"{fields['payloads']:,}"],
+        ["their bytes", f"{fields['bytes']:,}, in files of {fields['file_bytes']:,}"],
+        ["checked against a second replica", "yes" if fields["checked"] else "no: there is none"],
+        ["took", f"{fields['seconds']:.1f} s"],
+    ]
+    if "held_by" in fields:
+        held_by = fields["held_by"]
+        why = f" (cursor {held_by} needs it)" if held_by else ""
+        rows.append(["the log now begins at", f"LSN {fields['first_lsn']}{why}"])
+    table(f"archive {to}", ["", ""], rows)
 
 
 @app.command()
@@ -110,15 +163,57 @@ def audit(
 
         alpo-pipeline audit --servers 127.0.0.1:7100 --client-history appended.jsonl --json | jq .sound
     """
-    from . import audit as work
-
     if path is not None and len(set(path)) < len(path):
         raise UsageProblem("--path: the same copy twice")
     for copy in path or ():
         a_log(Path(copy), "--path")
     if client_history is not None:
         a_file(client_history, "--client-history")
-    work.run(target, tuple(path or ()), client_history, master)
+    servers = _servers_of(
+        target, bool(path), "what shall be looked at? --servers HOST:PORT,… or --path DATA_OR_BACKUP, or both"
+    )
+    spark.require()
+    from alpo.spark.jobs import auditing
+    from alpo.spark.jobs.history import read_history
+
+    began_s = time.monotonic()
+    told = () if client_history is None else tuple(read_history(client_history))
+    wanted = auditing.Wanted(servers, tuple(path or ()), told, max(target.timeout_s, spark.TIMEOUT_S_LEAST))
+    with slow_progress() as step, spark.runner("alpo-pipeline audit", master) as runner:
+        found = auditing.audit(wanted, runner, lambda done, all: step("auditing", done, all))
+    took_s = time.monotonic() - began_s
+    if target.json:
+        print_json(_audit_fields(found, took_s))
+    else:
+        _print_audit(found, client_history is not None, took_s)
+    if found.faults:
+        raise Failed(f"the audit found {counted(len(found.faults), 'fault')}")
+
+
+def _audit_fields(found: Audit, took_s: float) -> dict[str, Any]:
+    return {
+        "sound": not found.faults, "cluster": found.cluster, "entries_compared": found.compared,
+        "history_checked": found.told, "history_trimmed": found.trimmed, "seconds": round(took_s, 3),
+        "copies": [
+            {"copy": copy.name, "first_id": copy.first_id, "guaranteed_id": copy.end_id} for copy in found.copies
+        ],
+        "faults": [fault._asdict() for fault in found.faults],
+    }
+
+
+def _print_audit(found: Audit, history: bool, took_s: float) -> None:
+    for fault in found.faults:
+        print(escape(fault.told()))
+    rows = []
+    for copy in found.copies:
+        faults = sum(copy.name in fault.copy.split(", ") for fault in found.faults)
+        rows.append([copy.name, f"{copy.first_id:,}", f"{copy.end_id:,}", str(faults) if faults else "none"])
+    table(f"cluster {found.cluster}", ["copy", "first entry", "guaranteed up to", "faults"], rows)
+    answers = ""
+    if history:
+        answers = f", {counted(found.told, 'answer')} to clients checked"
+        answers += f" ({found.trimmed:,} more are of what was trimmed)" if found.trimmed else ""
+    print(f"{counted(found.compared, 'entry')} compared{answers}, in {took_s:.1f} s")
 
 
 @app.command()
@@ -143,9 +238,28 @@ def report(
     """
     ending_of(to, (".html", ".htm"), "--to")
     a_new_file(to, "--to", inputs=map(Path, log), replaced=True)
-    from . import report as work
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise UsageProblem("this draws with Matplotlib: pip install 'alpo[report]'") from error
+    from .report_log import of_logs
+    from .report_page import page
 
-    work.run(target, work.Wanted(to, tuple(log)))
+    sections = of_logs(log)
+    text = page("ALPO report", f"Made by alpo-pipeline report {__version__}, {rfc3339(datetime.now(UTC))}.", sections)
+    partial = to.with_name(f".{to.name}.{os.getpid()}.partial")
+    try:
+        partial.write_text(text, "utf-8")
+        partial.replace(to)
+    except OSError as error:
+        raise Failed(f"{to} cannot be written: {reason(error)}") from error
+    finally:
+        partial.unlink(missing_ok=True)
+    titles = [section.title for section in sections]
+    if target.json:
+        print_json({"report": str(to), "bytes": len(text.encode()), "sections": titles})
+    else:
+        say(f"{to}: {', '.join(titles)}")
 
 
 @app.command()
@@ -177,8 +291,6 @@ def replay(
 
         alpo-pipeline replay --state --path monday.alpo --archive /mnt/archive --to states
     """
-    from . import replay as work
-
     if not state:
         raise UsageProblem("what shall be folded? --state: the log's replicated state")
     if path is not None:
@@ -186,7 +298,72 @@ def replay(
     if archive is not None and not Path(archive).is_dir():
         raise UsageProblem(f"--archive {archive}: there is no such directory")
     a_new_directory(to, "--to")
-    work.run(target, work.Asked(to, path, archive, upto))
+    spark.require()
+    began_s = time.monotonic()
+    origin = _origin(target, path, archive)
+    from alpo.spark.jobs.stating import StateWanted, replay_state
+
+    with slow_progress() as step:
+        made = replay_state(StateWanted(origin, to, upto), lambda done, all: step("replaying", done, all))
+    _tell_replay(target, _replay_fields(made, time.monotonic() - began_s))
+
+
+def _origin(target: Target, path: str | None, archive: str | None) -> Origin:
+    """Origin to read: servers or a path, an archive, or one of the former with an archive. Raises UsageProblem."""
+    from alpo.spark.options import ReadOptions
+    from alpo.spark.reading import origin_of
+
+    servers = _servers_of(
+        target, bool(path or archive),
+        "what shall be replayed? --servers HOST:PORT,… or --path DATA_OR_BACKUP, --archive DIR",
+    )
+    if servers and path:
+        raise UsageProblem("--servers or --path, not both: with --archive or without")
+    return origin_of(ReadOptions(
+        servers, path or "", archive or "", timeout_s=max(target.timeout_s, spark.TIMEOUT_S_LEAST),
+        tls=tls_given(os.environ),
+    ))
+
+
+def _replay_fields(done: StateReplayed, took_s: float) -> dict[str, Any]:
+    return {
+        "table": str(done.table.directory), "cluster": done.table.cluster, "state": done.state_id,
+        "lsn": done.table.lsn, "from_lsn": done.from_lsn, "tables": int(done.made),
+        "payloads": done.payloads, "folded": done.folded, "keys": done.table.rows, "file_bytes": done.table.bytes,
+        "seconds": round(took_s, 3),
+    }
+
+
+def _tell_replay(target: Target, fields: dict[str, Any]) -> None:
+    if target.json:
+        print_json(fields)
+        return
+    rows = [
+        ["the table", fields["table"]],
+        ["is the log up to", f"LSN {fields['lsn']}"],
+        ["variables", f"{fields['keys']:,}"],
+        ["files", f"{fields['file_bytes']:,} bytes"],
+    ]
+    if fields["tables"]:
+        began = f"the snapshot at LSN {fields['from_lsn']}" if fields["from_lsn"] else "the first payload"
+        rows += [
+            ["went on from", began],
+            ["payloads", f"{fields['payloads']:,}"],
+            ["of the state", f"{fields['folded']:,}"],
+            ["new tables", f"{fields['tables']:,}"],
+        ]
+    else:
+        rows.append(["new tables", "none: it was there"])
+    table("replay the state", ["", ""], [*rows, ["took", f"{fields['seconds']:.1f} s"]])
+
+
+def _servers_of(target: Target, other: bool, ask: str) -> tuple[str, ...]:
+    """The servers given; those of the environment, if there is no ``other`` copy. Raises UsageProblem: ``ask``."""
+    if target.servers or other:
+        return target.servers
+    if not os.environ.get("ALPO_SERVERS"):
+        raise UsageProblem(ask)
+    return split_servers(os.environ["ALPO_SERVERS"], "ALPO_SERVERS")
 
 
 @app.command()
@@ -202,6 +379,4 @@ def doctor(target: Target) -> None:
 
         alpo-pipeline doctor --json | jq 'select(.ok | not)'
     """
-    from .spark import tell
-
-    tell(target)
+    spark.tell(target)

@@ -15,8 +15,8 @@ from ..options import Target
 from ..output import Sink, escape, json_line
 from ..running import unless_interrupted
 from .asking import ASK_S, Watch, watching
+from .rows import Page, View, press
 from .sight import as_json, line
-from .view import Page, View, press
 
 if TYPE_CHECKING:
     from anyio.abc import TaskStatus
