@@ -110,7 +110,7 @@ async def telling(why: Callable[[], object]) -> AsyncIterator[None]:
         raise failure
 
 
-def _completing(
+def completing(
     ask: Callable[[Target, str], Awaitable[Iterable[tuple[str, str]]]]
 ) -> Callable[[typer.Context, str], list[tuple[str, str]]]:
     """An `autocompletion` for Typer: what ``ask(target, incomplete)`` returns, (what to type, what it is) each."""
@@ -145,14 +145,6 @@ async def _clients(target: Target, incomplete: str) -> Iterable[tuple[str, str]]
         return [(one.client, f"last serial {one.last_serial}") for one in await log.sessions() if one.epoch]
 
 
-async def _names(target: Target, incomplete: str) -> Iterable[tuple[str, str]]:
-    from .state_open import opened
-
-    async with opened(target) as state:
-        return [(name, "") for name in await state.names(incomplete)]
-
-
-complete_ids = _completing(_ids)
-complete_cursors = _completing(_cursors)
-complete_clients = _completing(_clients)
-complete_names = _completing(_names)
+complete_ids = completing(_ids)
+complete_cursors = completing(_cursors)
+complete_clients = completing(_clients)

@@ -10,6 +10,7 @@ Laws:
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,7 +23,7 @@ from ..exits import Failed, UsageProblem
 from ..frame import App
 from ..options import Target, remember, with_target
 from ..output import Sink, counted, escape, escape_bytes, json_line, print_json, rfc3339, say, table
-from ..running import complete_names, run
+from ..running import completing, run
 
 if TYPE_CHECKING:
     from alpo.state import SnapshotInfo, State, StateStatus, Variable
@@ -33,6 +34,15 @@ app = App(
          "\n\nExamples:\n\n    alpo state set motd hello\n\n    alpo state get motd",
 )
 
+
+async def _names(target: Target, incomplete: str) -> Iterable[tuple[str, str]]:
+    from ..state_open import opened
+
+    async with opened(target) as state:
+        return [(name, "") for name in await state.names(incomplete)]
+
+
+complete_names = completing(_names)
 Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False, autocompletion=complete_names,
                                      help="1 to 512 bytes of UTF-8.")]
 Prefix = Annotated[str, typer.Argument(metavar="PREFIX", show_default=False, autocompletion=complete_names,
