@@ -98,7 +98,7 @@ def root(
 
 def help_(
     ctx: typer.Context,
-    command: Annotated[list[str] | None, typer.Argument(metavar="COMMAND", show_default=False,
+    command: Annotated[list[str] | None, typer.Argument(metavar="COMMAND",
                                                         help="A command, or a group and its command.")] = None,
 ) -> None:
     """Show the help of a command.

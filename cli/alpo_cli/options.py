@@ -35,45 +35,33 @@ SHARED = ("servers", "config", "timeout", "json", *TLS_OPTIONS)
 
 Servers = Annotated[
     str | None,
-    typer.Option("--servers", metavar="HOST[:PORT],…", rich_help_panel=PANEL, show_default=False,
+    typer.Option("--servers", metavar="HOST[:PORT],…", rich_help_panel=PANEL,
                  help="Servers to talk to, any of them. Default: the environment's ALPO_SERVERS, else"
                       f" {SERVER_DEFAULT}."),
 ]
 ConfigFile = Annotated[
     Path | None,
-    typer.Option("--config", metavar="FILE", rich_help_panel=PANEL, show_default=False,
+    typer.Option("--config", metavar="FILE", rich_help_panel=PANEL,
                  help="Take the servers from the member list of an alpod configuration file."),
 ]
 TLS_PANEL = "TLS"
 Ca = Annotated[
     Path | None,
-    typer.Option("--ca", metavar="FILE", rich_help_panel=TLS_PANEL, show_default=False,
+    typer.Option("--ca", metavar="FILE", rich_help_panel=TLS_PANEL,
                  help="The CA of the servers' certificates. Default: the environment's ALPO_CA."),
 ]
-Cert = Annotated[
-    Path | None,
-    typer.Option("--cert", metavar="FILE", rich_help_panel=TLS_PANEL, show_default=False,
-                 help="The certificate to show. Default: ALPO_CERT."),
-]
-Key = Annotated[
-    Path | None,
-    typer.Option("--key", metavar="FILE", rich_help_panel=TLS_PANEL, show_default=False,
-                 help="The key of that certificate. Default: ALPO_KEY."),
-]
+Cert = Annotated[Path | None, typer.Option("--cert", metavar="FILE", rich_help_panel=TLS_PANEL,
+                                           help="The certificate to show. Default: ALPO_CERT.")]
+Key = Annotated[Path | None, typer.Option("--key", metavar="FILE", rich_help_panel=TLS_PANEL,
+                                          help="The key of that certificate. Default: ALPO_KEY.")]
 TlsName = Annotated[
     str | None,
     typer.Option("--tls-name", metavar="NAME", rich_help_panel=TLS_PANEL, show_default=NAME_DEFAULT,
                  help="The cluster's name in certificates. Default: ALPO_TLS_NAME."),
 ]
-Timeout = Annotated[
-    float | None,
-    typer.Option("--timeout", metavar="SECONDS", rich_help_panel=PANEL, show_default="10",
-                 help="Give up a request after so long without progress."),
-]
-Json = Annotated[
-    bool,
-    typer.Option("--json", rich_help_panel=PANEL, show_default=False, help="One JSON object a line on stdout."),
-]
+Timeout = Annotated[float | None, typer.Option("--timeout", metavar="SECONDS", rich_help_panel=PANEL, show_default="10",
+                                               help="Give up a request after so long without progress.")]
+Json = Annotated[bool, typer.Option("--json", rich_help_panel=PANEL, help="One JSON object a line on stdout.")]
 
 
 def version_option(command: str) -> Any:

@@ -31,7 +31,7 @@ ID_MAX = 2**31 - 1
 @with_target
 def backup(
     target: Target,
-    file: Annotated[Path, typer.Argument(metavar="FILE", show_default=False, help="Where to; replaced if it exists.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to; replaced if it exists.")],
     server: Annotated[int | None, typer.Option("--server", metavar="ID", min=1, show_default="the leader",
                                                autocompletion=complete_ids,
                                                help="Whose log; works without a leader too.")] = None,
@@ -68,13 +68,12 @@ async def _copy(target: Target, file: Path, server: int | None, step: Step) -> a
 @without_servers
 def restore(
     target: Target,
-    file: Annotated[Path, typer.Argument(metavar="FILE", show_default=False, help="A file of `alpo backup`.")],
-    data: Annotated[Path, typer.Option("--data", metavar="DIR", show_default=False,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file of `alpo backup`.")],
+    data: Annotated[Path, typer.Option("--data", metavar="DIR",
                                        help="The new data directory: empty, or not there yet.")],
-    id: Annotated[int, typer.Option("--id", metavar="N", min=1, max=ID_MAX, show_default=False,
+    id: Annotated[int, typer.Option("--id", metavar="N", min=1, max=ID_MAX,
                                     help="The id of the new cluster's first member.")],
-    listen: Annotated[str, typer.Option("--listen", metavar="HOST:PORT", show_default=False,
-                                        help="Where that member will listen.")],
+    listen: Annotated[str, typer.Option("--listen", metavar="HOST:PORT", help="Where that member will listen.")],
 ) -> None:
     """Make a backup the data directory of a new cluster of one member.
 
@@ -113,11 +112,10 @@ def _now_ms() -> int:
 @without_servers
 def recover(
     target: Target,
-    data: Annotated[Path, typer.Option("--data", metavar="DIR", show_default=False,
-                                       help="The directory of a server that is stopped.")],
-    force: Annotated[bool, typer.Option("--force-new-cluster", show_default=False,
+    data: Annotated[Path, typer.Option("--data", metavar="DIR", help="The directory of a server that is stopped.")],
+    force: Annotated[bool, typer.Option("--force-new-cluster",
                                         help="Say that this is meant: it can lose acknowledged appends.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", show_default=False, help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """The last resort when a majority of the members is lost for good: go on with what one server has.
 

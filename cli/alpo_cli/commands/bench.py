@@ -29,8 +29,7 @@ Outstanding = Annotated[int, typer.Option("--outstanding", metavar="N", min=1, h
 Connections = Annotated[int, typer.Option("--connections", metavar="C", min=1, max=900, help="Client connections.")]
 Batch = Annotated[int, typer.Option("--batch", metavar="N", min=1, help="Payloads an append (an atomic batch).")]
 Seconds = Annotated[float, typer.Option("--seconds", metavar="S", min=0.1, help="How long.")]
-Plot = Annotated[Path | None, typer.Option("--plot", metavar="FILE.svg", show_default=False,
-                                           help="Write the latency histogram as SVG.")]
+Plot = Annotated[Path | None, typer.Option("--plot", metavar="FILE.svg", help="Write the latency histogram as SVG.")]
 
 _FAILOVER_SERVERS_MIN = 3
 
@@ -47,8 +46,7 @@ def _check_plot(plot: Path | None) -> None:
 def append(
     target: Target, payload: Payload = 100, outstanding: Outstanding = 64, connections: Connections = 1,
     batch: Batch = 1, seconds: Seconds = 10.0, plot: Plot = None,
-    yes: Annotated[bool, typer.Option("--yes", show_default=False,
-                                      help="Also into a log that is not empty.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Also into a log that is not empty.")] = False,
 ) -> None:
     """Keep so many appends in flight and measure; an operation is one append (with --batch one batch).
 
@@ -92,7 +90,7 @@ def append(
 def read(
     target: Target, payload: Payload = 100, outstanding: Outstanding = 64, connections: Connections = 1,
     batch: Batch = 64, seconds: Seconds = 10.0,
-    local: Annotated[bool, typer.Option("--local", show_default=False, help="Servers' own copies.")] = False,
+    local: Annotated[bool, typer.Option("--local", help="Servers' own copies.")] = False,
     plot: Plot = None,
 ) -> None:
     """Read the whole log again and again; an operation is one payload, a latency one page.
@@ -127,7 +125,7 @@ def read(
 @without_servers
 def failover(
     target: Target,
-    dir: Annotated[Path, typer.Option("--dir", metavar="DIR", show_default=False,
+    dir: Annotated[Path, typer.Option("--dir", metavar="DIR",
                                       help="A running cluster of alpo cluster start --detach.")],
     rounds: Annotated[int, typer.Option("--rounds", metavar="N", min=1, max=1000, help="How many leaders.")] = 10,
     signal_name: Annotated[str, typer.Option("--signal", metavar="KILL|TERM", help="What they are sent.")] = "KILL",

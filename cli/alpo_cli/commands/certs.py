@@ -29,11 +29,10 @@ app = App(
 @only_json
 def make_(
     target: Target,
-    dir: Annotated[Path, typer.Option("--dir", metavar="DIR", show_default=False,
-                                      help="Where the CA and all files are; made if missing.")],
-    server: Annotated[list[str] | None, typer.Option("--server", metavar="ID=HOST[,HOST]", show_default=False,
+    dir: Annotated[Path, typer.Option("--dir", metavar="DIR", help="Where the CA and all files are; made if missing.")],
+    server: Annotated[list[str] | None, typer.Option("--server", metavar="ID=HOST[,HOST]",
                                                      help="A server's certificate; can be given again.")] = None,
-    client: Annotated[list[str] | None, typer.Option("--client", metavar="ROLE:NAME", show_default=False,
+    client: Annotated[list[str] | None, typer.Option("--client", metavar="ROLE:NAME",
                                                      help="A client's certificate: append, read or admin, or several"
                                                           " joined by commas; can be given again.")] = None,
     name: Annotated[str, typer.Option("--name", metavar="NAME",

@@ -29,11 +29,8 @@ app = App(
          "\n\nExamples:\n\n    alpo cluster start --dir /tmp/demo",
 )
 
-Dir = Annotated[
-    Path,
-    typer.Option("--dir", metavar="DIR", show_default=False,
-                 help="Where the cluster lives: data directories, logs, cluster.json."),
-]
+Dir = Annotated[Path, typer.Option("--dir", metavar="DIR",
+                                   help="Where the cluster lives: data directories, logs, cluster.json.")]
 
 
 @app.command()
@@ -44,11 +41,9 @@ def start(
                                              help="How many servers.")] = None,
     base_port: Annotated[int | None, typer.Option("--base-port", metavar="PORT", show_default=str(BASE_PORT_DEFAULT),
                                                   help="The first server's port; the others take the next.")] = None,
-    detach: Annotated[bool, typer.Option("--detach", show_default=False,
-                                         help="Return when a leader exists; the servers go on.")] = False,
-    tls: Annotated[bool, typer.Option("--tls", show_default=False,
-                                      help="Make certificates, and speak TLS alone.")] = False,
-    http: Annotated[bool, typer.Option("--http", show_default=False,
+    detach: Annotated[bool, typer.Option("--detach", help="Return when a leader exists; the servers go on.")] = False,
+    tls: Annotated[bool, typer.Option("--tls", help="Make certificates, and speak TLS alone.")] = False,
+    http: Annotated[bool, typer.Option("--http",
                                        help="Serve a page of the cluster, 80 ports above each server's own.")] = False,
 ) -> None:
     """Start a cluster, or start the servers of one again; prints the --servers string on stdout.

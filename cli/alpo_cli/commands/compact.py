@@ -81,11 +81,9 @@ def _tell(target: Target, before: FileSpace, now: FileSpace) -> None:
 @with_target
 def compact(
     target: Target,
-    server: Annotated[int | None, typer.Option("--server", metavar="ID", min=1, show_default=False,
-                                               autocompletion=complete_ids,
+    server: Annotated[int | None, typer.Option("--server", metavar="ID", min=1, autocompletion=complete_ids,
                                                help="This server's file.")] = None,
-    every: Annotated[bool, typer.Option("--all", show_default=False,
-                                        help="Every member's file, one after the other.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Every member's file, one after the other.")] = False,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", show_default=False,
                                        help="Wait until all is given back.")] = True,
 ) -> None:

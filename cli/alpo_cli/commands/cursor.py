@@ -24,10 +24,8 @@ app = App(
          "\n\nExamples:\n\n    alpo cursor list",
 )
 
-Name = Annotated[
-    str, typer.Argument(metavar="NAME", show_default=False, autocompletion=complete_cursors,
-                        help=f"1 to {CLIENT_BYTES_MAX} bytes of UTF-8.")
-]
+Name = Annotated[str, typer.Argument(metavar="NAME", autocompletion=complete_cursors,
+                                     help=f"1 to {CLIENT_BYTES_MAX} bytes of UTF-8.")]
 
 
 def _check(name: str) -> None:
@@ -69,8 +67,7 @@ async def _list(target: Target) -> list[alpo.CursorInfo]:
 @with_target
 def set_(
     target: Target, name: Name,
-    lsn: Annotated[int, typer.Argument(metavar="LSN", min=1, max=INT_MAX, show_default=False,
-                                       help="The next LSN that the reader needs.")],
+    lsn: Annotated[int, typer.Argument(metavar="LSN", min=1, max=INT_MAX, help="The next LSN that the reader needs.")],
 ) -> None:
     """Set a cursor, new or not: everything from LSN on is kept for its reader.
 

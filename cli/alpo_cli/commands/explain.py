@@ -161,10 +161,9 @@ def explain(
     target: Target,
     last: Annotated[int | None, typer.Option("--last", metavar="N", min=1, max=1000, show_default="1",
                                              help="The last N elections.")] = None,
-    since: Annotated[str | None, typer.Option("--since", metavar="TIME", show_default=False,
+    since: Annotated[str | None, typer.Option("--since", metavar="TIME",
                                               help="All elections since: RFC 3339, or 10m, 2h, 3d ago.")] = None,
-    every: Annotated[bool, typer.Option("--all", show_default=False,
-                                        help="Every event kept, not the story of elections.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Every event kept, not the story of elections.")] = False,
 ) -> None:
     """Tell the story of the last election: who noticed, who won, how long nobody led, what was expunged.
 

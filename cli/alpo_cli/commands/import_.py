@@ -274,12 +274,12 @@ async def import_all(target: Target, wanted: Wanted) -> None:
 @with_target
 def import_(
     target: Target,
-    file: Annotated[Path | None, typer.Argument(metavar="FILE", show_default=False,
+    file: Annotated[Path | None, typer.Argument(metavar="FILE",
                                                 help="Where the lines are; without it, or -: stdin.")] = None,
-    client: Annotated[str | None, typer.Option("--client", metavar="NAME", show_default=False,
+    client: Annotated[str | None, typer.Option("--client", metavar="NAME",
                                                help="Append as this named client: a later run goes on where this one"
                                                     " ended.")] = None,
-    json_lines: Annotated[bool, typer.Option("--json-lines", show_default=False,
+    json_lines: Annotated[bool, typer.Option("--json-lines",
                                              help="Lines are JSON objects, as `alpo read --json` and `alpo log export`"
                                                   " write them.")] = False,
 ) -> None:

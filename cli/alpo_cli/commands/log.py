@@ -43,7 +43,7 @@ app = App(
          " disturbed.\n\nExamples:\n\n    alpo log verify /var/lib/alpo",
 )
 
-Where = Annotated[Path, typer.Argument(metavar="DATA_OR_BACKUP", show_default=False,
+Where = Annotated[Path, typer.Argument(metavar="DATA_OR_BACKUP",
                                        help="A data directory, its alpo.db, or a file of `alpo backup`.")]
 KindName = Enum("KindName", {kind.name: kind.name for kind in Kind})  # type: ignore[misc]
 
@@ -74,9 +74,9 @@ def show(
                                               help="Entry to begin with.")] = None,
     stop: Annotated[int | None, typer.Option("--to", metavar="ID", min=1, max=INT_MAX, show_default="the last",
                                              help="Entry to end with.")] = None,
-    limit: Annotated[int | None, typer.Option("--limit", "-n", metavar="N", min=0, max=INT_MAX, show_default=False,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", metavar="N", min=0, max=INT_MAX,
                                               help="At most N entries.")] = None,
-    kind: Annotated[list[KindName] | None, typer.Option("--kind", case_sensitive=False, show_default=False,
+    kind: Annotated[list[KindName] | None, typer.Option("--kind", case_sensitive=False,
                                                         help="Only entries of this kind; may be repeated.")] = None,
 ) -> None:
     """Show entries, a line each: those of all kinds, also what is not guaranteed yet.
@@ -227,12 +227,11 @@ def export(
                                                             " analysis.")] = Format.JSONL,
     output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", show_default="stdout",
                                                 help="Where to; FILE appears when it is whole.")] = None,
-    json_columns: Annotated[bool, typer.Option("--json-columns", show_default=False,
+    json_columns: Annotated[bool, typer.Option("--json-columns",
                                                help="sqlite: a column for each key of payloads that are JSON"
                                                     " objects.")] = False,
-    fts: Annotated[bool, typer.Option("--fts", show_default=False, help="sqlite: full-text search.")] = False,
-    replace: Annotated[bool, typer.Option("--replace", show_default=False,
-                                          help="sqlite: FILE may be there already.")] = False,
+    fts: Annotated[bool, typer.Option("--fts", help="sqlite: full-text search.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="sqlite: FILE may be there already.")] = False,
 ) -> None:
     """Write payloads as JSON lines, Parquet, or an SQLite database for analysis.
 
@@ -309,12 +308,12 @@ class _Pairs(Command):
 def query(
     target: Target,
     where: Where,
-    sql: Annotated[str, typer.Argument(metavar="SQL", show_default=False, help="One query.")],
-    param: Annotated[list[str] | None, typer.Option("-p", "--param", metavar="NAME VALUE", show_default=False,
+    sql: Annotated[str, typer.Argument(metavar="SQL", help="One query.")],
+    param: Annotated[list[str] | None, typer.Option("-p", "--param", metavar="NAME VALUE",
                                                     help="The value of :NAME in the query; may be repeated.")] = None,
-    table: Annotated[bool, typer.Option("-t", "--table", show_default=False, help="A table.")] = False,
-    csv: Annotated[bool, typer.Option("--csv", show_default=False, help="CSV, with a line of names.")] = False,
-    nl: Annotated[bool, typer.Option("--nl", show_default=False, help="A JSON object a line, as --json.")] = False,
+    table: Annotated[bool, typer.Option("-t", "--table", help="A table.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="CSV, with a line of names.")] = False,
+    nl: Annotated[bool, typer.Option("--nl", help="A JSON object a line, as --json.")] = False,
 ) -> None:
     """Ask SQL of the log: the views payloads, sessions, elections and events, or the tables themselves.
 
@@ -340,8 +339,8 @@ def query(
 @without_servers
 def diff(
     target: Target,
-    a: Annotated[Path, typer.Argument(metavar="A", show_default=False, help="A data directory or a backup.")],
-    b: Annotated[Path, typer.Argument(metavar="B", show_default=False, help="Another one.")],
+    a: Annotated[Path, typer.Argument(metavar="A", help="A data directory or a backup.")],
+    b: Annotated[Path, typer.Argument(metavar="B", help="Another one.")],
 ) -> None:
     """Compare two logs, entry by entry, where both have any.
 

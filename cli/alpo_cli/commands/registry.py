@@ -26,7 +26,7 @@ app = App(
          "\n\nExamples:\n\n    alpo registry show agents",
 )
 
-Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False, help="1 to 512 bytes of UTF-8.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="1 to 512 bytes of UTF-8.")]
 
 
 @app.command()

@@ -74,7 +74,7 @@ async def look_at(target: Target, name: str, epoch: int | None) -> None:
 @with_target
 def list_(
     target: Target,
-    every: Annotated[bool, typer.Option("--all/--named", show_default=False,
+    every: Annotated[bool, typer.Option("--all/--named",
                                         help="Also those of clients without a name, or (default) the named alone."
                                         )] = False,
 ) -> None:
@@ -95,12 +95,10 @@ def list_(
 @with_target
 def drop(
     target: Target,
-    name: Annotated[str, typer.Argument(metavar="NAME", show_default=False, autocompletion=complete_clients,
-                                       help="The client name to forget.")],
-    epoch: Annotated[int | None, typer.Option("--epoch", min=1, show_default=False,
-                                              help="Only if this is its current epoch.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", show_default=False,
-                                          help="Only say what would be forgotten.")] = False,
+    name: Annotated[str, typer.Argument(metavar="NAME", autocompletion=complete_clients,
+                                        help="The client name to forget.")],
+    epoch: Annotated[int | None, typer.Option("--epoch", min=1, help="Only if this is its current epoch.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be forgotten.")] = False,
 ) -> None:
     """Forget a named session; a program that still uses it is fenced.
 

@@ -92,7 +92,7 @@ def show(target: Target) -> None:
 @with_target
 def set_(
     target: Target,
-    assignments: Annotated[list[str], typer.Argument(metavar="NAME=VALUE …", show_default=False,
+    assignments: Annotated[list[str], typer.Argument(metavar="NAME=VALUE …",
                                                      help="Settings and their new values; all of them or none.")],
 ) -> None:
     """Change settings, on all servers at once.

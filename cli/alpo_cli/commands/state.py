@@ -43,28 +43,23 @@ async def _names(target: Target, incomplete: str) -> Iterable[tuple[str, str]]:
 
 
 complete_names = completing(_names)
-Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False, autocompletion=complete_names,
-                                     help="1 to 512 bytes of UTF-8.")]
-Prefix = Annotated[str, typer.Argument(metavar="PREFIX", show_default=False, autocompletion=complete_names,
+Name = Annotated[str, typer.Argument(metavar="NAME", autocompletion=complete_names, help="1 to 512 bytes of UTF-8.")]
+Prefix = Annotated[str, typer.Argument(metavar="PREFIX", autocompletion=complete_names,
                                        help="What their names begin with.")]
 Ttl = Annotated[float, typer.Option("--ttl", metavar="SECONDS", min=0.1, max=1e6,
                                     help="A holder that is not heard for so long has lost it.")]
-Version = Annotated[
-    int | None, typer.Option("--if-version", metavar="V", min=0, max=INT_MAX, show_default=False,
-                             help="Only if the variable is at this version."),
-]
+Version = Annotated[int | None, typer.Option("--if-version", metavar="V", min=0, max=INT_MAX,
+                                             help="Only if the variable is at this version.")]
 
 
 @app.command()
 @with_target
 def get(
     target: Target, name: Name,
-    local: Annotated[bool, typer.Option("--local", show_default=False,
-                                        help="As a server has it, without asking the leader.")] = False,
-    at_least: Annotated[int | None, typer.Option("--at-least", metavar="LSN", min=0, max=INT_MAX, show_default=False,
+    local: Annotated[bool, typer.Option("--local", help="As a server has it, without asking the leader.")] = False,
+    at_least: Annotated[int | None, typer.Option("--at-least", metavar="LSN", min=0, max=INT_MAX,
                                                  help="Not older than a version that somebody told.")] = None,
-    raw: Annotated[bool, typer.Option("--raw", show_default=False,
-                                      help="The bytes as they are, without a line end.")] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="The bytes as they are, without a line end.")] = False,
 ) -> None:
     """Print the value of a variable.
 
@@ -105,14 +100,12 @@ def get(
 @with_target
 def set_(
     target: Target, name: Name,
-    value: Annotated[str | None, typer.Argument(metavar="VALUE", show_default=False,
+    value: Annotated[str | None, typer.Argument(metavar="VALUE",
                                                 help="The value. Without it: all of stdin, as it is.")] = None,
-    file: Annotated[Path | None, typer.Option("--file", metavar="FILE", show_default=False,
-                                              help="Take FILE instead of stdin.")] = None,
+    file: Annotated[Path | None, typer.Option("--file", metavar="FILE", help="Take FILE instead of stdin.")] = None,
     if_version: Version = None,
-    absent: Annotated[bool, typer.Option("--absent", show_default=False,
-                                         help="Only if it is not there, as --if-version 0.")] = False,
-    lease: Annotated[float | None, typer.Option("--lease", metavar="SECONDS", min=0.001, max=1e9, show_default=False,
+    absent: Annotated[bool, typer.Option("--absent", help="Only if it is not there, as --if-version 0.")] = False,
+    lease: Annotated[float | None, typer.Option("--lease", metavar="SECONDS", min=0.001, max=1e9,
                                                 help="It is gone after so long without another write.")] = None,
 ) -> None:
     """Write a variable, and print its new version.
@@ -239,7 +232,7 @@ def rm(target: Target, name: Name, if_version: Version = None) -> None:
 @with_target
 def names(
     target: Target, prefix: Prefix = "",
-    rows: Annotated[str | None, typer.Option("--rows", metavar="OWNER", show_default=False,
+    rows: Annotated[str | None, typer.Option("--rows", metavar="OWNER",
                                              help="The rows of this variable instead.")] = None,
 ) -> None:
     """List the names of the variables, sorted, one a line.
@@ -277,8 +270,7 @@ def names(
 @with_target
 def watch(
     target: Target, prefix: Prefix = "",
-    every: Annotated[bool, typer.Option("--every", show_default=False,
-                                        help="Every change, or exit 1: none left out.")] = False,
+    every: Annotated[bool, typer.Option("--every", help="Every change, or exit 1: none left out.")] = False,
 ) -> None:
     """Print the variables as they are now, and then whenever they change; Ctrl-C ends it.
 
@@ -317,13 +309,11 @@ def _change_line(target: Target, variable: Variable) -> str:
 @with_target
 def lock(
     target: Target, name: Name,
-    command: Annotated[list[str], typer.Argument(metavar="COMMAND …", show_default=False,
-                                                 help="What to run, after --.")],
+    command: Annotated[list[str], typer.Argument(metavar="COMMAND …", help="What to run, after --.")],
     ttl: Ttl = 10.0,
     wait: Annotated[float | None, typer.Option("--wait", metavar="SECONDS", min=0, max=1e9, show_default="for ever",
                                                help="Give up if it is not free within this time.")] = None,
-    no_wait: Annotated[bool, typer.Option("--no-wait", show_default=False,
-                                          help="Give up if somebody has it now.")] = False,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Give up if somebody has it now.")] = False,
 ) -> None:
     """Run a command while holding a lock, which one process has at a time.
 
@@ -358,7 +348,7 @@ def elect(
     value: Annotated[str | None, typer.Argument(metavar="VALUE", show_default="HOST:PID",
                                                 help="What tells all others who it is.")] = None,
     ttl: Ttl = 10.0,
-    observe: Annotated[bool, typer.Option("--observe", show_default=False,
+    observe: Annotated[bool, typer.Option("--observe",
                                           help="Print who leads, and each that follows; take no part.")] = False,
 ) -> None:
     """Lead: wait until nobody else does, print the token, and lead until Ctrl-C.
@@ -466,8 +456,7 @@ def _status_rows(found: StateStatus) -> list[list[str]]:
 @with_target
 def snapshot(
     target: Target,
-    trim: Annotated[bool, typer.Option("--trim", show_default=False,
-                                       help="Give up what is older than the snapshot before it.")] = False,
+    trim: Annotated[bool, typer.Option("--trim", help="Give up what is older than the snapshot before it.")] = False,
 ) -> None:
     """Put the whole state into the log now, so that a newcomer needs nothing older.
 

@@ -49,12 +49,11 @@ async def look(target: Target, before: int, force: bool) -> tuple[range, list[st
 @with_target
 def trim(
     target: Target,
-    before: Annotated[int, typer.Option("--before", metavar="LSN", min=1, max=INT_MAX, show_default=False,
+    before: Annotated[int, typer.Option("--before", metavar="LSN", min=1, max=INT_MAX,
                                         help="The first LSN to be kept.")],
-    force: Annotated[bool, typer.Option("--force", show_default=False,
+    force: Annotated[bool, typer.Option("--force",
                                         help="Also what a cursor's reader needs: such cursors are dropped.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", show_default=False,
-                                          help="Only say what would be given up.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be given up.")] = False,
 ) -> None:
     """Give up all payloads below an LSN, on all servers and for good.
 

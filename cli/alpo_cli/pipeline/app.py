@@ -70,11 +70,10 @@ def root(
 @with_target
 def archive(
     target: Target,
-    to: Annotated[Path, typer.Option("--to", metavar="DIR", show_default=False,
-                                     help="The archive: a directory that all executors see.")],
+    to: Annotated[Path, typer.Option("--to", metavar="DIR", help="The archive: a directory that all executors see.")],
     range_rows: Annotated[int, typer.Option("--range-rows", metavar="N", min=1, max=INT_MAX,
                                             help="Payloads of one file.")] = 131_072,
-    trim: Annotated[bool, typer.Option("--trim", show_default=False,
+    trim: Annotated[bool, typer.Option("--trim",
                                        help="Afterwards give up, in the log, what is archived and no cursor needs."
                                        )] = False,
     upto: Annotated[int | None, typer.Option("--upto", metavar="LSN", min=1, max=INT_MAX, show_default="the end now",
@@ -144,9 +143,9 @@ def _print_archive(to: Path, fields: dict[str, Any]) -> None:
 @with_servers_if_given
 def audit(
     target: Target,
-    path: Annotated[list[str] | None, typer.Option("--path", metavar="DATA_OR_BACKUP", show_default=False,
+    path: Annotated[list[str] | None, typer.Option("--path", metavar="DATA_OR_BACKUP",
                                                    help="A data directory or a backup; may be repeated.")] = None,
-    client_history: Annotated[Path | None, typer.Option("--client-history", metavar="FILE", show_default=False,
+    client_history: Annotated[Path | None, typer.Option("--client-history", metavar="FILE",
                                                         help="What `alpo append --json` printed: is it so?")] = None,
     master: Master = "",
 ) -> None:
@@ -220,9 +219,8 @@ def _print_audit(found: Audit, history: bool, took_s: float) -> None:
 @only_json
 def report(
     target: Target,
-    to: Annotated[Path, typer.Option("--to", metavar="FILE.html", show_default=False,
-                                     help="The page; replaced if it exists.")],
-    log: Annotated[list[str], typer.Option("--log", metavar="DATA_OR_BACKUP", show_default=False,
+    to: Annotated[Path, typer.Option("--to", metavar="FILE.html", help="The page; replaced if it exists.")],
+    log: Annotated[list[str], typer.Option("--log", metavar="DATA_OR_BACKUP",
                                            help="A data directory or a backup; may be repeated, of one log.")],
 ) -> None:
     """Draw a log over time as one HTML file that needs no network.
@@ -266,13 +264,13 @@ def report(
 @with_servers_if_given
 def replay(
     target: Target,
-    to: Annotated[Path, typer.Option("--to", metavar="DIR", show_default=False,
+    to: Annotated[Path, typer.Option("--to", metavar="DIR",
                                      help="Where the tables go: a directory that all executors see.")],
-    state: Annotated[bool, typer.Option("--state", show_default=False,
+    state: Annotated[bool, typer.Option("--state",
                                         help="Fold the log's replicated state (alpo.state): its variables.")] = False,
-    path: Annotated[str | None, typer.Option("--path", metavar="DATA_OR_BACKUP", show_default=False,
+    path: Annotated[str | None, typer.Option("--path", metavar="DATA_OR_BACKUP",
                                              help="Read a data directory or a backup, not servers.")] = None,
-    archive: Annotated[str | None, typer.Option("--archive", metavar="DIR", show_default=False,
+    archive: Annotated[str | None, typer.Option("--archive", metavar="DIR",
                                                 help="An archive: for what the log no longer has, or alone.")] = None,
     upto: Annotated[int | None, typer.Option("--upto", metavar="LSN", min=1, max=INT_MAX, show_default="the end now",
                                              help="The last payload to fold.")] = None,
