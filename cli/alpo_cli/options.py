@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -24,6 +24,7 @@ from alpo.errors import TlsError, Unavailable
 from alpo.tls import NAME_DEFAULT, tls_given
 
 from .exits import Unreached, UsageProblem, guarded, reason
+from .output import print_json, say, table
 
 TIMEOUT_S_DEFAULT = 10.0
 _LOOK_S = 0.5
@@ -82,6 +83,23 @@ class Target:
     servers: tuple[str, ...]
     timeout_s: float
     json: bool
+
+    def tell(self, fields: Mapping[str, Any], text: str) -> None:
+        """Print what was done: the fields on stdout with `--json`, else ``text`` for people."""
+        if self.json:
+            print_json(dict(fields))
+        else:
+            say(text)
+
+    def show(
+        self, found: Iterable[Mapping[str, Any]], columns: list[str], rows: list[list[str]], title: str = ""
+    ) -> None:
+        """Print what was found: a JSON line each with `--json`, else a table."""
+        if not self.json:
+            table(title, columns, rows)
+            return
+        for fields in found:
+            print_json(dict(fields))
 
 
 def remember(

@@ -75,6 +75,15 @@ async def unless_interrupted(body: Callable[[], Awaitable[None]]) -> bool:
     return interrupted
 
 
+def ask(target: Target, question: Callable[[alpo.Log], Awaitable[Result]]) -> Result:
+    """Run ``question`` on the log of the servers; returns what it returns. Raises the library's errors."""
+    async def body() -> Result:
+        async with connected(target) as log:
+            return await question(log)
+
+    return run(body)
+
+
 @asynccontextmanager
 async def connected(target: Target) -> AsyncIterator[alpo.Log]:
     """Connect to the servers; the log is closed at the end."""

@@ -32,7 +32,7 @@ from alpo.errors import (
 from ..exits import Failed, Unknown, UsageProblem, message_of, reason
 from ..options import Target, check_client, check_new_client, with_target
 from ..output import Sink, json_line, keep_line, print_json, say
-from ..running import complete_clients, connected, run, unless_interrupted
+from ..running import ask, complete_clients, connected, run, unless_interrupted
 
 if TYPE_CHECKING:
     from alpo.client.handle import Handle
@@ -301,12 +301,6 @@ def _check_append(
         (check_new_client if serial is None else check_client)(client, "--client")
 
 
-async def ask(target: Target, client: str, serial: int, epoch: int) -> alpo.Outcome:
-    """Ask the cluster for an append's outcome. Raises the library's errors."""
-    async with connected(target) as log:
-        return await log.outcome(client, serial, epoch=epoch)
-
-
 @with_target
 def outcome(
     target: Target,
@@ -330,7 +324,7 @@ def outcome(
         alpo outcome '~01890a5d-ac96-774b-bcce-b302099a8057' 1 --json | jq -r .outcome
     """
     check_client(client, "CLIENT")
-    found = run(ask, target, client, serial, epoch)
+    found = ask(target, lambda log: log.outcome(client, serial, epoch=epoch))
     if target.json:
         print_json({"outcome": found.outcome, "lsn": found.lsn, "birth": found.birth})
     else:

@@ -18,7 +18,7 @@ from alpo.core.settings import size_text as size
 from ..exits import Failed, UsageProblem, store_errors
 from ..inputs import a_log, a_new_directory, a_new_file
 from ..options import Target, check_dialled, with_target, without_servers
-from ..output import Step, counted, print_json, say, says_yes, slow_progress
+from ..output import Step, counted, say, says_yes, slow_progress
 from ..running import complete_ids, connected, run
 
 if TYPE_CHECKING:
@@ -50,10 +50,8 @@ def backup(
     a_new_file(file, replaced=True, backup=True)
     with slow_progress() as step, store_errors():
         made = run(_copy, target, file, server, step)
-    if target.json:
-        print_json({"first_lsn": made.first_lsn, "last_lsn": made.last_lsn, "bytes": made.bytes})
-    else:
-        say(f"{file}: {_stretch(made.first_lsn, made.last_lsn)}, {size(made.bytes)}")
+    target.tell({"first_lsn": made.first_lsn, "last_lsn": made.last_lsn, "bytes": made.bytes},
+                f"{file}: {_stretch(made.first_lsn, made.last_lsn)}, {size(made.bytes)}")
 
 
 def _stretch(first_lsn: int, last_lsn: int) -> str:
@@ -95,14 +93,14 @@ def restore(
 
 
 def _tell(target: Target, founded: Founded, data: Path) -> None:
-    if target.json:
-        print_json({"first_lsn": founded.first_lsn, "last_lsn": founded.last_lsn, "bytes": founded.bytes,
-                    "cluster": founded.cluster.hex()})
-        return
     address = founded.address or "HOST:PORT"
-    say(f"{data}: {_stretch(founded.first_lsn, founded.last_lsn)}, the only member of the new cluster"
+    target.tell(
+        {"first_lsn": founded.first_lsn, "last_lsn": founded.last_lsn, "bytes": founded.bytes,
+         "cluster": founded.cluster.hex()},
+        f"{data}: {_stretch(founded.first_lsn, founded.last_lsn)}, the only member of the new cluster"
         f" {founded.cluster.hex()}\nstart it: alpod --id {founded.server_id} --data {quote(str(data))}"
-        f" --listen {address} --member {founded.server_id}={address}")
+        f" --listen {address} --member {founded.server_id}={address}",
+    )
 
 
 def _now_ms() -> int:

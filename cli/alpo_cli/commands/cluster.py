@@ -15,8 +15,8 @@ from ..frame import App
 from ..inputs import a_new_directory
 from ..local_cluster import LocalCluster, LocalServer, leader_within, statuses
 from ..options import Target, local, remember, with_target
-from ..output import counted, print_json, say, table
-from ..running import connected, run, unless_interrupted
+from ..output import counted, print_json, say
+from ..running import ask, run, unless_interrupted
 
 SIZE_DEFAULT = 3
 BASE_PORT_DEFAULT = 7100
@@ -167,10 +167,8 @@ def stop(target: Target, dir: Dir) -> None:
     running = [server.id for server in cluster.servers if server.running()]
     killed = cluster.stop()
     _say_killed(killed)
-    if target.json:
-        print_json({"stopped": running, "killed": killed})
-    else:
-        say(f"stopped {counted(len(running), 'server')}" if running else "no server was running")
+    target.tell({"stopped": running, "killed": killed},
+                f"stopped {counted(len(running), 'server')}" if running else "no server was running")
 
 
 @app.command("list")
@@ -183,16 +181,9 @@ def list_(target: Target, dir: Dir) -> None:
         alpo cluster list --dir /tmp/demo
     """
     cluster = LocalCluster.load(dir)
-    if target.json:
-        for s in cluster.servers:
-            print_json({"id": s.id, "address": s.address, "pid": s.pid if s.running() else None, "data": str(s.data),
-                        "log": str(s.log)})
-        return
-    rows = [
-        [str(s.id), s.address, str(s.pid) if s.running() else "not running", str(s.data), str(s.log)]
-        for s in cluster.servers
-    ]
-    table("", ["id", "address", "pid", "data", "log"], rows)
+    found = [{"id": s.id, "address": s.address, "pid": s.pid if s.running() else None, "data": str(s.data),
+              "log": str(s.log)} for s in cluster.servers]
+    target.show(found, list(found[0]), [[str(value or "not running") for value in each.values()] for each in found])
 
 
 @app.command()
@@ -206,12 +197,5 @@ def init(target: Target) -> None:
 
         alpo cluster init --servers 127.0.0.1:7100
     """
-    async def found() -> None:
-        async with connected(target) as log:
-            await log.init()
-
-    run(found)
-    if target.json:
-        print_json({"founded": True})
-    else:
-        say("the cluster is founded")
+    ask(target, lambda log: log.init())
+    target.tell({"founded": True}, "the cluster is founded")

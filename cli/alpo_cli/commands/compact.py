@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,7 +12,7 @@ from alpo.errors import AlpoError
 
 from ..exits import Failed, Unreached, UsageProblem
 from ..options import Target, with_target
-from ..output import Step, counted, print_json, say, slow_progress
+from ..output import Step, counted, say, slow_progress
 from ..running import complete_ids, run
 
 if TYPE_CHECKING:
@@ -21,23 +20,15 @@ if TYPE_CHECKING:
     from alpo.client.servers import Servers
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """The command line's request. ``server`` None: every member, one after the other. ``wait``: until all is
-    returned."""
-
-    server: int | None
-    wait: bool
-
-
-async def _compact(target: Target, wanted: Wanted, step: Step) -> None:
+async def _compact(target: Target, server: int | None, wait: bool, step: Step) -> None:
+    """Have a server, None: every member, one after the other, return its space; ``wait``: until all is returned."""
     from alpo.client.operator.status import members_of
     from alpo.client.servers import Servers, given_tls
 
     servers = Servers(target.servers, tls=given_tls(None))
     try:
-        if wanted.server is not None:
-            await _one(servers, wanted.server, target, wanted.wait, step)
+        if server is not None:
+            await _one(servers, server, target, wait, step)
             return
         members = [id for id, _ in await members_of(servers, target.timeout_s) if id is not None]
         if not members:
@@ -45,7 +36,7 @@ async def _compact(target: Target, wanted: Wanted, step: Step) -> None:
         failed = 0
         for id in members:
             try:
-                await _one(servers, id, target, wanted.wait, step)
+                await _one(servers, id, target, wait, step)
             except AlpoError as error:
                 failed += 1
                 say(f"server {id}: {error}")
@@ -69,13 +60,13 @@ async def _one(servers: Servers, id: int, target: Target, wait: bool, step: Step
 
 
 def _tell(target: Target, before: FileSpace, now: FileSpace) -> None:
-    if target.json:
-        print_json({"server": now.server, "disk_bytes_before": before.disk_bytes, "disk_bytes": now.disk_bytes,
-                    "free_bytes": now.free_bytes, "done": not now.giving_back})
-    elif now.giving_back and now.free_bytes:
-        say(f"server {now.server}: gives {size(now.free_bytes)} of {size(now.disk_bytes)} back")
-    else:
-        say(f"server {now.server}: {size(before.disk_bytes)} before, {size(now.disk_bytes)} now")
+    target.tell(
+        {"server": now.server, "disk_bytes_before": before.disk_bytes, "disk_bytes": now.disk_bytes,
+         "free_bytes": now.free_bytes, "done": not now.giving_back},
+        f"server {now.server}: gives {size(now.free_bytes)} of {size(now.disk_bytes)} back"
+        if now.giving_back and now.free_bytes else
+        f"server {now.server}: {size(before.disk_bytes)} before, {size(now.disk_bytes)} now",
+    )
 
 
 @with_target
@@ -103,4 +94,4 @@ def compact(
     if every == (server is not None):
         raise UsageProblem("whose file? --server ID or --all")
     with slow_progress() as step:
-        run(_compact, target, Wanted(server, wait), step)
+        run(_compact, target, server, wait, step)

@@ -15,8 +15,8 @@ from alpo.core.settings import size_text as size
 from ..exits import UsageProblem
 from ..frame import App
 from ..options import Target, remember, with_target
-from ..output import escape, print_json, say, table
-from ..running import complete_cursors, connected, run
+from ..output import escape
+from ..running import ask, complete_cursors
 
 app = App(
     callback=remember,
@@ -33,20 +33,6 @@ def _check(name: str) -> None:
         raise UsageProblem(f"NAME: {NAME_WANTED}")
 
 
-async def _set(target: Target, name: str, lsn: int) -> dict[str, Any]:
-    """Set a cursor; returns its new position as JSON keys."""
-    async with connected(target) as log:
-        await log.set_cursor(name, lsn)
-        return {**await _fields(log, target, name), "lsn": lsn}
-
-
-async def _drop(target: Target, name: str) -> dict[str, Any]:
-    """Drop a cursor; returns its last position as JSON keys."""
-    async with connected(target) as log:
-        before = await _fields(log, target, name)
-        return {**before, "lsn": await log.drop_cursor(name) or None}
-
-
 async def _fields(log: alpo.Log, target: Target, name: str) -> dict[str, Any]:
     """JSON keys of a cursor, null for unknown values. Asks the cluster only if they are to be printed."""
     listed = await log.cursors() if target.json else []
@@ -56,11 +42,6 @@ async def _fields(log: alpo.Log, target: Target, name: str) -> dict[str, Any]:
 
 def _keys(cursor: alpo.CursorInfo) -> dict[str, Any]:
     return {"name": cursor.name, "lsn": cursor.lsn, "lag_bytes": cursor.lag_bytes, "lag_s": cursor.lag_s}
-
-
-async def _list(target: Target) -> list[alpo.CursorInfo]:
-    async with connected(target) as log:
-        return await log.cursors()
 
 
 @app.command("set")
@@ -76,11 +57,13 @@ def set_(
         alpo cursor set nightly-export 120001
     """
     _check(name)
-    fields = run(_set, target, name, lsn)
-    if target.json:
-        print_json(fields)
-    else:
-        say(f"cursor {escape(name)} is at LSN {lsn}")
+
+    async def move(log: alpo.Log) -> dict[str, Any]:
+        await log.set_cursor(name, lsn)
+        return {**await _fields(log, target, name), "lsn": lsn}
+
+    fields = ask(target, move)
+    target.tell(fields, f"cursor {escape(name)} is at LSN {lsn}")
 
 
 @app.command("list")
@@ -94,13 +77,9 @@ def list_(target: Target) -> None:
 
         alpo cursor list --json | jq 'select(.lag_s > 86400) | .name'
     """
-    found = run(_list, target)
-    if target.json:
-        for c in found:
-            print_json(_keys(c))
-        return
-    table("", ["cursor", "LSN", "holds", "lag"],
-          [[c.name, str(c.lsn), size(c.lag_bytes), f"{c.lag_s:.0f} s"] for c in found])
+    found = ask(target, lambda log: log.cursors())
+    target.show(map(_keys, found), ["cursor", "LSN", "holds", "lag"],
+                [[c.name, str(c.lsn), size(c.lag_bytes), f"{c.lag_s:.0f} s"] for c in found])
 
 
 @app.command()
@@ -113,8 +92,10 @@ def drop(target: Target, name: Name) -> None:
         alpo cursor drop nightly-export
     """
     _check(name)
-    fields = run(_drop, target, name)
-    if target.json:
-        print_json(fields)
-    else:
-        say(f"cursor {escape(name)} is forgotten")
+
+    async def forget(log: alpo.Log) -> dict[str, Any]:
+        before = await _fields(log, target, name)
+        return {**before, "lsn": await log.drop_cursor(name) or None}
+
+    fields = ask(target, forget)
+    target.tell(fields, f"cursor {escape(name)} is forgotten")

@@ -15,7 +15,7 @@ from ..exits import Failed, UsageProblem
 from ..frame import App
 from ..options import Target, remember, with_target
 from ..output import counted, print_json, say, says_yes, table
-from ..running import complete_ids, connected, run
+from ..running import ask, complete_ids, connected, run
 from . import status as standing
 
 app = App(
@@ -257,12 +257,5 @@ def transfer(
 
         alpo transfer 2
     """
-    async def hand_over() -> None:
-        async with connected(target) as log:
-            found = await log.transfer(id)
-        if target.json:
-            print_json({"leader": found.leader, "term": found.term})
-        else:
-            say(f"server {found.leader} leads, in term {found.term}")
-
-    run(hand_over)
+    found = ask(target, lambda log: log.transfer(id))
+    target.tell({"leader": found.leader, "term": found.term}, f"server {found.leader} leads, in term {found.term}")

@@ -13,7 +13,7 @@ import typer
 from ..exits import Failed
 from ..frame import App
 from ..options import Target, remember, with_target
-from ..output import Sink, escape, json_line, print_json, say, table
+from ..output import Sink, escape, json_line
 from ..running import run
 
 if TYPE_CHECKING:
@@ -61,10 +61,7 @@ def init(target: Target, name: Name) -> None:
         return await Registry.view(state, name)
 
     view = run(write(target, {"name": name, "leader": None, "version": None, "token": None, "count": None}, step))
-    if target.json:
-        print_json(_fields(view))
-    else:
-        say(f"registry {escape(name)} is there now, and nobody has led it yet")
+    target.tell(_fields(view), f"registry {escape(name)} is there now, and nobody has led it yet")
 
 
 def _there(name: str, lsn: int) -> Failed:
@@ -90,11 +87,8 @@ def show(target: Target, name: Name) -> None:
         alpo registry show agents --json | jq -r .leader.host
     """
     view = run(_look, target, name)
-    if target.json:
-        print_json(_fields(view))
-        return
     leader = "-" if view.leader is None else _text(view.leader)
-    table("", ["field", "value"], [
+    target.show([_fields(view)], ["field", "value"], [
         ["registry", name], ["leader", leader], ["took over at LSN", str(view.token)], ["as of LSN", str(view.version)],
         ["rows", str(len(view.rows))],
     ])

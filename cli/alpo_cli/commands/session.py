@@ -11,8 +11,8 @@ from alpo.core.client_ids import is_random
 from ..exits import Failed
 from ..frame import App
 from ..options import Target, check_client, remember, with_target
-from ..output import escape, print_json, rfc3339, say, table
-from ..running import complete_clients, connected, run
+from ..output import escape, rfc3339, say
+from ..running import ask, complete_clients
 
 if TYPE_CHECKING:
     from alpo.client.operator.sessions import SessionInfo
@@ -24,50 +24,23 @@ app = App(
 )
 
 
-async def list_them(target: Target, every: bool) -> None:
-    """Print the named sessions, or all, as a table or JSON lines. Raises the library's errors."""
-    async with connected(target) as log:
-        sessions = await log.sessions()
-    shown = [s for s in sessions if every or not is_random(s.client)]
-    if target.json:
-        for s in shown:
-            print_json(_keys(s))
-        return
-    columns = ["client", "epoch", "last serial", "last id", "last append"]
-    table("", columns, [[s.client, str(s.epoch or "-"), str(s.last_serial), str(s.last_id), rfc3339(s.last_time)]
-                        for s in shown])
-    if others := len(sessions) - len(shown):
-        say(f"and {others:,} of clients without a name (--all lists them too)")
-
-
 def _keys(session: SessionInfo) -> dict[str, Any]:
     return {"client": session.client, "epoch": session.epoch, "last_serial": session.last_serial,
             "last_id": session.last_id, "time": rfc3339(session.last_time)}
 
 
-async def drop_one(target: Target, name: str, epoch: int | None) -> None:
-    """Drop the name's session. Raises the library's errors."""
-    async with connected(target) as log:
-        dropped = await log.drop_session(name, epoch)
-    if target.json:
-        print_json({"client": name, "epoch": dropped})
-    else:
-        say(f"session {escape(name)} (epoch {dropped}) is forgotten")
-
-
-async def look_at(target: Target, name: str, epoch: int | None) -> None:
+def _look_at(target: Target, name: str, epoch: int | None) -> None:
     """Print what dropping the name would forget. Raises Failed if that would be refused."""
-    async with connected(target) as log:
-        found = next((session for session in await log.sessions() if session.client == name), None)
+    found = next((session for session in ask(target, lambda log: log.sessions()) if session.client == name), None)
     if found is None or is_random(name):
         raise Failed(f"there is no session {escape(name)}")
     if epoch not in (None, found.epoch):
         raise Failed(f"the session {escape(name)} has epoch {found.epoch}")
-    if target.json:
-        print_json({**_keys(found), "dry_run": True})
-    else:
-        say(f"would forget session {escape(name)} (epoch {found.epoch}): {found.last_serial:,} serials, the last at"
-            f" {rfc3339(found.last_time)}; nothing was changed")
+    target.tell(
+        {**_keys(found), "dry_run": True},
+        f"would forget session {escape(name)} (epoch {found.epoch}): {found.last_serial:,} serials, the last at"
+        f" {rfc3339(found.last_time)}; nothing was changed",
+    )
 
 
 @app.command("list")
@@ -88,7 +61,13 @@ def list_(
 
         alpo session list --all --json | jq -r .client
     """
-    run(list_them, target, every)
+    sessions = ask(target, lambda log: log.sessions())
+    shown = [s for s in sessions if every or not is_random(s.client)]
+    target.show(map(_keys, shown), ["client", "epoch", "last serial", "last id", "last append"],
+                [[s.client, str(s.epoch or "-"), str(s.last_serial), str(s.last_id), rfc3339(s.last_time)]
+                 for s in shown])
+    if not target.json and (others := len(sessions) - len(shown)):
+        say(f"and {others:,} of clients without a name (--all lists them too)")
 
 
 @app.command()
@@ -113,4 +92,7 @@ def drop(
         alpo session drop billing-7 --epoch 42
     """
     check_client(name, "NAME")
-    run(look_at if dry_run else drop_one, target, name, epoch)
+    if dry_run:
+        return _look_at(target, name, epoch)
+    dropped = ask(target, lambda log: log.drop_session(name, epoch))
+    target.tell({"client": name, "epoch": dropped}, f"session {escape(name)} (epoch {dropped}) is forgotten")

@@ -7,11 +7,12 @@ from typing import Annotated, cast
 
 import typer
 
+import alpo
+
 from ..exits import UsageProblem
 from ..frame import App
 from ..options import Target, remember, with_target
-from ..output import print_json, say, table
-from ..running import connected, run
+from ..running import ask, run
 
 app = App(
     callback=remember,
@@ -24,28 +25,6 @@ clock = App(
     help="The log's clock: the time that entries are given."
          "\n\nExamples:\n\n    alpo clock accept",
 )
-
-
-async def ask(target: Target) -> dict[str, float]:
-    """The present settings. Raises the library's errors."""
-    async with connected(target) as log:
-        return cast(dict[str, float], await log.settings())
-
-
-async def change(target: Target, wanted: dict[str, float]) -> None:
-    """Change settings, and print old and new values. Raises the library's errors; UsageProblem for impossible
-    values."""
-    async with connected(target) as log:
-        before = cast(dict[str, float], await log.settings())
-        try:
-            after = cast(dict[str, float], await log.change_settings(wanted, expected=before))
-        except ValueError as error:
-            raise UsageProblem(str(error)) from error
-    if target.json:
-        print_json(dict(after))
-        return
-    for name in wanted:
-        say(f"{name}: {_text(before[name])} -> {_text(after[name])}")
 
 
 def _text(value: float) -> str:
@@ -81,11 +60,8 @@ def show(target: Target) -> None:
 
         alpo settings show --json | jq .payload_bytes_max
     """
-    values = run(ask, target)
-    if target.json:
-        print_json(dict(values))
-    else:
-        table("", ["setting", "value"], [[name, _text(value)] for name, value in values.items()])
+    values = cast(dict[str, float], ask(target, lambda log: log.settings()))
+    target.show([values], ["setting", "value"], [[name, _text(value)] for name, value in values.items()])
 
 
 @app.command("set")
@@ -105,7 +81,17 @@ def set_(
 
         alpo settings set window=4096 window_total=500000
     """
-    run(change, target, parse(assignments))
+    wanted = parse(assignments)
+
+    async def change(log: alpo.Log) -> tuple[dict[str, float], dict[str, float]]:
+        before = cast(dict[str, float], await log.settings())
+        try:
+            return before, cast(dict[str, float], await log.change_settings(wanted, expected=before))
+        except ValueError as error:
+            raise UsageProblem(str(error)) from error
+
+    before, after = ask(target, change)
+    target.tell(after, "\n".join(f"{name}: {_text(before[name])} -> {_text(after[name])}" for name in wanted))
 
 
 @clock.command()
@@ -130,11 +116,7 @@ def accept(target: Target) -> None:
             leapt_ms = await accept_clocks(servers, target.timeout_s)
         finally:
             servers.close()
-        if target.json:
-            print_json({"leapt_ms": leapt_ms})
-        elif leapt_ms:
-            say(f"the log's clock goes on {leapt_ms / 1000:.0f} s later")
-        else:
-            say("the clocks were believed already: nothing is changed")
+        target.tell({"leapt_ms": leapt_ms}, f"the log's clock goes on {leapt_ms / 1000:.0f} s later" if leapt_ms else
+                    "the clocks were believed already: nothing is changed")
 
     run(believe)

@@ -22,7 +22,7 @@ from alpo.core.entries import INT_MAX
 from ..exits import Failed, UsageProblem
 from ..frame import App
 from ..options import Target, remember, with_target
-from ..output import Sink, counted, escape, escape_bytes, json_line, print_json, rfc3339, say, table
+from ..output import Sink, counted, escape, escape_bytes, json_line, print_json, rfc3339
 from ..running import completing, run
 
 if TYPE_CHECKING:
@@ -222,10 +222,7 @@ def rm(target: Target, name: Name, if_version: Version = None) -> None:
                     raise changed(target, error) from error
 
     fields["version"] = run(write(target, fields, step, create=False))
-    if target.json:
-        print_json(fields)
-    else:
-        say(f"{escape(name)} is gone")
+    target.tell(fields, f"{escape(name)} is gone")
 
 
 @app.command()
@@ -434,10 +431,7 @@ def status(target: Target) -> None:
             return await state.status(local=True)
 
     found = run(ask)
-    if target.json:
-        print_json({**found._asdict(), "time": rfc3339(found.time)})
-    else:
-        table("", ["field", "value"], _status_rows(found))
+    target.show([{**found._asdict(), "time": rfc3339(found.time)}], ["field", "value"], _status_rows(found))
 
 
 def _status_rows(found: StateStatus) -> list[list[str]]:
@@ -478,9 +472,6 @@ def snapshot(
 
     nothing = dict.fromkeys(SnapshotInfo._fields)
     done = run(write(target, nothing, step, create=False))
-    if target.json:
-        print_json(done._asdict())
-        return
     size = counted(done.bytes, "byte")
-    say(f"a snapshot of LSN {done.begin}, {size} in {counted(done.parts, 'part')}, is in the log up to LSN {done.end}")
-    say(f"the log begins at LSN {done.first_lsn}")
+    where = f"is in the log up to LSN {done.end}\nthe log begins at LSN {done.first_lsn}"
+    target.tell(done._asdict(), f"a snapshot of LSN {done.begin}, {size} in {counted(done.parts, 'part')}, {where}")

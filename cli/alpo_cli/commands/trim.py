@@ -13,33 +13,26 @@ from alpo.core.entries import INT_MAX
 from ..exits import Failed
 from ..options import Target, with_target
 from ..output import counted, escape, print_json, say
-from ..running import connected, run
+from ..running import ask
 
 
-async def give_up(target: Target, before: int, force: bool) -> int:
-    """Trim; returns the first LSN that is now served. Raises the library's errors."""
-    async with connected(target) as log:
-        return await log.trim(before, force=force)
-
-
-async def look(target: Target, before: int, force: bool) -> tuple[range, list[str]]:
+async def look(log: alpo.Log, before: int, force: bool) -> tuple[range, list[str]]:
     """Simulate a trim: the LSNs that it would delete, and the cursors that it would drop. Raises what the trim
     would raise."""
-    async with connected(target) as log:
-        try:
-            async with aclosing(log.read_batches(before, before)) as pages:
-                async for _ in pages:
-                    break
-        except alpo.OutOfRange as error:
-            if before > error.last_lsn + 1:
-                raise
-            return range(error.first_lsn, error.first_lsn), []  # trimmed already
-        first_lsn = before
-        async with aclosing(log.read_batches()) as pages:
-            async for page in pages:
-                first_lsn = page[0].lsn
+    try:
+        async with aclosing(log.read_batches(before, before)) as pages:
+            async for _ in pages:
                 break
-        needed = sorted((cursor.lsn, cursor.name) for cursor in await log.cursors() if cursor.lsn < before)
+    except alpo.OutOfRange as error:
+        if before > error.last_lsn + 1:
+            raise
+        return range(error.first_lsn, error.first_lsn), []  # trimmed already
+    first_lsn = before
+    async with aclosing(log.read_batches()) as pages:
+        async for page in pages:
+            first_lsn = page[0].lsn
+            break
+    needed = sorted((cursor.lsn, cursor.name) for cursor in await log.cursors() if cursor.lsn < before)
     if needed and not force:
         lsn, name = needed[0]
         raise Failed(f"the cursor {escape(name)} needs LSN {lsn} and what follows")
@@ -69,12 +62,9 @@ def trim(
         alpo trim --before "$(alpo read --since 30d --limit 1 --json | jq .lsn)"
     """
     if dry_run:
-        return _tell(target, *run(look, target, before, force))
-    first_lsn = run(give_up, target, before, force)
-    if target.json:
-        print_json({"first_lsn": first_lsn})
-    else:
-        say(f"the log now begins at LSN {first_lsn}")
+        return _tell(target, *ask(target, lambda log: look(log, before, force)))
+    first_lsn = ask(target, lambda log: log.trim(before, force=force))
+    target.tell({"first_lsn": first_lsn}, f"the log now begins at LSN {first_lsn}")
 
 
 def _tell(target: Target, lsns: range, cursors: list[str]) -> None:

@@ -30,7 +30,7 @@ from ..options import (
     with_servers_if_given,
     with_target,
 )
-from ..output import counted, escape, print_json, rfc3339, say, slow_progress, table
+from ..output import counted, escape, print_json, rfc3339, slow_progress, table
 from . import spark
 
 if TYPE_CHECKING:
@@ -116,13 +116,10 @@ def archive(
     if trim:
         trimmed = archiving.trim_archived(target.servers, to, origin.timeout_s)
         fields |= {"first_lsn": trimmed.first_lsn, "held_by": trimmed.held_by or None}
-    if target.json:
-        print_json(fields)
-    else:
-        _print_archive(to, fields)
+    _tell_archive(target, to, fields)
 
 
-def _print_archive(to: Path, fields: dict[str, Any]) -> None:
+def _tell_archive(target: Target, to: Path, fields: dict[str, Any]) -> None:
     first_lsn, last_lsn = fields["archived_first_lsn"], fields["archived_last_lsn"]
     rows = [
         ["the archive holds", f"LSN {first_lsn} to {last_lsn}" if last_lsn >= first_lsn else "nothing"],
@@ -136,7 +133,7 @@ def _print_archive(to: Path, fields: dict[str, Any]) -> None:
         held_by = fields["held_by"]
         why = f" (cursor {held_by} needs it)" if held_by else ""
         rows.append(["the log now begins at", f"LSN {fields['first_lsn']}{why}"])
-    table(f"archive {to}", ["", ""], rows)
+    target.show([fields], ["", ""], rows, f"archive {to}")
 
 
 @app.command()
@@ -254,10 +251,7 @@ def report(
     finally:
         partial.unlink(missing_ok=True)
     titles = [section.title for section in sections]
-    if target.json:
-        print_json({"report": str(to), "bytes": len(text.encode()), "sections": titles})
-    else:
-        say(f"{to}: {', '.join(titles)}")
+    target.tell({"report": str(to), "bytes": len(text.encode()), "sections": titles}, f"{to}: {', '.join(titles)}")
 
 
 @app.command()
@@ -333,9 +327,6 @@ def _replay_fields(done: StateReplayed, took_s: float) -> dict[str, Any]:
 
 
 def _tell_replay(target: Target, fields: dict[str, Any]) -> None:
-    if target.json:
-        print_json(fields)
-        return
     rows = [
         ["the table", fields["table"]],
         ["is the log up to", f"LSN {fields['lsn']}"],
@@ -352,7 +343,7 @@ def _tell_replay(target: Target, fields: dict[str, Any]) -> None:
         ]
     else:
         rows.append(["new tables", "none: it was there"])
-    table("replay the state", ["", ""], [*rows, ["took", f"{fields['seconds']:.1f} s"]])
+    target.show([fields], ["", ""], [*rows, ["took", f"{fields['seconds']:.1f} s"]], "replay the state")
 
 
 def _servers_of(target: Target, other: bool, ask: str) -> tuple[str, ...]:
