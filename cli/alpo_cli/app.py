@@ -98,8 +98,7 @@ def root(
 
 def help_(
     ctx: typer.Context,
-    command: Annotated[list[str] | None, typer.Argument(metavar="COMMAND",
-                                                        help="A command, or a group and its command.")] = None,
+    command: Annotated[list[str] | None, typer.Argument(help="A command, or a group and its command.")] = None,
 ) -> None:
     """Show the help of a command.
 

@@ -226,19 +226,17 @@ def _progress(log: alpo.Log, run: Run) -> str:
 @with_target
 def append(
     target: Target,
-    text: Annotated[list[str] | None, typer.Argument(metavar="TEXT",
-                                                     help="Payloads. Without any: lines of stdin.")] = None,
+    text: Annotated[list[str] | None, typer.Argument(help="Payloads. Without any: lines of stdin.")] = None,
     file: Annotated[Path | None, typer.Option("--file", metavar="FILE",
                                               help="Read from FILE instead of stdin.")] = None,
     null: Annotated[bool, typer.Option("--null", help="Payloads end with NUL, not with a line end.")] = False,
     whole: Annotated[bool, typer.Option("--whole", help="All of the input is one payload.")] = False,
-    batch: Annotated[int | None, typer.Option("--batch", metavar="N", min=1,
-                                              help="Atomic batches of N payloads.")] = None,
+    batch: Annotated[int | None, typer.Option("--batch", min=1, help="Atomic batches of N payloads.")] = None,
     atomic: Annotated[bool, typer.Option("--atomic", help="Everything given is one atomic batch.")] = False,
     expect_last: Annotated[int | None, typer.Option("--expect-last", metavar="LSN", min=0, max=INT_MAX,
                                                     help="Append only if LSN is the log's last one.")] = None,
     client: Annotated[str | None, typer.Option("--client", metavar="NAME", help="Append as this named client.")] = None,
-    serial: Annotated[int | None, typer.Option("--serial", metavar="N", min=1, max=INT_MAX,
+    serial: Annotated[int | None, typer.Option("--serial", min=1, max=INT_MAX,
                                                help="Retry what was sent under this serial (needs --client).")] = None,
     epoch: Annotated[int | None, typer.Option("--epoch", metavar="E", min=0, max=INT_MAX,
                                               help="The epoch it was sent under (needs --serial).")] = None,
@@ -304,10 +302,8 @@ def _check_append(
 @with_target
 def outcome(
     target: Target,
-    client: Annotated[str, typer.Argument(metavar="CLIENT", autocompletion=complete_clients,
-                                          help="A name, or a random client's id.")],
-    serial: Annotated[int, typer.Argument(metavar="SERIAL", min=1, max=INT_MAX,
-                                          help="As the message of exit 3 gives it.")],
+    client: Annotated[str, typer.Argument(autocompletion=complete_clients, help="A name, or a random client's id.")],
+    serial: Annotated[int, typer.Argument(min=1, max=INT_MAX, help="As the message of exit 3 gives it.")],
     epoch: Annotated[int, typer.Option("--epoch", metavar="E", min=0, max=INT_MAX, show_default="any",
                                        help="Of a name: the epoch that it was sent under, as that message gives"
                                             " it.")] = 0,

@@ -31,7 +31,7 @@ ID_MAX = 2**31 - 1
 @with_target
 def backup(
     target: Target,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to; replaced if it exists.")],
+    file: Annotated[Path, typer.Argument(help="Where to; replaced if it exists.")],
     server: Annotated[int | None, typer.Option("--server", metavar="ID", min=1, show_default="the leader",
                                                autocompletion=complete_ids,
                                                help="Whose log; works without a leader too.")] = None,
@@ -66,11 +66,10 @@ async def _copy(target: Target, file: Path, server: int | None, step: Step) -> a
 @without_servers
 def restore(
     target: Target,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file of `alpo backup`.")],
+    file: Annotated[Path, typer.Argument(help="A file of `alpo backup`.")],
     data: Annotated[Path, typer.Option("--data", metavar="DIR",
                                        help="The new data directory: empty, or not there yet.")],
-    id: Annotated[int, typer.Option("--id", metavar="N", min=1, max=ID_MAX,
-                                    help="The id of the new cluster's first member.")],
+    id: Annotated[int, typer.Option("--id", min=1, max=ID_MAX, help="The id of the new cluster's first member.")],
     listen: Annotated[str, typer.Option("--listen", metavar="HOST:PORT", help="Where that member will listen.")],
 ) -> None:
     """Make a backup the data directory of a new cluster of one member.

@@ -127,7 +127,7 @@ def failover(
     target: Target,
     dir: Annotated[Path, typer.Option("--dir", metavar="DIR",
                                       help="A running cluster of alpo cluster start --detach.")],
-    rounds: Annotated[int, typer.Option("--rounds", metavar="N", min=1, max=1000, help="How many leaders.")] = 10,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, max=1000, help="How many leaders.")] = 10,
     signal_name: Annotated[str, typer.Option("--signal", metavar="KILL|TERM", help="What they are sent.")] = "KILL",
     payload: Payload = 100, outstanding: Outstanding = 1, connections: Connections = 1, batch: Batch = 1,
     seconds: Annotated[float, typer.Option("--seconds", metavar="S", min=0.1,

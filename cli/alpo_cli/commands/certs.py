@@ -37,7 +37,7 @@ def make_(
                                                           " joined by commas; can be given again.")] = None,
     name: Annotated[str, typer.Option("--name", metavar="NAME",
                                       help="The cluster's name in certificates.")] = NAME_DEFAULT,
-    days: Annotated[int, typer.Option("--days", metavar="N", help="How long they are good for.")] = DAYS_DEFAULT,
+    days: Annotated[int, typer.Option("--days", help="How long they are good for.")] = DAYS_DEFAULT,
 ) -> None:
     """Make a CA, unless DIR has one, and certificates with their keys; prints the new files.
 

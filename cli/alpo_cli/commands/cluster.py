@@ -37,7 +37,7 @@ Dir = Annotated[Path, typer.Option("--dir", metavar="DIR",
 @local
 def start(
     target: Target, dir: Dir,
-    size: Annotated[int | None, typer.Option("--size", metavar="N", show_default=str(SIZE_DEFAULT),
+    size: Annotated[int | None, typer.Option("--size", show_default=str(SIZE_DEFAULT),
                                              help="How many servers.")] = None,
     base_port: Annotated[int | None, typer.Option("--base-port", metavar="PORT", show_default=str(BASE_PORT_DEFAULT),
                                                   help="The first server's port; the others take the next.")] = None,

@@ -48,7 +48,7 @@ def _keys(cursor: alpo.CursorInfo) -> dict[str, Any]:
 @with_target
 def set_(
     target: Target, name: Name,
-    lsn: Annotated[int, typer.Argument(metavar="LSN", min=1, max=INT_MAX, help="The next LSN that the reader needs.")],
+    lsn: Annotated[int, typer.Argument(min=1, max=INT_MAX, help="The next LSN that the reader needs.")],
 ) -> None:
     """Set a cursor, new or not: everything from LSN on is kept for its reader.
 

@@ -159,7 +159,7 @@ def remarks(found: Events) -> list[str]:
 @with_target
 def explain(
     target: Target,
-    last: Annotated[int | None, typer.Option("--last", metavar="N", min=1, max=1000, show_default="1",
+    last: Annotated[int | None, typer.Option("--last", min=1, max=1000, show_default="1",
                                              help="The last N elections.")] = None,
     since: Annotated[str | None, typer.Option("--since", metavar="TIME",
                                               help="All elections since: RFC 3339, or 10m, 2h, 3d ago.")] = None,

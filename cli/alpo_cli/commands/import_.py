@@ -274,8 +274,7 @@ async def import_all(target: Target, wanted: Wanted) -> None:
 @with_target
 def import_(
     target: Target,
-    file: Annotated[Path | None, typer.Argument(metavar="FILE",
-                                                help="Where the lines are; without it, or -: stdin.")] = None,
+    file: Annotated[Path | None, typer.Argument(help="Where the lines are; without it, or -: stdin.")] = None,
     client: Annotated[str | None, typer.Option("--client", metavar="NAME",
                                                help="Append as this named client: a later run goes on where this one"
                                                     " ended.")] = None,

@@ -74,8 +74,7 @@ def show(
                                               help="Entry to begin with.")] = None,
     stop: Annotated[int | None, typer.Option("--to", metavar="ID", min=1, max=INT_MAX, show_default="the last",
                                              help="Entry to end with.")] = None,
-    limit: Annotated[int | None, typer.Option("--limit", "-n", metavar="N", min=0, max=INT_MAX,
-                                              help="At most N entries.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=0, max=INT_MAX, help="At most N entries.")] = None,
     kind: Annotated[list[KindName] | None, typer.Option("--kind", case_sensitive=False,
                                                         help="Only entries of this kind; may be repeated.")] = None,
 ) -> None:
@@ -308,7 +307,7 @@ class _Pairs(Command):
 def query(
     target: Target,
     where: Where,
-    sql: Annotated[str, typer.Argument(metavar="SQL", help="One query.")],
+    sql: Annotated[str, typer.Argument(help="One query.")],
     param: Annotated[list[str] | None, typer.Option("-p", "--param", metavar="NAME VALUE",
                                                     help="The value of :NAME in the query; may be repeated.")] = None,
     table: Annotated[bool, typer.Option("-t", "--table", help="A table.")] = False,
@@ -339,8 +338,8 @@ def query(
 @without_servers
 def diff(
     target: Target,
-    a: Annotated[Path, typer.Argument(metavar="A", help="A data directory or a backup.")],
-    b: Annotated[Path, typer.Argument(metavar="B", help="Another one.")],
+    a: Annotated[Path, typer.Argument(help="A data directory or a backup.")],
+    b: Annotated[Path, typer.Argument(help="Another one.")],
 ) -> None:
     """Compare two logs, entry by entry, where both have any.
 

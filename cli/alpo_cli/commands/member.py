@@ -30,8 +30,7 @@ _LOOKS = 10
 _COLUMNS = ["id", "address", "role", "state", "status", "last", "guaranteed", "lag"]
 
 NewMember = Annotated[str, typer.Argument(metavar="ID=HOST:PORT", help="The server's id, and where it waits.")]
-Wait = Annotated[bool, typer.Option("--wait/--no-wait",
-                                    help="Wait until it has caught up and votes.", show_default=False)]
+Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until it has caught up and votes.")]
 
 
 def parse_member(text: str) -> tuple[int, str]:
@@ -206,8 +205,7 @@ def add(target: Target, member: NewMember, wait: Wait = True) -> None:
 @with_target
 def remove(
     target: Target,
-    id: Annotated[int, typer.Argument(metavar="ID", min=1, autocompletion=complete_ids,
-                                      help="The server to take out.")],
+    id: Annotated[int, typer.Argument(min=1, autocompletion=complete_ids, help="The server to take out.")],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Take a server out of the cluster.
@@ -246,8 +244,7 @@ def replace(target: Target, member: NewMember, wait: Wait = True) -> None:
 @with_target
 def transfer(
     target: Target,
-    id: Annotated[int, typer.Argument(metavar="ID", min=1, autocompletion=complete_ids,
-                                      help="The server that shall lead.")],
+    id: Annotated[int, typer.Argument(min=1, autocompletion=complete_ids, help="The server that shall lead.")],
 ) -> None:
     """Hand leadership over to a server of your choice.
 

@@ -74,8 +74,7 @@ def list_(
 @with_target
 def drop(
     target: Target,
-    name: Annotated[str, typer.Argument(metavar="NAME", autocompletion=complete_clients,
-                                        help="The client name to forget.")],
+    name: Annotated[str, typer.Argument(autocompletion=complete_clients, help="The client name to forget.")],
     epoch: Annotated[int | None, typer.Option("--epoch", min=1, help="Only if this is its current epoch.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be forgotten.")] = False,
 ) -> None:

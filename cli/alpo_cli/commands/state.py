@@ -100,8 +100,7 @@ def get(
 @with_target
 def set_(
     target: Target, name: Name,
-    value: Annotated[str | None, typer.Argument(metavar="VALUE",
-                                                help="The value. Without it: all of stdin, as it is.")] = None,
+    value: Annotated[str | None, typer.Argument(help="The value. Without it: all of stdin, as it is.")] = None,
     file: Annotated[Path | None, typer.Option("--file", metavar="FILE", help="Take FILE instead of stdin.")] = None,
     if_version: Version = None,
     absent: Annotated[bool, typer.Option("--absent", help="Only if it is not there, as --if-version 0.")] = False,
@@ -342,7 +341,7 @@ def lock(
 @with_target
 def elect(
     target: Target, name: Name,
-    value: Annotated[str | None, typer.Argument(metavar="VALUE", show_default="HOST:PID",
+    value: Annotated[str | None, typer.Argument(show_default="HOST:PID",
                                                 help="What tells all others who it is.")] = None,
     ttl: Ttl = 10.0,
     observe: Annotated[bool, typer.Option("--observe",
@@ -375,8 +374,7 @@ def elect(
 @with_target
 def txn(
     target: Target,
-    file: Annotated[Path | None, typer.Argument(metavar="FILE", show_default="stdin",
-                                                help="The transaction, as JSON.")] = None,
+    file: Annotated[Path | None, typer.Argument(show_default="stdin", help="The transaction, as JSON.")] = None,
 ) -> None:
     """Do several writes together, all of them or none, and print their version.
 

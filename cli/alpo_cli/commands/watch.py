@@ -13,7 +13,7 @@ from ..running import run
 @with_target
 def watch(
     target: Target,
-    count: Annotated[int | None, typer.Option("--count", metavar="N", min=1,
+    count: Annotated[int | None, typer.Option("--count", min=1,
                                               help="End after N lines; print lines on a terminal too.")] = None,
 ) -> None:
     """Watch a cluster, live: who leads, what is wrong, how far each log goes, appends a second.

@@ -71,7 +71,7 @@ def root(
 def archive(
     target: Target,
     to: Annotated[Path, typer.Option("--to", metavar="DIR", help="The archive: a directory that all executors see.")],
-    range_rows: Annotated[int, typer.Option("--range-rows", metavar="N", min=1, max=INT_MAX,
+    range_rows: Annotated[int, typer.Option("--range-rows", min=1, max=INT_MAX,
                                             help="Payloads of one file.")] = 131_072,
     trim: Annotated[bool, typer.Option("--trim",
                                        help="Afterwards give up, in the log, what is archived and no cursor needs."
