@@ -24,6 +24,7 @@ from alpo.errors import TlsError, Unavailable
 from alpo.tls import NAME_DEFAULT, tls_given
 
 from .exits import Unreached, UsageProblem, guarded, reason
+from .frame import App
 from .output import print_json, say, table
 
 TIMEOUT_S_DEFAULT = 10.0
@@ -34,32 +35,23 @@ TLS_OPTIONS = ("ca", "cert", "key", "tls_name")
 #: Every option that all commands of the cluster take.
 SHARED = ("servers", "config", "timeout", "json", *TLS_OPTIONS)
 
-Servers = Annotated[
-    str | None,
-    typer.Option("--servers", metavar="HOST[:PORT],…", rich_help_panel=PANEL,
-                 help="Servers to talk to, any of them. Default: the environment's ALPO_SERVERS, else"
-                      f" {SERVER_DEFAULT}."),
-]
-ConfigFile = Annotated[
-    Path | None,
-    typer.Option("--config", metavar="FILE", rich_help_panel=PANEL,
-                 help="Take the servers from the member list of an alpod configuration file."),
-]
+Servers = Annotated[str | None, typer.Option(
+    "--servers", metavar="HOST[:PORT],…", rich_help_panel=PANEL,
+    help=f"Servers to talk to, any of them. Default: the environment's ALPO_SERVERS, else {SERVER_DEFAULT}.")]
+ConfigFile = Annotated[Path | None, typer.Option(
+    "--config", metavar="FILE", rich_help_panel=PANEL,
+    help="Take the servers from the member list of an alpod configuration file.")]
 TLS_PANEL = "TLS"
-Ca = Annotated[
-    Path | None,
-    typer.Option("--ca", metavar="FILE", rich_help_panel=TLS_PANEL,
-                 help="The CA of the servers' certificates. Default: the environment's ALPO_CA."),
-]
+Ca = Annotated[Path | None, typer.Option("--ca", metavar="FILE", rich_help_panel=TLS_PANEL,
+                                         help="The CA of the servers' certificates. Default: the environment's"
+                                              " ALPO_CA.")]
 Cert = Annotated[Path | None, typer.Option("--cert", metavar="FILE", rich_help_panel=TLS_PANEL,
                                            help="The certificate to show. Default: ALPO_CERT.")]
 Key = Annotated[Path | None, typer.Option("--key", metavar="FILE", rich_help_panel=TLS_PANEL,
                                           help="The key of that certificate. Default: ALPO_KEY.")]
-TlsName = Annotated[
-    str | None,
-    typer.Option("--tls-name", metavar="NAME", rich_help_panel=TLS_PANEL, show_default=NAME_DEFAULT,
-                 help="The cluster's name in certificates. Default: ALPO_TLS_NAME."),
-]
+TlsName = Annotated[str | None, typer.Option("--tls-name", metavar="NAME", rich_help_panel=TLS_PANEL,
+                                             show_default=NAME_DEFAULT,
+                                             help="The cluster's name in certificates. Default: ALPO_TLS_NAME.")]
 Timeout = Annotated[float | None, typer.Option("--timeout", metavar="SECONDS", rich_help_panel=PANEL, show_default="10",
                                                help="Give up a request after so long without progress.")]
 Json = Annotated[bool, typer.Option("--json", rich_help_panel=PANEL, help="One JSON object a line on stdout.")]
@@ -111,6 +103,11 @@ def remember(
     given.update(_given(
         servers=servers, config=config, timeout=timeout, json=json, ca=ca, cert=cert, key=key, tls_name=tls_name
     ))
+
+
+def group(purpose: str, *examples: str) -> App:
+    """A group of commands, which takes the shared options before the command."""
+    return App(callback=remember, help="\n\n    ".join([f"{purpose}\n\nExamples:", *examples]))
 
 
 def given_so_far(ctx: typer.Context) -> dict[str, Any]:

@@ -9,20 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..exits import UsageProblem
-from ..frame import App
 from ..inputs import a_new_file, ending_of
 from ..local_cluster import LocalCluster
-from ..options import Target, remember, with_target, without_servers
+from ..options import Target, group, with_target, without_servers
 from ..output import counted, say
 
 if TYPE_CHECKING:
     from ..bench.load import Tally
 
-app = App(
-    callback=remember,
-    help="Load a cluster and measure it: appends, reads, failovers."
-         "\n\nExamples:\n\n    alpo bench append --outstanding 1000",
-)
+app = group("Load a cluster and measure it: appends, reads, failovers.", "alpo bench append --outstanding 1000")
 
 Payload = Annotated[int, typer.Option("--payload", metavar="BYTES", min=0, help="Size of each payload.")]
 Outstanding = Annotated[int, typer.Option("--outstanding", metavar="N", min=1, help="Appends in flight, in all.")]

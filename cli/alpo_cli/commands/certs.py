@@ -11,18 +11,14 @@ from alpo.tls import NAME_DEFAULT
 
 from ..certificates import client_leaf, make, server_leaf
 from ..exits import UsageProblem
-from ..frame import App
 from ..inputs import a_new_directory
-from ..options import Target, only_json, remember
+from ..options import Target, group, only_json
 from ..output import print_json, say
 
 DAYS_DEFAULT = 90
 
-app = App(
-    callback=remember,
-    help="Certificates for TLS: a CA of your own, for development and small installations."
-         "\n\nExamples:\n\n    alpo certs make --dir certs --server 1=127.0.0.1 --client admin:me",
-)
+app = group("Certificates for TLS: a CA of your own, for development and small installations.",
+            "alpo certs make --dir certs --server 1=127.0.0.1 --client admin:me")
 
 
 @app.command("make")

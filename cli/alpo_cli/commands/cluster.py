@@ -11,10 +11,9 @@ import typer
 import alpo
 
 from ..exits import Failed, UsageProblem
-from ..frame import App
 from ..inputs import a_new_directory
 from ..local_cluster import LocalCluster, LocalServer, leader_within, statuses
-from ..options import Target, local, remember, with_target
+from ..options import Target, group, local, with_target
 from ..output import counted, print_json, say
 from ..running import ask, run, unless_interrupted
 
@@ -22,12 +21,8 @@ SIZE_DEFAULT = 3
 BASE_PORT_DEFAULT = 7100
 LEADER_WITHIN_S = 30.0
 
-app = App(
-    callback=remember,
-    help="A cluster of real alpod processes on this machine, for development;"
-         " and the first start of any cluster."
-         "\n\nExamples:\n\n    alpo cluster start --dir /tmp/demo",
-)
+app = group("A cluster of real alpod processes on this machine, for development; and the first start of any cluster.",
+            "alpo cluster start --dir /tmp/demo")
 
 Dir = Annotated[Path, typer.Option("--dir", metavar="DIR",
                                    help="Where the cluster lives: data directories, logs, cluster.json.")]

@@ -13,16 +13,11 @@ from alpo.core.machine.cursors import NAME_WANTED, valid_cursor
 from alpo.core.settings import size_text as size
 
 from ..exits import UsageProblem
-from ..frame import App
-from ..options import Target, remember, with_target
+from ..options import Target, group, with_target
 from ..output import escape
 from ..running import ask, complete_cursors
 
-app = App(
-    callback=remember,
-    help="Cursors: named positions of readers. What a reader needs is not cleaned."
-         "\n\nExamples:\n\n    alpo cursor list",
-)
+app = group("Cursors: named positions of readers. What a reader needs is not cleaned.", "alpo cursor list")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", autocompletion=complete_cursors,
                                      help=f"1 to {CLIENT_BYTES_MAX} bytes of UTF-8.")]

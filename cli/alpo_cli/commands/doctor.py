@@ -13,8 +13,7 @@ import alpo
 from alpo.health import Finding, Verdict, examine
 
 from ..exits import Failed
-from ..frame import App
-from ..options import Target, remember, with_target, without_servers
+from ..options import Target, group, with_target, without_servers
 from ..output import escape, print_json
 from ..running import run
 from ..story import handed_over, reigns
@@ -27,10 +26,7 @@ _HOUR = timedelta(hours=1)
 #: Seconds that a server has to tell its events.
 EVENTS_S = 2.0
 
-spark = App(
-    callback=remember,
-    help="The log in Apache Spark: is this machine ready for it?\n\nExamples:\n\n    alpo spark doctor",
-)
+spark = group("The log in Apache Spark: is this machine ready for it?", "alpo spark doctor")
 
 
 async def ask(target: Target) -> tuple[list[dict[str, Any]], Events]:

@@ -19,9 +19,9 @@ from alpo.core.entries import INT_MAX, DamagedEntry, Entry, Kind, parse_body, se
 from alpo.core.runs import parts
 
 from ..exits import Failed, UsageProblem, store_errors
-from ..frame import App, Command
+from ..frame import Command
 from ..inputs import a_log, a_new_file
-from ..options import Target, remember, without_servers
+from ..options import Target, group, without_servers
 from ..output import (
     counted,
     escape,
@@ -37,11 +37,8 @@ from ..output import (
 if TYPE_CHECKING:
     from alpo.offline import Found, Source
 
-app = App(
-    callback=remember,
-    help="The log in a data directory or a backup, read from outside: a server that runs on it is not"
-         " disturbed.\n\nExamples:\n\n    alpo log verify /var/lib/alpo",
-)
+app = group("The log in a data directory or a backup, read from outside: a server that runs on it is not disturbed.",
+            "alpo log verify /var/lib/alpo")
 
 Where = Annotated[Path, typer.Argument(metavar="DATA_OR_BACKUP",
                                        help="A data directory, its alpo.db, or a file of `alpo backup`.")]

@@ -12,17 +12,12 @@ from alpo.addresses import AddressError, parse_address, undialled
 from alpo.standing import Cluster, lag_of
 
 from ..exits import Failed, UsageProblem
-from ..frame import App
-from ..options import Target, remember, with_target
+from ..options import Target, group, with_target
 from ..output import counted, print_json, say, says_yes, table
 from ..running import ask, complete_ids, connected, run
 from . import status as standing
 
-app = App(
-    callback=remember,
-    help="Members: the servers that keep the log."
-         "\n\nExamples:\n\n    alpo member list",
-)
+app = group("Members: the servers that keep the log.", "alpo member list")
 
 _POLL_S = 0.2
 #: Looks at a cluster whose appends do not work yet, before that is told.

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..exits import Failed
-from ..frame import App
-from ..options import Target, remember, with_target
+from ..options import Target, group, with_target
 from ..output import Sink, escape, json_line
 from ..running import run
 
@@ -20,11 +19,7 @@ if TYPE_CHECKING:
     from alpo.registry import View
     from alpo.state import State
 
-app = App(
-    callback=remember,
-    help="Registries: who is admitted, as one leading process decides it."
-         "\n\nExamples:\n\n    alpo registry show agents",
-)
+app = group("Registries: who is admitted, as one leading process decides it.", "alpo registry show agents")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="1 to 512 bytes of UTF-8.")]
 

@@ -9,19 +9,14 @@ import typer
 from alpo.core.client_ids import is_random
 
 from ..exits import Failed
-from ..frame import App
-from ..options import Target, check_client, remember, with_target
+from ..options import Target, check_client, group, with_target
 from ..output import escape, rfc3339, say
 from ..running import ask, complete_clients
 
 if TYPE_CHECKING:
     from alpo.client.operator.sessions import SessionInfo
 
-app = App(
-    callback=remember,
-    help="Sessions: the clients that the cluster remembers."
-         "\n\nExamples:\n\n    alpo session list",
-)
+app = group("Sessions: the clients that the cluster remembers.", "alpo session list")
 
 
 def _keys(session: SessionInfo) -> dict[str, Any]:

@@ -10,21 +10,12 @@ import typer
 import alpo
 
 from ..exits import UsageProblem
-from ..frame import App
-from ..options import Target, remember, with_target
+from ..options import Target, group, with_target
 from ..running import ask, run
 
-app = App(
-    callback=remember,
-    help="Settings: limits that all servers share. They are kept in the log."
-         "\n\nExamples:\n\n    alpo settings show",
-)
+app = group("Settings: limits that all servers share. They are kept in the log.", "alpo settings show")
 
-clock = App(
-    callback=remember,
-    help="The log's clock: the time that entries are given."
-         "\n\nExamples:\n\n    alpo clock accept",
-)
+clock = group("The log's clock: the time that entries are given.", "alpo clock accept")
 
 
 def _text(value: float) -> str:

@@ -20,19 +20,15 @@ import typer
 from alpo.core.entries import INT_MAX
 
 from ..exits import Failed, UsageProblem
-from ..frame import App
-from ..options import Target, remember, with_target
+from ..options import Target, group, with_target
 from ..output import Sink, counted, escape, escape_bytes, json_line, print_json, rfc3339
 from ..running import completing, run
 
 if TYPE_CHECKING:
     from alpo.state import SnapshotInfo, State, StateStatus, Variable
 
-app = App(
-    callback=remember,
-    help="State: versioned variables that are kept in the log, counters, locks."
-         "\n\nExamples:\n\n    alpo state set motd hello\n\n    alpo state get motd",
-)
+app = group("State: versioned variables that are kept in the log, counters, locks.",
+            "alpo state set motd hello", "alpo state get motd")
 
 
 async def _names(target: Target, incomplete: str) -> Iterable[tuple[str, str]]:
