@@ -16,14 +16,13 @@ import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Set
 from contextlib import asynccontextmanager, contextmanager, suppress
-from datetime import datetime
 from hashlib import blake2b
 from pathlib import Path
 from shlex import quote
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import alpo
-from alpo.client.reading import Batches, StopEvent
+from alpo.client.reading import Batches
 from alpo.client.servers import Servers, given_servers, given_tls
 from alpo.errors import NotGuaranteed, TooLarge, Unavailable
 from alpo.state import Add, Changed, Expunge, If, Keep, NotFounded, Put, State, Unsettled, Variable
@@ -67,24 +66,13 @@ class LocalLog(alpo.Log):
         """No cursors: the leader alone knows them."""
         return []
 
-    def read_batches(
-        self, start: int | None = None, stop: int | None = None, *, local: bool = True, server: int | None = None,
-        last: int | None = None, since: datetime | None = None, client: str | None = None,
-        timeout_s: float | None = None,
-    ) -> Batches:
+    def read_batches(self, *args: Any, **options: Any) -> Batches:
         """Read as `alpo.Log` does, from that server."""
-        return super().read_batches(
-            start, stop, local=True, server=self._server, last=last, since=since, client=client, timeout_s=timeout_s)
+        return super().read_batches(*args, **{**options, "local": True, "server": self._server})
 
-    def follow_batches(
-        self, start: int | Literal["end"] | None = None, *, stop: StopEvent | None = None, local: bool = True,
-        server: int | None = None, last: int | None = None, since: datetime | None = None, client: str | None = None,
-        timeout_s: float | None = None,
-    ) -> Batches:
+    def follow_batches(self, *args: Any, **options: Any) -> Batches:
         """Follow as `alpo.Log` does, from that server."""
-        return super().follow_batches(
-            start, stop=stop, local=True, server=self._server, last=last, since=since, client=client,
-            timeout_s=timeout_s)
+        return super().follow_batches(*args, **{**options, "local": True, "server": self._server})
 
 
 @asynccontextmanager

@@ -145,8 +145,8 @@ def failover(
         raise UsageProblem(f"--outstanding {outstanding}: one is timed, and --connections {connections} needs one each")
     import trio
 
-    from ..bench.failover import failover as measure_failover
     from ..bench.load import Load
+    from ..bench.load import failover as measure_failover
     from ..bench.show import progress, show, write_plot
 
     signals = {"KILL": signal.SIGKILL, "TERM": signal.SIGTERM}

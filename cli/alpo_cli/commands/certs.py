@@ -1,4 +1,4 @@
-"""`alpo certs`: certificates for TLS."""
+"""`alpo certs`: certificates for TLS, made by `certificates`, which clusters for trials use without this."""
 
 from __future__ import annotations
 

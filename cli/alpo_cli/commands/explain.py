@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,46 +22,10 @@ if TYPE_CHECKING:
     from alpo.client.operator.events import Events, ServerEvent
 
 
-class Wanted(NamedTuple):
-    """Elections to tell; ``all``: list every event instead."""
-
-    last: int
-    since: datetime | None
-    all: bool
-
-
 async def gather(target: Target, since: datetime | None) -> tuple[Events, list[dict[str, Any]]]:
     """The events since ``since``, and the members' present status. Raises the library's errors."""
     async with alpo.connect(",".join(target.servers), timeout_s=target.timeout_s) as log:
         return await log.events(since), [dict(member) for member in await log.status()]
-
-
-def tell(target: Target, wanted: Wanted) -> None:
-    """Print the story. Raises Failed if no server could be asked."""
-    found, members = run(gather, target, wanted.since if wanted.all else None)
-    require_one(target, members)
-    leaderless = not any(member.get("state") == "leader" for member in members)
-    if wanted.all:
-        _show_all(target, found)
-        return
-    told = story.chapters(found.events, leaderless)
-    if wanted.since is not None:
-        since_ms = wanted.since.timestamp() * 1000
-        told = [chapter for chapter in told if _ends_ms(chapter) >= since_ms]
-    told = told[-wanted.last :]
-    if target.json:
-        for event in {(event.server, event.number): event for chapter in told for event in chapter.events}.values():
-            print_json(as_json(event))
-        return
-    if not told:
-        print("The servers' events tell of no election" + ("." if wanted.since is None else " since then."))
-    for number, chapter in enumerate(told):
-        if number:
-            print()
-        for line in lines(chapter):
-            print(escape(line))
-    for line in remarks(found):
-        print(escape(line))
 
 
 def _show_all(target: Target, found: Events) -> None:
@@ -180,4 +144,27 @@ def explain(
     if every and last is not None:
         raise UsageProblem("--last does not go with --all")
     moment = None if since is None else parse_since(since, datetime.now(UTC))
-    tell(target, Wanted(last or (1 if moment is None else 1000), moment, every))
+    found, members = run(gather, target, moment if every else None)
+    require_one(target, members)
+    leaderless = not any(member.get("state") == "leader" for member in members)
+    if every:
+        _show_all(target, found)
+        return
+    told = story.chapters(found.events, leaderless)
+    if moment is not None:
+        since_ms = moment.timestamp() * 1000
+        told = [chapter for chapter in told if _ends_ms(chapter) >= since_ms]
+    told = told[-(last or (1 if moment is None else 1000)) :]
+    if target.json:
+        for event in {(event.server, event.number): event for chapter in told for event in chapter.events}.values():
+            print_json(as_json(event))
+        return
+    if not told:
+        print("The servers' events tell of no election" + ("." if moment is None else " since then."))
+    for number, chapter in enumerate(told):
+        if number:
+            print()
+        for line in lines(chapter):
+            print(escape(line))
+    for line in remarks(found):
+        print(escape(line))

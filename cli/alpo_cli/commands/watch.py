@@ -1,4 +1,4 @@
-"""`alpo watch`: the members of a cluster, live."""
+"""`alpo watch`: the members of a cluster, live. Its help does without the package that does the work."""
 
 from __future__ import annotations
 
