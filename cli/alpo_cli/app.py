@@ -82,9 +82,7 @@ Append to, read and look after an ALPO cluster: a replicated append-only log.
 Examples:
 
     alpo cluster start --dir /tmp/demo --detach
-
     alpo append hello
-
     alpo read --follow
 """)
 def root(
@@ -105,7 +103,6 @@ def help_(
     Examples:
 
         alpo help append
-
         alpo help member add
     """
     here: Any = ctx.find_root()
@@ -125,7 +122,6 @@ def print_version(target: Target) -> None:
     Examples:
 
         alpo version
-
         alpo version --json | jq -r .version
     """
     if target.json:

@@ -257,13 +257,9 @@ def append(
     Examples:
 
         alpo append hello
-
         alpo append --file access.log --batch 100
-
         tail -f access.log | alpo append --client web-1 --json
-
         alpo append hello --client web-1 --serial 17 --epoch 4
-
         alpo append "web-2 leads" --expect-last 41 --wait everyone
     """
     _check_append(bool(text), file, null, whole, batch, atomic, client, serial, epoch)
@@ -316,7 +312,6 @@ def outcome(
     Examples:
 
         alpo outcome billing-7 42 --epoch 7
-
         alpo outcome '~01890a5d-ac96-774b-bcce-b302099a8057' 1 --json | jq -r .outcome
     """
     check_client(client, "CLIENT")

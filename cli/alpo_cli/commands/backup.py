@@ -44,7 +44,6 @@ def backup(
     Examples:
 
         alpo backup monday.alpo
-
         alpo backup --server 2 /backups/log.alpo --json
     """
     a_new_file(file, replaced=True, backup=True)

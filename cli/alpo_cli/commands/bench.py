@@ -51,7 +51,6 @@ def append(
     Examples:
 
         alpo bench append --outstanding 1000 --connections 10
-
         alpo bench append --payload 1024 --batch 64 --seconds 30 --yes --json --plot append.svg
     """
     _check_plot(plot)
@@ -95,7 +94,6 @@ def read(
     Examples:
 
         alpo bench read --connections 4
-
         alpo bench read --local --seconds 30 --json
     """
     _check_plot(plot)
@@ -137,7 +135,6 @@ def failover(
     Examples:
 
         alpo bench failover --dir /tmp/demo
-
         alpo bench failover --dir /tmp/demo --signal TERM --rounds 5 --json
     """
     _check_plot(plot)

@@ -49,7 +49,6 @@ def start(
     Examples:
 
         alpo cluster start --dir /tmp/demo --size 5
-
         export ALPO_SERVERS=$(alpo cluster start --dir /tmp/demo --detach)
     """
     cluster = lay_out(dir, size, base_port, tls)

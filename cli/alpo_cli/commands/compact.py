@@ -86,9 +86,7 @@ def compact(
     Examples:
 
         alpo compact --server 2
-
         alpo compact --all --json
-
         alpo compact --all --no-wait
     """
     if every == (server is not None):

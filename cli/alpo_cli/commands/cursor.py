@@ -69,7 +69,6 @@ def list_(target: Target) -> None:
     Examples:
 
         alpo cursor list
-
         alpo cursor list --json | jq 'select(.lag_s > 86400) | .name'
     """
     found = ask(target, lambda log: log.cursors())

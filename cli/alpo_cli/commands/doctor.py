@@ -66,7 +66,6 @@ def doctor(target: Target) -> None:
     Examples:
 
         alpo doctor
-
         alpo doctor --json | jq 'select(.verdict != "ok")'
     """
     rows, events = run(ask, target)
@@ -95,7 +94,6 @@ def spark_doctor(target: Target) -> None:
     Examples:
 
         alpo spark doctor
-
         alpo spark doctor --json | jq 'select(.ok | not)'
     """
     from ..pipeline.spark import tell

@@ -136,9 +136,7 @@ def explain(
     Examples:
 
         alpo explain
-
         alpo explain --since 1h
-
         alpo explain --all --json | jq 'select(.name == "slow_fsync")'
     """
     if every and last is not None:

@@ -290,9 +290,7 @@ def import_(
     Examples:
 
         alpo import access.log --client access-2026-01
-
         alpo log export monday.alpo | alpo import --json-lines
-
         zcat old.gz | alpo import --client old --json
     """
     if client is not None:

@@ -82,7 +82,6 @@ def show(
     Examples:
 
         alpo log show /var/lib/alpo --from 1000 --limit 20
-
         alpo log show monday.alpo --kind members --kind leader --json
     """
     from alpo.offline import open_source
@@ -177,7 +176,6 @@ def verify(target: Target, where: Where) -> None:
     Examples:
 
         alpo log verify /var/lib/alpo
-
         alpo log verify monday.alpo --json | jq .sound
     """
     from alpo.offline import open_source, tell
@@ -237,9 +235,7 @@ def export(
     Examples:
 
         alpo log export monday.alpo > monday.jsonl
-
         alpo log export /var/lib/alpo --from 1000 --format parquet --output log.parquet
-
         alpo log export monday.alpo --to monday.db --json-columns --fts
     """
     from .. import log_export as work
@@ -319,7 +315,6 @@ def query(
     Examples:
 
         alpo log query monday.alpo 'select * from sessions' --table
-
         alpo log query /var/lib/alpo 'select * from log where id > :id' -p id 99
     """
     from .. import log_query as work
@@ -346,7 +341,6 @@ def diff(
     Examples:
 
         alpo log diff /var/lib/alpo monday.alpo
-
         alpo log diff /mnt/server-1 /mnt/server-2 --json
     """
     from alpo.offline import open_source

@@ -174,7 +174,6 @@ def list_(target: Target) -> None:
     Examples:
 
         alpo member list
-
         alpo member list --json | jq '.members[] | select(.role == "learner")'
     """
     run(_list, target)

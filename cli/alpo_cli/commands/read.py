@@ -312,19 +312,12 @@ def read(
     Examples:
 
         alpo read --last 10
-
         alpo read --long --since 2h --until 1h
-
         alpo read --from 1000 --to 1999 --json
-
         alpo read --format '{lsn}\\t{payload}' --client web-1
-
         alpo read --json --json-payload | jq .payload_json.user
-
         alpo read --follow --since 10m | grep ERROR
-
         alpo read --raw > copy.bin
-
         alpo read --local --server 2
     """
     style = Style.of(target.json, raw, long, null, format, csv, json_payload)

@@ -78,7 +78,6 @@ def show(target: Target, name: Name) -> None:
     Examples:
 
         alpo registry show agents
-
         alpo registry show agents --json | jq -r .leader.host
     """
     view = run(_look, target, name)
@@ -97,7 +96,6 @@ def rows(target: Target, name: Name) -> None:
     Examples:
 
         alpo registry rows agents
-
         alpo registry rows agents --json | jq -r 'select(.value.cpus > 16) | .id'
     """
     view, sink = run(_look, target, name), Sink()

@@ -53,7 +53,6 @@ def list_(
     Examples:
 
         alpo session list
-
         alpo session list --all --json | jq -r .client
     """
     sessions = ask(target, lambda log: log.sessions())
@@ -80,9 +79,7 @@ def drop(
     Examples:
 
         alpo session drop billing-7 --dry-run
-
         alpo session drop billing-7
-
         alpo session drop billing-7 --epoch 42
     """
     check_client(name, "NAME")

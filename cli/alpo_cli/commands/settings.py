@@ -48,7 +48,6 @@ def show(target: Target) -> None:
     Examples:
 
         alpo settings show
-
         alpo settings show --json | jq .payload_bytes_max
     """
     values = cast(dict[str, float], ask(target, lambda log: log.settings()))
@@ -69,7 +68,6 @@ def set_(
     Examples:
 
         alpo settings set payload_bytes_max=4194304
-
         alpo settings set window=4096 window_total=500000
     """
     wanted = parse(assignments)

@@ -64,9 +64,7 @@ def get(
     Examples:
 
         alpo state get limits/t7
-
         alpo state get limits/t7 --json | jq .version
-
         alpo state get logo --raw > logo.png
     """
     from ..state_open import check_name, opened, variable_fields
@@ -111,11 +109,8 @@ def set_(
     Examples:
 
         alpo state set motd hello
-
         alpo state set limits/t7 '{"rate": 5}' --if-version 12
-
         alpo state set logo --file logo.png
-
         alpo state set jobs/nightly "$HOSTNAME" --absent --lease 60
     """
     from alpo.state import Changed, If, Put
@@ -164,7 +159,6 @@ def add(
     Examples:
 
         alpo state add orders
-
         alpo state add stock/apples -3
     """
     from alpo.state import Add
@@ -195,7 +189,6 @@ def rm(target: Target, name: Name, if_version: Version = None) -> None:
     Examples:
 
         alpo state rm motd
-
         alpo state rm limits/t7 --if-version 12
     """
     from alpo.state import Changed, Expunge, If
@@ -232,9 +225,7 @@ def names(
     Examples:
 
         alpo state names
-
         alpo state names limits/ --json
-
         alpo state names --rows agents
     """
     from ..state_open import check_name, opened
@@ -272,7 +263,6 @@ def watch(
     Examples:
 
         alpo state watch limits/
-
         alpo state watch --json | jq --unbuffered 'select(.gone) | .name'
     """
     from ..state_open import opened
@@ -320,7 +310,6 @@ def lock(
     Examples:
 
         alpo state lock nightly -- ./export.sh --all
-
         alpo state lock nightly --no-wait --ttl 30 -- sh -c 'publish --token "$ALPO_LOCK_TOKEN"'
     """
     from ..state_lock import Plan, hold
@@ -351,7 +340,6 @@ def elect(
     Examples:
 
         alpo state elect scheduler "$HOSTNAME"
-
         alpo state elect scheduler --observe --json | jq --unbuffered .value
     """
     from .. import state_lock as work
@@ -381,9 +369,7 @@ def txn(
     Examples:
 
         alpo state txn move.json
-
         echo '{"if": [{"name": "a", "version": 12}], "do": [{"expunge": "a"}]}' | alpo state txn
-
         echo '{"do": [{"add": "stock", "number": -1}, {"add": "sold"}]}' | alpo state txn --json | jq .sums
     """
     from alpo.state import Changed
@@ -415,7 +401,6 @@ def status(target: Target) -> None:
     Examples:
 
         alpo state status
-
         alpo state status --json | jq .variables
     """
     from ..state_open import opened
@@ -454,7 +439,6 @@ def snapshot(
     Examples:
 
         alpo state snapshot
-
         alpo state snapshot --trim --json
     """
     from alpo.state import SnapshotInfo

@@ -100,7 +100,6 @@ def status(target: Target) -> None:
     Examples:
 
         alpo status
-
         alpo status --json | jq '.members[] | select(.state == "leader") | .address'
     """
     show(target, run(members, target))

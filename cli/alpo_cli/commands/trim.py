@@ -56,9 +56,7 @@ def trim(
     Examples:
 
         alpo trim --before 1000000 --dry-run
-
         alpo trim --before 1000000
-
         alpo trim --before "$(alpo read --since 30d --limit 1 --json | jq .lsn)"
     """
     if dry_run:

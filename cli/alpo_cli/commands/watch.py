@@ -24,9 +24,7 @@ def watch(
     Examples:
 
         alpo watch
-
         alpo watch --count 1
-
         alpo watch --json | jq --unbuffered -r '[.time, .leader, .appends_per_s] | @tsv'
     """
     from ..watch.showing import drawable, in_lines, on_terminal

@@ -50,11 +50,8 @@ Master = Annotated[str, typer.Option("--master", metavar="URL", show_default="sp
     Examples:
 
         alpo-pipeline archive --servers 127.0.0.1:7100 --to /mnt/archive --trim
-
         alpo-pipeline audit --path /mnt/server-1 --path monday.alpo
-
         alpo-pipeline replay --servers 127.0.0.1:7100 --state --to states
-
         alpo-pipeline doctor
 """)
 def root(
@@ -88,9 +85,7 @@ def archive(
     Examples:
 
         alpo-pipeline archive --to /mnt/archive
-
         alpo-pipeline archive --to /mnt/archive --trim --json | jq .first_lsn
-
         alpo-pipeline archive --to /mnt/archive --upto 1000000 --range-rows 50000
     """
     a_new_directory(to, "--to")
@@ -154,9 +149,7 @@ def audit(
     Examples:
 
         alpo-pipeline audit --servers 127.0.0.1:7100,127.0.0.1:7101
-
         alpo-pipeline audit --path /mnt/server-1 --path /mnt/server-2 --path monday.alpo
-
         alpo-pipeline audit --servers 127.0.0.1:7100 --client-history appended.jsonl --json | jq .sound
     """
     if path is not None and len(set(path)) < len(path):
@@ -228,7 +221,6 @@ def report(
     Examples:
 
         alpo-pipeline report --log /var/lib/alpo-1 --log /var/lib/alpo-2 --to log.html
-
         alpo-pipeline report --log monday.alpo --to monday.html
     """
     ending_of(to, (".html", ".htm"), "--to")
@@ -278,9 +270,7 @@ def replay(
     Examples:
 
         alpo-pipeline replay --state --to states
-
         alpo-pipeline replay --state --to states --upto 120000 --json
-
         alpo-pipeline replay --state --path monday.alpo --archive /mnt/archive --to states
     """
     if not state:
@@ -365,7 +355,6 @@ def doctor(target: Target) -> None:
     Examples:
 
         alpo-pipeline doctor
-
         alpo-pipeline doctor --json | jq 'select(.ok | not)'
     """
     spark.tell(target)
