@@ -80,7 +80,6 @@ app = App(name="alpo", cls=lazy(TABLE), add_completion=True)
 Append to, read and look after an ALPO cluster: a replicated append-only log.
 
 Examples:
-
     alpo cluster start --dir /tmp/demo --detach
     alpo append hello
     alpo read --follow
@@ -101,7 +100,6 @@ def help_(
     """Show the help of a command.
 
     Examples:
-
         alpo help append
         alpo help member add
     """
@@ -120,7 +118,6 @@ def print_version(target: Target) -> None:
     """Print the version.
 
     Examples:
-
         alpo version
         alpo version --json | jq -r .version
     """

@@ -239,19 +239,14 @@ def _write_rows(formatter: Any, title: str, rows: Sequence[tuple[str, str]]) -> 
 
 
 def _write_text(formatter: Any, text: str) -> None:
-    """Write paragraphs wrapped; indented ones (examples) unchanged, without blank lines between them."""
-    examples = False
-    for paragraph in _BLANK.split(text.strip("\n")):
-        verbatim = paragraph.startswith(" ")
-        if not (verbatim and examples):
-            formatter.write("\n")
-        if paragraph == "Examples:":
-            formatter.write(f"{_heading('Examples')}:\n")
-        elif verbatim:
-            formatter.write("".join(f"  {line.strip()}\n" for line in paragraph.splitlines()))
-        else:
-            formatter.write_text(paragraph)
-        examples = verbatim or paragraph == "Examples:"
+    """Write paragraphs wrapped, and the lines below "Examples:" unchanged."""
+    prose, _, examples = text.strip("\n").partition("\nExamples:\n")
+    for paragraph in _BLANK.split(prose.rstrip()):
+        formatter.write("\n")
+        formatter.write_text(paragraph)
+    if examples:
+        formatter.write(f"\n{_heading('Examples')}:\n")
+        formatter.write("".join(f"  {line.strip()}\n" for line in examples.splitlines() if line.strip()))
 
 
 def purpose(help: str | None) -> str:

@@ -107,7 +107,7 @@ def remember(
 
 def group(purpose: str, *examples: str) -> App:
     """A group of commands, which takes the shared options before the command."""
-    return App(callback=remember, help="\n\n    ".join([f"{purpose}\n\nExamples:", *examples]))
+    return App(callback=remember, help="\n    ".join([f"{purpose}\n\nExamples:", *examples]))
 
 
 def given_so_far(ctx: typer.Context) -> dict[str, Any]:

@@ -255,7 +255,6 @@ def append(
     With --expect-last LSN one payload, or one atomic batch, is appended right behind that LSN, or refused (1).
 
     Examples:
-
         alpo append hello
         alpo append --file access.log --batch 100
         tail -f access.log | alpo append --client web-1 --json
@@ -310,7 +309,6 @@ def outcome(
     are in the log, once, send them again: alpo append --client --serial --epoch.
 
     Examples:
-
         alpo outcome billing-7 42 --epoch 7
         alpo outcome '~01890a5d-ac96-774b-bcce-b302099a8057' 1 --json | jq -r .outcome
     """

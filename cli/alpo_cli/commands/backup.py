@@ -42,7 +42,6 @@ def backup(
     sqlite-utils read it, `alpo restore` makes a new cluster of it, and no server starts on it by mistake.
 
     Examples:
-
         alpo backup monday.alpo
         alpo backup --server 2 /backups/log.alpo --json
     """
@@ -77,7 +76,6 @@ def restore(
     first. DIR holds all of it or is no data directory.
 
     Examples:
-
         alpo restore monday.alpo --data /var/lib/alpo --id 1 --listen 127.0.0.1:7100
     """
     from alpo.storage import founding
@@ -119,7 +117,6 @@ def recover(
     that this server does not hold are gone. While a majority can be brought back, do that instead.
 
     Examples:
-
         alpo recover --data /var/lib/alpo --force-new-cluster
     """
     from alpo.storage.founding import recovery

@@ -49,7 +49,6 @@ def append(
     Measure on a cluster of its own.
 
     Examples:
-
         alpo bench append --outstanding 1000 --connections 10
         alpo bench append --payload 1024 --batch 64 --seconds 30 --yes --json --plot append.svg
     """
@@ -92,7 +91,6 @@ def read(
     An empty log is filled first: 20,000 payloads of --payload bytes, appended as --outstanding and --batch say.
 
     Examples:
-
         alpo bench read --connections 4
         alpo bench read --local --seconds 30 --json
     """
@@ -133,7 +131,6 @@ def failover(
     flight beside the one that is timed, over --connections.
 
     Examples:
-
         alpo bench failover --dir /tmp/demo
         alpo bench failover --dir /tmp/demo --signal TERM --rounds 5 --json
     """

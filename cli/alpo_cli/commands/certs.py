@@ -41,7 +41,6 @@ def make_(
     away from the servers.
 
     Examples:
-
         alpo certs make --dir certs --server 1=10.0.0.1 --server 2=10.0.0.2 --server 3=10.0.0.3
         alpo certs make --dir certs --client append:billing --client admin:ops
     """

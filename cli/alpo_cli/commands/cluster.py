@@ -47,7 +47,6 @@ def start(
     clients in, with --http the address of a page to look at.
 
     Examples:
-
         alpo cluster start --dir /tmp/demo --size 5
         export ALPO_SERVERS=$(alpo cluster start --dir /tmp/demo --detach)
     """
@@ -154,7 +153,6 @@ def stop(target: Target, dir: Dir) -> None:
     """Stop the servers of a cluster: SIGTERM, and SIGKILL to what is still there after 10 s.
 
     Examples:
-
         alpo cluster stop --dir /tmp/demo
     """
     cluster = LocalCluster.load(dir)
@@ -171,7 +169,6 @@ def list_(target: Target, dir: Dir) -> None:
     """List the servers of a cluster: address, process, data, log.
 
     Examples:
-
         alpo cluster list --dir /tmp/demo
     """
     cluster = LocalCluster.load(dir)
@@ -188,7 +185,6 @@ def init(target: Target) -> None:
     Once in a cluster's life, told to any one of its servers.
 
     Examples:
-
         alpo cluster init --servers 127.0.0.1:7100
     """
     ask(target, lambda log: log.init())

@@ -84,7 +84,6 @@ def compact(
     is free. This gives all of it back now, in small steps beside the appends.
 
     Examples:
-
         alpo compact --server 2
         alpo compact --all --json
         alpo compact --all --no-wait

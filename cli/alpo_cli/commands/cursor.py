@@ -48,7 +48,6 @@ def set_(
     """Set a cursor, new or not: everything from LSN on is kept for its reader.
 
     Examples:
-
         alpo cursor set nightly-export 120001
     """
     _check(name)
@@ -67,7 +66,6 @@ def list_(target: Target) -> None:
     """List the cursors: where each stands and how far it lags.
 
     Examples:
-
         alpo cursor list
         alpo cursor list --json | jq 'select(.lag_s > 86400) | .name'
     """
@@ -82,7 +80,6 @@ def drop(target: Target, name: Name) -> None:
     """Forget a cursor: what only its reader needed may be cleaned.
 
     Examples:
-
         alpo cursor drop nightly-export
     """
     _check(name)

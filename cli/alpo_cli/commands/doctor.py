@@ -64,7 +64,6 @@ def doctor(target: Target) -> None:
     Exit code 1 when something is bad.
 
     Examples:
-
         alpo doctor
         alpo doctor --json | jq 'select(.verdict != "ok")'
     """
@@ -92,7 +91,6 @@ def spark_doctor(target: Target) -> None:
     Exit code 1 when Spark could not work here. Needs no cluster, and starts no Spark.
 
     Examples:
-
         alpo spark doctor
         alpo spark doctor --json | jq 'select(.ok | not)'
     """

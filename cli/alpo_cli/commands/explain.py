@@ -134,7 +134,6 @@ def explain(
     It is told from the events that the servers keep, of all that answer, in time order.
 
     Examples:
-
         alpo explain
         alpo explain --since 1h
         alpo explain --all --json | jq 'select(.name == "slow_fsync")'

@@ -288,7 +288,6 @@ def import_(
     skips what is in the log and appends the rest, nothing twice. A name serves for one input, and for nothing else.
 
     Examples:
-
         alpo import access.log --client access-2026-01
         alpo log export monday.alpo | alpo import --json-lines
         zcat old.gz | alpo import --client old --json

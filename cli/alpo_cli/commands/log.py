@@ -80,7 +80,6 @@ def show(
     Ids count entries, LSNs payloads. Damaged entries are shown as such, and end it with 1.
 
     Examples:
-
         alpo log show /var/lib/alpo --from 1000 --limit 20
         alpo log show monday.alpo --kind members --kind leader --json
     """
@@ -174,7 +173,6 @@ def verify(target: Target, where: Where) -> None:
     Exit code 1 if anything is wrong, every damaged id told.
 
     Examples:
-
         alpo log verify /var/lib/alpo
         alpo log verify monday.alpo --json | jq .sound
     """
@@ -233,7 +231,6 @@ def export(
     guaranteed, of which stderr tells. What is damaged is left out, told on stderr, and ends it with 1.
 
     Examples:
-
         alpo log export monday.alpo > monday.jsonl
         alpo log export /var/lib/alpo --from 1000 --format parquet --output log.parquet
         alpo log export monday.alpo --to monday.db --json-columns --fts
@@ -313,7 +310,6 @@ def query(
     run, a query may take --timeout, 10 s if not said. A BLOB is shown as text where it is UTF-8.
 
     Examples:
-
         alpo log query monday.alpo 'select * from sessions' --table
         alpo log query /var/lib/alpo 'select * from log where id > :id' -p id 99
     """
@@ -339,7 +335,6 @@ def diff(
     further, or they differ only where one of them does not know that it is guaranteed.
 
     Examples:
-
         alpo log diff /var/lib/alpo monday.alpo
         alpo log diff /mnt/server-1 /mnt/server-2 --json
     """

@@ -172,7 +172,6 @@ def list_(target: Target) -> None:
     """Show who belongs to the cluster, as what, and how far each is.
 
     Examples:
-
         alpo member list
         alpo member list --json | jq '.members[] | select(.role == "learner")'
     """
@@ -188,7 +187,6 @@ def add(target: Target, member: NewMember, wait: Wait = True) -> None:
     appends go on, and votes once it has caught up.
 
     Examples:
-
         alpo member add 4=127.0.0.1:7103
     """
     id, address = parse_member(member)
@@ -208,7 +206,6 @@ def remove(
     directory is of no use afterwards: stop it and delete that. On a terminal it asks if fewer than three would vote.
 
     Examples:
-
         alpo member remove 4
     """
     if not yes and sys.stdin.isatty() and (question := question_of(Cluster(run(standing.members, target)), id)):
@@ -228,7 +225,6 @@ def replace(target: Target, member: NewMember, wait: Wait = True) -> None:
     back.)
 
     Examples:
-
         alpo member replace 2=127.0.0.1:7202
     """
     id, address = parse_member(member)
@@ -245,7 +241,6 @@ def transfer(
     It takes a few milliseconds; appends under way are done by the old leader or sent to the new one, never lost.
 
     Examples:
-
         alpo transfer 2
     """
     found = ask(target, lambda log: log.transfer(id))

@@ -310,7 +310,6 @@ def read(
     The end is that of the log as of the call. LSNs are inclusive. On a terminal control characters are escaped.
 
     Examples:
-
         alpo read --last 10
         alpo read --long --since 2h --until 1h
         alpo read --from 1000 --to 1999 --json

@@ -33,7 +33,6 @@ def init(target: Target, name: Name) -> None:
     that is lost. If there is one of this name already, the exit code is 1. It makes the state, too, if there is none.
 
     Examples:
-
         alpo registry init agents
     """
     from alpo.registry import Registry
@@ -76,7 +75,6 @@ def show(target: Target, name: Name) -> None:
     """Show who leads a registry, since when, and how many rows it has.
 
     Examples:
-
         alpo registry show agents
         alpo registry show agents --json | jq -r .leader.host
     """
@@ -94,7 +92,6 @@ def rows(target: Target, name: Name) -> None:
     """Print the rows of a registry, sorted: id, a tab, and the value as JSON.
 
     Examples:
-
         alpo registry rows agents
         alpo registry rows agents --json | jq -r 'select(.value.cpus > 16) | .id'
     """

@@ -51,7 +51,6 @@ def list_(
     With --all also those of clients without a name: each `alpo append` without --client, each program that gave none.
 
     Examples:
-
         alpo session list
         alpo session list --all --json | jq -r .client
     """
@@ -77,7 +76,6 @@ def drop(
     After this the cluster can no longer tell a late retry of that client from a new append.
 
     Examples:
-
         alpo session drop billing-7 --dry-run
         alpo session drop billing-7
         alpo session drop billing-7 --epoch 42

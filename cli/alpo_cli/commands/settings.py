@@ -46,7 +46,6 @@ def show(target: Target) -> None:
     """Show the settings.
 
     Examples:
-
         alpo settings show
         alpo settings show --json | jq .payload_bytes_max
     """
@@ -66,7 +65,6 @@ def set_(
     If another operator changes one of them at the same moment, nothing is changed and the command says so.
 
     Examples:
-
         alpo settings set payload_bytes_max=4194304
         alpo settings set window=4096 window_total=500000
     """
@@ -93,7 +91,6 @@ def accept(target: Target) -> None:
     are right, as after a pause of virtual machines, say so here; if they are wrong, set them right, and do nothing.
 
     Examples:
-
         alpo clock accept
     """
     async def believe() -> None:

@@ -62,7 +62,6 @@ def get(
     If it is not there, the exit code is 1. On a terminal control characters are escaped.
 
     Examples:
-
         alpo state get limits/t7
         alpo state get limits/t7 --json | jq .version
         alpo state get logo --raw > logo.png
@@ -107,7 +106,6 @@ def set_(
     message says what it is at. Exit code 3 means that the outcome is not known.
 
     Examples:
-
         alpo state set motd hello
         alpo state set limits/t7 '{"rate": 5}' --if-version 12
         alpo state set logo --file logo.png
@@ -157,7 +155,6 @@ def add(
     A variable that is not there counts as 0. Nobody's addition is lost, and none is done twice.
 
     Examples:
-
         alpo state add orders
         alpo state add stock/apples -3
     """
@@ -187,7 +184,6 @@ def rm(target: Target, name: Name, if_version: Version = None) -> None:
     If it is not there, or not at the version given, the exit code is 1.
 
     Examples:
-
         alpo state rm motd
         alpo state rm limits/t7 --if-version 12
     """
@@ -223,7 +219,6 @@ def names(
     """List the names of the variables, sorted, one a line.
 
     Examples:
-
         alpo state names
         alpo state names limits/ --json
         alpo state names --rows agents
@@ -261,7 +256,6 @@ def watch(
     that come faster than they are read, only the latest of each variable is printed.
 
     Examples:
-
         alpo state watch limits/
         alpo state watch --json | jq --unbuffered 'select(.gone) | .name'
     """
@@ -308,7 +302,6 @@ def lock(
     holder: a system that refuses lower ones than it has seen is safe also where a holder was stopped for a while.
 
     Examples:
-
         alpo state lock nightly -- ./export.sh --all
         alpo state lock nightly --no-wait --ttl 30 -- sh -c 'publish --token "$ALPO_LOCK_TOKEN"'
     """
@@ -338,7 +331,6 @@ def elect(
     With --observe a line is token and value, with a tab between them, or "nobody"; Ctrl-C ends it.
 
     Examples:
-
         alpo state elect scheduler "$HOSTNAME"
         alpo state elect scheduler --observe --json | jq --unbuffered .value
     """
@@ -367,7 +359,6 @@ def txn(
     with the name of a variable. If a condition does not hold, nothing is written, and the exit code is 1.
 
     Examples:
-
         alpo state txn move.json
         echo '{"if": [{"name": "a", "version": 12}], "do": [{"expunge": "a"}]}' | alpo state txn
         echo '{"do": [{"add": "stock", "number": -1}, {"add": "sold"}]}' | alpo state txn --json | jq .sums
@@ -399,7 +390,6 @@ def status(target: Target) -> None:
     Its id, how many variables and bytes, its last two snapshots, and what in the log is not the state's.
 
     Examples:
-
         alpo state status
         alpo state status --json | jq .variables
     """
@@ -437,7 +427,6 @@ def snapshot(
     older than the snapshot before this one, unless it holds payloads that are not the state's.
 
     Examples:
-
         alpo state snapshot
         alpo state snapshot --trim --json
     """

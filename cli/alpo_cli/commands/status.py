@@ -98,7 +98,6 @@ def status(target: Target) -> None:
     """Show every member: who leads, how far each log goes, who is behind.
 
     Examples:
-
         alpo status
         alpo status --json | jq '.members[] | select(.state == "leader") | .address'
     """

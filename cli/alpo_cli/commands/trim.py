@@ -54,7 +54,6 @@ def trim(
     harm. What the reader of a cursor needs is not trimmed (alpo cursor list), unless forced.
 
     Examples:
-
         alpo trim --before 1000000 --dry-run
         alpo trim --before 1000000
         alpo trim --before "$(alpo read --since 30d --limit 1 --json | jq .lsn)"

@@ -22,7 +22,6 @@ def watch(
     --json or --count, it prints a line a second. Servers that do not answer are asked again, for ever.
 
     Examples:
-
         alpo watch
         alpo watch --count 1
         alpo watch --json | jq --unbuffered -r '[.time, .leader, .appends_per_s] | @tsv'

@@ -48,7 +48,6 @@ Master = Annotated[str, typer.Option("--master", metavar="URL", show_default="sp
     Jobs over a log that run on Spark: on this machine, or on a cluster by --master or spark-submit.
 
     Examples:
-
         alpo-pipeline archive --servers 127.0.0.1:7100 --to /mnt/archive --trim
         alpo-pipeline audit --path /mnt/server-1 --path monday.alpo
         alpo-pipeline replay --servers 127.0.0.1:7100 --state --to states
@@ -83,7 +82,6 @@ def archive(
     archive's manifest lists is trimmed.
 
     Examples:
-
         alpo-pipeline archive --to /mnt/archive
         alpo-pipeline archive --to /mnt/archive --trim --json | jq .first_lsn
         alpo-pipeline archive --to /mnt/archive --upto 1000000 --range-rows 50000
@@ -147,7 +145,6 @@ def audit(
     compared as far as each knows its entries to be guaranteed. Exit code 1 if anything is wrong.
 
     Examples:
-
         alpo-pipeline audit --servers 127.0.0.1:7100,127.0.0.1:7101
         alpo-pipeline audit --path /mnt/server-1 --path /mnt/server-2 --path monday.alpo
         alpo-pipeline audit --servers 127.0.0.1:7100 --client-history appended.jsonl --json | jq .sound
@@ -219,7 +216,6 @@ def report(
     servers, no Spark.
 
     Examples:
-
         alpo-pipeline report --log /var/lib/alpo-1 --log /var/lib/alpo-2 --to log.html
         alpo-pipeline report --log monday.alpo --to monday.html
     """
@@ -268,7 +264,6 @@ def replay(
     examples/spark/fold.py.
 
     Examples:
-
         alpo-pipeline replay --state --to states
         alpo-pipeline replay --state --to states --upto 120000 --json
         alpo-pipeline replay --state --path monday.alpo --archive /mnt/archive --to states
@@ -353,7 +348,6 @@ def doctor(target: Target) -> None:
     Exit code 1 when Spark could not work here. Needs no cluster, and starts no Spark.
 
     Examples:
-
         alpo-pipeline doctor
         alpo-pipeline doctor --json | jq 'select(.ok | not)'
     """
