@@ -156,15 +156,15 @@ def spell(value: object) -> str:
 
 def placeholder(param: Any) -> str:
     """Placeholder for the value in help: ``LSN``, ``a|b``."""
-    described = getattr(param, "type_descriptor", None)
+    described = param.type_descriptor
     if param.metavar is not None:
         name = str(param.metavar)
     elif param.param_type_name == "argument":
         name = param.name.upper()
-    elif described is not None and described.choices is not None:
+    elif described.choices is not None:
         name = "|".join(spell(choice) for choice in described.choices)
     else:
-        name = {int: "N", float: "NUMBER", Path: "PATH"}.get(getattr(described, "annotation", str), "TEXT")
+        name = {int: "N", float: "NUMBER", Path: "PATH"}.get(described.annotation, "TEXT")
     return name if param.nargs == 1 or "…" in name else f"{name} …"
 
 
@@ -175,8 +175,7 @@ class _Plain:
         """The parameters, --help included, with `process_value` replaced."""
         params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
         for param in params:
-            if hasattr(param, "type_descriptor"):  # some versions of Typer lack it: they parse by themselves
-                param.process_value = partial(process_value, param)
+            param.process_value = partial(process_value, param)
         return params
 
     def format_help(self, ctx: Any, formatter: Any) -> None:

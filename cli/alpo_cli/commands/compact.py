@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import aclosing
+from contextlib import aclosing, closing
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -25,8 +25,7 @@ async def _compact(target: Target, server: int | None, wait: bool, step: Step) -
     from alpo.client.operator.status import members_of
     from alpo.client.servers import Servers, given_tls
 
-    servers = Servers(target.servers, tls=given_tls(None))
-    try:
+    with closing(Servers(target.servers, tls=given_tls(None))) as servers:
         if server is not None:
             await _one(servers, server, target, wait, step)
             return
@@ -42,8 +41,6 @@ async def _compact(target: Target, server: int | None, wait: bool, step: Step) -
                 say(f"server {id}: {error}")
         if failed:
             raise Failed(f"{failed} of {counted(len(members), 'server')} gave nothing, or not all, back")
-    finally:
-        servers.close()
 
 
 async def _one(servers: Servers, id: int, target: Target, wait: bool, step: Step) -> None:

@@ -3,6 +3,7 @@ operator's word that the members' clocks are right, though they have leapt ahead
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Annotated, cast
 
 import typer
@@ -97,11 +98,8 @@ def accept(target: Target) -> None:
         from alpo.client.operator.settings import accept_clocks
         from alpo.client.servers import Servers, given_tls
 
-        servers = Servers(target.servers, tls=given_tls(None))
-        try:
+        with closing(Servers(target.servers, tls=given_tls(None))) as servers:
             leapt_ms = await accept_clocks(servers, target.timeout_s)
-        finally:
-            servers.close()
         target.tell({"leapt_ms": leapt_ms}, f"the log's clock goes on {leapt_ms / 1000:.0f} s later" if leapt_ms else
                     "the clocks were believed already: nothing is changed")
 

@@ -17,7 +17,7 @@ import signal
 import sys
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -231,13 +231,10 @@ def _valid(address: str) -> bool:
 @asynccontextmanager
 async def watching(addresses: Sequence[str]) -> AsyncIterator[Watch]:
     """Begin to watch the cluster of these servers. Raises TlsError."""
-    servers = Servers(addresses, tls=given_tls(None))
-    try:
+    with closing(Servers(addresses, tls=given_tls(None))) as servers:
         async with anyio.create_task_group() as tasks:
             yield Watch(addresses, servers, tasks)
             tasks.cancel_scope.cancel()
-    finally:
-        servers.close()
 
 
 async def _rounds(watch: Watch, patience_s: float) -> AsyncIterator[None]:
