@@ -31,6 +31,12 @@ class UsageProblem(Exception):
     """The command line or its input is wrong (exit 2)."""
 
 
+def refuse(wrong: object, why: str) -> None:
+    """Raise UsageProblem with the text ``why`` if what is given is ``wrong``."""
+    if wrong:
+        raise UsageProblem(why)
+
+
 class Failed(Exception):
     """The command could not do its work, and nothing is in doubt (exit 1)."""
 

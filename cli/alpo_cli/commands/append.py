@@ -29,7 +29,7 @@ from alpo.errors import (
     SessionExpired,
 )
 
-from ..exits import Failed, Unknown, UsageProblem, message_of, reason
+from ..exits import Failed, Unknown, UsageProblem, message_of, reason, refuse
 from ..options import Target, check_client, check_new_client, with_target
 from ..output import Sink, json_line, keep_line, print_json, say
 from ..running import ask, complete_clients, connected, run, unless_interrupted
@@ -272,24 +272,18 @@ def append(
 
 
 def _check_expect(expect_last: int | None, one: bool) -> None:
-    if expect_last is not None and not one:
-        raise UsageProblem("--expect-last is for one append: one TEXT, --whole or --atomic")
+    refuse(expect_last is not None and not one, "--expect-last is for one append: one TEXT, --whole or --atomic")
 
 
 def _check_append(
     words: bool, file: Path | None, null: bool, whole: bool, batch: int | None, atomic: bool,
     client: str | None, serial: int | None, epoch: int | None,
 ) -> None:
-    if words and (file is not None or null or whole):
-        raise UsageProblem("TEXT does not go with --file, --null or --whole")
-    if null and whole:
-        raise UsageProblem("--null does not go with --whole")
-    if atomic and batch is not None:
-        raise UsageProblem("--atomic does not go with --batch")
-    if serial is not None and client is None:
-        raise UsageProblem("--serial needs --client")
-    if epoch is not None and serial is None:
-        raise UsageProblem("--epoch needs --serial")
+    refuse(words and (file is not None or null or whole), "TEXT does not go with --file, --null or --whole")
+    refuse(null and whole, "--null does not go with --whole")
+    refuse(atomic and batch is not None, "--atomic does not go with --batch")
+    refuse(serial is not None and client is None, "--serial needs --client")
+    refuse(epoch is not None and serial is None, "--epoch needs --serial")
     if client is not None:
         (check_new_client if serial is None else check_client)(client, "--client")
 

@@ -15,7 +15,7 @@ import typer
 import alpo
 from alpo.core.settings import size_text as size
 
-from ..exits import Failed, UsageProblem, store_errors
+from ..exits import Failed, refuse, store_errors
 from ..inputs import a_log, a_new_directory, a_new_file
 from ..options import Target, check_dialled, with_target, without_servers
 from ..output import Step, counted, say, says_yes, slow_progress
@@ -121,11 +121,9 @@ def recover(
     """
     from alpo.storage.founding import recovery
 
-    if not force:
-        raise UsageProblem("this can lose acknowledged appends; if that is meant, say --force-new-cluster")
+    refuse(not force, "this can lose acknowledged appends; if that is meant, say --force-new-cluster")
     a_log(data, "--data")
-    if not yes and not sys.stdin.isatty():
-        raise UsageProblem("this asks before it does anything: answer on a terminal, or give --yes")
+    refuse(not yes and not sys.stdin.isatty(), "this asks before it does anything: answer on a terminal, or give --yes")
     with slow_progress() as step, store_errors(), recovery(data, step) as found:
         say(_warning(found.remains, data))
         if not yes and not says_yes():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..exits import UsageProblem
+from ..exits import UsageProblem, refuse
 from ..inputs import a_new_file, ending_of
 from ..local_cluster import LocalCluster
 from ..options import Target, group, with_target, without_servers
@@ -53,8 +53,7 @@ def append(
         alpo bench append --payload 1024 --batch 64 --seconds 30 --yes --json --plot append.svg
     """
     _check_plot(plot)
-    if outstanding < connections:
-        raise UsageProblem(f"--outstanding {outstanding} is less than --connections {connections}")
+    refuse(outstanding < connections, f"--outstanding {outstanding} is less than --connections {connections}")
     import trio
 
     from ..bench.load import Load, append_load, last_lsn
@@ -144,8 +143,7 @@ def failover(
     from ..bench.show import progress, show, write_plot
 
     signals = {"KILL": signal.SIGKILL, "TERM": signal.SIGTERM}
-    if signal_name.upper() not in signals:
-        raise UsageProblem(f"--signal {signal_name}: KILL or TERM")
+    refuse(signal_name.upper() not in signals, f"--signal {signal_name}: KILL or TERM")
     cluster = LocalCluster.load(dir)
     if len(cluster.servers) < _FAILOVER_SERVERS_MIN:
         raise UsageProblem(

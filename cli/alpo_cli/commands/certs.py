@@ -10,7 +10,7 @@ import typer
 from alpo.tls import NAME_DEFAULT
 
 from ..certificates import client_leaf, make, server_leaf
-from ..exits import UsageProblem
+from ..exits import refuse
 from ..inputs import a_new_directory
 from ..options import Target, group, only_json
 from ..output import print_json, say
@@ -44,10 +44,8 @@ def make_(
         alpo certs make --dir certs --server 1=10.0.0.1 --server 2=10.0.0.2 --server 3=10.0.0.3
         alpo certs make --dir certs --client append:billing --client admin:ops
     """
-    if not server and not client:
-        raise UsageProblem("nothing to make: give --server or --client")
-    if not 1 <= days <= 3_652:
-        raise UsageProblem(f"--days {days}: 1 to 3652")
+    refuse(not server and not client, "nothing to make: give --server or --client")
+    refuse(not 1 <= days <= 3_652, f"--days {days}: 1 to 3652")
     a_new_directory(dir, "--dir")
     leaves = [*map(server_leaf, server or ()), *map(client_leaf, client or ())]
     made = make(dir, name, leaves, days)

@@ -10,7 +10,7 @@ import typer
 
 import alpo
 
-from ..exits import Failed, UsageProblem
+from ..exits import Failed, UsageProblem, refuse
 from ..inputs import a_new_directory
 from ..local_cluster import LocalCluster, LocalServer, leader_within, statuses
 from ..options import Target, group, local, with_target
@@ -121,8 +121,7 @@ def lay_out(dir: Path, size: int | None, base_port: int | None, tls: bool = Fals
             tls,
         )
     cluster = LocalCluster.load(dir)
-    if tls and cluster.tls is None:
-        raise UsageProblem(f"--tls: the cluster in {dir} was made without certificates")
+    refuse(tls and cluster.tls is None, f"--tls: the cluster in {dir} was made without certificates")
     if size not in (None, len(cluster.servers)):
         raise UsageProblem(f"--size {size}: the cluster in {dir} has {counted(len(cluster.servers), 'server')}")
     if base_port not in (None, cluster.servers[0].port):

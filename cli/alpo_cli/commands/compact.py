@@ -10,7 +10,7 @@ import typer
 from alpo.core.settings import size_text as size
 from alpo.errors import AlpoError
 
-from ..exits import Failed, Unreached, UsageProblem
+from ..exits import Failed, Unreached, refuse
 from ..options import Target, with_target
 from ..output import Step, counted, say, slow_progress
 from ..running import complete_ids, run
@@ -85,7 +85,6 @@ def compact(
         alpo compact --all --json
         alpo compact --all --no-wait
     """
-    if every == (server is not None):
-        raise UsageProblem("whose file? --server ID or --all")
+    refuse(every == (server is not None), "whose file? --server ID or --all")
     with slow_progress() as step:
         run(_compact, target, server, wait, step)

@@ -12,7 +12,7 @@ from alpo.core.entries import INT_MAX
 from alpo.core.machine.cursors import NAME_WANTED, valid_cursor
 from alpo.core.settings import size_text as size
 
-from ..exits import UsageProblem
+from ..exits import refuse
 from ..options import Target, group, with_target
 from ..output import escape
 from ..running import ask, complete_cursors
@@ -24,8 +24,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", autocompletion=complete_cur
 
 
 def _check(name: str) -> None:
-    if not valid_cursor(name):
-        raise UsageProblem(f"NAME: {NAME_WANTED}")
+    refuse(not valid_cursor(name), f"NAME: {NAME_WANTED}")
 
 
 async def _fields(log: alpo.Log, target: Target, name: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import typer
 import alpo
 
 from .. import story
-from ..exits import UsageProblem
+from ..exits import refuse
 from ..inputs import parse_since
 from ..options import Target, with_target
 from ..output import escape, print_json, remark, rfc3339_ms
@@ -138,8 +138,7 @@ def explain(
         alpo explain --since 1h
         alpo explain --all --json | jq 'select(.name == "slow_fsync")'
     """
-    if every and last is not None:
-        raise UsageProblem("--last does not go with --all")
+    refuse(every and last is not None, "--last does not go with --all")
     moment = None if since is None else parse_since(since, datetime.now(UTC))
     found, members = run(gather, target, moment if every else None)
     require_one(target, members)

@@ -18,7 +18,7 @@ import typer
 from alpo.core.entries import INT_MAX, DamagedEntry, Entry, Kind, parse_body, serials_of, split_payloads
 from alpo.core.runs import parts
 
-from ..exits import Failed, UsageProblem, store_errors
+from ..exits import Failed, UsageProblem, refuse, store_errors
 from ..frame import Command
 from ..inputs import a_log, a_new_file
 from ..options import Target, group, without_servers
@@ -85,8 +85,7 @@ def show(
     """
     from alpo.offline import open_source
 
-    if start is not None and stop is not None and start > stop:
-        raise UsageProblem(f"--from {start} is after --to {stop}")
+    refuse(start is not None and stop is not None and start > stop, f"--from {start} is after --to {stop}")
     a_log(where)
     kinds = {int(Kind[name.name]) for name in kind or ()}
     damaged = 0
@@ -238,14 +237,12 @@ def export(
     from .. import log_export as work
 
     stop, file = _ends(to or [])
-    if start is not None and stop is not None and start > stop:
-        raise UsageProblem(f"--from {start} is after --to {stop}")
+    refuse(start is not None and stop is not None and start > stop, f"--from {start} is after --to {stop}")
     if file is not None:
         if output is not None or format is Format.PARQUET:
             raise UsageProblem(f"--to {file} is --format sqlite --output {file}: give no others")
         format, output = Format.SQLITE, file
-    if format is not Format.JSONL and output is None:
-        raise UsageProblem(f"--format {format} needs --output FILE")
+    refuse(format is not Format.JSONL and output is None, f"--format {format} needs --output FILE")
     if format is not Format.SQLITE and (json_columns or fts or replace):
         raise UsageProblem("--json-columns, --fts and --replace are of a database: give --to FILE.db")
     a_log(where)
@@ -269,8 +266,7 @@ def _ends(given: list[str]) -> tuple[int | None, Path | None]:
     """Split the values of `--to`, given once or twice: (last LSN, database to make). Raises UsageProblem."""
     numbers = [word for word in given if word.isascii() and word.isdigit()]
     files = [word for word in given if word not in numbers]
-    if len(numbers) > 1 or len(files) > 1:
-        raise UsageProblem("--to takes one LSN and one FILE")
+    refuse(len(numbers) > 1 or len(files) > 1, "--to takes one LSN and one FILE")
     stop = int(numbers[0]) if numbers and len(numbers[0]) < 20 else INT_MAX if numbers else None
     if stop is not None and not 1 <= stop <= INT_MAX:
         raise UsageProblem(f"--to {numbers[0]}: an LSN is 1 to {INT_MAX}")
@@ -317,8 +313,7 @@ def query(
 
     a_log(where)
     wanted = [name for name, given in (("table", table), ("csv", csv), ("nl", nl or target.json)) if given]
-    if len(wanted) > 1:
-        raise UsageProblem("one of --table, --csv, --nl (or --json)")
+    refuse(len(wanted) > 1, "one of --table, --csv, --nl (or --json)")
     work.query(target, where, sql, param or [], wanted[0] if wanted else "json")
 
 

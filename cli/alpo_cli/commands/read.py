@@ -27,7 +27,7 @@ import alpo
 from alpo import Record
 from alpo.core.entries import INT_MAX
 
-from ..exits import Failed, UsageProblem
+from ..exits import Failed, UsageProblem, refuse
 from ..inputs import parse_since
 from ..options import Target, check_client, with_target
 from ..output import Sink, escape, escape_bytes, json_line, json_value, payload_fields, rfc3339
@@ -69,8 +69,7 @@ class Style:
             _parsed(format)
         if null and (raw or chosen in ("json", "csv", "tsv")):
             raise UsageProblem("--null ends payloads, --long lines and lines of a --format of your own, nothing else")
-        if json_payload and chosen != "json":
-            raise UsageProblem("--json-payload goes with --json")
+        refuse(json_payload and chosen != "json", "--json-payload goes with --json")
         return Style(chosen, long, null, raw, json_payload)
 
     def head(self) -> bytes:
@@ -320,25 +319,19 @@ def read(
         alpo read --local --server 2
     """
     style = Style.of(target.json, raw, long, null, format, csv, json_payload)
-    if last is not None and (start is not None or since is not None):
-        raise UsageProblem("--last does not go with --from or --since")
+    refuse(last is not None and (start is not None or since is not None), "--last does not go with --from or --since")
     if last is not None and until is not None:
         raise UsageProblem("--last does not go with --until (it counts from the end of the log)")
-    if last is not None and stop is not None:
-        raise UsageProblem("--last does not go with --to (--from and --to name a stretch)")
-    if start is not None and since is not None:
-        raise UsageProblem("--from does not go with --since")
-    if start is not None and stop is not None and start > stop:
-        raise UsageProblem(f"--from {start} is after --to {stop}")
-    if server is not None and not local:
-        raise UsageProblem("--server needs --local")
+    refuse(last is not None and stop is not None, "--last does not go with --to (--from and --to name a stretch)")
+    refuse(start is not None and since is not None, "--from does not go with --since")
+    refuse(start is not None and stop is not None and start > stop, f"--from {start} is after --to {stop}")
+    refuse(server is not None and not local, "--server needs --local")
     if client is not None:
         check_client(client, "--client")
     now = datetime.now(UTC)
     first = None if since is None else parse_since(since, now)
     end = None if until is None else parse_since(until, now, "--until")
-    if first is not None and end is not None and first > end:
-        raise UsageProblem(f"--since {since} is after --until {until}")
+    refuse(first is not None and end is not None and first > end, f"--since {since} is after --until {until}")
     wanted = Wanted(start, stop, limit, last, first, end, client, style, follow, local, server)
     try:
         run(_write, target, wanted, Sink())

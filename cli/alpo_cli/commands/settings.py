@@ -10,7 +10,7 @@ import typer
 
 import alpo
 
-from ..exits import UsageProblem
+from ..exits import UsageProblem, refuse
 from ..options import Target, group, with_target
 from ..running import ask, run
 
@@ -30,10 +30,8 @@ def parse(assignments: list[str]) -> dict[str, float]:
     wanted: dict[str, float] = {}
     for text in assignments:
         name, equals, value = text.partition("=")
-        if not equals:
-            raise UsageProblem(f"{text!r} is not NAME=VALUE")
-        if name in wanted:
-            raise UsageProblem(f"{name} is given twice")
+        refuse(not equals, f"{text!r} is not NAME=VALUE")
+        refuse(name in wanted, f"{name} is given twice")
         try:
             wanted[name] = parse_setting(name, value)
         except ValueError as error:

@@ -19,7 +19,7 @@ import typer
 
 from alpo.core.entries import INT_MAX
 
-from ..exits import Failed, UsageProblem
+from ..exits import Failed, UsageProblem, refuse
 from ..options import Target, group, with_target
 from ..output import Sink, counted, escape, escape_bytes, json_line, print_json, rfc3339
 from ..running import completing, run
@@ -69,10 +69,8 @@ def get(
     from ..state_open import check_name, opened, variable_fields
 
     check_name(name)
-    if local and at_least is not None:
-        raise UsageProblem("--local does not go with --at-least")
-    if raw and target.json:
-        raise UsageProblem("--raw does not go with --json")
+    refuse(local and at_least is not None, "--local does not go with --at-least")
+    refuse(raw and target.json, "--raw does not go with --json")
 
     async def body() -> None:
         async with opened(target, local=local) as state:
@@ -116,10 +114,8 @@ def set_(
     from ..state_open import changed, check_name, value_of, write
 
     check_name(name)
-    if value is not None and file is not None:
-        raise UsageProblem("VALUE does not go with --file")
-    if absent and if_version:
-        raise UsageProblem("--absent does not go with --if-version")
+    refuse(value is not None and file is not None, "VALUE does not go with --file")
+    refuse(absent and if_version, "--absent does not go with --if-version")
     put = Put(name, run(value_of, value, file), lease_s=lease)
     guards = [If(name, version=0)] if absent else [] if if_version is None else [If(name, version=if_version)]
     fields: dict[str, Any] = {"name": name, "version": None, "changed": None}
@@ -192,8 +188,7 @@ def rm(target: Target, name: Name, if_version: Version = None) -> None:
     from ..state_open import changed, check_name, write
 
     check_name(name)
-    if if_version == 0:
-        raise UsageProblem("--if-version must be at least 1: what is not there cannot be taken away")
+    refuse(if_version == 0, "--if-version must be at least 1: what is not there cannot be taken away")
     fields: dict[str, Any] = {"name": name, "version": None, "changed": None}
 
     async def step(state: State) -> int:
@@ -309,8 +304,7 @@ def lock(
     from ..state_open import check_name
 
     check_name(name)
-    if no_wait and wait is not None:
-        raise UsageProblem("--no-wait does not go with --wait")
+    refuse(no_wait and wait is not None, "--no-wait does not go with --wait")
     if code := hold(target, Plan(name, tuple(command), ttl, 0 if no_wait else wait)):
         raise typer.Exit(code)
 
@@ -338,8 +332,7 @@ def elect(
     from ..state_open import check_name
 
     check_name(name)
-    if observe and value is not None:
-        raise UsageProblem("VALUE does not go with --observe")
+    refuse(observe and value is not None, "VALUE does not go with --observe")
     if observe:
         work.observe(target, name)
     else:

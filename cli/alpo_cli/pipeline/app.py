@@ -14,7 +14,7 @@ from alpo import __version__
 from alpo.core.entries import INT_MAX
 from alpo.tls import tls_given
 
-from ..exits import Failed, UsageProblem, reason
+from ..exits import Failed, UsageProblem, reason, refuse
 from ..frame import App
 from ..inputs import a_file, a_log, a_new_directory, a_new_file, ending_of
 from ..options import (
@@ -149,8 +149,7 @@ def audit(
         alpo-pipeline audit --path /mnt/server-1 --path /mnt/server-2 --path monday.alpo
         alpo-pipeline audit --servers 127.0.0.1:7100 --client-history appended.jsonl --json | jq .sound
     """
-    if path is not None and len(set(path)) < len(path):
-        raise UsageProblem("--path: the same copy twice")
+    refuse(path is not None and len(set(path)) < len(path), "--path: the same copy twice")
     for copy in path or ():
         a_log(Path(copy), "--path")
     if client_history is not None:
@@ -268,12 +267,10 @@ def replay(
         alpo-pipeline replay --state --to states --upto 120000 --json
         alpo-pipeline replay --state --path monday.alpo --archive /mnt/archive --to states
     """
-    if not state:
-        raise UsageProblem("what shall be folded? --state: the log's replicated state")
+    refuse(not state, "what shall be folded? --state: the log's replicated state")
     if path is not None:
         a_log(Path(path), "--path")
-    if archive is not None and not Path(archive).is_dir():
-        raise UsageProblem(f"--archive {archive}: there is no such directory")
+    refuse(archive is not None and not Path(archive).is_dir(), f"--archive {archive}: there is no such directory")
     a_new_directory(to, "--to")
     spark.require()
     began_s = time.monotonic()
@@ -294,8 +291,7 @@ def _origin(target: Target, path: str | None, archive: str | None) -> Origin:
         target, bool(path or archive),
         "what shall be replayed? --servers HOST:PORT,… or --path DATA_OR_BACKUP, --archive DIR",
     )
-    if servers and path:
-        raise UsageProblem("--servers or --path, not both: with --archive or without")
+    refuse(servers and path, "--servers or --path, not both: with --archive or without")
     return origin_of(ReadOptions(
         servers, path or "", archive or "", timeout_s=max(target.timeout_s, spark.TIMEOUT_S_LEAST),
         tls=tls_given(os.environ),
@@ -335,8 +331,7 @@ def _servers_of(target: Target, other: bool, ask: str) -> tuple[str, ...]:
     """The servers given; those of the environment, if there is no ``other`` copy. Raises UsageProblem: ``ask``."""
     if target.servers or other:
         return target.servers
-    if not os.environ.get("ALPO_SERVERS"):
-        raise UsageProblem(ask)
+    refuse(not os.environ.get("ALPO_SERVERS"), ask)
     return split_servers(os.environ["ALPO_SERVERS"], "ALPO_SERVERS")
 
 
