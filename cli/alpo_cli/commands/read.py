@@ -14,7 +14,7 @@ import base64
 import csv
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from string import Formatter
@@ -333,8 +333,5 @@ def read(
     end = None if until is None else parse_since(until, now, "--until")
     refuse(first is not None and end is not None and first > end, f"--since {since} is after --until {until}")
     wanted = Wanted(start, stop, limit, last, first, end, client, style, follow, local, server)
-    try:
+    with suppress(KeyboardInterrupt) if follow else nullcontext():  # Ctrl-C is how a follow ends, and no error
         run(_write, target, wanted, Sink())
-    except KeyboardInterrupt:
-        if not follow:  # Ctrl-C is the end of a follow, and no error
-            raise
