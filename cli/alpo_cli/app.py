@@ -9,20 +9,7 @@ import typer
 from alpo import __version__
 
 from .frame import App, Entry, Wrong, did_you_mean, lazy
-from .options import (
-    Ca,
-    Cert,
-    ConfigFile,
-    Json,
-    Key,
-    Servers,
-    Target,
-    Timeout,
-    TlsName,
-    only_json,
-    remember,
-    version_option,
-)
+from .options import Target, only_json, root
 from .output import print_json
 
 _DAILY, _LOOK, _KEEP = "Append and read", "Look at a cluster", "Look after the log"
@@ -76,21 +63,14 @@ TABLE = (
 app = App(name="alpo", cls=lazy(TABLE), add_completion=True)
 
 
-@app.callback(help="""
+app.callback(help="""
 Append to, read and look after an ALPO cluster: a replicated append-only log.
 
 Examples:
     alpo cluster start --dir /tmp/demo --detach
     alpo append hello
     alpo read --follow
-""")
-def root(
-    ctx: typer.Context, servers: Servers = None, config: ConfigFile = None, timeout: Timeout = None,
-    json: Json = False, ca: Ca = None, cert: Cert = None, key: Key = None, tls_name: TlsName = None,
-    version: Annotated[bool, version_option("alpo")] = False,
-) -> None:
-    """Take the options before the command."""
-    remember(ctx, servers, config, timeout, json, ca, cert, key, tls_name)
+""")(root("alpo"))
 
 
 def help_(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -103,6 +103,17 @@ def remember(
     given.update(_given(
         servers=servers, config=config, timeout=timeout, json=json, ca=ca, cert=cert, key=key, tls_name=tls_name
     ))
+
+
+def root(command: str, names: tuple[str, ...] = SHARED) -> Callable[..., None]:
+    """The callback of a root ``command``: it takes the options ``names`` and `--version` before the command."""
+    def callback(ctx: typer.Context, version: bool, **given: Any) -> None:
+        remember(ctx, **given)
+
+    version = Annotated[bool, version_option(command)]
+    last = inspect.Parameter("version", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=version)
+    _take(callback, names, [], [last])
+    return callback
 
 
 def group(purpose: str, *examples: str) -> App:
@@ -295,12 +306,20 @@ def _with_shared_options(
         if code := guarded(body, program, lambda error: _hint(given, targets, error)):
             raise typer.Exit(code)
 
-    context, *shared = inspect.signature(remember, eval_str=True).parameters.values()
-    shared = [p for p in shared if p.name in names]
-    parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own + shared]
-    context = context.replace(kind=inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    run.__signature__ = inspect.Signature([context, *parameters])  # type: ignore[attr-defined]
-    run.__annotations__ = {p.name: p.annotation for p in [context, *parameters]}
+    _take(run, names, own)
     run.__name__, run.__module__ = command.__name__, command.__module__
     run.__doc__ = command.__doc__
     return run
+
+
+def _take(
+    function: Callable[..., None], names: tuple[str, ...], before: Sequence[inspect.Parameter],
+    after: Sequence[inspect.Parameter] = (),
+) -> None:
+    """Have Typer see these parameters of a function: a context, those ``before``, the shared options ``names``, those
+    ``after``."""
+    context, *shared = inspect.signature(remember, eval_str=True).parameters.values()
+    wanted = [*before, *(p for p in shared if p.name in names), *after]
+    parameters = [context, *(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in wanted)]
+    function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    function.__annotations__ = {p.name: p.annotation for p in parameters}

@@ -278,27 +278,23 @@ def _draw_line(line: str) -> None:
 @contextmanager
 def slow_progress() -> Iterator[Step]:
     """Yield a function to call at every step; nothing is drawn if stderr is no terminal."""
+    began_s, shown, draws = time.monotonic(), on_terminal(), list[Step]()
+
+    def step(what: str, done: int, all: int) -> None:
+        if shown and not draws and time.monotonic() - began_s > AFTER_S:
+            draws.append(_begin_bar(stack))
+        for draw in draws:
+            draw(what, done, all)
+
     with ExitStack() as stack:
-        yield _Bar(stack).step if on_terminal() else lambda what, done, all: None
+        yield step
 
 
-class _Bar:
-    def __init__(self, stack: ExitStack) -> None:
-        self._stack = stack
-        self._began_s = time.monotonic()
-        self._draw: Step | None = None
+def _begin_bar(stack: ExitStack) -> Step:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-    def step(self, what: str, done: int, all: int) -> None:
-        if self._draw is None and time.monotonic() - self._began_s > AFTER_S:
-            self._draw = self._begin()
-        if self._draw is not None:
-            self._draw(what, done, all)
-
-    def _begin(self) -> Step:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
-        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-        shown = self._stack.enter_context(Progress(*columns, console=Console(stderr=True), transient=True))
-        task = shown.add_task("", total=None)
-        return lambda what, done, all: shown.update(task, description=what, completed=done, total=all or None)
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    bar = stack.enter_context(Progress(*columns, console=Console(stderr=True), transient=True))
+    task = bar.add_task("", total=None)
+    return lambda what, done, all: bar.update(task, description=what, completed=done, total=all or None)

@@ -19,15 +19,6 @@ import typer
 
 import alpo
 from alpo.core.entries import INT_MAX
-from alpo.errors import (
-    AlpoError,
-    Conflict,
-    Fenced,
-    NotEverywhere,
-    NotGuaranteed,
-    SerialReused,
-    SessionExpired,
-)
 
 from ..exits import Failed, Unknown, UsageProblem, message_of, reason, refuse
 from ..options import Target, check_client, check_new_client, with_target
@@ -107,7 +98,7 @@ async def append_all(target: Target, plan: Plan) -> None:
 
     show_results = target.json or bool(plan.words)
     run: Run | None = None
-    lacking: NotEverywhere | None = None
+    lacking: alpo.NotEverywhere | None = None
 
     async def body() -> None:
         nonlocal run, lacking
@@ -118,7 +109,7 @@ async def append_all(target: Target, plan: Plan) -> None:
             if plan.everyone and run.failure() is None and run.last_lsn is not None:
                 try:
                     await log.wait_everyone(run.last_lsn)
-                except NotEverywhere as error:
+                except alpo.NotEverywhere as error:
                     lacking = error
             await run.part()
 
@@ -127,7 +118,7 @@ async def append_all(target: Target, plan: Plan) -> None:
     if failure is not None:
         if run is not None and run.payloads:
             say(f"{run.summary()} before that:")
-        if isinstance(failure, NotGuaranteed) and target.json:
+        if isinstance(failure, alpo.NotGuaranteed) and target.json:
             await Sink().write(line_of(None, 1, failure, None, as_json=True).encode())
         await _tell_conflict(failure, target)
         raise _with_condition(failure, plan)
@@ -141,13 +132,13 @@ async def append_all(target: Target, plan: Plan) -> None:
 
 async def _tell_conflict(failure: BaseException, target: Target) -> None:
     """Tell a conflict's last LSN to the reader of JSON."""
-    if isinstance(failure, Conflict) and target.json:
+    if isinstance(failure, alpo.Conflict) and target.json:
         await Sink().write(f"{json_line({'lsn': None, 'last_lsn': failure.last_lsn})}\n".encode())
 
 
-def _with_condition(failure: AlpoError | UsageProblem | OSError, plan: Plan) -> Exception:
+def _with_condition(failure: alpo.AlpoError | UsageProblem | OSError, plan: Plan) -> Exception:
     """The failure to report: of a conditional append whose outcome is unknown, a retry is to be conditional too."""
-    if isinstance(failure, NotGuaranteed) and plan.expect_last is not None:
+    if isinstance(failure, alpo.NotGuaranteed) and plan.expect_last is not None:
         return Unknown(f"{message_of(failure)} --expect-last {plan.expect_last}")
     return failure
 
@@ -170,15 +161,15 @@ async def append_by_hand(target: Target, plan: Plan) -> None:
                             payloads, client=sent.client, serial=sent.serial, epoch=sent.known_epoch,
                             expect_last=plan.expect_last,
                         )
-                    except Conflict as error:
+                    except alpo.Conflict as error:
                         await _tell_conflict(error, target)
                         raise
-                    except NotGuaranteed as error:
+                    except alpo.NotGuaranteed as error:
                         raise _with_condition(error, plan) from error
-                    except SessionExpired as error:
+                    except alpo.SessionExpired as error:
                         # An earlier process had sent it, and the cluster no longer knows what became of it (R22).
                         raise _with_condition(sent.unknown(str(error)), plan) from error
-                    except (Fenced, SerialReused) as error:
+                    except (alpo.Fenced, alpo.SerialReused) as error:
                         raise Failed(f"{error}{_epoch_hint(plan)}") from error
                     sent.under_way, sent.known_epoch = False, done.epoch
                     line = line_of(done.lsn, len(payloads), sent, done.duplicate, target.json)
@@ -213,8 +204,8 @@ class _Named:
     def epoch(self) -> int:
         return self.known_epoch or 0
 
-    def unknown(self, why: str) -> NotGuaranteed:
-        return NotGuaranteed(why, client=self.client, serial=self.serial, epoch=self.epoch)
+    def unknown(self, why: str) -> alpo.NotGuaranteed:
+        return alpo.NotGuaranteed(why, client=self.client, serial=self.serial, epoch=self.epoch)
 
 
 def _progress(log: alpo.Log, run: Run) -> str:

@@ -20,7 +20,6 @@ import stat
 import sys
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, aclosing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -43,19 +42,6 @@ _PROGRESS_EVERY_S = 0.25
 _SHOWN_CHARS_MAX = 60
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """The command line's request. ``file`` None: stdin. ``json_lines``: payloads are in JSON objects."""
-
-    file: Path | None
-    client: str | None
-    json_lines: bool
-
-    @property
-    def name(self) -> str:
-        return "stdin" if self.file is None else str(self.file)
-
-
 class _Counted:
     """Stream that counts the bytes read from it."""
 
@@ -73,28 +59,32 @@ class _ByLine:
     """Log that takes the payload of one line after the other; for a named client with the line's number as serial, so a
     failed line leaves its serial unused."""
 
-    def __init__(self, log: alpo.Log, wanted: Wanted, done: int) -> None:
+    def __init__(self, log: alpo.Log, name: str, named: bool, done: int) -> None:
         self._log = log
-        self._wanted = wanted
+        self._name = name
+        self._named = named
         self._number = done
 
     def append_nowait(self, payload: bytes) -> Handle:
         number = self._number = self._number + 1
         try:
-            return self._log.append_nowait(payload, serial=number if self._wanted.client is not None else None)
+            return self._log.append_nowait(payload, serial=number if self._named else None)
         except TooLarge as error:
-            raise UsageProblem(f"{self._wanted.name}, line {number}: {error}") from error
+            raise UsageProblem(f"{self._name}, line {number}: {error}") from error
 
     def append_batch_nowait(self, payloads: list[bytes]) -> Handle:
         raise NotImplementedError("several lines under one serial")
 
 
 class Import:
-    """One run over an input."""
+    """One run over an input. ``file`` None: stdin. ``json_lines``: payloads are in JSON objects."""
 
-    def __init__(self, target: Target, wanted: Wanted) -> None:
+    def __init__(self, target: Target, file: Path | None, client: str | None, json_lines: bool) -> None:
+        self.name = "stdin" if file is None else str(file)
         self._target = target
-        self._wanted = wanted
+        self._file = file
+        self._client = client
+        self._json_lines = json_lines
         self._input = _Counted(io.BytesIO())
         self._size_bytes = 0
         self._lines_read = 0
@@ -108,21 +98,21 @@ class Import:
         `Run.failure`."""
         from ..appending import Run
 
-        wanted, servers = self._wanted, ",".join(self._target.servers)
+        client, servers = self._client, ",".join(self._target.servers)
         with ExitStack() as stack:
             self._open(stack)
             step = stack.enter_context(slow_progress())
-            async with alpo.connect(servers, client=wanted.client, timeout_s=self._target.timeout_s) as log:
+            async with alpo.connect(servers, client=client, timeout_s=self._target.timeout_s) as log:
                 self._log = log
-                if wanted.client is not None:
+                if client is not None:
                     await log.opened()
                     self.skipped = log.last_serial
-                self.appends = run = Run(_ByLine(log, wanted, self.skipped), None, False)
+                self.appends = run = Run(_ByLine(log, self.name, client is not None, self.skipped), None, False)
                 await run.see_through(self._lines, lambda: self._draw(step, run))
                 await run.part()
 
     def _open(self, stack: ExitStack) -> None:
-        file = self._wanted.file
+        file = self._file
         if file is None:
             from ..appending import hint_on_terminal
 
@@ -161,23 +151,23 @@ class Import:
                 yield fresh
         if number < self.skipped:
             raise UsageProblem(
-                f"{self._wanted.client} has appended {self.skipped:,} payloads, {self._wanted.name} has only"
+                f"{self._client} has appended {self.skipped:,} payloads, {self.name} has only"
                 f" {number:,} lines: it is not what was imported under that name"
             )
 
     def _payload(self, number: int, line: bytes) -> bytes:
         """Payload of line ``number``. Raises UsageProblem."""
-        if not self._wanted.json_lines:
+        if not self._json_lines:
             return line
         try:
             return payload_of(line)
         except ValueError as error:
             shown = line[:_SHOWN_CHARS_MAX].decode("utf-8", "backslashreplace")
-            raise UsageProblem(f"{self._wanted.name}, line {number}: {error}: {shown!r}") from error
+            raise UsageProblem(f"{self.name}, line {number}: {error}: {shown!r}") from error
 
     async def _compare(self, line: bytes) -> None:
         """Check that the log has this line under the last serial, unless it was trimmed. Raises UsageProblem."""
-        client, serial, log = self._wanted.client, self.skipped, self._log
+        client, serial, log = self._client, self.skipped, self._log
         assert client is not None and log is not None
         found = await log.outcome(client, serial)
         if found.lsn is None:
@@ -189,7 +179,7 @@ class Import:
             return
         if there != [self._payload(serial, line)]:
             raise UsageProblem(
-                f"{self._wanted.name}, line {serial}: the log has another payload under serial {serial} of {client}"
+                f"{self.name}, line {serial}: the log has another payload under serial {serial} of {client}"
                 f" (LSN {found.lsn}): it is not what was imported under that name"
             )
 
@@ -219,8 +209,8 @@ class Import:
 
     def how_to_go_on(self, *, in_doubt: bool) -> str:
         """Text saying how to continue an incomplete run; ``in_doubt``: some outcomes are unknown."""
-        if self._wanted.client is not None:
-            return f"go on: the same command again, with --client {self._wanted.client}; nothing is appended twice"
+        if self._client is not None:
+            return f"go on: the same command again, with --client {self._client}; nothing is appended twice"
         named = "with --client NAME an import can be gone on with"
         if in_doubt:
             return f"what was under way may be in the log or not, and nobody remembers which lines those are: {named}"
@@ -248,9 +238,8 @@ def payload_of(line: bytes) -> bytes:
     raise ValueError("no payload, or payload_base64, that is a text")
 
 
-async def import_all(target: Target, wanted: Wanted) -> None:
+async def import_all(target: Target, work: Import) -> None:
     """Import, and print the result. Raises the error to report, KeyboardInterrupt after Ctrl-C."""
-    work = Import(target, wanted)
     interrupted = await unless_interrupted(work.run)
     failure = work.appends.failure() if work.appends is not None else None
     if target.json:
@@ -263,7 +252,7 @@ async def import_all(target: Target, wanted: Wanted) -> None:
         raise Failed(f"{failure}\n{work.how_to_go_on(in_doubt=False)}")
     too_large = work.appends.too_large if work.appends is not None else 0
     if isinstance(failure, TooLarge) and too_large:  # found only after a server had told the limit
-        raise UsageProblem(f"{wanted.name}, line {work.skipped + too_large}: {failure}") from failure
+        raise UsageProblem(f"{work.name}, line {work.skipped + too_large}: {failure}") from failure
     if failure is not None:
         raise failure
     if interrupted:
@@ -295,4 +284,4 @@ def import_(
     if client is not None:
         check_new_client(client, "--client")
     named = None if file is None or str(file) == "-" else file
-    run(import_all, target, Wanted(named, client, json_lines))
+    run(import_all, target, Import(target, named, client, json_lines))

@@ -17,19 +17,7 @@ from alpo.tls import tls_given
 from ..exits import Failed, UsageProblem, reason, refuse
 from ..frame import App
 from ..inputs import a_file, a_log, a_new_directory, a_new_file, ending_of
-from ..options import (
-    ConfigFile,
-    Json,
-    Servers,
-    Target,
-    Timeout,
-    only_json,
-    remember,
-    split_servers,
-    version_option,
-    with_servers_if_given,
-    with_target,
-)
+from ..options import Target, only_json, root, split_servers, with_servers_if_given, with_target
 from ..output import counted, escape, print_json, rfc3339, slow_progress, table
 from . import spark
 
@@ -44,7 +32,7 @@ Master = Annotated[str, typer.Option("--master", metavar="URL", show_default="sp
                                      help="Where Spark runs the tasks.")]
 
 
-@app.callback(help="""
+app.callback(help="""
     Jobs over a log that run on Spark: on this machine, or on a cluster by --master or spark-submit.
 
     Examples:
@@ -52,14 +40,7 @@ Master = Annotated[str, typer.Option("--master", metavar="URL", show_default="sp
         alpo-pipeline audit --path /mnt/server-1 --path monday.alpo
         alpo-pipeline replay --servers 127.0.0.1:7100 --state --to states
         alpo-pipeline doctor
-""")
-def root(
-    ctx: typer.Context, servers: Servers = None, config: ConfigFile = None, timeout: Timeout = None,
-    json: Json = False,
-    version: Annotated[bool, version_option("alpo-pipeline")] = False,
-) -> None:
-    """Take the options before the command."""
-    remember(ctx, servers, config, timeout, json)
+""")(root("alpo-pipeline", ("servers", "config", "timeout", "json")))
 
 
 @app.command()
