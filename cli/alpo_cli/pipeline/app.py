@@ -205,8 +205,7 @@ def report(
         import matplotlib  # noqa: F401
     except ImportError as error:
         raise UsageProblem("this draws with Matplotlib: pip install 'alpo[report]'") from error
-    from .report_log import of_logs
-    from .report_page import page
+    from .report import of_logs, page
 
     sections = of_logs(log)
     text = page("ALPO report", f"Made by alpo-pipeline report {__version__}, {rfc3339(datetime.now(UTC))}.", sections)
