@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple, TypeAlias
 
-from alpo.core.inputs import Input
 from alpo.core.messages import Envelope
+from alpo.core.ready import Input
 
 
 class Boot(NamedTuple):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from alpo.core.inputs import Input
-from alpo.core.ready import Ready
+from alpo.core.ready import Input, Ready
 
 from .cluster import Cluster
 from .faults import Faults

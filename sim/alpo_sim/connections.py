@@ -14,9 +14,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from alpo.core.inputs import PeerAddress, PeerGone
 from alpo.core.members import Identity
 from alpo.core.messages import REQUESTS, START_ONLY, Envelope
+from alpo.core.ready import PeerAddress, PeerGone
 from alpo.core.replica import Replica
 
 from .host import Host

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from alpo.core.inputs import PeerGone, Stop
 from alpo.core.messages import Room
+from alpo.core.ready import PeerGone, Stop
 
 from .cluster import Cluster
 from .options import MS, SECOND

@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from alpo.core.disk import Write
-from alpo.core.inputs import Input
 from alpo.core.messages import Envelope
-from alpo.core.ready import Event, Ready
+from alpo.core.ready import Event, Input, Ready
 from alpo.core.requests import Appended, Opened, ReadAt, Refused, Reply
 
 from .host import Host

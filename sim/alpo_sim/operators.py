@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from alpo.core.inputs import Input
 from alpo.core.members import StartStatus
+from alpo.core.ready import Input
 from alpo.core.requests import (
     ChangeMember,
     ChangeSettings,

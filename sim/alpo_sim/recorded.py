@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from alpo.core.inputs import Input
+from alpo.core.ready import Input
 
 from .actions import Action, Ask, Boot, Crash, Deliver, Link, Persist, Serve, Step
 from .scenario import Line, Scenario, Seen, Tick, Times, with_origin

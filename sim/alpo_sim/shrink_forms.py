@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice, permutations
 
-from alpo.core.client_ids import random_client
-from alpo.core.inputs import Input
+from alpo.core.entries import random_client
+from alpo.core.ready import Input
 from alpo.core.requests import AppendRun, ChangeMember, Transfer
 
 from .actions import Ask, Configure, Link

@@ -14,8 +14,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from alpo.core.inputs import Input, Moving
 from alpo.core.messages import AppendRequest, CopyAnswer, Envelope, SnapshotPart
+from alpo.core.ready import Input, Moving
 
 from .connections import Connections
 from .network import Links

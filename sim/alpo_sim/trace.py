@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from alpo.core.disk import Write
-from alpo.core.inputs import Input, Received
 from alpo.core.messages import AppendRequest, Envelope
-from alpo.core.ready import Ready
+from alpo.core.ready import Input, Ready, Received
 
 from .host import Host
 from .stage import Stage

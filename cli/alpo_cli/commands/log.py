@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from alpo.core.entries import INT_MAX, DamagedEntry, Entry, Kind, parse_body, serials_of, split_payloads
-from alpo.core.runs import parts
+from alpo.core.entries import INT_MAX, DamagedEntry, Entry, Kind, parse_body, parts, serials_of, split_payloads
 
 from ..exits import Failed, UsageProblem, refuse, store_errors
 from ..frame import Command

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from alpo.core.client_ids import is_random
+from alpo.core.entries import is_random
 
 from ..exits import Failed
 from ..options import Target, check_client, group, with_target

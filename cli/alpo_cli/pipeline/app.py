@@ -23,7 +23,7 @@ from . import spark
 
 if TYPE_CHECKING:
     from alpo.spark.jobs.auditing import Audit
-    from alpo.spark.jobs.stating import StateReplayed
+    from alpo.spark.jobs.tables import StateReplayed
     from alpo.spark.origin import Origin
 
 app = App(name="alpo-pipeline", add_completion=True)
@@ -140,10 +140,9 @@ def audit(
     )
     spark.require()
     from alpo.spark.jobs import auditing
-    from alpo.spark.jobs.history import read_history
 
     began_s = time.monotonic()
-    told = () if client_history is None else tuple(read_history(client_history))
+    told = () if client_history is None else tuple(auditing.read_history(client_history))
     wanted = auditing.Wanted(servers, tuple(path or ()), told, max(target.timeout_s, spark.TIMEOUT_S_LEAST))
     with slow_progress() as step, spark.runner("alpo-pipeline audit", master) as runner:
         found = auditing.audit(wanted, runner, lambda done, all: step("auditing", done, all))
@@ -255,7 +254,7 @@ def replay(
     spark.require()
     began_s = time.monotonic()
     origin = _origin(target, path, archive)
-    from alpo.spark.jobs.stating import StateWanted, replay_state
+    from alpo.spark.jobs.tables import StateWanted, replay_state
 
     with slow_progress() as step:
         made = replay_state(StateWanted(origin, to, upto), lambda done, all: step("replaying", done, all))

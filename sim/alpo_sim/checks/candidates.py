@@ -5,11 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from alpo.core.inputs import Input, Received
 from alpo.core.members import Identity
 from alpo.core.messages import Defer, DeferAnswer, DeferRequest, Envelope, Vote, VoteAnswer
 from alpo.core.ranks import State
-from alpo.core.ready import Ready
+from alpo.core.ready import Input, Ready, Received
 from alpo.core.replica import Replica
 
 from ..broken import Broken

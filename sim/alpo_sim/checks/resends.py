@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from alpo.core.inputs import Connected, Disconnected, Input, Moving, Received
 from alpo.core.messages import AppendAnswer, AppendRequest, Envelope, SnapshotAnswer
-from alpo.core.ready import Ready
+from alpo.core.ready import Connected, Disconnected, Input, Moving, Ready, Received
 
 from ..broken import Broken
 from ..host import Host

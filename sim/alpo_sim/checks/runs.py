@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from alpo.core.entries import Entry, Kind, parse_body, serials_of
-from alpo.core.inputs import Input
+from alpo.core.entries import RUN_BYTES_MAX, Entry, Kind, parse_body, parts, serials_of
 from alpo.core.ranks import State
-from alpo.core.ready import Ready
-from alpo.core.runs import RUN_BYTES_MAX, parts
+from alpo.core.ready import Input, Ready
 
 from ..broken import Broken
 from ..host import Host

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from alpo.core.disk import StartState, Write
-from alpo.core.inputs import Input
 from alpo.core.members import Identity, StartStatus
 from alpo.core.messages import (
     AppendAnswer,
@@ -21,7 +20,7 @@ from alpo.core.messages import (
     VoteAnswer,
     VoteRequest,
 )
-from alpo.core.ready import Ready
+from alpo.core.ready import Input, Ready
 
 from ..broken import Broken
 from ..host import Host

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -11,11 +12,13 @@ from rich.console import Console
 from rich.progress import TimeElapsedColumn
 from rich.table import Table
 
+from alpo_cli.inputs import a_new_file
 from alpo_cli.output import counted
 
 from ..mutations import MUTATIONS
 from ..mutations.hunt import Caught, hunts
-from .output import CORES, Jobs, bar
+from ..mutations.page import Noticed, page
+from .output import CORES, Jobs, bar, writing
 
 
 def mutants(
@@ -23,6 +26,9 @@ def mutants(
     jobs: Jobs = CORES,
     seeds_max: Annotated[
         int | None, typer.Option("--seeds-max", min=1, help="Worlds after which a mutation counts as not caught.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="Write the manual's page of all checks and mutations.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
@@ -35,7 +41,12 @@ def mutants(
 
       alpo-sim mutants
       alpo-sim mutants --only M1,S4 --jobs 1
+      alpo-sim mutants -o docs/generated/mutations.md
     """
+    if out is not None:
+        if only:
+            raise typer.BadParameter("a page has all mutations; leave --only out", param_hint="--out")
+        a_new_file(out, "--out")
     names = [name.strip() for name in only.split(",") if name.strip()] or list(MUTATIONS)
     unknown = [name for name in names if name not in MUTATIONS]
     if unknown:
@@ -48,6 +59,9 @@ def mutants(
             progress.advance(task)
     wall_s = time.monotonic() - began
     results = [found[name] for name in names]
+    if out is not None:
+        with writing(out):
+            out.write_text(page({each.name: Noticed(each.invariant, each.seeds) for each in results}), "utf-8")
     if as_json:
         typer.echo(json.dumps({"mutations": [_to_json(each) for each in results], "seconds": round(wall_s, 1)}))
     else:

@@ -17,9 +17,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from alpo.core.disk import Write
-from alpo.core.inputs import Input, Received
 from alpo.core.messages import AppendAnswer, AppendRequest, Envelope
-from alpo.core.ready import Ready
+from alpo.core.ready import Input, Ready, Received
 
 from ..actions import Action, Boot, Clock, Crash, Deliver, Join, Move, Persist, PutBack, Step, Wipe
 from ..host import NEVER_US, Host

@@ -5,8 +5,8 @@ from __future__ import annotations
 import textwrap
 from bisect import bisect_left
 
-from alpo.core.inputs import Space
 from alpo.core.messages import Envelope, Room
+from alpo.core.ready import Space
 
 from ..actions import Action, Ask
 from ..faults import Faults

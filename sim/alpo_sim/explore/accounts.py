@@ -16,7 +16,7 @@ import pickle
 from typing import Any, NamedTuple
 
 from alpo.core.entries import Entry
-from alpo.core.inputs import Input
+from alpo.core.ready import Input
 from alpo.core.requests import AppendRun, Code, DropSession, Opened, OpenSession, Refused, Reply
 
 from ..checks.history import History

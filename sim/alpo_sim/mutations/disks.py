@@ -10,9 +10,9 @@ from alpo.core.acceptance import Acceptance
 from alpo.core.cleaning import Cleaning
 from alpo.core.damage import Damage
 from alpo.core.disk_space import Disks
-from alpo.core.inputs import Clean
 from alpo.core.machine.cursors import Trims
 from alpo.core.messages import CopyAnswer, VoteAnswer
+from alpo.core.ready import Clean
 from alpo.core.replication import Replication
 
 from ..options import MS
@@ -30,7 +30,6 @@ _TAILS = world(faults=("damage", "isolate", "isolate"), load=BUSY)
 _CLEANED = world(
     faults=("damage", "damage", "crash"), load=BUSY, clean_every_us=50 * MS, fault_every_us=150 * MS, seconds=8,
 )
-
 
 
 def _damage_beyond(w: Once) -> Iterator[int]:

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 from alpo.core import dispatch
 from alpo.core.acceptance import Acceptance
-from alpo.core.log import Log
-from alpo.core.log_clock import LogClock
+from alpo.core.log import Log, LogClock
 from alpo.core.messages import AppendRequest
 from alpo.core.replication import Replication
 

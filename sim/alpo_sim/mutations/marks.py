@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from alpo.core.acceptance import Acceptance
-from alpo.core.inputs import Input
 from alpo.core.messages import AppendRequest, CanvassRequest, CopyAnswer
-from alpo.core.ready import Ready
+from alpo.core.ready import Input, Ready
 from alpo.core.replication import Replication
 
 from ..broken import Broken
@@ -86,7 +85,6 @@ def overtaking(w: Once) -> Iterator[int]:
 def _heard(w: Once, id: int) -> bool:
     replica = w.stage.hosts[id].replica
     return replica is not None and replica.acceptance.matched_id > 0
-
 
 
 MARKS = (

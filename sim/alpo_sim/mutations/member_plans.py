@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from alpo.core.inputs import Input
 from alpo.core.members import MemberList, Role
 from alpo.core.messages import AppendRequest, SnapshotAnswer, SnapshotPart
-from alpo.core.ready import Ready
+from alpo.core.ready import Input, Ready
 from alpo.core.requests import MembersChanged, MemberStep
 
 from ..broken import Broken

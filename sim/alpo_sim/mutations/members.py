@@ -7,13 +7,12 @@ from dataclasses import replace
 from alpo.core import replica
 from alpo.core.changes import Changes
 from alpo.core.handover import Handover
-from alpo.core.installing import Installing
 from alpo.core.members import Members
-from alpo.core.newcomers import Newcomers
 from alpo.core.outbox import Outbox
-from alpo.core.reign import Reign
+from alpo.core.parts import Reign
 from alpo.core.replica import Replica
 from alpo.core.replication import Replication
+from alpo.core.snapshots import Installing, Newcomers
 
 from ..options import MS
 from .fault_plans import handed_over, handed_over_with_one_down, lost_disk

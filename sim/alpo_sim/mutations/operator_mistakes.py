@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from alpo.core.inputs import Input, Stop
 from alpo.core.machine.cursors import CURSORS_MAX
 from alpo.core.members import Role, StartStatus
 from alpo.core.messages import SnapshotAnswer, SnapshotPart
+from alpo.core.ready import Input, Stop
 from alpo.core.requests import (
     ChangeMember,
     ChangeSettings,

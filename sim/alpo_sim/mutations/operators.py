@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from alpo.core.cleaning import Cleaning
-from alpo.core.client_ids import random_client
-from alpo.core.machine.undo import JournalledSessions
+from alpo.core.entries import random_client
+from alpo.core.machine.journal import JournalledSessions
 from alpo.core.members import Role
 from alpo.core.messages import Room
 from alpo.core.operator_requests import OperatorRequests
-from alpo.core.reads import Reads
 from alpo.core.replica import Replica
 from alpo.core.requests import ChangeMember, ListSessions, MemberStep, Transfer
+from alpo.core.serving import Reads
 
 from ..host import WALL_ZERO_MS
 from ..options import MS, SECOND, Load, Options

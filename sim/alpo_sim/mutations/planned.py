@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from alpo.core.inputs import Stop
 from alpo.core.members import Role
 from alpo.core.messages import Envelope
 from alpo.core.ranks import State
+from alpo.core.ready import Stop
 from alpo.core.requests import AppendRun, ChangeMember, MemberStep, Reply, Transfer
 
 from ..broken import Broken

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from alpo.core import serving
 from alpo.core.machine import verdicts
+from alpo.core.machine.journal import JournalledSessions
 from alpo.core.machine.table import SessionState
-from alpo.core.machine.undo import JournalledSessions
 from alpo.core.machine.verdicts import SessionTable
 from alpo.core.settings import Settings
 

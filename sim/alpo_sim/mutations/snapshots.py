@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from alpo.core.changes import Changes
-from alpo.core.inputs import Clean
-from alpo.core.installing import Installing
 from alpo.core.members import Role, StartStatus
 from alpo.core.messages import (
     AppendAnswer,
@@ -18,9 +16,10 @@ from alpo.core.messages import (
     SnapshotPart,
     StartAnswer,
 )
-from alpo.core.newcomers import Newcomers
+from alpo.core.ready import Clean
 from alpo.core.replication import Replication
 from alpo.core.requests import MemberStep
+from alpo.core.snapshots import Installing, Newcomers
 
 from ..broken import Broken
 from ..options import MS, SECOND, Load

@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from alpo.core.changes import Changes
-from alpo.core.client_ids import random_client
 from alpo.core.election import Election
+from alpo.core.entries import random_client
 from alpo.core.handover import Handover
-from alpo.core.inputs import Stop
 from alpo.core.members import Role
 from alpo.core.messages import AppendAnswer, AppendRequest, CopyAnswer, Envelope, Room, SnapshotPart, StartAnswer
-from alpo.core.newcomers import Newcomers
+from alpo.core.ready import Stop
 from alpo.core.replica import Replica
 from alpo.core.replication import Replication
 from alpo.core.requests import AppendRun, MemberStep, Reply
+from alpo.core.snapshots import Newcomers
 
 from ..broken import Broken
 from ..clients import Actor
