@@ -1,4 +1,6 @@
-"""The append load: a number of appends kept in flight on each of several connections; callbacks measure latencies.
+"""Loads, and what is measured of them: latencies in buckets 1 % apart, from 1 µs to 1,000 s, and the exact maximum.
+
+The append load: a number of appends kept in flight on each of several connections; callbacks measure latencies.
 The read load: the whole log, from its first payload to its end, again and again. The failovers: the leader stopped, the
 appends meanwhile timed, the server started again; several rounds.
 
@@ -13,25 +15,78 @@ another server leads; after SIGTERM it is whatever the handover cost. Other appe
 from __future__ import annotations
 
 import gc
+import math
 import os
 import signal
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from math import ceil
 
 import trio
 
 import alpo
 from alpo.client.handle import Handle
+from alpo.storage.timings import Histogram
 
 from ..exits import Failed
 from ..local_cluster import LocalCluster, caught_up_within
-from .stats import Latencies, Result
 
 #: Payloads that an empty log is filled with before it is read.
 FILL_PAYLOADS = 20_000
+LEVEL_WITHIN_S = 30.0
+_SETTLE_S = 0.3
+#: Upper ends of the buckets.
+_BOUNDS_S = tuple(1e-6 * math.exp(bucket / 100) for bucket in range(int(math.log(1e9) * 100) + 2))
+
+
+class Latencies(Histogram):
+    """Histogram of operations' durations in seconds."""
+
+    def __init__(self) -> None:
+        super().__init__(_BOUNDS_S)
+
+    @property
+    def count(self) -> int:
+        """The number of operations."""
+        return sum(self.counts)
+
+    def bars(self, bars_max: int) -> list[tuple[float, float, int]]:
+        """(from_s, to_s, count) over the range that occurred, in at most ``bars_max`` equal steps of a log scale."""
+        seen = [bucket for bucket, count in enumerate(self.counts) if count]
+        if not seen:
+            return []
+        first, past, edges = seen[0], seen[-1] + 1, (_BOUNDS_S[0] / 1.01, *_BOUNDS_S, _BOUNDS_S[-1] * 1.01)
+        step = max(1, math.ceil((past - first) / bars_max))
+        return [
+            (edges[at], edges[min(at + step, len(edges) - 1)], sum(self.counts[at : at + step]))
+            for at in range(first, past, step)
+        ]
+
+
+@dataclass(slots=True)
+class Result:
+    """Result of a bench. An operation is one append (with ``--batch`` one batch) or one record read."""
+
+    operations: int
+    payload_bytes: int
+    elapsed_s: float
+    latencies: Latencies
+    errors: int
+
+    def fields(self) -> dict[str, float | int]:
+        """The JSON keys that scripts rely on: rates per second, MB = 10^6 bytes of payload, latencies in ms."""
+        def ms(seconds: float) -> float:
+            return round(seconds * 1000, 3)
+
+        at = self.latencies.percentile
+        return {
+            "ops_per_s": round(self.operations / self.elapsed_s, 1) if self.elapsed_s else 0.0,
+            "mb_per_s": round(self.payload_bytes / self.elapsed_s / 1e6, 3) if self.elapsed_s else 0.0,
+            "p50_ms": ms(at(0.5)), "p99_ms": ms(at(0.99)), "p999_ms": ms(at(0.999)), "max_ms": ms(self.latencies.most),
+            "errors": self.errors,
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class Load:
@@ -47,8 +102,6 @@ class Load:
         """Number of appends in flight on each connection, for those that have any."""
         each, more = divmod(self.outstanding, self.connections)
         return [share for n in range(self.connections) if (share := each + (n < more))]
-LEVEL_WITHIN_S = 30.0
-_SETTLE_S = 0.3
 
 
 @dataclass(slots=True)
@@ -221,13 +274,13 @@ async def fill_if_empty(servers: str, payload_bytes: int, outstanding: int, batc
             return 0
         payloads = [os.urandom(payload_bytes) for _ in range(batch)]
         under_way: deque[Handle] = deque()
-        for _ in range(ceil(FILL_PAYLOADS / batch)):
+        for _ in range(math.ceil(FILL_PAYLOADS / batch)):
             if len(under_way) == outstanding:
                 await under_way.popleft()
             under_way.append(log.append_batch_nowait(payloads))
         for handle in under_way:
             await handle
-    return ceil(FILL_PAYLOADS / batch) * batch
+    return math.ceil(FILL_PAYLOADS / batch) * batch
 
 
 async def read_load(
