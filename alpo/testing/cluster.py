@@ -19,7 +19,7 @@ from alpo_sim.broken import Broken
 from alpo_sim.demands import LEADER_WITHIN_TIMEOUTS, demand_settled
 from alpo_sim.options import SECOND
 
-from .client_end import Network
+from .connections import Network
 from .engine import Engine
 from .ledger import Ledger, WatchedLog
 from .logs import SimulatedLog, SimulatedSyncLog, Turns

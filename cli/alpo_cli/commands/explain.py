@@ -19,7 +19,7 @@ from ..story import Chapter
 from .status import require_one
 
 if TYPE_CHECKING:
-    from alpo.client.operator.events import Events, ServerEvent
+    from alpo.client.operator.status import Events, ServerEvent
 
 
 async def gather(target: Target, since: datetime | None) -> tuple[Events, list[dict[str, Any]]]:

@@ -36,7 +36,7 @@ def init(target: Target, name: Name) -> None:
         alpo registry init agents
     """
     from alpo.registry import Registry
-    from alpo.registry.header import Header
+    from alpo.registry.rows import Header
     from alpo.state import Changed, If, Put
 
     from ..state_open import check_name, write

@@ -25,7 +25,7 @@ def _text(value: float) -> str:
 
 def parse(assignments: list[str]) -> dict[str, float]:
     """Parse NAME=VALUE arguments. Raises UsageProblem."""
-    from alpo.client.operator.settings import parse_setting
+    from alpo.client.operator.members import parse_setting
 
     wanted: dict[str, float] = {}
     for text in assignments:
@@ -93,7 +93,7 @@ def accept(target: Target) -> None:
         alpo clock accept
     """
     async def believe() -> None:
-        from alpo.client.operator.settings import accept_clocks
+        from alpo.client.operator.members import accept_clocks
         from alpo.client.servers import Servers, given_tls
 
         with closing(Servers(target.servers, tls=given_tls(None))) as servers:

@@ -26,7 +26,7 @@ import matplotlib as mpl
 from matplotlib.dates import ConciseDateFormatter
 from matplotlib.figure import Figure
 
-from alpo.client.operator.events import ServerEvent
+from alpo.client.operator.status import ServerEvent
 from alpo.core.entries import Kind
 from alpo.offline import Source, StoreError, open_source
 from alpo.storage.events import ROWS_MAX, read_events
