@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, NamedTuple
 
-from alpo.core.replication import CAUGHT_UP_ENTRIES
+from alpo.core.members import CAUGHT_UP_ENTRIES
 from alpo.core.settings import size_text as size
 
 from .standing import OUTSIDE, Cluster, Row, growth, lag_of, lag_text, may_fail, span

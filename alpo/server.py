@@ -29,9 +29,10 @@ from alpo.core.ready import Alarm, StoreLost
 from alpo.errors import TlsError
 from alpo.node.admission import LIVE_LIMITS, DiskCare, Limits, fitted
 from alpo.node.driver import wall_ms
-from alpo.node.event_log import is_console, reason, set_up_logs, told_on_stdout
+from alpo.node.event_log import is_console, set_up_logs
 from alpo.node.host import CannotReload, Fresh, Host
 from alpo.node.listener import ListenError, open_listener
+from alpo.node.log_sink import reason, told_on_stdout
 from alpo.node.retention import Retention
 from alpo.node.security import Security, TlsConfig
 from alpo.node.signals import Signals

@@ -16,6 +16,8 @@ from .settings import Settings
 
 INCARNATION_BYTES = 16
 UNKNOWN_INCARNATION = b""
+#: Entries that a voter may be behind the guaranteed mark and still count as caught up.
+CAUGHT_UP_ENTRIES = 10_000
 
 
 class Identity(NamedTuple):

@@ -20,14 +20,12 @@ from .damage import Damage
 from .disk import Load
 from .entries import Entry, Kind, seal
 from .log import AHEAD_TOLD_MS
-from .members import Identity
+from .members import CAUGHT_UP_ENTRIES, Identity
 from .messages import AppendAnswer, AppendRequest, Room, WentBack
 from .ranks import lower_median, majority_mark
 from .shared import Shared
 
 NEVER_S = float("-inf")
-#: Entries that a voter may be behind the guaranteed mark and still count as caught up.
-CAUGHT_UP_ENTRIES = 10_000
 #: Election timeouts for which a voter may owe the acceptance of what it was sent, and still count as one that accepts.
 OWING_TIMEOUTS = 2
 

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import structlog
 
-from .event_log import LogSink
+from .log_sink import LogSink
 
 log = structlog.get_logger()
 

@@ -99,7 +99,7 @@ async def test_a_link_closed_in_the_moment_in_which_a_look_ends_ends_its_drainer
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """The drainer waited for a closed socket then: a ValueError, which ended the server."""
-    for looks in [1, 2] * 10:  # which of the two tasks runs first is Trio's choice
+    for looks in [1, 2] * 10:  # Trio chooses which of the two tasks runs first
         link, other = pair(1 << 26)
         with other:
             async with trio.open_nursery() as nursery:
