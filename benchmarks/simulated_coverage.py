@@ -26,8 +26,7 @@ def exercise(seeds: int, seconds: int) -> None:
     from alpo_sim.options import Options
     from alpo_sim.replay import Replay
     from alpo_sim.scenario_text import parse
-    from alpo_sim.verdict import run_world
-    from alpo_sim.world import World
+    from alpo_sim.world import World, run_world
 
     for seed in range(seeds):
         verdict = run_world(World(Options.draw(seed, seconds=seconds)))

@@ -16,9 +16,9 @@ from alpo.core.entries import Kind
 from alpo.core.ranks import State
 from alpo.core.runs import parts
 from alpo.errors import Unavailable
-from alpo_sim.broken import Broken
-from alpo_sim.demands import LEADER_WITHIN_TIMEOUTS, demand_settled
+from alpo_sim.checks import Broken
 from alpo_sim.options import SECOND
+from alpo_sim.world import LEADER_WITHIN_TIMEOUTS, demand_settled
 
 from .client_end import Network
 from .engine import Engine

@@ -22,7 +22,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from types import TracebackType
 from typing import Any, TypeVar, TypeVarTuple
 
-from alpo_sim.broken import Broken
+from alpo_sim.checks import Broken
 from alpo_sim.options import SECOND
 from alpo_sim.world import World
 

@@ -21,7 +21,7 @@ from alpo.client.servers import Servers
 from alpo.core.entries import Entry, Kind
 from alpo.core.runs import parts
 from alpo.errors import NotGuaranteed
-from alpo_sim.broken import Broken
+from alpo_sim.checks import Broken
 
 #: An append in the log: client, serial, payloads.
 _Place: TypeAlias = tuple[str, int, Item]

@@ -15,7 +15,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from alpo_sim.broken import Broken
+from alpo_sim.checks import Broken
 
 NEVER_S = float("inf")
 _ARRIVE, _DISK, _WAKE, _CALL = range(4)

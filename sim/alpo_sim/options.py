@@ -102,7 +102,7 @@ class Options:
     #: Number of servers that may be added; ``stewards``: of operators that change members (`operators.MemberOperator`).
     spares: int = 0
     stewards: int = 0
-    #: True: faults also follow on events that servers report (`aimed`).
+    #: True: faults also follow on events that servers report (`faults.Aimed`).
     aimed: bool = False
 
     @staticmethod

@@ -9,13 +9,17 @@ Laws:
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import alpo.core
+import alpo.storage
 from alpo import __version__
 from alpo.core.disk import Write
 from alpo.core.inputs import Input
@@ -26,15 +30,28 @@ from alpo.spark.origin import SourceError
 from alpo_cli.exits import reason
 
 from . import sweep_files
-from .code import code_digest
 from .commands.replay import mutated
 from .commands.run import repeat, world_of
 from .commands.shrink import file_text
 from .host import Host
-from .recorded import recorded
+from .replay import recorded
 from .scenario import CORE_ERRORS
 from .shrink import CannotReplay, Shrinker
-from .verdict import Verdict, run_world
+from .world import Verdict, run_world
+
+_FOLDERS = (alpo.core, alpo.storage)
+
+
+@cache
+def code_digest() -> str:
+    """16 hexadecimal digits, a digest of the sources of the core, the stores and the simulator. Raises OSError."""
+    digest = hashlib.blake2b(digest_size=8)
+    folders = [Path(str(package.__file__)).parent for package in _FOLDERS]
+    for folder in (*folders, Path(__file__).parent):
+        for path in sorted(folder.rglob("*.py")):
+            digest.update(f"{folder.name}/{path.relative_to(folder)}\0".encode())
+            digest.update(hashlib.blake2b(path.read_bytes()).digest())
+    return digest.hexdigest()
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from alpo_sim.actions import Boot
 from alpo_sim.draw.layout import Picture, width_px
 from alpo_sim.draw.svg import svg_of
 from alpo_sim.draw.telling import of_scenario, of_world
@@ -22,6 +21,7 @@ from alpo_sim.main import app
 from alpo_sim.mutations import MUTATIONS
 from alpo_sim.options import Options
 from alpo_sim.scenario_text import parse
+from alpo_sim.stage import Boot
 from alpo_sim.world import World
 
 SCENARIO = Path(__file__).parents[1] / "scenarios" / "leader-crash.txt"

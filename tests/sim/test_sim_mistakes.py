@@ -7,7 +7,7 @@ import pytest
 from alpo.core import operator_requests
 from alpo_sim.mutations import operator_mistakes
 from alpo_sim.mutations.operator_mistakes import MISTAKES, Mistaken
-from alpo_sim.verdict import run_world
+from alpo_sim.world import run_world
 
 #: Instead of a thousand, which take long.
 CURSORS_MAX = 50

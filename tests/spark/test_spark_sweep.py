@@ -19,13 +19,11 @@ from pipeline_kit import pipeline as printed_by
 
 from alpo.spark.jobs.fan import on_spark, run_here
 from alpo_sim import sweep_files
-from alpo_sim.code import code_digest
 from alpo_sim.commands.replay import mutated
 from alpo_sim.main import app
-from alpo_sim.outcome import unmet
-from alpo_sim.replay import Replay
+from alpo_sim.replay import Replay, unmet
 from alpo_sim.scenario_text import parse
-from alpo_sim.sweep_range import Worlds, row_of
+from alpo_sim.sweep_range import Worlds, code_digest, row_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,7 +13,7 @@ from alpo_cli.exits import UsageProblem
 from alpo_cli.output import counted
 
 from ..narrate import Narrator, narrated
-from ..outcome import Outcome, unmet
+from ..replay import Outcome, unmet
 from ..scenario import Expect, Scenario
 from ..scenario_text import parse, write
 from ..words import ScenarioError

@@ -13,12 +13,11 @@ import typer
 from alpo_cli.inputs import a_new_file
 from alpo_cli.output import counted
 
-from ..actions import Clock
 from ..checks import INVARIANTS
+from ..narrate import Tracer
 from ..options import Options
-from ..trace import Tracer
-from ..verdict import Verdict, run_world
-from ..world import World
+from ..stage import Clock
+from ..world import Verdict, World, run_world
 from .output import Mutation, Seconds, Servers, flags, writing
 from .replay import mutated
 

@@ -16,8 +16,7 @@ from alpo_cli.output import counted
 
 from ..options import Options
 from ..spread import spread
-from ..verdict import Verdict, run_world
-from ..world import World
+from ..world import Verdict, World, run_world
 from .output import CORES, Jobs, Seconds, Servers, bar
 from .run import SECONDS, repeat
 

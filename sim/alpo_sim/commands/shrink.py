@@ -13,11 +13,11 @@ from alpo_cli.inputs import a_new_file
 from alpo_cli.output import counted
 
 from ..narrate import comments, narrated
-from ..recorded import recorded
+from ..replay import recorded
 from ..scenario import Scenario
 from ..scenario_text import write
 from ..shrink import CannotReplay, Progress, Shrinker
-from ..verdict import Verdict, run_world
+from ..world import Verdict, run_world
 from .output import MutationAndWorld, Seconds, Servers, flags, writing
 from .replay import mutated
 from .run import repeat, world_of

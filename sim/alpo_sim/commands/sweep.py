@@ -94,8 +94,7 @@ def _run(target: Target, wanted: Wanted) -> None:
     find_mutation(wanted.mutation)
     spark.require()
     from .. import sweep_files
-    from ..code import code_digest
-    from ..sweep_range import Worlds
+    from ..sweep_range import Worlds, code_digest
 
     began_s = time.monotonic()
     worlds = Worlds(wanted.servers, wanted.seconds, wanted.mutation, code_digest())

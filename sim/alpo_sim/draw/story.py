@@ -21,9 +21,8 @@ from alpo.core.inputs import Input, Received
 from alpo.core.messages import AppendAnswer, AppendRequest, Envelope
 from alpo.core.ready import Ready
 
-from ..actions import Action, Boot, Clock, Crash, Deliver, Join, Move, Persist, PutBack, Step, Wipe
 from ..host import NEVER_US, Host
-from ..stage import Stage
+from ..stage import Action, Boot, Clock, Crash, Deliver, Join, Move, Persist, PutBack, Stage, Step, Wipe
 from .words import Said, said, span
 
 

@@ -8,15 +8,13 @@ from bisect import bisect_left
 from alpo.core.inputs import Space
 from alpo.core.messages import Envelope, Room
 
-from ..actions import Action, Ask
 from ..faults import Faults
 from ..host import NEVER_US
 from ..options import MS
 from ..replay import Replay
 from ..scenario import Scenario
-from ..stage import Stage
-from ..verdict import run_world
-from ..world import World
+from ..stage import Action, Ask, Stage
+from ..world import World, run_world
 from .layout import Picture, Span
 from .story import Enough, Mark, Moment, Story
 from .words import cut_words, span

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from alpo.core.requests import AppendRun
 
-from ..broken import Broken
+from ..checks import Broken
 from ..stage import Stage
 from .past import Pasts
 from .search import Numbered, State, Step

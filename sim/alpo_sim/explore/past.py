@@ -17,7 +17,7 @@ from typing import NamedTuple
 from alpo.core.members import Identity, StartStatus
 from alpo.core.ranks import State
 
-from ..broken import Broken
+from ..checks import Broken
 from ..host import Host
 from .search import Numbered
 from .state import digest, tree

@@ -21,7 +21,7 @@ from alpo.core.messages import AppendAnswer, AppendRequest
 from alpo.core.requests import Reply
 from alpo.core.settings import Settings
 
-from ..broken import Broken
+from ..checks import Broken
 from ..stage import Stage
 from .accounts import Accounts, Event
 from .past import Pasts

@@ -27,7 +27,7 @@ from alpo.core.ready import Ready
 from alpo.core.requests import Reply
 from alpo.core.shared import InvariantBroken
 
-from ..broken import Broken
+from ..checks import Broken
 from ..checks.members import MemberChecks
 from ..checks.safety import Safety
 from ..host import Host

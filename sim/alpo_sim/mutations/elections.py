@@ -23,7 +23,7 @@ from alpo.core.ranks import Rank
 from alpo.core.replica import Replica
 from alpo.core.replication import Replication
 
-from .. import connections
+from .. import network
 from ..options import MS, SECOND, Network
 from .fault_plans import behind_in_terms, dead_holder, long_suffix, lost_disk, lost_vote, stale_first
 from .first_starts import Birth, OldAnswers
@@ -157,7 +157,7 @@ ELECTIONS = (
             edit(MemberList, "holds", ("member.incarnation == who.incarnation and ", "")),
             edit(MemberList, "is_voter", ("member.incarnation == who.incarnation and ", "")),
             edit(Replication, "progress", ("found.who == who", "found.who.id == who.id")),
-            edit(connections, "is_full", (" and listed == other.me.incarnation", "")),
+            edit(network, "is_full", (" and listed == other.me.incarnation", "")),
         ),
         planned(wipes=1), (*LOST, "one leader a term"), ("guaranteed on a majority", "fully replicated", "steps down"),
         makes=repeated(lost_disk),

@@ -9,7 +9,7 @@ from alpo.core.disk_space import Disks
 from alpo.core.messages import HandOver
 from alpo.core.replica import Replica
 
-from ..broken import Broken
+from ..checks import Broken
 from ..options import MS
 from .mutation import Mutation, edit
 from .planned import Once, once

@@ -13,7 +13,7 @@ from alpo.core.messages import AppendRequest, CanvassRequest, CopyAnswer
 from alpo.core.ready import Ready
 from alpo.core.replication import Replication
 
-from ..broken import Broken
+from ..checks import Broken
 from ..host import Host
 from ..options import MS, SECOND, Load, Network
 from ..stage import Watcher

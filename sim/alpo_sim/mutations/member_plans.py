@@ -10,7 +10,7 @@ from alpo.core.messages import AppendRequest, SnapshotAnswer, SnapshotPart
 from alpo.core.ready import Ready
 from alpo.core.requests import MembersChanged, MemberStep
 
-from ..broken import Broken
+from ..checks import Broken
 from ..host import Host
 from ..options import MS, SECOND
 from ..stage import Watcher

@@ -13,12 +13,11 @@ from alpo.core.messages import Envelope
 from alpo.core.ranks import State
 from alpo.core.requests import AppendRun, ChangeMember, MemberStep, Reply, Transfer
 
-from ..broken import Broken
+from ..checks import Broken
 from ..clients import Actor
-from ..demands import LEADER_WITHIN_TIMEOUTS
 from ..host import Host
 from ..options import MS, SECOND, Options
-from ..world import World
+from ..world import LEADER_WITHIN_TIMEOUTS, World
 
 Plan = Callable[["Repeated"], Iterator[int]]
 

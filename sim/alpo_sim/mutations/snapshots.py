@@ -22,7 +22,7 @@ from alpo.core.newcomers import Newcomers
 from alpo.core.replication import Replication
 from alpo.core.requests import MemberStep
 
-from ..broken import Broken
+from ..checks import Broken
 from ..options import MS, SECOND, Load
 from .mutation import Mutation, edit
 from .planned import Once, once, spare

@@ -17,7 +17,7 @@ from alpo.core.replica import Replica
 from alpo.core.replication import Replication
 from alpo.core.requests import AppendRun, MemberStep, Reply
 
-from ..broken import Broken
+from ..checks import Broken
 from ..clients import Actor
 from ..host import WALL_ZERO_MS
 from ..options import MS, SECOND
