@@ -11,9 +11,8 @@ import typer
 from alpo_cli.exits import UsageProblem
 from alpo_cli.inputs import a_new_file, ending_of
 
-from ..draw.layout import Picture
+from ..draw.layout import Picture, of_scenario, of_world
 from ..draw.svg import svg_of
-from ..draw.telling import of_scenario, of_world
 from ..scenario_text import parse
 from ..words import ScenarioError
 from .output import MutationAndWorld, Seconds, Servers, writing

@@ -1,6 +1,6 @@
 """Exhaustive search: the spaces by name, with default bounds that are searched in a few minutes.
 
-`search` visits the states of a space; `messages`, `starts` and `reigns` are the spaces; `servers` runs the real core.
+`search` visits the states of a space; `messages` and `reigns` have the spaces; `servers` runs the real core.
 """
 
 from __future__ import annotations
@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from .messages import Bounds, Messages
+from .messages import Bounds, FirstStarts, Messages, Replacements
 from .reigns import ReignBounds, Reigns
-from .starts import FirstStarts, Replacements
 
 
 class Wanted(NamedTuple):

@@ -22,11 +22,10 @@ from ..replay import Impossible, Replay
 from ..scenario import CORE_ERRORS, CRASHED, Arrive, Deed, Expect, Line, Scenario, Tick, with_origin
 from ..shapes import main_fields, more_fields, pattern
 from ..stage import Ask, Boot, Clock, Crash, Link, Persist, Serve, Wipe
-from .messages import Action, Messages, request
+from .messages import Action, FirstStarts, Messages, request
 from .reigns import Reign, Reigns, Teller
 from .search import State
-from .starts import FirstStarts
-from .timeless import Timer
+from .state import Timer
 
 #: Rate of a clock that almost stands still.
 STILL = 1e-9

@@ -3,24 +3,20 @@
 M1-M16, N1-N10 and S1-S10 were listed before there was any code; P1 and on came with it. Each names its rule in
 docs/rules.md: by number, or by the words of the anchor of a section without a number.
 
-`mutation` defines mutations. `worlds`, `planned` and `first_starts` make the worlds in which they show, by the plans of
-`fault_plans` and `member_plans`. The other modules list mutations, by subject.
+`mutation` defines mutations, `worlds` makes the worlds in which they show, `fault_plans` has plans that several of them
+share, `hunt` runs them. The other modules list mutations, by subject.
 """
 
 from __future__ import annotations
 
-from .disks import DISKS
+from .disks import DISKS, SNAPSHOTS
 from .elections import ELECTIONS
-from .hangs import HANGS
-from .log import LOG
-from .marks import MARKS
+from .log import LOG, MARKS, RUNS
 from .members import MEMBERS
 from .mutation import Mutation
 from .operators import OPERATORS
-from .runs import RUNS
 from .sessions import SESSIONS
-from .snapshots import SNAPSHOTS
-from .waits import WAITS
+from .waits import HANGS, WAITS
 
 
 def _order(mutation: Mutation) -> tuple[int, int, str]:

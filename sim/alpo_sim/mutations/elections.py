@@ -26,11 +26,24 @@ from alpo.core.replication import Replication
 from .. import network
 from ..options import MS, SECOND, Network
 from .fault_plans import behind_in_terms, dead_holder, long_suffix, lost_disk, lost_vote, stale_first
-from .first_starts import Birth, OldAnswers
 from .log import LOST
 from .mutation import Mutation, edit
-from .planned import Once, Repeated, once, repeated
-from .worlds import BUSY, COLLIDING, IDLE, LATER, SLOW, SOUND, planned, world
+from .worlds import (
+    BUSY,
+    COLLIDING,
+    IDLE,
+    LATER,
+    SLOW,
+    SOUND,
+    Birth,
+    OldAnswers,
+    Once,
+    Repeated,
+    once,
+    planned,
+    repeated,
+    world,
+)
 
 
 def _two_stand(w: Once) -> Iterator[int]:
