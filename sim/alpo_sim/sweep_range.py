@@ -30,7 +30,7 @@ from alpo.spark.origin import SourceError
 from alpo_cli.exits import reason
 
 from . import sweep_files
-from .commands.replay import mutated
+from .commands.output import mutated
 from .commands.run import repeat, world_of
 from .commands.shrink import file_text
 from .host import Host

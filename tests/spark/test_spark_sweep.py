@@ -19,7 +19,7 @@ from pipeline_kit import pipeline as printed_by
 
 from alpo.spark.jobs.fan import on_spark, run_here
 from alpo_sim import sweep_files
-from alpo_sim.commands.replay import mutated
+from alpo_sim.commands.output import mutated
 from alpo_sim.main import app
 from alpo_sim.replay import Replay, unmet
 from alpo_sim.scenario_text import parse

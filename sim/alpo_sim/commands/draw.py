@@ -16,7 +16,7 @@ from ..draw.svg import svg_of
 from ..scenario_text import parse
 from ..words import ScenarioError
 from .output import MutationAndWorld, Seconds, Servers, writing
-from .replay import mutated
+from .output import mutated
 from .run import world_of
 
 Output = Annotated[Path, typer.Option("--output", "-o", help="The picture: a name that ends in .svg.")]

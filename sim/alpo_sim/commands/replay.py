@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -17,9 +16,7 @@ from ..replay import Outcome, unmet
 from ..scenario import Expect, Scenario
 from ..scenario_text import parse, write
 from ..words import ScenarioError
-
-if TYPE_CHECKING:
-    from ..mutations.mutation import Mutation
+from .output import mutated
 
 
 def replay(
@@ -55,23 +52,6 @@ def replay(
         if not complaints:
             typer.echo(f"{file}: as expected  {summary(outcome)}")
     raise typer.Exit(1 if wrong else 0)
-
-
-def find_mutation(name: str) -> Mutation | None:
-    """The mutation of that name; None for "". Raises `typer.BadParameter` for an unknown name."""
-    if not name:
-        return None
-    from ..mutations import MUTATIONS
-
-    if name not in MUTATIONS:
-        raise typer.BadParameter(f"no mutation {name!r}; there are: {', '.join(MUTATIONS)}")
-    return MUTATIONS[name]
-
-
-def mutated(name: str) -> AbstractContextManager[None]:
-    """A context in which the mutation of that name is in force, if any. Raises like `find_mutation`."""
-    mutation = find_mutation(name)
-    return nullcontext() if mutation is None else mutation.applied()
 
 
 def summary(outcome: Outcome) -> str:

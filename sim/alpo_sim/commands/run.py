@@ -19,7 +19,7 @@ from ..options import Options
 from ..stage import Clock
 from ..world import Verdict, World, run_world
 from .output import Mutation, Seconds, Servers, flags, writing
-from .replay import mutated
+from .output import mutated
 
 Seed = Annotated[
     int | None, typer.Option("--seed", min=0, help="What everything is drawn from; drawn itself if not given.")

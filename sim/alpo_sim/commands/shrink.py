@@ -19,7 +19,7 @@ from ..scenario_text import write
 from ..shrink import CannotReplay, Progress, Shrinker
 from ..world import Verdict, run_world
 from .output import MutationAndWorld, Seconds, Servers, flags, writing
-from .replay import mutated
+from .output import mutated
 from .run import repeat, world_of
 
 

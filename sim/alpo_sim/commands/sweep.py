@@ -19,7 +19,7 @@ from alpo_cli.pipeline import spark
 from alpo_cli.progress import Step, slow_progress
 
 from .output import MutationAndWorld, Seconds, Servers
-from .replay import find_mutation
+from .output import find_mutation
 from .seeds import parse_range
 
 if TYPE_CHECKING:
