@@ -31,8 +31,8 @@ from alpo_cli.exits import reason
 
 from . import sweep_files
 from .commands.output import mutated
-from .commands.run import repeat, world_of
-from .commands.shrink import file_text
+from .commands.scenarios import file_text
+from .commands.worlds import repeat, world_of
 from .host import Host
 from .replay import recorded
 from .scenario import CORE_ERRORS

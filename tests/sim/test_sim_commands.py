@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import alpo_sim.commands
 from alpo import __version__
 from alpo_cli.frame import purpose
-from alpo_sim.commands.run import world_of
+from alpo_sim.commands.worlds import world_of
 from alpo_sim.main import TABLE, app
 
 FULL = Path("/dev/full")

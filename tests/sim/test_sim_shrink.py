@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from alpo_sim.commands.run import world_of
+from alpo_sim.commands.worlds import world_of
 from alpo_sim.main import app
 from alpo_sim.mutations import MUTATIONS
 from alpo_sim.replay import Replay, recorded, unmet

@@ -18,9 +18,8 @@ from alpo_cli.output import counted, escape, print_json, table
 from alpo_cli.pipeline import spark
 from alpo_cli.progress import Step, slow_progress
 
-from .output import MutationAndWorld, Seconds, Servers
-from .output import find_mutation
-from .seeds import parse_range
+from .output import MutationAndWorld, Seconds, Servers, find_mutation
+from .worlds import parse_range
 
 if TYPE_CHECKING:
     from alpo.spark.jobs.fan import Runner
