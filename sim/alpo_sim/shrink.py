@@ -12,7 +12,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations, islice, permutations
+from itertools import accumulate, combinations, islice, permutations
+from typing import Any
 
 from alpo.core.client_ids import random_client
 from alpo.core.inputs import Input
@@ -27,47 +28,45 @@ from .stage import Ask, Boot, Clock, Configure, Link, Persist, Serve, Step
 _PERMUTED_MAX = 120
 
 
+def _changed(scenario: Scenario, change: Callable[[Deed], Deed]) -> Scenario:
+    """``scenario`` with each deed changed."""
+    return replace(scenario, lines=tuple(line._replace(what=change(line.what)) for line in scenario.lines))
+
+
 def retimed(scenario: Scenario, apart_us: int) -> Scenario:
     """``scenario`` with lines ``apart_us`` apart. Deadlines are at the time of the line before, to be waited for."""
-    lines, now_us = [], 0
-    for line in scenario.lines:
-        now_us += 0 if isinstance(line.what, Tick) else apart_us
-        lines.append(line._replace(what=line.what._replace(at_us=now_us)))
-    return replace(scenario, lines=tuple(lines))
+    steps_us = (0 if isinstance(line.what, Tick) else apart_us for line in scenario.lines)
+    times_us = accumulate(steps_us)
+    return _changed(scenario, lambda what: what._replace(at_us=next(times_us)))
 
 
 def plain_asks(scenario: Scenario) -> Scenario:
     """``scenario`` with every append as the first of a random client of its own, with one short payload."""
-    lines: list[Line] = []
-    count = 0
-    for line in scenario.lines:
-        what = line.what
-        if isinstance(what, Ask) and isinstance(what.request, AppendRun):
-            count += 1
-            body = (1, _letters(count).encode())
-            run = AppendRun("", random_client(WALL_ZERO_MS, count), 0, 1, [body])
-            lines.append(line._replace(what=what._replace(request=run)))
-        else:
-            lines.append(line)
-    return replace(scenario, lines=tuple(lines))
+    number = 0
+
+    def plain(what: Deed) -> Deed:
+        nonlocal number
+        if not isinstance(what, Ask) or not isinstance(what.request, AppendRun):
+            return what
+        number += 1
+        body = (1, _letters(number).encode())
+        return what._replace(request=AppendRun("", random_client(WALL_ZERO_MS, number), 0, 1, [body]))
+
+    return _changed(scenario, plain)
 
 
 def anonymous(scenario: Scenario) -> Scenario:
     """``scenario`` with every request from a client with no other request."""
-    lines = []
-    for line in scenario.lines:
-        what = line.what
-        if isinstance(what, Ask):
-            what = what._replace(request=with_origin(what.request, ""))
-        lines.append(line._replace(what=what))
-    return replace(scenario, lines=tuple(lines))
+    return _changed(
+        scenario, lambda what: what._replace(request=with_origin(what.request, "")) if isinstance(what, Ask) else what
+    )
 
 
-def _letters(count: int) -> str:
-    """Name number ``count``, from 1, of a, b, … z, aa, ab, …"""
+def _letters(number: int) -> str:
+    """Name ``number``, from 1, of a, b, … z, aa, ab, …"""
     text = ""
-    while count:
-        count, at = divmod(count - 1, 26)
+    while number:
+        number, at = divmod(number - 1, 26)
         text = chr(ord("a") + at) + text
     return text
 
@@ -90,34 +89,31 @@ def permuted(scenario: Scenario) -> Iterator[Scenario]:
         yield _renumbered(scenario, dict(zip(order, numbers, strict=True)) | spares)
 
 
+#: Fields of deeds that hold a server's id.
+_IDS = ("id", "source", "target", "peer")
+
+
 def _ids(line: Line) -> tuple[int, ...]:
     what = line.what
-    return (what.source, what.target) if isinstance(what, (Seen, Arrive)) else (what.id,)
+    return tuple(getattr(what, name) for name in _IDS[:3] if name in what._fields)
 
 
 def _renumbered(scenario: Scenario, new: dict[int, int]) -> Scenario:
     """``scenario`` with servers renumbered by ``new``. Servers not in ``new``, and lines about them, are left out."""
     lines = []
     for line in scenario.lines:
-        what = line.what
-        about = (*_ids(line), what.peer) if isinstance(what, Link) else _ids(line)
-        if any(id not in new for id in about):
+        what: Any = line.what
+        ids = {name: getattr(what, name) for name in _IDS if name in what._fields}
+        request = _of_others(what.request, new) if isinstance(what, Ask) else None
+        if any(id not in new for id in ids.values()) or (isinstance(what, Ask) and request is None):
             continue
-        if isinstance(what, Link):
-            moved = what._replace(id=new[what.id], peer=new[what.peer])
-        elif isinstance(what, (Seen, Arrive)):
-            moved = what._replace(source=new[what.source], target=new[what.target])  # type: ignore[assignment]
-        elif isinstance(what, Ask):
-            request = _of_others(what.request, new)
-            if request is None:
-                continue
-            moved = what._replace(id=new[what.id], request=request)  # type: ignore[assignment]
+        what = what._replace(**{name: new[id] for name, id in ids.items()})
+        if isinstance(what, Ask):
+            what = what._replace(request=request)  # type: ignore[arg-type]
         elif isinstance(what, Configure):
             members = tuple(sorted((new[id], priority) for id, priority in what.members if id in new))
-            moved = what._replace(id=new[what.id], members=members)  # type: ignore[assignment]
-        else:
-            moved = what._replace(id=new[what.id])  # type: ignore[assignment]
-        lines.append(line._replace(what=moved))
+            what = what._replace(members=members)
+        lines.append(line._replace(what=what))
     by_number = {number: id for id, number in new.items()}
     servers = sum(id <= scenario.servers for id in new)
     priorities = tuple(scenario.priorities[by_number[n] - 1] for n in range(1, servers + 1) if scenario.priorities)
