@@ -130,12 +130,7 @@ class Messages:
     # -- the beginning ----------------------------------------------------------------------------------
 
     def _begin(self, started: bool) -> State:
-        locals: list[int] = []
-        net: list[int] = []
-        for id in self.servers.ids:
-            outcome = self.servers.boot(id)
-            locals.append(outcome.local)
-            net.extend(outcome.sends)
+        locals, net = self.servers.boot()
         if started:
             locals, net = self._start(locals, net), []
         net = list(self._all_sent(tuple(locals), 0, (), tuple(net)))
@@ -145,33 +140,8 @@ class Messages:
 
     def _start(self, locals: list[int], net: list[int]) -> list[int]:
         """Run the first start without faults; then let all live leaders be forgotten."""
-        self._settle(locals, net)
-        return self._quiet(locals)
-
-    def _quiet(self, locals: list[int]) -> list[int]:
-        """Let no server hear a live leader any more."""
-        return [self.servers.forget(id, locals[at]) for at, id in enumerate(self.servers.ids)]
-
-    def _settle(self, locals: list[int], net: list[int]) -> list[int]:
-        """Deliver all messages in ``net``, and those sent in consequence, in order. Returns the messages delivered."""
-        arrived: list[int] = []
-        while True:
-            for at, id in enumerate(self.servers.ids):
-                while self.servers.writes(id, locals[at]):
-                    locals[at] = self._run(self.servers.persist(id, locals[at]), net)
-            if not net:
-                return arrived
-            message = net.pop(0)
-            arrived.append(message)
-            id = self.servers.messages[message].target
-            locals[id - 1] = self._run(self.servers.deliver(id, locals[id - 1], message), net)
-
-    @staticmethod
-    def _run(outcome: Outcome, net: list[int]) -> int:
-        if outcome.broken is not None:
-            raise outcome.broken
-        net.extend(outcome.sends)
-        return outcome.local
+        self.servers.settle(locals, net)
+        return self.servers.quiet(locals)
 
     def _spend(self, budget: int, cost: int) -> int:
         """The number of the budget that is left after ``cost``, or `_NOTHING` if it does not suffice."""
@@ -215,12 +185,7 @@ class Messages:
         locals = (*state[:at], local, *state[at + 1 : size])
         if local != state[at]:
             try:
-                past = self.pasts.after(past, local)
-                for other in range(size):
-                    if other != at:
-                        self.pasts.check_pair(local, locals[other])
-                if not self.bounds.wipes:
-                    self.pasts.check_disks(past, locals)
+                past = self.pasts.moved(past, locals, (at,), disks=not self.bounds.wipes)
             except Broken as broken:
                 return Step(action, None, broken)
         return Step(action, (*locals, past, budget, *self._all_sent(locals, at, net, outcome.sends)))
@@ -386,12 +351,12 @@ class Replacements(Messages):
         """Run the first start and the first election without faults."""
         locals = super()._start(locals, net)
         at = FIRST_LEADER - 1
-        locals[at] = self._run(self.servers.time(FIRST_LEADER, locals[at], Timer.CANVASS), net)
-        arrived = self._settle(locals, net)
+        locals[at] = self.servers.run(self.servers.time(FIRST_LEADER, locals[at], Timer.CANVASS), net)
+        arrived = self.servers.settle(locals, net)
         targets = [self.servers.messages[message].target for message in arrived]
         done = [Action("deliver", target, message) for target, message in zip(targets, arrived, strict=True)]
         self.prelude = list(map(self._actions.number, [Action("timer", FIRST_LEADER, int(Timer.CANVASS)), *done]))
-        return self._quiet(locals)
+        return self.servers.quiet(locals)
 
     def _timers(self, id: int, local: int) -> list[Timer]:
         return [timer for timer in super()._timers(id, local) if timer is not Timer.QUESTION]

@@ -220,20 +220,9 @@ class Reigns:
         return self._first
 
     def _begin(self) -> State:
-        locals: list[int] = []
-        net: list[int] = []
-        for id in self.servers.ids:
-            outcome = self.servers.boot(id)
-            locals.append(outcome.local)
-            net.extend(outcome.sends)
-        while net:
-            message = net.pop(0)
-            id = self.servers.messages[message].target
-            outcome = self.servers.deliver(id, locals[id - 1], message)
-            locals[id - 1] = outcome.local
-            net.extend(outcome.sends)
-        locals = [self.servers.forget(id, locals[at]) for at, id in enumerate(self.servers.ids)]
-        return (*locals, 0, self.bounds.requests, self.bounds.crashes, self.accounts.first)
+        locals, net = self.servers.boot()
+        self.servers.settle(locals, net)
+        return (*self.servers.quiet(locals), 0, self.bounds.requests, self.bounds.crashes, self.accounts.first)
 
     # -- the ways on ------------------------------------------------------------------------------------
 
@@ -279,14 +268,8 @@ class Reigns:
         self, action: int, state: State, moved: tuple[int, ...], locals: list[int], requests: int, crashes: int,
         replies: tuple[Reply, ...], asked: tuple[Input, ...],
     ) -> Step:
-        size, past = self.size, state[self.size]
         try:
-            for at in moved:
-                past = self.pasts.after(past, locals[at])
-                for other in range(size):
-                    if other != at:
-                        self.pasts.check_pair(locals[at], locals[other])
-            self.pasts.check_disks(past, locals)
+            past = self.pasts.moved(state[self.size], locals, moved)
             account = self._account(state, past, locals, replies, asked)
         except Broken as broken:
             return Step(action, None, broken)

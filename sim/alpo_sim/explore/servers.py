@@ -162,6 +162,18 @@ class Pasts:
             raise Broken("one leader a term", f"servers {known.id} and {facts.me.id} both lead term {facts.leads}")
         return past
 
+    def moved(self, past: int, locals: Sequence[int], moved: Sequence[int], *, disks: bool = True) -> int:
+        """The number of the past once the servers at the indices ``moved`` are in their states ``locals``. All checks
+        are made; without ``disks``, not `check_disks`. Raises `Broken`."""
+        for at in moved:
+            past = self.after(past, locals[at])
+            for other, local in enumerate(locals):
+                if other != at:
+                    self.check_pair(locals[at], local)
+        if disks:
+            self.check_disks(past, locals)
+        return past
+
     def check_disks(self, past: int, locals: Sequence[int]) -> None:
         """Check that all that was called guaranteed is on the disks of a majority. Raises `Broken`."""
         last = len(self.known[past].guaranteed)
@@ -301,14 +313,43 @@ class Servers:
 
     # -- what may happen --------------------------------------------------------------------------------
 
-    def boot(self, id: int) -> Outcome:
-        """Start a process on the disk of ``id`` as it is on the stage now; to be called before any `take`."""
-        self._sent.clear()
-        self._replied.clear()
-        host = self.stage.hosts[id]
-        self._boot(host)
-        sends = sorted([self.message(envelope) for envelope in self._sent])
-        return Outcome(self.keep(host), tuple(sends), ())
+    def boot(self) -> tuple[list[int], list[int]]:
+        """Start all processes, to be called before any `take`. Returns their states, and the messages that left."""
+        locals: list[int] = []
+        net: list[int] = []
+        for host in self.stage.hosts.values():
+            self._sent.clear()
+            self._replied.clear()
+            self._boot(host)
+            net += sorted([self.message(envelope) for envelope in self._sent])
+            locals.append(self.keep(host))
+        return locals, net
+
+    def settle(self, locals: list[int], net: list[int]) -> list[int]:
+        """Deliver all messages in ``net``, and those sent in consequence, in order. Returns the messages delivered."""
+        arrived: list[int] = []
+        while True:
+            for at, id in enumerate(self.ids):
+                while self.writes(id, locals[at]):
+                    locals[at] = self.run(self.persist(id, locals[at]), net)
+            if not net:
+                return arrived
+            message = net.pop(0)
+            arrived.append(message)
+            id = self.messages[message].target
+            locals[id - 1] = self.run(self.deliver(id, locals[id - 1], message), net)
+
+    @staticmethod
+    def run(outcome: Outcome, net: list[int]) -> int:
+        """The state of an outcome, whose messages go into ``net``. Raises `Broken`."""
+        if outcome.broken is not None:
+            raise outcome.broken
+        net.extend(outcome.sends)
+        return outcome.local
+
+    def quiet(self, locals: list[int]) -> list[int]:
+        """The states in which no server hears a live leader any more."""
+        return [self.forget(id, locals[at]) for at, id in enumerate(self.ids)]
 
     def _forget(self, id: int, local: int) -> int:
         """The state after the server no longer takes the leader that it heard for live."""
