@@ -234,28 +234,17 @@ class Faults:
 
 
 _FAULTS: dict[str, Callable[[Faults, int], None]] = {
-    "crash": Faults.crash,
-    "crash_all": Faults.crash_all,
-    "pause": Faults.pause,
     "cut": lambda f, id: f._cut("halves"),
-    "one_way": Faults.one_way,
     "star": lambda f, id: f._cut("star"),
     "chain": lambda f, id: f._cut("chain"),
     "bridge": lambda f, id: f._cut("bridge"),
     "isolate": lambda f, id: f._cut("isolate"),
-    "stall": Faults.stall,
-    "hang": Faults.hang,
-    "full": Faults.full,
-    "damage": Faults.damage,
-    "jump": Faults.jump,
-    "drift": Faults.drift,
-    "stop": Faults.stop,
-    "reset": Faults.reset,
-    "move": Faults.move,
-    "refuse": Faults.refuse,
-    "slices": Faults.slices,
-    "slow": Faults.slow,
-    "lossy": Faults.lossy,
+} | {
+    each.__name__: each for each in (
+        Faults.crash, Faults.crash_all, Faults.pause, Faults.one_way, Faults.stall, Faults.hang, Faults.full,
+        Faults.damage, Faults.jump, Faults.drift, Faults.stop, Faults.reset, Faults.move, Faults.refuse, Faults.slices,
+        Faults.slow, Faults.lossy,
+    )
 }
 
 

@@ -252,7 +252,6 @@ class Once(Repeated):
             self.ask(leader.me.id, Transfer(self._origin(), id))
         yield from self.waits(lambda: self.leads(id))
 
-
     def _origin(self) -> tuple[int, int]:
         if self._asker is None:
             self._asker = _Asker(self.clients)
