@@ -21,8 +21,7 @@ from ..explore.messages import Messages
 from ..explore.reigns import Reigns
 from ..explore.search import Found, search
 from ..explore.ways import NoSchedule, lines, schedule
-from ..mutations import MUTATIONS
-from ..mutations.hunt import Caught, hunts
+from ..mutations import MUTATIONS, Caught, hunts
 from ..narrate import comments, narrated
 from ..scenario_text import write
 from .output import CORES, Jobs, Mutation, bar, writing
